@@ -1,0 +1,1 @@
+"""txcore: transactional (half) messages for the brokers that people already run."""

@@ -1,0 +1,63 @@
+"""Time and randomness, injected everywhere; the only module that asks the operating system for either."""
+
+from __future__ import annotations
+
+import random
+import time
+from pathlib import Path
+from typing import Final, Protocol
+
+
+class Clock(Protocol):
+    """What the protocol asks of time."""
+
+    def wall_ms(self) -> int:
+        """Return milliseconds since the Unix epoch; may jump. Used for identity and display only."""
+
+    def elapsed_s(self) -> float:
+        """Return seconds on a clock that never goes back and runs through suspend."""
+
+    def boot_id(self) -> str:
+        """Return a name of this clock's origin; readings compare between processes only where it is equal."""
+
+
+class SystemClock:
+    """The machine's clocks: CLOCK_REALTIME and CLOCK_BOOTTIME."""
+
+    def __init__(self) -> None:
+        self._boot_id = _read_boot_id()
+
+    def wall_ms(self) -> int:
+        """Return milliseconds since the Unix epoch."""
+        return time.time_ns() // 1_000_000
+
+    def elapsed_s(self) -> float:
+        """Return seconds since boot, suspend included."""
+        return time.clock_gettime(_BOOTTIME)
+
+    def boot_id(self) -> str:
+        """Return the kernel's boot id, or "" where there is none (then readings never compare)."""
+        return self._boot_id
+
+
+class Randomness(Protocol):
+    """The one method that ids, tokens and jitter need of `random.Random`."""
+
+    def getrandbits(self, k: int, /) -> int:
+        """Return *k* random bits."""
+
+
+def system_randomness() -> Randomness:
+    """Return the operating system's source of randomness."""
+    return random.SystemRandom()
+
+
+_BOOTTIME: Final = getattr(time, "CLOCK_BOOTTIME", time.CLOCK_MONOTONIC)
+
+
+def _read_boot_id() -> str:
+    path = Path("/proc/sys/kernel/random/boot_id")
+    try:
+        return path.read_text(encoding="ascii").strip()
+    except OSError:
+        return ""

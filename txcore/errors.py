@@ -1,0 +1,152 @@
+"""The error tree: every error says what happened to the message and what to do next.
+
+TxcoreError
+├── UsageError                    a developer's or operator's mistake; nothing was sent
+│   ├── ConfigError               a key or value of the configuration
+│   ├── MessageRejectedError      a message no backend may take (reserved header, delay, oversize, topic)
+│   ├── TransactionStateError     a handle used in the wrong state
+│   ├── FenceMisuseError          autocommit, savepoint, foreign or ended transaction
+│   ├── UnknownSchemeError        no backend answers to the URL's scheme
+│   ├── BackendNotInstalledError  the backend's driver is missing
+│   ├── BackendConflictError      two distributions offer one scheme
+│   └── ClosedError               used after close()
+├── NotSentError                  certain: nothing was sent and nothing will be
+│   ├── HalfRefusedError          the broker refused the half
+│   ├── FencedError               the fence row could not be written: the id is already decided
+│   └── BusyError                 too much in flight; the caller was held back and gave up
+├── OutcomeUnknownError           may have happened; the check decides, never the caller
+│   ├── HalfUnknownError          no certain answer to the half; the local transaction must not commit
+│   ├── CommitUnknownError        the database's commit failed in an unknown way
+│   └── BackendTimeoutError       no answer from the backend in time
+├── BackendUnavailableError       the backend cannot be reached
+├── DataLossError                 a log no longer begins where it was asked to
+└── WireFormatError               bytes that are no record of ours
+"""
+
+from __future__ import annotations
+
+
+class TxcoreError(Exception):
+    """Base of every error that txcore raises itself."""
+
+
+class UsageError(TxcoreError):
+    """A mistake by the caller; nothing was sent."""
+
+
+class ConfigError(UsageError):
+    """A setting is unknown, of the wrong unit or out of range; `key` names it."""
+
+    def __init__(self, message: str, *, key: str = "") -> None:
+        super().__init__(message)
+        self.key = key
+
+
+class MessageRejectedError(UsageError):
+    """A message was refused before anything ran; `topic` is its target, `reason` the rule it breaks."""
+
+    def __init__(self, message: str, *, topic: str = "", reason: str = "") -> None:
+        super().__init__(message)
+        self.topic = topic
+        self.reason = reason
+
+
+class TransactionStateError(UsageError):
+    """A transaction handle was used in a state that does not allow the call."""
+
+
+class FenceMisuseError(UsageError):
+    """The connection given to the fence cannot carry it; the transaction was rolled back or never touched."""
+
+
+class UnknownSchemeError(UsageError):
+    """No installed backend answers to the scheme; `known` lists those that do."""
+
+    def __init__(self, scheme: str, known: tuple[str, ...]) -> None:
+        super().__init__(f"unknown backend {scheme!r}; known backends: {', '.join(known) or 'none'}")
+        self.scheme = scheme
+        self.known = known
+
+
+class BackendNotInstalledError(UsageError):
+    """The backend is known but its driver is not installed; the text names the extra to install."""
+
+    def __init__(self, name: str, driver: str, extra: str) -> None:
+        super().__init__(f'{name!r} needs {driver}; install it with: pip install "txcore[{extra}]"')
+        self.name = name
+        self.driver = driver
+        self.extra = extra
+
+
+class BackendConflictError(UsageError):
+    """Two distributions offer one scheme; both are named, one must be uninstalled."""
+
+    def __init__(self, scheme: str, distributions: tuple[str, ...]) -> None:
+        names = " and ".join(distributions)
+        super().__init__(f"backend {scheme!r} is offered by {names}; uninstall one of them")
+        self.scheme = scheme
+        self.distributions = distributions
+
+
+class ClosedError(UsageError):
+    """The object was used after its close()."""
+
+
+class NotSentError(TxcoreError):
+    """Certain: nothing was sent. The local transaction was not committed by txcore; try again with a new one."""
+
+    def __init__(self, message: str, *, transaction_id: bytes = b"", topic: str = "") -> None:
+        super().__init__(message)
+        self.transaction_id = transaction_id
+        self.topic = topic
+
+
+class HalfRefusedError(NotSentError):
+    """The broker certainly did not store the half."""
+
+
+class FencedError(NotSentError):
+    """The fence row was refused: the id was decided by a check, prepared twice, or lies below the horizon."""
+
+
+class BusyError(NotSentError):
+    """Too many transactions are in flight; slow down and try again."""
+
+
+class OutcomeUnknownError(TxcoreError):
+    """It may have happened or not. The check decides; the caller must assume neither."""
+
+    def __init__(self, message: str, *, transaction_id: bytes = b"") -> None:
+        super().__init__(message)
+        self.transaction_id = transaction_id
+
+
+class HalfUnknownError(OutcomeUnknownError):
+    """The half may be stored. The local transaction was not committed, so the check will roll it back."""
+
+
+class CommitUnknownError(OutcomeUnknownError):
+    """The database's commit ended with an error and may have applied. The check will find out and deliver."""
+
+
+class BackendTimeoutError(OutcomeUnknownError):
+    """The backend did not answer in time."""
+
+
+class BackendUnavailableError(TxcoreError):
+    """The backend cannot be reached; nothing can be said of what was under way."""
+
+
+class DataLossError(TxcoreError):
+    """A log no longer holds the position it was asked to start at; `first` is where it begins now."""
+
+    def __init__(self, asked: int, first: int) -> None:
+        super().__init__(
+            f"the log was asked for position {asked} but now begins at {first}: records are gone"
+        )
+        self.asked = asked
+        self.first = first
+
+
+class WireFormatError(TxcoreError):
+    """Bytes in a txcore log are not a record this version can read."""

@@ -1,0 +1,85 @@
+"""The fence port: the row in the user's own database that makes a check decisive.
+
+The producer's database transaction inserts the row with state 1. The check writes a tombstone (state 2) for the
+same key on a connection of its own and reads the winner, for ever. `sqlfence` implements this on SQLAlchemy.
+Methods that take a connection return an awaitable when the connection is an asynchronous one.
+"""
+
+from __future__ import annotations
+
+import enum
+from collections.abc import Awaitable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, Protocol
+
+
+class FenceAnswer(enum.Enum):
+    """What the fence says about one transaction."""
+
+    COMMIT = "COMMIT"  #: state 1: the local transaction committed
+    ROLLBACK = "ROLLBACK"  #: state 2: it never will
+    VIA_TABLE = "VIA_TABLE"  #: state 3: the message travels by the local message table
+    FORCED = "FORCED"  #: state 4: an operator decided against the fence; the op log says how
+    PRUNED = "PRUNED"  #: no row, and the id lies below the horizon: nobody can know any more
+    ABSENT = "ABSENT"  #: no row (only from `peek`, which writes none)
+    NO_ANSWER = "NO_ANSWER"  #: lock timeout, unreachable, standby: ask again, count nothing
+
+
+@dataclass(frozen=True, slots=True)
+class FenceReading:
+    """An answer and, for NO_ANSWER, its reason."""
+
+    answer: FenceAnswer
+    reason: str = ""
+
+
+class Fence(Protocol):
+    """Who decides whether a local transaction committed. Thread safe."""
+
+    def begin(self, engine: Any, transaction_id: bytes, group: str) -> Any:
+        """Open a connection of *engine*, begin a transaction with durable commit and insert the row in it.
+
+        Returns the connection. Raises FencedError, after rolling back, when the row is refused.
+        """
+
+    def insert(self, connection: Any, transaction_id: bytes, group: str) -> Awaitable[None] | None:
+        """Insert the row in the caller's open top-level transaction and make its commit durable.
+
+        Raises:
+            FenceMisuseError: autocommit connection or open savepoint; the transaction was not touched.
+            FencedError: the row is there already or lies below the horizon; the transaction was rolled back.
+        """
+
+    def verify(self, connection: Any, transaction_id: bytes) -> Awaitable[None] | None:
+        """Check, just before the half append, that the row belongs to this still open top-level transaction.
+
+        Raises:
+            FenceMisuseError: it does not; the transaction was rolled back.
+        """
+
+    def is_open(self, connection: Any) -> bool:
+        """Return whether the connection still has an open transaction."""
+
+    def withdraw(self, connection: Any, transaction_id: bytes) -> Awaitable[None] | None:
+        """Delete the row again inside its own open transaction (a block that published nothing)."""
+
+    def commit(self, connection: Any) -> Awaitable[None] | None:
+        """Commit and close a connection that `begin` opened."""
+
+    def rollback(self, connection: Any) -> Awaitable[None] | None:
+        """Roll the transaction back, whoever opened it, and close the connection if `begin` opened it."""
+
+    def check(
+        self, transaction_ids: Sequence[bytes], group: str
+    ) -> Mapping[bytes, FenceReading] | Awaitable[Mapping[bytes, FenceReading]]:
+        """Write tombstones on a connection of its own and return the winner of each id.
+
+        Never raises for the database's sake: what could not be found out is NO_ANSWER. A COMMIT or ROLLBACK is
+        durable and final. An id of another group is NO_ANSWER with that reason.
+        """
+
+    def peek(self, transaction_ids: Sequence[bytes]) -> Mapping[bytes, FenceReading]:
+        """Read states without writing; ABSENT for no row. For operators and audits, never for decisions."""
+
+    def force(self, transaction_id: bytes, group: str) -> None:
+        """Set state 4, inserting the row if there is none. Raises BackendUnavailableError when unreachable."""

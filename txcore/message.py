@@ -1,0 +1,134 @@
+"""What users hand in and what listeners answer: messages, local transaction states, check policies."""
+
+from __future__ import annotations
+
+import enum
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Final
+
+from txcore.errors import ConfigError, MessageRejectedError
+
+HeaderValue = str | bytes
+
+RESERVED_PREFIXES: Final = ("txcore-", "nats-")
+DELAY_HEADERS: Final = frozenset({"x-delay", "x-delay-ms", "delay", "__startdelivertime", "x-schedule"})
+MESSAGE_COUNT_MAX: Final = 1_000
+HEADER_COUNT_MAX: Final = 256
+
+
+class LocalTransactionState(enum.Enum):
+    """A listener's answer (RocketMQ: LocalTransactionState)."""
+
+    COMMIT = "COMMIT"
+    ROLLBACK = "ROLLBACK"
+    UNKNOWN = "UNKNOWN"
+
+
+@dataclass(frozen=True, slots=True)
+class CheckPolicy:
+    """When a silent transaction is checked, and how often.
+
+    Attributes:
+        immunity_s: Seconds after the half during which no check is made; the producer's own end must come within.
+        interval_s: Seconds between two checks that were answered UNKNOWN.
+        check_max: Answered checks after which a transaction that stays UNKNOWN is discarded; at least 1.
+
+    Raises:
+        ConfigError: a value is out of range; `key` names it.
+
+    Source: RocketMQ BrokerConfig, transactionTimeOut 6 s, transactionCheckInterval 30 s, transactionCheckMax 15.
+    """
+
+    immunity_s: float = 6.0
+    interval_s: float = 30.0
+    check_max: int = 15
+
+    def __post_init__(self) -> None:
+        for key, low, high in (("immunity_s", 0.001, 30 * 86_400), ("interval_s", 0.001, 30 * 86_400)):
+            value = getattr(self, key)
+            if isinstance(value, bool) or not isinstance(value, int | float) or not low <= value <= high:
+                raise ConfigError(
+                    f"{key} is a number of seconds from {low} to {high}, not {value!r}", key=key
+                )
+        count = self.check_max
+        if isinstance(count, bool) or not isinstance(count, int) or not 1 <= count <= 1_000_000:
+            raise ConfigError(
+                f"check_max is a whole number from 1 to 1000000, not {count!r}", key="check_max"
+            )
+
+
+@dataclass(slots=True)
+class Message:
+    """One message for one target topic.
+
+    Attributes:
+        topic: The target, in the backend's own form (Kafka: topic; RabbitMQ: queue or exchange/routing.key;
+            NATS: subject); not empty.
+        body: The payload; carried unchanged, byte for byte.
+        key: The record key (Kafka) or the `txcore-key` header elsewhere; None for none.
+        headers: Carried unchanged. `txcore-*`, `Nats-*` and headers that ask for delay are refused by name.
+        check_policy: Overrides the group's policy for the transaction; the longest immunity of its messages holds.
+
+    Raises (when published, not when built):
+        MessageRejectedError: a rule above is broken; nothing was sent.
+    """
+
+    topic: str
+    body: bytes
+    key: bytes | None = None
+    headers: Mapping[str, HeaderValue] = field(default_factory=dict)
+    check_policy: CheckPolicy | None = None
+
+
+def validate_message(message: Message) -> None:
+    """Refuse what must never reach a broker.
+
+    Raises:
+        MessageRejectedError: wrong types, empty topic, a reserved header, or a header that asks for delay.
+    """
+    topic = message.topic
+    if not isinstance(topic, str) or not topic:
+        raise MessageRejectedError(f"a message needs a topic, not {topic!r}", reason="topic")
+    if not isinstance(message.body, bytes):
+        raise MessageRejectedError(
+            f"the body of a message for {topic!r} is bytes, not {type(message.body).__name__}; encode it first",
+            topic=topic,
+            reason="body",
+        )
+    if message.key is not None and not isinstance(message.key, bytes):
+        raise MessageRejectedError(
+            f"the key of a message for {topic!r} is bytes or None, not {type(message.key).__name__}",
+            topic=topic,
+            reason="key",
+        )
+    if message.headers:
+        _validate_headers(topic, message.headers)
+
+
+def _validate_headers(topic: str, headers: Mapping[str, HeaderValue]) -> None:
+    if len(headers) > HEADER_COUNT_MAX:
+        raise MessageRejectedError(
+            f"a message for {topic!r} has {len(headers)} headers; at most {HEADER_COUNT_MAX} are carried",
+            topic=topic,
+            reason="headers",
+        )
+    for name, value in headers.items():
+        if not isinstance(name, str) or not name or not isinstance(value, str | bytes):
+            raise MessageRejectedError(
+                f"header {name!r} of a message for {topic!r} must be str -> str or bytes",
+                topic=topic,
+                reason="headers",
+            )
+        lowered = name.lower()
+        if lowered.startswith(RESERVED_PREFIXES):
+            raise MessageRejectedError(
+                f"header {name!r} of a message for {topic!r} is reserved; rename it", topic=topic, reason=name
+            )
+        if lowered in DELAY_HEADERS:
+            raise MessageRejectedError(
+                f"header {name!r} of a message for {topic!r} asks for delayed delivery, which a transactional "
+                "message cannot have; schedule it at the consumer",
+                topic=topic,
+                reason=name,
+            )

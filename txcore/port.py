@@ -1,0 +1,156 @@
+"""The backend port: everything the core asks of a broker.
+
+Data path: `append_halves` and `release` take a batch and settle each of its items through the batch itself, the
+only completion object; no Future and no callback of the user's stands in between. Control path: Futures that are
+already marked running, so that a cancelled waiter never kills the thread that completes them.
+
+A backend holds no protocol: it never decides, never retries beyond its own timeout, and never asks what a record
+means, except where a capability says that the store itself enforces it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from concurrent.futures import Future
+from typing import Protocol, TypeVar
+
+from txcore.records import (
+    Capabilities,
+    Checkpoint,
+    ClaimEvent,
+    HalfRecord,
+    LogKind,
+    LogRecord,
+    Op,
+    Outcome,
+    Position,
+    Resolution,
+)
+
+T = TypeVar("T")
+Item = TypeVar("Item", covariant=True)
+
+
+class Batch(Protocol[Item]):
+    """A group of items and the place where each one ends. Implemented by the core."""
+
+    @property
+    def items(self) -> Sequence[Item]:
+        """The items, in the order in which the backend should submit them."""
+
+    def settle(self, index: int, outcome: Outcome) -> None:
+        """Say how the item at *index* ended: exactly once per item, from any thread, perhaps before the
+        submitting call has returned. Never blocks, never raises, never calls the backend.
+        """
+
+
+class Reader(Protocol):
+    """One log of one partition, read forward. One thread at a time."""
+
+    def read(self, count_max: int) -> Sequence[LogRecord]:
+        """Return at most *count_max* records that have arrived, in log order, at once; empty proves nothing.
+
+        Raises:
+            DataLossError: records at the asked start are gone; `first` is the first position still there.
+            BackendUnavailableError: the broker cannot be reached; calling again later is allowed.
+        """
+
+    def fetch(self, positions: Sequence[Position]) -> Future[Mapping[Position, LogRecord]]:
+        """Re-read single records; those no longer there are missing from the result."""
+
+    def close(self) -> None:
+        """Stop reading; idempotent."""
+
+
+class Claim(Protocol):
+    """Membership of one checker process in a group. One thread at a time."""
+
+    def poll(self) -> Sequence[ClaimEvent]:
+        """Return the ownership changes since the last call; at once."""
+
+    def checkpoint(self, partition: int, checkpoint: Checkpoint) -> Future[None]:
+        """Store a checkpoint; may be lost or go back, must never be mixed with another one."""
+
+    def give_up(self, partition: int) -> None:
+        """Answer a REVOKING event: nothing more will be written for the partition."""
+
+    def close(self, timeout_s: float) -> Future[None]:
+        """Leave the group so that others take over at once; idempotent, bounded by *timeout_s*."""
+
+
+class Backend(Protocol):
+    """One connection to one broker. Thread safe; a forked child opens its own.
+
+    Every item of a batch is settled within the backend's own timeout, UNKNOWN if need be, and by `close`.
+    Positions of one log ascend in the order in which `Reader` returns them.
+    """
+
+    @property
+    def capabilities(self) -> Capabilities:
+        """What this instance promises, URL options included."""
+
+    def ensure_group(self, group: str, partition_count: int | None = None) -> Future[int]:
+        """Create or verify what the group needs; resolves to its number of partitions.
+
+        *partition_count* None takes what exists, or the backend's default for a new group.
+
+        Raises (through the Future):
+            ConfigError: the group exists with other settings; each difference is named.
+        """
+
+    def append_halves(self, batch: Batch[HalfRecord]) -> None:
+        """Append halves; returns within a millisecond.
+
+        DURABLE: stored. REFUSED: certainly not stored, among others when a target of the half does not exist or
+        its body cannot be accepted: this is found out *before* the half is stored. UNKNOWN: may be stored.
+        Items are independent: one refused item does not hurt its neighbours.
+        """
+
+    def release(self, batch: Batch[Resolution], claim: Claim | None = None) -> None:
+        """Publish targets (or the parked record), and after their confirmation the op, item by item.
+
+        All at once where `atomic_release` holds. REFUSED and UNKNOWN list unconfirmed targets in `missing`, and no
+        op was written where a target is REFUSED. *claim* is given by checkers: where `fences_checkers` holds, an op
+        whose token is not the newest CLAIM of its partition is FENCED and has no effect.
+        """
+
+    def mark(self, group: str, partition: int, op: Op, claim: Claim | None = None) -> Future[Outcome]:
+        """Append a CLAIM or TICK behind every op that this object has queued before for the partition."""
+
+    def read(self, group: str, kind: LogKind, partition: int, start: Position | None = None) -> Reader:
+        """Open a reader at *start*, a position once seen (inclusive), or at the log's very beginning.
+
+        Needs no ownership. When the record at *start*, or the very beginning, is gone, the first `Reader.read`
+        raises DataLossError; reopen at its `first`.
+        """
+
+    def claim(self, group: str, member: str) -> Claim:
+        """Join the group as *member*; assignments arrive as events."""
+
+    def load_checkpoint(self, group: str, partition: int) -> Future[Checkpoint | None]:
+        """Return the last checkpoint, or None."""
+
+    def poll(self, timeout_s: float) -> None:
+        """Make progress, for backends that are `polled`; returns at once elsewhere."""
+
+    def close(self, timeout_s: float = 10.0) -> Future[None]:
+        """Send queued ops, settle everything, stop threads; idempotent, bounded by *timeout_s*.
+
+        Raises (through later calls): ClosedError.
+        """
+
+
+def resolved(value: T) -> Future[T]:
+    """Return a Future that already holds *value*."""
+    future: Future[T] = Future()
+    future.set_running_or_notify_cancel()
+    future.set_result(value)
+    return future
+
+
+def failed(error: BaseException) -> Future[T]:
+    """Return a Future that already holds *error*."""
+    future: Future[T] = Future()
+    future.set_running_or_notify_cancel()
+    future.set_exception(error)
+    return future

@@ -1,0 +1,292 @@
+"""The records of the protocol: what the logs hold, what travels through the port, how each item ended.
+
+Half, Op and Parked are wire records (see `wire`); the others live in memory only. Records of the data path are
+slotted and not frozen because one of each is made per transaction.
+"""
+
+from __future__ import annotations
+
+import enum
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any, NewType
+
+import msgspec
+
+if TYPE_CHECKING:
+    from txcore.errors import TxcoreError
+
+Position = NewType("Position", int)
+"""Where a record stands in one log of one partition: ordered, not dense; merged ops share one."""
+
+
+class LogKind(enum.Enum):
+    """The three logs that each partition of a group has."""
+
+    HALF = "half"
+    OP = "op"
+    PARKED = "parked"
+
+
+class OpKind(enum.IntEnum):
+    """What an op record says; the numbers are the wire format."""
+
+    COMMIT = 1  #: final: targets are out. The first final op in log order wins, whoever wrote it.
+    ROLLBACK = 2  #: final: no target, ever.
+    DISCARD = 3  #: closes copies of the half up to its generation; a resume opens the next one.
+    CHECKED = 4  #: one check was answered UNKNOWN; `count` is the number of answers so far.
+    DECIDED = 5  #: an unfenced or forced answer, journaled before it is acted upon; never asked again.
+    NUDGE = 6  #: a producer gave way and asks for an early check.
+    FORCE = 7  #: an operator's request; with a token it is the owner's reply to one.
+    CLAIM = 8  #: a checker owns the partition from here on; the id is the claim's nonce.
+    TICK = 9  #: nothing but a place in the log, to be read back; the id is the tick's nonce.
+
+
+FINAL_KINDS = frozenset({OpKind.COMMIT, OpKind.ROLLBACK})
+MARK_KINDS = frozenset({OpKind.CLAIM, OpKind.TICK})
+OWNED_KINDS = frozenset({OpKind.CHECKED, OpKind.DECIDED, OpKind.DISCARD})
+"""Kinds that count only under the token in force at their place in the log; final ops always count."""
+
+
+class Forced(enum.IntEnum):
+    """How an operator's hand shows in an op record."""
+
+    NO = 0
+    YES = 1  #: through the fence, or where no fence decides
+    OVERRIDE = 2  #: against the fence, or with the database unreachable
+
+
+class TargetMessage(msgspec.Struct, array_like=True):
+    """A message inside a half, as it will be published: topic, key, body, headers (str or bytes) as given."""
+
+    topic: str
+    key: bytes | None
+    body: bytes
+    headers: dict[str, Any]
+
+
+class Half(msgspec.Struct, array_like=True, tag="txh"):
+    """The half record: one transaction with all its messages.
+
+    Durations are milliseconds; 0 in `interval_ms` and `check_max` means the checker's own policy. The fields from
+    `first_appended_ms` to `token` are empty in a producer's half and filled in a carried copy, which folds the
+    journal up to op position `folded_to`.
+    """
+
+    version: int
+    transaction_id: bytes
+    group: str
+    partition: int
+    generation: int
+    born_ms: int
+    immunity_ms: int
+    interval_ms: int
+    check_max: int
+    fenced: bool
+    by: str
+    messages: list[TargetMessage]
+    first_appended_ms: int = 0
+    age_ms: int = 0
+    count: int = 0
+    folded_to: int = -1
+    decided: int = 0
+    token: bytes = b""
+    reason: str = ""
+
+
+class Op(msgspec.Struct, array_like=True):
+    """One entry of an op record; `transaction_id` is the nonce in a CLAIM or TICK.
+
+    Attributes:
+        decision: COMMIT or ROLLBACK in DECIDED and FORCE, 0 elsewhere.
+        token: The writing checker's claim; empty for producers and operators.
+        by: The attempt that wrote it (producer or checker instance), or the operator's name.
+        at_ms: The writer's wall clock; for people and latencies, never for decisions.
+    """
+
+    kind: int
+    transaction_id: bytes
+    generation: int = 0
+    by: str = ""
+    at_ms: int = 0
+    token: bytes = b""
+    count: int = 0
+    decision: int = 0
+    forced: int = 0
+    reason: str = ""
+
+
+class Parked(msgspec.Struct, array_like=True, tag="txp"):
+    """A discarded half with everything an operator needs: its own bytes, why, and what is missing.
+
+    `code` is one of CHECKS_EXHAUSTED, UNDELIVERABLE, PRUNED, COVERAGE_GAP, POISON; `missing` holds the indices of
+    the targets that were not confirmed (UNDELIVERABLE only).
+    """
+
+    version: int
+    transaction_id: bytes
+    generation: int
+    code: str
+    reason: str
+    count: int
+    by: str
+    at_ms: int
+    token: bytes
+    half: bytes
+    missing: list[int] = msgspec.field(default_factory=list)
+
+
+class ParkCode(enum.StrEnum):
+    """Why a half was parked."""
+
+    CHECKS_EXHAUSTED = "CHECKS_EXHAUSTED"
+    UNDELIVERABLE = "UNDELIVERABLE"
+    PRUNED = "PRUNED"
+    COVERAGE_GAP = "COVERAGE_GAP"
+    POISON = "POISON"
+
+
+class Status(enum.Enum):
+    """How one item of a batch ended."""
+
+    DURABLE = "durable"  #: done: stored as the backend promises; targets certain, op certain or queued
+    REFUSED = "refused"  #: certainly not stored
+    UNKNOWN = "unknown"  #: may be stored
+    SUPERSEDED = "superseded"  #: another final op or DISCARD holds this (transaction, generation)
+    FENCED = "fenced"  #: this claim is no longer the newest
+
+
+@dataclass(slots=True)
+class HalfRecord:
+    """A half on its way to a backend: `body` is the encoded envelope, `messages` what it will publish."""
+
+    group: str
+    partition: int
+    transaction_id: bytes
+    generation: int
+    body: bytes
+    messages: Sequence[TargetMessage]
+
+
+@dataclass(slots=True)
+class Resolution:
+    """An op record and what is released with it.
+
+    Attributes:
+        half: The half it ends; gives group, partition, id and messages.
+        op: The op to write, or None to publish targets only (relay of a message table).
+        targets: Indices into `half.messages` to publish and confirm before the op; empty for none.
+        parked: The encoded parked record to confirm before the op (DISCARD only), else b"".
+        by: The attempt, named in each target's `txcore-by` header.
+        flush: Settle only when the op itself is durable; else the op may be queued and merged.
+    """
+
+    half: HalfRecord
+    op: Op | None
+    targets: Sequence[int] = ()
+    parked: bytes = b""
+    by: str = ""
+    flush: bool = False
+
+
+@dataclass(slots=True)
+class Outcome:
+    """How one item ended.
+
+    Attributes:
+        status: See `Status`.
+        error: What went wrong, with fields, for REFUSED and UNKNOWN.
+        decision: The kind that holds the place, for SUPERSEDED.
+        appended_ms: The broker's time of the append, where the backend has `server_time`.
+        missing: Indices of targets that were not confirmed (release only).
+    """
+
+    status: Status
+    error: TxcoreError | None = None
+    decision: int = 0
+    appended_ms: int | None = None
+    missing: tuple[int, ...] = ()
+
+
+DURABLE = Outcome(Status.DURABLE)
+
+
+@dataclass(slots=True)
+class LogRecord:
+    """A record as read, undecoded, so that a poison half can be parked with its bytes."""
+
+    position: Position
+    body: bytes
+    appended_ms: int | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Checkpoint:
+    """Two lower bounds and what was known there.
+
+    Attributes:
+        half: A half position already read, at or before the oldest undecided half; None to read from the start.
+        op: An op position already read, not beyond the first op of any half at or after `half`.
+        token: The claim in force at `op`.
+        note: The core's own bytes (undecided ids); opaque to backends, at most `note_size_max` bytes.
+    """
+
+    half: Position | None
+    op: Position | None
+    token: bytes = b""
+    note: bytes = b""
+
+
+class ClaimEventKind(enum.Enum):
+    """How membership in a group changed."""
+
+    ASSIGNED = "assigned"
+    REVOKING = "revoking"  #: drain and checkpoint within `drain_s`, then give up
+    LOST = "lost"  #: drop everything, write nothing
+
+
+@dataclass(frozen=True, slots=True)
+class ClaimEvent:
+    """A change of ownership of one partition; a hint, as the CLAIM mark is the truth."""
+
+    kind: ClaimEventKind
+    partition: int
+    checkpoint: Checkpoint | None = None
+    drain_s: float = 0.0
+
+
+@dataclass(frozen=True, slots=True)
+class Capabilities:
+    """What one opened backend promises; read only by the rules that name a field, by conformance and by docs.
+
+    Attributes:
+        atomic_release: Targets, parked record and op of one resolution become visible together or not at all.
+        resolution_is_unique: The store refuses a second final op or DISCARD for one (transaction, generation).
+        fences_checkers: A release or mark under an outdated claim is refused by the store (FENCED).
+        deduplicates_targets_s: Seconds for which the store drops a second target with the same id; 0 for never.
+        server_time: `appended_ms` is given, from one clock per log pair.
+        fsync_before_ack: "yes", "no", or "configured" when the broker's setting decides.
+        rejects_when_full: A full half log refuses instead of dropping the oldest.
+        polled: Progress is made only inside `poll`.
+        body_size_max: Largest sum of one transaction's encoded messages, in bytes.
+        batch_count_max: Most items that one batch may hold.
+        note_size_max: Most bytes of a checkpoint's note.
+        release_time_max_s: From handing over a release to its last possible effect, in seconds (delivery timeout
+            and op merging together); the producer's margin may not be smaller.
+        half_retention_s: Seconds after which the store may drop a half, or None for never.
+    """
+
+    atomic_release: bool
+    resolution_is_unique: bool
+    fences_checkers: bool
+    server_time: bool
+    rejects_when_full: bool
+    fsync_before_ack: str = "no"
+    deduplicates_targets_s: float = 0.0
+    polled: bool = False
+    body_size_max: int = 1_000_000
+    batch_count_max: int = 1_000
+    note_size_max: int = 3_000
+    release_time_max_s: float = 2.0
+    half_retention_s: float | None = None
+    notes: dict[str, str] = field(default_factory=dict)
