@@ -141,9 +141,7 @@ class DataLossError(TxcoreError):
     """A log no longer holds the position it was asked to start at; `first` is where it begins now."""
 
     def __init__(self, asked: int, first: int) -> None:
-        super().__init__(
-            f"the log was asked for position {asked} but now begins at {first}: records are gone"
-        )
+        super().__init__(f"the log was asked for position {asked} but now begins at {first}: records are gone")
         self.asked = asked
         self.first = first
 

@@ -48,14 +48,10 @@ class CheckPolicy:
         for key, low, high in (("immunity_s", 0.001, 30 * 86_400), ("interval_s", 0.001, 30 * 86_400)):
             value = getattr(self, key)
             if isinstance(value, bool) or not isinstance(value, int | float) or not low <= value <= high:
-                raise ConfigError(
-                    f"{key} is a number of seconds from {low} to {high}, not {value!r}", key=key
-                )
+                raise ConfigError(f"{key} is a number of seconds from {low} to {high}, not {value!r}", key=key)
         count = self.check_max
         if isinstance(count, bool) or not isinstance(count, int) or not 1 <= count <= 1_000_000:
-            raise ConfigError(
-                f"check_max is a whole number from 1 to 1000000, not {count!r}", key="check_max"
-            )
+            raise ConfigError(f"check_max is a whole number from 1 to 1000000, not {count!r}", key="check_max")
 
 
 @dataclass(slots=True)
