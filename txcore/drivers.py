@@ -1,0 +1,172 @@
+"""Drivers of flows for callers: blocking threads and asyncio tasks. `loop` has the third one, for many flows.
+
+A driver knows no protocol: it carries out what a flow yields and sends the result back in.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import inspect
+import threading
+import time
+from collections import deque
+from concurrent.futures import Future
+from typing import Any, TypeVar
+
+from txcore.flow import Call, Flow, Spawn
+from txcore.gather import GATHER_S, Gatherer, Lane
+from txcore.records import HalfRecord, Outcome, Resolution
+
+R = TypeVar("R")
+
+
+class _Slot:
+    """Where one blocked caller waits; a bare lock wakes faster than an Event."""
+
+    __slots__ = ("_lock", "outcome")
+
+    def __init__(self) -> None:
+        self._lock = threading.Lock()
+        self._lock.acquire()
+
+    def settle(self, outcome: Outcome) -> None:
+        self.outcome = outcome
+        self._lock.release()
+
+    def wait(self, lane: Lane[Any]) -> Outcome:
+        if not self._lock.acquire(timeout=GATHER_S):
+            lane.flush(force=True)
+            self._lock.acquire()
+        lane.flush()
+        return self.outcome
+
+
+def run_blocking(flow: Flow[R], gatherer: Gatherer) -> R:
+    """Run *flow* in the calling thread until it returns or raises."""
+    send, value, error = flow.send, None, None
+    while True:
+        try:
+            command = send(value) if error is None else flow.throw(error)
+        except StopIteration as stop:
+            result: R = stop.value
+            return result
+        value = error = None
+        try:
+            value = _carry_out(command, gatherer)
+        except BaseException as raised:  # noqa: BLE001 - the flow decides what an error means
+            error = raised
+
+
+def _carry_out(command: Any, gatherer: Gatherer) -> Any:
+    if isinstance(command, HalfRecord):
+        slot = _Slot()
+        gatherer.halves.put(command, slot)
+        return slot.wait(gatherer.halves)
+    if isinstance(command, Resolution):
+        slot = _Slot()
+        gatherer.releases.put(command, slot)
+        return slot.wait(gatherer.releases)
+    if isinstance(command, Call):
+        value = command.function(*command.args)
+        if inspect.isawaitable(value):
+            if inspect.iscoroutine(value):
+                value.close()
+            raise TypeError(f"{command.function!r} is asynchronous; use AsyncTransactionProducer")
+        return value
+    if isinstance(command, Future):
+        return command.result()
+    if isinstance(command, Spawn):
+        return run_blocking(command.flow, gatherer)
+    time.sleep(command)
+    return None
+
+
+class AsyncBridge:
+    """Brings outcomes from broker threads into one event loop, with one wake-up per burst."""
+
+    def __init__(self, loop: asyncio.AbstractEventLoop, gatherer: Gatherer) -> None:
+        self.loop = loop
+        self.gatherer = gatherer
+        self._settled: deque[tuple[asyncio.Future[Outcome], Outcome]] = deque()
+        self._is_woken = False
+        self._lock = threading.Lock()
+        self._flush_timer: asyncio.TimerHandle | None = None
+
+    def put(self, lane: Lane[Any], item: Any) -> asyncio.Future[Outcome]:
+        """Queue an item; the future resolves with its outcome."""
+        waiter = _AsyncWaiter(self, self.loop.create_future())
+        lane.put(item, waiter)
+        if self._flush_timer is None:
+            self._flush_timer = self.loop.call_later(GATHER_S, self._flush)
+        return waiter.future
+
+    def take(self, future: asyncio.Future[Outcome], outcome: Outcome) -> None:
+        """Note an outcome, from any thread."""
+        with self._lock:
+            self._settled.append((future, outcome))
+            if self._is_woken:
+                return
+            self._is_woken = True
+        try:
+            self.loop.call_soon_threadsafe(self._deliver)
+        except RuntimeError:  # The event loop is closed: nobody waits any more.
+            self._settled.clear()
+
+    def _deliver(self) -> None:
+        with self._lock:
+            settled, self._settled = self._settled, deque()
+            self._is_woken = False
+        for future, outcome in settled:
+            if not future.done():
+                future.set_result(outcome)
+        self.gatherer.halves.flush()
+        self.gatherer.releases.flush()
+
+    def _flush(self) -> None:
+        self._flush_timer = None
+        self.gatherer.halves.flush(force=True)
+        self.gatherer.releases.flush(force=True)
+
+
+class _AsyncWaiter:
+    __slots__ = ("_bridge", "future")
+
+    def __init__(self, bridge: AsyncBridge, future: asyncio.Future[Outcome]) -> None:
+        self._bridge = bridge
+        self.future = future
+
+    def settle(self, outcome: Outcome) -> None:
+        self._bridge.take(self.future, outcome)
+
+
+async def run_async(flow: Flow[R], bridge: AsyncBridge) -> R:
+    """Run *flow* in the current task until it returns or raises; what it calls may be asynchronous."""
+    value: Any = None
+    error: BaseException | None = None
+    while True:
+        try:
+            command = flow.send(value) if error is None else flow.throw(error)
+        except StopIteration as stop:
+            result: R = stop.value
+            return result
+        value = error = None
+        try:
+            value = await _carry_out_async(command, bridge)
+        except BaseException as raised:  # noqa: BLE001 - the flow decides, cancellation included
+            error = raised
+
+
+async def _carry_out_async(command: Any, bridge: AsyncBridge) -> Any:
+    if isinstance(command, HalfRecord):
+        return await bridge.put(bridge.gatherer.halves, command)
+    if isinstance(command, Resolution):
+        return await bridge.put(bridge.gatherer.releases, command)
+    if isinstance(command, Call):
+        value = command.function(*command.args)
+        return await value if inspect.isawaitable(value) else value
+    if isinstance(command, Future):
+        return await asyncio.wrap_future(command)
+    if isinstance(command, Spawn):
+        return await run_async(command.flow, bridge)
+    await asyncio.sleep(command)
+    return None

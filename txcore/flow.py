@@ -1,0 +1,519 @@
+"""The producer's side of the protocol, stated once, as generators.
+
+A flow yields what it wants done and receives the result; it never touches a backend, a thread or an event loop:
+
+* a `HalfRecord`: append it; receives an `Outcome`
+* a `Resolution`: release it; receives an `Outcome`
+* a `Call`: call user or database code, awaiting the result if need be; receives its value or has its error raised
+* a `Future`: wait for it; a number: wait so many seconds; a `Spawn`: run another flow beside this one
+
+Every yield is a place where the process may die; `drivers` run flows for real, the simulator kills them there.
+"""
+
+from __future__ import annotations
+
+import contextvars
+import enum
+from collections.abc import Callable, Generator
+from concurrent.futures import Future
+from dataclasses import dataclass, field
+from typing import Any, Final, Protocol, TypeAlias, TypeVar
+
+from txcore import wire
+from txcore.clock import Clock
+from txcore.errors import (
+    CommitUnknownError,
+    ConfigError,
+    FencedError,
+    HalfRefusedError,
+    HalfUnknownError,
+    MessageRejectedError,
+    TransactionStateError,
+)
+from txcore.fence import Fence, FenceAnswer
+from txcore.ids import IdFactory, id_text, partition_of
+from txcore.message import MESSAGE_COUNT_MAX, CheckPolicy, LocalTransactionState, Message, validate_message
+from txcore.records import Half, HalfRecord, Op, OpKind, Outcome, Resolution, Status, TargetMessage
+from txcore.results import EndResult, EndState, TransactionSendResult
+
+R = TypeVar("R")
+
+
+@dataclass(slots=True)
+class Call:
+    """Call `function(*args)`; where the driver has a pool, in it, given up after `deadline_s` seconds."""
+
+    function: Callable[..., Any]
+    args: tuple[Any, ...] = ()
+    deadline_s: float | None = None
+
+
+@dataclass(slots=True)
+class Spawn:
+    """Run *flow* beside the yielding one."""
+
+    flow: Flow[None]
+
+
+Command: TypeAlias = "HalfRecord | Resolution | Call | Spawn | Future[Any] | float"
+Flow: TypeAlias = Generator[Command, Any, R]
+
+
+class Listener(Protocol):
+    """What the listener style asks of user code; `TransactionListener` and its async twin have this shape."""
+
+    def execute_local_transaction(self, message: Message, arg: Any) -> Any:
+        """Run the local transaction."""
+
+
+class Phase(enum.Enum):
+    """Where a transaction stands on its producer's side."""
+
+    OPEN = "open"
+    PREPARING = "being prepared"
+    PREPARED = "prepared"
+    ENDED = "ended"
+    FAILED = "failed"
+
+
+@dataclass(slots=True)
+class ProducerContext:
+    """What all flows of one producer share. `margin_s` seconds before immunity ends the producer gives way."""
+
+    group: str
+    partition_count: int
+    clock: Clock
+    ids: IdFactory
+    policy: CheckPolicy
+    margin_s: float
+    body_size_max: int
+    by: str
+    fence: Fence | None = None
+
+
+@dataclass(slots=True)
+class LocalTransaction:
+    """One transaction on its producer's side, and what `current_transaction()` returns inside a listener.
+
+    Attributes:
+        give_way_s: Reading of the clock past which the producer publishes nothing; None without a reading.
+    """
+
+    context: ProducerContext
+    transaction_id: bytes
+    messages: list[TargetMessage] = field(default_factory=list)
+    policies: list[CheckPolicy] = field(default_factory=list)
+    phase: Phase = Phase.OPEN
+    connection: Any = None
+    fenced: bool = False
+    half: HalfRecord | None = None
+    give_way_s: float | None = None
+    asked: OpKind | None = None
+    result: EndResult | None = None
+
+    @property
+    def partition(self) -> int:
+        """The partition that the id falls into."""
+        return partition_of(self.transaction_id, self.context.partition_count)
+
+    def fence(self, connection: Any) -> Any:
+        """Insert the fence row in the listener's own open database transaction, which makes its check decisive.
+
+        Call it first in that transaction, inside `execute_local_transaction`. Returns an awaitable for an async
+        connection.
+
+        Raises:
+            TransactionStateError: the producer was made without a fence.
+            FenceMisuseError, FencedError: see `Fence.insert`; the database transaction was rolled back.
+        """
+        if self.context.fence is None:
+            raise TransactionStateError("this producer has no fence; make it with fence=SqlFence(engine)")
+        self.connection = connection
+        return self.context.fence.insert(connection, self.transaction_id, self.context.group)
+
+
+_current: Final[contextvars.ContextVar[LocalTransaction | None]] = contextvars.ContextVar("txcore", default=None)
+
+
+def current_transaction() -> LocalTransaction:
+    """Return the transaction whose local part is running here.
+
+    Raises:
+        TransactionStateError: called outside `execute_local_transaction`.
+    """
+    transaction = _current.get()
+    if transaction is None:
+        raise TransactionStateError("current_transaction() works only inside execute_local_transaction")
+    return transaction
+
+
+def begin(context: ProducerContext) -> LocalTransaction:
+    """Return a new open transaction with an id of its own."""
+    return LocalTransaction(context, context.ids.new())
+
+
+def publish(transaction: LocalTransaction, message: Message) -> None:
+    """Add a message to an open transaction; nothing is sent.
+
+    Raises:
+        TransactionStateError: the transaction is prepared already: one half holds all of its messages.
+        MessageRejectedError: see `validate_message`; or there are too many messages, or they are too large together.
+        ConfigError: the message's immunity leaves no room for the backend's delivery timeout.
+    """
+    if transaction.phase is not Phase.OPEN:
+        raise TransactionStateError(
+            f"transaction {id_text(transaction.transaction_id)} is {transaction.phase.value}; "
+            "publish before prepare, or begin another one"
+        )
+    validate_message(message)
+    if len(transaction.messages) >= MESSAGE_COUNT_MAX:
+        raise MessageRejectedError(
+            f"a transaction holds at most {MESSAGE_COUNT_MAX} messages", topic=message.topic, reason="count"
+        )
+    if message.check_policy is not None:
+        require_room(message.check_policy, transaction.context.margin_s)
+        transaction.policies.append(message.check_policy)
+    transaction.messages.append(TargetMessage(message.topic, message.key, message.body, dict(message.headers)))
+
+
+def require_room(policy: CheckPolicy, margin_s: float) -> None:
+    """Refuse an immunity that a producer could never use.
+
+    Raises:
+        ConfigError: `immunity_s` is not longer than *margin_s*.
+    """
+    if policy.immunity_s <= margin_s:
+        raise ConfigError(
+            f"immunity_s is {policy.immunity_s:g} but this backend may take {margin_s:g} s to deliver; "
+            f"choose an immunity above {margin_s:g} s",
+            key="immunity_s",
+        )
+
+
+def prepare(transaction: LocalTransaction, connection: Any = None) -> Flow[None]:
+    """Make the half durable, with the fence row in the caller's open transaction first if *connection* is given.
+
+    Raises:
+        TransactionStateError: prepared before, or nothing was published.
+        FenceMisuseError, FencedError: the fence refused; nothing was sent, the database transaction is rolled back.
+        MessageRejectedError, HalfRefusedError: nothing was sent; a fenced connection was rolled back.
+        HalfUnknownError: the half may exist; a fenced connection was rolled back, so the check says ROLLBACK.
+    """
+    context = transaction.context
+    _require(transaction, Phase.OPEN)
+    if not transaction.messages:
+        raise TransactionStateError("nothing was published in this transaction; there is nothing to prepare")
+    transaction.phase = Phase.PREPARING
+    if connection is None:
+        yield from _append(transaction)
+        return
+    if context.fence is None:
+        transaction.phase = Phase.OPEN
+        raise TransactionStateError("prepare(connection) needs a producer made with fence=SqlFence(engine)")
+    try:
+        yield Call(context.fence.insert, (connection, transaction.transaction_id, context.group))
+        yield Call(context.fence.verify, (connection, transaction.transaction_id))
+    except BaseException:
+        transaction.phase = Phase.FAILED
+        raise
+    transaction.connection, transaction.fenced = connection, True
+    yield from _append_or_roll_back(transaction)
+
+
+def end(transaction: LocalTransaction, kind: OpKind) -> Flow[EndResult]:
+    """Commit or roll back a prepared transaction; idempotent.
+
+    Raises:
+        TransactionStateError: not prepared, or the fenced database transaction is still open.
+    """
+    if transaction.phase is Phase.ENDED:
+        return _repeated(transaction, kind)
+    _require(transaction, Phase.PREPARED)
+    context = transaction.context
+    if (
+        transaction.connection is not None
+        and context.fence is not None
+        and context.fence.is_open(transaction.connection)
+    ):
+        raise TransactionStateError("the prepared connection's transaction is still open; end it first")
+    transaction.asked = kind
+    # Whoever asks again while this end is under way, or after it was cancelled, learns that it is not certain.
+    _ended(transaction, EndResult(EndState.UNKNOWN, transaction.transaction_id))
+    if kind is OpKind.ROLLBACK and transaction.fenced:
+        refusal = yield from _tombstone(transaction)
+        if refusal is not None:
+            return _ended(transaction, refusal)
+    elif _must_give_way(transaction):
+        yield _resolution(transaction, OpKind.NUDGE)
+        return _ended(transaction, EndResult(EndState.TOO_LATE, transaction.transaction_id))
+    outcome = yield _resolution(transaction, kind)
+    return _ended(transaction, _end_result(transaction.transaction_id, kind, outcome))
+
+
+def send_in_transaction(
+    transaction: LocalTransaction, listener: Listener, message: Message, arg: Any
+) -> Flow[TransactionSendResult]:
+    """RocketMQ's style: half first, then the listener's local transaction, then its end.
+
+    Raises: as `prepare`. What the listener raises is not raised: it may have committed, so the state is UNKNOWN.
+    """
+    publish(transaction, message)
+    transaction.fenced = transaction.context.fence is not None
+    transaction.phase = Phase.PREPARING
+    yield from _append(transaction)
+    state, error = yield from _run_local(transaction, listener, message, arg)
+    identity = transaction.transaction_id
+    if state is LocalTransactionState.UNKNOWN:
+        return TransactionSendResult(identity, state, None, error)
+    if state is LocalTransactionState.COMMIT and transaction.fenced and transaction.connection is None:
+        conflict = yield from _vouch(transaction)
+        if conflict is not None:
+            return TransactionSendResult(identity, state, _ended(transaction, conflict))
+    transaction.connection = None
+    kind = OpKind.COMMIT if state is LocalTransactionState.COMMIT else OpKind.ROLLBACK
+    return TransactionSendResult(identity, state, (yield from end(transaction, kind)))
+
+
+def database_begin(transaction: LocalTransaction, engine: Any) -> Flow[Any]:
+    """Open the database transaction with its fence row; the connection is the result.
+
+    Raises:
+        TransactionStateError: the producer has no fence.
+        FencedError, FenceMisuseError: see `Fence.begin`.
+    """
+    fence = transaction.context.fence
+    if fence is None:
+        raise TransactionStateError("the database style needs a producer made with fence=SqlFence(engine)")
+    transaction.connection = yield Call(fence.begin, (engine, transaction.transaction_id, transaction.context.group))
+    transaction.fenced = True
+    return transaction.connection
+
+
+def database_finish(transaction: LocalTransaction) -> Flow[EndResult | None]:
+    """Leave a database-style block without an error: half, database COMMIT, targets, op.
+
+    Returns None when the block published nothing: then no half is written and the fence row is withdrawn.
+
+    Raises: as `prepare`; then the database transaction was rolled back and nothing was sent, except:
+        CommitUnknownError: the database's COMMIT failed and may have applied; the check decides.
+    """
+    context, connection = transaction.context, transaction.connection
+    assert context.fence is not None
+    if not transaction.messages:
+        yield Call(context.fence.withdraw, (connection, transaction.transaction_id))
+        transaction.phase = Phase.ENDED
+        yield Call(context.fence.commit, (connection,))
+        return None
+    transaction.phase = Phase.PREPARING
+    try:
+        yield Call(context.fence.verify, (connection, transaction.transaction_id))
+    except BaseException:
+        transaction.phase = Phase.FAILED
+        raise
+    yield from _append_or_roll_back(transaction)
+    try:
+        yield Call(context.fence.commit, (connection,))
+    except Exception as error:
+        # An error around COMMIT may have applied (R5): no op is written, the check finds out.
+        transaction.phase = Phase.FAILED
+        yield _resolution(transaction, OpKind.NUDGE)
+        raise CommitUnknownError(
+            f"the database's COMMIT of {id_text(transaction.transaction_id)} failed and may have applied; "
+            "the check will find out, and deliver if it did",
+            transaction_id=transaction.transaction_id,
+        ) from error
+    transaction.connection = None
+    return (yield from end(transaction, OpKind.COMMIT))
+
+
+def database_abort(transaction: LocalTransaction) -> Flow[None]:
+    """Leave a database-style block after an error: roll back; nothing was sent."""
+    fence = transaction.context.fence
+    if fence is not None and transaction.connection is not None and transaction.phase is Phase.OPEN:
+        transaction.phase = Phase.FAILED
+        yield Call(fence.rollback, (transaction.connection,))
+
+
+def _append_or_roll_back(transaction: LocalTransaction) -> Flow[None]:
+    fence = transaction.context.fence
+    assert fence is not None
+    try:
+        yield from _append(transaction)
+    except BaseException:
+        transaction.phase = Phase.FAILED
+        yield Call(fence.rollback, (transaction.connection,))
+        raise
+
+
+def _append(transaction: LocalTransaction) -> Flow[None]:
+    context = transaction.context
+    policy = transaction_policy(context.policy, transaction.policies)
+    transaction.half = half_record(transaction, policy)
+    began_s = context.clock.elapsed_s()
+    outcome: Outcome = yield transaction.half
+    if outcome.status is Status.DURABLE:
+        transaction.give_way_s = began_s + policy.immunity_s - context.margin_s
+        transaction.phase = Phase.PREPARED
+        return
+    transaction.phase = Phase.FAILED
+    identity = transaction.transaction_id
+    if outcome.status is Status.UNKNOWN:
+        raise HalfUnknownError(
+            f"no certain answer to the half of {id_text(identity)}: it may be stored; do not commit, "
+            "the check rolls it back",
+            transaction_id=identity,
+        ) from outcome.error
+    if isinstance(outcome.error, MessageRejectedError):
+        raise outcome.error
+    raise HalfRefusedError(
+        f"the broker refused the half of {id_text(identity)}: {outcome.error}; nothing was sent",
+        transaction_id=identity,
+    ) from outcome.error
+
+
+def transaction_policy(default: CheckPolicy, overrides: list[CheckPolicy]) -> CheckPolicy | _GroupPolicy:
+    """Return the policy of a transaction: the longest immunity and interval and the most checks of its messages."""
+    if not overrides:
+        return _GroupPolicy(default.immunity_s)
+    return CheckPolicy(
+        max(policy.immunity_s for policy in overrides),
+        max(policy.interval_s for policy in overrides),
+        max(policy.check_max for policy in overrides),
+    )
+
+
+@dataclass(frozen=True, slots=True)
+class _GroupPolicy:
+    """The producer's immunity with the checker's own interval and count (0 on the wire)."""
+
+    immunity_s: float
+    interval_s: float = 0.0
+    check_max: int = 0
+
+
+def half_record(transaction: LocalTransaction, policy: CheckPolicy | _GroupPolicy) -> HalfRecord:
+    """Return the encoded half of *transaction*.
+
+    Raises:
+        MessageRejectedError: the messages together are larger than the backend takes.
+    """
+    context = transaction.context
+    partition = transaction.partition
+    half = Half(
+        wire.VERSION,
+        transaction.transaction_id,
+        context.group,
+        partition,
+        0,
+        context.clock.wall_ms(),
+        round(policy.immunity_s * 1000),
+        round(policy.interval_s * 1000),
+        policy.check_max,
+        transaction.fenced,
+        context.by,
+        transaction.messages,
+    )
+    body = wire.encode_half(half)
+    if len(body) > context.body_size_max:
+        transaction.phase = Phase.FAILED
+        raise MessageRejectedError(
+            f"the messages of one transaction take {len(body)} bytes together; this backend takes "
+            f"{context.body_size_max}; send less at once, or a reference to the data",
+            topic=transaction.messages[0].topic,
+            reason="size",
+        )
+    return HalfRecord(context.group, partition, transaction.transaction_id, 0, body, transaction.messages)
+
+
+def _must_give_way(transaction: LocalTransaction) -> bool:
+    return transaction.give_way_s is None or transaction.context.clock.elapsed_s() > transaction.give_way_s
+
+
+def _resolution(transaction: LocalTransaction, kind: OpKind) -> Resolution:
+    assert transaction.half is not None
+    context = transaction.context
+    op = Op(kind, transaction.transaction_id, transaction.half.generation, context.by, context.clock.wall_ms())
+    targets = range(len(transaction.half.messages)) if kind is OpKind.COMMIT else ()
+    return Resolution(transaction.half, op, targets, b"", context.by)
+
+
+def _run_local(
+    transaction: LocalTransaction, listener: Listener, message: Message, arg: Any
+) -> Flow[tuple[LocalTransactionState, BaseException | None]]:
+    token = _current.set(transaction)
+    try:
+        state = yield Call(listener.execute_local_transaction, (message, arg))
+    except Exception as error:  # noqa: BLE001 - whatever user code raises, it may have committed (R5)
+        return LocalTransactionState.UNKNOWN, error
+    finally:
+        _current.reset(token)
+    if not isinstance(state, LocalTransactionState):
+        return LocalTransactionState.UNKNOWN, TransactionStateError(
+            f"execute_local_transaction answered {state!r}; it must answer a LocalTransactionState"
+        )
+    return state, None
+
+
+def _vouch(transaction: LocalTransaction) -> Flow[EndResult | None]:
+    """Write the row that a fenced producer's listener forgot; returns a conflict if the check was first."""
+    context = transaction.context
+    assert context.fence is not None
+    try:
+        connection = yield Call(context.fence.begin, (None, transaction.transaction_id, context.group))
+        yield Call(context.fence.commit, (connection,))
+    except FencedError as error:
+        return EndResult(EndState.CONFLICT, transaction.transaction_id, error)
+    except Exception as error:  # noqa: BLE001 - the database's; the check decides
+        return EndResult(EndState.UNKNOWN, transaction.transaction_id, error)
+    return None
+
+
+def _tombstone(transaction: LocalTransaction) -> Flow[EndResult | None]:
+    """Make the rollback certain on the fence; returns the result when it cannot be (R5)."""
+    context, identity = transaction.context, transaction.transaction_id
+    assert context.fence is not None
+    try:
+        readings = yield Call(context.fence.check, ([identity], context.group))
+    except Exception as error:  # noqa: BLE001 - no answer is no rollback
+        return EndResult(EndState.UNKNOWN, identity, error)
+    answer = readings[identity].answer
+    if answer is FenceAnswer.ROLLBACK:
+        return None
+    if answer is FenceAnswer.COMMIT:
+        return EndResult(EndState.CONFLICT, identity, TransactionStateError("the local transaction is committed"))
+    return EndResult(EndState.UNKNOWN, identity)
+
+
+def _end_result(identity: bytes, kind: OpKind, outcome: Outcome) -> EndResult:
+    if outcome.status is Status.DURABLE:
+        return EndResult(EndState.ACCEPTED, identity)
+    if outcome.status is Status.SUPERSEDED:
+        if outcome.decision == kind:
+            return EndResult(EndState.ALREADY_DONE, identity)
+        late = outcome.decision == OpKind.DISCARD
+        return EndResult(EndState.TOO_LATE if late else EndState.CONFLICT, identity, outcome.error)
+    return EndResult(EndState.UNKNOWN, identity, outcome.error)
+
+
+def _ended(transaction: LocalTransaction, result: EndResult) -> EndResult:
+    transaction.phase = Phase.ENDED
+    transaction.result = result
+    return result
+
+
+def _repeated(transaction: LocalTransaction, kind: OpKind) -> EndResult:
+    first = transaction.result
+    assert first is not None
+    if transaction.asked is not kind:
+        accepted = first.state in {EndState.ACCEPTED, EndState.ALREADY_DONE}
+        return EndResult(EndState.CONFLICT if accepted else first.state, first.transaction_id, first.error)
+    if first.state is EndState.ACCEPTED:
+        return EndResult(EndState.ALREADY_DONE, first.transaction_id)
+    return first
+
+
+def _require(transaction: LocalTransaction, phase: Phase) -> None:
+    if transaction.phase is not phase:
+        raise TransactionStateError(
+            f"transaction {id_text(transaction.transaction_id)} is {transaction.phase.value}, not {phase.value}"
+        )

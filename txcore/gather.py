@@ -1,0 +1,104 @@
+"""Group append and group release: items of concurrent transactions share a broker round trip.
+
+Nobody waits when idle: a lone caller's item leaves at once as a batch of one. While `in_flight_max` batches are
+under way, further items gather and leave together when one of them comes back, or after `GATHER_S` at the latest.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable, Sequence
+from typing import Final, Generic, Protocol, TypeVar
+
+from txcore.errors import TxcoreError
+from txcore.port import Backend, Batch
+from txcore.port import Claim as ClaimPort
+from txcore.records import HalfRecord, Outcome, Resolution, Status
+
+GATHER_S: Final = 0.002
+IN_FLIGHT_MAX: Final = 4
+Item = TypeVar("Item")
+
+
+class Waiter(Protocol):
+    """Who wants to know how an item ended."""
+
+    def settle(self, outcome: Outcome) -> None:
+        """Take the outcome; from any thread, never blocking."""
+
+
+class Group(Generic[Item]):
+    """A batch whose items each have a waiter; implements `port.Batch`."""
+
+    __slots__ = ("_lock", "_on_empty", "_unsettled", "_waiters", "items")
+
+    def __init__(
+        self, items: Sequence[Item], waiters: Sequence[Waiter], on_empty: Callable[[], None] | None = None
+    ) -> None:
+        self.items = items
+        self._waiters = waiters
+        self._on_empty = on_empty
+        self._unsettled = len(items)
+        self._lock = threading.Lock()
+
+    def settle(self, index: int, outcome: Outcome) -> None:
+        """See `port.Batch.settle`."""
+        if self._on_empty is not None:
+            with self._lock:
+                self._unsettled -= 1
+                is_empty = self._unsettled == 0
+            if is_empty:
+                self._on_empty()
+        self._waiters[index].settle(outcome)
+
+
+class Lane(Generic[Item]):
+    """One direction, halves or releases: a queue in front of the backend. Thread safe."""
+
+    def __init__(self, submit: Callable[[Batch[Item]], None], batch_count_max: int) -> None:
+        self._submit = submit
+        self._batch_count_max = batch_count_max
+        self._lock = threading.Lock()
+        self._items: list[Item] = []
+        self._waiters: list[Waiter] = []
+        self._in_flight = 0
+
+    def put(self, item: Item, waiter: Waiter) -> None:
+        """Queue *item*, and send what is queued if the lane is not busy."""
+        with self._lock:
+            self._items.append(item)
+            self._waiters.append(waiter)
+        self.flush()
+
+    def flush(self, *, force: bool = False) -> None:
+        """Send what is queued; with *force* even while many batches are under way."""
+        while True:
+            with self._lock:
+                if not self._items or (self._in_flight >= IN_FLIGHT_MAX and not force):
+                    return
+                items, self._items = self._items[: self._batch_count_max], self._items[self._batch_count_max :]
+                waiters, self._waiters = (
+                    self._waiters[: self._batch_count_max],
+                    self._waiters[self._batch_count_max :],
+                )
+                self._in_flight += 1
+            group = Group(items, waiters, self._landed)
+            try:
+                self._submit(group)
+            except TxcoreError as error:
+                # The backend took none of them: closed, or unreachable at once.
+                for index in range(len(items)):
+                    group.settle(index, Outcome(Status.REFUSED, error))
+
+    def _landed(self) -> None:
+        with self._lock:
+            self._in_flight -= 1
+
+
+class Gatherer:
+    """Both lanes of one backend connection."""
+
+    def __init__(self, backend: Backend, claim: ClaimPort | None = None) -> None:
+        count_max = backend.capabilities.batch_count_max
+        self.halves: Lane[HalfRecord] = Lane(backend.append_halves, count_max)
+        self.releases: Lane[Resolution] = Lane(lambda batch: backend.release(batch, claim), count_max)

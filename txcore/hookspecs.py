@@ -1,0 +1,43 @@
+"""The pluggy hooks: where several parties may join. A backend implements the first, observers the other two."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any, Final
+
+import pluggy
+
+from txcore.port import Backend
+from txcore.records import Half
+
+PROJECT: Final = "txcore"
+hookspec: Final = pluggy.HookspecMarker(PROJECT)
+hookimpl: Final = pluggy.HookimplMarker(PROJECT)
+
+
+@dataclass(frozen=True, slots=True)
+class Event:
+    """Something that happened once; `name` is a constant of `txcore.instrumentation`, `fields` its facts."""
+
+    name: str
+    fields: Mapping[str, Any] = field(default_factory=dict)
+
+
+@hookspec(firstresult=True)
+def txcore_open_backend(url: str, options: Mapping[str, str]) -> Backend | None:
+    """Open a backend for *url*, or return None when its scheme is another's.
+
+    *options* are the URL's query parameters. An option it does not know is a ConfigError that names it; a missing
+    driver is a BackendNotInstalledError that names the extra.
+    """
+
+
+@hookspec
+def txcore_on_event(event: Event) -> None:
+    """Take note of *event*: metrics, traces, alerts. Called on txcore's own threads; must return at once."""
+
+
+@hookspec
+def txcore_on_discard(half: Half | None, reason: str) -> None:
+    """Take note that a half was parked. *half* is None for a poison record."""

@@ -1,0 +1,208 @@
+"""The driver for many flows in one thread: `send_many`, the checker, and, under a simulated clock, the simulator.
+
+All flows that are ready run in turn; the halves and resolutions they yield leave as one batch each; outcomes come
+back through one queue with one wake-up per burst. Calls of user code go to a pool when the loop has one.
+"""
+
+from __future__ import annotations
+
+import heapq
+import inspect
+import itertools
+import threading
+from collections import deque
+from collections.abc import Callable
+from concurrent.futures import Future
+from typing import Any, Final, Protocol
+
+from txcore.clock import Clock
+from txcore.errors import TxcoreError
+from txcore.flow import Call, Flow, Spawn
+from txcore.gather import Group
+from txcore.port import Backend
+from txcore.port import Claim as ClaimPort
+from txcore.records import HalfRecord, Outcome, Resolution, Status
+
+WAIT_MAX_S: Final = 0.5
+
+
+class CallPool(Protocol):
+    """Where a loop runs calls that may block."""
+
+    def submit(self, call: Call) -> Future[Any]:
+        """Run *call* elsewhere; the Future resolves within its deadline, with a timeout error if need be."""
+
+
+class Task:
+    """One flow on the loop."""
+
+    __slots__ = ("_loop", "error", "flow", "on_done", "result")
+
+    def __init__(self, loop: Loop, flow: Flow[Any], on_done: Callable[[Task], None] | None) -> None:
+        self._loop = loop
+        self.flow = flow
+        self.on_done = on_done
+        self.result: Any = None
+        self.error: BaseException | None = None
+
+    def settle(self, outcome: Outcome) -> None:
+        """Take an outcome from the backend, on any thread."""
+        self._loop.resume(self, outcome, None)
+
+
+class Loop:
+    """Runs flows; one thread at a time calls `turn`, any thread may `resume`."""
+
+    def __init__(
+        self,
+        backend: Backend,
+        clock: Clock,
+        *,
+        claim: ClaimPort | None = None,
+        pool: CallPool | None = None,
+    ) -> None:
+        self.backend = backend
+        self.clock = clock
+        self.claim = claim
+        self.pool = pool
+        self.task_count = 0
+        self._ready: deque[tuple[Task, Any, BaseException | None]] = deque()
+        self._timers: list[tuple[float, int, Task]] = []
+        self._sequence = itertools.count()
+        self._halves: list[tuple[HalfRecord, Task]] = []
+        self._resolutions: list[tuple[Resolution, Task]] = []
+        self._wake = threading.Event()
+
+    def spawn(self, flow: Flow[Any], on_done: Callable[[Task], None] | None = None) -> Task:
+        """Add a flow; it starts at the next turn. From the loop's own thread only."""
+        task = Task(self, flow, on_done)
+        self.task_count += 1
+        self._ready.append((task, None, None))
+        return task
+
+    def resume(self, task: Task, value: Any, error: BaseException | None) -> None:
+        """Make *task* ready with a value or an error; thread safe."""
+        self._ready.append((task, value, error))
+        if not self._wake.is_set():
+            self._wake.set()
+
+    def turn(self) -> None:
+        """Run everything that is ready once, then hand over what was gathered."""
+        self._fire_timers()
+        for _ in range(len(self._ready)):
+            task, value, error = self._ready.popleft()
+            self.step(task, value, error)
+        self._hand_over()
+
+    def wait(self, until_s: float | None = None) -> None:
+        """Sleep until something is ready, the next timer or *until_s* on the clock; at most `WAIT_MAX_S`."""
+        if self._ready:
+            return
+        now_s = self.clock.elapsed_s()
+        wake_s = now_s + WAIT_MAX_S if until_s is None else until_s
+        if self._timers:
+            wake_s = min(wake_s, self._timers[0][0])
+        timeout_s = min(max(wake_s - now_s, 0.0), WAIT_MAX_S)
+        if self.backend.capabilities.polled:
+            self.backend.poll(timeout_s)
+            return
+        self._wake.wait(timeout_s)
+        self._wake.clear()
+
+    def run_all(self) -> None:
+        """Turn until every flow has ended."""
+        while self.task_count:
+            self.turn()
+            if self.task_count:
+                self.wait()
+
+    def next_timer_s(self) -> float | None:
+        """Return when the next timer is due on the clock; now if something is ready; None if nothing is planned."""
+        if self._ready:
+            return self.clock.elapsed_s()
+        return self._timers[0][0] if self._timers else None
+
+    def step(self, task: Task, value: Any, error: BaseException | None) -> None:
+        """Advance one flow to its next yield and dispatch that."""
+        try:
+            command = task.flow.send(value) if error is None else task.flow.throw(error)
+        except StopIteration as stop:
+            self._finish(task, stop.value, None)
+        except Exception as raised:  # noqa: BLE001 - handed to whoever spawned it; the loop serves other flows
+            self._finish(task, None, raised)
+        else:
+            self.dispatch(task, command)
+
+    def dispatch(self, task: Task, command: Any) -> None:
+        """Start what a flow yielded."""
+        if isinstance(command, HalfRecord):
+            self._halves.append((command, task))
+        elif isinstance(command, Resolution):
+            self._resolutions.append((command, task))
+        elif isinstance(command, Call):
+            self.call(task, command)
+        elif isinstance(command, Spawn):
+            self.spawn(command.flow)
+            self._ready.append((task, None, None))
+        elif isinstance(command, Future):
+            command.add_done_callback(lambda future: self._future_done(task, future))
+        else:
+            self.sleep(task, command)
+
+    def call(self, task: Task, call: Call) -> None:
+        """Run user code: in the pool, or here when there is none."""
+        if self.pool is not None:
+            self.pool.submit(call).add_done_callback(lambda future: self._future_done(task, future))
+            return
+        try:
+            value = call.function(*call.args)
+            if inspect.iscoroutine(value):
+                value.close()
+                raise TypeError(f"{call.function!r} is asynchronous; use AsyncTransactionProducer")  # noqa: TRY301
+        except Exception as error:  # noqa: BLE001 - the flow decides what an error means
+            self._ready.append((task, None, error))
+        else:
+            self._ready.append((task, value, None))
+
+    def sleep(self, task: Task, delay_s: float) -> None:
+        """Resume *task* after *delay_s*."""
+        heapq.heappush(self._timers, (self.clock.elapsed_s() + delay_s, next(self._sequence), task))
+
+    def _future_done(self, task: Task, future: Future[Any]) -> None:
+        error = future.exception()
+        self.resume(task, None if error else future.result(), error)
+
+    def _fire_timers(self) -> None:
+        now_s = self.clock.elapsed_s()
+        while self._timers and self._timers[0][0] <= now_s:
+            self._ready.append((heapq.heappop(self._timers)[2], None, None))
+
+    def _hand_over(self) -> None:
+        count_max = self.backend.capabilities.batch_count_max
+        while self._halves:
+            taken, self._halves = self._halves[:count_max], self._halves[count_max:]
+            halves = Group([item for item, _ in taken], [task for _, task in taken])
+            try:
+                self.backend.append_halves(halves)
+            except TxcoreError as error:
+                _refuse(halves, error)
+        while self._resolutions:
+            chosen, self._resolutions = self._resolutions[:count_max], self._resolutions[count_max:]
+            resolutions = Group([item for item, _ in chosen], [task for _, task in chosen])
+            try:
+                self.backend.release(resolutions, self.claim)
+            except TxcoreError as error:
+                _refuse(resolutions, error)
+
+    def _finish(self, task: Task, result: Any, error: BaseException | None) -> None:
+        self.task_count -= 1
+        task.result, task.error = result, error
+        if task.on_done is not None:
+            task.on_done(task)
+        elif error is not None:
+            raise error
+
+
+def _refuse(group: Group[Any], error: TxcoreError) -> None:
+    for index in range(len(group.items)):
+        group.settle(index, Outcome(Status.REFUSED, error))

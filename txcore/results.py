@@ -1,0 +1,48 @@
+"""What ends return: typed, idempotent, never an exception for an outcome that the protocol knows."""
+
+from __future__ import annotations
+
+import enum
+from dataclasses import dataclass
+
+from txcore.ids import id_text
+from txcore.message import LocalTransactionState
+
+
+class EndState(enum.Enum):
+    """How a commit or rollback ended."""
+
+    ACCEPTED = "ACCEPTED"  #: commit: every target is confirmed; rollback: no target will ever exist
+    ALREADY_DONE = "ALREADY_DONE"  #: the same end was reached before, by this call's twin or by the checker
+    CONFLICT = "CONFLICT"  #: the opposite end holds; nothing was published by this call where the store can tell
+    TOO_LATE = "TOO_LATE"  #: the producer gave way; the checker decides, and was asked to do so soon
+    UNKNOWN = "UNKNOWN"  #: no certain answer; the checker decides
+
+
+@dataclass(frozen=True, slots=True)
+class EndResult:
+    """The result of one commit or rollback; `error` says why it is not ACCEPTED, where there is a reason."""
+
+    state: EndState
+    transaction_id: bytes
+    error: BaseException | None = None
+
+    def __str__(self) -> str:
+        """Return the state and the id, for logs."""
+        return f"{self.state.value} {id_text(self.transaction_id)}"
+
+
+@dataclass(frozen=True, slots=True)
+class TransactionSendResult:
+    """The result of the listener style (RocketMQ: TransactionSendResult).
+
+    Attributes:
+        state: The local transaction's state; UNKNOWN when the listener raised or answered nothing.
+        end: How the end went; None when the state is UNKNOWN and the check decides.
+        error: What the listener raised, or why nothing was sent (`send_many` only; else it is raised).
+    """
+
+    transaction_id: bytes
+    state: LocalTransactionState
+    end: EndResult | None = None
+    error: BaseException | None = None
