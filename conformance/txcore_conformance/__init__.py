@@ -1,0 +1,1 @@
+"""The conformance kit: suite, oracle, simulator, model, crash and fault tools."""

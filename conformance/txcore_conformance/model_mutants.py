@@ -1,0 +1,34 @@
+"""Mutants of the protocol: each leaves one rule out, and the model must find what that breaks.
+
+The identifiers are shared with the simulator. The last two are rules that this model found to be needed.
+"""
+
+from __future__ import annotations
+
+from typing import Final
+
+MUTANTS: Final = {
+    "no_fence": "fenced",
+    "op_before_target": "fenced",
+    "local_after_uncertain_ack": "fenced",
+    "exception_is_rollback": "fenced",
+    "immunity_counts_as_check": "listener",
+    "unanswered_counts_as_check": "listener",
+    "checkpoint_past_undecided": "fenced",
+    "late_producer_publishes": "listener",
+    "last_op_wins": "resume",
+    "discard_before_park": "listener",
+    "rollback_without_tombstone": "fenced",
+    "prune_without_horizon": "prune",
+    "checkpoint_past_unread_op": "fenced",
+    "resume_as_op": "resume",
+    "stale_checkpoint_accepted": "resume",
+    "decided_not_read_back": "resume",
+    "discard_after_decided": "resume",
+}
+"""Each mutant with the configuration in which it is looked for."""
+
+INEXPRESSIBLE: Final = {
+    "head_of_line_stop": "one half cannot stand in the way of another where there is only one transaction",
+}
+"""Mutants of the simulator that this model cannot tell from the protocol, each with the reason."""

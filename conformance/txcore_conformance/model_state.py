@@ -1,0 +1,189 @@
+"""States, records and the folded logs of the explicit-state model.
+
+A state is one flat tuple: what is durable, what is in memory, what is under way. The logs are kept folded:
+every record is applied in the order in which it lands, which is what each reader of the log computes, so "the
+first final op wins" and "an older token is ignored" are decided by log order. A reader that lags is a checker
+that acts on a plan made earlier. Who appends what, and when: `model_steps` and `model_checkers`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import Final, Literal, NamedTuple, TypeAlias
+
+Kind: TypeAlias = Literal["must", "may", "fault"]
+Slot: TypeAlias = Literal["owner", "former owner"]
+
+TOKENED: Final = ("CHECKED", "DISCARD", "checkpoint")
+"""Kinds that count only under the newest CLAIM (R13)."""
+
+
+@dataclass(frozen=True, slots=True)
+class Configuration:
+    """One bounded world: which promises hold in it and how much may go wrong.
+
+    Args:
+        fenced: the check goes through the fence row; otherwise a listener answers, perhaps UNKNOWN.
+        half_first: the local transaction starts after the half is acknowledged (RocketMQ style).
+        faults: budget of faults over the whole run.
+        check_max: answered UNKNOWN checks before a discard (listener only).
+        table: an unknown or refused half goes on through the message table (fence state 3).
+        prune: the fence table is pruned behind its horizon.
+        resume: an operator may resume a parked half once; target 2 may refuse until it is repaired; a new
+            owner rewrites the checkpoint with its token.
+        mutant: the one rule that is left out, by its identifier.
+    """
+
+    name: str
+    fenced: bool
+    half_first: bool
+    faults: int
+    check_max: int = 1
+    table: bool = False
+    prune: bool = False
+    resume: bool = False
+    mutant: str | None = None
+
+
+class Session(NamedTuple):
+    """One checker between taking the partition and losing it; its phase is the plan it will act on next."""
+
+    phase: str
+    live: bool = False
+    generation: int = -1
+    checks: int = 0
+
+
+class Record(NamedTuple):
+    """A sent record whose sender got no answer; it lands at any later time."""
+
+    kind: str
+    by: str
+    live: bool = False
+    generation: int = -1
+    value: str = ""
+    checks: int = 0
+
+
+NEW: Final = Session("new")
+GONE: Final = Session("gone")
+
+
+class State(NamedTuple):
+    """Everything durable, everything in memory, and what is under way."""
+
+    producer: str = "start"
+    late: bool = False
+    database: str = "none"
+    fence: str = "none"
+    clock: int = 0
+    half: int = -1
+    final: str = ""
+    decided: str = ""
+    checks: int = 0
+    answers: int = 0
+    discard: int = -1
+    undeliverable: bool = False
+    parked: int = -1
+    copies1: int = 0
+    copies2: int = 0
+    checkpoint: int = -1
+    owner: Session = NEW
+    former: Session = GONE
+    relay: str = "none"
+    horizon: bool = False
+    refusing: bool = False
+    flight: tuple[Record, ...] = ()
+    faults: int = 0
+    breach: str = ""
+
+
+Edge: TypeAlias = tuple[str, Kind, State]
+
+
+def send(c: Configuration, s: State, label: str, record: Record, then: tuple[State, State]) -> Iterator[Edge]:
+    """Yield the outcomes of one append: stored and acknowledged, lost, or unanswered and under way.
+
+    *then* is the state of the sender after an acknowledgement, and after none. A lost acknowledgement is
+    the third outcome with the record landing at once.
+    """
+    yield label + _remark(s, record), "must", land(c, then[0], record)
+    if s.faults:
+        spent = then[1]._replace(faults=s.faults - 1)
+        yield label + ": request lost", "fault", spent
+        flight = tuple(sorted((*s.flight, record)))
+        yield label + ": no answer, still under way", "fault", spent._replace(flight=flight)
+
+
+def _remark(s: State, r: Record) -> str:
+    if r.kind in TOKENED and not r.live:
+        return " (older token)"
+    if r.kind in ("COMMIT", "ROLLBACK") and s.final:
+        return " (after the first final op)"
+    return f" of generation {s.half}" if r.kind == "COMMIT" and s.half > 0 else ""
+
+
+def land(c: Configuration, s: State, r: Record) -> State:
+    """Apply *r* at the end of its log, as every reader in log order does."""
+    match r.kind:
+        case "half":
+            return s._replace(half=r.generation, checks=0, answers=0) if r.generation > s.half else s
+        case "target 1" | "target 2":
+            closed = s.half >= 0 and s.discard >= s.half and not s.final and not s.undeliverable
+            breach = "S10" if closed else s.breach
+            if r.kind == "target 1":
+                return s._replace(copies1=s.copies1 + 1, breach=breach)
+            return s._replace(copies2=s.copies2 + 1, breach=breach)
+        case "COMMIT" | "ROLLBACK":
+            if not s.final:
+                return s._replace(final=r.kind)
+            return s if s.final == r.kind else s._replace(breach="S1")
+        case "CHECKED":
+            counts = r.live and r.generation == s.half and r.checks > s.checks
+            return s._replace(checks=r.checks) if counts else s
+        case "DECIDED":
+            return s if s.decided else s._replace(decided=r.value)
+        case "park record":
+            return s._replace(parked=max(s.parked, r.generation))
+        case "CLAIM":
+            older = tuple(sorted(x._replace(live=False) for x in s.flight))
+            owner, former = s.owner._replace(live=False), s.former._replace(live=False)
+            return s._replace(owner=owner, former=former, flight=older)
+        case "RESUME":  # only the mutant resume_as_op writes it
+            return s._replace(discard=-1, checks=0, answers=0)
+        case "DISCARD":
+            return _land_discard(c, s, r)
+        case _:
+            return _land_checkpoint(c, s, r)
+
+
+def _land_discard(c: Configuration, s: State, r: Record) -> State:
+    if not r.live:
+        return s
+    if s.final:
+        return s._replace(final="", breach="S1") if c.mutant == "last_op_wins" else s
+    # Found by this model: the owner's own late DISCARD may land after its late DECIDED, on which it acts.
+    overruled = s.decided and not r.value and c.mutant != "discard_after_decided"
+    if overruled or r.generation <= s.discard:
+        return s
+    return s._replace(discard=r.generation, undeliverable=r.value == "undeliverable")
+
+
+def _land_checkpoint(c: Configuration, s: State, r: Record) -> State:
+    if r.live:
+        return s._replace(checkpoint=r.generation)
+    if c.mutant != "stale_checkpoint_accepted":
+        return s
+    return s._replace(checkpoint=r.generation, breach="L4" if r.generation < s.checkpoint else s.breach)
+
+
+def arrivals(c: Configuration, s: State) -> Iterator[Edge]:
+    """Yield the landing of each record under way."""
+    for i, r in enumerate(s.flight):
+        if i == 0 or r != s.flight[i - 1]:
+            rest = s._replace(flight=s.flight[:i] + s.flight[i + 1 :])
+            if r.kind == "CLAIM":
+                yield "late CLAIM of an earlier attempt lands", "must", land(c, rest, r)
+            else:
+                yield f"late {r.kind} of the {r.by} lands" + _remark(s, r), "must", land(c, rest, r)

@@ -1,0 +1,147 @@
+"""The explicit-state model holds, notices each rule that is left out, and has seen what it must see."""
+
+from __future__ import annotations
+
+from functools import cache
+
+import pytest
+from txcore_conformance import model
+from txcore_conformance.model import CONFIGURATIONS, SOMETIMES, Exploration, explore
+from txcore_conformance.model_mutants import INEXPRESSIBLE, MUTANTS
+
+STATES_AND_EDGES = {
+    "fenced": (37_991, 145_942),
+    "fenced-half-first": (39_995, 154_126),
+    "listener": (240_352, 978_640),
+    "resume": (157_100, 528_801),
+    "table": (41_216, 155_876),
+    "prune": (126_867, 546_664),
+}
+"""A change of the protocol or of the model changes these: look at what became reachable, then pin anew."""
+
+COUNTEREXAMPLES = {
+    "no_fence": ("S4", 10),
+    "op_before_target": ("S3", 10),
+    "local_after_uncertain_ack": ("S8", 3),
+    "exception_is_rollback": ("S4", 6),
+    "immunity_counts_as_check": ("S9", 5),
+    "unanswered_counts_as_check": ("S9", 8),
+    "checkpoint_past_undecided": ("S11", 6),
+    "late_producer_publishes": ("S6", 13),
+    "last_op_wins": ("S1", 22),
+    "discard_before_park": ("S10", 15),
+    "rollback_without_tombstone": ("S4", 7),
+    "prune_without_horizon": ("S4", 11),
+    "checkpoint_past_unread_op": ("S11", 10),
+    "resume_as_op": ("S11", 17),
+    "stale_checkpoint_accepted": ("L4", 11),
+    "decided_not_read_back": ("S10", 22),
+    "discard_after_decided": ("S10", 23),
+}
+"""The invariant each mutant breaks, and the number of steps of the shortest way there."""
+
+ISSUE_MUTANTS = {
+    "no_fence",
+    "op_before_target",
+    "local_after_uncertain_ack",
+    "exception_is_rollback",
+    "immunity_counts_as_check",
+    "unanswered_counts_as_check",
+    "head_of_line_stop",
+    "checkpoint_past_undecided",
+    "late_producer_publishes",
+    "last_op_wins",
+    "discard_before_park",
+    "rollback_without_tombstone",
+    "prune_without_horizon",
+    "checkpoint_past_unread_op",
+    "resume_as_op",
+    "stale_checkpoint_accepted",
+}
+
+
+@cache
+def explored(name: str) -> Exploration:
+    """Explore a configuration once for all tests of this module."""
+    return explore(CONFIGURATIONS[name])
+
+
+@pytest.mark.parametrize("name", CONFIGURATIONS)
+def test_every_reachable_state_keeps_every_invariant(name):
+    """No order of steps and faults within the budget breaks an invariant or leaves a half undecided for ever."""
+    run = explored(name)
+    assert run.violation is None
+
+
+@pytest.mark.parametrize("name", CONFIGURATIONS)
+def test_state_count_is_the_pinned_one(name):
+    """The model explores exactly the states it explored when it was last judged."""
+    run = explored(name)
+    assert STATES_AND_EDGES[name] == (run.states, run.edges)
+
+
+@pytest.mark.parametrize("mutant", MUTANTS)
+def test_leaving_a_rule_out_gives_the_shortest_counterexample(mutant):
+    """Without the rule, the recorded invariant breaks in the recorded number of steps and in no fewer."""
+    run = explore(CONFIGURATIONS[MUTANTS[mutant]], mutant)
+    assert run.violation is not None
+    assert COUNTEREXAMPLES[mutant] == (run.violation.invariant, len(run.violation.trace))
+
+
+def test_every_rare_situation_is_reached():
+    """A run that never sees a rare situation proves nothing about it."""
+    reached = frozenset().union(*(explored(name).reached for name in CONFIGURATIONS))
+    assert reached == frozenset(SOMETIMES)
+
+
+def test_every_mutant_of_the_issue_is_found_or_explained():
+    """Each mutant shared with the simulator is found here or named with the reason why it cannot be."""
+    assert not ISSUE_MUTANTS - MUTANTS.keys() - INEXPRESSIBLE.keys()
+    assert not MUTANTS.keys() & INEXPRESSIBLE.keys()
+
+
+def test_tombstone_that_beats_the_producer_needs_the_half_first():
+    """A fence row that travels with BEGIN is there before any check can come."""
+    assert "tombstone_beat_the_producer" not in explored("fenced").reached
+    assert "tombstone_beat_the_producer" in explored("fenced-half-first").reached
+
+
+def test_unknown_mutant_is_refused():
+    """A misspelt mutant does not pass as a protocol without fault."""
+    with pytest.raises(ValueError, match="no_fense"):
+        explore(CONFIGURATIONS["fenced"], "no_fense")
+
+
+def test_whole_model_is_explored_in_a_minute(record_property):
+    """All configurations together stay within the time a developer waits for."""
+    seconds = {name: round(explored(name).seconds, 1) for name in CONFIGURATIONS}
+    record_property("seconds", seconds)
+    print(f"model: {sum(seconds.values()):.1f} s in total, {seconds}")  # noqa: T201
+    assert sum(seconds.values()) < 60
+
+
+def test_table_names_a_mutant_that_is_not_found(monkeypatch, capsys):
+    """The command fails when a rule can be left out unnoticed."""
+    monkeypatch.setattr(model, "CONFIGURATIONS", {"table": CONFIGURATIONS["table"]})
+    monkeypatch.setattr(model, "MUTANTS", {"unanswered_counts_as_check": "table"})
+    monkeypatch.setattr(model, "SOMETIMES", {})
+    assert model.main([]) == 1
+    assert "NOT FOUND" in capsys.readouterr().out
+
+
+def test_table_names_a_situation_that_is_not_reached(monkeypatch, capsys):
+    """The command fails when a rare situation was never seen."""
+    monkeypatch.setattr(model, "CONFIGURATIONS", {"table": CONFIGURATIONS["table"]})
+    monkeypatch.setattr(model, "MUTANTS", {})
+    monkeypatch.setattr(model, "SOMETIMES", {"flying_pig": "pig: flies"})
+    assert model.main([]) == 1
+    assert "never reached: flying_pig" in capsys.readouterr().out
+
+
+def test_table_shows_the_shortest_trace_of_a_mutant(monkeypatch, capsys):
+    """The command prints each step of a counterexample and succeeds when all are found."""
+    monkeypatch.setattr(model, "CONFIGURATIONS", {"table": CONFIGURATIONS["table"]})
+    monkeypatch.setattr(model, "MUTANTS", {"local_after_uncertain_ack": "table"})
+    monkeypatch.setattr(model, "SOMETIMES", {})
+    assert model.main([]) == 0
+    assert "  2. producer: half append: request lost" in capsys.readouterr().out
