@@ -1,0 +1,24 @@
+"""`sqlite:///file`: a broker in one file, for trying txcore, for tests and for small deployments."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+from txcore.hookspecs import hookimpl
+from txcore.port import Backend
+from txcore_sqlite.backend import SqliteBackend
+from txcore_sqlite.options import Options, parse_options, parse_path
+
+__all__ = ["Options", "SqliteBackend", "txcore_open_backend"]
+
+
+@hookimpl
+def txcore_open_backend(url: str, options: Mapping[str, str]) -> Backend | None:
+    """Open the file that a `sqlite:///` URL names; None for another scheme.
+
+    Raises:
+        ConfigError: the URL names no file, an option is unknown or out of range, or the file is another application's.
+        BackendUnavailableError: the file cannot be opened.
+    """
+    path = parse_path(url)
+    return None if path is None else SqliteBackend(path, parse_options(options))

@@ -1,0 +1,336 @@
+"""Which checker owns which partition: member rows with heartbeats, and lease rows that members take and give back.
+
+Every member runs the same step in a transaction of its own: it heartbeats, frees what silent members held, asks itself
+to give up what is above its share, and takes free partitions up to it. No member ever takes what another living one
+holds. Times are the wall clock of the machine, which all processes at the file share.
+"""
+
+from __future__ import annotations
+
+import sqlite3
+import threading
+from collections.abc import Callable, Mapping, Sequence
+from concurrent.futures import Future
+from dataclasses import dataclass
+from typing import Any, Final, Protocol
+
+from txcore.clock import Clock
+from txcore.errors import ClosedError, ConfigError, TxcoreError, UsageError
+from txcore.port import resolved
+from txcore.records import Checkpoint, ClaimEvent, ClaimEventKind, Position
+
+BEATS_PER_LEASE: Final = 5
+
+
+class Submit(Protocol):
+    """Runs a function in one of the writer's transactions, with its wall clock in milliseconds."""
+
+    def __call__(self, call: Callable[[sqlite3.Connection, int], Any], /) -> Future[Any]:
+        """Return the result's Future, or raise ClosedError."""
+
+
+@dataclass(frozen=True, slots=True)
+class Standing:
+    """What a member holds (partition -> whether it is asked to give it up), and when its heartbeat was stored."""
+
+    beat_ms: int
+    leases: Mapping[int, bool]
+
+
+class SqliteClaim:
+    """Membership in a group; implements `Claim`. The backend's own thread keeps its heartbeat.
+
+    A member whose heartbeat could not be stored for `lease_s` learns LOST from its next poll, at the latest when
+    another member takes its partitions.
+    """
+
+    def __init__(self, keeper: Keeper, group: str, member: str) -> None:
+        self.group = group
+        self.member = member
+        self._keeper = keeper
+        self._lock = threading.Lock()
+        self._held: dict[int, bool] = {}  # partition -> whether REVOKING was said
+        self._given: set[int] = set()  # given up here, perhaps not in the file yet
+        self._events: list[ClaimEvent] = []
+        self._beat_ms: int | None = None
+        self._closing: Future[None] | None = None
+        self._step: Future[Standing] | None = None
+
+    def poll(self) -> Sequence[ClaimEvent]:
+        """See `Claim.poll`."""
+        self._require_open()
+        with self._lock:
+            if self._beat_ms is not None and self._keeper.now_ms() - self._beat_ms >= self._keeper.lease_ms:
+                # Others may take the partitions from now on; the next step that succeeds assigns them anew.
+                self._lose(sorted(self._held))
+                self._beat_ms = None
+            events, self._events = self._events, []
+        return events
+
+    def checkpoint(self, partition: int, checkpoint: Checkpoint) -> Future[None]:
+        """See `Claim.checkpoint`.
+
+        Raises (through the Future):
+            ConfigError: the group has no such partition.
+        """
+        self._require_open()
+        group = self.group
+        return self._keeper.submit(lambda connection, _: _store_checkpoint(connection, group, partition, checkpoint))
+
+    def give_up(self, partition: int) -> None:
+        """See `Claim.give_up`; the others take it within a heartbeat."""
+        self._require_open()
+        with self._lock:
+            if self._held.pop(partition, None) is None:
+                return
+            self._given.add(partition)
+        group, member = self.group, self.member
+        freed = self._keeper.submit(lambda connection, _: _free(connection, group, member, partition))
+        freed.add_done_callback(lambda _: self._freed(partition))
+
+    def close(self, timeout_s: float) -> Future[None]:  # noqa: ARG002 - the writer's own deadline is the bound
+        """See `Claim.close`; waits for the file's lock no longer than `busy_timeout_s`, then the lease runs out."""
+        with self._lock:
+            if self._closing is not None:
+                return self._closing
+            closing: Future[None] = Future()
+            self._closing = closing
+            closing.set_running_or_notify_cancel()
+            self._held.clear()
+            self._events.clear()
+        group, member = self.group, self.member
+        self._keeper.forget(self)
+        try:
+            left: Future[Any] = self._keeper.submit(lambda connection, _: _leave(connection, group, member))
+        except TxcoreError:
+            left = resolved(None)  # the backend was closed, or this is a forked child: the lease runs out
+        left.add_done_callback(lambda _: self._left(closing))
+        return closing
+
+    def beat(self) -> None:
+        """Start a step, unless the last one is still under way."""
+        if self._closing is None and (self._step is None or self._step.done()):
+            group, member, keeper = self.group, self.member, self._keeper
+            self._step = keeper.submit(
+                lambda connection, now: take_step(connection, group, member, now, keeper.lease_ms)
+            )
+            self._step.add_done_callback(self._stepped)
+
+    def _stepped(self, step: Future[Standing]) -> None:
+        if step.exception() is not None:
+            return  # not stored; the next beat tries again, and poll says LOST when the lease has run out
+        standing = step.result()
+        with self._lock:
+            if self._closing is not None:
+                return
+            self._beat_ms = standing.beat_ms
+            self._lose([partition for partition in self._held if partition not in standing.leases])
+            for partition, is_revoking in standing.leases.items():
+                if partition not in self._given:
+                    self._hold(partition, is_revoking=is_revoking)
+
+    def _hold(self, partition: int, *, is_revoking: bool) -> None:
+        if partition not in self._held:
+            if not is_revoking:
+                self._held[partition] = False
+                self._events.append(ClaimEvent(ClaimEventKind.ASSIGNED, partition))
+        elif is_revoking and not self._held[partition]:
+            self._held[partition] = True
+            drain_s = self._keeper.lease_ms / 1000
+            self._events.append(ClaimEvent(ClaimEventKind.REVOKING, partition, drain_s=drain_s))
+
+    def _lose(self, partitions: Sequence[int]) -> None:
+        for partition in partitions:
+            del self._held[partition]
+            self._events.append(ClaimEvent(ClaimEventKind.LOST, partition))
+
+    def _freed(self, partition: int) -> None:
+        with self._lock:
+            self._given.discard(partition)
+        self._keeper.wake()
+
+    def _left(self, closing: Future[None]) -> None:
+        closing.set_result(None)
+        self._keeper.wake()
+
+    def _require_open(self) -> None:
+        if self._closing is not None:
+            raise ClosedError("this claim is closed")
+
+
+class Keeper:
+    """The thread that keeps the heartbeats of one backend's claims; started with the first of them."""
+
+    def __init__(self, lease_s: float, clock: Clock, submit: Submit) -> None:
+        self.lease_ms = round(lease_s * 1000)
+        self.submit = submit
+        self._clock = clock
+        self._claims: list[SqliteClaim] = []
+        self._lock = threading.Lock()
+        self._wake = threading.Event()
+        self._thread: threading.Thread | None = None
+        self._is_closed = False
+
+    def now_ms(self) -> int:
+        """Return the wall clock that leases are measured by."""
+        return self._clock.wall_ms()
+
+    def join(self, group: str, member: str) -> SqliteClaim:
+        """Return a new claim whose first step is under way."""
+        claim = SqliteClaim(self, group, member)
+        claim.beat()
+        with self._lock:
+            self._claims.append(claim)
+            if self._thread is None:
+                self._thread = threading.Thread(target=self._run, name="txcore-sqlite-heartbeat", daemon=True)
+                self._thread.start()
+        self.wake()
+        return claim
+
+    def forget(self, claim: SqliteClaim) -> None:
+        """Stop the heartbeat of a claim."""
+        with self._lock:
+            if claim in self._claims:
+                self._claims.remove(claim)
+
+    def wake(self) -> None:
+        """Make every claim take a step now."""
+        self._wake.set()
+
+    def close(self) -> None:
+        """Close every claim and stop the thread; returns at once."""
+        self._is_closed = True
+        with self._lock:
+            claims = list(self._claims)
+        for claim in claims:
+            claim.close(0)
+        self._wake.set()
+
+    def _run(self) -> None:
+        while not self._is_closed:
+            self._wake.wait(self.lease_ms / 1000 / BEATS_PER_LEASE)
+            self._wake.clear()
+            with self._lock:
+                claims = list(self._claims)
+            try:
+                for claim in claims:
+                    claim.beat()
+            except UsageError:
+                return  # the backend is closed
+
+
+def take_step(connection: sqlite3.Connection, group: str, member: str, now_ms: int, lease_ms: int) -> Standing:
+    """Heartbeat, and change the leases by the rules of this module; returns what *member* holds now."""
+    row = connection.execute("SELECT group_id, partitions FROM producer_group WHERE name = ?", (group,)).fetchone()
+    if row is None:
+        return Standing(now_ms, {})
+    group_id, partition_count = row
+    connection.execute(
+        "INSERT INTO member (group_id, member, joined, seen_ms) "
+        "VALUES (?1, ?2, (SELECT 1 + coalesce(max(joined), 0) FROM member WHERE group_id = ?1), ?3) "
+        "ON CONFLICT DO UPDATE SET seen_ms = excluded.seen_ms",
+        (group_id, member, now_ms),
+    )
+    connection.execute("DELETE FROM member WHERE group_id = ? AND seen_ms <= ?", (group_id, now_ms - lease_ms))
+    connection.execute(
+        "UPDATE partition SET member = NULL, revoke_ms = NULL WHERE group_id = ?1 AND member IS NOT NULL AND "
+        "(revoke_ms <= ?2 OR member NOT IN (SELECT member FROM member WHERE group_id = ?1))",
+        (group_id, now_ms),
+    )
+    kept, free = _partitions(connection, group_id, member)
+    surplus = len(kept) - _share(connection, group_id, member, partition_count)
+    if surplus > 0:
+        connection.executemany(
+            "UPDATE partition SET revoke_ms = ? WHERE group_id = ? AND partition = ?",
+            [(now_ms + lease_ms, group_id, partition) for partition in kept[-surplus:]],
+        )
+    elif surplus < 0:
+        connection.executemany(
+            "UPDATE partition SET member = ? WHERE group_id = ? AND partition = ?",
+            [(member, group_id, partition) for partition in free[:-surplus]],
+        )
+    mine = connection.execute(
+        "SELECT partition, revoke_ms IS NOT NULL FROM partition WHERE group_id = ? AND member = ? ORDER BY partition",
+        (group_id, member),
+    ).fetchall()
+    return Standing(now_ms, {partition: bool(is_revoking) for partition, is_revoking in mine})
+
+
+def _partitions(connection: sqlite3.Connection, group_id: int, member: str) -> tuple[list[int], list[int]]:
+    """Return the partitions that *member* keeps, and those that nobody holds."""
+    rows = connection.execute(
+        "SELECT partition, member, revoke_ms FROM partition WHERE group_id = ? ORDER BY partition", (group_id,)
+    ).fetchall()
+    kept = [partition for partition, owner, revoke_ms in rows if owner == member and revoke_ms is None]
+    return kept, [partition for partition, owner, _ in rows if owner is None]
+
+
+def _share(connection: sqlite3.Connection, group_id: int, member: str, partition_count: int) -> int:
+    """Return how many partitions fall to *member*; those who hold most keep the odd ones, so that few move."""
+    ranked = connection.execute(
+        "SELECT member FROM member WHERE group_id = ?1 ORDER BY (SELECT count(*) FROM partition WHERE group_id = ?1 "
+        "AND partition.member = member.member AND revoke_ms IS NULL) DESC, joined",
+        (group_id,),
+    ).fetchall()
+    base, odd = divmod(partition_count, len(ranked))
+    return base + (ranked.index((member,)) < odd)
+
+
+def _free(connection: sqlite3.Connection, group: str, member: str, partition: int) -> None:
+    connection.execute(
+        "UPDATE partition SET member = NULL, revoke_ms = NULL WHERE member = ? AND partition = ? "
+        "AND group_id = (SELECT group_id FROM producer_group WHERE name = ?)",
+        (member, partition, group),
+    )
+
+
+def _leave(connection: sqlite3.Connection, group: str, member: str) -> None:
+    group_id = "(SELECT group_id FROM producer_group WHERE name = ?)"
+    connection.execute(
+        f"UPDATE partition SET member = NULL, revoke_ms = NULL WHERE member = ? AND group_id = {group_id}",  # noqa: S608
+        (member, group),
+    )
+    connection.execute(f"DELETE FROM member WHERE member = ? AND group_id = {group_id}", (member, group))  # noqa: S608
+
+
+def load_checkpoint(connection: sqlite3.Connection, group: str, partition: int) -> Checkpoint | None:
+    """Return a partition's stored checkpoint, or None.
+
+    Raises:
+        ConfigError: the group does not exist.
+    """
+    row = connection.execute(
+        "SELECT half, op, token, note FROM checkpoint JOIN producer_group USING (group_id) "
+        "WHERE name = ? AND partition = ?",
+        (group, partition),
+    ).fetchone()
+    if row is None:
+        require_group(connection, group)
+        return None
+    half, op, token, note = row
+    return Checkpoint(None if half is None else Position(half), None if op is None else Position(op), token, note)
+
+
+def require_group(connection: sqlite3.Connection, group: str) -> int:
+    """Return the group's id.
+
+    Raises:
+        ConfigError: the group does not exist.
+    """
+    row = connection.execute("SELECT group_id FROM producer_group WHERE name = ?", (group,)).fetchone()
+    if row is None:
+        raise ConfigError(f"group {group!r} does not exist in this file; call ensure_group first", key="group")
+    return int(row[0])
+
+
+def _store_checkpoint(connection: sqlite3.Connection, group: str, partition: int, checkpoint: Checkpoint) -> None:
+    stored = connection.execute(
+        "INSERT INTO checkpoint (group_id, partition, half, op, token, note) "
+        "SELECT group_id, partition, ?, ?, ?, ? FROM partition JOIN producer_group USING (group_id) "
+        "WHERE name = ? AND partition = ? "
+        "ON CONFLICT DO UPDATE SET (half, op, token, note) = "
+        "(excluded.half, excluded.op, excluded.token, excluded.note)",
+        (checkpoint.half, checkpoint.op, checkpoint.token, checkpoint.note, group, partition),
+    )
+    if stored.rowcount != 1:
+        raise ConfigError(f"group {group!r} has no partition {partition} in this file", key="partition")
