@@ -1,1 +1,113 @@
 """txcore: transactional (half) messages for the brokers that people already run."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+from txcore.aio import AsyncTransaction, AsyncTransactionProducer
+from txcore.checker import Checker, CheckReport
+from txcore.checking import HalfView, Limits
+from txcore.errors import (
+    BackendConflictError,
+    BackendNotInstalledError,
+    BackendTimeoutError,
+    BackendUnavailableError,
+    BusyError,
+    ClosedError,
+    CommitUnknownError,
+    ConfigError,
+    DataLossError,
+    FencedError,
+    FenceMisuseError,
+    HalfRefusedError,
+    HalfUnknownError,
+    MessageRejectedError,
+    NotSentError,
+    OutcomeUnknownError,
+    TransactionStateError,
+    TxcoreError,
+    UnknownSchemeError,
+    UsageError,
+    WireFormatError,
+)
+from txcore.flow import current_transaction
+from txcore.hookspecs import Event, hookimpl
+from txcore.listener import AsyncTransactionListener, TransactionListener
+from txcore.message import CheckPolicy, LocalTransactionState, Message
+from txcore.operator import Operator, ParkedHalf, PendingHalf
+from txcore.producer import Transaction, TransactionProducer
+from txcore.records import Capabilities
+from txcore.registry import connect
+from txcore.results import EndResult, EndState, TransactionSendResult
+
+if TYPE_CHECKING:
+    from txcore.inbox import Inbox
+    from txcore.sqlfence import SqlFence
+
+__all__ = [
+    "AsyncTransaction",
+    "AsyncTransactionListener",
+    "AsyncTransactionProducer",
+    "BackendConflictError",
+    "BackendNotInstalledError",
+    "BackendTimeoutError",
+    "BackendUnavailableError",
+    "BusyError",
+    "Capabilities",
+    "CheckPolicy",
+    "CheckReport",
+    "Checker",
+    "ClosedError",
+    "CommitUnknownError",
+    "ConfigError",
+    "DataLossError",
+    "EndResult",
+    "EndState",
+    "Event",
+    "FenceMisuseError",
+    "FencedError",
+    "HalfRefusedError",
+    "HalfUnknownError",
+    "HalfView",
+    "Inbox",
+    "Limits",
+    "LocalTransactionState",
+    "Message",
+    "MessageRejectedError",
+    "NotSentError",
+    "Operator",
+    "OutcomeUnknownError",
+    "ParkedHalf",
+    "PendingHalf",
+    "SqlFence",
+    "Transaction",
+    "TransactionListener",
+    "TransactionProducer",
+    "TransactionSendResult",
+    "TransactionStateError",
+    "TxcoreError",
+    "UnknownSchemeError",
+    "UsageError",
+    "WireFormatError",
+    "__version__",
+    "connect",
+    "current_transaction",
+    "hookimpl",
+]
+
+
+def __getattr__(name: str) -> Any:
+    """Import what needs SQLAlchemy, and the version, only when asked for."""
+    if name == "SqlFence":
+        from txcore.sqlfence import SqlFence
+
+        return SqlFence
+    if name == "Inbox":
+        from txcore.inbox import Inbox
+
+        return Inbox
+    if name == "__version__":
+        from importlib.metadata import version
+
+        return version("txcore")
+    raise AttributeError(f"module 'txcore' has no attribute {name!r}")

@@ -339,7 +339,9 @@ def _append_or_roll_back(transaction: LocalTransaction) -> Flow[None]:
     assert fence is not None
     try:
         yield from _append(transaction)
-    except BaseException:
+    except GeneratorExit:
+        raise
+    except BaseException:  # cancellation included
         transaction.phase = Phase.FAILED
         yield Call(fence.rollback, (transaction.connection,))
         raise
@@ -440,13 +442,13 @@ def _resolution(transaction: LocalTransaction, kind: OpKind) -> Resolution:
 def _run_local(
     transaction: LocalTransaction, listener: Listener, message: Message, arg: Any
 ) -> Flow[tuple[LocalTransactionState, BaseException | None]]:
-    token = _current.set(transaction)
+    _current.set(transaction)
     try:
         state = yield Call(listener.execute_local_transaction, (message, arg))
     except Exception as error:  # noqa: BLE001 - whatever user code raises, it may have committed (R5)
         return LocalTransactionState.UNKNOWN, error
     finally:
-        _current.reset(token)
+        _current.set(None)
     if not isinstance(state, LocalTransactionState):
         return LocalTransactionState.UNKNOWN, TransactionStateError(
             f"execute_local_transaction answered {state!r}; it must answer a LocalTransactionState"

@@ -13,24 +13,18 @@ import threading
 from collections import deque
 from collections.abc import Callable
 from concurrent.futures import Future
-from typing import Any, Final, Protocol
+from typing import Any, Final
 
 from txcore.clock import Clock
-from txcore.errors import TxcoreError
+from txcore.errors import BackendTimeoutError, TxcoreError
 from txcore.flow import Call, Flow, Spawn
 from txcore.gather import Group
+from txcore.pool import CallPool
 from txcore.port import Backend
 from txcore.port import Claim as ClaimPort
 from txcore.records import HalfRecord, Outcome, Resolution, Status
 
 WAIT_MAX_S: Final = 0.5
-
-
-class CallPool(Protocol):
-    """Where a loop runs calls that may block."""
-
-    def submit(self, call: Call) -> Future[Any]:
-        """Run *call* elsewhere; the Future resolves within its deadline, with a timeout error if need be."""
 
 
 class Task:
@@ -67,7 +61,7 @@ class Loop:
         self.pool = pool
         self.task_count = 0
         self._ready: deque[tuple[Task, Any, BaseException | None]] = deque()
-        self._timers: list[tuple[float, int, Task]] = []
+        self._timers: list[tuple[float, int, Callable[[], None]]] = []
         self._sequence = itertools.count()
         self._halves: list[tuple[HalfRecord, Task]] = []
         self._resolutions: list[tuple[Resolution, Task]] = []
@@ -152,7 +146,7 @@ class Loop:
     def call(self, task: Task, call: Call) -> None:
         """Run user code: in the pool, or here when there is none."""
         if self.pool is not None:
-            self.pool.submit(call).add_done_callback(lambda future: self._future_done(task, future))
+            self._call_in_pool(task, call, self.pool)
             return
         try:
             value = call.function(*call.args)
@@ -164,9 +158,30 @@ class Loop:
         else:
             self._ready.append((task, value, None))
 
+    def _call_in_pool(self, task: Task, call: Call, pool: CallPool) -> None:
+        job = pool.submit(call)
+        is_answered = threading.Lock()
+
+        def answer(future: Future[Any]) -> None:
+            if is_answered.acquire(blocking=False):
+                self._future_done(task, future)
+
+        def give_up() -> None:
+            if is_answered.acquire(blocking=False):
+                pool.abandon(job)
+                self.resume(task, None, BackendTimeoutError(f"no answer within {call.deadline_s:g} s"))
+
+        if call.deadline_s is not None:
+            self.later(call.deadline_s, give_up)
+        job.future.add_done_callback(answer)
+
     def sleep(self, task: Task, delay_s: float) -> None:
         """Resume *task* after *delay_s*."""
-        heapq.heappush(self._timers, (self.clock.elapsed_s() + delay_s, next(self._sequence), task))
+        self.later(delay_s, lambda: self._ready.append((task, None, None)))
+
+    def later(self, delay_s: float, action: Callable[[], None]) -> None:
+        """Call *action* on the loop's thread after *delay_s*."""
+        heapq.heappush(self._timers, (self.clock.elapsed_s() + delay_s, next(self._sequence), action))
 
     def _future_done(self, task: Task, future: Future[Any]) -> None:
         error = future.exception()
@@ -175,7 +190,7 @@ class Loop:
     def _fire_timers(self) -> None:
         now_s = self.clock.elapsed_s()
         while self._timers and self._timers[0][0] <= now_s:
-            self._ready.append((heapq.heappop(self._timers)[2], None, None))
+            heapq.heappop(self._timers)[2]()
 
     def _hand_over(self) -> None:
         count_max = self.backend.capabilities.batch_count_max

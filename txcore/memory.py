@@ -406,8 +406,7 @@ class MemoryBroker:
             holder = self._assignment.get((group, partition))
             if holder is None:
                 self._assignment[group, partition] = wanted
-                checkpoint = self._checkpoints.get((group, partition))
-                self._members[group][wanted].events.append(ClaimEvent(ClaimEventKind.ASSIGNED, partition, checkpoint))
+                self._members[group][wanted].events.append(ClaimEvent(ClaimEventKind.ASSIGNED, partition))
             elif holder != wanted and partition not in self._members[group][holder].revoking:
                 self._members[group][holder].revoking.add(partition)
                 self._members[group][holder].events.append(ClaimEvent(ClaimEventKind.REVOKING, partition, drain_s=2.0))

@@ -51,7 +51,9 @@ class Reader(Protocol):
         """Return at most *count_max* records that have arrived, in log order, at once; empty proves nothing.
 
         Raises:
-            DataLossError: records at the asked start are gone; `first` is the first position still there.
+            DataLossError: records at the asked start are gone, or, asked for the very beginning, the log's beginning
+                is (raised too where the backend cannot tell); `first` is the first position still there.
+            ConfigError: the group does not exist.
             BackendUnavailableError: the broker cannot be reached; calling again later is allowed.
         """
 
@@ -72,7 +74,11 @@ class Claim(Protocol):
         """Store a checkpoint; may be lost or go back, must never be mixed with another one."""
 
     def give_up(self, partition: int) -> None:
-        """Answer a REVOKING event: nothing more will be written for the partition."""
+        """Promise that nothing more will be written for the partition under this claim.
+
+        The answer to REVOKING, and the core's own step when it stands down (a foreign CLAIM was read, FENCED). The
+        backend competes for the partition again and says ASSIGNED anew when it has it, even if it never lost it.
+        """
 
     def close(self, timeout_s: float) -> Future[None]:
         """Leave the group so that others take over at once; idempotent, bounded by *timeout_s*."""
@@ -82,7 +88,9 @@ class Backend(Protocol):
     """One connection to one broker. Thread safe; a forked child opens its own.
 
     Every item of a batch is settled within the backend's own timeout, UNKNOWN if need be, and by `close`.
-    Positions of one log ascend in the order in which `Reader` returns them.
+    Positions of one log ascend in the order in which `Reader` returns them. Capabilities follow from the URL alone;
+    `ensure_group` verifies the server against them. Control calls may fail with BackendUnavailableError or
+    BackendTimeoutError through their Futures, and with ConfigError for a group that does not exist.
     """
 
     @property
@@ -95,27 +103,35 @@ class Backend(Protocol):
         *partition_count* None takes what exists, or the backend's default for a new group.
 
         Raises (through the Future):
-            ConfigError: the group exists with other settings; each difference is named.
+            ConfigError: the group exists with other settings (each difference that the broker tells is named), or
+                the server lacks what the URL's options promise.
         """
 
     def append_halves(self, batch: Batch[HalfRecord]) -> None:
         """Append halves; returns within a millisecond.
 
-        DURABLE: stored. REFUSED: certainly not stored, among others when a target of the half does not exist or
-        its body cannot be accepted: this is found out *before* the half is stored. UNKNOWN: may be stored.
-        Items are independent: one refused item does not hurt its neighbours.
+        DURABLE: stored. REFUSED: certainly not stored: never handed to the broker, refused by it, or, found out
+        *before* the half is stored, a target does not exist or one of the messages could not be accepted later
+        (size, headers, topic syntax). UNKNOWN: may be stored. Items are independent: one refused item does not
+        hurt its neighbours. Where ops cannot be merged or targets are checked first, order across items may differ
+        from the order in the batch.
         """
 
     def release(self, batch: Batch[Resolution], claim: Claim | None = None) -> None:
         """Publish targets (or the parked record), and after their confirmation the op, item by item.
 
-        All at once where `atomic_release` holds. REFUSED and UNKNOWN list unconfirmed targets in `missing`, and no
-        op was written where a target is REFUSED. *claim* is given by checkers: where `fences_checkers` holds, an op
-        whose token is not the newest CLAIM of its partition is FENCED and has no effect.
+        All at once where `atomic_release` holds. `missing` lists the targets that were not confirmed. REFUSED: each
+        of these was refused by the broker's own answer; a broker that could not be reached in time is UNKNOWN, as is
+        an item with one unknown target. Neither writes the op, not even when a late confirmation comes. *claim* is
+        given by checkers: where `fences_checkers` holds, an op whose token is not the newest CLAIM of its partition
+        is FENCED and has no effect.
         """
 
     def mark(self, group: str, partition: int, op: Op, claim: Claim | None = None) -> Future[Outcome]:
-        """Append a CLAIM or TICK behind every op that this object has queued before for the partition."""
+        """Append a CLAIM or TICK behind every op that this object has queued before for the partition.
+
+        Releases that still wait for a target's confirmation have no queued op yet; theirs may come later.
+        """
 
     def read(self, group: str, kind: LogKind, partition: int, start: Position | None = None) -> Reader:
         """Open a reader at *start*, a position once seen (inclusive), or at the log's very beginning.

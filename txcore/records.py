@@ -42,6 +42,11 @@ class OpKind(enum.IntEnum):
     TICK = 9  #: nothing but a place in the log, to be read back; the id is the tick's nonce.
 
 
+RECORD_OVERHEAD_MAX = 4_096
+"""Bytes by which a carried copy or a parked record may exceed the half it holds."""
+REASON_SIZE_MAX = 500
+"""Characters to which reasons are cut before they are written."""
+
 FINAL_KINDS = frozenset({OpKind.COMMIT, OpKind.ROLLBACK})
 MARK_KINDS = frozenset({OpKind.CLAIM, OpKind.TICK})
 OWNED_KINDS = frozenset({OpKind.CHECKED, OpKind.DECIDED, OpKind.DISCARD})
@@ -251,7 +256,6 @@ class ClaimEvent:
 
     kind: ClaimEventKind
     partition: int
-    checkpoint: Checkpoint | None = None
     drain_s: float = 0.0
 
 
@@ -268,11 +272,13 @@ class Capabilities:
         fsync_before_ack: "yes", "no", or "configured" when the broker's setting decides.
         rejects_when_full: A full half log refuses instead of dropping the oldest.
         polled: Progress is made only inside `poll`.
-        body_size_max: Largest sum of one transaction's encoded messages, in bytes.
+        body_size_max: Most bytes of one encoded half (`HalfRecord.body`); every log takes RECORD_OVERHEAD_MAX bytes
+            more, for the carried copy and the parked record, which holds the half.
         batch_count_max: Most items that one batch may hold.
         note_size_max: Most bytes of a checkpoint's note.
-        release_time_max_s: From handing over a release to its last possible effect, in seconds (delivery timeout
-            and op merging together); the producer's margin may not be smaller.
+        release_time_max_s: From handing over a release to its settling, in seconds (delivery timeout and op merging
+            together); the producer's margin may not be smaller. What is settled UNKNOWN may take effect later, for
+            as long as the broker stalls.
         half_retention_s: Seconds after which the store may drop a half, or None for never.
     """
 

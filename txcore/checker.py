@@ -1,0 +1,251 @@
+"""The checker: finds halves without an end, asks, and finishes them. Embedded here; the sidecar runs the same class."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from txcore import instrumentation as names
+from txcore.checking import CheckContext, CheckListener, Limits, PartitionOwner
+from txcore.clock import Clock, Randomness, SystemClock, system_randomness
+from txcore.errors import BackendTimeoutError, ConfigError, TransactionStateError, TxcoreError
+from txcore.fence import Fence
+from txcore.flow import Flow
+from txcore.instrumentation import Reporter
+from txcore.loop import Loop, Task
+from txcore.message import CheckPolicy
+from txcore.pool import CallPool
+from txcore.port import Backend
+from txcore.records import ClaimEvent, ClaimEventKind
+
+GROUP_TIMEOUT_S = 30.0
+
+
+@dataclass(frozen=True, slots=True)
+class CheckReport:
+    """What one `run_once` did: partitions owned, halves committed, rolled back, parked, and still pending here."""
+
+    partitions: int
+    committed: int
+    rolled_back: int
+    parked: int
+    pending: int
+
+
+class Membership:
+    """One checker's share in a group: turns the claim's events into owners. Runs on the checker's loop."""
+
+    def __init__(self, context: CheckContext, loop: Loop) -> None:
+        self.context = context
+        self.loop = loop
+        self.owners: dict[int, PartitionOwner] = {}
+        self.is_stopping = False
+
+    def poll(self) -> None:
+        """Take in ownership changes, start owners, and give up what has ended."""
+        for event in self.context.claim.poll():
+            self._take(event)
+        for partition, owner in list(self.owners.items()):
+            if owner.has_ended:
+                del self.owners[partition]
+                self.context.claim.give_up(partition)
+
+    def _take(self, event: ClaimEvent) -> None:
+        owner = self.owners.get(event.partition)
+        if event.kind is ClaimEventKind.ASSIGNED:
+            if owner is not None:
+                owner.stand_down("assigned anew")
+            if not self.is_stopping:
+                owner = self.owners[event.partition] = PartitionOwner(self.context, event.partition)
+                self.context.report.event(names.CHECKER_ASSIGNED, partition=event.partition)
+                self.loop.spawn(owner.run(), self.ended)
+        elif owner is None:
+            self.context.claim.give_up(event.partition)
+        elif event.kind is ClaimEventKind.REVOKING:
+            owner.is_draining = True
+        else:
+            owner.stand_down("lost")
+
+    def ended(self, task: Task) -> None:
+        """Report a flow that ended with an error; the partition is claimed anew."""
+        if task.error is not None:
+            self.context.report.event(names.CHECKER_ERROR, error=repr(task.error))
+
+    def stop(self) -> None:
+        """Let every owner finish what is in hand; nothing new is started."""
+        self.is_stopping = True
+        for owner in self.owners.values():
+            owner.is_draining = True
+
+    def run(self) -> Flow[None]:
+        """Poll for ownership for as long as the loop runs."""
+        while not self.is_stopping or self.owners:
+            self.poll()
+            yield self.context.limits.poll_s * 4
+
+
+class Checker:
+    """Checks one group on one backend.
+
+    Args:
+        backend: An open backend; it stays the caller's.
+        group: The producer group.
+        listener: One listener or several with different `topics`; answers for halves without a fence.
+        fence: Answers, decisively, for halves whose producer had a fence.
+        policy: Interval and count for halves that carry none of their own. Immunity is the half's own.
+        member: This process's name in the group; made up when empty.
+        limits: Bounds; the defaults suit production.
+        plugins: Objects with pluggy hooks `txcore_on_event`, `txcore_on_discard`.
+
+    Use either `run_once` (tests, cron) or `start` and `stop` (a service). Not both at a time.
+    """
+
+    def __init__(
+        self,
+        backend: Backend,
+        group: str,
+        *,
+        listener: CheckListener | Sequence[CheckListener] | None = None,
+        fence: Fence | None = None,
+        policy: CheckPolicy | None = None,
+        member: str = "",
+        limits: Limits | None = None,
+        plugins: Sequence[object] = (),
+        clock: Clock | None = None,
+        randomness: Randomness | None = None,
+    ) -> None:
+        if listener is None and fence is None:
+            raise ConfigError("a checker needs a listener or a fence to ask", key="listener")
+        clock, randomness = clock or SystemClock(), randomness or system_randomness()
+        self._backend = backend
+        self._group = group
+        self._limits = limits or Limits()
+        member = member or f"checker-{randomness.getrandbits(48):012x}"
+        listeners = listener if isinstance(listener, Sequence) else () if listener is None else (listener,)
+        self._parts = (clock, randomness, policy or CheckPolicy(), member, tuple(listeners), fence)
+        self._report = Reporter("txcore.checker", plugins)
+        self._pool = CallPool()
+        self._loop: Loop | None = None
+        self._membership: Membership | None = None
+        self._thread: threading.Thread | None = None
+        self._stop = threading.Event()
+        self._failure: BaseException | None = None
+
+    def start(self) -> None:
+        """Join the group and check in a thread until `stop`.
+
+        Raises:
+            TransactionStateError: started already.
+            ConfigError, BackendUnavailableError: the group cannot be joined.
+        """
+        if self._thread is not None:
+            raise TransactionStateError("this checker is running already")
+        self._join()
+        self._stop.clear()
+        self._thread = threading.Thread(target=self._run, name=f"txcore-checker-{self._group}", daemon=True)
+        self._thread.start()
+
+    def stop(self, timeout_s: float = 30.0) -> None:
+        """Finish what is in hand, checkpoint, leave the group; idempotent, bounded by *timeout_s*."""
+        thread = self._thread
+        self._stop.set()
+        if thread is not None:
+            thread.join(timeout_s)
+            self._thread = None
+        elif self._membership is not None:
+            self._drain()
+        self._leave(timeout_s)
+        self._pool.close()
+
+    def run_once(self, timeout_s: float = 30.0) -> CheckReport:
+        """Judge everything that is due now on the partitions that fall to this checker, and return what was done.
+
+        Raises:
+            BackendTimeoutError: not finished within *timeout_s*; calling again goes on.
+        """
+        if self._thread is not None:
+            raise TransactionStateError("this checker runs in a thread; stop it before run_once")
+        self._join()
+        assert self._loop is not None
+        assert self._membership is not None
+        membership, loop = self._membership, self._loop
+        before = dict(membership.context.counts)
+        deadline_s = loop.clock.elapsed_s() + timeout_s
+        membership.poll()
+        for owner in membership.owners.values():
+            owner.wants_sweep = True
+        while not membership.owners or any(owner.wants_sweep for owner in membership.owners.values()):
+            if loop.clock.elapsed_s() > deadline_s:
+                raise BackendTimeoutError(f"group {self._group!r} was not swept within {timeout_s:g} s")
+            known = set(membership.owners)
+            loop.turn()
+            for partition, owner in membership.owners.items():
+                if partition not in known:
+                    owner.wants_sweep = True
+            loop.wait()
+        counts = membership.context.counts
+
+        def done(name: str) -> int:
+            return counts.get(name, 0) - before.get(name, 0)
+
+        pending = sum(owner.pending_count for owner in membership.owners.values())
+        return CheckReport(len(membership.owners), done("commit"), done("rollback"), done("parked"), pending)
+
+    @property
+    def counts(self) -> Mapping[str, int]:
+        """What this checker did since it joined, by name: asked, commit, rollback, parked, carried, claims, stale."""
+        return {} if self._membership is None else dict(self._membership.context.counts)
+
+    @property
+    def partitions(self) -> tuple[int, ...]:
+        """The partitions in this checker's hands now."""
+        return () if self._membership is None else tuple(sorted(self._membership.owners))
+
+    def _join(self) -> None:
+        if self._membership is not None:
+            return
+        self._backend.ensure_group(self._group).result(GROUP_TIMEOUT_S)
+        clock, randomness, policy, member, listeners, fence = self._parts
+        claim = self._backend.claim(self._group, member)
+        context = CheckContext(
+            self._backend,
+            self._group,
+            clock,
+            randomness,
+            claim,
+            policy,
+            self._limits,
+            self._report,
+            f"c:{member}",
+            listeners,
+            fence,
+        )
+        self._loop = Loop(self._backend, clock, claim=claim, pool=self._pool)
+        self._membership = Membership(context, self._loop)
+        self._loop.spawn(self._membership.run(), self._membership.ended)
+
+    def _leave(self, timeout_s: float) -> None:
+        membership, self._membership = self._membership, None
+        if membership is not None:
+            try:
+                membership.context.claim.close(timeout_s).result(timeout_s)
+            except TxcoreError as error:
+                self._report.event(names.CHECKER_ERROR, error=repr(error))
+
+    def _run(self) -> None:
+        loop: Any = self._loop
+        while not self._stop.is_set():
+            loop.turn()
+            loop.wait()
+        self._drain()
+
+    def _drain(self) -> None:
+        assert self._loop is not None
+        assert self._membership is not None
+        self._membership.stop()
+        deadline_s = self._loop.clock.elapsed_s() + self._limits.check_deadline_s + self._limits.mark_timeout_s
+        while self._membership.owners and self._loop.clock.elapsed_s() < deadline_s:
+            self._loop.turn()
+            self._loop.wait()

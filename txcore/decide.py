@@ -1,0 +1,96 @@
+"""The decision: what is to be done about one half now. Pure; checker, simulator and tests call the same one."""
+
+from __future__ import annotations
+
+import enum
+from dataclasses import dataclass
+
+from txcore.records import Half, Op, ParkCode
+
+
+class Decision(enum.Enum):
+    """What the owner of a partition does about a half."""
+
+    WAIT = "wait"  #: not yet due
+    DONE = "done"  #: closed by a final op or a DISCARD
+    CARRY = "carry"  #: append a copy, so that neither retention nor the checkpoint's distance bites
+    PARK = "park"  #: cannot be checked; park it with the reason
+    FINISH = "finish"  #: decided; publish and write the final op
+    FORCE = "force"  #: an operator asks for a decision
+    CHECK = "check"  #: ask the fence or the listener
+    DISCARD = "discard"  #: asked often enough; park it
+
+
+@dataclass(slots=True)
+class Pending:
+    """One undecided half as the owner of its partition knows it. Times are milliseconds on the owner's timeline.
+
+    Attributes:
+        position: Where its newest copy stands in the half log.
+        half: The decoded record; None once put aside to bound memory (it is fetched again when due).
+        start_ms: When immunity began: the broker's append time of the first copy, or when it was first seen.
+        count: Answered checks of this generation.
+        decision: COMMIT or ROLLBACK once known: journaled (DECIDED), or read from the fence; else 0.
+        forced: How an operator's hand shows in the decision.
+        force: An operator's open request.
+        missing: Indices of targets still to publish, once a release was refused in part.
+        refusals: Releases that a target refused.
+        failures: Checks in a row without an answer, and failed writes.
+        look_back: Op position to read from before this copy may be judged; None when its journal is known.
+        park: Why it cannot be checked at all.
+        poison: The raw bytes of a record that is no half.
+    """
+
+    transaction_id: bytes
+    position: int
+    generation: int
+    half: Half | None
+    start_ms: float
+    immunity_ms: float
+    interval_ms: float
+    check_max: int
+    fenced: bool
+    due_ms: float
+    count: int = 0
+    decision: int = 0
+    is_journaled: bool = False
+    forced: int = 0
+    force: Op | None = None
+    missing: tuple[int, ...] | None = None
+    refusals: int = 0
+    failures: int = 0
+    is_busy: bool = False
+    is_closed: bool = False
+    look_back: int | None = None
+    carry_again_ms: float = 0.0
+    park: tuple[ParkCode, str] | None = None
+    poison: bytes | None = None
+
+    @property
+    def immune_until_ms(self) -> float:
+        """When the first check may be made."""
+        return self.start_ms + self.immunity_ms
+
+
+def decide(pending: Pending, now_ms: float, *, must_carry: bool) -> Decision:
+    """Return what is to be done about *pending* at *now_ms*, knowing all ops written before.
+
+    Immunity ends at its last millisecond exactly (RocketMQ #544 skipped that one) and uses up no check.
+    """
+    if pending.is_closed:
+        return Decision.DONE
+    if must_carry and now_ms >= pending.carry_again_ms:
+        return Decision.CARRY
+    if now_ms < pending.due_ms:
+        return Decision.WAIT
+    if pending.park is not None:
+        return Decision.PARK
+    if now_ms < pending.immune_until_ms:
+        return Decision.WAIT
+    if pending.decision:
+        return Decision.FINISH
+    if pending.force is not None:
+        return Decision.FORCE
+    if not pending.fenced and pending.count >= pending.check_max:
+        return Decision.DISCARD
+    return Decision.CHECK

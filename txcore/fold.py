@@ -1,0 +1,315 @@
+"""The state of one partition, folded from its two logs. No I/O, no clock; log order is the only truth.
+
+`PartitionState` answers three questions: which halves are undecided, which of them is due next, and how far a
+checkpoint may go. Ops written by checkers count only under the claim in force at their place in the op log; final
+ops always count, and the first one wins.
+"""
+
+from __future__ import annotations
+
+import heapq
+import itertools
+from collections import OrderedDict, deque
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import Final
+
+import msgspec
+
+from txcore.decide import Pending
+from txcore.records import FINAL_KINDS, OWNED_KINDS, Checkpoint, Half, Op, OpKind, Position
+
+RECENT_MAX: Final = 10_000
+NOTE_ENTRY_BYTES: Final = 48
+
+
+class NoteEntry(msgspec.Struct, array_like=True):
+    """What a checkpoint's note says of one undecided half."""
+
+    transaction_id: bytes
+    generation: int
+    count: int
+    age_ms: int
+
+
+@dataclass(slots=True)
+class _Seen:
+    """A half record that was read: where it stands, the first op that concerns it, and what closed it."""
+
+    position: int
+    transaction_id: bytes
+    generation: int
+    first_op: int | None
+    closed_by: int = 0  #: a final kind, DISCARD, or -1 for a copy that a newer one replaced
+
+
+@dataclass(frozen=True, slots=True)
+class Conflict:
+    """A final op that contradicts the one before it in the log."""
+
+    transaction_id: bytes
+    first: int
+    second: Op
+
+
+class PartitionState:
+    """See the module. One thread at a time."""
+
+    def __init__(self, checkpoint: Checkpoint | None = None) -> None:
+        self.pending: dict[bytes, Pending] = {}
+        self.token = checkpoint.token if checkpoint else b""
+        self.half_read: int | None = checkpoint.half if checkpoint else None
+        self.op_read: int | None = checkpoint.op if checkpoint else None
+        self.conflicts: list[Conflict] = []
+        self.closed_count = 0
+        self.ages_ms = _ages(checkpoint)
+        self._claims: list[tuple[int, bytes]] = []
+        self._first_token = self.token
+        self._seen: deque[_Seen] = deque()
+        self._newest: dict[bytes, _Seen] = {}
+        self._orphans: OrderedDict[bytes, list[tuple[int, Op, float]]] = OrderedDict()
+        self._recent: OrderedDict[bytes, tuple[int, int]] = OrderedDict()
+        self._heap: list[tuple[float, int, bytes]] = []
+        self._sequence = itertools.count()
+
+    # -- reading -----------------------------------------------------------------------------------------------
+
+    def read_half(self, position: Position, pending: Pending, half: Half | None) -> None:
+        """Take in a half record, already turned into what it would be if it stood alone; copies merge by id."""
+        self.half_read = position
+        identity = pending.transaction_id
+        known = self._newest.get(identity)
+        seen = _Seen(position, identity, pending.generation, known.first_op if known else None)
+        self._seen.append(seen)
+        if known is not None:
+            self._merge(known, seen, pending)
+            return
+        recent = self._recent.get(identity)
+        if recent is not None and (recent[0] in FINAL_KINDS or recent[1] >= pending.generation):
+            seen.closed_by = recent[0]
+            return
+        self._newest[identity] = seen
+        self._open(pending)
+        if half is not None and half.folded_to >= 0:
+            pending.look_back = half.folded_to
+        for op_position, op, _ in self._orphans.pop(identity, ()):
+            self._note_op(seen, op_position)
+            self._fold(pending, op)
+
+    def _open(self, pending: Pending) -> None:
+        self.pending[pending.transaction_id] = pending
+        self.schedule(pending, pending.due_ms)
+
+    def _merge(self, known: _Seen, seen: _Seen, new: Pending) -> None:
+        """Highest generation and count, earliest start; what is closed stays closed up to its generation."""
+        identity = seen.transaction_id
+        current = self.pending.get(identity)
+        if current is None:
+            if known.closed_by in FINAL_KINDS or seen.generation <= known.generation:
+                seen.closed_by = known.closed_by
+                return
+            self._newest[identity] = seen
+            self._open(new)
+            return
+        if seen.generation < current.generation:
+            seen.closed_by = -1
+            return
+        known.closed_by = -1
+        self._newest[identity] = seen
+        if seen.generation > current.generation:
+            new.start_ms = min(new.start_ms, current.start_ms)
+            if current.is_journaled:
+                new.decision, new.is_journaled, new.forced = current.decision, True, current.forced
+            current.is_closed = True
+            self._open(new)
+            return
+        current.position = seen.position
+        current.count = max(current.count, new.count)
+        current.start_ms = min(current.start_ms, new.start_ms)
+        current.carry_again_ms = 0.0
+
+    def read_op(self, position: Position, op: Op, now_s: float) -> bool:
+        """Take in one op in log order; returns False for a record under an outdated claim, which changes nothing."""
+        self.op_read = position
+        if op.kind == OpKind.CLAIM:
+            self.token = op.token
+            self._claims.append((position, op.token))
+            return True
+        if op.kind == OpKind.TICK:
+            return True
+        if op.kind in OWNED_KINDS and op.token != self.token:
+            return False
+        identity = op.transaction_id
+        seen = self._newest.get(identity)
+        if seen is None:
+            if identity not in self._recent:
+                self._orphans.setdefault(identity, []).append((position, op, now_s))
+            elif op.kind in FINAL_KINDS:
+                self._report_conflict(identity, self._recent[identity][0], op)
+            return True
+        self._note_op(seen, position)
+        pending = self.pending.get(identity)
+        if pending is not None:
+            self._fold(pending, op)
+        elif op.kind in FINAL_KINDS:
+            if seen.closed_by == OpKind.DISCARD:
+                seen.closed_by = op.kind
+            else:
+                self._report_conflict(identity, seen.closed_by, op)
+        return True
+
+    def look_back(self, pending: Pending, op: Op, token: bytes) -> None:
+        """Fold an op from before this owner's own reading into a copy whose journal starts further back."""
+        if op.kind in OWNED_KINDS and op.token != token:
+            return
+        if not pending.is_closed:
+            self._fold(pending, op)
+
+    def _note_op(self, seen: _Seen, position: int) -> None:
+        if seen.first_op is None or position < seen.first_op:
+            seen.first_op = position
+
+    def _fold(self, pending: Pending, op: Op) -> None:
+        kind = op.kind
+        if kind in FINAL_KINDS:
+            self.close(pending, kind)
+        elif kind == OpKind.DISCARD:
+            if op.generation >= pending.generation:
+                self.close(pending, kind)
+        elif kind == OpKind.CHECKED:
+            if op.generation == pending.generation:
+                pending.count = max(pending.count, op.count)
+        elif kind == OpKind.DECIDED:
+            if not pending.is_journaled:
+                pending.decision, pending.is_journaled, pending.forced = op.decision, True, op.forced
+                self.schedule(pending, 0.0)
+        elif kind == OpKind.NUDGE:
+            self.schedule(pending, min(pending.due_ms, pending.immune_until_ms))
+        elif kind == OpKind.FORCE and not op.token:
+            pending.force = op
+            self.schedule(pending, min(pending.due_ms, pending.immune_until_ms))
+        elif kind == OpKind.FORCE:
+            pending.force = None
+
+    def _report_conflict(self, identity: bytes, first: int, op: Op) -> None:
+        if first in FINAL_KINDS and first != op.kind:
+            self.conflicts.append(Conflict(identity, first, op))
+
+    def close(self, pending: Pending, kind: int) -> None:
+        """Close a half: its final op or DISCARD was read back, or the store says that it exists."""
+        pending.is_closed = True
+        if self.pending.get(pending.transaction_id) is pending:
+            del self.pending[pending.transaction_id]
+            self._newest[pending.transaction_id].closed_by = kind
+            self.closed_count += 1
+
+    # -- what is due ---------------------------------------------------------------------------------------------
+
+    def schedule(self, pending: Pending, due_ms: float) -> None:
+        """Set when *pending* is looked at next."""
+        pending.due_ms = due_ms
+        heapq.heappush(self._heap, (due_ms, next(self._sequence), pending.transaction_id))
+
+    def next_due_ms(self) -> float | None:
+        """Return when the next half is due, or None."""
+        while self._heap:
+            due_ms, _, identity = self._heap[0]
+            pending = self.pending.get(identity)
+            if pending is not None and pending.due_ms == due_ms and not pending.is_busy:
+                return due_ms
+            heapq.heappop(self._heap)
+        return None
+
+    def take_due(self, now_ms: float, count_max: int) -> list[Pending]:
+        """Remove and return at most *count_max* halves due at *now_ms*, earliest first."""
+        due: list[Pending] = []
+        while len(due) < count_max:
+            next_ms = self.next_due_ms()
+            if next_ms is None or next_ms > now_ms:
+                break
+            due.append(self.pending[heapq.heappop(self._heap)[2]])
+        return due
+
+    def oldest_open(self) -> Iterator[tuple[int, Pending]]:
+        """Yield (number of records behind it, half) for undecided halves in log order."""
+        behind = len(self._seen)
+        for seen in self._seen:
+            behind -= 1
+            if not seen.closed_by:
+                pending = self.pending.get(seen.transaction_id)
+                if pending is not None:
+                    yield behind, pending
+
+    # -- how far a checkpoint may go --------------------------------------------------------------------------------
+
+    def checkpoint(self, now_ms: float, note_size_max: int) -> Checkpoint:
+        """Return the two lower bounds: nothing undecided lies before them, and no op of what lies behind them."""
+        while len(self._seen) > 1 and self._seen[0].closed_by:
+            self._forget(self._seen.popleft())
+        half = self._seen[0].position if self._seen else self.half_read
+        bounds = [seen.first_op for seen in self._seen if seen.first_op is not None]
+        bounds.extend(ops[0][0] for ops in self._orphans.values())
+        if self.op_read is not None:
+            bounds.append(self.op_read)
+        op = min(bounds) if bounds else None
+        return Checkpoint(
+            None if half is None else Position(half),
+            None if op is None else Position(op),
+            self._token_before(op),
+            self._note(now_ms, note_size_max),
+        )
+
+    def drop_orphans(self, now_s: float, keep_s: float) -> int:
+        """Forget ops whose half was never read within *keep_s*; returns how many ids. Wrong drops only repeat work."""
+        dropped = 0
+        while self._orphans:
+            identity, ops = next(iter(self._orphans.items()))
+            if now_s - ops[0][2] < keep_s:
+                break
+            del self._orphans[identity]
+            dropped += 1
+        return dropped
+
+    @property
+    def replay_count(self) -> int:
+        """How many half records a restart would read again."""
+        return len(self._seen)
+
+    def _forget(self, seen: _Seen) -> None:
+        if self._newest.get(seen.transaction_id) is seen:
+            del self._newest[seen.transaction_id]
+            self._recent[seen.transaction_id] = (seen.closed_by, seen.generation)
+            if len(self._recent) > RECENT_MAX:
+                self._recent.popitem(last=False)
+
+    def _token_before(self, position: int | None) -> bytes:
+        token = self._first_token
+        if position is None:
+            return token
+        for index, (claimed_at, claimed) in enumerate(self._claims):
+            if claimed_at >= position:
+                del self._claims[:index]
+                break
+            token = claimed
+        else:
+            self._claims.clear()
+        self._first_token = token
+        return token
+
+    def _note(self, now_ms: float, size_max: int) -> bytes:
+        count = max(size_max - 16, 0) // NOTE_ENTRY_BYTES
+        entries = [
+            NoteEntry(p.transaction_id, p.generation, p.count, max(round(now_ms - p.start_ms), 0))
+            for p in itertools.islice(self.pending.values(), count)
+        ]
+        return msgspec.msgpack.encode(entries) if entries else b""
+
+
+def _ages(checkpoint: Checkpoint | None) -> dict[bytes, int]:
+    if checkpoint is None or not checkpoint.note:
+        return {}
+    try:
+        entries = msgspec.msgpack.decode(checkpoint.note, type=list[NoteEntry])
+    except msgspec.DecodeError:
+        return {}  # Only hints; without them ages count from when a half is seen.
+    return {entry.transaction_id: entry.age_ms for entry in entries}

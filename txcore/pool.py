@@ -1,0 +1,121 @@
+"""A pool for user code that may block for ever: daemon threads, and calls that can be abandoned.
+
+The standard library's executor waits for its threads at interpreter exit, so one stuck listener would keep the
+process alive, and a stuck thread of it is lost for good. Here the loop abandons a call past its deadline: its
+thread no longer counts and another takes its place, up to `abandoned_max` stuck ones.
+"""
+
+from __future__ import annotations
+
+import inspect
+import itertools
+import queue
+import threading
+from concurrent.futures import Future
+from typing import Any, Final
+
+from txcore.errors import BusyError
+from txcore.flow import Call
+
+_names: Final = itertools.count(1)
+
+
+class Job:
+    """One call in the pool."""
+
+    __slots__ = ("call", "future", "is_abandoned", "is_started")
+
+    def __init__(self, call: Call) -> None:
+        self.call = call
+        self.future: Future[Any] = Future()
+        self.future.set_running_or_notify_cancel()
+        self.is_started = False
+        self.is_abandoned = False
+
+
+class CallPool:
+    """Runs calls in up to `threads_max` daemon threads. Thread safe."""
+
+    def __init__(self, threads_max: int = 8, abandoned_max: int = 32) -> None:
+        self._threads_max = threads_max
+        self._abandoned_max = abandoned_max
+        self._lock = threading.Lock()
+        self._queue: queue.SimpleQueue[Job | None] = queue.SimpleQueue()
+        self._threads = 0
+        self._unfinished = 0
+        self._abandoned = 0
+        self._is_closed = False
+
+    def submit(self, call: Call) -> Job:
+        """Run *call* in a thread; its Future holds the result, or BusyError when too many calls are stuck."""
+        job = Job(call)
+        with self._lock:
+            if self._is_closed or self._abandoned >= self._abandoned_max:
+                job.future.set_exception(BusyError(f"{self._abandoned} calls of user code are stuck; no more are made"))
+                return job
+            self._unfinished += 1
+            if self._threads < min(self._unfinished, self._threads_max):
+                self._start_thread()
+        self._queue.put(job)
+        return job
+
+    def abandon(self, job: Job) -> None:
+        """Stop waiting for *job*; if it is running, its thread is replaced. Its Future may still be set later."""
+        with self._lock:
+            if job.future.done() or job.is_abandoned:
+                return
+            job.is_abandoned = True
+            self._unfinished -= 1
+            if job.is_started:
+                self._abandoned += 1
+                self._threads -= 1
+                if self._unfinished and not self._is_closed:
+                    self._start_thread()
+
+    @property
+    def abandoned_count(self) -> int:
+        """How many calls are still running although nobody waits for them any more."""
+        return self._abandoned
+
+    def close(self) -> None:
+        """Let idle threads end; stuck ones are daemons and do not keep the process alive."""
+        with self._lock:
+            self._is_closed = True
+            threads = self._threads
+        for _ in range(threads):
+            self._queue.put(None)
+
+    def _start_thread(self) -> None:
+        self._threads += 1
+        threading.Thread(target=self._work, name=f"txcore-call-{next(_names)}", daemon=True).start()
+
+    def _work(self) -> None:
+        while (job := self._queue.get()) is not None:
+            with self._lock:
+                if job.is_abandoned:
+                    continue
+                job.is_started = True
+            value, error = _carry_out(job.call)
+            with self._lock:
+                was_abandoned = job.is_abandoned
+                if was_abandoned:
+                    self._abandoned -= 1
+                else:
+                    self._unfinished -= 1
+            if error is not None:
+                job.future.set_exception(error)
+            else:
+                job.future.set_result(value)
+            if was_abandoned:
+                return  # Another thread took this one's place.
+
+
+def _carry_out(call: Call) -> tuple[Any, BaseException | None]:
+    try:
+        value = call.function(*call.args)
+        if inspect.iscoroutine(value):
+            value.close()
+            raise TypeError(f"{call.function!r} is asynchronous; a checker's listener is not")  # noqa: TRY301
+    except BaseException as error:  # noqa: BLE001 - handed to the waiting flow, which decides
+        return None, error
+    return value, None

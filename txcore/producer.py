@@ -1,0 +1,349 @@
+"""The producer in its three styles, for blocking callers. It holds no protocol: every method runs a flow."""
+
+from __future__ import annotations
+
+import base64
+import binascii
+import threading
+from collections.abc import Iterable, Sequence
+from contextlib import AbstractContextManager
+from types import TracebackType
+from typing import Any, Final, TypeVar
+
+import msgspec
+
+from txcore import flow, wire
+from txcore.clock import Clock, Randomness, SystemClock, system_randomness
+from txcore.drivers import run_blocking
+from txcore.errors import BusyError, ClosedError, ConfigError, TransactionStateError, UsageError, WireFormatError
+from txcore.fence import Fence
+from txcore.flow import LocalTransaction, Phase, ProducerContext
+from txcore.gather import Gatherer
+from txcore.ids import IdFactory, id_text
+from txcore.listener import TransactionListener
+from txcore.loop import Loop, Task
+from txcore.message import CheckPolicy, LocalTransactionState, Message
+from txcore.port import Backend
+from txcore.records import HalfRecord, OpKind
+from txcore.results import EndResult, TransactionSendResult
+
+GROUP_TIMEOUT_S: Final = 30.0
+SEND_MANY_WINDOW: Final = 1_000
+R = TypeVar("R")
+
+
+class _Handle(msgspec.Struct, array_like=True):
+    """What `Transaction.handle` carries: the half, and the reading past which its producer gives way."""
+
+    version: int
+    half: bytes
+    give_way_s: float | None
+    boot_id: str
+
+
+def make_context(
+    backend: Backend,
+    group: str,
+    *,
+    fence: Fence | None,
+    policy: CheckPolicy | None,
+    partition_count: int | None,
+    clock: Clock | None,
+    randomness: Randomness | None,
+) -> ProducerContext:
+    """Join the group and return what all flows of one producer share.
+
+    Raises:
+        ConfigError: no group name, other group settings, or an immunity that the backend's delivery time exceeds.
+    """
+    if not group:
+        raise ConfigError("a producer needs a group", key="group")
+    clock, randomness, policy = clock or SystemClock(), randomness or system_randomness(), policy or CheckPolicy()
+    capabilities = backend.capabilities
+    flow.require_room(policy, capabilities.release_time_max_s)
+    count = backend.ensure_group(group, partition_count).result(GROUP_TIMEOUT_S)
+    return ProducerContext(
+        group,
+        count,
+        clock,
+        IdFactory(clock, randomness),
+        policy,
+        capabilities.release_time_max_s,
+        capabilities.body_size_max,
+        f"p:{randomness.getrandbits(48):012x}",
+        fence,
+    )
+
+
+class Transaction:
+    """One transaction in the primitive style; also what the database style hands to its block.
+
+    One thread at a time. The order is `publish`…, `prepare`, the database's commit, `commit`.
+    """
+
+    def __init__(self, producer: TransactionProducer, core: LocalTransaction) -> None:
+        self._producer = producer
+        self._core = core
+
+    @property
+    def transaction_id(self) -> bytes:
+        """The 16 bytes that identify this transaction everywhere."""
+        return self._core.transaction_id
+
+    @property
+    def connection(self) -> Any:
+        """The open database connection of the database style."""
+        return self._core.connection
+
+    @property
+    def result(self) -> EndResult | None:
+        """How the end went; None before it."""
+        return self._core.result
+
+    def publish(self, message: Message) -> None:
+        """Add a message; any number, any topics. See `flow.publish` for what is raised."""
+        flow.publish(self._core, message)
+
+    def prepare(self, connection: Any = None) -> None:
+        """Make the half durable, with the fence row first if an open database *connection* is given.
+
+        See `flow.prepare` for what is raised and what it says about the message.
+        """
+        self._producer.run(flow.prepare(self._core, connection))
+
+    def commit(self) -> EndResult:
+        """Publish the targets after the local transaction committed. Idempotent; see `EndState` for the outcomes."""
+        return self._producer.run(flow.end(self._core, OpKind.COMMIT))
+
+    def rollback(self) -> EndResult:
+        """End without a target. With a fence only once the tombstone is certain; else CONFLICT or UNKNOWN."""
+        return self._producer.run(flow.end(self._core, OpKind.ROLLBACK))
+
+    def handle(self) -> str:
+        """Return a text from which another process of the group ends this prepared transaction.
+
+        Raises:
+            TransactionStateError: not prepared.
+        """
+        return handle_of(self._core)
+
+
+class TransactionProducer:
+    """Sends transactional messages for one group.
+
+    Args:
+        backend: An open backend; it stays the caller's.
+        group: The producer group; its checker decides what this producer leaves open.
+        fence: Makes checks decisive; needed for the database style.
+        listener: Runs local transactions in the listener style.
+        policy: Immunity of this group's halves; interval and count are the checker's unless a message has its own.
+        partition_count: Verified against the group, or used to create it; None takes what exists.
+        unsettled_max: Transactions between prepare and end at once; callers beyond that wait up to `busy_timeout_s`.
+
+    Thread safe. A forked child makes its own.
+    """
+
+    def __init__(
+        self,
+        backend: Backend,
+        group: str,
+        *,
+        fence: Fence | None = None,
+        listener: TransactionListener | None = None,
+        policy: CheckPolicy | None = None,
+        partition_count: int | None = None,
+        unsettled_max: int = 10_000,
+        busy_timeout_s: float = 10.0,
+        clock: Clock | None = None,
+        randomness: Randomness | None = None,
+    ) -> None:
+        self._context = make_context(
+            backend,
+            group,
+            fence=fence,
+            policy=policy,
+            partition_count=partition_count,
+            clock=clock,
+            randomness=randomness,
+        )
+        self._backend = backend
+        self._listener = listener
+        self._gatherer = Gatherer(backend)
+        self._slots = threading.BoundedSemaphore(unsettled_max)
+        self._busy_timeout_s = busy_timeout_s
+        self._is_closed = False
+
+    def begin(self) -> Transaction:
+        """Return a new transaction in the primitive style; nothing is sent yet."""
+        self._require_open()
+        return Transaction(self, flow.begin(self._context))
+
+    def transaction(self, engine: Any) -> DatabaseTransaction:
+        """Return the database style's context manager; entering opens the database transaction.
+
+        Leaving without an error: the half is stored, the database commits, the targets are published; the result is
+        `result`. Leaving with one: the database rolls back and nothing was sent.
+        """
+        self._require_open()
+        return DatabaseTransaction(self, flow.begin(self._context), engine)
+
+    def send_message_in_transaction(self, message: Message, arg: Any = None) -> TransactionSendResult:
+        """Send in the listener style: half, local transaction, end. See `flow.send_in_transaction`.
+
+        Raises:
+            TransactionStateError: this producer has no listener.
+            MessageRejectedError, HalfRefusedError, BusyError: nothing was sent, the listener was not called.
+            HalfUnknownError: the half may exist; the listener was not called.
+        """
+        return self.run(flow.send_in_transaction(flow.begin(self._context), self._require_listener(), message, arg))
+
+    def send_many(self, messages: Iterable[tuple[Message, Any]]) -> list[TransactionSendResult]:
+        """Send many in the listener style, pipelined; one wake-up per batch. The listener runs in this thread.
+
+        Results are in the order given. A transaction of which nothing was sent, or whose half is uncertain, has its
+        error in `error` and the state UNKNOWN; the others are not affected.
+        """
+        self._require_open()
+        listener = self._require_listener()
+        loop = Loop(self._backend, self._context.clock)
+        pending = iter(messages)
+        results: list[TransactionSendResult | None] = []
+
+        def start_next() -> None:
+            item = next(pending, None)
+            if item is None:
+                return
+            index = len(results)
+            results.append(None)
+            transaction = flow.begin(self._context)
+
+            def done(task: Task) -> None:
+                if task.error is not None and not isinstance(task.error, Exception):
+                    raise task.error
+                results[index] = task.result or TransactionSendResult(
+                    transaction.transaction_id, LocalTransactionState.UNKNOWN, None, task.error
+                )
+                start_next()
+
+            loop.spawn(flow.send_in_transaction(transaction, listener, item[0], item[1]), done)
+
+        for _ in range(SEND_MANY_WINDOW):
+            start_next()
+        loop.run_all()
+        return [result for result in results if result is not None]
+
+    def attach(self, handle: str) -> Transaction:
+        """Return the prepared transaction behind a `handle`, from this or another process.
+
+        On another machine, or after a restart of this one, there is no comparable clock reading: then `commit`
+        publishes nothing and leaves it to the checker (TOO_LATE).
+
+        Raises:
+            UsageError: no handle of this group, or damaged.
+        """
+        self._require_open()
+        return Transaction(self, attach(self._context, handle))
+
+    def close(self) -> None:
+        """Refuse new work; idempotent. Transactions under way end normally."""
+        self._is_closed = True
+
+    def __enter__(self) -> TransactionProducer:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+    def run(self, step: flow.Flow[R]) -> R:
+        """Run one flow for a blocking caller, held back while too many are under way.
+
+        Raises:
+            BusyError: no room within `busy_timeout_s`; nothing was sent by this step.
+        """
+        if not self._slots.acquire(timeout=self._busy_timeout_s):
+            raise BusyError(f"no room for another transaction within {self._busy_timeout_s:g} s; nothing was sent")
+        try:
+            return run_blocking(step, self._gatherer)
+        finally:
+            self._slots.release()
+
+    def _require_open(self) -> None:
+        if self._is_closed:
+            raise ClosedError("this producer is closed")
+
+    def _require_listener(self) -> TransactionListener:
+        self._require_open()
+        if self._listener is None:
+            raise TransactionStateError("the listener style needs a producer made with listener=…")
+        return self._listener
+
+
+class DatabaseTransaction(AbstractContextManager[Transaction]):
+    """The database style: `with producer.transaction(engine) as tx`."""
+
+    def __init__(self, producer: TransactionProducer, core: LocalTransaction, engine: Any) -> None:
+        self._producer = producer
+        self._core = core
+        self._engine = engine
+
+    def __enter__(self) -> Transaction:
+        self._producer.run(flow.database_begin(self._core, self._engine))
+        return Transaction(self._producer, self._core)
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        if kind is None:
+            self._producer.run(flow.database_finish(self._core))
+        else:
+            self._producer.run(flow.database_abort(self._core))
+
+
+def handle_of(core: LocalTransaction) -> str:
+    """Return the portable form of a prepared transaction.
+
+    Raises:
+        TransactionStateError: not prepared.
+    """
+    if core.phase is not Phase.PREPARED or core.half is None:
+        raise TransactionStateError(
+            f"transaction {id_text(core.transaction_id)} is {core.phase.value}; only a prepared one has a handle"
+        )
+    packed = msgspec.msgpack.encode(
+        _Handle(wire.VERSION, core.half.body, core.give_way_s, core.context.clock.boot_id())
+    )
+    check = binascii.crc32(packed).to_bytes(4, "big")
+    return base64.urlsafe_b64encode(check + packed).decode("ascii")
+
+
+def attach(context: ProducerContext, handle: str) -> LocalTransaction:
+    """Return the transaction behind *handle*.
+
+    Raises:
+        UsageError: damaged, or of another group.
+    """
+    try:
+        raw = base64.urlsafe_b64decode(handle.encode("ascii"))
+        if binascii.crc32(raw[4:]).to_bytes(4, "big") != raw[:4]:
+            raise UsageError("this is no transaction handle: it is damaged")
+        unpacked = msgspec.msgpack.decode(raw[4:], type=_Handle)
+        half = wire.decode_half(unpacked.half)
+    except (ValueError, msgspec.MsgspecError, WireFormatError) as error:
+        raise UsageError("this is no transaction handle") from error
+    if half.group != context.group:
+        raise UsageError(f"this handle is of group {half.group!r}, not {context.group!r}")
+    boot_id = context.clock.boot_id()
+    is_comparable = bool(boot_id) and boot_id == unpacked.boot_id
+    record = HalfRecord(half.group, half.partition, half.transaction_id, half.generation, unpacked.half, half.messages)
+    return LocalTransaction(
+        context,
+        half.transaction_id,
+        half.messages,
+        phase=Phase.PREPARED,
+        fenced=half.fenced,
+        half=record,
+        give_way_s=unpacked.give_way_s if is_comparable else None,
+    )
+
+
+__all__: Sequence[str] = ["DatabaseTransaction", "Transaction", "TransactionProducer"]

@@ -1,0 +1,22 @@
+"""The fence on SQL: `SqlFence` for PostgreSQL, MariaDB / MySQL and SQLite through SQLAlchemy 2.
+
+`import txcore` does not need this package; importing it needs the extra `sql`.
+"""
+
+from __future__ import annotations
+
+from txcore.errors import BackendNotInstalledError
+
+try:
+    import sqlalchemy as _sqlalchemy
+except ImportError as error:
+    if error.name != "sqlalchemy":
+        raise
+    raise BackendNotInstalledError("SqlFence", "SQLAlchemy", "sql") from error
+
+from txcore.sqlfence.fence import FenceStats, SqlFence
+from txcore.sqlfence.prune import PruneResult
+
+__all__ = ["FenceStats", "PruneResult", "SqlFence"]
+
+del _sqlalchemy

@@ -1,0 +1,155 @@
+"""The check: leave tombstones on a connection of the fence's own, and read the winners.
+
+One transaction for many ids. When a lock of one of them is not free, the others are asked one by one, so that one
+open producer holds up no answer but its own. Whatever goes wrong is NO_ANSWER with its reason.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from contextlib import suppress
+from typing import Final
+
+from txcore.errors import TxcoreError
+from txcore.fence import FenceAnswer, FenceReading
+from txcore.sqlfence.connections import Border
+from txcore.sqlfence.dialects import ROWS_MAX, Dialect, Rows
+from txcore.sqlfence.failures import Cause, Failure, failure_of
+from txcore.sqlfence.schema import COMMITTED, FORCED, TOMBSTONE, VIA_TABLE
+
+Readings = dict[bytes, FenceReading]
+Opened = Callable[[], Border]
+
+ANSWERS: Final = {
+    COMMITTED: FenceAnswer.COMMIT,
+    TOMBSTONE: FenceAnswer.ROLLBACK,
+    VIA_TABLE: FenceAnswer.VIA_TABLE,
+    FORCED: FenceAnswer.FORCED,
+}
+_PRUNED: Final = FenceReading(FenceAnswer.PRUNED, "no row, and the id lies below the prune horizon")
+_SINGLE_WAIT_PART: Final = 4  # one by one, each id waits this part of the lock timeout
+
+
+class Check:
+    """One call of `SqlFence.check` on one connection.
+
+    Args:
+        attempts_max: Tries of one transaction that the database gives up (deadlock, serialization).
+        time_max_s: After this time no further id is tried by itself.
+    """
+
+    def __init__(
+        self,
+        dialect: Dialect,
+        group: str,
+        *,
+        lock_timeout_s: float,
+        time_max_s: float,
+        attempts_max: int,
+        elapsed_s: Callable[[], float],
+        secret: str | None,
+    ) -> None:
+        self._dialect = dialect
+        self._group = group
+        self._lock_timeout_s = lock_timeout_s
+        self._deadline_s = elapsed_s() + time_max_s
+        self._attempts_max = attempts_max
+        self._elapsed_s = elapsed_s
+        self._secret = secret
+
+    def run(self, border: Border, ids: Sequence[bytes]) -> Readings:
+        """Return a reading for each of *ids*, which ascend and are distinct."""
+        readings: Readings = {}
+        for start in range(0, len(ids), ROWS_MAX):
+            chunk = ids[start : start + ROWS_MAX]
+            found = self._attempt(border, chunk, self._lock_timeout_s)
+            if isinstance(found, Failure) and self._is_worth_splitting(found, chunk):
+                found = self._one_by_one(border, chunk)
+            readings |= no_answers(chunk, str(found)) if isinstance(found, Failure) else found
+            if isinstance(found, Failure) and found.cause is Cause.LOST:
+                readings |= no_answers(ids[start + ROWS_MAX :], str(found))
+                break
+        return readings
+
+    def _is_worth_splitting(self, failure: Failure, ids: Sequence[bytes]) -> bool:
+        contended = failure.cause in {Cause.LOCKED, Cause.COLLISION}
+        return contended and len(ids) > 1 and not self._dialect.locks_whole_file
+
+    def _one_by_one(self, border: Border, ids: Sequence[bytes]) -> Readings:
+        readings: Readings = {}
+        for index, transaction_id in enumerate(ids):
+            if self._elapsed_s() > self._deadline_s:
+                return readings | no_answers(ids[index:], "not reached in time behind locked ids")
+            found = self._attempt(border, [transaction_id], self._lock_timeout_s / _SINGLE_WAIT_PART)
+            if isinstance(found, Failure):
+                readings |= no_answers([transaction_id], str(found))
+                if found.cause is Cause.LOST:
+                    return readings | no_answers(ids[index + 1 :], str(found))
+            else:
+                readings |= found
+        return readings
+
+    def _attempt(self, border: Border, ids: Sequence[bytes], lock_timeout_s: float) -> Readings | Failure:
+        """Try one transaction; again while the database gives it up, a bounded number of times."""
+        failure: Failure | None = None
+        for _ in range(self._attempts_max):
+            undo = ""
+            try:
+                undo = self._dialect.begin_work(border, lock_timeout_s if self._dialect.check_waits else 0)
+                readings = self._transact(border, ids)
+                border.commit()
+            except TxcoreError as error:
+                failure = Failure(Cause.OTHER, "", str(error))
+            except Exception as error:  # noqa: BLE001 - no failure of the database's may pass as an answer
+                failure = failure_of(error, self._secret)
+            else:
+                failure = None
+            finally:
+                self._clean(border, undo)
+            if failure is None:
+                return readings
+            if failure.cause is not Cause.COLLISION:
+                break
+        assert failure is not None  # attempts_max is at least 1
+        return failure
+
+    def _clean(self, border: Border, undo: str) -> None:
+        # A connection too broken for this is thrown away by the pool; what matters was committed or was not.
+        with suppress(Exception):
+            border.rollback()
+        with suppress(Exception):
+            if undo:
+                border.outside(undo)
+
+    def _transact(self, border: Border, ids: Sequence[bytes]) -> Readings:
+        horizon = self._dialect.horizon(border, locked=True)
+        below = [item for item in ids if item < horizon]
+        above = [item for item in ids if item >= horizon]
+        rows: Rows = {}
+        if below:
+            rows |= self._dialect.touch(border, below)
+        if above:
+            rows |= self._dialect.leave_tombstones(border, above, self._group)
+        readings = {item: reading_of(rows, item, self._group) for item in ids}
+        for item in below:
+            if item not in rows:
+                readings[item] = _PRUNED
+        return readings
+
+
+def reading_of(rows: Rows, transaction_id: bytes, group: str | None) -> FenceReading:
+    """Return what a row says; a missing one after a tombstone was written is no answer (a stale snapshot)."""
+    row = rows.get(transaction_id)
+    if row is None:
+        return FenceReading(FenceAnswer.NO_ANSWER, "the row that was just written is not visible")
+    if group is not None and row.group != group:
+        return FenceReading(FenceAnswer.NO_ANSWER, f"the id belongs to group {row.group!r}, not {group!r}")
+    answer = ANSWERS.get(row.state)
+    if answer is None:
+        return FenceReading(FenceAnswer.NO_ANSWER, f"state {row.state} is unknown to this txcore")
+    return FenceReading(answer)
+
+
+def no_answers(ids: Sequence[bytes], reason: str) -> Readings:
+    """Return NO_ANSWER with one reason for all of *ids*."""
+    return dict.fromkeys(ids, FenceReading(FenceAnswer.NO_ANSWER, reason))

@@ -1,0 +1,228 @@
+"""What the three databases share: the portable statements, built once per table name.
+
+`postgresql`, `mysql` and `sqlite` add the statements in which correctness hides: the conditional insert, its
+verification, and the check. Statements run on a `Border` with `:name` parameters; nothing here begins or ends a
+transaction unless its docstring says so.
+"""
+
+from __future__ import annotations
+
+import uuid
+from abc import ABC, abstractmethod
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from typing import Any, ClassVar, Final
+
+from txcore.errors import FenceMisuseError, UsageError
+from txcore.ids import id_text
+from txcore.sqlfence.connections import Border
+from txcore.sqlfence.schema import COMMITTED, FORCED, SCHEMA_VERSION, TOMBSTONE, VIA_TABLE, Tables, check_version
+
+ROWS_MAX: Final = 500
+"""Most ids that one statement names."""
+
+
+class RowRefused(Exception):  # noqa: N818 - a signal between the dialects and the fence, never seen outside
+    """The insert went through without a row, or wrote one that must not stay."""
+
+
+@dataclass(frozen=True, slots=True)
+class StoredRow:
+    """A fence row as read."""
+
+    state: int
+    group: str
+
+
+Rows = dict[bytes, StoredRow]
+
+
+class Dialect(ABC):
+    """The statements of one family of databases for one pair of tables. Immutable, thread safe."""
+
+    family: ClassVar[str]
+    check_isolation: ClassVar[str | None]  #: the level that the fence's own connections work at; None for default
+    locks_whole_file: ClassVar[bool] = False
+    check_waits: ClassVar[bool] = True  #: whether a check may wait for a lock at all
+    share_suffix: ClassVar[str] = ""
+
+    def __init__(self, tables: Tables) -> None:
+        self.tables = tables
+
+    # What differs ------------------------------------------------------------------------------------------------
+
+    @abstractmethod
+    def place(self, name: str) -> str:
+        """Return the placeholder of an id parameter."""
+
+    @abstractmethod
+    def encode(self, transaction_id: bytes) -> Any:
+        """Return an id as the driver takes it."""
+
+    @abstractmethod
+    def create(self, border: Border) -> None:
+        """Create the tables if they are missing, safe against another process that does the same."""
+
+    @abstractmethod
+    def begin(self, border: Border) -> None:
+        """Open a transaction on a connection that the fence has opened for a producer."""
+
+    @abstractmethod
+    def require_durable(self, border: Border) -> None:
+        """Refuse settings under which a commit may be lost in a crash, and that SQL cannot change here.
+
+        Raises:
+            FenceMisuseError: naming the setting.
+        """
+
+    @abstractmethod
+    def insert(self, border: Border, transaction_id: bytes, group: str) -> None:
+        """Insert the producer's row, conditional on the horizon in the same statement, and make COMMIT durable.
+
+        Raises:
+            RowRefused: the id lies below the horizon, or the statement took longer than a prune would wait.
+            FenceMisuseError: a savepoint is open.
+        """
+
+    @abstractmethod
+    def verify(self, border: Border, transaction_id: bytes) -> str:
+        """Return "" if the row belongs to this still open top-level transaction, else what is wrong."""
+
+    @abstractmethod
+    def leave_tombstones(self, border: Border, ids: Sequence[bytes], group: str) -> Rows:
+        """Write tombstones where there is no row, wait for open producers, return the winners. *ids* ascend."""
+
+    @abstractmethod
+    def touch(self, border: Border, ids: Sequence[bytes]) -> Rows:
+        """Return the rows that exist, locked and with a write so that the answer is durable; write none."""
+
+    @abstractmethod
+    def begin_work(self, border: Border, lock_timeout_s: float) -> str:
+        """Open a transaction for the fence's own writing, durable at COMMIT, with a bounded wait for locks.
+
+        Returns the statement that gives the pooled connection its own settings back, "" for none.
+        """
+
+    # What is the same ----------------------------------------------------------------------------------------------
+
+    def horizon(self, border: Border, *, locked: bool = False) -> bytes:
+        """Return `pruned_below`; *locked* keeps a prune from raising it before the transaction ends.
+
+        Raises:
+            UsageError: no meta row, or a schema newer than this txcore.
+        """
+        suffix = self.share_suffix if locked else ""
+        sql = f"SELECT schema_version, pruned_below FROM {self.tables.meta}{suffix}"  # noqa: S608
+        rows = border.rows(sql, {})
+        if not rows:
+            raise UsageError(f"table {self.tables.meta} has no row; run create()")
+        check_version(self.tables.fence, int(rows[0][0]))
+        return decode_id(rows[0][1])
+
+    def withdraw(self, border: Border, transaction_id: bytes) -> None:
+        """Delete the producer's own row."""
+        sql = f"DELETE FROM {self.tables.fence} WHERE transaction_id = {self.place('id')} AND state = {COMMITTED}"  # noqa: S608
+        border.change(sql, {"id": self.encode(transaction_id)})
+
+    def mark_via_table(self, border: Border, transaction_id: bytes) -> None:
+        """Turn the producer's own row to state 3.
+
+        Raises:
+            FenceMisuseError: the row is not there.
+        """
+        sql = (
+            f"UPDATE {self.tables.fence} SET state = {VIA_TABLE} "  # noqa: S608
+            f"WHERE transaction_id = {self.place('id')} AND state = {COMMITTED}"
+        )
+        if border.change(sql, {"id": self.encode(transaction_id)}) != 1:
+            raise FenceMisuseError(f"the fence row of {id_text(transaction_id)} is not in this transaction")
+
+    def read(self, border: Border, ids: Sequence[bytes], suffix: str = "") -> Rows:
+        """Return the rows of *ids* that are there."""
+        names, values = self._named(ids)
+        sql = (
+            f"SELECT transaction_id, state, producer_group FROM {self.tables.fence} "  # noqa: S608
+            f"WHERE transaction_id IN ({names}){suffix}"
+        )
+        return rows_of(border.rows(sql, values))
+
+    def force(self, border: Border, transaction_id: bytes, group: str) -> None:
+        """Set state 4 whatever the state was, inserting the row when there is none."""
+        sql = f"UPDATE {self.tables.fence} SET state = {FORCED} WHERE transaction_id = {self.place('id')}"  # noqa: S608
+        if border.change(sql, {"id": self.encode(transaction_id)}) == 0:
+            insert = (
+                f"INSERT INTO {self.tables.fence} (transaction_id, state, producer_group) "  # noqa: S608
+                f"VALUES ({self.place('id')}, {FORCED}, :producer_group)"
+            )
+            border.change(insert, {"id": self.encode(transaction_id), "producer_group": group})
+
+    def raise_horizon(self, border: Border, below: bytes) -> None:
+        """Raise `pruned_below` to *below*; it never goes down."""
+        place = self.place("id")
+        sql = f"UPDATE {self.tables.meta} SET pruned_below = {place} WHERE pruned_below < {place}"  # noqa: S608
+        border.change(sql, {"id": self.encode(below)})
+
+    def page(self, border: Border, after: bytes, below: bytes, count: int) -> list[bytes]:
+        """Return up to *count* committed ids in (*after*, *below*), ascending."""
+        sql = (
+            f"SELECT transaction_id FROM {self.tables.fence} "  # noqa: S608
+            f"WHERE transaction_id > {self.place('after')} AND transaction_id < {self.place('below')} "
+            f"ORDER BY transaction_id LIMIT {int(count)}"
+        )
+        rows = border.rows(sql, {"after": self.encode(after), "below": self.encode(below)})
+        return [decode_id(row[0]) for row in rows]
+
+    def delete(self, border: Border, ids: Sequence[bytes]) -> int:
+        """Delete the rows of *ids* and return how many there were."""
+        names, values = self._named(ids)
+        return border.change(f"DELETE FROM {self.tables.fence} WHERE transaction_id IN ({names})", values)  # noqa: S608
+
+    def count_states(self, border: Border) -> dict[int, int]:
+        """Return how many rows are in each state."""
+        sql = f"SELECT state, count(*) FROM {self.tables.fence} GROUP BY state"  # noqa: S608
+        return {int(state): int(count) for state, count in border.rows(sql, {})}
+
+    def oldest(self, border: Border) -> bytes | None:
+        """Return the smallest id."""
+        sql = f"SELECT transaction_id FROM {self.tables.fence} ORDER BY transaction_id LIMIT 1"  # noqa: S608
+        rows = border.rows(sql, {})
+        return decode_id(rows[0][0]) if rows else None
+
+    def _named(self, ids: Iterable[bytes]) -> tuple[str, dict[str, Any]]:
+        values = {f"i{number}": self.encode(item) for number, item in enumerate(ids)}
+        return ", ".join(self.place(name) for name in values), values
+
+    def _tombstone_rows(self, ids: Sequence[bytes], group: str) -> tuple[str, dict[str, Any]]:
+        values = {f"i{number}": self.encode(item) for number, item in enumerate(ids)}
+        rows = ", ".join(f"({self.place(name)}, {TOMBSTONE}, :producer_group)" for name in values)
+        return rows, values | {"producer_group": group}
+
+    def _first_meta_row(self) -> str:
+        return (
+            f"INSERT INTO {self.tables.meta} (singleton, schema_version, pruned_below) "  # noqa: S608
+            f"SELECT 1, {SCHEMA_VERSION}, {self.place('id')} "
+            f"WHERE NOT EXISTS (SELECT 1 FROM {self.tables.meta})"
+        )
+
+
+def rows_of(rows: Iterable[Sequence[Any]]) -> Rows:
+    """Return rows of (transaction_id, state, producer_group) by id."""
+    return {decode_id(row[0]): StoredRow(int(row[1]), str(row[2])) for row in rows}
+
+
+def decode_id(value: Any) -> bytes:
+    """Return the 16 bytes, in whichever form a driver gives them."""
+    if isinstance(value, uuid.UUID):
+        return value.bytes
+    if isinstance(value, str):
+        return uuid.UUID(value).bytes
+    return bytes(value)
+
+
+def anchor_name(transaction_id: bytes) -> str:
+    """Return the savepoint set right behind the row, where a database can tell of savepoints only by name.
+
+    The savepoint is gone when its transaction has ended (also by a statement that commits behind the program's
+    back) and when somebody rolled back to a savepoint set before it.
+    """
+    return f"txcore_{transaction_id.hex()}"

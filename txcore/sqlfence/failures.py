@@ -1,0 +1,128 @@
+"""What went wrong at the database, in the fence's words: the one place that knows drivers' errors."""
+
+from __future__ import annotations
+
+import enum
+import sqlite3
+from dataclasses import dataclass
+from typing import Any, Final
+
+from sqlalchemy.exc import DBAPIError
+from sqlalchemy.exc import TimeoutError as PoolTimeoutError
+
+_TEXT_MAX: Final = 300
+
+
+class Cause(enum.Enum):
+    """Kinds of failure that the fence treats differently."""
+
+    DUPLICATE = "the row is there already"
+    LOCKED = "a lock was not free in time"
+    COLLISION = "the database gave the transaction up; trying again may help"
+    READ_ONLY = "the database takes no writes (a standby?)"
+    LOST = "the connection was lost or could not be made"
+    NO_TABLE = "the fence table is missing; run create()"
+    OTHER = "the database refused"
+
+
+@dataclass(frozen=True, slots=True)
+class Failure:
+    """A failure's cause, the database's own code, and a text that holds no password."""
+
+    cause: Cause
+    code: str
+    text: str
+
+    def __str__(self) -> str:
+        """Return one line for a person."""
+        code = f" ({self.code})" if self.code else ""
+        return f"{self.cause.value}{code}: {self.text}"
+
+
+_SQLSTATES: Final = {
+    "23505": Cause.DUPLICATE,
+    "55P03": Cause.LOCKED,
+    "57014": Cause.LOCKED,
+    "40001": Cause.COLLISION,
+    "40P01": Cause.COLLISION,
+    "25006": Cause.READ_ONLY,
+    "42P01": Cause.NO_TABLE,
+    "3F000": Cause.NO_TABLE,
+    "57P01": Cause.LOST,
+    "57P02": Cause.LOST,
+    "57P03": Cause.LOST,
+}
+_MYSQL_NUMBERS: Final = {
+    1062: Cause.DUPLICATE,
+    1205: Cause.LOCKED,
+    3572: Cause.LOCKED,
+    1213: Cause.COLLISION,
+    1020: Cause.COLLISION,
+    1290: Cause.READ_ONLY,
+    1792: Cause.READ_ONLY,
+    1836: Cause.READ_ONLY,
+    1146: Cause.NO_TABLE,
+    1053: Cause.LOST,
+    1927: Cause.LOST,
+}
+_SQLITE_CODES: Final = {
+    sqlite3.SQLITE_BUSY: Cause.LOCKED,
+    sqlite3.SQLITE_LOCKED: Cause.LOCKED,
+    sqlite3.SQLITE_READONLY: Cause.READ_ONLY,
+    sqlite3.SQLITE_CANTOPEN: Cause.LOST,
+    sqlite3.SQLITE_IOERR: Cause.LOST,
+}
+_SQLITE_DUPLICATES: Final = {sqlite3.SQLITE_CONSTRAINT_PRIMARYKEY, sqlite3.SQLITE_CONSTRAINT_UNIQUE}
+
+
+def failure_of(error: BaseException, secret: str | None = None) -> Failure:
+    """Return what *error*, raised by SQLAlchemy or a driver, means.
+
+    Args:
+        secret: The password in use, taken out of the text should the driver repeat it.
+    """
+    driver_error: Any = error.orig if isinstance(error, DBAPIError) and error.orig is not None else error
+    text = (str(driver_error) or type(driver_error).__name__).splitlines()[0]
+    if secret:
+        text = text.replace(secret, "***")
+    cause, code = _classify(driver_error)
+    if cause is Cause.OTHER and _is_lost(error, driver_error):
+        cause = Cause.LOST
+    return Failure(cause, code, text[:_TEXT_MAX])
+
+
+def _classify(error: Any) -> tuple[Cause, str]:
+    if isinstance(error, PoolTimeoutError):
+        return Cause.LOST, ""
+    state = getattr(error, "sqlstate", None) or getattr(error, "pgcode", None)
+    if isinstance(state, str):
+        if state.startswith("08"):
+            return Cause.LOST, state
+        return _SQLSTATES.get(state, Cause.OTHER), state
+    if isinstance(error, sqlite3.Error):
+        return _classify_sqlite(error)
+    number = error.args[0] if getattr(error, "args", ()) else None
+    if isinstance(number, int):
+        lost = number == 0 or 2000 <= number < 3000  # the client library's own numbers
+        return (Cause.LOST if lost else _MYSQL_NUMBERS.get(number, Cause.OTHER)), str(number)
+    return Cause.OTHER, ""
+
+
+def _classify_sqlite(error: sqlite3.Error) -> tuple[Cause, str]:
+    code = getattr(error, "sqlite_errorcode", None)
+    if code is None:
+        return Cause.OTHER, ""
+    if code in _SQLITE_DUPLICATES:
+        return Cause.DUPLICATE, error.sqlite_errorname
+    if str(error).startswith("no such table"):
+        return Cause.NO_TABLE, error.sqlite_errorname
+    return _SQLITE_CODES.get(code & 0xFF, Cause.OTHER), error.sqlite_errorname
+
+
+def _is_lost(error: BaseException, driver_error: Any) -> bool:
+    if isinstance(error, DBAPIError) and error.connection_invalidated:
+        return True
+    # psycopg reports a broken connection as an OperationalError without a state.
+    return type(driver_error).__name__ in {"OperationalError", "InterfaceError"} and not getattr(
+        driver_error, "sqlstate", None
+    )

@@ -1,0 +1,127 @@
+"""The fence on MariaDB and MySQL (InnoDB).
+
+Source: MariaDB documentation of InnoDB lock modes, `innodb_lock_wait_timeout` (0 does not wait), statements that
+cause an implicit commit, and SAVEPOINT (all savepoints of a transaction are deleted when it ends).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any, ClassVar
+
+from txcore.errors import FenceMisuseError
+from txcore.sqlfence.connections import MYSQL, Border
+from txcore.sqlfence.dialects import Dialect, RowRefused, Rows, anchor_name
+from txcore.sqlfence.failures import Cause, failure_of
+from txcore.sqlfence.postgresql import GONE_TEXT
+from txcore.sqlfence.schema import COMMITTED, GROUP_LENGTH_MAX, LOWEST_ID, SCHEMA_VERSION, Tables
+
+
+class MySQL(Dialect):
+    """MariaDB 10.6 and later, MySQL 8; any synchronous or asynchronous driver of SQLAlchemy."""
+
+    family: ClassVar[str] = MYSQL
+    check_isolation: ClassVar[str | None] = "READ COMMITTED"
+    # Two waiters on one key deadlock when the holder rolls back and both have inherited its gap.
+    check_waits: ClassVar[bool] = False
+    share_suffix: ClassVar[str] = " LOCK IN SHARE MODE"
+
+    def __init__(self, tables: Tables) -> None:
+        super().__init__(tables)
+        # The share lock makes the horizon a current read at every isolation level: REPEATABLE READ, the default,
+        # would otherwise show the one of the transaction's first read. A prune waits for it.
+        self._insert = (
+            f"INSERT INTO {tables.fence} (transaction_id, state, producer_group) "  # noqa: S608
+            f"SELECT :id, {COMMITTED}, :producer_group FROM {tables.meta} WHERE pruned_below <= :id "
+            "LOCK IN SHARE MODE"
+        )
+
+    def place(self, name: str) -> str:
+        """Return the plain placeholder."""
+        return f":{name}"
+
+    def encode(self, transaction_id: bytes) -> Any:
+        """Return the bytes."""
+        return transaction_id
+
+    def create(self, border: Border) -> None:
+        """Create; each statement commits by itself on this database."""
+        columns = (
+            "transaction_id BINARY(16) NOT NULL PRIMARY KEY, state TINYINT NOT NULL CHECK (state BETWEEN 1 AND 4), "
+            f"producer_group VARCHAR({GROUP_LENGTH_MAX}) CHARACTER SET utf8mb4 COLLATE utf8mb4_bin NOT NULL, "
+            "created TIMESTAMP(3) NOT NULL DEFAULT CURRENT_TIMESTAMP(3), checks SMALLINT NOT NULL DEFAULT 0"
+        )
+        border.change(f"CREATE TABLE IF NOT EXISTS {self.tables.fence} ({columns}) ENGINE=InnoDB", {})
+        border.change(
+            f"CREATE TABLE IF NOT EXISTS {self.tables.meta} (singleton TINYINT NOT NULL PRIMARY KEY "
+            "CHECK (singleton = 1), schema_version INT NOT NULL, pruned_below BINARY(16) NOT NULL) ENGINE=InnoDB",
+            {},
+        )
+        if border.rows(f"SELECT 1 FROM {self.tables.meta}", {}):  # noqa: S608
+            return
+        try:
+            border.change(
+                f"INSERT INTO {self.tables.meta} (singleton, schema_version, pruned_below) "  # noqa: S608
+                f"VALUES (1, {SCHEMA_VERSION}, :id)",
+                {"id": LOWEST_ID},
+            )
+        except Exception as error:
+            if failure_of(error).cause is not Cause.DUPLICATE:  # else another process was first
+                raise
+
+    def begin(self, border: Border) -> None:
+        """Leave the begin to autocommit=0, which the drivers set."""
+
+    def require_durable(self, border: Border) -> None:
+        """Refuse a server that does not flush at commit: no client can change that for one transaction."""
+        flushed = border.rows("SELECT @@innodb_flush_log_at_trx_commit", {})[0][0]
+        if int(flushed) != 1:
+            raise FenceMisuseError(
+                f"innodb_flush_log_at_trx_commit is {flushed}: a crash would undo commits that were already "
+                "announced; set it to 1"
+            )
+
+    def insert(self, border: Border, transaction_id: bytes, group: str) -> None:
+        """Insert, and set a savepoint as an anchor: only a savepoint's name tells whether it is still this
+        transaction, because some statements commit without being asked.
+        """
+        if border.change(self._insert, {"id": transaction_id, "producer_group": group}) != 1:
+            raise RowRefused("it lies below the prune horizon")
+        border.change(f"SAVEPOINT {anchor_name(transaction_id)}", {})
+
+    def verify(self, border: Border, transaction_id: bytes) -> str:
+        """Release the anchor: that works only in the transaction that wrote the row, before any way back."""
+        try:
+            border.change(f"RELEASE SAVEPOINT {anchor_name(transaction_id)}", {})
+        except Exception as error:
+            if failure_of(error).code == "1305":
+                return GONE_TEXT
+            raise
+        border.change(f"SAVEPOINT {anchor_name(transaction_id)}", {})
+        return ""
+
+    def begin_work(self, border: Border, lock_timeout_s: float) -> str:
+        """Bound the waiting for row locks, in whole seconds as the server knows no others; 0 does not wait."""
+        seconds = 0 if lock_timeout_s < 1 else round(lock_timeout_s)
+        border.change(
+            f"SET @txcore_lock_wait = @@SESSION.innodb_lock_wait_timeout, SESSION innodb_lock_wait_timeout = {seconds}",
+            {},
+        )
+        return "SET SESSION innodb_lock_wait_timeout = @txcore_lock_wait"
+
+    def leave_tombstones(self, border: Border, ids: Sequence[bytes], group: str) -> Rows:
+        """Upsert with a real change, so that COMMIT flushes the log past a commit that was only just visible."""
+        rows, values = self._tombstone_rows(ids, group)
+        sql = (
+            f"INSERT INTO {self.tables.fence} (transaction_id, state, producer_group) VALUES {rows} "  # noqa: S608
+            "ON DUPLICATE KEY UPDATE checks = MOD(checks + 1, 1000)"
+        )
+        border.change(sql, values)
+        return self.read(border, ids, " FOR UPDATE")
+
+    def touch(self, border: Border, ids: Sequence[bytes]) -> Rows:
+        """Update what is there, then read it under its lock."""
+        names, values = self._named(ids)
+        sql = f"UPDATE {self.tables.fence} SET checks = MOD(checks + 1, 1000) WHERE transaction_id IN ({names})"  # noqa: S608
+        border.change(sql, values)
+        return self.read(border, ids, " FOR UPDATE")

@@ -1,0 +1,143 @@
+"""The fence on PostgreSQL.
+
+Source: PostgreSQL manual, "System Columns" (xmin), "Transaction Isolation", "Asynchronous Commit", "INSERT"
+(ON CONFLICT waits for an uncommitted row of the same key).
+"""
+
+from __future__ import annotations
+
+import uuid
+from collections.abc import Sequence
+from typing import Any, ClassVar
+
+from txcore.errors import FenceMisuseError
+from txcore.sqlfence.connections import POSTGRESQL, Border
+from txcore.sqlfence.dialects import Dialect, RowRefused, Rows, rows_of
+from txcore.sqlfence.schema import COMMITTED, GROUP_LENGTH_MAX, LOWEST_ID, Tables
+
+# The row was written by the top-level transaction itself: a savepoint writes under an id of its own.
+_IS_TOP_LEVEL = "CAST(CAST(f.xmin AS text) AS bigint) = mod(txid_current(), 4294967296)"
+# Weaker levels lose commits in a crash; `remote_apply` is stronger than `on` and stays.
+_DURABLE = (
+    "set_config('synchronous_commit', CASE WHEN current_setting('synchronous_commit') = 'remote_apply' "
+    "THEN 'remote_apply' ELSE 'on' END, true)"
+)
+SAVEPOINT_TEXT = (
+    "a savepoint is open: were it rolled back, the fence row would go and the rest stay; "
+    "prepare in the top-level transaction"
+)
+GONE_TEXT = "its fence row is gone: the transaction was ended or rolled back to a savepoint after the row was written"
+
+
+class PostgreSQL(Dialect):
+    """PostgreSQL 12 and later; any driver of SQLAlchemy."""
+
+    family: ClassVar[str] = POSTGRESQL
+    check_isolation: ClassVar[str | None] = "READ COMMITTED"
+    share_suffix: ClassVar[str] = " FOR SHARE"
+
+    def __init__(self, tables: Tables, statement_timeout_s: float) -> None:
+        super().__init__(tables)
+        # At READ COMMITTED the statement reads the horizon of its own start; a prune waits longer than the time
+        # that RETURNING allows from there. A level with one snapshot per transaction may have read long ago, so
+        # there the row is locked: if it has changed since, the database raises 40001.
+        self._insert = (
+            f"INSERT INTO {tables.fence} AS f (transaction_id, state, producer_group) "  # noqa: S608
+            f"SELECT CAST(:id AS uuid), {COMMITTED}, CAST(:producer_group AS varchar) "
+            "WHERE CAST(:id AS uuid) >= CASE "
+            "WHEN current_setting('transaction_isolation') IN ('read committed', 'read uncommitted') "
+            f"THEN (SELECT pruned_below FROM {tables.meta}) "
+            f"ELSE (SELECT pruned_below FROM {tables.meta} FOR SHARE) END "
+            f"RETURNING {_IS_TOP_LEVEL}, {_DURABLE}, "
+            f"clock_timestamp() - statement_timestamp() < interval '{int(statement_timeout_s * 1000)} milliseconds'"
+        )
+        self._verify = (
+            f"SELECT {_IS_TOP_LEVEL}, {_DURABLE}, f.transaction_id >= (SELECT pruned_below FROM {tables.meta}) "  # noqa: S608
+            f"FROM {tables.fence} AS f WHERE f.transaction_id = CAST(:id AS uuid)"
+        )
+
+    def place(self, name: str) -> str:
+        """Return a cast placeholder, so that any driver may send text."""
+        return f"CAST(:{name} AS uuid)"
+
+    def encode(self, transaction_id: bytes) -> Any:
+        """Return the canonical text."""
+        return str(uuid.UUID(bytes=transaction_id))
+
+    def create(self, border: Border) -> None:
+        """Create under an advisory lock, because two CREATE TABLE IF NOT EXISTS at once can collide."""
+        border.rows("SELECT pg_advisory_xact_lock(hashtext(:name))", {"name": f"txcore:{self.tables.fence}"})
+        border.change(
+            f"CREATE TABLE IF NOT EXISTS {self.tables.fence} (transaction_id uuid PRIMARY KEY, "
+            f"state smallint NOT NULL CHECK (state BETWEEN 1 AND 4), "
+            f"producer_group varchar({GROUP_LENGTH_MAX}) NOT NULL, "
+            "created timestamptz NOT NULL DEFAULT clock_timestamp(), checks smallint NOT NULL DEFAULT 0)",
+            {},
+        )
+        border.change(
+            f"CREATE TABLE IF NOT EXISTS {self.tables.meta} (singleton smallint PRIMARY KEY CHECK (singleton = 1), "
+            "schema_version integer NOT NULL, pruned_below uuid NOT NULL)",
+            {},
+        )
+        border.change(self._first_meta_row(), {"id": self.encode(LOWEST_ID)})
+
+    def begin(self, border: Border) -> None:
+        """Leave BEGIN to the driver."""
+
+    def require_durable(self, border: Border) -> None:
+        """Do nothing: the insert sets what is needed for its own transaction."""
+
+    def insert(self, border: Border, transaction_id: bytes, group: str) -> None:
+        """Insert, set synchronous_commit, and learn from xmin whether a savepoint is open: one round trip."""
+        rows = border.rows(self._insert, {"id": self.encode(transaction_id), "producer_group": group})
+        if not rows:
+            raise RowRefused("it lies below the prune horizon")
+        is_top_level, _, is_in_time = rows[0]
+        if not is_top_level:
+            raise FenceMisuseError(SAVEPOINT_TEXT)
+        if not is_in_time:
+            raise RowRefused("the insert waited longer than statement_timeout_s")
+
+    def verify(self, border: Border, transaction_id: bytes) -> str:
+        """Look at xmin again; false for a row that was committed by itself or inside a savepoint."""
+        rows = border.rows(self._verify, {"id": self.encode(transaction_id)})
+        if not rows:
+            return GONE_TEXT
+        is_top_level, _, is_above = rows[0]
+        if not is_top_level:
+            return "its fence row does not belong to the open top-level transaction: " + SAVEPOINT_TEXT
+        return "" if is_above else "it lies below the prune horizon by now"
+
+    def begin_work(self, border: Border, lock_timeout_s: float) -> str:
+        """Bound the waiting for locks and nothing else.
+
+        A statement timeout would also cut COMMIT's waiting for a synchronous standby, which PostgreSQL reports as
+        a success with a warning.
+        """
+        border.rows(
+            f"SELECT set_config('lock_timeout', '{max(1, int(lock_timeout_s * 1000))}ms', true), "  # noqa: S608
+            f"set_config('statement_timeout', '0', true), {_DURABLE}",
+            {},
+        )
+        return ""
+
+    def leave_tombstones(self, border: Border, ids: Sequence[bytes], group: str) -> Rows:
+        """Upsert; the writing update also flushes a commit that was read before it was durable."""
+        rows, values = self._tombstone_rows(ids, group)
+        sql = (
+            f"INSERT INTO {self.tables.fence} AS f (transaction_id, state, producer_group) VALUES {rows} "  # noqa: S608
+            "ON CONFLICT (transaction_id) DO UPDATE SET checks = mod(f.checks + 1, 1000) "
+            "RETURNING f.transaction_id, f.state, f.producer_group"
+        )
+        return rows_of(border.rows(sql, values))
+
+    def touch(self, border: Border, ids: Sequence[bytes]) -> Rows:
+        """Update one by one, in order, so that two checks cannot wait for each other."""
+        found: Rows = {}
+        for transaction_id in ids:
+            sql = (
+                f"UPDATE {self.tables.fence} AS f SET checks = mod(f.checks + 1, 1000) "  # noqa: S608
+                "WHERE f.transaction_id = CAST(:id AS uuid) RETURNING f.transaction_id, f.state, f.producer_group"
+            )
+            found |= rows_of(border.rows(sql, {"id": self.encode(transaction_id)}))
+        return found

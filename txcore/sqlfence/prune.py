@@ -1,0 +1,123 @@
+"""Pruning: the horizon first, then a wait, then bounded deletes of what the caller knows to be closed.
+
+Written as steps that a synchronous or an asynchronous driver runs: work on a connection, or seconds to wait.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Collection, Generator, Sequence
+from contextlib import suppress
+from dataclasses import dataclass
+from typing import Any, Final
+
+from txcore.errors import BackendUnavailableError
+from txcore.sqlfence.connections import Border
+from txcore.sqlfence.dialects import Dialect
+from txcore.sqlfence.failures import Cause, failure_of
+
+IsClosed = Callable[[Sequence[bytes]], Collection[bytes]]
+_ATTEMPTS_MAX: Final = 5
+LOCK_TIMEOUT_S: Final = 1.0  # the horizon's lock is shared by open producers at snapshot levels
+
+
+@dataclass(frozen=True, slots=True)
+class PruneResult:
+    """What one prune did.
+
+    Attributes:
+        horizon: The `pruned_below` in force after it.
+        deleted: Rows deleted.
+        kept: Rows below the asked id that stay because they are not closed.
+    """
+
+    horizon: bytes
+    deleted: int
+    kept: int
+
+
+@dataclass(frozen=True, slots=True)
+class Work:
+    """A step: run it in a transaction of its own on a connection of the fence's own."""
+
+    action: Callable[[Border], Any]
+
+
+@dataclass(frozen=True, slots=True)
+class Wait:
+    """A step: let this time pass."""
+
+    seconds: float
+
+
+PruneSteps = Generator[Work | Wait, Any, PruneResult]
+
+
+def prune_steps(dialect: Dialect, below: bytes, is_closed: IsClosed, *, wait_s: float, chunk: int) -> PruneSteps:
+    """Raise and commit the horizon, wait, delete closed ids below it in chunks.
+
+    A producer's insert or a check's tombstone for an id below the horizon is refused from the first step on; the
+    wait lets those end that had read the old one. Interrupted anywhere, it can simply be run again.
+    """
+
+    def raise_horizon(border: Border) -> bytes:
+        dialect.raise_horizon(border, below)
+        return dialect.horizon(border)
+
+    horizon = yield from _retried(raise_horizon)
+    yield Wait(wait_s)
+    after, deleted, kept = bytes(16), 0, 0
+    while True:
+        ids: list[bytes] = yield from _retried(lambda border, start=after: dialect.page(border, start, below, chunk))
+        if not ids:
+            return PruneResult(horizon, deleted, kept)
+        closed = sorted(set(is_closed(ids)).intersection(ids))
+        if closed:
+            deleted += yield from _retried(lambda border, ids=closed: dialect.delete(border, ids))
+        kept += len(ids) - len(closed)
+        after = ids[-1]
+
+
+def _retried(action: Callable[[Border], Any]) -> Generator[Work | Wait, Any, Any]:
+    for attempt in range(_ATTEMPTS_MAX):
+        if attempt:
+            yield Wait(attempt * 0.2)
+        outcome = yield Work(action)
+        if not isinstance(outcome, Contended):
+            return outcome
+    raise BackendUnavailableError(f"the prune gave up after {_ATTEMPTS_MAX} tries and can be run again: {outcome.text}")
+
+
+@dataclass(frozen=True, slots=True)
+class Contended:
+    """What `transact` returns instead of a result when a lock was not free: trying again may help."""
+
+    text: str
+
+
+def transact(
+    dialect: Dialect, border: Border, action: Callable[[Border], Any], secret: str | None, lock_timeout_s: float
+) -> Any:
+    """Run *action* in a transaction with a bounded wait for locks, durable at its end.
+
+    Raises:
+        BackendUnavailableError: the database failed, other than by a lock (that is returned as `Contended`).
+    """
+    undo = ""
+    try:
+        undo = dialect.begin_work(border, lock_timeout_s)
+        result = action(border)
+        border.commit()
+    except Exception as error:
+        with suppress(Exception):
+            border.rollback()
+        failure = failure_of(error, secret)
+        if failure.cause in {Cause.LOCKED, Cause.COLLISION}:
+            return Contended(str(failure))
+        if failure.cause in {Cause.OTHER} and not failure.code:
+            raise  # not the database's
+        raise BackendUnavailableError(f"the fence's database: {failure}") from error
+    finally:
+        with suppress(Exception):
+            if undo:
+                border.outside(undo)
+    return result

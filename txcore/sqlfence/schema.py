@@ -1,0 +1,76 @@
+"""The fence's two tables: their names, their version, and how `create` makes them.
+
+`<table>` holds one row per fenced transaction:
+
+    transaction_id   16 bytes, primary key (uuid, BINARY(16), BLOB), ordered by time of birth
+    state            1 committed by the producer, 2 tombstone of a check, 3 via the message table, 4 forced
+    producer_group   whose it is
+    created          database time
+    checks           how often a check read the row; changing it makes the check itself a durable write
+
+`<table>_meta` holds one row: the schema version and `pruned_below`, the horizon.
+"""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass
+from typing import Final
+
+from txcore.errors import ConfigError, UsageError
+
+SCHEMA_VERSION: Final = 1
+GROUP_LENGTH_MAX: Final = 255
+
+COMMITTED: Final = 1
+TOMBSTONE: Final = 2
+VIA_TABLE: Final = 3
+FORCED: Final = 4
+
+LOWEST_ID: Final = bytes(16)
+
+_NAME: Final = re.compile(r"([A-Za-z_][A-Za-z0-9_]{0,55}\.)?[A-Za-z_][A-Za-z0-9_]{0,55}")
+
+
+@dataclass(frozen=True, slots=True)
+class Tables:
+    """The names of the two tables."""
+
+    fence: str
+    meta: str
+
+
+def tables_named(table: str) -> Tables:
+    """Return the names that follow from *table*, which goes into SQL as it is.
+
+    Raises:
+        ConfigError: *table* is no plain name, with or without a schema before it.
+    """
+    check_name(table)
+    return Tables(table, f"{table}_meta")
+
+
+def check_name(table: str) -> None:
+    """Refuse a table name that would need quoting.
+
+    Raises:
+        ConfigError: *table* is no plain name, with or without a schema before it.
+    """
+    if not _NAME.fullmatch(table):
+        raise ConfigError(
+            f"table={table!r} is no plain table name: letters, digits and underscores, at most 56, "
+            "with or without a schema and a dot before it",
+            key="table",
+        )
+
+
+def check_version(table: str, version: int) -> None:
+    """Refuse a schema that a later txcore has made.
+
+    Raises:
+        UsageError: the version is newer than this txcore knows.
+    """
+    if version > SCHEMA_VERSION:
+        raise UsageError(
+            f"table {table} has schema version {version}, this txcore knows {SCHEMA_VERSION}: upgrade txcore here"
+        )

@@ -1,0 +1,139 @@
+"""The fence on SQLite: one writer per file, so every lock is the whole file's.
+
+Source: SQLite documentation of PRAGMA synchronous and journal_mode, "Transaction" (BEGIN IMMEDIATE) and
+"Savepoints".
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any, ClassVar, Final
+
+from txcore.errors import ConfigError, FenceMisuseError
+from txcore.sqlfence.connections import SQLITE, Border
+from txcore.sqlfence.dialects import Dialect, RowRefused, Rows, anchor_name
+from txcore.sqlfence.failures import Cause, failure_of
+from txcore.sqlfence.postgresql import GONE_TEXT
+from txcore.sqlfence.schema import COMMITTED, LOWEST_ID, Tables
+
+_FULL: Final = 2
+
+
+class SQLite(Dialect):
+    """SQLite 3.24 and later, through sqlite3 or aiosqlite."""
+
+    family: ClassVar[str] = SQLITE
+    check_isolation: ClassVar[str | None] = None
+    locks_whole_file: ClassVar[bool] = True
+
+    def __init__(self, tables: Tables) -> None:
+        super().__init__(tables)
+        if "." in tables.fence:
+            raise ConfigError(
+                f"table={tables.fence!r}: on SQLite the fence must be in the main file, because a transaction over "
+                "attached files is not atomic in WAL mode",
+                key="table",
+            )
+        self._insert = (
+            f"INSERT INTO {tables.fence} (transaction_id, state, producer_group) "  # noqa: S608
+            f"SELECT :id, {COMMITTED}, :producer_group FROM {tables.meta} WHERE pruned_below <= :id"
+        )
+
+    def place(self, name: str) -> str:
+        """Return the plain placeholder."""
+        return f":{name}"
+
+    def encode(self, transaction_id: bytes) -> Any:
+        """Return the bytes."""
+        return transaction_id
+
+    def create(self, border: Border) -> None:
+        """Create, holding the file's only write lock."""
+        self.begin(border)
+        border.change(
+            f"CREATE TABLE IF NOT EXISTS {self.tables.fence} ("
+            "transaction_id BLOB NOT NULL PRIMARY KEY CHECK (length(transaction_id) = 16), "
+            "state INTEGER NOT NULL CHECK (state BETWEEN 1 AND 4), producer_group TEXT NOT NULL, "
+            "created TEXT NOT NULL DEFAULT (strftime('%Y-%m-%dT%H:%M:%fZ', 'now')), "
+            "checks INTEGER NOT NULL DEFAULT 0) WITHOUT ROWID",
+            {},
+        )
+        border.change(
+            f"CREATE TABLE IF NOT EXISTS {self.tables.meta} (singleton INTEGER PRIMARY KEY CHECK (singleton = 1), "
+            "schema_version INTEGER NOT NULL, pruned_below BLOB NOT NULL)",
+            {},
+        )
+        border.change(self._first_meta_row(), {"id": LOWEST_ID})
+
+    def begin(self, border: Border) -> None:
+        """Take the write lock at once: a transaction that reads first can fail at its first write.
+
+        Durability can be set only outside a transaction. A program that has its own begin hook keeps it.
+        """
+        if border.open_at_driver():
+            return
+        if int(border.outside("PRAGMA synchronous")[0][0]) < _FULL:
+            border.outside("PRAGMA synchronous = FULL")
+        border.rows("SELECT 1", {})  # lets SQLAlchemy begin, and run a begin hook if there is one
+        if not border.open_at_driver():
+            border.change("BEGIN IMMEDIATE", {})
+
+    def require_durable(self, border: Border) -> None:
+        """Refuse what cannot be changed inside a transaction."""
+        synchronous, journal, path = border.rows(
+            "SELECT s.synchronous, j.journal_mode, d.file FROM pragma_synchronous AS s, "
+            "pragma_journal_mode AS j, pragma_database_list AS d WHERE d.name = 'main'",
+            {},
+        )[0]
+        if not path:
+            raise FenceMisuseError(
+                "an in-memory SQLite database cannot carry a fence, nobody else can look: use a file"
+            )
+        if str(journal).lower() in {"off", "memory"}:
+            raise FenceMisuseError(f"PRAGMA journal_mode is {journal}: a crash would break the file; use WAL or DELETE")
+        if int(synchronous) < _FULL:
+            raise FenceMisuseError(
+                "PRAGMA synchronous is below FULL and cannot be changed inside a transaction: run "
+                "PRAGMA synchronous=FULL when you connect, or a crash undoes commits that were already announced"
+            )
+
+    def insert(self, border: Border, transaction_id: bytes, group: str) -> None:
+        """Insert, and set a savepoint as an anchor."""
+        if border.change(self._insert, {"id": transaction_id, "producer_group": group}) != 1:
+            raise RowRefused("it lies below the prune horizon")
+        border.change(f"SAVEPOINT {anchor_name(transaction_id)}", {})
+
+    def verify(self, border: Border, transaction_id: bytes) -> str:
+        """Release the anchor, which works only in the transaction that wrote the row, and leave one outside it."""
+        try:
+            border.change(f"RELEASE SAVEPOINT {anchor_name(transaction_id)}", {})
+        except Exception as error:
+            failure = failure_of(error)
+            if failure.cause is Cause.OTHER and failure.text.startswith("no such savepoint"):
+                return GONE_TEXT
+            raise
+        if not border.open_at_driver():
+            return GONE_TEXT
+        border.change(f"SAVEPOINT {anchor_name(transaction_id)}", {})
+        return ""
+
+    def begin_work(self, border: Border, lock_timeout_s: float) -> str:
+        """Lock out every other writer, waiting for the file no longer than asked."""
+        before = int(border.outside("PRAGMA busy_timeout")[0][0])
+        border.outside(f"PRAGMA busy_timeout = {max(0, int(lock_timeout_s * 1000))}")
+        self.begin(border)
+        return f"PRAGMA busy_timeout = {before}"
+
+    def leave_tombstones(self, border: Border, ids: Sequence[bytes], group: str) -> Rows:
+        """Insert what is missing and read the winners."""
+        rows, values = self._tombstone_rows(ids, group)
+        border.change(
+            f"INSERT INTO {self.tables.fence} (transaction_id, state, producer_group) VALUES {rows} "  # noqa: S608
+            "ON CONFLICT (transaction_id) DO UPDATE SET checks = (checks + 1) % 1000",
+            values,
+        )
+        return self.read(border, ids)
+
+    def touch(self, border: Border, ids: Sequence[bytes]) -> Rows:
+        """Read; the file is locked and its commits are flushed before anyone sees them."""
+        return self.read(border, ids)
