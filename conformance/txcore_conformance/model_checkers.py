@@ -12,6 +12,7 @@ from collections.abc import Iterator
 from txcore_conformance.model_state import (
     GONE,
     NEW,
+    RETIRED,
     Configuration,
     Edge,
     Record,
@@ -19,39 +20,36 @@ from txcore_conformance.model_state import (
     Slot,
     State,
     land,
+    put,
     send,
 )
 
 
-def _put(s: State, slot: Slot, session: Session) -> State:
-    return s._replace(owner=session) if slot == "owner" else s._replace(former=session)
-
-
 def checker(c: Configuration, s: State, slot: Slot, me: Session) -> Iterator[Edge]:
     """Yield the next steps of the checker in *slot*, whose session is *me*."""
-    idle = _put(s, slot, Session("idle", me.live))
     match me.phase:
         case "new":
             claimed = land(c, s, Record("CLAIM", "checker"))
-            mine = _put(claimed, slot, Session("claimed" if c.resume else "idle", live=True))
+            mine = put(claimed, slot, Session("claimed" if c.resume else "idle", live=True))
             yield f"{slot}: CLAIM read back", "must", mine
             if s.faults:
                 spent = s._replace(faults=s.faults - 1)
                 flight = tuple(sorted((*s.flight, Record("CLAIM", "checker"))))
                 yield f"{slot}: CLAIM: no answer, still under way", "fault", spent._replace(flight=flight)
         case "claimed":
+            idle = put(s, slot, Session("idle", me.live))
             record = Record("checkpoint", "checker", me.live, s.checkpoint)
             yield from send(c, s, f"{slot}: checkpoint rewritten", record, (idle, idle))
         case "idle" | "settled":
             if _is_due(c, s, me):
                 reading = Session("read", me.live, s.half)
-                yield f"{slot}: reads the halves", "must", _put(s, slot, reading)
+                yield f"{slot}: reads the halves", "must", put(s, slot, reading)
         case "read":
             yield _judge(c, s, slot, me)
         case "check":
             yield from (_ask_fence if c.fenced else _ask_listener)(c, s, slot, me)
         case "advance":
-            settled = _put(s, slot, Session("settled", me.live, me.generation))
+            settled = put(s, slot, Session("settled", me.live, me.generation))
             record = Record("checkpoint", "checker", me.live, me.generation)
             yield from send(c, s, f"{slot}: checkpoint advanced", record, (settled, settled))
         case _:
@@ -69,7 +67,9 @@ def _judge(c: Configuration, s: State, slot: Slot, me: Session) -> Edge:
     """Return the plan made at the point where the checker's own TICK is read back (caught up)."""
     label = f"{slot}: caught up"
     if not me.live:
-        return f"{label}, foreign CLAIM, stands down", "must", _put(s, slot, NEW if slot == "owner" else GONE)
+        # A late CLAIM of the dead may depose the assigned one: giving up must bring a new assignment.
+        again = GONE if slot == "former owner" else RETIRED if c.mutant == "no_new_assignment" else NEW
+        return f"{label}, foreign CLAIM, stands down", "must", put(s, slot, again)
     checks = 0
     if s.final or s.discard >= me.generation or c.mutant == "checkpoint_past_undecided":
         plan = "advance"
@@ -84,7 +84,7 @@ def _judge(c: Configuration, s: State, slot: Slot, me: Session) -> Edge:
         plan = _discard_plan(c)
     else:
         plan, checks = "check", s.checks
-    return f"{label}, plan: {plan}", "must", _put(s, slot, Session(plan, me.live, me.generation, checks))
+    return f"{label}, plan: {plan}", "must", put(s, slot, Session(plan, me.live, me.generation, checks))
 
 
 def _discard_plan(c: Configuration) -> str:
@@ -95,45 +95,45 @@ def _ask_fence(c: Configuration, s: State, slot: Slot, me: Session) -> Iterator[
     """Yield the answer of the fence; no step while the producer's transaction holds the row (no answer)."""
     label = f"{slot}: check"
     if c.mutant == "no_fence" and s.fence == "none":
-        believed = _put(s, slot, me._replace(phase="rollback"))
+        believed = put(s, slot, me._replace(phase="rollback"))
         yield f"{label} finds nothing, takes it for ROLLBACK", "must", believed
     elif s.database in ("open", "doubt"):
         return
     elif s.fence == "commit":
         plan = "commit" if c.mutant == "op_before_target" else "publish 1"
-        yield f"{label} answers COMMIT", "must", _put(s, slot, me._replace(phase=plan))
+        yield f"{label} answers COMMIT", "must", put(s, slot, me._replace(phase=plan))
     elif s.fence == "table":
         if s.relay == "sent":
-            yield f"{label} answers: sent from the table", "must", _put(s, slot, me._replace(phase="commit"))
+            yield f"{label} answers: sent from the table", "must", put(s, slot, me._replace(phase="commit"))
     elif s.fence == "none" and s.horizon:
-        yield f"{label} answers PRUNED", "must", _put(s, slot, me._replace(phase=_discard_plan(c)))
+        yield f"{label} answers PRUNED", "must", put(s, slot, me._replace(phase=_discard_plan(c)))
     else:
-        stored = _put(s._replace(fence="tombstone"), slot, me._replace(phase="rollback"))
+        stored = put(s._replace(fence="tombstone"), slot, me._replace(phase="rollback"))
         yield f"{label} answers ROLLBACK, tombstone", "must", stored
 
 
 def _ask_listener(c: Configuration, s: State, slot: Slot, me: Session) -> Iterator[Edge]:
     """Yield the listener's answers: the truth once it is settled, or UNKNOWN at any time."""
     answered = s._replace(answers=min(s.answers + 1, c.check_max)) if me.generation == s.half else s
-    unknown = _put(answered, slot, me._replace(phase="checked"))
+    unknown = put(answered, slot, me._replace(phase="checked"))
     yield f"{slot}: listener answers UNKNOWN", "must", unknown
     if s.database in ("committed", "rolled back"):
         truth = "COMMIT" if s.database == "committed" else "ROLLBACK"
-        decide = _put(answered, slot, me._replace(phase=f"decide {truth}"))
+        decide = put(answered, slot, me._replace(phase=f"decide {truth}"))
         yield f"{slot}: listener answers {truth}", "must", decide
     if c.mutant == "unanswered_counts_as_check":
-        counted = _put(s, slot, me._replace(phase="checked"))
+        counted = put(s, slot, me._replace(phase="checked"))
         yield f"{slot}: listener gives no answer, counted", "must", counted
 
 
 def _act(c: Configuration, s: State, slot: Slot, me: Session) -> Iterator[Edge]:
     """Yield the appends of a plan; after an op or an unknown outcome the next round reads the log."""
-    idle = _put(s, slot, Session("idle", me.live))
-    closed = _put(s, slot, me._replace(phase="advance")) if c.mutant == "checkpoint_past_unread_op" else idle
+    idle = put(s, slot, Session("idle", me.live))
+    closed = put(s, slot, me._replace(phase="advance")) if c.mutant == "checkpoint_past_unread_op" else idle
     live, generation = me.live, me.generation
 
     def then(phase: str) -> State:
-        return _put(s, slot, Session(phase, live, generation))
+        return put(s, slot, Session(phase, live, generation))
 
     def append(record: Record, acked: State, unknown: State) -> Iterator[Edge]:
         name = f"op {record.kind}" if record.kind in ("COMMIT", "ROLLBACK") else record.kind

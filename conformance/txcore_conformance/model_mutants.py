@@ -1,6 +1,8 @@
 """Mutants of the protocol: each leaves one rule out, and the model must find what that breaks.
 
-The identifiers are shared with the simulator. The last two are rules that this model found to be needed.
+The identifiers are shared with the simulator. The last four stand for rules that this model found to be
+needed: a DECIDED is acted on only when read back under the own token; a DISCARD behind a DECIDED is void
+unless it says undeliverable; the margin covers what is under way; an owner that stood down is assigned anew.
 """
 
 from __future__ import annotations
@@ -25,6 +27,8 @@ MUTANTS: Final = {
     "stale_checkpoint_accepted": "resume",
     "decided_not_read_back": "resume",
     "discard_after_decided": "resume",
+    "margin_too_small": "listener",
+    "no_new_assignment": "fenced",
 }
 """Each mutant with the configuration in which it is looked for."""
 

@@ -68,6 +68,7 @@ class Record(NamedTuple):
 
 NEW: Final = Session("new")
 GONE: Final = Session("gone")
+RETIRED: Final = Session("retired")  # only under the mutant no_new_assignment
 
 
 class State(NamedTuple):
@@ -101,6 +102,21 @@ class State(NamedTuple):
 
 Edge: TypeAlias = tuple[str, Kind, State]
 
+_OWNER: Final = State._fields.index("owner")
+_FORMER: Final = State._fields.index("former")
+_FLIGHT: Final = State._fields.index("flight")
+
+
+def put(s: State, slot: Slot, session: Session) -> State:
+    """Return *s* with *session* in *slot*; four times as fast as `_replace`, in the hottest place."""
+    at = _OWNER if slot == "owner" else _FORMER
+    return State._make((*s[:at], session, *s[at + 1 :]))
+
+
+def _fault(s: State, flight: tuple[Record, ...]) -> State:
+    """Return *s* after a fault of an append, with *flight* under way: the last three fields."""
+    return State._make((*s[:_FLIGHT], flight, s.faults - 1, s.breach))
+
 
 def send(c: Configuration, s: State, label: str, record: Record, then: tuple[State, State]) -> Iterator[Edge]:
     """Yield the outcomes of one append: stored and acknowledged, lost, or unanswered and under way.
@@ -110,10 +126,9 @@ def send(c: Configuration, s: State, label: str, record: Record, then: tuple[Sta
     """
     yield label + _remark(s, record), "must", land(c, then[0], record)
     if s.faults:
-        spent = then[1]._replace(faults=s.faults - 1)
-        yield label + ": request lost", "fault", spent
         flight = tuple(sorted((*s.flight, record)))
-        yield label + ": no answer, still under way", "fault", spent._replace(flight=flight)
+        yield label + ": request lost", "fault", _fault(then[1], s.flight)
+        yield label + ": no answer, still under way", "fault", _fault(then[1], flight)
 
 
 def _remark(s: State, r: Record) -> str:

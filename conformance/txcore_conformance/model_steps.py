@@ -171,7 +171,7 @@ def _clock(c: Configuration, s: State) -> Iterator[Edge]:
             yield "time: the producer's horizon passes", "must", s._replace(clock=1)
         elif s.faults:
             yield "time: horizon passes in a pause", "fault", s._replace(clock=1, faults=s.faults - 1)
-    elif c.fenced or not any(r.by == "producer" for r in s.flight):
+    elif c.fenced or c.mutant == "margin_too_small" or not any(r.by == "producer" for r in s.flight):
         yield "time: immunity expires", "must", s._replace(clock=2)
 
 
