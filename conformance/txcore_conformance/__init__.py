@@ -1,1 +1,1 @@
-"""The conformance kit: suite, oracle, simulator, model, crash and fault tools."""
+"""txcore's conformance suite, oracle, simulator, model and crash kit; usable by third parties on their own backends."""

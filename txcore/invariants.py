@@ -1,0 +1,299 @@
+"""The invariants, by id, with their predicates: one list for the simulator, the conformance oracle and the audit.
+
+A `Facts` holds what is known about one transaction: its journey through the logs, its targets, what the database
+says, and how many causes for a duplicate the history holds. `judge` returns every violation of S1 to S10 and S12
+and, at rest, L1. S11 concerns a checkpoint and the logs: `judge_checkpoint`. L2, L3 and L4 are properties of whole
+runs; tests and the simulator check them where they arise and report them under these ids.
+"""
+
+from __future__ import annotations
+
+import enum
+from collections import Counter
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass, field
+from typing import TypeAlias
+
+from txcore import wire
+from txcore.errors import WireFormatError
+from txcore.ids import id_text
+from txcore.journey import Journey
+from txcore.records import (
+    FINAL_KINDS,
+    OWNED_KINDS,
+    Checkpoint,
+    Forced,
+    LogRecord,
+    OpKind,
+    ParkCode,
+)
+
+
+class Invariant(enum.Enum):
+    """What must hold, for every transaction and every run."""
+
+    S1 = "at most one final decision per half"
+    S2 = "a target exists only for a COMMIT decision of a committed local transaction"
+    S3 = "a COMMIT decision has every declared target, or is parked undeliverable"
+    S4 = "the decision is the database's outcome, a recorded override excepted"
+    S5 = "no target and no op without a half or a message-table row"
+    S6 = "a target exists more than once only where the history holds a cause for each"
+    S7 = "a target's payload, key and headers equal the half's"
+    S8 = "an acknowledged send with a committed database is never lost"
+    S9 = "checks are bounded by check_max and stop after the decision"
+    S10 = "a discard is visible and never followed by a target unless resumed or forced"
+    S11 = "a checkpoint never passes an undecided half, nor an op of what lies behind it"
+    S12 = "the promised order is kept"
+    L1 = "after faults end every half is decided or parked in bounded time"
+    L2 = "a stuck transaction blocks no other"
+    L3 = "two checkers at once change nothing but duplicates"
+    L4 = "restart cost is bounded by the undecided count and replay_max"
+
+
+class Local(enum.Enum):
+    """What became of a local transaction, as its database says."""
+
+    COMMITTED = "committed"
+    ROLLED_BACK = "rolled back"
+    UNKNOWN = "unknown"
+
+
+@dataclass(frozen=True, slots=True)
+class TargetFact:
+    """One target as a consumer sees it; `position` orders targets of one topic."""
+
+    index: int
+    topic: str
+    key: bytes | None
+    body: bytes
+    headers: dict[str, str | bytes]
+    position: int = 0
+    appended_ms: int | None = None
+
+    @property
+    def by(self) -> str:
+        """The attempt that published it."""
+        value = self.headers.get(wire.HEADER_BY, "")
+        return value.decode() if isinstance(value, bytes) else value
+
+
+@dataclass(slots=True)
+class Facts:
+    """Everything known about one transaction.
+
+    Attributes:
+        is_acknowledged: Its producer was told that the half is durable before the database committed.
+        duplicate_causes: How many causes for a second delivery the history holds (crash between target and op,
+            ambiguous answer, pause past the margin, takeover, resend); None where nobody counted.
+        is_excused: Records of it were lost by the broker itself (an unsynced tail): nothing can be said.
+        late_releases: Releases that took effect after their sender had given up; they may come behind a DISCARD.
+    """
+
+    journey: Journey
+    targets: list[TargetFact] = field(default_factory=list)
+    local: Local = Local.UNKNOWN
+    is_acknowledged: bool = False
+    duplicate_causes: int | None = None
+    is_excused: bool = False
+    late_releases: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class Violation:
+    """One broken invariant."""
+
+    invariant: Invariant
+    transaction_id: bytes
+    text: str
+
+    def __str__(self) -> str:
+        return f"{self.invariant.name} {id_text(self.transaction_id)}: {self.text}"
+
+
+@dataclass(frozen=True, slots=True)
+class Promises:
+    """What the backend under judgement promises beyond delivery (from its capabilities)."""
+
+    atomic_release: bool = False
+    resolution_is_unique: bool = False
+
+
+def judge(facts: Facts, promises: Promises, *, at_rest: bool) -> list[Violation]:
+    """Return every violation in one transaction.
+
+    Args:
+        at_rest: Faults are over and the checker had its bounded time: what is still undecided or missing counts.
+    """
+    found: list[Violation] = []
+    identity = facts.journey.transaction_id
+
+    def broken(invariant: Invariant, text: str) -> None:
+        found.append(Violation(invariant, identity, text))
+
+    if facts.is_excused:
+        return found
+    _judge_decision(facts, promises, broken)
+    _judge_targets(facts, promises, broken)
+    _judge_checks(facts, broken)
+    if at_rest:
+        _judge_rest(facts, broken)
+    return found
+
+
+_Broken: TypeAlias = Callable[[Invariant, str], None]
+
+
+def _judge_decision(facts: Facts, promises: Promises, broken: _Broken) -> None:
+    journey = facts.journey
+    finals = [op for _, op in journey.ops if op.kind in FINAL_KINDS]
+    if len({op.kind for op in finals}) > 1:
+        is_refused = finals[0].kind == OpKind.ROLLBACK and not facts.targets
+        if not is_refused:
+            broken(Invariant.S1, f"final ops {[OpKind(op.kind).name for op in finals]}")
+    if promises.resolution_is_unique and len(finals) > 1:
+        broken(Invariant.S1, f"{len(finals)} final ops on a store that keeps resolutions unique")
+    is_overridden = any(op.forced == Forced.OVERRIDE for _, op in journey.ops)
+    if journey.final and facts.local is not Local.UNKNOWN and not is_overridden:
+        wanted = OpKind.COMMIT if facts.local is Local.COMMITTED else OpKind.ROLLBACK
+        if journey.final != wanted:
+            broken(Invariant.S4, f"decided {OpKind(journey.final).name}, the database says {facts.local.value}")
+    if not journey.halves and (facts.targets or finals):
+        broken(Invariant.S5, f"{len(facts.targets)} targets and {len(finals)} final ops without a half")
+
+
+def _judge_targets(facts: Facts, promises: Promises, broken: _Broken) -> None:
+    journey = facts.journey
+    if not facts.targets:
+        return
+    is_overridden = any(op.forced == Forced.OVERRIDE for _, op in journey.ops)
+    if journey.final == OpKind.ROLLBACK:
+        broken(Invariant.S2, f"{len(facts.targets)} targets of a rolled back transaction")
+    if facts.local is Local.ROLLED_BACK and not is_overridden:
+        broken(Invariant.S2, "targets exist but the local transaction did not commit")
+    counts = Counter(target.index for target in facts.targets)
+    if facts.duplicate_causes is not None:
+        for index, count in sorted(counts.items()):
+            if count > 1 + facts.duplicate_causes:
+                broken(Invariant.S6, f"target {index} exists {count} times with {facts.duplicate_causes} causes")
+    half = journey.half
+    if half is not None:
+        for target in facts.targets:
+            _judge_payload(target, half.messages[target.index] if target.index < len(half.messages) else None, broken)
+    if promises.atomic_release:
+        _judge_order(facts.targets, broken)
+
+
+def _judge_payload(target: TargetFact, message: object, broken: _Broken) -> None:
+    own = {wire.HEADER_ID, wire.HEADER_GROUP, wire.HEADER_BY, wire.HEADER_KEY}
+    headers = {name: value for name, value in target.headers.items() if name not in own}
+    expected = (getattr(message, "topic", None), getattr(message, "key", None), getattr(message, "body", None))
+    key = target.key if target.key is not None else target.headers.get(wire.HEADER_KEY)
+    if (target.topic, key, target.body) != expected or _plain(headers) != _plain(getattr(message, "headers", {})):
+        broken(Invariant.S7, f"target {target.index} differs from the half")
+
+
+def _plain(headers: dict[str, str | bytes]) -> dict[str, bytes]:
+    return {name: value.encode() if isinstance(value, str) else value for name, value in headers.items()}
+
+
+def _judge_order(targets: Sequence[TargetFact], broken: _Broken) -> None:
+    """An atomic release puts a transaction's messages for one topic there in the order of their publishing."""
+    first: dict[tuple[str, str], int] = {}
+    for target in sorted(targets, key=lambda target: target.position):
+        key = (target.topic, target.by)
+        if target.index < first.get(key, -1):
+            broken(Invariant.S12, f"target {target.index} stands behind target {first[key]}")
+        first[key] = target.index
+
+
+def _judge_checks(facts: Facts, broken: _Broken) -> None:
+    journey = facts.journey
+    half = journey.half
+    if half is not None and half.check_max:
+        most = max((op.count for _, op in journey.ops if op.kind == OpKind.CHECKED), default=0)
+        if most > half.check_max:
+            broken(Invariant.S9, f"{most} checks were counted; at most {half.check_max} are allowed")
+    discarded = [op for _, op in journey.ops if op.kind == OpKind.DISCARD]
+    generations = {parked.generation for parked in journey.parked}
+    for op in discarded:
+        if op.generation not in generations:
+            broken(Invariant.S10, f"DISCARD of generation {op.generation} without a parked record")
+    resumed = max((half.generation for half in journey.halves), default=0) > journey.discarded_generation
+    is_forced = any(op.forced for _, op in journey.ops)
+    if facts.targets and journey.is_parked and not resumed and not is_forced:
+        undeliverable = any(parked.code == ParkCode.UNDELIVERABLE for parked in journey.parked)
+        if not undeliverable and len(facts.targets) > facts.late_releases:
+            broken(Invariant.S10, "targets of a discarded half that nobody resumed")
+
+
+def _judge_rest(facts: Facts, broken: _Broken) -> None:
+    journey, half = facts.journey, facts.journey.half
+    if journey.is_pending:
+        broken(Invariant.L1, f"still undecided; ops {[OpKind(op.kind).name for _, op in journey.ops]}")
+    if half is not None and facts.targets and not journey.final and not journey.is_parked:
+        broken(Invariant.S2, "targets without a decision")
+    present = {target.index for target in facts.targets}
+    missing = [index for index in range(len(half.messages) if half else 0) if index not in present]
+    if journey.final == OpKind.COMMIT and missing:
+        broken(Invariant.S3, f"decided COMMIT, but targets {missing} do not exist")
+    if facts.is_acknowledged and facts.local is Local.COMMITTED:
+        if half is None:
+            broken(Invariant.S8, "acknowledged and committed, but the half is gone")
+        elif missing and not journey.is_parked:
+            broken(Invariant.S8, f"acknowledged and committed, but targets {missing} do not exist")
+
+
+def judge_checkpoint(checkpoint: Checkpoint, halves: Iterable[LogRecord], ops: Iterable[LogRecord]) -> str:
+    """Return why *checkpoint* breaks S11 against whole logs, given in log order, or ""."""
+    closed, first_op, token_at = _closings(ops, checkpoint)
+    if checkpoint.op is not None and token_at != checkpoint.token:
+        return f"token {checkpoint.token.hex()} is not the one in force at op {checkpoint.op}"
+    newest: dict[bytes, int] = {}
+    copies: dict[bytes, list[tuple[int, int]]] = {}
+    for record in halves:
+        try:
+            half = wire.decode_half(record.body)
+        except WireFormatError:
+            continue
+        newest[half.transaction_id] = max(newest.get(half.transaction_id, -1), half.generation)
+        copies.setdefault(half.transaction_id, []).append((record.position, half.generation))
+    for identity, places in copies.items():
+        final, discarded = closed.get(identity, (False, -1))
+        is_open = not final and newest[identity] > discarded
+        if checkpoint.half is not None and is_open:
+            kept = [generation for position, generation in places if position >= checkpoint.half]
+            if not kept or max(kept) < newest[identity]:
+                return f"half bound {checkpoint.half} passes undecided {id_text(identity)} at {places}"
+        behind = [position for position, _ in places if checkpoint.half is None or position >= checkpoint.half]
+        first = first_op.get(identity)
+        if len(behind) == len(places) and first is not None and checkpoint.op is not None and first < checkpoint.op:
+            return f"op bound {checkpoint.op} passes the first op {first} of {id_text(identity)}"
+    return ""
+
+
+def _closings(
+    ops: Iterable[LogRecord], checkpoint: Checkpoint
+) -> tuple[dict[bytes, tuple[bool, int]], dict[bytes, int], bytes]:
+    """Return per id (final?, highest DISCARD in force), the first op position, and the token in force at the bound."""
+    closed: dict[bytes, tuple[bool, int]] = {}
+    first_op: dict[bytes, int] = {}
+    token = token_at = b""
+    for record in ops:
+        if checkpoint.op is not None and record.position < checkpoint.op:
+            token_at = token
+        for op in wire.decode_ops(record.body):
+            if op.kind == OpKind.CLAIM:
+                token = op.token
+                if checkpoint.op is not None and record.position < checkpoint.op:
+                    token_at = token
+                continue
+            if op.kind == OpKind.TICK or (op.kind in OWNED_KINDS and op.token != token):
+                continue
+            identity = op.transaction_id
+            first_op.setdefault(identity, record.position)
+            final, discarded = closed.get(identity, (False, -1))
+            if op.kind in FINAL_KINDS:
+                closed[identity] = (True, discarded)
+            elif op.kind == OpKind.DISCARD:
+                closed[identity] = (final, max(discarded, op.generation))
+    return closed, first_op, token_at
