@@ -147,34 +147,42 @@ class Store:
         connection.close()
 
     def _prepare(self, connection: sqlite3.Connection) -> None:
+        """Check that the file is ours, or make it so; takes the write lock only to make it."""
         try:
+            is_ours = self._is_ours(connection)  # before anything is changed in another application's file
             mode = _retry(connection, "PRAGMA journal_mode = WAL")
             if mode != "wal":
                 raise ConfigError(f"{self.path} cannot be used with WAL (journal mode {mode!r}); use a local disk")
-            _retry(connection, "BEGIN IMMEDIATE")
-            try:
-                self._create(connection)
-            finally:
-                if connection.in_transaction:
-                    connection.execute("ROLLBACK")
+            if not is_ours:
+                _retry(connection, "BEGIN IMMEDIATE")
+                try:
+                    self._create(connection)
+                finally:
+                    if connection.in_transaction:
+                        connection.execute("ROLLBACK")
         except sqlite3.Error as error:
             raise BackendUnavailableError(f"SQLite cannot use {self.path}: {error}") from error
 
-    def _create(self, connection: sqlite3.Connection) -> None:
-        (application,) = connection.execute("PRAGMA application_id").fetchone()
-        (version,) = connection.execute("PRAGMA user_version").fetchone()
+    def _is_ours(self, connection: sqlite3.Connection) -> bool:
+        """Return False for an empty file; raises ConfigError for one that is not ours."""
+        application = _retry(connection, "PRAGMA application_id")
         if application == APPLICATION_ID:
+            version = _retry(connection, "PRAGMA user_version")
             if version != SCHEMA_VERSION:
-                raise ConfigError(
-                    f"{self.path} has layout {version}; this txcore uses layout {SCHEMA_VERSION}", key="url"
-                )
-            return
-        if application or connection.execute("SELECT 1 FROM sqlite_master LIMIT 1").fetchone():
+                text = f"{self.path} has layout {version}; this txcore uses layout {SCHEMA_VERSION}"
+                raise ConfigError(text, key="url")
+            return True
+        if application or _retry(connection, "SELECT count(*) FROM sqlite_master"):
             raise ConfigError(
                 f"{self.path} is another application's database; the broker needs a file of its own: an open "
                 "transaction of the application would lock it out",
                 key="url",
             )
+        return False
+
+    def _create(self, connection: sqlite3.Connection) -> None:
+        if self._is_ours(connection):
+            return  # another process was first
         for statement in _TABLES:
             connection.execute(statement)
         connection.execute("COMMIT")

@@ -1,0 +1,131 @@
+"""What the store itself enforces: one end per transaction, one owner per partition."""
+
+from __future__ import annotations
+
+import pytest
+
+from txcore.records import OpKind, Resolution, Status
+from txcore_sqlite.consumer import read_topic
+
+COMMIT, ROLLBACK, DISCARD = OpKind.COMMIT, OpKind.ROLLBACK, OpKind.DISCARD
+
+
+@pytest.mark.parametrize("is_one_batch", [True, False])
+@pytest.mark.parametrize(
+    ("first", "second", "is_stored"),
+    [
+        ((COMMIT, 0), (COMMIT, 0), False),
+        ((COMMIT, 0), (ROLLBACK, 0), False),
+        ((ROLLBACK, 0), (COMMIT, 0), False),
+        ((ROLLBACK, 0), (COMMIT, 1), False),
+        ((COMMIT, 1), (ROLLBACK, 0), False),
+        ((COMMIT, 0), (DISCARD, 0), False),
+        ((ROLLBACK, 0), (DISCARD, 1), False),
+        ((DISCARD, 0), (COMMIT, 0), False),
+        ((DISCARD, 0), (DISCARD, 0), False),
+        ((DISCARD, 1), (COMMIT, 0), False),
+        ((DISCARD, 0), (DISCARD, 1), True),
+        ((DISCARD, 0), (COMMIT, 1), True),
+        ((DISCARD, 0), (ROLLBACK, 1), True),
+    ],
+)
+def test_the_first_end_of_a_transaction_holds(kit, backend, first, second, is_stored, is_one_batch):
+    """A final op ends its transaction in every generation, a DISCARD those up to its own; who comes second is told."""
+    half = kit.half()
+    ends = [kit.end(half, kind, generation=generation) for kind, generation in (first, second)]
+    if is_one_batch:
+        outcomes = kit.release(backend, *ends)
+    else:
+        outcomes = [kit.release(backend, end)[0] for end in ends]
+    assert outcomes[0].status is Status.DURABLE
+    if is_stored:
+        assert outcomes[1].status is Status.DURABLE
+    else:
+        assert (Status.SUPERSEDED, first[0]) == (outcomes[1].status, outcomes[1].decision)
+    kinds = [first[0], second[0]] if is_stored else [first[0]]
+    assert kinds == [kind for kind, _ in kit.ops(backend)]
+    assert kinds.count(COMMIT) == len(read_topic(kit.path, "created"))
+
+
+def test_a_final_after_a_resumed_discard_still_ends_everything(kit, backend):
+    """Behind DISCARD and a final op of the next generation, whatever comes is told of the final op."""
+    half = kit.half()
+    kit.release(backend, kit.end(half, DISCARD), kit.end(half, ROLLBACK, generation=1))
+    outcomes = kit.release(backend, *[kit.end(half, COMMIT, generation=generation) for generation in (0, 1, 2)])
+    assert [(Status.SUPERSEDED, ROLLBACK)] * 3 == [(outcome.status, outcome.decision) for outcome in outcomes]
+
+
+@pytest.mark.parametrize("kind", [OpKind.CHECKED, OpKind.DECIDED, OpKind.NUDGE, OpKind.FORCE])
+def test_journal_ops_may_repeat(kit, backend, kind):
+    """Ops that end nothing are stored as often as they are written, even behind a final op."""
+    half = kit.half()
+    outcomes = kit.release(backend, kit.end(half, kind), kit.end(half, kind), kit.end(half), kit.end(half, kind))
+    assert {Status.DURABLE} == {outcome.status for outcome in outcomes}
+    assert [kind, kind, COMMIT, kind] == [each for each, _ in kit.ops(backend)]
+
+
+def test_groups_do_not_share_transaction_ids(kit, backend):
+    """The same id in another group is another transaction."""
+    backend.ensure_group("others", 1).result(5)
+    half = kit.half()
+    other = kit.half(of=half)
+    other.group = "others"
+    outcomes = kit.release(backend, kit.end(half), kit.end(other, ROLLBACK))
+    assert [Status.DURABLE, Status.DURABLE] == [outcome.status for outcome in outcomes]
+
+
+def test_a_superseded_claim_writes_nothing(kit, opened):
+    """From the newer CLAIM on, in this or another process, whatever carries the older token is FENCED."""
+    old, new = opened(), opened()
+    half = kit.half()
+    old_claim, new_claim = old.claim("orders", "old"), new.claim("orders", "new")
+    kit.mark(old, OpKind.CLAIM, b"old", claim=old_claim)
+    assert kit.mark(old, OpKind.TICK, b"old", claim=old_claim).status is Status.DURABLE
+    kit.mark(new, OpKind.CLAIM, b"new", claim=new_claim)
+    ends = [kit.end(half, COMMIT, token=b"old"), kit.end(half, DISCARD, token=b"old", parked=b"p")]
+    assert [Status.FENCED] * 2 == [outcome.status for outcome in kit.release(old, *ends, claim=old_claim)]
+    assert kit.mark(old, OpKind.TICK, b"old", claim=old_claim).status is Status.FENCED
+    assert [] == read_topic(kit.path, "created")
+    assert [OpKind.CLAIM, OpKind.TICK, OpKind.CLAIM] == [kind for kind, _ in kit.ops(new)]
+    (outcome,) = kit.release(new, kit.end(half, token=b"new"), claim=new_claim)
+    assert outcome.status is Status.DURABLE
+
+
+def test_a_claim_owns_its_own_partition_only(kit, backend):
+    """The token of one partition's CLAIM says nothing about another partition."""
+    claim = backend.claim("orders", "checker")
+    kit.mark(backend, OpKind.CLAIM, b"one", partition=1, claim=claim)
+    outcomes = kit.release(
+        backend,
+        kit.end(kit.half(partition=1), token=b"one"),
+        kit.end(kit.half(partition=2), token=b"one"),
+        claim=claim,
+    )
+    assert [Status.DURABLE, Status.FENCED] == [outcome.status for outcome in outcomes]
+
+
+def test_producers_are_not_fenced(kit, backend):
+    """Without a claim no token is asked for: a producer ends its transaction whoever owns the partition."""
+    kit.mark(backend, OpKind.CLAIM, b"owner")
+    (outcome,) = kit.release(backend, kit.end(kit.half()))
+    assert outcome.status is Status.DURABLE
+
+
+def test_a_mark_comes_behind_the_releases_before_it(kit, backend):
+    """A TICK stands in the log behind every op that was handed over before it."""
+    batches = [kit.Recorder([kit.end(kit.half()) for _ in range(20)]) for _ in range(20)]
+    for batch in batches:
+        backend.release(batch)
+    kit.mark(backend, OpKind.TICK, b"")
+    kinds = [kind for kind, _ in kit.ops(backend)]
+    assert (401, OpKind.TICK) == (len(kinds), kinds[-1])
+
+
+def test_repeated_parts_of_a_release_are_published_again(kit, backend):
+    """Targets that are released without an op are not unique: their id is what consumers drop duplicates by."""
+    half = kit.half()
+    relay = Resolution(half, None, (0,), b"", "relay")
+    kit.release(backend, relay, relay)
+    ids = [received.headers["txcore-id"] for received in read_topic(kit.path, "created")]
+    assert len(ids) == 2
+    assert len(set(ids)) == 1

@@ -1,0 +1,208 @@
+"""Consuming target topics: one active consumer per topic and group, with its offset in the same file.
+
+Delivery is at least once: what was polled and not acknowledged is polled again by whoever comes next.
+"""
+
+from __future__ import annotations
+
+import sqlite3
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Final, TypeVar
+
+from txcore.clock import Clock, Randomness, SystemClock, system_randomness
+from txcore.errors import ClosedError, UsageError
+from txcore.records import Position
+from txcore_sqlite.backend import SqliteBackend
+from txcore_sqlite.codec import certain_error, decode_headers, is_busy
+from txcore_sqlite.options import Options
+from txcore_sqlite.store import BUSY_ATTEMPT_MS, Store
+
+_SELECT: Final = (
+    "SELECT position, name, key, body, headers, appended_ms FROM target JOIN topic USING (topic_id) "
+    "WHERE topic_id = (SELECT topic_id FROM topic WHERE name = ?) AND position >= ? ORDER BY position LIMIT ?"
+)
+T = TypeVar("T")
+
+
+@dataclass(frozen=True, slots=True)
+class Received:
+    """A message as its consumers get it; `headers` hold the user's and `txcore-id`, `txcore-group`, `txcore-by`."""
+
+    position: Position
+    topic: str
+    key: bytes | None
+    body: bytes
+    headers: Mapping[str, str | bytes]
+    appended_ms: int
+
+
+class SqliteConsumer:
+    """Reads one topic on behalf of a consumer group. One thread at a time; any number of processes.
+
+    Of the consumers of one topic and group a single one is active and receives everything, in order; the others
+    receive nothing and take over when it closes, or after it has not polled for `lease_s`. Groups are independent.
+    A new group starts with the topic's first message.
+
+    Args:
+        source: The file, or a backend that uses it (its options and clock are used too).
+        topic: May come into being later.
+
+    Raises:
+        ConfigError, BackendUnavailableError: see `Store`.
+    """
+
+    def __init__(
+        self,
+        source: str | Path | SqliteBackend,
+        topic: str,
+        group: str,
+        *,
+        clock: Clock | None = None,
+        randomness: Randomness | None = None,
+    ) -> None:
+        self.topic = topic
+        self.group = group
+        self._clock = clock or (source.clock if isinstance(source, SqliteBackend) else SystemClock())
+        self._store = _open(source)
+        self._lease_ms = round(self._store.options.lease_s * 1000)
+        self._member = f"{(randomness or system_randomness()).getrandbits(64):016x}"
+        self._connection = self._store.connect()
+        self._next: int | None = None  # the first position to poll; None while another consumer is active
+        self._renewed_ms = 0
+        self._is_closed = False
+
+    def poll(self, count_max: int = 100) -> list[Received]:
+        """Return at most *count_max* messages behind those polled before, at once; empty when there are none.
+
+        The first poll of an active consumer starts behind the last acknowledged message of its group.
+
+        Raises:
+            BusyError: other processes held the file's lock for `busy_timeout_s`.
+            BackendUnavailableError: SQLite cannot read the file.
+        """
+        self._require_open()
+        now_ms = self._clock.wall_ms()
+        if self._next is None or not 0 <= now_ms - self._renewed_ms < self._lease_ms // 3:
+            self._next = self._write(self._renew)
+        if self._next is None:
+            return []
+        with self._store.reading() as connection:
+            received = _received(connection, self.topic, self._next, count_max)
+        if received:
+            self._next = received[-1].position + 1
+        return received
+
+    def ack(self, position: Position) -> bool:
+        """Store that everything up to *position*, inclusive, is done; returns False when another consumer took over.
+
+        Then nothing is stored, and the other one receives the messages again. Durable when it returns True.
+
+        Raises:
+            BusyError: other processes held the file's lock for `busy_timeout_s`.
+        """
+        self._require_open()
+        is_stored = self._write(lambda connection: self._advance(connection, position + 1))
+        if not is_stored:
+            self._next = None
+        return is_stored
+
+    def close(self) -> None:
+        """Let another consumer of the group take over at once; idempotent."""
+        if self._is_closed:
+            return
+        self._is_closed = True
+        try:
+            self._write(self._leave)
+        finally:
+            self._connection.close()
+            self._store.close()
+
+    def _renew(self, connection: sqlite3.Connection) -> int | None:
+        """Take or keep the lease; returns where to go on, or None when another consumer holds it."""
+        now_ms = self._clock.wall_ms()
+        key = (self.topic, self.group)
+        connection.execute("INSERT INTO consumer (topic, consumer_group) VALUES (?, ?) ON CONFLICT DO NOTHING", key)
+        stored, member, seen_ms = connection.execute(
+            "SELECT next, member, seen_ms FROM consumer WHERE topic = ? AND consumer_group = ?", key
+        ).fetchone()
+        if member not in {None, self._member} and now_ms - seen_ms < self._lease_ms:
+            return None
+        connection.execute(
+            "UPDATE consumer SET member = ?, seen_ms = ? WHERE topic = ? AND consumer_group = ?",
+            (self._member, now_ms, *key),
+        )
+        self._renewed_ms = now_ms
+        if self._next is None or member != self._member:
+            return int(stored)
+        return self._next
+
+    def _advance(self, connection: sqlite3.Connection, following: int) -> bool:
+        updated = connection.execute(
+            "UPDATE consumer SET next = max(next, ?) WHERE topic = ? AND consumer_group = ? AND member = ?",
+            (following, self.topic, self.group, self._member),
+        )
+        return updated.rowcount == 1
+
+    def _leave(self, connection: sqlite3.Connection) -> None:
+        connection.execute(
+            "UPDATE consumer SET member = NULL WHERE topic = ? AND consumer_group = ? AND member = ?",
+            (self.topic, self.group, self._member),
+        )
+
+    def _write(self, change: Callable[[sqlite3.Connection], T]) -> T:
+        """Run *change* in a transaction of its own."""
+        connection = self._connection
+        try:
+            _begin(connection, self._store.options)
+            result = change(connection)
+            connection.execute("COMMIT")
+        except sqlite3.Error as error:
+            if connection.in_transaction:
+                connection.execute("ROLLBACK")
+            raise certain_error(error) from error
+        return result
+
+    def _require_open(self) -> None:
+        if self._is_closed:
+            raise ClosedError("this consumer is closed")
+
+
+def read_topic(source: str | Path | SqliteBackend, topic: str) -> list[Received]:
+    """Return every message of a topic, in order, without consuming any; for tests and audits."""
+    store = _open(source)
+    try:
+        with store.reading() as connection:
+            return _received(connection, topic, 0, -1)
+    finally:
+        store.close()
+
+
+def _open(source: str | Path | SqliteBackend) -> Store:
+    if isinstance(source, SqliteBackend):
+        return Store(source.path, source.options)
+    if "://" in str(source):
+        raise UsageError(f"a consumer is given the file itself, not the URL {source!r}")
+    return Store(Path(source).absolute(), Options())
+
+
+def _received(connection: sqlite3.Connection, topic: str, start: int, count_max: int) -> list[Received]:
+    rows: Sequence[tuple[Position, str, bytes | None, bytes, bytes, int]] = connection.execute(
+        _SELECT, (topic, start, count_max)
+    ).fetchall()
+    return [
+        Received(position, name, key, body, decode_headers(headers), appended_ms)
+        for position, name, key, body, headers, appended_ms in rows
+    ]
+
+
+def _begin(connection: sqlite3.Connection, options: Options) -> None:
+    for attempts_left in reversed(range(1 + round(options.busy_timeout_s * 1000 / BUSY_ATTEMPT_MS))):
+        try:
+            connection.execute("BEGIN IMMEDIATE")
+        except sqlite3.OperationalError as error:
+            if attempts_left == 0 or not is_busy(error):
+                raise
+        else:
+            return
