@@ -269,7 +269,7 @@ def main(arguments: Sequence[str]) -> int:
             print(f"\nmutant {mutant} ({configuration_name}): {result}", flush=True)
             _print_trace(run.violation.trace)
     for mutant, reason in INEXPRESSIBLE.items():
-        print(f"\nmutant {mutant}: not expressible here, {reason}")
+        print(f"\nmutant {mutant}: not expressible here:\n       {reason}")
     return 1 if failed else 0
 
 

@@ -33,6 +33,6 @@ MUTANTS: Final = {
 """Each mutant with the configuration in which it is looked for."""
 
 INEXPRESSIBLE: Final = {
-    "head_of_line_stop": "one half cannot stand in the way of another where there is only one transaction",
+    "head_of_line_stop": "it takes a second transaction to be held up by the first",
 }
 """Mutants of the simulator that this model cannot tell from the protocol, each with the reason."""
