@@ -1,0 +1,189 @@
+"""The border to pika: its errors become ours here, and topics, headers and checkpoints take AMQP's form."""
+
+from __future__ import annotations
+
+from typing import Any, Final, NamedTuple
+
+import msgspec
+import pika  # type: ignore[import-untyped]
+from pika import exceptions
+
+from txcore.errors import (
+    BackendUnavailableError,
+    ConfigError,
+    MessageRejectedError,
+    TxcoreError,
+    WireFormatError,
+)
+from txcore.records import Checkpoint, HalfRecord, Position, TargetMessage
+from txcore.wire import target_headers, target_id
+from txcore_rabbitmq.options import HEADERS_BYTES_MAX, SHORT_STRING_BYTES_MAX
+
+PERSISTENT: Final = 2
+CHECKPOINT_VERSION: Final = 1
+OFFSET_HEADER: Final = "x-stream-offset"
+_PRECONDITION_FAILED: Final = 406
+_REFUSALS: Final = frozenset({403, 404, 405, _PRECONDITION_FAILED})
+_OTHER_SETTINGS: Final = "inequivalent arg"
+_DOWN: Final = "down or inaccessible"
+
+
+class Target(NamedTuple):
+    """Where a topic leads: an exchange ("" for the default one, which leads to the queue of that name) and a key."""
+
+    exchange: str
+    routing_key: str
+
+
+class _CheckpointRecord(msgspec.Struct, array_like=True, tag="txcp"):
+    version: int
+    half: int | None
+    op: int | None
+    token: bytes
+    note: bytes
+
+
+class _Marker(msgspec.Struct, array_like=True, tag="txcm"):
+    nonce: bytes
+
+
+_encode: Final = msgspec.msgpack.Encoder().encode
+_checkpoint_decoder: Final = msgspec.msgpack.Decoder(_CheckpointRecord | _Marker)
+
+
+def parse_topic(topic: str) -> Target:
+    """Return where *topic* leads: `queue`, `exchange/routing.key`, or `/queue` for a queue with a slash in its name.
+
+    Raises:
+        MessageRejectedError: AMQP cannot carry the name.
+    """
+    exchange, slash, routing_key = topic.partition("/")
+    if not slash:
+        exchange, routing_key = "", topic
+    if not exchange and not routing_key:
+        raise MessageRejectedError(f"topic {topic!r} names neither queue nor exchange", topic=topic, reason="topic")
+    for name in (exchange, routing_key):
+        if len(name.encode()) > SHORT_STRING_BYTES_MAX:
+            raise MessageRejectedError(
+                f"a name in topic {topic[:60]!r}... is longer than {SHORT_STRING_BYTES_MAX} bytes",
+                topic=topic,
+                reason="topic",
+            )
+    return Target(exchange, routing_key)
+
+
+def check_headers(message: TargetMessage) -> None:
+    """Refuse headers that would not fit.
+
+    Raises:
+        MessageRejectedError: a name or the sum is too long; the broker would close the connection for it.
+    """
+    size = len(message.key or b"")
+    for name, value in message.headers.items():
+        name_size = len(name.encode())
+        if name_size > SHORT_STRING_BYTES_MAX:
+            raise MessageRejectedError(
+                f"header {name[:60]!r}... for {message.topic!r} has a name of {name_size} bytes; "
+                f"AMQP carries {SHORT_STRING_BYTES_MAX}",
+                topic=message.topic,
+                reason="headers",
+            )
+        size += name_size + len(value) + 6
+    if size > HEADERS_BYTES_MAX:
+        raise MessageRejectedError(
+            f"key and headers of a message for {message.topic!r} have {size} bytes; at most {HEADERS_BYTES_MAX} fit",
+            topic=message.topic,
+            reason="headers",
+        )
+
+
+def target_properties(half: HalfRecord, index: int, by: str) -> tuple[str, Any]:
+    """Return message id and properties of one target."""
+    message_id = target_id(half.transaction_id, index)
+    headers = target_headers(half.group, half.transaction_id, index, half.messages[index], by, key_as_header=True)
+    return message_id, pika.BasicProperties(headers=headers, delivery_mode=PERSISTENT, message_id=message_id)
+
+
+def log_properties(message_id: str) -> Any:
+    """Return the properties of a record of ours."""
+    return pika.BasicProperties(delivery_mode=PERSISTENT, message_id=message_id)
+
+
+def offset_of(properties: Any) -> Position:
+    """Return a delivery's place in its stream."""
+    return Position(int(properties.headers[OFFSET_HEADER]))  # pika's own integer class prints as "0L"
+
+
+def encode_checkpoint(checkpoint: Checkpoint) -> bytes:
+    """Return a checkpoint record."""
+    return _encode(
+        _CheckpointRecord(CHECKPOINT_VERSION, checkpoint.half, checkpoint.op, checkpoint.token, checkpoint.note)
+    )
+
+
+def encode_marker(nonce: bytes) -> bytes:
+    """Return a record whose arrival says that everything before it was read."""
+    return _encode(_Marker(nonce))
+
+
+def decode_checkpoint(body: bytes) -> Checkpoint | bytes:
+    """Return the checkpoint in *body*, or a marker's nonce.
+
+    Raises:
+        WireFormatError: it is neither, or of another version.
+    """
+    try:
+        record = _checkpoint_decoder.decode(body)
+    except msgspec.DecodeError as error:
+        raise WireFormatError(f"{len(body)} bytes are no checkpoint: {error}") from error
+    if isinstance(record, _Marker):
+        return record.nonce
+    if record.version != CHECKPOINT_VERSION:
+        raise WireFormatError(f"a checkpoint of version {record.version}; this plugin reads {CHECKPOINT_VERSION}")
+    half = None if record.half is None else Position(record.half)
+    op = None if record.op is None else Position(record.op)
+    return Checkpoint(half, op, record.token, record.note)
+
+
+def translate(error: BaseException, doing: str) -> TxcoreError:
+    """Return our error for one of pika's: ConfigError when the broker said no, else BackendUnavailableError."""
+    if isinstance(error, TxcoreError):
+        return error
+    translated: TxcoreError
+    code = getattr(error, "reply_code", None)
+    text = str(getattr(error, "reply_text", error))
+    # 404 and 406 are also said of queues that are still starting, just after the broker has come back.
+    if code in _REFUSALS and not _is_down(error) and (code != _PRECONDITION_FAILED or _OTHER_SETTINGS in text):
+        translated = ConfigError(f"{doing}: the broker refuses: {text}")
+    elif isinstance(error, exceptions.ProbableAuthenticationError | exceptions.AuthenticationError):
+        translated = BackendUnavailableError(f"{doing}: user or password are refused")
+    elif isinstance(error, exceptions.ProbableAccessDeniedError):
+        translated = BackendUnavailableError(f"{doing}: the virtual host is missing or closed to this user")
+    else:
+        translated = BackendUnavailableError(f"{doing}: {error!r}")
+    translated.__cause__ = error
+    return translated
+
+
+def translate_refusal(error: BaseException, topic: str) -> TxcoreError:
+    """Return our error for a channel that the broker closed before anything was sent to *topic* on it."""
+    if getattr(error, "reply_code", None) not in _REFUSALS or _is_down(error):
+        return translate(error, f"publishing to {topic!r}")
+    text = getattr(error, "reply_text", error)
+    translated = MessageRejectedError(f"the broker refuses {topic!r}: {text}", topic=topic, reason="unknown")
+    translated.__cause__ = error
+    return translated
+
+
+def is_missing(error: BaseException) -> bool:
+    """Say whether the broker answered that queue or exchange does not exist."""
+    return getattr(error, "reply_code", None) == 404 and not _is_down(error)
+
+
+def is_locked(error: BaseException) -> bool:
+    """Say whether the broker answered that another connection holds the queue."""
+    return getattr(error, "reply_code", None) == 405
+
+
+def _is_down(error: BaseException) -> bool:
+    return _DOWN in str(getattr(error, "reply_text", ""))

@@ -1,0 +1,254 @@
+"""Halves, releases and marks in terms of messages: target first, op after its confirmation, ops merged.
+
+Everything runs on the publishing loop's thread.
+"""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Callable, Sequence
+from concurrent.futures import Future
+from typing import Final
+
+from txcore.clock import Clock
+from txcore.errors import MessageRejectedError, TxcoreError
+from txcore.port import Batch
+from txcore.records import DURABLE, HalfRecord, LogKind, Op, Outcome, Resolution, Status
+from txcore.wire import encode_ops
+from txcore_rabbitmq.codec import Target, check_headers, parse_topic, target_properties
+from txcore_rabbitmq.connection import LoopThread
+from txcore_rabbitmq.options import Options, log_name
+from txcore_rabbitmq.publishing import LOG_LANE, End, Publisher, Sending
+from txcore_rabbitmq.targets import TargetChecks
+
+MERGED_OP_COUNT_MAX: Final = 64
+"""Ops in one record: about 4 KB, as in RocketMQ."""
+OP_TEXT_MAX: Final = 512
+"""An op whose free text is longer travels alone."""
+
+Settle = Callable[[Outcome], None]
+
+
+class OpQueue:
+    """The ops of one partition that wait to share a record."""
+
+    __slots__ = ("is_soon", "ops", "settles")
+
+    def __init__(self) -> None:
+        self.ops: list[Op] = []
+        self.settles: list[Settle] = []
+        self.is_soon = False
+
+
+class Release:
+    """One resolution under way: counts its targets down, then queues its op. Settles exactly once."""
+
+    __slots__ = ("deadline_s", "error", "left", "missing", "releaser", "resolution", "settle", "status")
+
+    def __init__(self, releaser: Releaser, resolution: Resolution, settle: Settle, deadline_s: float) -> None:
+        self.releaser = releaser
+        self.resolution = resolution
+        self.settle = settle
+        self.deadline_s = deadline_s
+        self.status = Status.DURABLE
+        self.error: TxcoreError | None = None
+        self.missing: list[int] = []
+        self.left = 0
+
+    def target_ended(self, index: int, status: Status, error: TxcoreError | None) -> None:
+        """One target is confirmed, refused or unknown; *index* -1 is the parked record."""
+        if status is not Status.DURABLE:
+            if index >= 0:
+                self.missing.append(index)
+            # An unknown target outweighs a refused one: only then nothing is claimed that is not so.
+            if self.status is not Status.UNKNOWN:
+                self.status, self.error = status, error
+        self.left -= 1
+        if not self.left:
+            self.targets_done()
+
+    def targets_done(self) -> None:
+        """Settle a failed item, or go on to the op."""
+        resolution = self.resolution
+        if self.status is not Status.DURABLE:
+            self.settle(Outcome(self.status, self.error, missing=tuple(sorted(self.missing))))
+        elif resolution.op is None:
+            self.settle(DURABLE)
+        else:
+            half = resolution.half
+            if resolution.flush:
+                self.releaser.queue_op(half.group, half.partition, resolution.op, self.settle)
+            else:
+                self.releaser.queue_op(half.group, half.partition, resolution.op, None)
+                self.settle(DURABLE)
+
+
+class Releaser:
+    """Turns batches into messages for the publisher."""
+
+    def __init__(
+        self, options: Options, loop: LoopThread, publisher: Publisher, checks: TargetChecks, clock: Clock
+    ) -> None:
+        self._options = options
+        self._loop = loop
+        self._publisher = publisher
+        self._checks = checks
+        self._clock = clock
+        self._queues: dict[tuple[str, int], OpQueue] = {}
+        self._topics: dict[str, Target] = {}
+
+    def append(self, batch: Batch[HalfRecord], deadline_s: float) -> None:
+        """Store halves, each once its targets are known to exist."""
+        for index, half in enumerate(batch.items):
+            end = functools.partial(_settle_half, batch, index)
+            try:
+                unknown = self._examine(half)
+            except MessageRejectedError as error:
+                end(Status.REFUSED, error)
+                continue
+            stream = log_name(half.group, LogKind.HALF, half.partition)
+            sending = Sending(LOG_LANE, stream, half.body, deadline_s, end)
+            if unknown:
+                self._publisher.watch(sending)
+                self._send_when_found(sending, unknown)
+            else:
+                self._publisher.send(sending)
+
+    def release(self, batch: Batch[Resolution], deadline_s: float) -> None:
+        """Publish the targets of each item, or its parked record; ops follow their confirmations."""
+        for index, resolution in enumerate(batch.items):
+            item = Release(self, resolution, functools.partial(batch.settle, index), deadline_s)
+            half = resolution.half
+            item.left = len(resolution.targets) + bool(resolution.parked)
+            if not item.left:
+                item.targets_done()
+                continue
+            if resolution.parked:
+                stream = log_name(half.group, LogKind.PARKED, half.partition)
+                end = functools.partial(item.target_ended, -1)
+                self._publisher.send(Sending(LOG_LANE, stream, resolution.parked, deadline_s, end))
+            for target in resolution.targets:
+                self._publish_target(item, target)
+
+    def mark(self, group: str, partition: int, op: Op, future: Future[Outcome], deadline_s: float) -> None:
+        """Append a record of one op behind those queued before."""
+        self.flush(group, partition)
+        self._send_ops(group, partition, [op], [future.set_result], deadline_s)
+
+    def queue_op(self, group: str, partition: int, op: Op, settle: Settle | None) -> None:
+        """Let *op* wait for company; with *settle*, only until the loop has seen what else arrived with it."""
+        queue = self._queues.setdefault((group, partition), OpQueue())
+        if len(op.reason) + len(op.by) > OP_TEXT_MAX:
+            self.flush(group, partition)
+        queue.ops.append(op)
+        if settle is not None:
+            queue.settles.append(settle)
+        if len(queue.ops) >= MERGED_OP_COUNT_MAX:
+            self.flush(group, partition)
+        elif settle is not None and not queue.is_soon:
+            queue.is_soon = True
+            self._loop.later(0, functools.partial(self.flush, group, partition))
+        elif len(queue.ops) == 1:
+            self._loop.later(self._options.merge_delay_s, functools.partial(self.flush, group, partition))
+
+    def flush(self, group: str, partition: int) -> None:
+        """Send a partition's queued ops now."""
+        queue = self._queues.get((group, partition))
+        if queue is not None and queue.ops:
+            ops, settles, queue.ops, queue.settles, queue.is_soon = queue.ops, queue.settles, [], [], False
+            deadline_s = self._clock.elapsed_s() + self._options.delivery_timeout_s
+            self._send_ops(group, partition, ops, settles, deadline_s)
+
+    def flush_all(self) -> None:
+        """Send all queued ops now."""
+        for group, partition in list(self._queues):
+            self.flush(group, partition)
+
+    def _send_ops(
+        self, group: str, partition: int, ops: Sequence[Op], settles: Sequence[Settle], deadline_s: float
+    ) -> None:
+        def ended(status: Status, error: TxcoreError | None) -> None:
+            outcome = DURABLE if status is Status.DURABLE else Outcome(status, error)
+            for settle in settles:
+                settle(outcome)
+
+        stream = log_name(group, LogKind.OP, partition)
+        self._publisher.send(Sending(LOG_LANE, stream, encode_ops(ops), deadline_s, ended))
+
+    def _publish_target(self, item: Release, index: int) -> None:
+        half = item.resolution.half
+        end = functools.partial(item.target_ended, index)
+        message = half.messages[index]
+        target = self._target(message.topic)
+        message_id, properties = target_properties(half, index, item.resolution.by)
+        self._publisher.send(
+            Sending(
+                target.exchange,
+                target.routing_key,
+                message.body,
+                item.deadline_s,
+                self._unreached_is_unknown(target, end),
+                properties=properties,
+                message_id=message_id,
+            )
+        )
+
+    def _unreached_is_unknown(self, target: Target, end: End) -> End:
+        """Keep "the broker said no" apart from "the broker was not asked": only the first may lead to parking."""
+
+        def ended(status: Status, error: TxcoreError | None) -> None:
+            if status is Status.REFUSED:
+                self._checks.forget(target)
+                if not isinstance(error, MessageRejectedError):
+                    status = Status.UNKNOWN
+            end(status, error)
+
+        return ended
+
+    def _examine(self, half: HalfRecord) -> list[Target]:
+        """Return the targets that must be asked for.
+
+        Raises:
+            MessageRejectedError: the half is too large, or one of its messages cannot be carried.
+        """
+        size, size_max = len(half.body), self._options.body_size_max
+        if size > size_max:
+            raise MessageRejectedError(
+                f"the transaction's messages have {size} bytes together; this backend takes {size_max}",
+                topic=half.messages[0].topic if half.messages else "",
+                reason="size",
+            )
+        unknown = []
+        for message in half.messages:
+            if message.headers or message.key:
+                check_headers(message)
+            target = self._target(message.topic)
+            if not self._checks.is_known(target):
+                unknown.append(target)
+        return unknown
+
+    def _target(self, topic: str) -> Target:
+        target = self._topics.get(topic)
+        if target is None:
+            target = parse_topic(topic)
+            if len(self._topics) < MERGED_OP_COUNT_MAX * 64:
+                self._topics[topic] = target
+        return target
+
+    def _send_when_found(self, sending: Sending, unknown: Sequence[Target]) -> None:
+        left = len(unknown)
+
+        def found(error: TxcoreError | None) -> None:
+            nonlocal left
+            left -= 1
+            if error is not None:
+                sending.settle(Status.REFUSED, error)
+            elif not left:
+                self._publisher.start(sending)
+
+        for target in unknown:
+            self._checks.ask(target, found)
+
+
+def _settle_half(batch: Batch[HalfRecord], index: int, status: Status, error: TxcoreError | None) -> None:
+    batch.settle(index, DURABLE if status is Status.DURABLE else Outcome(status, error))

@@ -1,0 +1,111 @@
+"""Finds out, before a half is stored, whether its targets exist: passive declares, remembered for a while.
+
+A queue or an exchange can be asked for; whether an exchange has a binding for a routing key cannot: that shows when
+the message is returned.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Callable
+from typing import Any, Final
+
+from txcore.clock import Clock
+from txcore.errors import MessageRejectedError, TxcoreError
+from txcore_rabbitmq.codec import Target, is_locked, is_missing, translate
+
+KNOWN_S: Final = 60.0
+"""How long a target that was there counts as there."""
+KNOWN_COUNT_MAX: Final = 10_000
+
+Found = Callable[[TxcoreError | None], None]
+"""Told None, or why the target is refused."""
+
+
+class TargetChecks:
+    """Asks one question at a time on a channel of its own, as a "no" closes the channel. On the loop's thread."""
+
+    def __init__(self, clock: Clock) -> None:
+        self._clock = clock
+        self._connection: Any = None
+        self._channel: Any = None
+        self._known: dict[Target, float] = {}
+        self._asked: dict[Target, list[Found]] = {}
+        self._queue: deque[Target] = deque()
+        self._is_asking = False
+
+    def is_known(self, target: Target) -> bool:
+        """Say whether the target was there a short while ago."""
+        return self._known.get(_what(target), 0.0) > self._clock.elapsed_s()
+
+    def ask(self, target: Target, found: Found) -> None:
+        """Find out and tell *found*, perhaps never: the caller keeps a deadline."""
+        what = _what(target)
+        waiting = self._asked.get(what)
+        if waiting is not None:
+            waiting.append(found)
+            return
+        self._asked[what] = [found]
+        self._queue.append(what)
+        self._next()
+
+    def forget(self, target: Target) -> None:
+        """The target was refused when used: ask again next time."""
+        self._known.pop(_what(target), None)
+
+    def up(self, connection: Any) -> None:
+        """A new connection is open."""
+        self._connection = connection
+        self._is_asking = False
+        self._next()
+
+    def down(self) -> None:
+        """The connection is gone; questions wait for the next."""
+        self._connection = self._channel = None
+        self._is_asking = False
+
+    def _next(self) -> None:
+        if self._is_asking or self._connection is None or not self._queue:
+            return
+        self._is_asking = True
+        if self._channel is None:
+            self._channel = self._connection.channel(on_open_callback=self._opened)
+            self._channel.add_on_close_callback(self._closed)
+        else:
+            self._opened(self._channel)
+
+    def _opened(self, channel: Any) -> None:
+        target = self._queue[0]
+        if target.exchange:
+            channel.exchange_declare(target.exchange, passive=True, callback=lambda _frame: self._answer(None))
+        else:
+            channel.queue_declare(target.routing_key, passive=True, callback=lambda _frame: self._answer(None))
+
+    def _closed(self, _channel: Any, error: BaseException) -> None:
+        self._channel = None
+        if self._connection is None or not self._is_asking:
+            return
+        target = self._queue[0]
+        if is_locked(error):
+            self._answer(None)  # exclusive to another connection, but there: publishing to it is allowed
+        elif is_missing(error):
+            kind, name = ("exchange", target.exchange) if target.exchange else ("queue", target.routing_key)
+            text = f"there is no {kind} {name!r}; declare it before sending to it"
+            self._answer(MessageRejectedError(text, topic=name, reason="unknown"))
+        elif getattr(error, "reply_code", None) is not None and self._connection.is_open:
+            self._answer(translate(error, f"asking for target {target}"))
+
+    def _answer(self, error: TxcoreError | None) -> None:
+        self._is_asking = False
+        target = self._queue.popleft()
+        if error is None:
+            if len(self._known) >= KNOWN_COUNT_MAX:
+                self._known.clear()
+            self._known[target] = self._clock.elapsed_s() + KNOWN_S
+        for found in self._asked.pop(target, ()):
+            found(error)
+        self._next()
+
+
+def _what(target: Target) -> Target:
+    return Target(target.exchange, "") if target.exchange else target
