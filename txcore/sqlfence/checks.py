@@ -12,7 +12,7 @@ from typing import Final
 
 from txcore.errors import TxcoreError
 from txcore.fence import FenceAnswer, FenceReading
-from txcore.sqlfence.connections import Border
+from txcore.sqlfence.border import Border
 from txcore.sqlfence.dialects import ROWS_MAX, Dialect, Rows
 from txcore.sqlfence.failures import Cause, Failure, failure_of
 from txcore.sqlfence.schema import COMMITTED, FORCED, TOMBSTONE, VIA_TABLE

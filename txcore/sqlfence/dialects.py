@@ -15,11 +15,25 @@ from typing import Any, ClassVar, Final
 
 from txcore.errors import FenceMisuseError, UsageError
 from txcore.ids import id_text
-from txcore.sqlfence.connections import Border
+from txcore.sqlfence.border import Border
+from txcore.sqlfence.savepoints import ANCHOR_PREFIX
 from txcore.sqlfence.schema import COMMITTED, FORCED, SCHEMA_VERSION, TOMBSTONE, VIA_TABLE, Tables, check_version
 
 ROWS_MAX: Final = 500
 """Most ids that one statement names."""
+
+
+SAVEPOINT_TEXT: Final = (
+    "a savepoint is open: were it rolled back, the fence row would go and the rest stay; "
+    "prepare in the top-level transaction"
+)
+FOREIGN_TEXT: Final = (
+    "the fence row does not belong to the open top-level transaction: it was committed by itself, or written inside a "
+    "savepoint"
+)
+GONE_TEXT: Final = (
+    "the fence row is gone: the transaction was ended or rolled back to a savepoint after the row was written"
+)
 
 
 class RowRefused(Exception):  # noqa: N818 - a signal between the dialects and the fence, never seen outside
@@ -41,7 +55,7 @@ class Dialect(ABC):
     """The statements of one family of databases for one pair of tables. Immutable, thread safe."""
 
     family: ClassVar[str]
-    check_isolation: ClassVar[str | None]  #: the level that the fence's own connections work at; None for default
+    own_isolation: ClassVar[str | None]  #: the level that the fence's own connections work at; None for default
     locks_whole_file: ClassVar[bool] = False
     check_waits: ClassVar[bool] = True  #: whether a check may wait for a lock at all
     share_suffix: ClassVar[str] = ""
@@ -85,8 +99,13 @@ class Dialect(ABC):
         """
 
     @abstractmethod
-    def verify(self, border: Border, transaction_id: bytes) -> str:
-        """Return "" if the row belongs to this still open top-level transaction, else what is wrong."""
+    def verify(self, border: Border, transaction_id: bytes) -> None:
+        """Look whether the row belongs to this still open top-level transaction.
+
+        Raises:
+            FenceMisuseError: it does not.
+            RowRefused: the id lies below the horizon by now.
+        """
 
     @abstractmethod
     def leave_tombstones(self, border: Border, ids: Sequence[bytes], group: str) -> Rows:
@@ -219,10 +238,15 @@ def decode_id(value: Any) -> bytes:
     return bytes(value)
 
 
+def uuid_text(transaction_id: bytes) -> str:
+    """Return the canonical text, which every driver sends to a uuid column."""
+    return str(uuid.UUID(bytes=transaction_id))
+
+
 def anchor_name(transaction_id: bytes) -> str:
     """Return the savepoint set right behind the row, where a database can tell of savepoints only by name.
 
     The savepoint is gone when its transaction has ended (also by a statement that commits behind the program's
     back) and when somebody rolled back to a savepoint set before it.
     """
-    return f"txcore_{transaction_id.hex()}"
+    return f"{ANCHOR_PREFIX}{transaction_id.hex()}"

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import enum
 import sqlite3
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any, Final
 
@@ -82,7 +83,9 @@ def failure_of(error: BaseException, secret: str | None = None) -> Failure:
         secret: The password in use, taken out of the text should the driver repeat it.
     """
     driver_error: Any = error.orig if isinstance(error, DBAPIError) and error.orig is not None else error
-    text = (str(driver_error) or type(driver_error).__name__).splitlines()[0]
+    arguments: Sequence[Any] = getattr(driver_error, "args", ())
+    said = arguments[1] if len(arguments) > 1 and isinstance(arguments[0], int) else driver_error
+    text = (str(said) or type(driver_error).__name__).splitlines()[0]
     if secret:
         text = text.replace(secret, "***")
     cause, code = _classify(driver_error)
@@ -94,17 +97,17 @@ def failure_of(error: BaseException, secret: str | None = None) -> Failure:
 def _classify(error: Any) -> tuple[Cause, str]:
     if isinstance(error, PoolTimeoutError):
         return Cause.LOST, ""
+    if isinstance(error, sqlite3.Error):
+        return _classify_sqlite(error)
+    number = error.args[0] if getattr(error, "args", ()) else None
+    if isinstance(number, int):  # before the state, which pymysql has too, but coarser
+        lost = number == 0 or 2000 <= number < 3000  # the client library's own numbers
+        return (Cause.LOST if lost else _MYSQL_NUMBERS.get(number, Cause.OTHER)), str(number)
     state = getattr(error, "sqlstate", None) or getattr(error, "pgcode", None)
     if isinstance(state, str):
         if state.startswith("08"):
             return Cause.LOST, state
         return _SQLSTATES.get(state, Cause.OTHER), state
-    if isinstance(error, sqlite3.Error):
-        return _classify_sqlite(error)
-    number = error.args[0] if getattr(error, "args", ()) else None
-    if isinstance(number, int):
-        lost = number == 0 or 2000 <= number < 3000  # the client library's own numbers
-        return (Cause.LOST if lost else _MYSQL_NUMBERS.get(number, Cause.OTHER)), str(number)
     return Cause.OTHER, ""
 
 

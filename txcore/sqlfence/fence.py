@@ -1,52 +1,37 @@
 """SqlFence: the fence port on SQLAlchemy 2, for PostgreSQL, MariaDB / MySQL and SQLite.
 
-This module knows when a row is written, verified and given up, and who rolls back. The SQL is the dialects'.
+The public face. `rows` handles the producer's row, `checks` the check, `prune` the pruning, the dialects the SQL.
 """
 
 from __future__ import annotations
 
-import asyncio
-import time
-import weakref
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, Final, TypeVar
+from typing import Any, Final
 
-from sqlalchemy import Connection, Engine
+from sqlalchemy import Engine
 from sqlalchemy.ext.asyncio import AsyncEngine
 from sqlalchemy.pool import SingletonThreadPool, StaticPool
 
 from txcore.clock import Clock, SystemClock
-from txcore.errors import (
-    BackendUnavailableError,
-    CommitUnknownError,
-    ConfigError,
-    FencedError,
-    FenceMisuseError,
-    NotSentError,
-    TxcoreError,
-    UsageError,
-)
+from txcore.errors import ConfigError, UsageError
 from txcore.fence import FenceAnswer, FenceReading
 from txcore.ids import ID_BYTES, id_text
-from txcore.sqlfence import prune as pruning
-from txcore.sqlfence.checks import Check, no_answers, reading_of
-from txcore.sqlfence.connections import MYSQL, POSTGRESQL, SQLITE, Border, border_of, is_open, on_border
-from txcore.sqlfence.dialects import ROWS_MAX, Dialect, RowRefused
-from txcore.sqlfence.failures import Cause, failure_of
+from txcore.sqlfence.border import MYSQL, POSTGRESQL, SQLITE, Border
+from txcore.sqlfence.checks import Check, Readings, reading_of
+from txcore.sqlfence.connections import family_of, is_open, on_border
+from txcore.sqlfence.dialects import ROWS_MAX, Dialect
 from txcore.sqlfence.mysql import MySQL
-from txcore.sqlfence.postgresql import SAVEPOINT_TEXT, PostgreSQL
-from txcore.sqlfence.schema import GROUP_LENGTH_MAX, tables_named
+from txcore.sqlfence.postgresql import PostgreSQL
+from txcore.sqlfence.prune import IsClosed, prune_steps
+from txcore.sqlfence.rows import RowKeeper
+from txcore.sqlfence.runners import runner_of
+from txcore.sqlfence.savepoints import watch_savepoints
+from txcore.sqlfence.schema import GROUP_LENGTH_MAX, Tables, tables_named
 from txcore.sqlfence.sqlite import SQLite
 
-T = TypeVar("T")
-Readings = dict[bytes, FenceReading]
-
 _CHUNK: Final = 500
-_AUTOCOMMIT_TEXT: Final = (
-    "the connection is in autocommit mode: the fence row would be committed before the local transaction; "
-    "begin a transaction first"
-)
+_CREATE_WAIT_S: Final = 10.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -109,25 +94,17 @@ class SqlFence:
                 "use a database file",
                 key="engine",
             )
-        tables = tables_named(table)
         self.engine = engine
         self.table = table
         self._lock_timeout_s = lock_timeout_s
         self._statement_timeout_s = statement_timeout_s
         self._attempts_max = attempts_max
         self._clock = clock or SystemClock()
-        self._sleep = sleep
-        makers: dict[str, Callable[[], Dialect]] = {
-            POSTGRESQL: lambda: PostgreSQL(tables, statement_timeout_s),
-            MYSQL: lambda: MySQL(tables),
-            SQLITE: lambda: SQLite(tables),
-        }
-        family = "mysql" if engine.dialect.name == "mariadb" else engine.dialect.name
-        if family not in makers:
-            raise ConfigError(f"the fence knows postgresql, mysql, mariadb and sqlite, not {family!r}", key="engine")
-        self._dialect = makers[family]()
         self._secret = engine.url.password
-        self._durable: weakref.WeakSet[Any] = weakref.WeakSet()
+        self._dialect = _dialect(engine, tables_named(table), statement_timeout_s)
+        self._rows = RowKeeper(self._dialect, self._secret)
+        self._own = runner_of(engine, self._dialect, self._secret, sleep)
+        self._watch(engine)
 
     # The producer's side -------------------------------------------------------------------------------------------
 
@@ -143,29 +120,9 @@ class SqlFence:
         """
         _check_arguments([transaction_id], group)
         engine = self.engine if engine is None else engine
-        if isinstance(engine, AsyncEngine):
-            return self._begin_async(engine, transaction_id, group)
-        if not isinstance(engine, Engine):
-            raise FenceMisuseError(f"begin takes a SQLAlchemy Engine or AsyncEngine, not {type(engine).__name__}")
-        connection = self._opened(engine.connect)
-        try:
-            self._insert(border_of(connection), transaction_id, group, owned=True)
-        except BaseException:
-            connection.close()
-            raise
-        return connection
-
-    async def _begin_async(self, engine: AsyncEngine, transaction_id: bytes, group: str) -> Any:
-        try:
-            connection = await engine.connect()
-        except Exception as error:
-            raise self._not_opened(error) from error
-        try:
-            await connection.run_sync(lambda inner: self._insert(border_of(inner), transaction_id, group, owned=True))
-        except BaseException:
-            await connection.close()
-            raise
-        return connection
+        runner = self._own if engine is self.engine else runner_of(engine, self._dialect, self._secret)
+        self._watch(engine)
+        return runner.begin(lambda border: self._rows.insert(border, transaction_id, group, owned=True))
 
     def insert(self, connection: Any, transaction_id: bytes, group: str) -> Awaitable[None] | None:
         """Insert the row in the caller's open top-level transaction and make its commit durable.
@@ -177,7 +134,7 @@ class SqlFence:
             After each of them the caller's transaction has been rolled back.
         """
         _check_arguments([transaction_id], group)
-        return self._on(connection, lambda border: self._insert(border, transaction_id, group, owned=False))
+        return self._on(connection, lambda border: self._rows.insert(border, transaction_id, group, owned=False))
 
     def verify(self, connection: Any, transaction_id: bytes) -> Awaitable[None] | None:
         """Check, just before the half append, that the row belongs to this still open top-level transaction.
@@ -187,7 +144,7 @@ class SqlFence:
             NotSentError: the database failed; the transaction was rolled back.
         """
         _check_arguments([transaction_id], "")
-        return self._on(connection, lambda border: self._verify(border, transaction_id))
+        return self._on(connection, lambda border: self._rows.verify(border, transaction_id))
 
     def is_open(self, connection: Any) -> bool:
         """Return whether the connection's transaction is still open; never waits.
@@ -198,7 +155,7 @@ class SqlFence:
 
     def withdraw(self, connection: Any, transaction_id: bytes) -> Awaitable[None] | None:
         """Delete the row again inside its own open transaction (a block that published nothing)."""
-        return self._on(connection, lambda border: self._own_row(border, transaction_id, self._dialect.withdraw))
+        return self._on(connection, lambda border: self._rows.change(border, transaction_id, self._dialect.withdraw))
 
     def mark_via_table(self, connection: Any, transaction_id: bytes) -> Awaitable[None] | None:
         """Turn the row to state 3 inside its own open transaction: the message travels by the message table.
@@ -206,7 +163,9 @@ class SqlFence:
         Raises:
             FenceMisuseError: the row is not in this transaction; it was rolled back.
         """
-        return self._on(connection, lambda border: self._own_row(border, transaction_id, self._dialect.mark_via_table))
+        return self._on(
+            connection, lambda border: self._rows.change(border, transaction_id, self._dialect.mark_via_table)
+        )
 
     def commit(self, connection: Any) -> Awaitable[None] | None:
         """Commit and close a connection that `begin` opened.
@@ -215,7 +174,7 @@ class SqlFence:
             CommitUnknownError: the database answered with an error, or not at all; it may have committed.
             FenceMisuseError: the connection was opened by somebody else, who commits it.
         """
-        return self._on(connection, self._commit)
+        return self._on(connection, self._rows.commit)
 
     def rollback(self, connection: Any) -> Awaitable[None] | None:
         """Roll the transaction back, whoever opened it, and close the connection if `begin` opened it.
@@ -223,119 +182,7 @@ class SqlFence:
         Idempotent, raises nothing for the database's sake: a connection that cannot roll back is thrown away, and
         the database rolls back by itself.
         """
-        return self._on(connection, self._rollback)
-
-    def _insert(self, border: Border, transaction_id: bytes, group: str, *, owned: bool) -> None:
-        dialect = self._dialect_of(border)
-        try:
-            if border.commits_each_statement():
-                raise FenceMisuseError(_AUTOCOMMIT_TEXT)
-            if border.has_known_savepoint():
-                raise FenceMisuseError(SAVEPOINT_TEXT)
-            dialect.begin(border)
-            self._require_durable(dialect, border)
-            dialect.insert(border, transaction_id, group)
-            border.mark(transaction_id, owned=owned)
-        except RowRefused as refusal:
-            self._roll_back_quietly(border)
-            raise FencedError(
-                f"transaction {id_text(transaction_id)} was refused by the fence: {refusal}; rolled back, nothing sent",
-                transaction_id=transaction_id,
-            ) from None
-        except TxcoreError:
-            self._roll_back_quietly(border)
-            raise
-        except Exception as error:
-            self._roll_back_quietly(border)
-            raise self._not_inserted(error, transaction_id) from error
-
-    def _not_inserted(self, error: Exception, transaction_id: bytes) -> NotSentError:
-        failure = failure_of(error, self._secret)
-        name = id_text(transaction_id)
-        if failure.cause is Cause.DUPLICATE:
-            return FencedError(
-                f"transaction {name} was decided by a check, or prepared before: its fence row is there already; "
-                "rolled back, nothing sent: try again with a new transaction",
-                transaction_id=transaction_id,
-            )
-        return NotSentError(
-            f"the fence row of transaction {name} could not be written, {failure}; rolled back, nothing sent",
-            transaction_id=transaction_id,
-        )
-
-    def _require_durable(self, dialect: Dialect, border: Border) -> None:
-        if dialect.family == SQLITE:  # a setting of each connection
-            dialect.require_durable(border)
-        elif border.home not in self._durable:  # a setting of the server, asked for once
-            dialect.require_durable(border)
-            self._durable.add(border.home)
-
-    def _verify(self, border: Border, transaction_id: bytes) -> None:
-        mark = border.marked()
-        try:
-            if border.commits_each_statement():
-                problem = _AUTOCOMMIT_TEXT
-            elif border.has_known_savepoint():
-                problem = SAVEPOINT_TEXT
-            else:
-                problem = self._dialect_of(border).verify(border, transaction_id)
-        except TxcoreError:
-            self._give_up(border, owned=mark is not None and mark.owned)
-            raise
-        except Exception as error:
-            self._give_up(border, owned=mark is not None and mark.owned)
-            raise NotSentError(
-                f"the fence row of transaction {id_text(transaction_id)} could not be verified, "
-                f"{failure_of(error, self._secret)}; rolled back, nothing sent",
-                transaction_id=transaction_id,
-            ) from error
-        if problem:
-            self._give_up(border, owned=mark is not None and mark.owned)
-            raise FenceMisuseError(f"transaction {id_text(transaction_id)}: {problem}; rolled back, nothing sent")
-
-    def _own_row(self, border: Border, transaction_id: bytes, change: Callable[[Border, bytes], None]) -> None:
-        try:
-            change(border, transaction_id)
-        except TxcoreError:
-            self._rollback(border)
-            raise
-        except Exception as error:
-            self._rollback(border)
-            raise NotSentError(
-                f"the fence row of transaction {id_text(transaction_id)} could not be changed, "
-                f"{failure_of(error, self._secret)}; rolled back, nothing sent",
-                transaction_id=transaction_id,
-            ) from error
-
-    def _commit(self, border: Border) -> None:
-        mark = border.marked()
-        if mark is None or not mark.owned:
-            raise FenceMisuseError("the fence commits only connections that it opened; commit this one yourself")
-        try:
-            border.commit()
-        except Exception as error:
-            raise CommitUnknownError(
-                f"COMMIT of transaction {id_text(mark.transaction_id)} failed and may have applied, "
-                f"{failure_of(error, self._secret)}; the check will find out",
-                transaction_id=mark.transaction_id,
-            ) from error
-        finally:
-            border.close()
-
-    def _rollback(self, border: Border) -> None:
-        mark = border.marked()
-        self._give_up(border, owned=mark is not None and mark.owned)
-
-    def _give_up(self, border: Border, *, owned: bool) -> None:
-        self._roll_back_quietly(border)
-        if owned:
-            border.close()
-
-    def _roll_back_quietly(self, border: Border) -> None:
-        try:
-            border.rollback()
-        except Exception:  # noqa: BLE001 - a connection that cannot roll back is lost, and with it the transaction
-            return
+        return self._on(connection, self._rows.roll_back)
 
     # The checker's and the operator's side ---------------------------------------------------------------------------
 
@@ -351,7 +198,7 @@ class SqlFence:
             self._dialect.create(border)
             self._dialect.horizon(border)
 
-        return self._transact(action, max(self._lock_timeout_s, 10.0))
+        return self._own.transact(action, _CREATE_WAIT_S)
 
     def check(
         self, transaction_ids: Sequence[bytes], group: str
@@ -373,9 +220,7 @@ class SqlFence:
             elapsed_s=self._clock.elapsed_s,
             secret=self._secret,
         )
-        if isinstance(self.engine, AsyncEngine):
-            return self._answer_async(ids, check.run)
-        return self._answer(ids, check.run)
+        return self._own.answer(ids, check.run)
 
     def peek(self, transaction_ids: Sequence[bytes]) -> Any:
         """Read states without writing; ABSENT for no row. For operators and audits, never for decisions.
@@ -384,9 +229,7 @@ class SqlFence:
         """
         _check_arguments(transaction_ids, "")
         ids = sorted(set(transaction_ids))
-        if isinstance(self.engine, AsyncEngine):
-            return self._answer_async(ids, self._peek)
-        return self._answer(ids, self._peek)
+        return self._own.answer(ids, self._peek)
 
     def force(self, transaction_id: bytes, group: str) -> Awaitable[None] | None:
         """Set state 4, inserting the row if there is none.
@@ -403,7 +246,7 @@ class SqlFence:
                 raise UsageError(f"{id_text(transaction_id)} belongs to group {row.group!r}, not {group!r}")
             self._dialect.force(border, transaction_id, group)
 
-        return self._transact(action, self._lock_timeout_s)
+        return self._own.transact(action, self._lock_timeout_s)
 
     def stats(self) -> Any:
         """Return FenceStats (an awaitable with an AsyncEngine). Counts every row.
@@ -416,11 +259,9 @@ class SqlFence:
             dialect = self._dialect
             return FenceStats(dialect.count_states(border), dialect.oldest(border), dialect.horizon(border))
 
-        return self._transact(action, self._lock_timeout_s)
+        return self._own.transact(action, self._lock_timeout_s)
 
-    def prune(
-        self, below: bytes, is_closed: pruning.IsClosed, *, wait_s: float | None = None, chunk: int = _CHUNK
-    ) -> Any:
+    def prune(self, below: bytes, is_closed: IsClosed, *, wait_s: float | None = None, chunk: int = _CHUNK) -> Any:
         """Raise the horizon to *below*, wait, then delete the ids below it that *is_closed* names.
 
         Returns a PruneResult (an awaitable with an AsyncEngine). Can be interrupted and run again.
@@ -445,10 +286,7 @@ class SqlFence:
             )
         if not 1 <= chunk <= ROWS_MAX:
             raise ConfigError(f"chunk={chunk} must be between 1 and {ROWS_MAX}", key="chunk")
-        steps = pruning.prune_steps(self._dialect, below, is_closed, wait_s=wait_s, chunk=chunk)
-        if isinstance(self.engine, AsyncEngine):
-            return self._drive_async(steps, self.engine)
-        return self._drive(steps, self.engine)
+        return self._own.drive(prune_steps(self._dialect, below, is_closed, wait_s=wait_s, chunk=chunk))
 
     def _peek(self, border: Border, ids: Sequence[bytes]) -> Readings:
         readings: Readings = {}
@@ -461,111 +299,21 @@ class SqlFence:
                 readings[item] = reading_of(rows, item, None) if item in rows else FenceReading(gone)
         return readings
 
-    # Connections of its own --------------------------------------------------------------------------------------------
-
-    def _answer(self, ids: list[bytes], action: Callable[[Border, Sequence[bytes]], Readings]) -> Readings:
-        assert isinstance(self.engine, Engine)
-        readings: Readings = {}
-        for _ in range(2):  # a pooled connection may be stale; the pool is fresh after the first failure
-            try:
-                with self.engine.connect() as connection:
-                    readings = action(self._own(connection), ids)
-            except Exception as error:  # noqa: BLE001 - whatever the driver or a hook raises is no answer
-                readings = no_answers(ids, self._reason(error))
-            if not _all_lost(readings):
-                break
-        return readings
-
-    async def _answer_async(self, ids: list[bytes], action: Callable[[Border, Sequence[bytes]], Readings]) -> Readings:
-        assert isinstance(self.engine, AsyncEngine)
-        readings: Readings = {}
-        for _ in range(2):
-            try:
-                async with self.engine.connect() as connection:
-                    readings = await connection.run_sync(lambda inner: action(self._own(inner), ids))
-            except Exception as error:  # noqa: BLE001 - as above
-                readings = no_answers(ids, self._reason(error))
-            if not _all_lost(readings):
-                break
-        return readings
-
-    def _own(self, connection: Connection) -> Border:
-        if self._dialect.check_isolation is not None:
-            connection = connection.execution_options(isolation_level=self._dialect.check_isolation)
-        return border_of(connection)
-
-    def _reason(self, error: Exception) -> str:
-        return str(error) if isinstance(error, TxcoreError) else str(failure_of(error, self._secret))
-
-    def _transact(self, action: Callable[[Border], T], lock_timeout_s: float) -> Any:
-        if isinstance(self.engine, AsyncEngine):
-            return self._transact_async(self.engine, action, lock_timeout_s)
-        return _settled(self._transact_sync(self.engine, action, lock_timeout_s))
-
-    def _transact_sync(self, engine: Engine, action: Callable[[Border], T], lock_timeout_s: float) -> Any:
-        with self._opened(engine.connect) as connection:
-            return pruning.transact(self._dialect, self._own(connection), action, self._secret, lock_timeout_s)
-
-    async def _transact_async(self, engine: AsyncEngine, action: Callable[[Border], T], lock_timeout_s: float) -> Any:
-        return _settled(await self._contend_async(engine, action, lock_timeout_s))
-
-    async def _contend_async(self, engine: AsyncEngine, action: Callable[[Border], T], lock_timeout_s: float) -> Any:
-        try:
-            connection = await engine.connect()
-        except Exception as error:
-            raise BackendUnavailableError(f"the fence's database: {failure_of(error, self._secret)}") from error
-        async with connection:
-            return await connection.run_sync(
-                lambda inner: pruning.transact(self._dialect, self._own(inner), action, self._secret, lock_timeout_s)
-            )
-
-    def _drive(self, steps: pruning.PruneSteps, engine: Engine) -> pruning.PruneResult:
-        sleep = self._sleep or time.sleep
-        outcome: Any = None
-        while True:
-            try:
-                step = steps.send(outcome)
-            except StopIteration as stop:
-                result: pruning.PruneResult = stop.value
-                return result
-            if isinstance(step, pruning.Wait):
-                outcome = sleep(step.seconds)
-            else:
-                outcome = self._transact_sync(engine, step.action, pruning.LOCK_TIMEOUT_S)
-
-    async def _drive_async(self, steps: pruning.PruneSteps, engine: AsyncEngine) -> pruning.PruneResult:
-        sleep = self._sleep or asyncio.sleep
-        outcome: Any = None
-        while True:
-            try:
-                step = steps.send(outcome)
-            except StopIteration as stop:
-                result: pruning.PruneResult = stop.value
-                return result
-            if isinstance(step, pruning.Wait):
-                outcome = await sleep(step.seconds)
-            else:
-                outcome = await self._contend_async(engine, step.action, pruning.LOCK_TIMEOUT_S)
-
-    def _opened(self, connect: Callable[[], Connection]) -> Connection:
-        try:
-            return connect()
-        except Exception as error:
-            raise self._not_opened(error) from error
-
-    def _not_opened(self, error: Exception) -> BackendUnavailableError:
-        return BackendUnavailableError(f"the fence's database: {failure_of(error, self._secret)}")
-
-    def _on(self, connection: Any, action: Callable[[Border], T]) -> Any:
+    def _on(self, connection: Any, action: Callable[[Border], None]) -> Awaitable[None] | None:
         return on_border(connection, action, self.engine)
 
-    def _dialect_of(self, border: Border) -> Dialect:
-        if border.family != self._dialect.family:
-            raise FenceMisuseError(
-                f"the connection is of {border.family}, the fence's table of {self._dialect.family}: the row must be "
-                "in the database that the local transaction changes"
-            )
-        return self._dialect
+    def _watch(self, engine: Any) -> None:
+        if self._dialect.family != POSTGRESQL:
+            watch_savepoints(engine.sync_engine if isinstance(engine, AsyncEngine) else engine)
+
+
+def _dialect(engine: Engine | AsyncEngine, tables: Tables, statement_timeout_s: float) -> Dialect:
+    makers: dict[str, Callable[[], Dialect]] = {
+        POSTGRESQL: lambda: PostgreSQL(tables, statement_timeout_s),
+        MYSQL: lambda: MySQL(tables),
+        SQLITE: lambda: SQLite(tables),
+    }
+    return makers[family_of(engine.dialect.name)]()
 
 
 def _check_arguments(transaction_ids: Sequence[bytes], group: str) -> None:
@@ -574,16 +322,3 @@ def _check_arguments(transaction_ids: Sequence[bytes], group: str) -> None:
             raise UsageError(f"a transaction id has {ID_BYTES} bytes, not {transaction_id!r}")
     if len(group) > GROUP_LENGTH_MAX:
         raise UsageError(f"a producer group has at most {GROUP_LENGTH_MAX} characters, not {len(group)}")
-
-
-def _all_lost(readings: Readings) -> bool:
-    lost = Cause.LOST.value
-    return bool(readings) and all(
-        reading.answer is FenceAnswer.NO_ANSWER and reading.reason.startswith(lost) for reading in readings.values()
-    )
-
-
-def _settled(outcome: Any) -> Any:
-    if isinstance(outcome, pruning.Contended):
-        raise BackendUnavailableError(f"the fence's database: {outcome.text}")
-    return outcome

@@ -7,21 +7,22 @@ cause an implicit commit, and SAVEPOINT (all savepoints of a transaction are del
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any, ClassVar
+from typing import Any, ClassVar, Final
 
 from txcore.errors import FenceMisuseError
-from txcore.sqlfence.connections import MYSQL, Border
-from txcore.sqlfence.dialects import Dialect, RowRefused, Rows, anchor_name
+from txcore.sqlfence.border import MYSQL, Border
+from txcore.sqlfence.dialects import GONE_TEXT, Dialect, RowRefused, Rows, anchor_name
 from txcore.sqlfence.failures import Cause, failure_of
-from txcore.sqlfence.postgresql import GONE_TEXT
 from txcore.sqlfence.schema import COMMITTED, GROUP_LENGTH_MAX, LOWEST_ID, SCHEMA_VERSION, Tables
+
+_NO_SAVEPOINT: Final = "1305"
 
 
 class MySQL(Dialect):
     """MariaDB 10.6 and later, MySQL 8; any synchronous or asynchronous driver of SQLAlchemy."""
 
     family: ClassVar[str] = MYSQL
-    check_isolation: ClassVar[str | None] = "READ COMMITTED"
+    own_isolation: ClassVar[str | None] = "READ COMMITTED"
     # Two waiters on one key deadlock when the holder rolls back and both have inherited its gap.
     check_waits: ClassVar[bool] = False
     share_suffix: ClassVar[str] = " LOCK IN SHARE MODE"
@@ -89,16 +90,15 @@ class MySQL(Dialect):
             raise RowRefused("it lies below the prune horizon")
         border.change(f"SAVEPOINT {anchor_name(transaction_id)}", {})
 
-    def verify(self, border: Border, transaction_id: bytes) -> str:
-        """Release the anchor: that works only in the transaction that wrote the row, before any way back."""
+    def verify(self, border: Border, transaction_id: bytes) -> None:
+        """Release the anchor, which works only in the transaction that wrote the row, and set it anew."""
         try:
             border.change(f"RELEASE SAVEPOINT {anchor_name(transaction_id)}", {})
         except Exception as error:
-            if failure_of(error).code == "1305":
-                return GONE_TEXT
+            if failure_of(error).code == _NO_SAVEPOINT:
+                raise FenceMisuseError(GONE_TEXT) from error
             raise
         border.change(f"SAVEPOINT {anchor_name(transaction_id)}", {})
-        return ""
 
     def begin_work(self, border: Border, lock_timeout_s: float) -> str:
         """Bound the waiting for row locks, in whole seconds as the server knows no others; 0 does not wait."""

@@ -6,13 +6,21 @@ Source: PostgreSQL manual, "System Columns" (xmin), "Transaction Isolation", "As
 
 from __future__ import annotations
 
-import uuid
 from collections.abc import Sequence
 from typing import Any, ClassVar
 
 from txcore.errors import FenceMisuseError
-from txcore.sqlfence.connections import POSTGRESQL, Border
-from txcore.sqlfence.dialects import Dialect, RowRefused, Rows, rows_of
+from txcore.sqlfence.border import POSTGRESQL, Border
+from txcore.sqlfence.dialects import (
+    FOREIGN_TEXT,
+    GONE_TEXT,
+    SAVEPOINT_TEXT,
+    Dialect,
+    RowRefused,
+    Rows,
+    rows_of,
+    uuid_text,
+)
 from txcore.sqlfence.schema import COMMITTED, GROUP_LENGTH_MAX, LOWEST_ID, Tables
 
 # The row was written by the top-level transaction itself: a savepoint writes under an id of its own.
@@ -22,18 +30,13 @@ _DURABLE = (
     "set_config('synchronous_commit', CASE WHEN current_setting('synchronous_commit') = 'remote_apply' "
     "THEN 'remote_apply' ELSE 'on' END, true)"
 )
-SAVEPOINT_TEXT = (
-    "a savepoint is open: were it rolled back, the fence row would go and the rest stay; "
-    "prepare in the top-level transaction"
-)
-GONE_TEXT = "its fence row is gone: the transaction was ended or rolled back to a savepoint after the row was written"
 
 
 class PostgreSQL(Dialect):
     """PostgreSQL 12 and later; any driver of SQLAlchemy."""
 
     family: ClassVar[str] = POSTGRESQL
-    check_isolation: ClassVar[str | None] = "READ COMMITTED"
+    own_isolation: ClassVar[str | None] = "READ COMMITTED"
     share_suffix: ClassVar[str] = " FOR SHARE"
 
     def __init__(self, tables: Tables, statement_timeout_s: float) -> None:
@@ -62,7 +65,7 @@ class PostgreSQL(Dialect):
 
     def encode(self, transaction_id: bytes) -> Any:
         """Return the canonical text."""
-        return str(uuid.UUID(bytes=transaction_id))
+        return uuid_text(transaction_id)
 
     def create(self, border: Border) -> None:
         """Create under an advisory lock, because two CREATE TABLE IF NOT EXISTS at once can collide."""
@@ -98,15 +101,16 @@ class PostgreSQL(Dialect):
         if not is_in_time:
             raise RowRefused("the insert waited longer than statement_timeout_s")
 
-    def verify(self, border: Border, transaction_id: bytes) -> str:
+    def verify(self, border: Border, transaction_id: bytes) -> None:
         """Look at xmin again; false for a row that was committed by itself or inside a savepoint."""
         rows = border.rows(self._verify, {"id": self.encode(transaction_id)})
         if not rows:
-            return GONE_TEXT
+            raise FenceMisuseError(GONE_TEXT)
         is_top_level, _, is_above = rows[0]
         if not is_top_level:
-            return "its fence row does not belong to the open top-level transaction: " + SAVEPOINT_TEXT
-        return "" if is_above else "it lies below the prune horizon by now"
+            raise FenceMisuseError(FOREIGN_TEXT)
+        if not is_above:
+            raise RowRefused("it lies below the prune horizon by now")
 
     def begin_work(self, border: Border, lock_timeout_s: float) -> str:
         """Bound the waiting for locks and nothing else.
@@ -115,7 +119,7 @@ class PostgreSQL(Dialect):
         a success with a warning.
         """
         border.rows(
-            f"SELECT set_config('lock_timeout', '{max(1, int(lock_timeout_s * 1000))}ms', true), "  # noqa: S608
+            f"SELECT set_config('lock_timeout', '{max(1, int(lock_timeout_s * 1000))}ms', true), "
             f"set_config('statement_timeout', '0', true), {_DURABLE}",
             {},
         )

@@ -8,10 +8,11 @@ from __future__ import annotations
 from collections.abc import Callable, Collection, Generator, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
+from functools import partial
 from typing import Any, Final
 
 from txcore.errors import BackendUnavailableError
-from txcore.sqlfence.connections import Border
+from txcore.sqlfence.border import Border
 from txcore.sqlfence.dialects import Dialect
 from txcore.sqlfence.failures import Cause, failure_of
 
@@ -59,22 +60,30 @@ def prune_steps(dialect: Dialect, below: bytes, is_closed: IsClosed, *, wait_s: 
     wait lets those end that had read the old one. Interrupted anywhere, it can simply be run again.
     """
 
-    def raise_horizon(border: Border) -> bytes:
+    def raise_it(border: Border) -> bytes:
         dialect.raise_horizon(border, below)
         return dialect.horizon(border)
 
-    horizon = yield from _retried(raise_horizon)
+    horizon = yield from _retried(raise_it)
     yield Wait(wait_s)
     after, deleted, kept = bytes(16), 0, 0
     while True:
-        ids: list[bytes] = yield from _retried(lambda border, start=after: dialect.page(border, start, below, chunk))
+        ids: list[bytes] = yield from _retried(partial(_page, dialect, after, below, chunk))
         if not ids:
             return PruneResult(horizon, deleted, kept)
         closed = sorted(set(is_closed(ids)).intersection(ids))
         if closed:
-            deleted += yield from _retried(lambda border, ids=closed: dialect.delete(border, ids))
+            deleted += yield from _retried(partial(_delete, dialect, closed))
         kept += len(ids) - len(closed)
         after = ids[-1]
+
+
+def _page(dialect: Dialect, after: bytes, below: bytes, chunk: int, border: Border) -> list[bytes]:
+    return dialect.page(border, after, below, chunk)
+
+
+def _delete(dialect: Dialect, ids: Sequence[bytes], border: Border) -> int:
+    return dialect.delete(border, ids)
 
 
 def _retried(action: Callable[[Border], Any]) -> Generator[Work | Wait, Any, Any]:
@@ -113,7 +122,7 @@ def transact(
         failure = failure_of(error, secret)
         if failure.cause in {Cause.LOCKED, Cause.COLLISION}:
             return Contended(str(failure))
-        if failure.cause in {Cause.OTHER} and not failure.code:
+        if failure.cause is Cause.OTHER and not failure.code:
             raise  # not the database's
         raise BackendUnavailableError(f"the fence's database: {failure}") from error
     finally:

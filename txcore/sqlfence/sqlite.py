@@ -10,10 +10,9 @@ from collections.abc import Sequence
 from typing import Any, ClassVar, Final
 
 from txcore.errors import ConfigError, FenceMisuseError
-from txcore.sqlfence.connections import SQLITE, Border
-from txcore.sqlfence.dialects import Dialect, RowRefused, Rows, anchor_name
-from txcore.sqlfence.failures import Cause, failure_of
-from txcore.sqlfence.postgresql import GONE_TEXT
+from txcore.sqlfence.border import SQLITE, Border
+from txcore.sqlfence.dialects import GONE_TEXT, Dialect, RowRefused, Rows, anchor_name
+from txcore.sqlfence.failures import failure_of
 from txcore.sqlfence.schema import COMMITTED, LOWEST_ID, Tables
 
 _FULL: Final = 2
@@ -23,7 +22,7 @@ class SQLite(Dialect):
     """SQLite 3.24 and later, through sqlite3 or aiosqlite."""
 
     family: ClassVar[str] = SQLITE
-    check_isolation: ClassVar[str | None] = None
+    own_isolation: ClassVar[str | None] = None
     locks_whole_file: ClassVar[bool] = True
 
     def __init__(self, tables: Tables) -> None:
@@ -103,19 +102,20 @@ class SQLite(Dialect):
             raise RowRefused("it lies below the prune horizon")
         border.change(f"SAVEPOINT {anchor_name(transaction_id)}", {})
 
-    def verify(self, border: Border, transaction_id: bytes) -> str:
-        """Release the anchor, which works only in the transaction that wrote the row, and leave one outside it."""
+    def verify(self, border: Border, transaction_id: bytes) -> None:
+        """Release the anchor, which works only in the transaction that wrote the row, and set it anew.
+
+        Releasing ends savepoints opened after it as well: they could not stay open over the COMMIT either.
+        """
         try:
             border.change(f"RELEASE SAVEPOINT {anchor_name(transaction_id)}", {})
         except Exception as error:
-            failure = failure_of(error)
-            if failure.cause is Cause.OTHER and failure.text.startswith("no such savepoint"):
-                return GONE_TEXT
+            if failure_of(error).text.startswith("no such savepoint"):
+                raise FenceMisuseError(GONE_TEXT) from error
             raise
-        if not border.open_at_driver():
-            return GONE_TEXT
+        if not border.open_at_driver():  # a savepoint was the transaction, and releasing it was its commit
+            raise FenceMisuseError(GONE_TEXT)
         border.change(f"SAVEPOINT {anchor_name(transaction_id)}", {})
-        return ""
 
     def begin_work(self, border: Border, lock_timeout_s: float) -> str:
         """Lock out every other writer, waiting for the file no longer than asked."""

@@ -1,0 +1,81 @@
+"""The border: what the fence and the inbox ask of a connection, whatever its kind.
+
+Statements have `:name` parameters. A border knows what library and driver say of the transaction, and ends it. It
+decides nothing and translates no errors.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any, Final, Protocol
+
+Row = tuple[Any, ...]
+Values = Mapping[str, Any]
+
+POSTGRESQL: Final = "postgresql"
+MYSQL: Final = "mysql"
+SQLITE: Final = "sqlite"
+
+
+@dataclass(slots=True)
+class Mark:
+    """What is remembered about a connection that carries a fence row.
+
+    Attributes:
+        transaction_id: Whose row it is.
+        transaction: The library's own object of the transaction the row went into; None where there is none.
+        owned: True when the fence opened the connection and must close it.
+    """
+
+    transaction_id: bytes
+    transaction: Any
+    owned: bool
+
+
+class Border(Protocol):
+    """What the fence asks of a connection. One thread at a time, as the connection itself."""
+
+    @property
+    def family(self) -> str:
+        """The database's family: postgresql, mysql or sqlite."""
+
+    @property
+    def home(self) -> Any:
+        """The engine behind the connection, or the connection itself: what lives as long as its settings."""
+
+    def rows(self, sql: str, values: Values) -> list[Row]:
+        """Run *sql* and return its rows; an empty list when it has none."""
+
+    def change(self, sql: str, values: Values) -> int:
+        """Run *sql* and return how many rows it inserted, matched or deleted."""
+
+    def outside(self, sql: str) -> list[Row]:
+        """Run *sql* past the library's transaction, so that it does not begin one (SQLite's PRAGMA)."""
+
+    def open_at_driver(self) -> bool | None:
+        """Return whether the driver reports an open transaction; None when it cannot say."""
+
+    def commits_each_statement(self) -> bool:
+        """Return whether a statement run now would be committed by itself."""
+
+    def has_known_savepoint(self) -> bool:
+        """Return whether the library itself has opened a savepoint on this connection."""
+
+    def is_open(self) -> bool:
+        """Return whether the transaction is open: the marked one, if there is a mark, else any."""
+
+    def commit(self) -> None:
+        """Commit the transaction."""
+
+    def rollback(self) -> None:
+        """Roll back the whole transaction, savepoints included."""
+
+    def close(self) -> None:
+        """Give the connection back."""
+
+    def mark(self, transaction_id: bytes, *, owned: bool) -> None:
+        """Remember that the open transaction carries the row of *transaction_id*."""
+
+    def marked(self) -> Mark | None:
+        """Return the mark, if there is one for this connection."""

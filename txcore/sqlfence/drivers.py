@@ -1,0 +1,34 @@
+"""What a driver's own connection says of its transaction: the one place that looks inside drivers."""
+
+from __future__ import annotations
+
+from typing import Any
+
+
+def open_at_driver(driver: Any) -> bool | None:
+    """Return whether the driver reports an open transaction; None when it cannot say."""
+    if hasattr(driver, "in_transaction"):  # sqlite3, aiosqlite
+        return bool(driver.in_transaction)
+    info: Any = getattr(driver, "info", None)
+    if hasattr(info, "transaction_status"):  # psycopg, psycopg2: 0 is idle
+        return int(info.transaction_status) != 0
+    if hasattr(driver, "is_in_transaction"):  # asyncpg
+        return bool(driver.is_in_transaction())
+    status = getattr(driver, "server_status", None)
+    if isinstance(status, int):  # pymysql and its kin: SERVER_STATUS_IN_TRANS
+        return bool(status & 1)
+    return None
+
+
+def autocommit_at_driver(driver: Any) -> bool | None:
+    """Return whether the driver is in autocommit mode; None when it cannot say."""
+    mode = getattr(driver, "autocommit", None)
+    if hasattr(driver, "in_transaction"):
+        # Python 3.12 has `autocommit`; its legacy value -1 and older versions go by `isolation_level`.
+        return mode if isinstance(mode, bool) else driver.isolation_level is None
+    if isinstance(mode, bool):  # psycopg, psycopg2
+        return mode
+    status = getattr(driver, "server_status", None)
+    if isinstance(status, int):  # pymysql and its kin: SERVER_STATUS_AUTOCOMMIT
+        return bool(status & 2)
+    return None

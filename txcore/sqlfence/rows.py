@@ -1,0 +1,128 @@
+"""The producer's row: written, verified, withdrawn, and what happens to the user's transaction when it is not.
+
+After every failure here the whole transaction has been rolled back, so that a program that swallows the error has
+nothing left to commit by mistake: on MariaDB a failed statement alone would leave the rest standing.
+"""
+
+from __future__ import annotations
+
+import weakref
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, suppress
+from typing import Any, Final
+
+from txcore.errors import CommitUnknownError, FencedError, FenceMisuseError, NotSentError, TxcoreError
+from txcore.ids import id_text
+from txcore.sqlfence.border import SQLITE, Border
+from txcore.sqlfence.dialects import SAVEPOINT_TEXT, Dialect, RowRefused
+from txcore.sqlfence.failures import Cause, failure_of
+
+_AUTOCOMMIT_TEXT: Final = (
+    "the connection is in autocommit mode: the fence row would be committed before the local transaction; "
+    "begin a transaction first"
+)
+
+
+class RowKeeper:
+    """Acts on the connections of producers; synchronous, on a border. Thread safe."""
+
+    def __init__(self, dialect: Dialect, secret: str | None) -> None:
+        self._dialect = dialect
+        self._secret = secret
+        self._durable: weakref.WeakSet[Any] = weakref.WeakSet()
+
+    def insert(self, border: Border, transaction_id: bytes, group: str, *, owned: bool) -> None:
+        """Insert the row; *owned* says that the fence opened the connection. See `SqlFence.insert`."""
+        with self._all_or_nothing(border, transaction_id, "written"):
+            self._require_same_family(border)
+            _require_top_level(border)
+            self._dialect.begin(border)
+            self._require_durable(border)
+            self._dialect.insert(border, transaction_id, group)
+            border.mark(transaction_id, owned=owned)
+
+    def verify(self, border: Border, transaction_id: bytes) -> None:
+        """Raise unless the row belongs to this open top-level transaction. See `SqlFence.verify`."""
+        with self._all_or_nothing(border, transaction_id, "verified"):
+            self._require_same_family(border)
+            _require_top_level(border)
+            self._dialect.verify(border, transaction_id)
+
+    def change(self, border: Border, transaction_id: bytes, action: Callable[[Border, bytes], None]) -> None:
+        """Run *action*, which changes the row in its own transaction."""
+        with self._all_or_nothing(border, transaction_id, "changed"):
+            action(border, transaction_id)
+
+    def commit(self, border: Border) -> None:
+        """Commit and close. See `SqlFence.commit`."""
+        mark = border.marked()
+        if mark is None or not mark.owned:
+            raise FenceMisuseError("the fence commits only connections that it opened; commit this one yourself")
+        try:
+            border.commit()
+        except Exception as error:
+            raise CommitUnknownError(
+                f"COMMIT of transaction {id_text(mark.transaction_id)} failed and may have applied, "
+                f"{failure_of(error, self._secret)}; the check will find out",
+                transaction_id=mark.transaction_id,
+            ) from error
+        finally:
+            border.close()
+
+    def roll_back(self, border: Border) -> None:
+        """Roll back, and close what the fence opened. See `SqlFence.rollback`."""
+        mark = border.marked()
+        # A connection that cannot roll back is lost, and the database ends its transaction.
+        with suppress(Exception):
+            border.rollback()
+        if mark is not None and mark.owned:
+            border.close()
+
+    @contextmanager
+    def _all_or_nothing(self, border: Border, transaction_id: bytes, what: str) -> Iterator[None]:
+        name = id_text(transaction_id)
+        try:
+            yield
+        except RowRefused as refusal:
+            self.roll_back(border)
+            raise FencedError(
+                f"the fence refused transaction {name}: {refusal}; rolled back, nothing sent",
+                transaction_id=transaction_id,
+            ) from None
+        except TxcoreError:
+            self.roll_back(border)
+            raise
+        except Exception as error:
+            self.roll_back(border)
+            failure = failure_of(error, self._secret)
+            if failure.cause is Cause.DUPLICATE:
+                raise FencedError(
+                    f"the fence refused transaction {name}: a check decided it, or it was prepared before; "
+                    "rolled back, nothing sent: try again with a new transaction",
+                    transaction_id=transaction_id,
+                ) from error
+            raise NotSentError(
+                f"the fence row of transaction {name} could not be {what}: {failure}; rolled back, nothing sent",
+                transaction_id=transaction_id,
+            ) from error
+
+    def _require_durable(self, border: Border) -> None:
+        if border.family == SQLITE:  # a setting of each connection
+            self._dialect.require_durable(border)
+        elif border.home not in self._durable:  # a setting of the server, asked for once
+            self._dialect.require_durable(border)
+            self._durable.add(border.home)
+
+    def _require_same_family(self, border: Border) -> None:
+        if border.family != self._dialect.family:
+            raise FenceMisuseError(
+                f"the connection is of {border.family}, the fence's table of {self._dialect.family}: the row must be "
+                "in the database that the local transaction changes"
+            )
+
+
+def _require_top_level(border: Border) -> None:
+    if border.commits_each_statement():
+        raise FenceMisuseError(_AUTOCOMMIT_TEXT)
+    if border.has_known_savepoint():
+        raise FenceMisuseError(SAVEPOINT_TEXT)
