@@ -8,11 +8,12 @@ import sys
 from itertools import count
 from pathlib import Path
 
+from txcore_sqlite import Options, SqliteBackend
+from txcore_sqlite.consumer import SqliteConsumer
+
 from txcore import wire
 from txcore.errors import UsageError
 from txcore.records import LogKind, OpKind, Status
-from txcore_sqlite import Options, SqliteBackend
-from txcore_sqlite.consumer import SqliteConsumer
 
 spec = importlib.util.spec_from_file_location("kit", Path(__file__).with_name("conftest.py"))
 conftest = importlib.util.module_from_spec(spec)
@@ -20,7 +21,7 @@ spec.loader.exec_module(conftest)
 
 
 def say(*words):
-    print(*words, flush=True)
+    print(*words, flush=True)  # noqa: T201 - the parent reads it
 
 
 def stream(kit, backend):
@@ -50,8 +51,8 @@ def contest(kit, backend, kind):
     won = 0
     for record in kit.log(backend, LogKind.HALF):
         half = wire.decode_half(record.body)
-        record = conftest.HalfRecord(kit.GROUP, 0, half.transaction_id, 0, record.body, half.messages)
-        (outcome,) = kit.release(backend, kit.end(record, OpKind[kind]))
+        read = conftest.HalfRecord(kit.GROUP, 0, half.transaction_id, 0, record.body, half.messages)
+        (outcome,) = kit.release(backend, kit.end(read, OpKind[kind]))
         assert outcome.status in {Status.DURABLE, Status.SUPERSEDED}
         won += outcome.status is Status.DURABLE
     say(won)

@@ -13,12 +13,12 @@ from contextlib import closing
 from pathlib import Path
 
 import pytest
+from txcore_sqlite import Options, SqliteBackend
 
 from txcore import wire
 from txcore.clock import SystemClock
 from txcore.ids import IdFactory
 from txcore.records import Half, HalfRecord, LogKind, Op, OpKind, Resolution, TargetMessage
-from txcore_sqlite import Options, SqliteBackend
 
 GROUP = "orders"
 
@@ -72,7 +72,8 @@ class Kit:
 
     def __init__(self, path):
         self.path = path
-        self._ids = IdFactory(SystemClock(), random.Random(7))  # noqa: S311 - ids of a test
+        self.children = []
+        self._ids = IdFactory(SystemClock(), random.Random(7))
 
     def half(self, *, topics=("created",), body=b"payload", partition=0, generation=0, key=b"k", headers=None, of=None):
         identity = of.transaction_id if of else self._ids.new()
@@ -123,15 +124,26 @@ class Kit:
         return closing(connection)
 
     def child(self, *arguments):
-        """Start another Python process with one of the programs in child.py."""
+        """Start another Python process with one of the programs in child.py; it is killed after a minute."""
         script = Path(__file__).with_name("child.py")
-        return subprocess.Popen(
+        process = subprocess.Popen(
             [sys.executable, str(script), *map(str, arguments)],
             env={**os.environ, "PYTHONPATH": os.pathsep.join(sys.path)},
             stdout=subprocess.PIPE,
             stdin=subprocess.PIPE,
             text=True,
         )
+        watch = threading.Timer(60, process.kill)
+        watch.daemon = True
+        watch.start()
+        self.children.append((process, watch))
+        return process
+
+    def reap(self):
+        for process, watch in self.children:
+            watch.cancel()
+            process.kill()
+            process.communicate()
 
     @staticmethod
     def until(condition, timeout_s=20.0):
@@ -148,7 +160,9 @@ class Kit:
 
 @pytest.fixture
 def kit(tmp_path):
-    return Kit(tmp_path / "broker.db")
+    kit = Kit(tmp_path / "broker.db")
+    yield kit
+    kit.reap()
 
 
 @pytest.fixture

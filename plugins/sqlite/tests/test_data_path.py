@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import pytest
+from txcore_sqlite.consumer import read_topic
 
 from txcore import wire
 from txcore.errors import BusyError, ClosedError, ConfigError, DataLossError, MessageRejectedError, NotSentError
 from txcore.records import RECORD_OVERHEAD_MAX, LogKind, OpKind, Resolution, Status
-from txcore_sqlite.consumer import read_topic
 
 
 def test_halves_are_read_back_in_order_byte_for_byte(kit, backend):
@@ -23,7 +23,7 @@ def test_halves_are_read_back_in_order_byte_for_byte(kit, backend):
 def test_partitions_do_not_mix(kit, backend):
     """A half appears in its own partition only."""
     kit.append(backend, kit.half(partition=1), kit.half(partition=2))
-    assert [0, 1, 1, 0] == [len(kit.log(backend, LogKind.HALF, partition)) for partition in range(4)]
+    assert [len(kit.log(backend, LogKind.HALF, partition)) for partition in range(4)] == [0, 1, 1, 0]
 
 
 def test_commit_publishes_every_target_with_its_headers(kit, backend):
@@ -44,7 +44,7 @@ def test_rollback_publishes_nothing(kit, backend):
     half = kit.half()
     kit.append(backend, half)
     kit.release(backend, kit.end(half, OpKind.ROLLBACK))
-    assert [] == read_topic(kit.path, "created")
+    assert read_topic(kit.path, "created") == []
     assert [(OpKind.ROLLBACK, half.transaction_id)] == kit.ops(backend)
 
 
@@ -53,15 +53,15 @@ def test_targets_without_an_op(kit, backend):
     half = kit.half(topics=("a", "b"))
     (outcome,) = kit.release(backend, Resolution(half, None, (1,), b"", "relay"))
     assert outcome.status is Status.DURABLE
-    assert (0, 1) == (len(read_topic(kit.path, "a")), len(read_topic(kit.path, "b")))
-    assert [] == kit.ops(backend)
+    assert (len(read_topic(kit.path, "a")), len(read_topic(kit.path, "b"))) == (0, 1)
+    assert kit.ops(backend) == []
 
 
 def test_discard_stores_the_parked_record_with_its_op(kit, backend):
     """A DISCARD appears together with its parked record."""
     half = kit.half()
     kit.release(backend, kit.end(half, OpKind.DISCARD, parked=b"parked bytes"))
-    assert [b"parked bytes"] == [record.body for record in kit.log(backend, LogKind.PARKED)]
+    assert [record.body for record in kit.log(backend, LogKind.PARKED)] == [b"parked bytes"]
     assert [(OpKind.DISCARD, half.transaction_id)] == kit.ops(backend)
 
 
@@ -76,7 +76,7 @@ def test_refused_items_do_not_hurt_their_neighbours(kit, opened):
     )
     expected = [Status.DURABLE, Status.REFUSED, Status.DURABLE, Status.REFUSED, Status.REFUSED, Status.DURABLE]
     assert expected == [outcome.status for outcome in outcomes]
-    assert ["size", "topic"] == [outcomes[index].error.reason for index in (1, 3)]
+    assert [outcomes[index].error.reason for index in (1, 3)] == ["size", "topic"]
     assert outcomes[3].error.topic == "nowhere"
     assert isinstance(outcomes[4].error, ConfigError)
     assert [half.body for half in good] == [record.body for record in kit.log(backend, LogKind.HALF)]
@@ -95,10 +95,10 @@ def test_a_release_to_an_unknown_topic_has_no_effect_at_all(kit, opened):
     backend.create_topic("known").result(5)
     half = kit.half(topics=("known", "unknown"))
     (outcome,) = kit.release(backend, kit.end(half))
-    assert (Status.REFUSED, (0, 1)) == (outcome.status, outcome.missing)
+    assert (outcome.status, outcome.missing) == (Status.REFUSED, (0, 1))
     assert isinstance(outcome.error, MessageRejectedError)
-    assert [] == read_topic(kit.path, "known")
-    assert [] == kit.ops(backend)
+    assert read_topic(kit.path, "known") == []
+    assert kit.ops(backend) == []
 
 
 def test_a_topic_made_by_another_process_is_known_at_once(kit, opened):
@@ -153,7 +153,7 @@ def test_a_reader_starts_where_it_is_told_and_sees_what_comes(kit, backend):
     records = kit.log(backend, LogKind.HALF)
     reader = backend.read("orders", LogKind.HALF, 0, records[3].position)
     assert records[3:] == reader.read(10)
-    assert [] == reader.read(10)
+    assert reader.read(10) == []
     kit.append(backend, kit.half(partition=1), kit.half())
     assert len(reader.read(10)) == 1
 

@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import pytest
+from txcore_sqlite.consumer import read_topic
 
 from txcore.records import OpKind, Resolution, Status
-from txcore_sqlite.consumer import read_topic
 
 COMMIT, ROLLBACK, DISCARD = OpKind.COMMIT, OpKind.ROLLBACK, OpKind.DISCARD
 
@@ -33,10 +33,7 @@ def test_the_first_end_of_a_transaction_holds(kit, backend, first, second, is_st
     """A final op ends its transaction in every generation, a DISCARD those up to its own; who comes second is told."""
     half = kit.half()
     ends = [kit.end(half, kind, generation=generation) for kind, generation in (first, second)]
-    if is_one_batch:
-        outcomes = kit.release(backend, *ends)
-    else:
-        outcomes = [kit.release(backend, end)[0] for end in ends]
+    outcomes = kit.release(backend, *ends) if is_one_batch else [kit.release(backend, end)[0] for end in ends]
     assert outcomes[0].status is Status.DURABLE
     if is_stored:
         assert outcomes[1].status is Status.DURABLE
@@ -52,7 +49,7 @@ def test_a_final_after_a_resumed_discard_still_ends_everything(kit, backend):
     half = kit.half()
     kit.release(backend, kit.end(half, DISCARD), kit.end(half, ROLLBACK, generation=1))
     outcomes = kit.release(backend, *[kit.end(half, COMMIT, generation=generation) for generation in (0, 1, 2)])
-    assert [(Status.SUPERSEDED, ROLLBACK)] * 3 == [(outcome.status, outcome.decision) for outcome in outcomes]
+    assert [(outcome.status, outcome.decision) for outcome in outcomes] == [(Status.SUPERSEDED, ROLLBACK)] * 3
 
 
 @pytest.mark.parametrize("kind", [OpKind.CHECKED, OpKind.DECIDED, OpKind.NUDGE, OpKind.FORCE])
@@ -71,7 +68,7 @@ def test_groups_do_not_share_transaction_ids(kit, backend):
     other = kit.half(of=half)
     other.group = "others"
     outcomes = kit.release(backend, kit.end(half), kit.end(other, ROLLBACK))
-    assert [Status.DURABLE, Status.DURABLE] == [outcome.status for outcome in outcomes]
+    assert [outcome.status for outcome in outcomes] == [Status.DURABLE, Status.DURABLE]
 
 
 def test_a_superseded_claim_writes_nothing(kit, opened):
@@ -83,10 +80,10 @@ def test_a_superseded_claim_writes_nothing(kit, opened):
     assert kit.mark(old, OpKind.TICK, b"old", claim=old_claim).status is Status.DURABLE
     kit.mark(new, OpKind.CLAIM, b"new", claim=new_claim)
     ends = [kit.end(half, COMMIT, token=b"old"), kit.end(half, DISCARD, token=b"old", parked=b"p")]
-    assert [Status.FENCED] * 2 == [outcome.status for outcome in kit.release(old, *ends, claim=old_claim)]
+    assert [outcome.status for outcome in kit.release(old, *ends, claim=old_claim)] == [Status.FENCED] * 2
     assert kit.mark(old, OpKind.TICK, b"old", claim=old_claim).status is Status.FENCED
-    assert [] == read_topic(kit.path, "created")
-    assert [OpKind.CLAIM, OpKind.TICK, OpKind.CLAIM] == [kind for kind, _ in kit.ops(new)]
+    assert read_topic(kit.path, "created") == []
+    assert [kind for kind, _ in kit.ops(new)] == [OpKind.CLAIM, OpKind.TICK, OpKind.CLAIM]
     (outcome,) = kit.release(new, kit.end(half, token=b"new"), claim=new_claim)
     assert outcome.status is Status.DURABLE
 
@@ -101,7 +98,7 @@ def test_a_claim_owns_its_own_partition_only(kit, backend):
         kit.end(kit.half(partition=2), token=b"one"),
         claim=claim,
     )
-    assert [Status.DURABLE, Status.FENCED] == [outcome.status for outcome in outcomes]
+    assert [outcome.status for outcome in outcomes] == [Status.DURABLE, Status.FENCED]
 
 
 def test_producers_are_not_fenced(kit, backend):
@@ -118,7 +115,7 @@ def test_a_mark_comes_behind_the_releases_before_it(kit, backend):
         backend.release(batch)
     kit.mark(backend, OpKind.TICK, b"")
     kinds = [kind for kind, _ in kit.ops(backend)]
-    assert (401, OpKind.TICK) == (len(kinds), kinds[-1])
+    assert (len(kinds), kinds[-1]) == (401, OpKind.TICK)
 
 
 def test_repeated_parts_of_a_release_are_published_again(kit, backend):

@@ -127,7 +127,7 @@ class SqliteConsumer:
         stored, member, seen_ms = connection.execute(
             "SELECT next, member, seen_ms FROM consumer WHERE topic = ? AND consumer_group = ?", key
         ).fetchone()
-        if member not in {None, self._member} and now_ms - seen_ms < self._lease_ms:
+        if member not in {None, self._member} and abs(now_ms - seen_ms) < self._lease_ms:
             return None
         connection.execute(
             "UPDATE consumer SET member = ?, seen_ms = ? WHERE topic = ? AND consumer_group = ?",

@@ -31,10 +31,13 @@ class Submit(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class Standing:
-    """What a member holds (partition -> whether it is asked to give it up), and when its heartbeat was stored."""
+    """What a member holds, and when its heartbeat was stored.
+
+    `leases` maps each partition to the time at which it is taken away, or None while nobody asks for it.
+    """
 
     beat_ms: int
-    leases: Mapping[int, bool]
+    leases: Mapping[int, int | None]
 
 
 class SqliteClaim:
@@ -49,7 +52,7 @@ class SqliteClaim:
         self.member = member
         self._keeper = keeper
         self._lock = threading.Lock()
-        self._held: dict[int, bool] = {}  # partition -> whether REVOKING was said
+        self._held: dict[int, int | None] = {}  # partition -> when it is taken away, once REVOKING was said
         self._given: set[int] = set()  # given up here, perhaps not in the file yet
         self._events: list[ClaimEvent] = []
         self._beat_ms: int | None = None
@@ -59,11 +62,17 @@ class SqliteClaim:
     def poll(self) -> Sequence[ClaimEvent]:
         """See `Claim.poll`."""
         self._require_open()
+        now_ms = self._keeper.now_ms()
         with self._lock:
-            if self._beat_ms is not None and self._keeper.now_ms() - self._beat_ms >= self._keeper.lease_ms:
-                # Others may take the partitions from now on; the next step that succeeds assigns them anew.
-                self._lose(sorted(self._held))
-                self._beat_ms = None
+            # What is over here is over before anyone else takes it, as all measure by the same clock.
+            is_silent = self._beat_ms is not None and abs(now_ms - self._beat_ms) >= self._keeper.lease_ms
+            self._lose(
+                [
+                    partition
+                    for partition, revoke_ms in self._held.items()
+                    if is_silent or (revoke_ms is not None and revoke_ms <= now_ms)
+                ]
+            )
             events, self._events = self._events, []
         return events
 
@@ -81,8 +90,9 @@ class SqliteClaim:
         """See `Claim.give_up`; the others take it within a heartbeat."""
         self._require_open()
         with self._lock:
-            if self._held.pop(partition, None) is None:
+            if partition not in self._held:
                 return
+            del self._held[partition]
             self._given.add(partition)
         group, member = self.group, self.member
         freed = self._keeper.submit(lambda connection, _: _free(connection, group, member, partition))
@@ -125,17 +135,17 @@ class SqliteClaim:
                 return
             self._beat_ms = standing.beat_ms
             self._lose([partition for partition in self._held if partition not in standing.leases])
-            for partition, is_revoking in standing.leases.items():
+            for partition, revoke_ms in standing.leases.items():
                 if partition not in self._given:
-                    self._hold(partition, is_revoking=is_revoking)
+                    self._hold(partition, revoke_ms)
 
-    def _hold(self, partition: int, *, is_revoking: bool) -> None:
+    def _hold(self, partition: int, revoke_ms: int | None) -> None:
         if partition not in self._held:
-            if not is_revoking:
-                self._held[partition] = False
+            if revoke_ms is None:
+                self._held[partition] = None
                 self._events.append(ClaimEvent(ClaimEventKind.ASSIGNED, partition))
-        elif is_revoking and not self._held[partition]:
-            self._held[partition] = True
+        elif revoke_ms is not None and self._held[partition] is None:
+            self._held[partition] = revoke_ms
             drain_s = self._keeper.lease_ms / 1000
             self._events.append(ClaimEvent(ClaimEventKind.REVOKING, partition, drain_s=drain_s))
 
@@ -231,7 +241,8 @@ def take_step(connection: sqlite3.Connection, group: str, member: str, now_ms: i
         "ON CONFLICT DO UPDATE SET seen_ms = excluded.seen_ms",
         (group_id, member, now_ms),
     )
-    connection.execute("DELETE FROM member WHERE group_id = ? AND seen_ms <= ?", (group_id, now_ms - lease_ms))
+    # A heartbeat from far ahead is as good as none: the clock was set back since.
+    connection.execute("DELETE FROM member WHERE group_id = ? AND abs(? - seen_ms) >= ?", (group_id, now_ms, lease_ms))
     connection.execute(
         "UPDATE partition SET member = NULL, revoke_ms = NULL WHERE group_id = ?1 AND member IS NOT NULL AND "
         "(revoke_ms <= ?2 OR member NOT IN (SELECT member FROM member WHERE group_id = ?1))",
@@ -250,10 +261,10 @@ def take_step(connection: sqlite3.Connection, group: str, member: str, now_ms: i
             [(member, group_id, partition) for partition in free[:-surplus]],
         )
     mine = connection.execute(
-        "SELECT partition, revoke_ms IS NOT NULL FROM partition WHERE group_id = ? AND member = ? ORDER BY partition",
+        "SELECT partition, revoke_ms FROM partition WHERE group_id = ? AND member = ? ORDER BY partition",
         (group_id, member),
     ).fetchall()
-    return Standing(now_ms, {partition: bool(is_revoking) for partition, is_revoking in mine})
+    return Standing(now_ms, dict(mine))
 
 
 def _partitions(connection: sqlite3.Connection, group_id: int, member: str) -> tuple[list[int], list[int]]:

@@ -1,0 +1,245 @@
+"""Partitions shared out among members: evenly, stably, to one living member at a time."""
+
+from __future__ import annotations
+
+import random
+import sqlite3
+
+import pytest
+from txcore_sqlite.ownership import _free, _leave, take_step
+
+from txcore.errors import BusyError, ClosedError, ConfigError
+from txcore.records import Checkpoint, ClaimEvent, ClaimEventKind, Position
+
+ASSIGNED, REVOKING, LOST = ClaimEventKind.ASSIGNED, ClaimEventKind.REVOKING, ClaimEventKind.LOST
+LEASE_MS = 5_000
+
+
+class Member:
+    """A claim and what its owner believes to hold."""
+
+    def __init__(self, backend, name):
+        self.claim = backend.claim("orders", name)
+        self.held = set()
+        self.revoking = set()
+        self.lost = 0
+
+    def poll(self, *, obeys=True):
+        for event in self.claim.poll():
+            if event.kind is ASSIGNED:
+                assert event.partition not in self.held
+                self.held.add(event.partition)
+            elif event.kind is LOST:
+                self.held.remove(event.partition)
+                self.revoking.discard(event.partition)
+                self.lost += 1
+            else:
+                assert event.drain_s > 0
+                self.revoking.add(event.partition)
+            if event.kind is REVOKING and obeys:
+                self.held.remove(event.partition)
+                self.revoking.remove(event.partition)
+                self.claim.give_up(event.partition)
+        return self.held
+
+
+def shared_out(*members):
+    """Poll all members; return their numbers of partitions, none of which two may hold."""
+    held = [set(member.poll()) for member in members]
+    assert sum(map(len, held)) == len(set().union(*held)), "two members hold one partition"
+    return sorted(map(len, held))
+
+
+def test_a_lone_member_gets_everything_at_once(kit, backend):
+    """The first member owns every partition."""
+    member = Member(backend, "checker")
+    kit.until(lambda: shared_out(member) == [4])
+
+
+def test_members_share_evenly_and_never_one_partition(kit, opened):
+    """Members that join get their share once it is given up, those that leave pass theirs on at once."""
+    first, second, third = (Member(opened(lease_s=1.0), name) for name in "abc")
+    kit.until(lambda: shared_out(first, second, third) == [1, 1, 2])
+    second.claim.close(1.0).result(10)
+    kit.until(lambda: shared_out(first, third) == [2, 2])
+    first.claim.close(1.0).result(10)
+    kit.until(lambda: shared_out(third) == [4])
+    assert first.lost + second.lost + third.lost == 0
+
+
+def test_a_partition_is_handed_over_only_when_it_was_given_up(kit, opened):
+    """While the old owner drains, the new one waits."""
+    first = Member(opened(lease_s=60), "a")
+    kit.until(lambda: shared_out(first) == [4])
+    second = Member(opened(lease_s=60), "b")
+    kit.until(lambda: beaten(first) and first.poll(obeys=False) and len(first.revoking) == 2)
+    for _ in range(3):
+        kit.until(lambda: beaten(second))
+        assert set() == second.poll()
+    for partition in first.revoking:
+        first.held.remove(partition)
+        first.claim.give_up(partition)
+    kit.until(lambda: beaten(second) and len(second.poll()) == 2)
+    assert len(first.held) == 2
+    assert not first.held & second.held
+
+
+def test_who_does_not_drain_in_time_loses_the_partition(kit, opened, clock):
+    """A member that ignores REVOKING for its drain time is told LOST, and the partition goes to the other."""
+    first = Member(opened(clock=clock, lease_s=60), "a")
+    kit.until(lambda: shared_out(first) == [4])
+    second = Member(opened(clock=clock, lease_s=60), "b")
+    kit.until(lambda: beaten(first) and first.poll(obeys=False) and len(first.revoking) == 2)
+    for _ in range(4):
+        assert len(first.poll(obeys=False)) == 4
+        clock.now_ms += 15_000
+        kit.until(lambda: beaten(first) and beaten(second))
+    kit.until(lambda: beaten(second) and len(second.poll()) == 2)
+    assert len(first.poll(obeys=False)) == 2 == first.lost
+
+
+def beaten(member):
+    """Whether another heartbeat of the member could be started, and is stored."""
+    member.claim.beat()
+    return member.claim._step.exception(20) is None
+
+
+def test_giving_up_unasked_is_answered_by_a_new_assignment(kit, backend):
+    """A member that stands down by itself competes again, and gets the partition back when nobody else wants it."""
+    member = Member(backend, "a")
+    kit.until(lambda: shared_out(member) == [4])
+    member.held.remove(2)
+    member.claim.give_up(2)
+    kit.until(lambda: shared_out(member) == [4])
+
+
+def test_a_member_without_heartbeat_says_lost_itself(kit, opened, clock):
+    """When no heartbeat could be stored for lease_s the member drops everything, and is assigned anew later."""
+    member = Member(opened(clock=clock, lease_s=2.0, busy_timeout_s=0.1), "a")
+    kit.until(lambda: shared_out(member) == [4])
+    with kit.lock():
+        clock.now_ms += 2_000
+        assert set() == member.poll()
+        assert member.lost == 4
+    kit.until(lambda: shared_out(member) == [4])
+
+
+def test_a_killed_process_is_replaced(kit, opened):
+    """The partitions of a process killed with -9 go to another one when its lease has run out."""
+    child = kit.child("hold", kit.path, "killed")
+    assert child.stdout.readline() == "held\n"
+    member = Member(opened(lease_s=0.5), "heir")
+    assert set() == member.poll()
+    child.kill()
+    child.wait(20)
+    kit.until(lambda: shared_out(member) == [4])
+
+
+def test_members_of_one_name_are_two(kit, opened):
+    """A process that starts again under the same name does not inherit a lease that still runs."""
+    first, second = (Member(opened(lease_s=1.0), "same") for _ in range(2))
+    kit.until(lambda: shared_out(first, second) == [2, 2])
+
+
+def test_closing_the_backend_leaves_the_group(kit, opened):
+    """Other processes take over at once, not when the lease has run out."""
+    backend = opened(lease_s=600)
+    first = Member(backend, "a")
+    kit.until(lambda: shared_out(first) == [4])
+    backend.close().result(10)
+    second = Member(opened(lease_s=600), "b")
+    kit.until(lambda: shared_out(second) == [4])
+
+
+def test_a_closed_claim_refuses_calls(backend):
+    """After close only close may be called."""
+    claim = backend.claim("orders", "a")
+    assert claim.close(1.0) is claim.close(1.0)
+    claim.close(1.0).result(10)
+    for call in (claim.poll, lambda: claim.give_up(0), lambda: claim.checkpoint(0, Checkpoint(None, None))):
+        with pytest.raises(ClosedError):
+            call()
+
+
+def test_checkpoints_are_kept_whole(opened):
+    """A checkpoint is read back as it was stored, also by another process, and replaces the one before."""
+    backend, other = opened(), opened()
+    claim = backend.claim("orders", "a")
+    assert backend.load_checkpoint("orders", 1).result(5) is None
+    for checkpoint in (Checkpoint(Position(7), Position(9), b"token", b"\x00note"), Checkpoint(None, None)):
+        claim.checkpoint(1, checkpoint).result(5)
+        assert checkpoint == other.load_checkpoint("orders", 1).result(5)
+    assert backend.load_checkpoint("orders", 0).result(5) is None
+    with pytest.raises(ConfigError):
+        claim.checkpoint(9, Checkpoint(None, None)).result(5)
+
+
+def test_a_checkpoint_that_cannot_be_stored_says_so(kit, opened):
+    """Without the lock the Future fails."""
+    claim = opened(busy_timeout_s=0.1).claim("orders", "a")
+    with kit.lock(), pytest.raises(BusyError):
+        claim.checkpoint(1, Checkpoint(None, None)).result(5)
+
+
+def test_a_clock_that_was_set_back_keeps_nobody_alive(kit, backend):
+    """A dead member's heartbeat from the future does not hold its partitions until then."""
+    with kit.lock() as connection:
+        take_step(connection, "orders", "dead", 1_000_000, LEASE_MS)
+        assert len(take_step(connection, "orders", "heir", 500_000, LEASE_MS).leases) == 4
+
+
+@pytest.mark.parametrize("seed", range(20))
+def test_any_history_of_members_ends_even_and_never_overlaps(kit, backend, seed):
+    """Whatever order members join, step, drain, stall, leave and die in, no living two hold one partition."""
+    chance = random.Random(seed)
+    backend.ensure_group("many", 7).result(5)
+    now_ms, alive, names = 10_000, {}, iter(range(1_000))
+    with kit.lock() as connection:
+
+        def step(name):
+            standing = take_step(connection, "many", name, now_ms, LEASE_MS)
+            alive[name] = (now_ms, standing.leases)
+            for partition, revoke_ms in list(standing.leases.items()):
+                if revoke_ms is not None and chance.random() < 0.5:
+                    _free(connection, "many", name, partition)
+                    alive[name][1].pop(partition)
+            held = [
+                partition
+                for beat_ms, leases in alive.values()
+                for partition, revoke_ms in leases.items()
+                if abs(now_ms - beat_ms) < LEASE_MS and (revoke_ms is None or now_ms < revoke_ms)
+            ]
+            assert len(held) == len(set(held))
+
+        for _ in range(300):
+            now_ms += chance.randrange(1_500)
+            action = chance.random()
+            if not alive or (action < 0.1 and len(alive) < 9):
+                step(str(next(names)))
+            elif action < 0.15:
+                alive.pop(chance.choice(list(alive)))  # dies
+            elif action < 0.2:
+                name = chance.choice(list(alive))
+                _leave(connection, "many", name)
+                alive.pop(name)
+            else:
+                step(chance.choice(list(alive)))
+        now_ms += LEASE_MS
+        for _ in range(5):
+            now_ms += LEASE_MS // 2
+            for name in list(alive):
+                step(name)
+        counts = [len(leases) for _, leases in alive.values()]
+        if counts:
+            assert sum(counts) == 7
+            assert max(counts) - min(counts) <= 1
+        before = {name: sorted(leases) for name, (_, leases) in alive.items()}
+        for name in list(alive):
+            step(name)
+        assert before == {name: sorted(leases) for name, (_, leases) in alive.items()}, "partitions move for nothing"
+
+
+def test_events_compare_by_value():
+    """Tests may compare events."""
+    assert ClaimEvent(LOST, 1) == ClaimEvent(LOST, 1)
+    assert sqlite3.threadsafety == 3
