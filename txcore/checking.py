@@ -261,6 +261,8 @@ class PartitionOwner:
             return self._park(pending, *pending.park)
         if decision is Decision.FORCE:
             return self._force(pending)
+        if decision is Decision.CARRY:
+            return self._carry(pending)
         assert decision is Decision.CHECK
         return self._ask(pending)
 
@@ -485,12 +487,13 @@ class PartitionOwner:
         if half is None or not self.is_active:
             return
         now_ms = self._now_ms()
+        generation = pending.generation + pending.is_outdone
         copy = Half(
             half.version,
             half.transaction_id,
             half.group,
             half.partition,
-            pending.generation,
+            generation,
             half.born_ms,
             half.immunity_ms,
             half.interval_ms,
@@ -505,10 +508,13 @@ class PartitionOwner:
             pending.decision if pending.is_journaled else 0,
             self._state.token,
             half.reason,
+            list(pending.missing or ()),
         )
         pending.carry_again_ms = now_ms + self.context.limits.read_back_s * 1000
+        if pending.is_outdone:
+            pending.due_ms = pending.carry_again_ms
         outcome = yield HalfRecord(
-            half.group, self.partition, half.transaction_id, pending.generation, wire.encode_half(copy), half.messages
+            half.group, self.partition, half.transaction_id, generation, wire.encode_half(copy), half.messages
         )
         if outcome.status is Status.DURABLE:
             self.context.report.event(names.HALF_CARRIED, transaction_id=pending.transaction_id)
@@ -572,7 +578,10 @@ class PartitionOwner:
                 self.context.report.event(
                     names.OP_CONFLICT, transaction_id=pending.transaction_id, first=outcome.decision
                 )
-            self._state.close(pending, outcome.decision)
+            if outcome.decision == OpKind.DISCARD and pending.is_journaled:
+                pending.is_outdone, pending.due_ms = True, self._now_ms()
+            else:
+                self._state.close(pending, outcome.decision)
         elif status is Status.FENCED:
             self.stand_down("fenced")
         else:
@@ -690,6 +699,7 @@ class PartitionOwner:
             half.count,
             half.decided,
             bool(half.decided),
+            missing=tuple(half.missing) or None,
         )
 
     def _take_poison(self, record: LogRecord, error: WireFormatError) -> None:

@@ -36,6 +36,8 @@ class Pending:
         missing: Indices of targets still to publish, once a release was refused in part.
         refusals: Releases that a target refused.
         failures: Checks in a row without an answer, and failed writes.
+        is_outdone: A void DISCARD holds this generation's place on a store that keeps resolutions unique; the half
+            goes on under the next generation.
         look_back: Op position to read from before this copy may be judged; None when its journal is known.
         park: Why it cannot be checked at all.
         poison: The raw bytes of a record that is no half.
@@ -61,6 +63,7 @@ class Pending:
     failures: int = 0
     is_busy: bool = False
     is_closed: bool = False
+    is_outdone: bool = False
     look_back: int | None = None
     carry_again_ms: float = 0.0
     park: tuple[ParkCode, str] | None = None
@@ -79,8 +82,10 @@ def decide(pending: Pending, now_ms: float, *, must_carry: bool) -> Decision:
     """
     if pending.is_closed:
         return Decision.DONE
-    if must_carry and now_ms >= pending.carry_again_ms:
+    if (must_carry or pending.is_outdone) and now_ms >= pending.carry_again_ms:
         return Decision.CARRY
+    if pending.is_outdone:
+        return Decision.WAIT
     if now_ms < pending.due_ms:
         return Decision.WAIT
     if pending.park is not None:

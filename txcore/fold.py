@@ -17,7 +17,7 @@ from typing import Final
 import msgspec
 
 from txcore.decide import Pending
-from txcore.records import FINAL_KINDS, OWNED_KINDS, Checkpoint, Half, Op, OpKind, Position
+from txcore.records import FINAL_KINDS, OWNED_KINDS, Checkpoint, Half, Op, OpKind, Position, is_discard_in_force
 
 RECENT_MAX: Final = 10_000
 NOTE_ENTRY_BYTES: Final = 48
@@ -174,7 +174,7 @@ class PartitionState:
         if kind in FINAL_KINDS:
             self.close(pending, kind)
         elif kind == OpKind.DISCARD:
-            if op.generation >= pending.generation:
+            if op.generation >= pending.generation and is_discard_in_force(op, is_decided=pending.is_journaled):
                 self.close(pending, kind)
         elif kind == OpKind.CHECKED:
             if op.generation == pending.generation:
@@ -269,6 +269,13 @@ class PartitionState:
             del self._orphans[identity]
             dropped += 1
         return dropped
+
+    def closings(self) -> Iterator[tuple[bytes, int]]:
+        """Yield (id, kind) for the ends this state still remembers; for oracles."""
+        for identity, (kind, _) in self._recent.items():
+            yield identity, kind
+        for identity, seen in self._newest.items():
+            yield identity, seen.closed_by
 
     @property
     def replay_count(self) -> int:

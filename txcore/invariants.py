@@ -26,6 +26,7 @@ from txcore.records import (
     LogRecord,
     OpKind,
     ParkCode,
+    is_discard_in_force,
 )
 
 
@@ -87,6 +88,8 @@ class Facts:
             ambiguous answer, pause past the margin, takeover, resend); None where nobody counted.
         is_excused: Records of it were lost by the broker itself (an unsynced tail): nothing can be said.
         late_releases: Releases that took effect after their sender had given up; they may come behind a DISCARD.
+        unknown_answers: How often a listener really answered UNKNOWN; None where nobody counted.
+        has_contrary_caller: The application itself asked for both ends; then only the first in the log must hold.
     """
 
     journey: Journey
@@ -96,6 +99,8 @@ class Facts:
     duplicate_causes: int | None = None
     is_excused: bool = False
     late_releases: int = 0
+    unknown_answers: int | None = None
+    has_contrary_caller: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -148,8 +153,10 @@ def _judge_decision(facts: Facts, promises: Promises, broken: _Broken) -> None:
     finals = [op for _, op in journey.ops if op.kind in FINAL_KINDS]
     if len({op.kind for op in finals}) > 1:
         is_refused = finals[0].kind == OpKind.ROLLBACK and not facts.targets
-        if not is_refused:
+        if not is_refused and not facts.has_contrary_caller:
             broken(Invariant.S1, f"final ops {[OpKind(op.kind).name for op in finals]}")
+    if finals and journey.final != finals[0].kind:
+        broken(Invariant.S1, f"taken for {OpKind(journey.final).name}; the first final op says otherwise")
     if promises.resolution_is_unique and len(finals) > 1:
         broken(Invariant.S1, f"{len(finals)} final ops on a store that keeps resolutions unique")
     is_overridden = any(op.forced == Forced.OVERRIDE for _, op in journey.ops)
@@ -166,7 +173,7 @@ def _judge_targets(facts: Facts, promises: Promises, broken: _Broken) -> None:
     if not facts.targets:
         return
     is_overridden = any(op.forced == Forced.OVERRIDE for _, op in journey.ops)
-    if journey.final == OpKind.ROLLBACK:
+    if journey.final == OpKind.ROLLBACK and not is_overridden:
         broken(Invariant.S2, f"{len(facts.targets)} targets of a rolled back transaction")
     if facts.local is Local.ROLLED_BACK and not is_overridden:
         broken(Invariant.S2, "targets exist but the local transaction did not commit")
@@ -213,6 +220,11 @@ def _judge_checks(facts: Facts, broken: _Broken) -> None:
         most = max((op.count for _, op in journey.ops if op.kind == OpKind.CHECKED), default=0)
         if most > half.check_max:
             broken(Invariant.S9, f"{most} checks were counted; at most {half.check_max} are allowed")
+    exhausted = {parked.generation for parked in journey.parked if parked.code == ParkCode.CHECKS_EXHAUSTED}
+    if facts.unknown_answers is not None and half is not None and half.check_max and exhausted:
+        needed = half.check_max * len(exhausted)
+        if facts.unknown_answers < needed:
+            broken(Invariant.S9, f"discarded after {facts.unknown_answers} answers; {needed} must be given first")
     discarded = [op for _, op in journey.ops if op.kind == OpKind.DISCARD]
     generations = {parked.generation for parked in journey.parked}
     for op in discarded:
@@ -276,6 +288,7 @@ def _closings(
 ) -> tuple[dict[bytes, tuple[bool, int]], dict[bytes, int], bytes]:
     """Return per id (final?, highest DISCARD in force), the first op position, and the token in force at the bound."""
     closed: dict[bytes, tuple[bool, int]] = {}
+    decided: set[bytes] = set()
     first_op: dict[bytes, int] = {}
     token = token_at = b""
     for record in ops:
@@ -294,6 +307,8 @@ def _closings(
             final, discarded = closed.get(identity, (False, -1))
             if op.kind in FINAL_KINDS:
                 closed[identity] = (True, discarded)
-            elif op.kind == OpKind.DISCARD:
+            elif op.kind == OpKind.DECIDED:
+                decided.add(identity)
+            elif op.kind == OpKind.DISCARD and is_discard_in_force(op, is_decided=identity in decided):
                 closed[identity] = (final, max(discarded, op.generation))
     return closed, first_op, token_at

@@ -19,6 +19,7 @@ from txcore.records import (
     OpKind,
     Parked,
     Position,
+    is_discard_in_force,
 )
 
 
@@ -130,6 +131,7 @@ def next_generation(journey: Journey, by: str, reason: str) -> HalfRecord:
         folded_to=journey.ops[-1][0] if journey.ops else -1,
         decided=journey.decided,
         token=journey.token_before,
+        missing=list(journey.parked[-1].missing) if journey.parked else list(half.missing),
         reason=f"{by}: {reason}"[:REASON_SIZE_MAX],
     )
     return HalfRecord(
@@ -158,7 +160,7 @@ def _fold(journey: Journey, position: Position, op: Op, token: bytes) -> None:
         return
     if op.kind in FINAL_KINDS:
         journey.final = journey.final or op.kind
-    elif op.kind == OpKind.DISCARD:
+    elif op.kind == OpKind.DISCARD and is_discard_in_force(op, is_decided=bool(journey.decided)):
         journey.discarded_generation = max(journey.discarded_generation, op.generation)
     elif op.kind == OpKind.CHECKED and op.generation == journey.generation:
         journey.count = max(journey.count, op.count)

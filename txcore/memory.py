@@ -137,13 +137,16 @@ class Fate(enum.Enum):
 class Faults:
     """What goes wrong; the default is nothing. The simulator overrides these methods."""
 
-    def fate(self, what: str) -> Fate:  # noqa: ARG002
+    def fate(self, what: str, transaction_ids: Sequence[bytes]) -> Fate:  # noqa: ARG002
         """Return the fate of a request; *what* is half, target, parked, op, mark or checkpoint."""
         return Fate.DONE
 
     def delay_s(self) -> float:
         """Return how long the next leg of a request travels."""
         return 0.0
+
+    def checkpoint_sent(self, member: str, partition: int, checkpoint: Checkpoint) -> None:
+        """Look at a checkpoint at the moment a checker writes it."""
 
     def visible(self, count: int) -> int:
         """Return how many of *count* arrived records a read returns."""
@@ -448,6 +451,8 @@ class MemoryClaim:
         future: Future[None] = Future()
         future.set_running_or_notify_cancel()
 
+        self._backend.broker.faults.checkpoint_sent(self.member, partition, checkpoint)
+
         def apply() -> Outcome:
             self._backend.broker.store_checkpoint(self.group, partition, checkpoint)
             return DURABLE
@@ -543,7 +548,7 @@ class MemoryBackend:
                 return Outcome(Status.REFUSED, refusal)
             return self.broker.append(half.group, LogKind.HALF, half.partition, half.body)
 
-        self.request("half", apply, lambda outcome: batch.settle(index, outcome))
+        self.request("half", apply, lambda outcome: batch.settle(index, outcome), (half.transaction_id,))
 
     def release(self, batch: Batch[Resolution], claim: ClaimPort | None = None) -> None:
         """See `Backend.release`."""
@@ -582,7 +587,7 @@ class MemoryBackend:
                 outcome = replace(outcome, missing=tuple(resolution.targets))
             done(outcome)
 
-        self.request("op", apply, settle)
+        self.request("op", apply, settle, (half.transaction_id,))
 
     def _release_in_steps(
         self, resolution: Resolution, claim: ClaimPort | None, done: Callable[[Outcome], None]
@@ -625,7 +630,12 @@ class MemoryBackend:
             done(replace(first, missing=unconfirmed))
 
         for what, apply, index in steps:
-            self.request(what, apply, lambda outcome, index=index: one_done(index, outcome))  # type: ignore[misc]
+            self.request(
+                what,
+                apply,
+                lambda outcome, index=index: one_done(index, outcome),  # type: ignore[misc]
+                (half.transaction_id,),
+            )
 
     def _release_op(self, resolution: Resolution, claim: ClaimPort | None, done: Callable[[Outcome], None]) -> None:
         half, op = resolution.half, resolution.op
@@ -644,7 +654,7 @@ class MemoryBackend:
                 return Outcome(Status.FENCED)
             return self.broker.superseded(half.group, op) or self.broker.append_ops(half.group, half.partition, [op])
 
-        self.request("op", apply, done)
+        self.request("op", apply, done, (half.transaction_id,))
 
     def _queue_op(
         self, group: str, partition: int, op: Op, done: Callable[[Outcome], None] | None, delay_s: float
@@ -666,7 +676,8 @@ class MemoryBackend:
                 if done is not None:
                     done(outcome)
 
-        self.request("op", lambda: self.broker.append_ops(group, partition, ops), settle)
+        ids = [op.transaction_id for op in ops]
+        self.request("op", lambda: self.broker.append_ops(group, partition, ops), settle, ids)
 
     def mark(self, group: str, partition: int, op: Op, claim: ClaimPort | None = None) -> Future[Outcome]:
         """See `Backend.mark`."""
@@ -707,10 +718,16 @@ class MemoryBackend:
         self._closed = True
         return resolved(None)
 
-    def request(self, what: str, apply: Callable[[], Outcome], done: Callable[[Outcome], None]) -> None:
+    def request(
+        self,
+        what: str,
+        apply: Callable[[], Outcome],
+        done: Callable[[Outcome], None],
+        transaction_ids: Sequence[bytes] = (),
+    ) -> None:
         """Send one request to the broker with the fate that the faults give it."""
         broker = self.broker
-        fate = broker.faults.fate(what)
+        fate = broker.faults.fate(what, transaction_ids)
         timeout_s = broker.profile.answer_timeout_s
         unknown = Outcome(Status.UNKNOWN, BackendTimeoutError(f"no answer to the {what} within {timeout_s:g} s"))
 
@@ -721,6 +738,8 @@ class MemoryBackend:
         def arrive(*, answered: bool) -> None:
             with broker.lock:
                 if broker.down:
+                    if answered:
+                        self._later(timeout_s, lambda: hear(unknown))
                     return
                 outcome = apply()
                 if fate is Fate.TWICE and outcome.status is Status.DURABLE:

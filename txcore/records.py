@@ -74,8 +74,9 @@ class Half(msgspec.Struct, array_like=True, tag="txh"):
     """The half record: one transaction with all its messages.
 
     Durations are milliseconds; 0 in `interval_ms` and `check_max` means the checker's own policy. The fields from
-    `first_appended_ms` to `token` are empty in a producer's half and filled in a carried copy, which folds the
-    journal up to op position `folded_to`.
+    `first_appended_ms` on are empty in a producer's half and filled in a carried or resumed copy, which folds the
+    journal up to op position `folded_to`; `token` is the claim in force there, `missing` the targets still to publish
+    (empty for all).
     """
 
     version: int
@@ -97,6 +98,7 @@ class Half(msgspec.Struct, array_like=True, tag="txh"):
     decided: int = 0
     token: bytes = b""
     reason: str = ""
+    missing: list[int] = msgspec.field(default_factory=list)
 
 
 class Op(msgspec.Struct, array_like=True):
@@ -121,6 +123,25 @@ class Op(msgspec.Struct, array_like=True):
     reason: str = ""
 
 
+def is_discard_in_force(op: Op, *, is_decided: bool) -> bool:
+    """Return whether a DISCARD counts: behind a DECIDED only as undeliverable.
+
+    Both may land late and in this order after their writer gave up on each; whoever reads the DECIDED publishes, so
+    the discard must be void, or a discarded half would be delivered.
+    """
+    return not is_decided or op.reason == ParkCode.UNDELIVERABLE
+
+
+class ParkCode(enum.StrEnum):
+    """Why a half was parked."""
+
+    CHECKS_EXHAUSTED = "CHECKS_EXHAUSTED"
+    UNDELIVERABLE = "UNDELIVERABLE"
+    PRUNED = "PRUNED"
+    COVERAGE_GAP = "COVERAGE_GAP"
+    POISON = "POISON"
+
+
 class Parked(msgspec.Struct, array_like=True, tag="txp"):
     """A discarded half with everything an operator needs: its own bytes, why, and what is missing.
 
@@ -139,16 +160,6 @@ class Parked(msgspec.Struct, array_like=True, tag="txp"):
     token: bytes
     half: bytes
     missing: list[int] = msgspec.field(default_factory=list)
-
-
-class ParkCode(enum.StrEnum):
-    """Why a half was parked."""
-
-    CHECKS_EXHAUSTED = "CHECKS_EXHAUSTED"
-    UNDELIVERABLE = "UNDELIVERABLE"
-    PRUNED = "PRUNED"
-    COVERAGE_GAP = "COVERAGE_GAP"
-    POISON = "POISON"
 
 
 class Status(enum.Enum):

@@ -1,0 +1,219 @@
+"""The twin of the fence and of the user's database: one table of fence rows, open transactions, crashes.
+
+It answers as the SQL fence does: a check waits for nobody (an open producer is NO_ANSWER), a tombstone beats a late
+producer, the horizon refuses inserts and forbids tombstones. A commit without `durable` is a ghost until the next
+sync: a database crash takes it back although readers saw it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Generator, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+from txcore.errors import FencedError, FenceMisuseError
+from txcore.fence import FenceAnswer, FenceReading
+from txcore_conformance.sim.world import Process, World
+
+STATES = {1: FenceAnswer.COMMIT, 2: FenceAnswer.ROLLBACK, 3: FenceAnswer.VIA_TABLE, 4: FenceAnswer.FORCED}
+
+
+class SimDatabaseError(Exception):
+    """The database failed; around COMMIT nobody knows on which side."""
+
+
+@dataclass(slots=True, eq=False)
+class SimConnection:
+    """A connection with at most one open transaction."""
+
+    process: Process
+    transaction_id: bytes = b""
+    is_open: bool = False
+    is_durable: bool = False
+    has_business: bool = False
+
+
+@dataclass(slots=True)
+class SimDatabase:
+    """Shared by all processes of one seed."""
+
+    world: World
+    enforces_durable: bool = True
+    rows: dict[bytes, int] = field(default_factory=dict)
+    committed: set[bytes] = field(default_factory=set)
+    unsynced: set[bytes] = field(default_factory=set)
+    pruned_below: bytes = b""
+    open: list[SimConnection] = field(default_factory=list)
+
+    def connect(self, process: Process) -> SimConnection:
+        """Open a connection; a dead process's transaction is rolled back some time later."""
+        connection = SimConnection(process)
+        process.on_death.append(lambda: self.world.at(self.world.rng.random() * 2, lambda: self.roll_back(connection)))
+        return connection
+
+    def begin(self, connection: SimConnection) -> None:
+        """Begin a transaction."""
+        connection.is_open = True
+        self.open.append(connection)
+
+    def commit(self, connection: SimConnection) -> None:
+        """Make the transaction's rows visible; the database's own doing, so never half."""
+        if not connection.is_open:
+            raise SimDatabaseError("no open transaction")
+        self._end(connection)
+        identity = connection.transaction_id
+        if identity:
+            self.rows[identity] = 1
+            if not (connection.is_durable and self.enforces_durable):
+                self.unsynced.add(identity)
+            if connection.has_business:
+                self.committed.add(identity)
+
+    def roll_back(self, connection: SimConnection) -> None:
+        """Forget the transaction's rows."""
+        if connection.is_open:
+            self._end(connection)
+
+    def _end(self, connection: SimConnection) -> None:
+        connection.is_open = False
+        self.open.remove(connection)
+
+    def holder(self, transaction_id: bytes) -> SimConnection | None:
+        """Return the open transaction that holds the key's lock."""
+        for connection in self.open:
+            if connection.transaction_id == transaction_id:
+                return connection
+        return None
+
+    def crash(self) -> None:
+        """Lose every open transaction and every commit that was not synced."""
+        self.world.note("database crash")
+        for connection in list(self.open):
+            self.roll_back(connection)
+        for identity in sorted(self.unsynced):
+            self.world.note("database ghost")
+            self.rows.pop(identity, None)
+            self.committed.discard(identity)
+        self.unsynced.clear()
+
+    def prune(self, below: bytes, is_closed: Callable[[bytes], bool]) -> None:
+        """R4's order: raise the horizon first, wait, then delete closed ids below it."""
+        self.pruned_below = max(self.pruned_below, below)
+
+        def delete() -> None:
+            for identity in [row for row in self.rows if row < below and is_closed(row)]:
+                self.world.note("pruned row")
+                del self.rows[identity]
+
+        self.world.at(20.0, delete)
+
+
+class SimFence:
+    """The fence as one process sees it; implements `Fence` with generators for what takes time."""
+
+    def __init__(self, database: SimDatabase, process: Process) -> None:
+        self._database = database
+        self._process = process
+
+    def begin(self, engine: Any, transaction_id: bytes, group: str) -> Generator[Any, Any, SimConnection]:  # noqa: ARG002
+        """See `Fence.begin`."""
+        connection = self._database.connect(self._process)
+        self._database.begin(connection)
+        connection.has_business = engine is not None
+        yield from self._insert(connection, transaction_id)
+        return connection
+
+    def insert(self, connection: SimConnection, transaction_id: bytes, group: str) -> Any:  # noqa: ARG002
+        """See `Fence.insert`."""
+        return self._insert(connection, transaction_id)
+
+    def _insert(self, connection: SimConnection, transaction_id: bytes) -> Generator[Any, Any, None]:
+        database = self._database
+        yield 0.001
+        self._maybe_fail()
+        if not connection.is_open:
+            raise FenceMisuseError("no open transaction")
+        if transaction_id in database.rows or transaction_id < database.pruned_below:
+            database.world.note("producer fenced")
+            database.roll_back(connection)
+            raise FencedError("decided already", transaction_id=transaction_id)
+        connection.transaction_id = transaction_id
+        connection.is_durable = True
+
+    def verify(self, connection: SimConnection, transaction_id: bytes) -> None:
+        """See `Fence.verify`."""
+        if not connection.is_open or connection.transaction_id != transaction_id:
+            raise FenceMisuseError("the fence row is not of this open transaction")
+
+    def is_open(self, connection: SimConnection) -> bool:
+        """See `Fence.is_open`."""
+        return connection.is_open
+
+    def withdraw(self, connection: SimConnection, transaction_id: bytes) -> None:  # noqa: ARG002
+        """See `Fence.withdraw`."""
+        connection.transaction_id = b""
+
+    def commit(self, connection: SimConnection) -> Generator[Any, Any, None]:
+        """See `Fence.commit`; with faults on it may fail before or after it applied."""
+        world = self._database.world
+        yield 0.001 + world.rng.random() * 0.01
+        fails = world.chance(world.swarm.database)
+        if fails and world.rng.random() < 0.5:
+            self._database.roll_back(connection)
+            world.note("commit failed, not applied")
+            raise SimDatabaseError("connection lost")
+        self._database.commit(connection)
+        if fails:
+            world.note("commit failed, applied")
+            raise SimDatabaseError("connection lost")
+
+    def rollback(self, connection: SimConnection) -> None:
+        """See `Fence.rollback`."""
+        self._database.roll_back(connection)
+
+    def check(
+        self,
+        transaction_ids: Sequence[bytes],
+        group: str,  # noqa: ARG002
+    ) -> Generator[Any, Any, Mapping[bytes, FenceReading]]:
+        """See `Fence.check`."""
+        world = self._database.world
+        yield 0.002 + world.rng.random() * (0.3 if world.chance(world.swarm.slow) else 0.01)
+        return {identity: self._check_one(identity) for identity in transaction_ids}
+
+    def _check_one(self, identity: bytes) -> FenceReading:
+        database, world = self._database, self._database.world
+        if world.chance(world.swarm.database):
+            world.note("fence no answer")
+            return FenceReading(FenceAnswer.NO_ANSWER, "unreachable")
+        if database.holder(identity) is not None:
+            world.note("fence locked")
+            return FenceReading(FenceAnswer.NO_ANSWER, "locked by an open transaction")
+        state = database.rows.get(identity)
+        if state is None:
+            return self._absent(identity)
+        # The writing upsert flushes what it read, so the checker never acts upon a ghost.
+        database.unsynced.discard(identity)
+        return FenceReading(STATES[state])
+
+    def _absent(self, identity: bytes) -> FenceReading:
+        database = self._database
+        if identity < database.pruned_below:
+            return FenceReading(FenceAnswer.PRUNED)
+        database.rows[identity] = 2
+        database.world.note("tombstone")
+        return FenceReading(FenceAnswer.ROLLBACK)
+
+    def peek(self, transaction_ids: Sequence[bytes]) -> Mapping[bytes, FenceReading]:
+        """See `Fence.peek`."""
+        rows = self._database.rows
+        return {i: FenceReading(STATES[rows[i]] if i in rows else FenceAnswer.ABSENT) for i in transaction_ids}
+
+    def force(self, transaction_id: bytes, group: str) -> None:  # noqa: ARG002
+        """See `Fence.force`."""
+        self._database.rows[transaction_id] = 4
+
+    def _maybe_fail(self) -> None:
+        world = self._database.world
+        if world.chance(world.swarm.database / 2):
+            raise SimDatabaseError("connection lost")

@@ -1,0 +1,304 @@
+"""One seed: set the stage, play with faults, let faults end, wait for rest, judge."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+
+from txcore import invariants, wire
+from txcore.errors import WireFormatError
+from txcore.invariants import Facts, Local, Promises, TargetFact
+from txcore.journey import Journey
+from txcore.memory import KAFKA_LIKE, NATS_LIKE, RABBITMQ_LIKE, STRONG, Profile
+from txcore.records import Checkpoint, LogKind, LogRecord, OpKind
+from txcore_conformance.sim.actors import (
+    GROUP,
+    Cast,
+    Style,
+    journeys,
+    operate,
+    prune,
+    start_checker,
+    start_producer,
+)
+from txcore_conformance.sim.database import SimDatabase
+from txcore_conformance.sim.world import World
+
+FAULTS_END_S = 30.0
+REST_MAX_S = 120.0
+PROFILES: tuple[Profile, ...] = tuple(
+    replace(
+        profile,
+        capabilities=replace(
+            profile.capabilities,
+            release_time_max_s=1.5,
+            half_retention_s=None if profile.capabilities.half_retention_s is None else 40.0,
+            note_size_max=400,
+        ),
+    )
+    for profile in (STRONG, KAFKA_LIKE, RABBITMQ_LIKE, NATS_LIKE)
+)
+
+
+@dataclass(frozen=True, slots=True)
+class SeedResult:
+    """How one seed went."""
+
+    seed: int
+    profile: str
+    violations: tuple[str, ...]
+    trace: str
+    steps: int
+    transactions: int
+    duplicates: int
+    sometimes: Mapping[str, int]
+
+
+def profile_of(seed: int) -> Profile:
+    """Return the profile that a seed plays on."""
+    return PROFILES[seed % len(PROFILES)]
+
+
+def run(seed: int) -> SeedResult:
+    """Play one seed and judge it."""
+    world = World(seed, profile_of(seed))
+    rng = world.rng
+    cast = Cast(world, SimDatabase(world), rng.choice([1, 1, 2]))
+    world.broker.ensure_group(GROUP, cast.partition_count)
+    _watch_checkpoints(cast)
+    styles = rng.choice(
+        [
+            [Style.DATABASE, Style.PRIMITIVE, Style.FENCED_LISTENER],
+            [Style.LISTENER],
+            list(Style),
+        ]
+    )
+    # Without a fence R6 carries safety, so nothing of a producer may take effect after its horizon.
+    world.allows_late = Style.LISTENER not in styles or rng.random() < 0.5
+    for _ in range(rng.choice([1, 2, 2])):
+        start_producer(cast, styles, rng.choice([2, 4, 6]))
+    for _ in range(rng.choice([1, 2, 2])):
+        start_checker(cast)
+    _plan(cast)
+    world.run_until(FAULTS_END_S)
+    _end_faults(cast)
+    at_rest = world.run_until(world.now_s + REST_MAX_S, lambda: _is_at_rest(cast))
+    if not at_rest:
+        world.note("never at rest")
+    world.run_until(world.now_s + 6.0)
+    duplicates = _judge(cast)
+    return SeedResult(
+        seed,
+        world.broker.profile.name,
+        tuple(world.violations),
+        world.trace.hexdigest(),
+        world.step_count,
+        len(cast.truths),
+        duplicates,
+        dict(world.sometimes),
+    )
+
+
+def _plan(cast: Cast) -> None:
+    """Things that happen at set times: outages, refusing topics, stuck halves, poison, the operator, the pruner."""
+    world, rng = cast.world, cast.world.rng
+
+    def between(low_s: float, high_s: float) -> float:
+        return low_s + rng.random() * (high_s - low_s)
+
+    if rng.random() < 0.3:
+        start_s = between(1, 15)
+        world.at(start_s, lambda: _set_down(cast, is_down=True))
+        world.at(start_s + between(0.5, 4), lambda: _set_down(cast, is_down=False))
+    if rng.random() < 0.3:
+        world.at(between(0, 10), lambda: world.broker.refusing.add("t1"))
+        world.at(between(12, 25), world.broker.refusing.clear)
+    if rng.random() < 0.25:
+        world.at(between(2, 12), lambda: _stick(cast))
+    if rng.random() < 0.1:
+        world.at(between(1, 10), lambda: _poison(cast))
+    if rng.random() < 0.3:
+        world.at(between(5, 25), cast.database.crash)
+    if world.broker.profile.capabilities.fsync_before_ack == "no" and rng.random() < 0.1:
+        world.at(between(5, 20), lambda: _lose_tail(cast))
+    for _ in range(rng.choice([0, 1, 2])):
+        world.at(between(5, 28), lambda: operate(cast))
+        world.at(between(5, 28), lambda: prune(cast))
+    for _ in range(rng.choice([0, 1, 2])):
+        world.at(between(3, 25), lambda: _kill_one(cast))
+
+
+def _set_down(cast: Cast, *, is_down: bool) -> None:
+    cast.world.broker.down = is_down
+    cast.world.note("broker outage")
+    if is_down:
+        for truth in cast.truths.values():
+            cast.world.causes[truth.core.transaction_id] += 1
+
+
+def _stick(cast: Cast) -> None:
+    """One unfenced transaction whose listener keeps saying UNKNOWN; it must not hold up the others."""
+    for truth in cast.truths.values():
+        if not truth.is_fenced:
+            truth.is_stuck = True
+            cast.world.note("stuck transaction")
+            return
+
+
+def _poison(cast: Cast) -> None:
+    cast.world.broker.append(GROUP, LogKind.HALF, 0, b"\xff no half")
+
+
+def _lose_tail(cast: Cast) -> None:
+    """A power failure: each log loses what was not synced; nothing can be said of the transactions in it."""
+    world = cast.world
+    for partition in range(cast.partition_count):
+        for kind in (LogKind.HALF, LogKind.OP):
+            for record in world.broker.lose_tail(GROUP, kind, partition, world.rng.randrange(4)):
+                lost = set(_ids_in(kind, record))
+                if kind is LogKind.OP and any(op.kind == OpKind.CLAIM for op in wire.decode_ops(record.body)):
+                    # Whoever reads the log from its beginning now takes all that this owner wrote for stale.
+                    lost.update(identity for identity in cast.truths if cast.truths[identity].core.partition == partition)
+                cast.lost_tail.update(lost)
+                world.note(f"lost tail {kind.value}")
+
+
+def _ids_in(kind: LogKind, record: LogRecord) -> list[bytes]:
+    if kind is LogKind.OP:
+        return [op.transaction_id for op in wire.decode_ops(record.body)]
+    try:
+        return [wire.decode_half(record.body).transaction_id]
+    except WireFormatError:
+        return []
+
+
+def _kill_one(cast: Cast) -> None:
+    alive = [process for process in cast.checkers if process.is_alive]
+    if alive:
+        cast.world.rng.choice(alive).kill()
+
+
+def _end_faults(cast: Cast) -> None:
+    world = cast.world
+    world.is_faulty = False
+    world.broker.down = False
+    world.broker.refusing.clear()
+    for truth in cast.truths.values():
+        truth.is_stuck = False
+    if not any(process.is_alive for process in cast.checkers):
+        start_checker(cast, is_immortal=True)
+
+
+def _is_at_rest(cast: Cast) -> bool:
+    return all(
+        not journey.is_pending or journey.transaction_id in cast.lost_tail for journey in journeys(cast).values()
+    )
+
+
+def _watch_checkpoints(cast: Cast) -> None:
+    """Judge every checkpoint where it is written, against what its writer had read back by then (S11, R12)."""
+    world = cast.world
+    broker = world.broker
+    is_unique = broker.profile.capabilities.resolution_is_unique
+    store = broker.store_checkpoint
+
+    def judged_store(group: str, partition: int, checkpoint: Checkpoint) -> None:
+        text = invariants.judge_checkpoint(
+            checkpoint, broker.log(group, LogKind.HALF, partition), broker.log(group, LogKind.OP, partition)
+        )
+        if text and not cast.lost_tail:
+            world.break_rule(f"S11 {text}")
+        store(group, partition, checkpoint)
+
+    def judged_send(member: str, partition: int, checkpoint: Checkpoint) -> None:
+        for process, membership in cast.memberships:
+            owner = membership.owners.get(partition)
+            if process.name == member and owner is not None and not is_unique and not cast.lost_tail:
+                read = owner._state.op_read or -1  # noqa: SLF001
+                prefix = [record for record in broker.log(GROUP, LogKind.OP, partition) if record.position <= read]
+                text = invariants.judge_checkpoint(checkpoint, broker.log(GROUP, LogKind.HALF, partition), prefix)
+                if text:
+                    world.break_rule(f"S11 {member} had not read back what its checkpoint passes: {text}")
+
+    broker.store_checkpoint = judged_store  # type: ignore[method-assign]
+    broker.faults.checkpoint_sent = judged_send  # type: ignore[method-assign]
+
+
+def _judge(cast: Cast) -> int:
+    """Judge every transaction; returns how many duplicate deliveries there were."""
+    world = cast.world
+    capabilities = world.broker.profile.capabilities
+    promises = Promises(capabilities.atomic_release, capabilities.resolution_is_unique)
+    targets = _targets(cast)
+    claims = _claims_before_end(cast)
+    duplicates = 0
+    found = journeys(cast)
+    for identity, truth in cast.truths.items():
+        journey = found.get(identity)
+        if journey is None:
+            journey = Journey(identity, truth.core.partition)
+        is_committed = cast.is_committed(truth)
+        facts = Facts(
+            journey,
+            targets.pop(identity, []),
+            Local.COMMITTED if is_committed else Local.ROLLED_BACK,
+            is_acknowledged=is_committed,
+            duplicate_causes=world.causes[identity] + claims.get(identity, 0),
+            is_excused=identity in cast.lost_tail,
+            late_releases=world.late[identity],
+            unknown_answers=None if truth.is_fenced else truth.unknown_answers,
+            has_contrary_caller=truth.has_contrary_caller,
+        )
+        duplicates += max(len(facts.targets) - len({target.index for target in facts.targets}), 0)
+        world.violations.extend(str(violation) for violation in invariants.judge(facts, promises, at_rest=True))
+    for identity in targets:
+        if identity not in cast.lost_tail:
+            world.break_rule(f"S5 targets of an unknown transaction {identity.hex()}")
+    _judge_owners(cast)
+    return duplicates
+
+
+def _targets(cast: Cast) -> dict[bytes, list[TargetFact]]:
+    found: dict[bytes, list[TargetFact]] = {}
+    for topic, messages in cast.world.broker.topics.items():
+        for message in messages:
+            name = str(message.headers[wire.HEADER_ID])
+            text, _, index = name.rpartition(":")
+            identity = bytes.fromhex(text.replace("-", ""))
+            found.setdefault(identity, []).append(
+                TargetFact(int(index), topic, message.key, message.body, dict(message.headers), message.position)
+            )
+    return found
+
+
+def _claims_before_end(cast: Cast) -> dict[bytes, int]:
+    """Count, per transaction, the takeovers before its first final op: each may repeat what was in hand."""
+    counts: dict[bytes, int] = {}
+    for partition in range(cast.partition_count):
+        claims = 0
+        undecided: Counter[bytes] = Counter()
+        for record in cast.world.broker.log(GROUP, LogKind.OP, partition):
+            for op in wire.decode_ops(record.body):
+                if op.kind == OpKind.CLAIM:
+                    claims += 1
+                elif op.kind in {OpKind.COMMIT, OpKind.ROLLBACK} and op.transaction_id not in counts:
+                    counts[op.transaction_id] = claims
+                undecided[op.transaction_id] = claims
+        for identity, number in undecided.items():
+            counts.setdefault(identity, number)
+    return counts
+
+
+def _judge_owners(cast: Cast) -> None:
+    """What each living owner took for an end must be the first final op in the log."""
+    finals = {identity: journey for identity, journey in journeys(cast).items() if journey.final}
+    for process, membership in cast.memberships:
+        if not process.is_alive:
+            continue
+        for owner in membership.owners.values():
+            for identity, kind in owner._state.closings():  # noqa: SLF001
+                journey = finals.get(identity)
+                first = next((op.kind for _, op in journey.ops if op.kind in {1, 2}), 0) if journey else 0
+                if first and kind in {OpKind.COMMIT, OpKind.ROLLBACK} and kind != first and not cast.lost_tail:
+                    cast.world.break_rule(f"S1 {process.name} takes {identity.hex()} for {OpKind(kind).name}")
