@@ -1,0 +1,351 @@
+"""The check against producers that are before, in, and after their transaction."""
+
+from __future__ import annotations
+
+import pytest
+from sqlalchemy import create_engine, event, text
+
+from txcore.errors import FencedError, UsageError
+from txcore.fence import FenceAnswer, FenceReading
+from txcore.sqlfence import SqlFence
+from txcore.sqlfence.checks import reading_of
+
+GROUP = "orders"
+
+
+def test_check_before_the_producer_leaves_a_tombstone_and_the_late_producer_is_refused(world):
+    """Whoever comes first decides: after ROLLBACK the producer cannot commit any more."""
+    transaction_id = world.new_id()
+    assert world.check(transaction_id) is FenceAnswer.ROLLBACK
+    with pytest.raises(FencedError) as refusal:
+        world.fence.begin(world.engine, transaction_id, GROUP)
+    assert refusal.value.transaction_id == transaction_id
+    assert world.check(transaction_id) is FenceAnswer.ROLLBACK
+
+
+def test_late_producer_with_business_rows_first_loses_them_all(world):
+    """The fence as the last statement is safe as well: the refusal rolls the earlier rows back."""
+    transaction_id = world.new_id()
+    assert world.check(transaction_id) is FenceAnswer.ROLLBACK
+    with world.engine.connect() as connection:
+        world.add_order(connection, transaction_id)
+        with pytest.raises(FencedError):
+            world.fence.insert(connection, transaction_id, GROUP)
+        connection.commit()
+    assert not world.has_order(transaction_id)
+
+
+def test_check_during_an_open_transaction_is_no_answer(world):
+    """An open producer transaction is neither COMMIT nor ROLLBACK, and stays able to commit."""
+    transaction_id = world.new_id()
+    connection = world.fence.begin(world.engine, transaction_id, GROUP)
+    world.add_order(connection, transaction_id)
+    reading = world.fence.check([transaction_id], GROUP)[transaction_id]
+    assert reading.answer is FenceAnswer.NO_ANSWER
+    assert reading.reason.startswith("a lock was not free in time")
+    world.fence.verify(connection, transaction_id)
+    world.fence.commit(connection)
+    assert world.check(transaction_id) is FenceAnswer.COMMIT
+    assert world.has_order(transaction_id)
+
+
+def test_check_that_waits_for_the_producer_sees_how_it_ends(postgresql, threads, eventually):
+    """A check blocked behind the open row answers as soon as that transaction commits or rolls back."""
+    fence = postgresql.new_fence(lock_timeout_s=30, attempts_max=1)
+    for ends, expected in (("commit", FenceAnswer.COMMIT), ("rollback", FenceAnswer.ROLLBACK)):
+        transaction_id = postgresql.new_id()
+        connection = postgresql.fence.begin(None, transaction_id, GROUP)
+        answer = threads.submit(postgresql.check, transaction_id, fence)
+        eventually(lambda: _waits_for_a_lock(postgresql))
+        getattr(postgresql.fence, ends)(connection)
+        assert answer.result(10) is expected
+
+
+@pytest.mark.parametrize("level", ["REPEATABLE READ", "SERIALIZABLE"])
+def test_check_sets_its_own_isolation_level_whatever_the_engine_says(postgresql, threads, eventually, level):
+    """At a snapshot level the waiting check would end in 40001; at its own READ COMMITTED it answers at once."""
+    fence = postgresql.new_fence(postgresql.new_engine(isolation_level=level), lock_timeout_s=30, attempts_max=1)
+    transaction_id = postgresql.new_id()
+    connection = postgresql.fence.begin(None, transaction_id, GROUP)
+    answer = threads.submit(fence.check, [transaction_id], GROUP)
+    eventually(lambda: _waits_for_a_lock(postgresql))
+    postgresql.fence.commit(connection)
+    assert answer.result(10) == {transaction_id: FenceReading(FenceAnswer.COMMIT)}
+
+
+@pytest.mark.parametrize("level", ["READ COMMITTED", "REPEATABLE READ", "SERIALIZABLE"])
+def test_check_on_an_engine_of_any_level_never_sees_no_row(mariadb, level):
+    """A stale snapshot shows "no row" for a committed transaction; the check reads under the row's lock."""
+    fence = mariadb.new_fence(mariadb.new_engine(isolation_level=level))
+    assert mariadb.check(mariadb.committed(), fence) is FenceAnswer.COMMIT
+    assert mariadb.check(mariadb.new_id(), fence) is FenceAnswer.ROLLBACK
+
+
+def test_no_row_after_a_tombstone_was_written_is_no_answer():
+    """An answer that contradicts the statement before it counts as none."""
+    assert reading_of({}, bytes(16), GROUP).answer is FenceAnswer.NO_ANSWER
+
+
+def test_committed_transaction_is_committed_for_every_later_check(world):
+    """COMMIT is final, however often it is asked for."""
+    transaction_id = world.committed()
+    assert [world.check(transaction_id) for _ in range(5)] == [FenceAnswer.COMMIT] * 5
+
+
+def test_rolled_back_transaction_becomes_a_tombstone(world):
+    """ROLLBACK takes the row away, and the next check decides for ever."""
+    transaction_id = world.new_id()
+    connection = world.fence.begin(None, transaction_id, GROUP)
+    world.add_order(connection, transaction_id)
+    world.fence.rollback(connection)
+    assert world.check(transaction_id) is FenceAnswer.ROLLBACK
+    assert not world.has_order(transaction_id)
+
+
+def test_id_prepared_twice_is_refused(world):
+    """One id per database attempt: the second insert is refused, the first one's commit stands."""
+    transaction_id = world.committed()
+    with pytest.raises(FencedError):
+        world.fence.begin(None, transaction_id, GROUP)
+    assert world.check(transaction_id) is FenceAnswer.COMMIT
+
+
+def test_id_of_another_group_is_no_answer_with_that_reason(world):
+    """A foreign group's decision is never given out."""
+    transaction_id = world.committed()
+    reading = world.fence.check([transaction_id], "billing")[transaction_id]
+    assert reading == FenceReading(FenceAnswer.NO_ANSWER, "the id belongs to group 'orders', not 'billing'")
+
+
+def test_batch_answers_all_ids_in_one_call(world):
+    """Commits, rollbacks and duplicates in the asked list, in any order."""
+    committed = [world.committed() for _ in range(3)]
+    absent = [world.new_id() for _ in range(3)]
+    readings = world.fence.check([*absent, *reversed(committed), *committed], GROUP)
+    assert {item: reading.answer for item, reading in readings.items()} == (
+        dict.fromkeys(committed, FenceAnswer.COMMIT) | dict.fromkeys(absent, FenceAnswer.ROLLBACK)
+    )
+
+
+def test_empty_batch_is_empty(world):
+    """Nothing asked, nothing answered."""
+    assert world.fence.check([], GROUP) == {}
+
+
+def test_locked_key_in_a_batch_holds_up_no_other_answer(server_world):
+    """One open producer costs its own answer only."""
+    ids = [server_world.committed(), server_world.new_id(), server_world.committed(), server_world.new_id()]
+    connection = server_world.fence.begin(None, ids[1], GROUP)
+    readings = server_world.fence.check(ids, GROUP)
+    assert [readings[item].answer for item in ids] == [
+        FenceAnswer.COMMIT,
+        FenceAnswer.NO_ANSWER,
+        FenceAnswer.COMMIT,
+        FenceAnswer.ROLLBACK,
+    ]
+    server_world.fence.commit(connection)
+    assert server_world.check(ids[1]) is FenceAnswer.COMMIT
+
+
+def test_many_locked_keys_do_not_take_longer_than_the_time_limit(postgresql):
+    """Ids that are not reached in time are NO_ANSWER and not asked one lock timeout each."""
+
+    class Clock:
+        def __init__(self) -> None:
+            self.readings = iter(range(100))
+
+        def elapsed_s(self) -> float:
+            return float(next(self.readings))
+
+    fence = postgresql.new_fence(lock_timeout_s=0.02, statement_timeout_s=2.5, clock=Clock())
+    ids = [postgresql.new_id() for _ in range(6)]
+    connection = postgresql.fence.begin(None, ids[0], GROUP)
+    readings = fence.check(ids, GROUP)
+    answers = [readings[item].answer for item in ids]
+    assert answers == [FenceAnswer.NO_ANSWER, FenceAnswer.ROLLBACK, *[FenceAnswer.NO_ANSWER] * 4]
+    assert readings[ids[-1]].reason == "not reached in time behind locked ids"
+    postgresql.fence.rollback(connection)
+
+
+def test_killed_producer_connection_rolls_back_and_the_next_check_says_so(server_world, eventually):
+    """The server ends the producer's session; no half state is left."""
+    transaction_id = server_world.new_id()
+    connection = server_world.fence.begin(None, transaction_id, GROUP)
+    server_world.add_order(connection, transaction_id)
+    server_world.kill_session(server_world.session_id(connection))
+    eventually(lambda: server_world.check(transaction_id) is FenceAnswer.ROLLBACK)
+    server_world.fence.rollback(connection)
+    assert not server_world.has_order(transaction_id)
+
+
+def test_check_on_a_killed_pooled_connection_asks_again_on_a_fresh_one(server_world):
+    """A stale connection in the pool costs no answer."""
+    transaction_id = server_world.committed()
+    engine = server_world.new_engine(pool_size=1)
+    fence = server_world.new_fence(engine)
+    with engine.connect() as connection:
+        number = server_world.session_id(connection)
+    server_world.kill_session(number)
+    assert server_world.check(transaction_id, fence) is FenceAnswer.COMMIT
+
+
+def test_missing_table_is_no_answer_that_names_the_remedy(world):
+    """A fence that was never created does not raise in a check."""
+    fence = SqlFence(world.engine, table="never_created")
+    reading = fence.check([world.new_id()], GROUP).popitem()[1]
+    assert reading.answer is FenceAnswer.NO_ANSWER
+    assert "run create()" in reading.reason
+
+
+def test_unreachable_database_is_no_answer_without_the_password():
+    """Nothing listens there; the reason is for people and holds no secret."""
+    for url in ("postgresql+psycopg://u:geheim@127.0.0.1:1/d", "mysql+pymysql://u:geheim@127.0.0.1:1/d"):
+        fence = SqlFence(create_engine(url))
+        reading = fence.check([bytes(16)], GROUP)[bytes(16)]
+        assert reading.answer is FenceAnswer.NO_ANSWER
+        assert reading.reason.startswith("the connection was lost or could not be made")
+        assert "geheim" not in reading.reason
+
+
+def test_wrong_password_is_not_repeated_in_any_text(mariadb, raised):
+    """The driver's own text of a refused login goes through the same door."""
+    url = mariadb.engine.url.set(username="nobody", password="geheim")
+    fence = SqlFence(create_engine(url))
+    reading = fence.check([bytes(16)], GROUP)[bytes(16)]
+    error = raised(lambda: fence.begin(None, bytes(16), GROUP))
+    assert reading.answer is FenceAnswer.NO_ANSWER
+    assert "geheim" not in reading.reason + str(error)
+
+
+def test_read_only_database_is_no_answer(server_world):
+    """A standby cannot take a tombstone, so it cannot decide."""
+    transaction_id = server_world.committed()
+    engine = server_world.new_engine()
+    sql = {
+        "postgresql": "SET SESSION CHARACTERISTICS AS TRANSACTION READ ONLY",
+        "mariadb": "SET SESSION TRANSACTION READ ONLY",
+    }[server_world.kind]
+
+    @event.listens_for(engine, "connect")
+    def make_read_only(driver_connection, record):
+        cursor = driver_connection.cursor()
+        cursor.execute(sql)
+        cursor.close()
+        driver_connection.commit()
+
+    reading = server_world.new_fence(engine).check([transaction_id], GROUP)[transaction_id]
+    assert reading.answer is FenceAnswer.NO_ANSWER
+    assert reading.reason.startswith("the database takes no writes")
+
+
+def test_whatever_a_connect_hook_raises_is_no_answer(world):
+    """Programs fetch credentials in hooks; their failures are no decision."""
+    engine = world.new_engine()
+
+    @event.listens_for(engine, "do_connect")
+    def fail(*arguments):
+        raise RuntimeError("the token service is down")
+
+    reading = world.new_fence(engine).check([bytes(16)], GROUP)[bytes(16)]
+    assert reading == FenceReading(FenceAnswer.NO_ANSWER, "the database refused: the token service is down")
+
+
+def test_check_leaves_the_pooled_connection_as_it_was(world):
+    """Lock waits and isolation levels of the fence's own work do not leak into the program's."""
+    sql = {
+        "postgresql": "SELECT current_setting('lock_timeout'), current_setting('transaction_isolation')",
+        "mariadb": "SELECT @@innodb_lock_wait_timeout, @@tx_isolation",
+        "sqlite": "PRAGMA busy_timeout",
+    }[world.kind]
+    engine = world.new_engine(pool_size=1, max_overflow=0)
+
+    def settings():
+        with engine.connect() as connection:
+            return connection.execute(text(sql)).one()
+
+    before = settings()
+    world.new_fence(engine).check([world.new_id()], GROUP)
+    assert settings() == before
+
+
+def test_peek_reads_and_writes_nothing(world):
+    """For operators: ABSENT stays absent, and the producer still commits."""
+    transaction_id = world.new_id()
+    assert world.row(transaction_id) is FenceAnswer.ABSENT
+    connection = world.fence.begin(None, transaction_id, GROUP)
+    world.fence.commit(connection)
+    assert world.row(transaction_id) is FenceAnswer.COMMIT
+
+
+def test_forced_id_answers_forced_and_refuses_its_producer(world):
+    """State 4 holds against a late producer and against later checks, whatever was there before."""
+    absent, tombstone, committed = world.new_id(), world.new_id(), world.committed()
+    world.check(tombstone)
+    for transaction_id in (absent, tombstone, committed):
+        world.fence.force(transaction_id, GROUP)
+        assert world.check(transaction_id) is FenceAnswer.FORCED
+        with pytest.raises(FencedError):
+            world.fence.begin(None, transaction_id, GROUP)
+
+
+def test_force_refuses_an_id_of_another_group(world):
+    """An operator's slip of the group changes nothing."""
+    transaction_id = world.committed()
+    with pytest.raises(UsageError, match="belongs to group 'orders'"):
+        world.fence.force(transaction_id, "billing")
+    assert world.check(transaction_id) is FenceAnswer.COMMIT
+
+
+def test_row_marked_via_table_is_read_as_such(world):
+    """State 3 is set in the producer's own transaction and decides how the check closes the half."""
+    transaction_id = world.new_id()
+    connection = world.fence.begin(None, transaction_id, GROUP)
+    world.fence.mark_via_table(connection, transaction_id)
+    world.fence.verify(connection, transaction_id)
+    world.fence.commit(connection)
+    assert world.check(transaction_id) is FenceAnswer.VIA_TABLE
+
+
+def test_withdrawn_row_leaves_nothing_behind(world):
+    """A block that published nothing commits its business rows without a fence row."""
+    transaction_id = world.new_id()
+    connection = world.fence.begin(None, transaction_id, GROUP)
+    world.add_order(connection, transaction_id)
+    world.fence.withdraw(connection, transaction_id)
+    world.fence.commit(connection)
+    assert world.has_order(transaction_id)
+    assert world.row(transaction_id) is FenceAnswer.ABSENT
+
+
+def test_stats_count_states_and_name_the_oldest(world):
+    """What `txcore fence` shows."""
+    first = world.committed()
+    world.committed()
+    world.check(world.new_id())
+    stats = world.fence.stats()
+    assert (stats.states, stats.oldest, stats.pruned_below) == ({1: 2, 2: 1}, first, bytes(16))
+
+
+def test_create_is_idempotent_and_safe_at_once(world, threads):
+    """Several services start at the same moment."""
+    fence = SqlFence(world.engine, table=f"made_{world.number}")
+    for done in [threads.submit(fence.create) for _ in range(4)]:
+        done.result(30)
+    assert fence.check([bytes(16)], GROUP)[bytes(16)].answer is FenceAnswer.ROLLBACK
+
+
+def test_newer_schema_is_refused_in_one_sentence(world):
+    """An older txcore touches nothing it does not know."""
+    with world.engine.begin() as connection:
+        connection.execute(text(f"UPDATE {world.fence_table}_meta SET schema_version = 2"))
+    with pytest.raises(UsageError, match=r"has schema version 2, this txcore knows 1: upgrade txcore here$"):
+        world.fence.create()
+    assert world.check(world.new_id()) is FenceAnswer.NO_ANSWER
+
+
+def _waits_for_a_lock(world):
+    with world.engine.connect() as connection:
+        sql = text(
+            "SELECT count(*) FROM pg_stat_activity WHERE wait_event_type = 'Lock' AND datname = current_database()"
+        )
+        return connection.execute(sql).scalar_one()

@@ -1,0 +1,332 @@
+"""Connections that cannot carry a fence row, and programs that swallow the error."""
+
+from __future__ import annotations
+
+import sqlite3
+
+import pytest
+from sqlalchemy import create_engine, text
+from sqlalchemy.orm import Session
+from sqlalchemy.pool import StaticPool
+
+from txcore.errors import ConfigError, FencedError, FenceMisuseError, NotSentError, UsageError
+from txcore.fence import FenceAnswer
+from txcore.sqlfence import SqlFence
+
+GROUP = "orders"
+SAVEPOINT = "a savepoint is open"
+GONE = "the fence row is gone"
+
+
+def test_autocommit_connection_is_refused(world):
+    """Its row would be committed before the business rows."""
+    engine = world.new_engine(isolation_level="AUTOCOMMIT")
+    transaction_id = world.new_id()
+    with engine.connect() as connection, pytest.raises(FenceMisuseError, match="autocommit"):
+        world.fence.insert(connection, transaction_id, GROUP)
+    with pytest.raises(FenceMisuseError, match="autocommit"):
+        world.fence.begin(engine, transaction_id, GROUP)
+    assert world.row(transaction_id) is FenceAnswer.ABSENT
+
+
+def test_row_that_autocommit_has_committed_is_found_by_verify(postgresql):
+    """Switched on behind the row's back, it is seen in the row itself, whose transaction is not this one."""
+    transaction_id = postgresql.new_id()
+    with postgresql.engine.connect() as connection:
+        postgresql.fence.insert(connection, transaction_id, GROUP)
+        connection.connection.driver_connection.commit()
+        with pytest.raises(FenceMisuseError, match="does not belong to the open top-level transaction"):
+            postgresql.fence.verify(connection, transaction_id)
+
+
+def test_nested_transaction_is_refused_and_the_outer_one_rolled_back(world):
+    """Were the savepoint rolled back and the outer transaction committed, the message would be lost."""
+    transaction_id = world.new_id()
+    with world.engine.connect() as connection:
+        world.add_order(connection, transaction_id)
+        connection.begin_nested()
+        with pytest.raises(FenceMisuseError, match=SAVEPOINT):
+            world.fence.insert(connection, transaction_id, GROUP)
+        connection.commit()
+    assert not world.has_order(transaction_id)
+
+
+def test_nested_transaction_of_a_session_is_refused(world):
+    """The same by the ORM."""
+    transaction_id = world.new_id()
+    with Session(world.engine) as session:
+        world.add_order(session, transaction_id)
+        session.begin_nested()
+        with pytest.raises(FenceMisuseError, match=SAVEPOINT):
+            world.fence.insert(session, transaction_id, GROUP)
+        session.commit()
+    assert not world.has_order(transaction_id)
+
+
+def test_raw_savepoint_is_refused(world):
+    """Opened by a statement instead of begin_nested, it is found as well."""
+    transaction_id = world.new_id()
+    with world.engine.connect() as connection:
+        world.add_order(connection, transaction_id)
+        connection.execute(text("SAVEPOINT mine"))
+        with pytest.raises(FenceMisuseError, match=SAVEPOINT):
+            world.fence.insert(connection, transaction_id, GROUP)
+        connection.commit()
+    assert not world.has_order(transaction_id)
+
+
+def test_raw_savepoint_on_psycopg_is_refused(postgresql):
+    """The row's own xmin tells, so no library needs to know of the savepoint."""
+    import psycopg
+
+    transaction_id = postgresql.new_id()
+    url = postgresql.engine.url.set(drivername="postgresql").render_as_string(hide_password=False)
+    with psycopg.connect(url) as connection:
+        connection.execute("SAVEPOINT mine")
+        with pytest.raises(FenceMisuseError, match=SAVEPOINT):
+            postgresql.fence.insert(connection, transaction_id, GROUP)
+        with pytest.raises(FenceMisuseError, match=SAVEPOINT), connection.transaction(), connection.transaction():
+            postgresql.fence.insert(connection, transaction_id, GROUP)
+    assert postgresql.row(transaction_id) is FenceAnswer.ABSENT
+
+
+def test_savepoint_that_was_released_is_no_obstacle(world):
+    """Only an open one is refused; later transactions on the same connection are not blamed for it."""
+    for statements in (
+        ["SAVEPOINT a", "RELEASE SAVEPOINT a"],
+        ["SAVEPOINT a", "SAVEPOINT b", "ROLLBACK TO a", "RELEASE a"],
+    ):
+        transaction_id = world.new_id()
+        with world.engine.connect() as connection:
+            world.add_order(connection, transaction_id)
+            for statement in statements:
+                sql = statement.replace("RELEASE a", "RELEASE SAVEPOINT a")
+                connection.execute(text(sql))
+            world.fence.insert(connection, transaction_id, GROUP)
+            world.fence.verify(connection, transaction_id)
+            connection.commit()
+        assert world.check(transaction_id) is FenceAnswer.COMMIT
+    with world.engine.connect() as connection:
+        world.add_order(connection, world.new_id())
+        connection.execute(text("SAVEPOINT left_open"))
+        connection.rollback()
+        transaction_id = world.new_id()
+        world.fence.insert(connection, transaction_id, GROUP)
+        connection.commit()
+    assert world.check(transaction_id) is FenceAnswer.COMMIT
+
+
+def test_row_rolled_back_to_an_earlier_savepoint_is_found_by_verify(world):
+    """Whatever was not seen at the insert: a row that is gone stops the half."""
+    transaction_id = world.new_id()
+    with world.engine.connect() as connection:
+        world.add_order(connection, transaction_id)
+        connection.connection.cursor().execute("SAVEPOINT unseen")  # past SQLAlchemy, so nobody watches
+        if world.kind == "postgresql":
+            with pytest.raises(FenceMisuseError, match=SAVEPOINT):
+                world.fence.insert(connection, transaction_id, GROUP)
+            return
+        world.fence.insert(connection, transaction_id, GROUP)
+        connection.connection.cursor().execute("ROLLBACK TO unseen")
+        with pytest.raises(FenceMisuseError, match=GONE):
+            world.fence.verify(connection, transaction_id)
+        connection.commit()
+    assert not world.has_order(transaction_id)
+
+
+def test_savepoint_around_verify_is_refused(world):
+    """A nested transaction opened after the row and still open: what follows could be undone by itself."""
+    transaction_id = world.new_id()
+    connection = world.fence.begin(None, transaction_id, GROUP)
+    connection.begin_nested()
+    if world.kind == "postgresql":
+        connection.execute(text("SELECT 1"))
+    with pytest.raises(FenceMisuseError, match=SAVEPOINT):
+        world.fence.verify(connection, transaction_id)
+    assert not world.fence.is_open(connection)
+    assert world.check(transaction_id) is FenceAnswer.ROLLBACK
+
+
+def test_statement_that_commits_by_itself_is_found_by_verify(mariadb):
+    """CREATE TABLE commits the row and the first half of the business on MariaDB; the half is not written."""
+    transaction_id = mariadb.new_id()
+    connection = mariadb.fence.begin(None, transaction_id, GROUP)
+    connection.execute(text(f"CREATE TABLE unexpected_{mariadb.number} (x int)"))
+    mariadb.add_order(connection, transaction_id)
+    with pytest.raises(FenceMisuseError, match=GONE):
+        mariadb.fence.verify(connection, transaction_id)
+    assert not mariadb.has_order(transaction_id)
+
+
+def test_commit_behind_the_librarys_back_is_found_by_verify(world):
+    """A raw COMMIT ends the transaction that carried the row."""
+    transaction_id = world.new_id()
+    connection = world.fence.begin(None, transaction_id, GROUP)
+    connection.execute(text("COMMIT"))
+    with pytest.raises(FenceMisuseError):
+        world.fence.verify(connection, transaction_id)
+
+
+def test_verify_can_be_repeated(world):
+    """Asking twice changes nothing."""
+    transaction_id = world.new_id()
+    connection = world.fence.begin(None, transaction_id, GROUP)
+    for _ in range(3):
+        world.fence.verify(connection, transaction_id)
+    world.fence.commit(connection)
+    assert world.check(transaction_id) is FenceAnswer.COMMIT
+
+
+@pytest.mark.parametrize("kind", ["fenced", "nested"])
+def test_program_that_swallows_the_error_keeps_no_business_rows(world, kind):
+    """On MariaDB a failed statement leaves the rest standing; txcore itself rolls back."""
+    transaction_id = world.new_id()
+    if kind == "fenced":
+        world.check(transaction_id)
+    with world.engine.connect() as connection:
+        world.add_order(connection, transaction_id)
+        if kind == "nested":
+            connection.begin_nested()
+        try:
+            world.fence.insert(connection, transaction_id, GROUP)
+        except (FencedError, FenceMisuseError):
+            pass
+        else:
+            pytest.fail("nothing was raised")
+        connection.commit()
+    assert not world.has_order(transaction_id)
+
+
+def test_swallowed_lock_timeout_keeps_no_business_rows(mariadb):
+    """1205 is as dangerous as 1062: the statement is undone, the transaction is not."""
+    transaction_id = mariadb.new_id()
+    other = mariadb.fence.begin(None, transaction_id, GROUP)
+    with mariadb.engine.connect() as connection:
+        connection.execute(text("SET SESSION innodb_lock_wait_timeout = 0"))
+        mariadb.add_order(connection, transaction_id)
+        with pytest.raises(NotSentError, match="1205"):
+            mariadb.fence.insert(connection, transaction_id, GROUP)
+        connection.commit()
+        connection.execute(text("SET SESSION innodb_lock_wait_timeout = DEFAULT"))
+    mariadb.fence.rollback(other)
+    assert not mariadb.has_order(transaction_id)
+
+
+def test_commit_that_does_not_survive_a_crash_is_refused_on_mariadb(mariadb):
+    """innodb_flush_log_at_trx_commit below 1 loses announced commits, and no client can change it."""
+    with mariadb.new_engine(isolation_level="AUTOCOMMIT").connect() as connection:
+        connection.execute(text("SET GLOBAL innodb_flush_log_at_trx_commit = 2"))
+        try:
+            with pytest.raises(FenceMisuseError, match="innodb_flush_log_at_trx_commit is 2"):
+                mariadb.new_fence().begin(None, mariadb.new_id(), GROUP)
+        finally:
+            connection.execute(text("SET GLOBAL innodb_flush_log_at_trx_commit = 1"))
+
+
+def test_producer_commits_durably_whatever_the_session_says(postgresql):
+    """synchronous_commit is on for this transaction, stays stronger where it was, and comes back afterwards."""
+    for before, during in (("off", "on"), ("local", "on"), ("remote_write", "on"), ("on", "on"), ("remote_apply",) * 2):
+        with postgresql.new_engine(pool_size=1).connect() as connection:
+            connection.execute(text(f"SET SESSION synchronous_commit = {before}"))
+            connection.commit()
+            transaction_id = postgresql.new_id()
+            postgresql.fence.insert(connection, transaction_id, GROUP)
+            assert connection.execute(text("SHOW synchronous_commit")).scalar_one() == during
+            connection.execute(text("SET LOCAL synchronous_commit = off"))
+            postgresql.fence.verify(connection, transaction_id)
+            assert connection.execute(text("SHOW synchronous_commit")).scalar_one() == (
+                "on" if during == "on" else "on"
+            )
+            connection.rollback()
+            assert connection.execute(text("SHOW synchronous_commit")).scalar_one() == before
+
+
+def test_sqlite_transaction_begun_below_full_is_refused(sqlite, tmp_path):
+    """Inside a transaction the level cannot be raised any more."""
+    transaction_id = sqlite.new_id()
+    with sqlite.engine.connect() as connection:
+        connection.connection.cursor().execute("PRAGMA synchronous = NORMAL")
+        sqlite.add_order(connection, transaction_id)
+        with pytest.raises(FenceMisuseError, match="synchronous is below FULL"):
+            sqlite.fence.insert(connection, transaction_id, GROUP)
+        connection.commit()
+    assert not sqlite.has_order(transaction_id)
+
+
+def test_sqlite_level_is_raised_before_begin(sqlite):
+    """Where the fence begins the transaction itself it sets FULL first, and keeps EXTRA."""
+    engine = sqlite.new_engine(pool_size=1)
+    for before, during in ((1, 2), (0, 2), (3, 3)):
+        with engine.connect() as connection:
+            connection.connection.cursor().execute(f"PRAGMA synchronous = {before}")
+        connection = sqlite.fence.begin(engine, sqlite.new_id(), GROUP)
+        assert connection.execute(text("PRAGMA synchronous")).scalar_one() == during
+        sqlite.fence.rollback(connection)
+
+
+@pytest.mark.parametrize("mode", ["OFF", "MEMORY"])
+def test_sqlite_journal_that_does_not_survive_a_crash_is_refused(sqlite, mode):
+    """Without a journal on disk neither ROLLBACK nor recovery can be trusted."""
+    connection = sqlite3.connect(sqlite.engine.url.database)
+    connection.execute(f"PRAGMA journal_mode = {mode}")
+    with pytest.raises(FenceMisuseError, match="journal_mode is"):
+        sqlite.fence.insert(connection, sqlite.new_id(), GROUP)
+    connection.close()
+
+
+def test_in_memory_sqlite_is_refused(sqlite):
+    """Nobody else can look into it: neither as the fence's engine nor as the producer's connection."""
+    with pytest.raises(ConfigError, match="use a database file"):
+        SqlFence(create_engine("sqlite://", poolclass=StaticPool))
+    connection = sqlite3.connect(":memory:")
+    with pytest.raises(FenceMisuseError, match="in-memory"):
+        sqlite.fence.insert(connection, sqlite.new_id(), GROUP)
+    connection.close()
+
+
+def test_sqlite_producer_that_read_first_fails_cleanly(sqlite):
+    """A deferred transaction whose snapshot is old cannot write; nothing of it stays."""
+    connection = sqlite3.connect(sqlite.engine.url.database, isolation_level=None)
+    connection.execute("PRAGMA journal_mode = WAL")
+    connection.execute("BEGIN")
+    connection.execute(f"SELECT * FROM {sqlite.orders_table}").fetchall()
+    sqlite.committed()
+    with pytest.raises(NotSentError, match="SQLITE_BUSY_SNAPSHOT"):
+        sqlite.fence.insert(connection, sqlite.new_id(), GROUP)
+    assert not connection.in_transaction
+    connection.close()
+
+
+def test_connection_of_another_database_is_refused(sqlite, postgresql):
+    """The row must be where the business rows are."""
+    with postgresql.engine.connect() as connection, pytest.raises(FenceMisuseError, match="must be in the database"):
+        sqlite.fence.insert(connection, sqlite.new_id(), GROUP)
+
+
+def test_things_that_are_no_connection_are_refused(sqlite):
+    """One sentence that says what is taken."""
+    with pytest.raises(FenceMisuseError, match=r"takes a SQLAlchemy Connection.*not a builtins\.str"):
+        sqlite.fence.insert("sqlite:///business.db", sqlite.new_id(), GROUP)
+    with pytest.raises(FenceMisuseError, match="Engine or AsyncEngine, not str"):
+        sqlite.fence.begin("sqlite:///business.db", sqlite.new_id(), GROUP)
+
+
+@pytest.mark.parametrize(
+    ("options", "key"),
+    [({"table": "a b"}, "table"), ({"table": "main.fence"}, "table"), ({"lock_timeout_s": 0}, "lock_timeout_s"),
+     ({"statement_timeout_s": 4_000}, "statement_timeout_s"), ({"attempts_max": 0}, "attempts_max")],
+)  # fmt: skip
+def test_setting_out_of_range_is_refused_by_name(sqlite, options, key):
+    """Units and limits are checked when the fence is made."""
+    with pytest.raises(ConfigError) as refusal:
+        SqlFence(sqlite.engine, **options)
+    assert refusal.value.key == key
+
+
+def test_ids_and_groups_are_checked(sqlite):
+    """A database that cut a longer value silently could make two ids equal."""
+    for transaction_id in (bytes(15), bytes(40), "text"):
+        with pytest.raises(UsageError, match="16 bytes"):
+            sqlite.fence.check([transaction_id], GROUP)
+    with pytest.raises(UsageError, match="at most 255"):
+        sqlite.fence.begin(None, sqlite.new_id(), "g" * 256)
