@@ -69,7 +69,11 @@ class SqlAlchemyBorder:
         if autocommit is None:
             options = self._connection.get_execution_options()
             autocommit = options.get("isolation_level") == "AUTOCOMMIT"
-        return bool(autocommit) and not self.open_at_driver()
+        if not autocommit or self.open_at_driver():
+            return False
+        # SQLAlchemy's recipe for SQLite turns the driver's transactions off and begins them by an event.
+        self.rows("SELECT 1", {})
+        return not self.open_at_driver()
 
     def has_known_savepoint(self) -> bool:
         """Return whether begin_nested() is open on the Session or on its Connection."""

@@ -142,10 +142,13 @@ class AsyncRunner:
                 outcome = await self._contend(step.action, LOCK_TIMEOUT_S)
 
     async def _contend(self, action: Callable[[Border], Any], lock_timeout_s: float) -> Any:
-        async with await self._open() as connection:
+        connection = await self._open()
+        try:
             return await connection.run_sync(
                 lambda inner: transact(self._dialect, _own(inner, self._dialect), action, self._secret, lock_timeout_s)
             )
+        finally:
+            await connection.close()
 
     async def _open(self) -> AsyncConnection:
         try:

@@ -1,0 +1,366 @@
+"""Every kind of connection carries the row the same way."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import sqlite3
+import subprocess
+import sys
+
+import psycopg
+import pytest
+from sqlalchemy import text
+from sqlalchemy.ext.asyncio import AsyncSession, async_scoped_session, async_sessionmaker, create_async_engine
+from sqlalchemy.orm import Session, scoped_session, sessionmaker
+
+from txcore.errors import BackendUnavailableError, CommitUnknownError, FencedError, FenceMisuseError
+from txcore.fence import FenceAnswer
+from txcore.sqlfence import SqlFence
+
+GROUP = "orders"
+
+
+@contextlib.contextmanager
+def plain_connection(world):
+    """A connection of the driver itself."""
+    if world.kind == "sqlite":
+        connection = sqlite3.connect(world.engine.url.database)
+    else:
+        url = world.engine.url.set(drivername="postgresql").render_as_string(hide_password=False)
+        connection = psycopg.connect(url)
+    with contextlib.closing(connection):
+        yield connection
+
+
+@pytest.fixture(params=["postgresql", "sqlite"])
+def plain_world(request, make_world):
+    return make_world(request.param)
+
+
+@pytest.fixture(params=["postgresql", "sqlite"])
+def async_world(request, make_world):
+    return make_world(request.param)
+
+
+def async_engine(world, **options):
+    name = {"postgresql": "postgresql+psycopg", "sqlite": "sqlite+aiosqlite"}[world.kind]
+    return create_async_engine(world.engine.url.set(drivername=name), **options)
+
+
+def test_connection_that_the_fence_opens_is_committed_and_closed_by_it(world):
+    """begin, verify, commit: the business row and the answer agree."""
+    transaction_id = world.new_id()
+    connection = world.fence.begin(world.engine, transaction_id, GROUP)
+    world.add_order(connection, transaction_id)
+    world.fence.verify(connection, transaction_id)
+    assert world.fence.is_open(connection)
+    world.fence.commit(connection)
+    assert connection.closed
+    assert not world.fence.is_open(connection)
+    assert world.has_order(transaction_id)
+    assert world.check(transaction_id) is FenceAnswer.COMMIT
+
+
+def test_connection_that_the_fence_opens_is_rolled_back_and_closed_by_it(world):
+    """rollback is idempotent and leaves nothing."""
+    transaction_id = world.new_id()
+    connection = world.fence.begin(world.engine, transaction_id, GROUP)
+    world.add_order(connection, transaction_id)
+    world.fence.rollback(connection)
+    assert connection.closed
+    assert not world.has_order(transaction_id)
+    assert world.engine.pool.checkedout() == 0
+
+
+def test_refused_begin_gives_its_connection_back(world):
+    """No connection leaks behind a FencedError."""
+    transaction_id = world.new_id()
+    world.check(transaction_id)
+    with pytest.raises(FencedError):
+        world.fence.begin(None, transaction_id, GROUP)
+    assert world.engine.pool.checkedout() == 0
+
+
+def test_connection_of_the_caller_is_never_committed_or_closed_by_the_fence(world):
+    """Who opens, commits; rollback only rolls back."""
+    transaction_id = world.new_id()
+    with world.engine.connect() as connection:
+        world.fence.insert(connection, transaction_id, GROUP)
+        with pytest.raises(FenceMisuseError, match="commit this one yourself"):
+            world.fence.commit(connection)
+        world.fence.rollback(connection)
+        assert not connection.closed
+    assert world.row(transaction_id) is FenceAnswer.ABSENT
+
+
+def test_only_the_transaction_with_the_row_counts_as_open(world):
+    """A program may go on with its connection after the commit; that is another transaction."""
+    with world.engine.connect() as connection:
+        world.fence.insert(connection, world.new_id(), GROUP)
+        assert world.fence.is_open(connection)
+        connection.commit()
+        assert not world.fence.is_open(connection)
+        world.add_order(connection, world.new_id())
+        assert connection.in_transaction()
+        assert not world.fence.is_open(connection)
+    with Session(world.engine) as session:
+        world.fence.insert(session, world.new_id(), GROUP)
+        session.commit()
+        world.add_order(session, world.new_id())
+        assert not world.fence.is_open(session)
+
+
+def test_mark_of_an_earlier_user_of_the_pooled_connection_is_not_taken_over(world):
+    """`info` lives as long as the pooled connection; only the same Connection object counts."""
+    engine = world.new_engine(pool_size=1, max_overflow=0)
+    world.fence.commit(world.fence.begin(engine, world.new_id(), GROUP))
+    with engine.connect() as connection:
+        world.add_order(connection, world.new_id())
+        assert world.fence.is_open(connection)
+        with pytest.raises(FenceMisuseError, match="commit this one yourself"):
+            world.fence.commit(connection)
+
+
+@pytest.mark.parametrize("make", [lambda engine: Session(engine), lambda engine: scoped_session(sessionmaker(engine))])
+def test_session_carries_the_row(world, make):
+    """The ORM's Session, plain and scoped."""
+    transaction_id = world.new_id()
+    session = make(world.engine)
+    world.add_order(session, transaction_id)
+    world.fence.insert(session, transaction_id, GROUP)
+    world.fence.verify(session, transaction_id)
+    assert world.fence.is_open(session)
+    session.commit()
+    assert not world.fence.is_open(session)
+    session.close()
+    assert world.has_order(transaction_id)
+    assert world.check(transaction_id) is FenceAnswer.COMMIT
+
+
+def test_refused_session_is_rolled_back(world):
+    """Also within `with session.begin()`, which then refuses to go on."""
+    transaction_id = world.new_id()
+    world.check(transaction_id)
+    with Session(world.engine) as session, pytest.raises(FencedError), session.begin():
+        world.add_order(session, transaction_id)
+        world.fence.insert(session, transaction_id, GROUP)
+    assert not world.has_order(transaction_id)
+
+
+def test_plain_driver_connection_carries_the_row(plain_world):
+    """sqlite3.Connection and psycopg.Connection, without SQLAlchemy on the producer's side."""
+    world, transaction_id = plain_world, plain_world.new_id()
+    with plain_connection(world) as connection:
+        world.fence.insert(connection, transaction_id, GROUP)
+        connection.execute(f"INSERT INTO {world.orders_table} (number) VALUES ('{transaction_id.hex()}')")
+        world.fence.verify(connection, transaction_id)
+        assert world.fence.is_open(connection)
+        assert world.check(transaction_id) is FenceAnswer.NO_ANSWER
+        connection.commit()
+        assert not world.fence.is_open(connection)
+    assert not world.fence.is_open(connection)
+    assert world.has_order(transaction_id)
+    assert world.check(transaction_id) is FenceAnswer.COMMIT
+
+
+def test_refused_plain_driver_connection_is_rolled_back(plain_world):
+    """Its business rows go with the row that was refused."""
+    world, transaction_id = plain_world, plain_world.new_id()
+    world.check(transaction_id)
+    with plain_connection(world) as connection:
+        connection.execute(f"INSERT INTO {world.orders_table} (number) VALUES ('{transaction_id.hex()}')")
+        with pytest.raises(FencedError):
+            world.fence.insert(connection, transaction_id, GROUP)
+        connection.commit()
+    assert not world.has_order(transaction_id)
+
+
+def test_plain_driver_connection_in_autocommit_is_refused_unless_a_transaction_was_begun(plain_world):
+    """Autocommit with an explicit BEGIN is a transaction like any other."""
+    world, transaction_id = plain_world, plain_world.new_id()
+    with plain_connection(world) as connection:
+        if world.kind == "sqlite":
+            connection.isolation_level = None
+        else:
+            connection.autocommit = True
+        with pytest.raises(FenceMisuseError, match="autocommit"):
+            world.fence.insert(connection, transaction_id, GROUP)
+        connection.execute("BEGIN")
+        world.fence.insert(connection, transaction_id, GROUP)
+        world.fence.rollback(connection)
+        assert not world.fence.is_open(connection)
+        connection.execute("BEGIN")
+        world.fence.insert(connection, transaction_id, GROUP)
+        world.fence.verify(connection, transaction_id)
+        connection.execute("COMMIT")
+    assert world.check(transaction_id) is FenceAnswer.COMMIT
+
+
+def test_psycopg_transaction_block_carries_the_row(postgresql):
+    """`with connection.transaction()` at top level; a refused one is rolled back even if the error is swallowed."""
+    good, bad = postgresql.new_id(), postgresql.new_id()
+    postgresql.check(bad)
+    with plain_connection(postgresql) as connection:
+        with connection.transaction():
+            postgresql.fence.insert(connection, good, GROUP)
+            postgresql.fence.verify(connection, good)
+        with connection.transaction():
+            connection.execute(f"INSERT INTO {postgresql.orders_table} (number) VALUES ('{bad.hex()}')")
+            with contextlib.suppress(FencedError):
+                postgresql.fence.insert(connection, bad, GROUP)
+    assert postgresql.check(good) is FenceAnswer.COMMIT
+    assert not postgresql.has_order(bad)
+
+
+def test_async_connection_of_the_fence_is_awaited(async_world):
+    """AsyncEngine: begin, verify, commit and check return awaitables."""
+    world, transaction_id = async_world, async_world.new_id()
+
+    async def produce():
+        engine = async_engine(world)
+        fence = SqlFence(engine, table=world.fence_table)
+        await fence.create()
+        connection = await fence.begin(None, transaction_id, GROUP)
+        await connection.run_sync(world.add_order, transaction_id)
+        await fence.verify(connection, transaction_id)
+        assert fence.is_open(connection)
+        open_answer = (await fence.check([transaction_id], GROUP))[transaction_id].answer
+        await fence.commit(connection)
+        assert not fence.is_open(connection)
+        closed_answer = (await fence.check([transaction_id], GROUP))[transaction_id].answer
+        peeked = (await fence.peek([transaction_id]))[transaction_id].answer
+        stats = await fence.stats()
+        with pytest.raises(FencedError):
+            await fence.begin(engine, transaction_id, GROUP)
+        assert engine.pool.checkedout() == 0
+        other = world.new_id()
+        await fence.force(other, GROUP)
+        assert (await fence.check([other], GROUP))[other].answer is FenceAnswer.FORCED
+        await engine.dispose()
+        return open_answer, closed_answer, peeked, stats.states
+
+    assert asyncio.run(produce()) == (FenceAnswer.NO_ANSWER, FenceAnswer.COMMIT, FenceAnswer.COMMIT, {1: 1})
+    assert world.has_order(transaction_id)
+
+
+def test_async_connection_and_session_of_the_caller_carry_the_row(async_world):
+    """AsyncConnection, AsyncSession and the scoped one, committed and rolled back."""
+    world = async_world
+    ids = [world.new_id() for _ in range(6)]
+
+    async def produce():
+        engine = async_engine(world)
+        scoped = async_scoped_session(async_sessionmaker(engine), scopefunc=lambda: 1)
+        openers = [lambda: engine.connect(), lambda: AsyncSession(engine), lambda: scoped()]
+        for number, opener in enumerate(openers * 2):
+            async with opener() as connection:
+                await world.fence.insert(connection, ids[number], GROUP)
+                await world.fence.verify(connection, ids[number])
+                assert world.fence.is_open(connection)
+                await (connection.commit() if number < 3 else world.fence.rollback(connection))
+                assert not world.fence.is_open(connection)
+        await engine.dispose()
+
+    asyncio.run(produce())
+    answers = [world.check(transaction_id) for transaction_id in ids]
+    assert answers == [FenceAnswer.COMMIT] * 3 + [FenceAnswer.ROLLBACK] * 3
+
+
+def test_async_savepoint_and_autocommit_are_refused(async_world):
+    """The same rules behind run_sync."""
+    world = async_world
+
+    async def produce():
+        engine = async_engine(world)
+        async with engine.connect() as connection:
+            await connection.run_sync(world.add_order, world.new_id())
+            await connection.begin_nested()
+            with pytest.raises(FenceMisuseError, match="savepoint"):
+                await world.fence.insert(connection, world.new_id(), GROUP)
+        autocommit = engine.execution_options(isolation_level="AUTOCOMMIT")
+        with pytest.raises(FenceMisuseError, match="autocommit"):
+            await world.fence.begin(autocommit, world.new_id(), GROUP)
+        await engine.dispose()
+
+    asyncio.run(produce())
+
+
+def test_sqlalchemy_begin_hook_of_the_program_is_kept(sqlite):
+    """SQLAlchemy's documented recipe: no transactions by the driver, BEGIN by an event."""
+    from sqlalchemy import event
+
+    engine = sqlite.new_engine()
+    begun = []
+
+    @event.listens_for(engine, "connect")
+    def no_driver_transactions(connection, record):
+        connection.isolation_level = None
+
+    @event.listens_for(engine, "begin")
+    def begin(connection):
+        begun.append(connection.exec_driver_sql("BEGIN"))
+
+    fence = sqlite.new_fence(engine)
+    transaction_id = sqlite.new_id()
+    connection = fence.begin(None, transaction_id, GROUP)
+    sqlite.add_order(connection, transaction_id)
+    fence.verify(connection, transaction_id)
+    fence.commit(connection)
+    assert fence.check([transaction_id], GROUP)[transaction_id].answer is FenceAnswer.COMMIT
+    assert sqlite.has_order(transaction_id)
+    assert len(begun) >= 2
+
+
+def test_isolation_level_of_the_producer_is_left_alone(server_world):
+    """The fence changes nothing of the user's transaction but its durability."""
+    sql = {"postgresql": "SHOW transaction_isolation", "mariadb": "SELECT @@tx_isolation"}[server_world.kind]
+    for level in ("READ COMMITTED", "REPEATABLE READ", "SERIALIZABLE"):
+        engine = server_world.new_engine(isolation_level=level)
+        connection = server_world.fence.begin(engine, server_world.new_id(), GROUP)
+        shown = connection.execute(text(sql)).scalar_one()
+        server_world.fence.rollback(connection)
+        assert shown.upper().replace("-", " ") == level
+
+
+def test_commit_that_fails_is_unknown(server_world):
+    """The connection dies before COMMIT is answered: it may have applied, and the check finds out."""
+    transaction_id = server_world.new_id()
+    connection = server_world.fence.begin(None, transaction_id, GROUP)
+    server_world.kill_session(server_world.session_id(connection))
+    with pytest.raises(CommitUnknownError) as unknown:
+        server_world.fence.commit(connection)
+    assert unknown.value.transaction_id == transaction_id
+    assert connection.closed
+    assert server_world.check(transaction_id) is FenceAnswer.ROLLBACK
+
+
+def test_unreachable_database_is_one_error_of_ours():
+    """begin, force, stats and create say that the database is away, without the password."""
+    from sqlalchemy import create_engine
+
+    fence = SqlFence(create_engine("postgresql+psycopg://u:geheim@127.0.0.1:1/d"))
+    calls = [
+        lambda: fence.begin(None, bytes(16), GROUP),
+        lambda: fence.force(bytes(16), GROUP),
+        fence.stats,
+        fence.create,
+    ]
+    for call in calls:
+        with pytest.raises(BackendUnavailableError, match="lost or could not be made") as error:
+            call()
+        assert "geheim" not in str(error.value)
+
+
+def test_import_of_txcore_does_not_need_sqlalchemy():
+    """The fence is an extra; without it the sentence names what to install."""
+    code = (
+        "import sys; sys.modules['sqlalchemy'] = None\n"
+        "import txcore, txcore.fence, txcore.errors\n"
+        "for name in ('txcore.sqlfence', 'txcore.inbox'):\n"
+        "    try: __import__(name)\n"
+        "    except txcore.errors.BackendNotInstalledError as error: print(error)\n"
+    )
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert done.stdout.splitlines()[0] == """'SqlFence' needs SQLAlchemy; install it with: pip install "txcore[sql]\""""
+    assert len(done.stdout.splitlines()) == 2

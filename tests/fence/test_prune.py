@@ -1,0 +1,278 @@
+"""The horizon: raised first, waited behind, and nothing below it comes back."""
+
+from __future__ import annotations
+
+import asyncio
+
+import pytest
+from sqlalchemy import text
+from sqlalchemy.ext.asyncio import create_async_engine
+
+from txcore.errors import BackendUnavailableError, ConfigError, FencedError, NotSentError
+from txcore.fence import FenceAnswer
+from txcore.ids import first_id_at
+from txcore.sqlfence import PruneResult, SqlFence
+from txcore.sqlfence.prune import Contended, Wait, Work, prune_steps
+
+GROUP = "orders"
+
+
+def everything(ids):
+    return ids
+
+
+@pytest.fixture
+def prune(world):
+    """Prune up to a fresh id, without waiting."""
+
+    def run(is_closed=everything, below=None, fence_world=world, **options):
+        fence = fence_world.new_fence(sleep=lambda seconds: None)
+        return fence.prune(below or fence_world.new_id(), is_closed, **options)
+
+    return run
+
+
+def test_only_closed_ids_below_the_horizon_are_deleted(world, prune):
+    """What is pending, parked or in the message table stays, and keeps its answer."""
+    closed, pending, via_table = world.committed(), world.committed(), world.new_id()
+    connection = world.fence.begin(None, via_table, GROUP)
+    world.fence.mark_via_table(connection, via_table)
+    world.fence.commit(connection)
+    below = world.new_id()
+    younger = world.committed()
+    result = prune(lambda ids: {closed, younger}.intersection([*ids, younger]), below)
+    assert result == PruneResult(horizon=below, deleted=1, kept=2)
+    assert [world.check(item) for item in (pending, via_table, younger)] == [
+        FenceAnswer.COMMIT,
+        FenceAnswer.VIA_TABLE,
+        FenceAnswer.COMMIT,
+    ]
+
+
+def test_pruned_id_is_pruned_and_gets_no_tombstone(world, prune):
+    """Nobody can know any more: neither COMMIT nor ROLLBACK, however often it is asked."""
+    committed, never_seen = world.committed(), world.new_id()
+    prune()
+    for _ in range(2):
+        assert world.check(committed) is FenceAnswer.PRUNED
+        assert world.check(never_seen) is FenceAnswer.PRUNED
+    assert world.row(committed) is FenceAnswer.PRUNED
+    assert world.fence.stats().states == {}
+
+
+def test_tombstone_below_the_horizon_that_is_kept_stays_an_answer(world, prune):
+    """Rows that exist are read, on whichever side of the horizon."""
+    transaction_id = world.new_id()
+    world.check(transaction_id)
+    prune(lambda ids: [])
+    assert world.check(transaction_id) is FenceAnswer.ROLLBACK
+
+
+def test_batch_across_the_horizon_answers_each_side_by_its_rule(world, prune):
+    """One call may hold old ids and new ones."""
+    gone, kept = world.committed(), world.committed()
+    prune(lambda ids: [gone])
+    fresh, new = world.committed(), world.new_id()
+    readings = world.fence.check([gone, kept, fresh, new], GROUP)
+    assert [readings[item].answer for item in (gone, kept, fresh, new)] == [
+        FenceAnswer.PRUNED,
+        FenceAnswer.COMMIT,
+        FenceAnswer.COMMIT,
+        FenceAnswer.ROLLBACK,
+    ]
+
+
+def test_producer_below_the_horizon_is_refused(world, prune):
+    """A producer that slept through the prune must not commit an id whose tombstone may be gone."""
+    late = world.new_id()
+    world.check(late)
+    prune()
+    with pytest.raises(FencedError, match="below the prune horizon"):
+        world.fence.begin(None, late, GROUP)
+
+
+@pytest.mark.parametrize("level", ["READ COMMITTED", "REPEATABLE READ", "SERIALIZABLE"])
+def test_producer_with_a_snapshot_older_than_the_prune_is_refused(server_world, level):
+    """A stalled transaction that read before the prune would still see the old horizon."""
+    stalled = server_world.new_id()
+    engine = server_world.new_engine(isolation_level=level)
+    with engine.connect() as connection:
+        connection.execute(text(f"SELECT * FROM {server_world.orders_table}")).all()
+        assert server_world.check(stalled) is FenceAnswer.ROLLBACK
+        fence = server_world.new_fence(sleep=lambda seconds: None)
+        assert fence.prune(server_world.new_id(), everything).deleted == 1
+        server_world.add_order(connection, stalled)
+        with pytest.raises(NotSentError):
+            server_world.fence.insert(connection, stalled, GROUP)
+        connection.commit()
+    assert not server_world.has_order(stalled)
+
+
+def test_row_of_an_open_producer_is_never_deleted(server_world):
+    """Its id may be below the horizon; uncommitted rows are not seen by the prune."""
+    transaction_id = server_world.new_id()
+    engine = server_world.new_engine(isolation_level="READ COMMITTED")
+    connection = server_world.fence.begin(engine, transaction_id, GROUP)
+    fence = server_world.new_fence(sleep=lambda seconds: None)
+    if server_world.kind == "mariadb":  # an open producer holds the horizon there
+        with pytest.raises(BackendUnavailableError, match="can be run again"):
+            fence.prune(server_world.new_id(), everything)
+        server_world.fence.commit(connection)
+        assert server_world.check(transaction_id) is FenceAnswer.COMMIT
+        return
+    assert fence.prune(server_world.new_id(), everything).deleted == 0
+    with pytest.raises(FencedError, match="below the prune horizon by now"):
+        server_world.fence.verify(connection, transaction_id)
+    assert server_world.check(transaction_id) is FenceAnswer.PRUNED
+
+
+def test_check_that_has_begun_holds_the_horizon_until_it_ends(server_world, threads, eventually):
+    """A prune cannot delete a committed row behind a check and so turn its answer into ROLLBACK."""
+    committed = server_world.committed()
+    fence = server_world.new_fence()
+    dialect = fence._dialect
+    from txcore.sqlfence.connections import border_of
+
+    engine = server_world.new_engine(isolation_level="READ COMMITTED")
+    with engine.connect() as connection:
+        border = border_of(connection)
+        undo = dialect.begin_work(border, 1)
+        horizon = dialect.horizon(border, locked=True)
+        below = server_world.new_id()
+        pruned = threads.submit(server_world.new_fence(sleep=lambda seconds: None).prune, below, everything)
+        eventually(lambda: _is_waiting(server_world))
+        rows = dialect.leave_tombstones(border, [committed], GROUP)
+        assert (horizon, rows[committed].state) == (bytes(16), 1)
+        border.commit()
+        if undo:
+            border.outside(undo)
+    assert pruned.result(20).deleted == 1
+    assert server_world.check(committed) is FenceAnswer.PRUNED
+
+
+def test_prune_racing_checks_never_makes_a_rollback_of_a_commit(world, threads):
+    """Checkers ask while their ids are pruned away: COMMIT, PRUNED or no answer, never ROLLBACK."""
+    ids = [world.committed() for _ in range(40)]
+    below = world.new_id()
+    fence = world.new_fence(sleep=lambda seconds: None)
+
+    def ask():
+        return [world.fence.check([item], GROUP)[item].answer for item in ids]
+
+    asked = [threads.submit(ask) for _ in range(2)]
+    try:
+        deleted = threads.submit(fence.prune, below, everything, chunk=1).result(60).deleted
+    except BackendUnavailableError:
+        deleted = None  # SQLite's one lock may stay with the checkers
+    answers = {answer for done in asked for answer in done.result(60)}
+    assert answers <= {FenceAnswer.COMMIT, FenceAnswer.PRUNED, FenceAnswer.NO_ANSWER}
+    assert deleted in (40, None)
+
+
+def test_insert_that_outlasts_the_statement_timeout_is_refused(postgresql, threads, eventually):
+    """At READ COMMITTED the statement read the horizon at its start; a prune waits only so long for it."""
+    transaction_id = postgresql.new_id()
+    holder = postgresql.fence.begin(None, transaction_id, GROUP)  # the same key: the second insert waits for it
+    fence = postgresql.new_fence(statement_timeout_s=0.05)
+    late = threads.submit(fence.begin, None, transaction_id, GROUP)
+    eventually(lambda: _is_waiting(postgresql))
+    with postgresql.engine.connect() as connection:
+        connection.execute(text("SELECT pg_sleep(0.06)"))
+    postgresql.fence.rollback(holder)
+    with pytest.raises(FencedError, match="waited longer than statement_timeout_s"):
+        late.result(10)
+    assert postgresql.row(transaction_id) is FenceAnswer.ABSENT
+
+
+def test_prune_waits_between_the_horizon_and_the_first_delete(world):
+    """The order that keeps a stalled statement from writing below the horizon after its tombstone was deleted."""
+    transaction_id = world.committed()
+    below = world.new_id()
+    seen = []
+
+    def sleep(seconds):
+        seen.append((seconds, world.fence.stats().pruned_below == below, world.row(transaction_id)))
+
+    result = world.new_fence(sleep=sleep).prune(below, everything, wait_s=12)
+    assert seen == [(12, True, FenceAnswer.COMMIT)]
+    assert result.deleted == 1
+
+
+def test_prune_without_a_long_enough_wait_is_refused(sqlite):
+    """The wait must be longer than any statement may take."""
+    with pytest.raises(ConfigError, match="must be longer than statement_timeout_s"):
+        sqlite.fence.prune(sqlite.new_id(), everything, wait_s=10)
+    with pytest.raises(ConfigError, match="chunk"):
+        sqlite.fence.prune(sqlite.new_id(), everything, chunk=0)
+
+
+def test_horizon_never_goes_down(world, prune):
+    """An older prune that comes later changes nothing above it."""
+    low, high = first_id_at(1), world.new_id()
+    assert prune(below=high).horizon == high
+    assert prune(below=low).horizon == high
+
+
+def test_prune_works_in_chunks_and_can_be_interrupted_and_run_again(world, prune):
+    """What is_closed raises ends the prune; the next run goes on from the table as it is."""
+    ids = [world.committed() for _ in range(5)]
+    chunks = []
+
+    def until_the_third(asked):
+        chunks.append(len(asked))
+        if len(chunks) == 3:
+            raise RuntimeError("the op log is away")
+        return asked
+
+    with pytest.raises(RuntimeError, match="the op log is away"):
+        prune(until_the_third, chunk=2)
+    assert chunks == [2, 2, 1]
+    assert world.check(ids[-1]) is FenceAnswer.COMMIT
+    assert prune().deleted == 1
+
+
+def test_is_closed_cannot_name_ids_it_was_not_asked_for(world, prune):
+    """A caller's mistake does not delete beyond the horizon."""
+    world.committed()
+    below = world.new_id()
+    younger = world.committed()
+    assert prune(lambda ids: [younger], below).deleted == 0
+
+
+def test_contended_step_is_tried_again_a_bounded_number_of_times():
+    """A lock that is never free ends the prune with a sentence, not a loop."""
+    steps = prune_steps(None, bytes(16), everything, wait_s=1, chunk=1)
+    outcome = None
+    taken = []
+    with pytest.raises(BackendUnavailableError, match="5 tries"):
+        while True:
+            taken.append(type(steps.send(outcome)))
+            outcome = Contended("locked") if taken[-1] is Work else None
+    assert taken == [Work, *[Wait, Work] * 4]
+
+
+def test_async_prune_waits_asynchronously(sqlite):
+    """With an AsyncEngine the prune is awaited and sleeps by an awaitable."""
+    sqlite.committed()
+    waits = []
+
+    async def sleep(seconds):
+        waits.append(seconds)
+
+    async def run():
+        engine = create_async_engine(sqlite.engine.url.set(drivername="sqlite+aiosqlite"))
+        result = await SqlFence(engine, table=sqlite.fence_table, sleep=sleep).prune(sqlite.new_id(), everything)
+        await engine.dispose()
+        return result
+
+    assert asyncio.run(run()).deleted == 1
+    assert waits == [11]
+
+
+def _is_waiting(world):
+    sql = {
+        "postgresql": "SELECT count(*) FROM pg_stat_activity WHERE wait_event_type = 'Lock'",
+        "mariadb": "SELECT count(*) FROM information_schema.innodb_trx WHERE trx_state = 'LOCK WAIT'",
+    }
+    with world.engine.connect() as connection:
+        return connection.execute(text(sql[world.kind])).scalar_one()
