@@ -113,6 +113,16 @@ def test_giving_up_unasked_is_answered_by_a_new_assignment(kit, backend):
     kit.until(lambda: shared_out(member) == [4])
 
 
+def test_an_assignment_not_polled_yet_is_given_up_too(kit, backend):
+    """After give_up nothing is said of the partition until it is assigned anew."""
+    member = Member(backend, "a")
+    kit.until(lambda: member.claim._held)
+    with kit.lock():
+        member.claim.give_up(2)
+        assert 2 not in member.poll()
+    kit.until(lambda: shared_out(member) == [4])
+
+
 def test_a_member_without_heartbeat_says_lost_itself(kit, opened, clock):
     """When no heartbeat could be stored for lease_s the member drops everything, and is assigned anew later."""
     member = Member(opened(clock=clock, lease_s=2.0, busy_timeout_s=0.1), "a")

@@ -94,6 +94,8 @@ class SqliteClaim:
                 return
             del self._held[partition]
             self._given.add(partition)
+            # An assignment that nobody has polled yet is given up as well.
+            self._events = [event for event in self._events if event.partition != partition]
         group, member = self.group, self.member
         freed = self._keeper.submit(lambda connection, _: _free(connection, group, member, partition))
         freed.add_done_callback(lambda _: self._freed(partition))
