@@ -36,7 +36,7 @@ from txcore_rabbitmq.targets import TargetChecks
 _log = logging.getLogger("txcore.rabbitmq")
 
 BATCH_COUNT_MAX: Final = 10_000
-NOTE_SIZE_MAX: Final = 100_000
+NOTE_SIZE_MAX: Final = 32_000
 DRAIN_POLL_S: Final = 0.01
 NONCE_BITS: Final = 128
 

@@ -15,7 +15,7 @@ from typing import Any, Final
 
 from txcore.errors import ClosedError, TxcoreError
 from txcore.records import Checkpoint, ClaimEvent, ClaimEventKind
-from txcore_rabbitmq.codec import is_locked, translate
+from txcore_rabbitmq.codec import is_locked
 from txcore_rabbitmq.connection import Link, LoopThread
 from txcore_rabbitmq.options import Options, claim_name
 
@@ -43,6 +43,7 @@ class ExclusiveClaim:
         self._partition_count = 0
         self._owned: set[int] = set()
         self._standing_back: set[int] = set()
+        self._told: set[int] = set()  # assignments that the core knows of; on the core's thread
         self._round: deque[int] = deque()
         self._is_resting = False
         self._error: TxcoreError | None = None
@@ -65,7 +66,12 @@ class ExclusiveClaim:
             raise self._error
         events = []
         while self._events:
-            events.append(self._events.popleft())
+            event = self._events.popleft()
+            events.append(event)
+            if event.kind is ClaimEventKind.ASSIGNED:
+                self._told.add(event.partition)
+            else:
+                self._told.discard(event.partition)
         return events
 
     def checkpoint(self, partition: int, checkpoint: Checkpoint) -> Future[None]:
@@ -75,7 +81,13 @@ class ExclusiveClaim:
         return self._store(partition, checkpoint)
 
     def give_up(self, partition: int) -> None:
-        """Let others have the partition, and compete for it again a little later."""
+        """Let others have the partition, and compete for it again a little later.
+
+        Nothing happens where the assignment meant is gone already and a new one has not been polled yet.
+        """
+        if partition not in self._told:
+            return
+        self._told.discard(partition)
         self._loop.call(functools.partial(self._release, partition))
 
     def close(self, timeout_s: float) -> Future[None]:
@@ -160,7 +172,6 @@ class ExclusiveClaim:
         partition = self._round.popleft()
         if not is_locked(error):
             _log.warning("rabbitmq.claim_refused", extra={"partition": partition, "reason": repr(error)})
-            self._error = translate(error, f"claiming partition {partition} of group {self._group!r}")
         self._open_channel()
 
     def _release(self, partition: int) -> None:

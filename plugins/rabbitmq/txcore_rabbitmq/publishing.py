@@ -28,6 +28,8 @@ WINDOW_COUNT: Final = 4_000
 """Messages that may wait for their confirms."""
 WAITING_COUNT_MAX: Final = 100_000
 """Messages that may wait for the connection or the window."""
+UNANSWERED_COUNT_MAX: Final = 50_000
+"""Messages of one lane without an answer, expired ones included; then it gets a new channel."""
 LANE_COUNT_MAX: Final = 256
 EXPIRY_TICK_S: Final = 0.05
 LOG_LANE: Final = "<log>"
@@ -43,10 +45,14 @@ class Sending:
         "body",
         "deadline_s",
         "end",
+        "freed",
+        "is_confirmed",
+        "is_doubtful",
         "is_returned",
         "is_sent",
         "lane",
         "message_id",
+        "older",
         "properties",
         "routing_key",
     )
@@ -69,8 +75,12 @@ class Sending:
         self.end: End | None = end
         self.properties = properties
         self.message_id = message_id
-        self.is_returned = False
+        self.freed: Callable[[], None] | None = None
+        self.older: Sending | None = None
         self.is_sent = False
+        self.is_confirmed = False
+        self.is_returned = False
+        self.is_doubtful = False
 
     def settle(self, status: Status, error: TxcoreError | None = None) -> None:
         """End it, once; later answers are dropped."""
@@ -78,6 +88,8 @@ class Sending:
         if end is not None:
             self.body = b""  # the expiry list still holds this object for a while
             self.properties = None
+            if self.freed is not None:
+                self.freed()
             end(status, error)
 
 
@@ -92,7 +104,6 @@ class Lane:
         self._freed = freed
         self._waiting: deque[Sending] = deque()
         self._by_id: dict[str, Sending] = {}
-        self._held: deque[Sending] = deque()
         self._tag = 0
         self._is_ready = False
         self.is_dead = False
@@ -109,10 +120,7 @@ class Lane:
             return
         message_id = sending.message_id
         if message_id:
-            if message_id in self._by_id:
-                # A return names nothing but the message id: two of one id must not be under way at once.
-                self._held.append(sending)
-                return
+            sending.older = self._by_id.get(message_id)
             properties = sending.properties
         else:
             message_id = sending.message_id = str(self._tag + 1)
@@ -137,9 +145,8 @@ class Lane:
         self._by_id.clear()
         for sending in sent.values():
             sending.settle(Status.UNKNOWN, error)
-        for waiting in (self._waiting, self._held):
-            while waiting:
-                waiting.popleft().settle(Status.REFUSED, error)
+        while self._waiting:
+            self._waiting.popleft().settle(Status.REFUSED, error)
 
     def _opened(self, channel: Any) -> None:
         if self._exchange:
@@ -158,10 +165,17 @@ class Lane:
             self.send(self._waiting.popleft())
 
     def _returned(self, _channel: Any, method: Any, properties: Any, _body: bytes) -> None:
+        # A return names nothing but the message id. Of several under way with one id, any may be meant.
+        candidates = []
         sending = self._by_id.get(properties.message_id)
-        if sending is not None:
-            sending.is_returned = True
-            _log.info("rabbitmq.returned", extra={"exchange": method.exchange, "reply": method.reply_text})
+        while sending is not None:
+            if not sending.is_confirmed:
+                candidates.append(sending)
+            sending = sending.older
+        for candidate in candidates:
+            candidate.is_returned = len(candidates) == 1
+            candidate.is_doubtful = len(candidates) > 1
+        _log.info("rabbitmq.returned", extra={"exchange": method.exchange, "reply": method.reply_text})
 
     def _confirmed(self, frame: Any) -> None:
         method = frame.method
@@ -177,16 +191,19 @@ class Lane:
         for sent in tags:
             sending = unconfirmed.pop(sent, None)
             if sending is not None:
-                del self._by_id[sending.message_id]
+                sending.is_confirmed = True
+                sending.older = None
+                if self._by_id.get(sending.message_id) is sending:
+                    del self._by_id[sending.message_id]
                 self._conclude(sending, is_ack=is_ack)
-        for _ in range(len(self._held)):
-            self.send(self._held.popleft())
         self._freed()
 
     def _conclude(self, sending: Sending, *, is_ack: bool) -> None:
         if sending.is_returned:
             # The return came first; the ack behind it says only that the broker is done with the message.
             sending.settle(Status.REFUSED, _no_route(self._exchange, sending.routing_key))
+        elif sending.is_doubtful:
+            sending.settle(Status.UNKNOWN, BackendUnavailableError("one of several messages with this id came back"))
         elif is_ack:
             sending.settle(Status.DURABLE)
         elif self.name == LOG_LANE:
@@ -226,11 +243,12 @@ class Publisher:
         self._waiting: deque[Sending] = deque()
         self._expiring: dict[int, list[Sending]] = {}
         self._is_ticking = False
+        self._live_count = 0
 
     @property
     def is_idle(self) -> bool:
         """Nothing waits and nothing is unconfirmed."""
-        return not self._waiting and not any(lane.unconfirmed for lane in self._lanes.values())
+        return not self._waiting and not self._live_count
 
     def send(self, sending: Sending) -> None:
         """Publish *sending* as soon as connection, lane and window allow."""
@@ -284,7 +302,8 @@ class Publisher:
     def _is_open(self) -> bool:
         if self._connection is None or self._is_blocked:
             return False
-        return sum(len(lane.unconfirmed) for lane in self._lanes.values()) < WINDOW_COUNT
+        # What has expired counts no more: a queue that never answers must not use up the window.
+        return self._live_count < WINDOW_COUNT
 
     def _submit(self, sending: Sending) -> None:
         lane = self._lanes.get(sending.lane)
@@ -292,7 +311,15 @@ class Publisher:
             self._make_room()
             lane = Lane(sending.lane, self._connection, self._resume)
             self._lanes[sending.lane] = lane
+        elif len(lane.unconfirmed) >= UNANSWERED_COUNT_MAX:
+            lane.retire()
+            lane = self._lanes[sending.lane] = Lane(sending.lane, self._connection, self._resume)
+        self._live_count += 1
+        sending.freed = self._landed
         lane.send(sending)
+
+    def _landed(self) -> None:
+        self._live_count -= 1
 
     def _make_room(self) -> None:
         if len(self._lanes) >= LANE_COUNT_MAX:

@@ -24,6 +24,9 @@ ACK_EVERY: Final = PREFETCH_COUNT // 4
 FETCH_SPAN: Final = 200
 """A wanted record at most this far ahead is waited for on the consumer that is open."""
 REOPEN_DELAY_S: Final = 0.5
+FETCH_COUNT_MAX: Final = 16
+"""Fetches that run at once; each takes a channel."""
+FETCH_TIMEOUT_S: Final = 5.0
 START_TIMEOUT_S: Final = 2.0
 """A record that was seen before comes at once, or is gone; below that, brokers that elect a leader look alike."""
 NOTHING_LEFT: Final = -1
@@ -98,6 +101,14 @@ class ReadingLink:
         self.loop = loop
         self.connection: Any = None
         self._waiting: set[Callable[[], None]] = set()
+        self._fetches: deque[Fetch] = deque()
+        self._fetch_count = 0
+
+    def fetch(self, fetch: Fetch) -> None:
+        """Run a fetch when its turn comes."""
+        self.loop.later(FETCH_TIMEOUT_S, fetch.expire)
+        self._fetches.append(fetch)
+        self._next_fetch()
 
     def when_up(self, request: Callable[[], None]) -> None:
         """Run *request* now, or as soon as there is a connection."""
@@ -121,6 +132,17 @@ class ReadingLink:
     def link_blocked(self, *, is_blocked: bool) -> None:
         """Alarms stop publishers only."""
 
+    def _next_fetch(self) -> None:
+        if self._fetches and self._fetch_count < FETCH_COUNT_MAX:
+            self._fetch_count += 1
+            fetch = self._fetches.popleft()
+            fetch.future.add_done_callback(lambda _future: self.loop.call(self._fetch_ended))
+            self.when_up(fetch.open)
+
+    def _fetch_ended(self) -> None:
+        self._fetch_count -= 1
+        self._next_fetch()
+
 
 class StreamReader:
     """The port's Reader on one stream. Comes back by itself after a lost connection, at the last record it had."""
@@ -129,7 +151,7 @@ class StreamReader:
         self._loop = link.loop
         self._link = link
         self._stream = stream
-        self._expected = start
+        self._expected = None if start == NOTHING_LEFT else start
         self._last: Position | None = None
         self._records: deque[tuple[LogRecord, Consumer, int]] = deque()
         self._error: TxcoreError | None = None
@@ -164,8 +186,7 @@ class StreamReader:
         future: Future[Mapping[Position, LogRecord]] = Future()
         future.set_running_or_notify_cancel()
         fetch = Fetch(self._link, self._stream, sorted(set(positions)), future)
-        self._loop.call(lambda: self._link.when_up(fetch.open))
-        self._loop.call(lambda: self._loop.later(5.0, fetch.expire))
+        self._loop.call(lambda: self._link.fetch(fetch))
         return future
 
     def close(self) -> None:
@@ -254,24 +275,24 @@ class Fetch:
         self._stream = stream
         self._wanted = deque(positions)
         self._found: dict[Position, LogRecord] = {}
-        self._future = future
+        self.future = future
         self._consumer: Consumer | None = None
 
     def open(self) -> None:
         """Jump to the next wanted record."""
-        if self._future.done():
+        if self.future.done():
             return
         if not self._wanted:
-            self._future.set_result(self._found)
+            self.future.set_result(self._found)
             return
         self._consumer = Consumer(self._link.connection, self._stream, self._wanted[0], self._deliver, self._ended)
 
     def expire(self) -> None:
         """Give up."""
-        if not self._future.done():
+        if not self.future.done():
             if self._consumer is not None:
                 self._consumer.stop()
-            self._future.set_exception(BackendTimeoutError(f"records of {self._stream!r} have not arrived in time"))
+            self.future.set_exception(BackendTimeoutError(f"records of {self._stream!r} have not arrived in time"))
 
     def _deliver(self, offset: Position, body: bytes, tag: int) -> None:
         assert self._consumer is not None
@@ -288,8 +309,8 @@ class Fetch:
             self._consumer.ack(tag)
 
     def _ended(self, error: BaseException) -> None:
-        if not self._future.done():
-            self._future.set_exception(translate(error, f"reading {self._stream!r}"))
+        if not self.future.done():
+            self.future.set_exception(translate(error, f"reading {self._stream!r}"))
 
 
 class Scan:
