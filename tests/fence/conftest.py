@@ -8,7 +8,6 @@ import threading
 import time
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -88,13 +87,6 @@ class World:
         self.fence.commit(connection)
         return transaction_id
 
-    @contextmanager
-    def lost_connections_are_expected(self) -> Iterator[None]:
-        """Throw away what a killed server left in the pools."""
-        yield
-        for engine in self.engines:
-            engine.dispose()
-
     def session_id(self, connection: Any) -> int:
         """Return the server's own number of a connection."""
         sql = {"postgresql": "SELECT pg_backend_pid()", "mariadb": "SELECT CONNECTION_ID()"}[self.kind]
@@ -145,6 +137,20 @@ def make_world(
                 url = server.fresh_database()
             database_urls[kind] = url
         worlds.append(World(kind, url, server, random.Random(request.node.name)))
+        return worlds[-1]
+
+    yield make
+    for world in worlds:
+        world.close()
+
+
+@pytest.fixture
+def world_on(request: pytest.FixtureRequest) -> Iterator[Callable[[servers.DatabaseServer], World]]:
+    """A factory of worlds on a server of the test's own."""
+    worlds: list[World] = []
+
+    def make(server: servers.DatabaseServer) -> World:
+        worlds.append(World(server.name, server.fresh_database(), server, random.Random(request.node.name)))
         return worlds[-1]
 
     yield make

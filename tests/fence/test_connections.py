@@ -12,7 +12,7 @@ import psycopg
 import pytest
 from sqlalchemy import text
 from sqlalchemy.ext.asyncio import AsyncSession, async_scoped_session, async_sessionmaker, create_async_engine
-from sqlalchemy.orm import Session, scoped_session, sessionmaker
+from sqlalchemy.orm import DeclarativeBase, Mapped, Session, mapped_column, scoped_session, sessionmaker
 
 from txcore.errors import BackendUnavailableError, CommitUnknownError, FencedError, FenceMisuseError
 from txcore.fence import FenceAnswer
@@ -364,3 +364,36 @@ def test_import_of_txcore_does_not_need_sqlalchemy():
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
     assert done.stdout.splitlines()[0] == """'SqlFence' needs SQLAlchemy; install it with: pip install "txcore[sql]\""""
     assert len(done.stdout.splitlines()) == 2
+
+
+def test_connection_whose_server_went_away_is_rolled_back_and_closed(server_world):
+    """rollback raises nothing for a dead connection, gives it back, and does not connect again."""
+    connection = server_world.fence.begin(None, server_world.new_id(), GROUP)
+    server_world.kill_session(server_world.session_id(connection))
+    with pytest.raises(Exception, match="terminat|Lost connection|gone away|server closed"):
+        connection.execute(text("SELECT 1"))
+    server_world.fence.rollback(connection)
+    assert connection.closed
+    assert server_world.engine.pool.checkedout() == 0
+
+
+def test_session_whose_flush_failed_is_rolled_back(world):
+    """Such a Session gives no connection any more, only a rollback."""
+    class Base(DeclarativeBase):
+        pass
+
+    class Order(Base):
+        __tablename__ = world.orders_table
+        number: Mapped[str] = mapped_column(primary_key=True)
+
+    transaction_id = world.new_id()
+    with world.engine.begin() as connection:
+        connection.execute(text(f"INSERT INTO {world.orders_table} (number) VALUES ('taken')"))
+    with Session(world.engine) as session:
+        world.fence.insert(session, transaction_id, GROUP)
+        session.add(Order(number="taken"))
+        with pytest.raises(Exception, match="(?i)duplicate|unique"):
+            session.flush()
+        world.fence.rollback(session)
+        assert not world.fence.is_open(session)
+    assert world.check(transaction_id) is FenceAnswer.ROLLBACK

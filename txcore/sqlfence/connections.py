@@ -11,9 +11,9 @@ import sys
 from collections.abc import Awaitable, Callable
 from typing import Any, Final, TypeVar
 
-from sqlalchemy import Connection, text
+from sqlalchemy import Connection, Engine, text
 from sqlalchemy.exc import UnboundExecutionError
-from sqlalchemy.ext.asyncio import AsyncConnection, AsyncSession, async_scoped_session
+from sqlalchemy.ext.asyncio import AsyncConnection, AsyncEngine, AsyncSession, async_scoped_session
 from sqlalchemy.orm import Session, scoped_session
 
 from txcore.errors import FenceMisuseError
@@ -25,34 +25,42 @@ from txcore.sqlfence.savepoints import open_savepoints
 T = TypeVar("T")
 
 _FAMILIES: Final = {"postgresql": POSTGRESQL, "mysql": MYSQL, "mariadb": MYSQL, "sqlite": SQLITE}
-_MARK: Final = "txcore_fence"
+_MARK: Final = "_txcore_fence_mark"
 
 
 class SqlAlchemyBorder:
-    """The border over a Connection, or over a Session and the Connection it works on."""
+    """The border over a Connection, or over a Session and the Connection that it works on.
 
-    def __init__(self, connection: Connection, session: Session | None = None) -> None:
-        self._connection = connection
-        self._session = session
-        self.family = family_of(connection.dialect.name)
+    A Session's Connection is asked for only when it is needed: a Session whose flush has failed gives none any
+    more, but can still be rolled back.
+    """
+
+    def __init__(self, holder: Connection | Session, engine: Engine | AsyncEngine | None) -> None:
+        self._holder = holder
+        self._engine = engine
+
+    @property
+    def family(self) -> str:
+        """The family of the dialect."""
+        return family_of(self._connection().dialect.name)
 
     @property
     def home(self) -> Any:
         """The engine."""
-        return self._connection.engine
+        return self._connection().engine
 
     def rows(self, sql: str, values: Values) -> list[Row]:
         """Run *sql*; begins SQLAlchemy's transaction when none is begun."""
-        result = self._connection.execute(text(sql), dict(values))
+        result = self._connection().execute(text(sql), dict(values))
         return [tuple(row) for row in result] if result.returns_rows else []
 
     def change(self, sql: str, values: Values) -> int:
         """Run *sql* and return the number of rows."""
-        return int(self._connection.execute(text(sql), dict(values)).rowcount)
+        return int(self._connection().execute(text(sql), dict(values)).rowcount)
 
     def outside(self, sql: str) -> list[Row]:
         """Run *sql* on a cursor of the driver, so that SQLAlchemy begins nothing."""
-        cursor = self._connection.connection.cursor()
+        cursor = self._connection().connection.cursor()
         try:
             cursor.execute(sql)
             return [tuple(row) for row in cursor.fetchall()] if cursor.description else []
@@ -67,8 +75,7 @@ class SqlAlchemyBorder:
         """Return whether autocommit is on and no transaction was opened by hand."""
         autocommit = autocommit_at_driver(self._driver())
         if autocommit is None:
-            options = self._connection.get_execution_options()
-            autocommit = options.get("isolation_level") == "AUTOCOMMIT"
+            autocommit = self._connection().get_execution_options().get("isolation_level") == "AUTOCOMMIT"
         if not autocommit or self.open_at_driver():
             return False
         # SQLAlchemy's recipe for SQLite turns the driver's transactions off and begins them by an event.
@@ -76,48 +83,57 @@ class SqlAlchemyBorder:
         return not self.open_at_driver()
 
     def has_known_savepoint(self) -> bool:
-        """Return whether begin_nested() is open on the Session or on its Connection."""
-        nested = self._session is not None and self._session.in_nested_transaction()
-        return nested or self._connection.in_nested_transaction() or bool(open_savepoints(self._connection))
+        """Return whether begin_nested() or a statement that was seen has left a savepoint open."""
+        connection = self._connection()
+        return (
+            self._holder.in_nested_transaction()
+            or connection.in_nested_transaction()
+            or bool(open_savepoints(connection))
+        )
 
     def is_open(self) -> bool:
         """Return whether the marked transaction is active; a later one on the same connection does not count."""
-        if self._session is None and self._connection.closed:
-            return False
         mark = self.marked()
         if mark is not None and mark.transaction is not None:
             return bool(mark.transaction.is_active)
-        return (self._session or self._connection).in_transaction()
+        return self._holder.in_transaction()
 
     def commit(self) -> None:
         """Commit what SQLAlchemy has begun."""
-        (self._session or self._connection).commit()
+        self._holder.commit()
 
     def rollback(self) -> None:
         """Roll back to the root; begun by hand under autocommit, by hand as well."""
-        (self._session or self._connection).rollback()
-        if not self._connection.closed and self.open_at_driver():
+        self._holder.rollback()
+        # An invalidated Connection would be connected again by the question; it has nothing to roll back.
+        holder = self._holder
+        if isinstance(holder, Connection) and not (holder.closed or holder.invalidated) and self.open_at_driver():
             self.outside("ROLLBACK")
 
     def close(self) -> None:
-        """Close the Connection; a Session is left to its owner."""
-        self._connection.close()
+        """Give the connection back."""
+        self._holder.close()
 
     def mark(self, transaction_id: bytes, *, owned: bool) -> None:
-        """Keep the mark in the documented `info` dictionary of the Session or the Connection."""
-        holder = self._session or self._connection
-        holder.info[_MARK] = (holder, Mark(transaction_id, holder.get_transaction(), owned))
+        """Keep the mark on the object itself: `info` belongs to the pooled connection, which may change under it."""
+        setattr(self._holder, _MARK, Mark(transaction_id, self._holder.get_transaction(), owned))
 
     def marked(self) -> Mark | None:
-        """Return the mark; the pooled `info` may still hold that of an earlier user, which is not ours."""
-        holder = self._session or self._connection
-        if self._session is None and self._connection.closed:
-            return None
-        kept = holder.info.get(_MARK)
-        return kept[1] if kept is not None and kept[0] is holder else None
+        """Return the mark."""
+        mark: Mark | None = getattr(self._holder, _MARK, None)
+        return mark
+
+    def _connection(self) -> Connection:
+        if isinstance(self._holder, Connection):
+            return self._holder
+        try:
+            return self._holder.connection()
+        except UnboundExecutionError:  # bound per mapper; the fence's database is meant
+            engine = self._engine.sync_engine if isinstance(self._engine, AsyncEngine) else self._engine
+            return self._holder.connection(bind_arguments={"bind": engine})
 
     def _driver(self) -> Any:
-        return self._connection.connection.driver_connection
+        return self._connection().connection.driver_connection
 
 
 def family_of(dialect_name: str) -> str:
@@ -143,14 +159,8 @@ def border_of(connection: Any, engine: Any = None) -> Border:
     """
     if isinstance(connection, scoped_session):
         connection = connection()
-    if isinstance(connection, Session):
-        try:
-            bound = connection.connection()
-        except UnboundExecutionError:
-            bound = connection.connection(bind_arguments={"bind": engine})
-        return SqlAlchemyBorder(bound, connection)
-    if isinstance(connection, Connection):
-        return SqlAlchemyBorder(connection)
+    if isinstance(connection, Connection | Session):
+        return SqlAlchemyBorder(connection, engine)
     if isinstance(connection, sqlite3.Connection):
         return SqliteBorder(connection)
     psycopg = sys.modules.get("psycopg")
@@ -183,13 +193,4 @@ def is_open(connection: Any) -> bool:
         connection = connection.sync_session
     elif isinstance(connection, AsyncConnection):
         connection = connection.sync_connection
-    if isinstance(connection, scoped_session):
-        connection = connection()
-    if connection is None:
-        return False
-    if isinstance(connection, Session):
-        kept = connection.info.get(_MARK)
-        if kept is not None and kept[0] is connection and kept[1].transaction is not None:
-            return bool(kept[1].transaction.is_active)
-        return connection.in_transaction()
-    return border_of(connection).is_open()
+    return connection is not None and border_of(connection).is_open()

@@ -1,0 +1,208 @@
+"""Servers killed with SIGKILL: what was answered stays true after recovery."""
+
+from __future__ import annotations
+
+import signal
+import subprocess
+import sys
+import threading
+
+import pytest
+from txcore_conformance import servers
+
+from txcore.fence import FenceAnswer
+
+GROUP = "orders"
+
+
+def restart(world):
+    world.server.kill()
+    for engine in world.engines:
+        engine.dispose()
+    world.server.start()
+
+
+def commit_asynchronously(world):
+    """Take the fence's own setting out of the producer's insert."""
+    dialect = world.fence._dialect
+    weaker = dialect._insert.replace("THEN 'remote_apply' ELSE 'on' END", "THEN 'off' ELSE 'off' END")
+    assert weaker != dialect._insert
+    dialect._insert = weaker
+
+
+def test_server_killed_between_fence_row_and_commit_rolls_back(killable):
+    """Recovery takes the open transaction away; the next check decides ROLLBACK for ever."""
+    transaction_id = killable.new_id()
+    connection = killable.fence.begin(None, transaction_id, GROUP)
+    killable.add_order(connection, transaction_id)
+    killable.fence.verify(connection, transaction_id)
+    killable.server.kill()
+    assert killable.check(transaction_id) is FenceAnswer.NO_ANSWER
+    killable.fence.rollback(connection)
+    killable.server.start()
+    assert killable.check(transaction_id) is FenceAnswer.ROLLBACK
+    assert not killable.has_order(transaction_id)
+
+
+def test_server_killed_after_commit_keeps_it(killable):
+    """A COMMIT that the client was told of is found again."""
+    ids = [killable.committed() for _ in range(5)]
+    restart(killable)
+    assert [killable.check(transaction_id) for transaction_id in ids] == [FenceAnswer.COMMIT] * 5
+    assert all(killable.has_order(transaction_id) for transaction_id in ids)
+
+
+def test_server_killed_after_a_tombstone_keeps_it(killable):
+    """ROLLBACK that a checker was told of binds the producer after recovery as well."""
+    ids = [killable.new_id() for _ in range(5)]
+    assert [killable.check(transaction_id) for transaction_id in ids] == [FenceAnswer.ROLLBACK] * 5
+    restart(killable)
+    assert [killable.row(transaction_id) for transaction_id in ids] == [FenceAnswer.ROLLBACK] * 5
+
+
+def test_server_killed_while_the_horizon_was_raised_keeps_the_horizon(killable):
+    """The prune's first step is durable before its first delete."""
+    committed = killable.committed()
+    below = killable.new_id()
+
+    def crash(seconds):
+        restart(killable)
+
+    result = killable.new_fence(sleep=crash).prune(below, lambda ids: ids)
+    assert (result.horizon, result.deleted) == (below, 1)
+    assert killable.check(committed) is FenceAnswer.PRUNED
+
+
+@pytest.fixture(scope="module")
+def lazy_postgresql():
+    """A server that writes its log only when a commit asks for it."""
+    try:
+        server = servers.postgresql(synchronous_commit="off", wal_writer_delay="10000", autovacuum="off")
+    except servers.ServerUnavailableError as error:
+        if servers.is_required("postgresql"):
+            pytest.fail(f"postgresql is required by TXCORE_REQUIRE: {error}")
+        pytest.skip(str(error))
+    if not server.can_be_killed:
+        pytest.skip("the server is run by somebody else")
+    yield server
+    server.remove()
+
+
+def test_asynchronous_commit_leaves_no_ghost_of_a_fenced_transaction(lazy_postgresql, world_on):
+    """The session runs with synchronous_commit=off; the fence's transaction does not, so its COMMIT survives."""
+    world = world_on(lazy_postgresql)
+    transaction_id = world.committed()
+    restart(world)
+    assert world.check(transaction_id) is FenceAnswer.COMMIT
+    assert world.has_order(transaction_id)
+
+
+def test_ghost_without_the_fences_own_setting_is_reproduced(lazy_postgresql, world_on):
+    """The same without `synchronous_commit=on`: COMMIT was answered, and after the crash nothing of it is there."""
+    world = world_on(lazy_postgresql)
+    commit_asynchronously(world)
+    # The first asynchronous commit wakes the log writer up; the later ones do not.
+    transaction_id = [world.committed() for _ in range(20)][-1]
+    assert world.row(transaction_id) is FenceAnswer.COMMIT
+    restart(world)
+    assert world.row(transaction_id) is FenceAnswer.ABSENT
+    assert not world.has_order(transaction_id)
+
+
+def test_check_makes_an_asynchronous_commit_durable_before_it_answers(lazy_postgresql, world_on):
+    """COMMIT read from memory would be a ghost; the check's own durable write flushes it."""
+    world = world_on(lazy_postgresql)
+    commit_asynchronously(world)
+    # The first asynchronous commit wakes the log writer up; the later ones do not.
+    transaction_id = [world.committed() for _ in range(20)][-1]
+    assert world.check(transaction_id) is FenceAnswer.COMMIT
+    restart(world)
+    assert world.row(transaction_id) is FenceAnswer.COMMIT
+    assert world.has_order(transaction_id)
+
+
+def test_commit_answered_by_a_check_survives_a_kill_at_any_moment(killable, threads):
+    """Producers commit, checkers ask, the server is killed: every COMMIT and ROLLBACK that was answered still holds."""
+    answered: dict[bytes, FenceAnswer] = {}
+    stopped = threading.Event()
+    ids: list[bytes] = []
+
+    def produce():
+        while not stopped.is_set():
+            transaction_id = killable.new_id()
+            connection = None
+            try:
+                connection = killable.fence.begin(None, transaction_id, GROUP)
+                ids.append(transaction_id)
+                killable.add_order(connection, transaction_id)
+                killable.fence.commit(connection)
+            except Exception:  # noqa: BLE001 - the server dies under it, anywhere
+                if connection is not None:
+                    killable.fence.rollback(connection)
+                return
+
+    def check():
+        while not stopped.is_set():
+            for transaction_id in ids[-3:]:
+                answer = killable.check(transaction_id)
+                if answer is not FenceAnswer.NO_ANSWER:
+                    answered[transaction_id] = answer
+
+    running = [threads.submit(produce) for _ in range(3)] + [threads.submit(check) for _ in range(2)]
+    while len(answered) < 60:
+        assert not all(done.done() for done in running)
+        stopped.wait(0.01)
+    killable.server.kill()
+    stopped.set()
+    for done in running:
+        done.result(30)
+    for engine in killable.engines:
+        engine.dispose()
+    killable.server.start()
+    now = killable.fence.peek(list(answered))
+    assert {item: reading.answer for item, reading in now.items()} == answered
+    for transaction_id, answer in answered.items():
+        assert killable.has_order(transaction_id) is (answer is FenceAnswer.COMMIT)
+
+
+def test_paused_server_is_no_answer_when_the_engine_has_a_time_limit(mariadb):
+    """SIGSTOP: connections stay open and silent; the driver's read timeout turns that into NO_ANSWER."""
+    if not mariadb.server.can_be_killed:
+        pytest.skip("the server is run by somebody else")
+    fence = mariadb.new_fence(mariadb.new_engine(connect_args={"read_timeout": 1, "connect_timeout": 1}))
+    transaction_id = mariadb.committed()
+    assert mariadb.check(transaction_id, fence) is FenceAnswer.COMMIT
+    mariadb.server.pause()
+    try:
+        assert mariadb.check(transaction_id, fence) is FenceAnswer.NO_ANSWER
+    finally:
+        mariadb.server.resume()
+    assert mariadb.check(transaction_id, fence) is FenceAnswer.COMMIT
+
+
+PRODUCER = """
+import os, signal, sys
+from sqlalchemy import create_engine, text
+from txcore.sqlfence import SqlFence
+url, table, orders, name, moment = sys.argv[1:]
+fence = SqlFence(create_engine(url), table=table)
+connection = fence.begin(None, bytes.fromhex(name), "orders")
+connection.execute(text(f"INSERT INTO {orders} (number) VALUES ('{name}')"))
+fence.verify(connection, bytes.fromhex(name))
+if moment == "after":
+    fence.commit(connection)
+print("here", flush=True)
+os.kill(os.getpid(), signal.SIGKILL)
+"""
+
+
+@pytest.mark.parametrize(("moment", "expected"), [("before", FenceAnswer.ROLLBACK), ("after", FenceAnswer.COMMIT)])
+def test_producer_killed_around_its_commit_is_decided_by_what_the_database_holds(world, moment, expected, eventually):
+    """kill -9 of the producer's process, just before or just after COMMIT."""
+    transaction_id = world.new_id()
+    arguments = [world.url, world.fence_table, world.orders_table, transaction_id.hex(), moment]
+    done = subprocess.run([sys.executable, "-c", PRODUCER, *arguments], capture_output=True, text=True, check=False)
+    assert (done.stdout, done.returncode) == ("here\n", -signal.SIGKILL)
+    eventually(lambda: world.check(transaction_id) is not FenceAnswer.NO_ANSWER)
+    assert world.check(transaction_id) is expected
+    assert world.has_order(transaction_id) is (expected is FenceAnswer.COMMIT)

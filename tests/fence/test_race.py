@@ -1,0 +1,173 @@
+"""Races: many threads, every isolation level, and the deadlocks that MariaDB is known for."""
+
+from __future__ import annotations
+
+import itertools
+import threading
+
+import pytest
+from sqlalchemy import text
+
+from txcore.errors import CommitUnknownError, NotSentError
+from txcore.fence import FenceAnswer, FenceReading
+
+GROUP = "orders"
+LEVELS = {
+    "postgresql": ["READ COMMITTED", "REPEATABLE READ", "SERIALIZABLE"],
+    "mariadb": ["READ UNCOMMITTED", "READ COMMITTED", "REPEATABLE READ", "SERIALIZABLE"],
+    "sqlite": ["SERIALIZABLE"],
+}
+FINAL = {FenceAnswer.COMMIT, FenceAnswer.ROLLBACK}
+KEYS = 60
+CHECKERS = 3
+
+
+@pytest.mark.parametrize(("kind", "level"), [(kind, level) for kind, levels in LEVELS.items() for level in levels])
+def test_one_producer_and_three_checkers_never_contradict_each_other(make_world, threads, kind, level):
+    """Every final answer is the same for all, for ever, and equals what the database holds."""
+    world = make_world(kind)
+    engine = world.new_engine(isolation_level=level, pool_size=8)
+    checkers = world.new_fence(world.new_engine(isolation_level=level, pool_size=24), lock_timeout_s=0.2)
+    answers: dict[bytes, list[FenceAnswer]] = {}
+    told: dict[bytes, bool] = {}
+
+    def produce(barrier, number, transaction_id):
+        barrier.wait()
+        try:
+            connection = world.fence.begin(engine, transaction_id, GROUP)
+        except NotSentError:
+            told[transaction_id] = False
+            return
+        world.add_order(connection, transaction_id)
+        if number % 2:
+            world.fence.rollback(connection)
+            told[transaction_id] = False
+            return
+        try:
+            world.fence.verify(connection, transaction_id)
+            world.fence.commit(connection)
+        except (CommitUnknownError, NotSentError):
+            return
+        told[transaction_id] = True
+
+    def check(barrier, transaction_id):
+        barrier.wait()
+        for _ in range(2):
+            answers[transaction_id].append(checkers.check([transaction_id], GROUP)[transaction_id].answer)
+
+    def race(number):
+        transaction_id = world.new_id()
+        answers[transaction_id] = []
+        barrier = threading.Barrier(CHECKERS + 1)
+        return [
+            threads.submit(produce, barrier, number, transaction_id),
+            *(threads.submit(check, barrier, transaction_id) for _ in range(CHECKERS)),
+        ]
+
+    for start in range(0, KEYS, 8):  # 32 threads at once
+        for done in list(itertools.chain.from_iterable(race(number) for number in range(start, min(start + 8, KEYS)))):
+            done.result(60)
+
+    last = world.fence.check(list(answers), GROUP)
+    decided = 0
+    for transaction_id, seen in answers.items():
+        final = FINAL.intersection(seen)
+        assert last[transaction_id].answer in FINAL
+        assert final <= {last[transaction_id].answer}, (transaction_id.hex(), seen)
+        assert world.has_order(transaction_id) is (last[transaction_id].answer is FenceAnswer.COMMIT)
+        if transaction_id in told:
+            assert told[transaction_id] is (last[transaction_id].answer is FenceAnswer.COMMIT)
+        decided += bool(final)
+    assert decided > 0, "the checkers never won or saw a race; the test proves nothing"
+
+
+def test_two_checkers_waiting_on_a_key_whose_producer_rolls_back_do_not_deadlock(mariadb, threads):
+    """The waiters would inherit the holder's gap and block each other's insert (1213); so a check never waits."""
+    pool = mariadb.new_fence(mariadb.new_engine(pool_size=8))
+    readings: list[FenceReading] = []
+
+    def check(barrier, transaction_id):
+        barrier.wait()
+        readings.append(pool.check([transaction_id], GROUP)[transaction_id])
+
+    for _ in range(40):
+        transaction_id = mariadb.new_id()
+        connection = mariadb.fence.begin(None, transaction_id, GROUP)
+        barrier = threading.Barrier(3)
+        asked = [threads.submit(check, barrier, transaction_id) for _ in range(2)]
+        barrier.wait()
+        mariadb.fence.rollback(connection)
+        for done in asked:
+            done.result(30)
+        assert mariadb.check(transaction_id) is FenceAnswer.ROLLBACK
+    assert not [reading.reason for reading in readings if "1213" in reading.reason]
+
+
+def test_deadlock_of_a_check_is_tried_again_and_then_no_answer(mariadb, monkeypatch):
+    """1213 costs a bounded number of tries and is never an answer."""
+    import pymysql
+    from sqlalchemy.exc import OperationalError
+
+    transaction_id = mariadb.committed()
+    fence = mariadb.new_fence(attempts_max=3)
+    dialect = type(fence._dialect)
+    leave_tombstones, tries = dialect.leave_tombstones, []
+
+    def deadlock(self, border, ids, group):
+        tries.append(1)
+        if len(tries) <= failures:
+            raise OperationalError("INSERT", {}, pymysql.err.OperationalError(1213, "Deadlock found"))
+        return leave_tombstones(self, border, ids, group)
+
+    monkeypatch.setattr(dialect, "leave_tombstones", deadlock)
+    for failures, expected in ((2, FenceAnswer.COMMIT), (3, FenceAnswer.NO_ANSWER)):
+        tries.clear()
+        assert mariadb.check(transaction_id, fence) is expected
+        assert len(tries) == 3
+
+
+def test_thirty_two_writers_and_a_checker_have_no_deadlock(mariadb, threads):
+    """Ascending keys, share locks on the horizon, tombstones in between: no producer is ever the victim."""
+    engine = mariadb.new_engine(pool_size=32)
+    stopped = threading.Event()
+    ids: list[bytes] = []
+
+    def write():
+        for _ in range(12):
+            transaction_id = mariadb.new_id()
+            ids.append(transaction_id)
+            try:
+                connection = mariadb.fence.begin(engine, transaction_id, GROUP)
+            except NotSentError as error:
+                assert "check decided it" in str(error), error
+                continue
+            mariadb.add_order(connection, transaction_id)
+            mariadb.fence.verify(connection, transaction_id)
+            mariadb.fence.commit(connection)
+
+    def check():
+        while not stopped.is_set():
+            for reading in mariadb.fence.check(ids[-20:], GROUP).values():
+                assert "1213" not in reading.reason
+
+    checker = threads.submit(check)
+    writers = [threads.submit(write) for _ in range(32)]
+    for done in writers:
+        done.result(60)
+    stopped.set()
+    checker.result(30)
+    with mariadb.engine.connect() as connection:
+        orders = connection.execute(text(f"SELECT count(*) FROM {mariadb.orders_table}")).scalar_one()
+    assert orders == mariadb.fence.stats().states.get(1)
+
+
+def test_overlapping_batches_of_two_checkers_have_no_deadlock(server_world, threads):
+    """Batches sort their keys, so two checkers lock them in one order."""
+    ids = [server_world.committed() for _ in range(60)]
+
+    def check(order):
+        return [server_world.fence.check(order, GROUP) for _ in range(6)]
+
+    asked = [threads.submit(check, order) for order in (ids, ids[::-1], ids[30:] + ids[:30])]
+    reasons = {reading.reason for done in asked for readings in done.result(60) for reading in readings.values()}
+    assert not [reason for reason in reasons if "gave the transaction up" in reason]
