@@ -1,21 +1,30 @@
 """What a backend's author gives to the suite: a harness of about ten lines.
 
     class MyHarness(Harness):
-        def open(self): return txcore.connect("mybroker://…")
-        def create_topic(self, name): …
-        def read_topic(self, topic): …
+        url = "mybroker://127.0.0.1"
 
-Run it with `pytest --pyargs txcore_conformance.suite --harness my_package.testing:MyHarness`.
+        def open(self) -> Backend:
+            return txcore.connect(self.url)
+
+        def create_topic(self, topic: str) -> None:
+            my_client.create(topic)
+
+        def read_topic(self, topic: str) -> Sequence[Delivered]:
+            return [Delivered(m.offset, m.key, m.value, m.headers) for m in my_client.read_all(topic)]
+
+Run it with `pytest --pyargs txcore_conformance.suite --harness my_package.testing:MyHarness`. Everything else here has
+a default that suits a broker of the usual kind.
 """
 
 from __future__ import annotations
 
 import abc
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import ClassVar
 
 from txcore.port import Backend
+from txcore.records import LogKind
 
 
 @dataclass(frozen=True, slots=True)
@@ -35,31 +44,41 @@ class Gap:
 
     kind: str
     reason: str
-    raises: type[BaseException] = AssertionError
+    raises: type[BaseException] | tuple[type[BaseException], ...] = AssertionError
+
+    def __post_init__(self) -> None:
+        if self.kind not in {"notimpl", "notyet"}:
+            raise ValueError(f"a gap's kind is notimpl or notyet, not {self.kind!r}")
 
 
-@dataclass(slots=True)
 class Harness(abc.ABC):
     """One backend under test. Every method is called from one thread; several backends may be open at once.
+
+    It is made without arguments, once per run.
 
     Attributes:
         gaps: Test name to `Gap`; strict: once the test passes, the run fails until the gap is deleted.
         url: What a child process passes to `txcore.connect` to reach the same broker; "" when no other process can.
+        timeout_s: The longest that a test waits for something that must happen.
+        quiet_s: How long a log must bring nothing before a test believes to have read all of it.
+        immunity_s: Immunity of the halves that tests leave behind: longer than a few round trips to the broker.
     """
 
     gaps: ClassVar[Mapping[str, Gap]] = {}
     url: str = ""
-    topics: list[str] = field(default_factory=list)
+    timeout_s: float = 20.0
+    quiet_s: float = 0.03
+    immunity_s: float = 0.1
 
-    def start(self) -> None:
+    def start(self) -> None:  # noqa: B027 - a default, not a part that is missing
         """Bring the broker up; called once before the first test. The default does nothing."""
 
-    def stop(self) -> None:
+    def stop(self) -> None:  # noqa: B027
         """Take the broker down; called once after the last test. The default does nothing."""
 
     @abc.abstractmethod
     def open(self) -> Backend:
-        """Return a new connection to the broker."""
+        """Return a new connection to the broker; who opened it closes it."""
 
     @abc.abstractmethod
     def create_topic(self, topic: str) -> None:
@@ -77,6 +96,13 @@ class Harness(abc.ABC):
         """Return a topic that does not exist and is not created by publishing; None where any topic will do."""
         return None
 
-    def refusing_topic(self) -> str | None:
-        """Return an existing topic that refuses every message when it is published; None where there is none."""
-        return None
+    def refuse_topic(self, topic: str, *, refuses: bool) -> bool:  # noqa: ARG002
+        """Make an existing topic refuse whatever is published, or accept again; False where that cannot be done."""
+        return False
+
+    def expire_member(self, group: str, member: str) -> None:  # noqa: B027
+        """Make the broker take the partitions of a silent member away; the default leaves that to its own time."""
+
+    def trim(self, group: str, kind: LogKind, partition: int, before: int) -> bool:  # noqa: ARG002
+        """Drop a log's records before position *before*, as retention does; False where that cannot be done."""
+        return False

@@ -1,0 +1,252 @@
+"""The oracle: reads a group back, everything of it, and names every invariant that does not hold.
+
+It uses the port and the harness's view of the target topics, nothing else, and knows no protocol: facts are made
+by `txcore.journey`, judged by `txcore.invariants`. What only the test knows (local outcomes, acknowledged sends, how
+many faults it caused) comes in a `History`.
+"""
+
+from __future__ import annotations
+
+import secrets
+import time
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass, field
+from typing import Final
+
+from txcore import wire
+from txcore.errors import DataLossError, UsageError, WireFormatError
+from txcore.ids import parse_id
+from txcore.invariants import Facts, Invariant, Local, Promises, TargetFact, Violation, judge, judge_checkpoint
+from txcore.journey import Journey, journeys_of
+from txcore.port import Backend
+from txcore.records import Capabilities, Checkpoint, LogKind, LogRecord, Op, OpKind, Position
+from txcore_conformance.harness import Delivered, Harness
+
+CALL_TIMEOUT_S: Final = 30.0
+READ_COUNT_MAX: Final = 1_000
+PAUSE_S: Final = 0.005
+PATIENCE_S: Final = 0.3
+PATIENCE_QUIETS: Final = 20
+
+
+@dataclass(slots=True)
+class History:
+    """What a test knows and no log tells.
+
+    Attributes:
+        local: What became of local transactions; ids that are not named are UNKNOWN.
+        acknowledged: Ids whose producer was told that the half is durable.
+        causes: How many causes for a second delivery the test made, by id; `causes_default` for the others.
+        late_releases: How many releases took effect after their sender gave up, by id.
+        topics: Topics to read beside those that the halves name.
+        at_rest: Everything must be decided by now; else what is still pending is not judged for L1, S3 and S8.
+        unjudged: Why this history is not judged at all ("" when it is): it writes what no producer writes.
+    """
+
+    local: dict[bytes, Local] = field(default_factory=dict)
+    acknowledged: set[bytes] = field(default_factory=set)
+    causes: dict[bytes, int] = field(default_factory=dict)
+    causes_default: int = 0
+    late_releases: dict[bytes, int] = field(default_factory=dict)
+    topics: set[str] = field(default_factory=set)
+    at_rest: bool = False
+    unjudged: str = ""
+
+    def committed(self, transaction_id: bytes) -> None:
+        """Note that the half was acknowledged and the local transaction committed."""
+        self.local[transaction_id] = Local.COMMITTED
+        self.acknowledged.add(transaction_id)
+
+    def rolled_back(self, transaction_id: bytes) -> None:
+        """Note that the local transaction rolled back for ever."""
+        self.local[transaction_id] = Local.ROLLED_BACK
+
+
+@dataclass(slots=True)
+class PartitionLogs:
+    """All that a partition's logs hold, and the checkpoint that was stored before they were read."""
+
+    partition: int
+    checkpoint: Checkpoint | None
+    halves: Sequence[LogRecord]
+    ops: Sequence[LogRecord]
+    parked: Sequence[LogRecord]
+
+
+def read_partition(harness: Harness, backend: Backend, group: str, partition: int) -> PartitionLogs:
+    """Read one partition's checkpoint and all three logs.
+
+    The op log is read up to a tick of our own. The others have no such end: they are read until every op's half and
+    every DISCARD's parked record is there, and nothing has come for `quiet_s`.
+    """
+    checkpoint = backend.load_checkpoint(group, partition).result(CALL_TIMEOUT_S)
+    nonce = secrets.token_bytes(16)
+    tick = Op(OpKind.TICK, nonce, 0, "oracle", time.time_ns() // 1_000_000)
+    backend.mark(group, partition, tick).result(CALL_TIMEOUT_S)
+    ops = _read(harness, backend, group, LogKind.OP, partition, lambda found: _holds(found, nonce))
+    named, discarded = _ids_in(ops)
+    halves = _read(harness, backend, group, LogKind.HALF, partition, lambda found: named <= _half_ids(found))
+    parked = _read(harness, backend, group, LogKind.PARKED, partition, lambda found: discarded <= _parked_ids(found))
+    return PartitionLogs(partition, checkpoint, halves, ops, parked)
+
+
+def read_group(harness: Harness, backend: Backend, group: str) -> list[PartitionLogs]:
+    """Read every partition of *group*."""
+    count = backend.ensure_group(group).result(CALL_TIMEOUT_S)
+    return [read_partition(harness, backend, group, partition) for partition in range(count)]
+
+
+def journeys(harness: Harness, backend: Backend, group: str) -> dict[bytes, Journey]:
+    """Return what the logs of *group* say, by transaction."""
+    found: dict[bytes, Journey] = {}
+    for logs in read_group(harness, backend, group):
+        found.update(journeys_of(logs.partition, logs.halves, logs.ops, logs.parked))
+    return found
+
+
+def collect(
+    harness: Harness,
+    backend: Backend,
+    group: str,
+    history: History | None = None,
+    logs: Sequence[PartitionLogs] | None = None,
+) -> list[Facts]:
+    """Return the facts of every transaction of *group* that any log, any target or the history names."""
+    history = history or History()
+    facts: dict[bytes, Facts] = {}
+    for part in read_group(harness, backend, group) if logs is None else logs:
+        for identity, journey in journeys_of(part.partition, part.halves, part.ops, part.parked).items():
+            facts[identity] = Facts(journey)
+    topics = history.topics | {
+        message.topic for each in facts.values() for half in each.journey.halves for message in half.messages
+    }
+
+    def fact(identity: bytes) -> Facts:
+        return facts.setdefault(identity, Facts(Journey(identity, -1)))
+
+    for topic in sorted(topics):
+        for delivered in harness.read_topic(topic):
+            name = _text(delivered.headers.get(wire.HEADER_ID, ""))
+            if _text(delivered.headers.get(wire.HEADER_GROUP, "")) == group and ":" in name:
+                text, index = name.rsplit(":", 1)
+                fact(_parsed(text)).targets.append(_target(topic, int(index), delivered))
+    for identity in history.local:
+        fact(identity)
+    for identity, each in facts.items():
+        each.local = history.local.get(identity, Local.UNKNOWN)
+        each.is_acknowledged = identity in history.acknowledged
+        each.duplicate_causes = history.causes.get(identity, history.causes_default)
+        each.late_releases = history.late_releases.get(identity, 0)
+    return list(facts.values())
+
+
+def judge_group(
+    harness: Harness, backend: Backend, group: str, history: History | None = None
+) -> tuple[list[Violation], list[Facts]]:
+    """Read *group* back and return every violation, with the facts they were found in."""
+    history = history or History()
+    logs = read_group(harness, backend, group)
+    facts = collect(harness, backend, group, history, logs)
+    violations = judge_facts(facts, backend.capabilities, at_rest=history.at_rest)
+    for part in logs:
+        if part.checkpoint is not None:
+            text = judge_checkpoint(part.checkpoint, part.halves, part.ops)
+            if text:
+                violations.append(Violation(Invariant.S11, bytes(16), f"partition {part.partition}: {text}"))
+    return violations, facts
+
+
+def judge_facts(facts: Iterable[Facts], capabilities: Capabilities, *, at_rest: bool) -> list[Violation]:
+    """Return every violation in *facts*. What is still pending is judged as at rest only with *at_rest*."""
+    promises = Promises(capabilities.atomic_release, capabilities.resolution_is_unique)
+    return [
+        violation
+        for each in facts
+        for violation in judge(each, promises, at_rest=at_rest or bool(each.journey.final) or each.journey.is_parked)
+    ]
+
+
+def causes_of_a_crash(capabilities: Capabilities) -> int:
+    """Return how many duplicates a process killed anywhere may cause: none where targets and op appear together."""
+    return 0 if capabilities.atomic_release and capabilities.resolution_is_unique else 1
+
+
+def _read(
+    harness: Harness,
+    backend: Backend,
+    group: str,
+    kind: LogKind,
+    partition: int,
+    is_complete: Callable[[Sequence[LogRecord]], bool],
+) -> list[LogRecord]:
+    records: list[LogRecord] = []
+    reader = backend.read(group, kind, partition)
+    quiet_since_s = time.monotonic()
+    try:
+        while True:
+            try:
+                batch = reader.read(READ_COUNT_MAX)
+            except DataLossError as loss:
+                reader.close()
+                reader = backend.read(group, kind, partition, Position(loss.first))
+                continue
+            records.extend(batch)
+            now_s = time.monotonic()
+            if batch:
+                quiet_since_s = now_s
+                continue
+            quiet_s = now_s - quiet_since_s
+            if quiet_s >= harness.quiet_s and is_complete(records):
+                return records
+            if quiet_s > max(PATIENCE_S, PATIENCE_QUIETS * harness.quiet_s):
+                return records  # What is missing is for the invariants to name.
+            time.sleep(PAUSE_S)
+    finally:
+        reader.close()
+
+
+def _holds(records: Sequence[LogRecord], nonce: bytes) -> bool:
+    return any(nonce in record.body for record in records)
+
+
+def _ids_in(ops: Sequence[LogRecord]) -> tuple[set[bytes], set[bytes]]:
+    named: set[bytes] = set()
+    discarded: set[bytes] = set()
+    for record in ops:
+        for op in wire.decode_ops(record.body):
+            if op.kind == OpKind.DISCARD:
+                discarded.add(op.transaction_id)  # Of a poison record no half is found under this name.
+            elif op.kind not in {OpKind.CLAIM, OpKind.TICK}:
+                named.add(op.transaction_id)
+    return named, discarded
+
+
+def _half_ids(records: Sequence[LogRecord]) -> set[bytes]:
+    found = set()
+    for record in records:
+        try:
+            found.add(wire.decode_half(record.body).transaction_id)
+        except WireFormatError:
+            continue
+    return found
+
+
+def _parked_ids(records: Sequence[LogRecord]) -> set[bytes]:
+    return {wire.decode_parked(record.body).transaction_id for record in records}
+
+
+def _target(topic: str, index: int, delivered: Delivered) -> TargetFact:
+    return TargetFact(
+        index, topic, delivered.key, delivered.body, dict(delivered.headers), delivered.position, delivered.appended_ms
+    )
+
+
+def _parsed(text: str) -> bytes:
+    try:
+        return parse_id(text)
+    except UsageError:
+        return bytes(16)  # No id of ours: S5 will say that there is no half.
+
+
+def _text(value: str | bytes) -> str:
+    return value.decode("utf-8", "replace") if isinstance(value, bytes) else value

@@ -1,0 +1,155 @@
+"""The pytest plugin: `--harness module:Class` runs the suite in `txcore_conformance.suite` against a backend.
+
+    pytest --pyargs txcore_conformance.suite --harness txcore_conformance.memory:MemoryHarness
+
+`--harness` may be given several times. Tests say what they need with `@pytest.mark.requires("atomic_release")` and are
+skipped, with that reason, where the backend does not promise it; what a backend cannot do *yet* stands in its harness's
+`gaps` and is a strict xfail. Without the option the plugin only keeps the suite from being collected.
+"""
+
+from __future__ import annotations
+
+import ast
+import functools
+import importlib
+from collections.abc import Iterator
+from dataclasses import fields
+from pathlib import Path
+from typing import Final, cast
+
+import pytest
+
+from txcore.records import Capabilities
+from txcore_conformance.harness import Harness
+
+SUITE: Final = Path(__file__).parent / "suite"
+FIXTURES: Final = "txcore_conformance.fixtures"
+MARKERS: Final = (
+    "requires(*promises): skip where the backend's capabilities lack one of them; `no:name` asks for its absence",
+    "needs_process: skip where no other process can reach the backend",
+)
+
+
+def pytest_addoption(parser: pytest.Parser) -> None:
+    """Add `--harness`."""
+    group = parser.getgroup("txcore", "txcore conformance")
+    group.addoption(
+        "--harness",
+        action="append",
+        default=[],
+        metavar="MODULE:CLASS",
+        help="run the conformance suite against this backend's harness; may be repeated",
+    )
+
+
+def pytest_configure(config: pytest.Config) -> None:
+    """Register markers, and the fixtures when a harness is given."""
+    for marker in MARKERS:
+        config.addinivalue_line("markers", marker)
+    if config.getoption("harness"):
+        for name in config.getoption("harness"):
+            load_harness(name)
+        config.pluginmanager.register(importlib.import_module(FIXTURES), FIXTURES)
+
+
+def pytest_ignore_collect(collection_path: Path, config: pytest.Config) -> bool | None:
+    """Leave the suite alone in runs without a harness."""
+    if not config.getoption("harness") and collection_path.is_relative_to(SUITE):
+        return True
+    return None
+
+
+def pytest_report_header(config: pytest.Config) -> list[str]:
+    """Name the harnesses."""
+    return [f"txcore harness: {name}" for name in config.getoption("harness")]
+
+
+@pytest.hookimpl(tryfirst=True)
+def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
+    """Turn each harness's gaps into strict xfails.
+
+    Raises:
+        UsageError: a gap names a test that does not exist.
+    """
+    names = config.getoption("harness")
+    if not names:
+        return
+    known = suite_tests() | {_plain_name(item) for item in items}
+    for name in names:
+        gaps = load_harness(name).gaps
+        unknown = sorted(set(gaps) - known)
+        if unknown:
+            raise pytest.UsageError(f"{name}.gaps names tests that do not exist: {', '.join(unknown)}")
+    for item in items:
+        name = _harness_of(item)
+        gap = load_harness(name).gaps.get(_plain_name(item)) if name else None
+        if gap is not None:
+            item.add_marker(pytest.mark.xfail(reason=f"{gap.kind}: {gap.reason}", raises=gap.raises, strict=True))
+
+
+def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
+    """Run every test that uses a harness once for each that was given."""
+    names = metafunc.config.getoption("harness")
+    if names and "harness" in metafunc.fixturenames:
+        metafunc.parametrize("harness", names, ids=_short_name, indirect=True, scope="session")
+
+
+@functools.cache
+def load_harness(name: str) -> type[Harness]:
+    """Return the harness class behind `module:Class`.
+
+    Raises:
+        UsageError: there is no such module or class, or it is no harness.
+    """
+    module, colon, attribute = name.partition(":")
+    if not module or not colon or not attribute:
+        raise pytest.UsageError(f"--harness takes MODULE:CLASS, not {name!r}")
+    try:
+        found = getattr(importlib.import_module(module), attribute)
+    except (ImportError, AttributeError) as error:
+        raise pytest.UsageError(f"--harness {name}: {error}") from error
+    if not (isinstance(found, type) and issubclass(found, Harness)):
+        raise pytest.UsageError(f"--harness {name}: {attribute} is no txcore_conformance.harness.Harness")
+    return found
+
+
+@functools.cache
+def suite_tests() -> frozenset[str]:
+    """Return the names of all tests of the suite, whatever part of it is run."""
+    return frozenset(
+        node.name
+        for path in SUITE.rglob("test_*.py")
+        for node in ast.walk(ast.parse(path.read_text(encoding="utf-8")))
+        if isinstance(node, ast.FunctionDef) and node.name.startswith("test_")
+    )
+
+
+def missing_promise(capabilities: Capabilities, promises: Iterator[str] | tuple[str, ...]) -> str | None:
+    """Return why a test that requires *promises* cannot run, or None.
+
+    Raises:
+        UsageError: there is no such capability.
+    """
+    known = {field.name for field in fields(Capabilities)}
+    for promise in promises:
+        name = promise.removeprefix("no:")
+        if name not in known:
+            raise pytest.UsageError(f"requires({promise!r}): there is no such capability")
+        has = bool(getattr(capabilities, name))
+        if has is promise.startswith("no:"):
+            note = capabilities.notes.get(name, "")
+            return f"the backend {'has' if has else 'does not promise'} {name}" + (f": {note}" if note else "")
+    return None
+
+
+def _plain_name(item: pytest.Item) -> str:
+    return cast("str", getattr(item, "originalname", None) or item.name)
+
+
+def _harness_of(item: pytest.Item) -> str:
+    callspec = getattr(item, "callspec", None)
+    return str(callspec.params.get("harness", "")) if callspec is not None else ""
+
+
+def _short_name(name: str) -> str:
+    return name.rpartition(":")[2]
