@@ -8,7 +8,8 @@ import uuid
 
 import pika
 import pytest
-from txcore_rabbitmq import RabbitmqBackend, parse_url
+from txcore_rabbitmq import parse_url
+from txcore_rabbitmq.backend import RabbitmqBackend
 
 from txcore.checker import Checker
 from txcore.checking import Limits

@@ -14,7 +14,8 @@ import uuid
 
 import pika
 import pytest
-from txcore_rabbitmq import RabbitmqBackend, parse_url
+from txcore_rabbitmq import parse_url
+from txcore_rabbitmq.backend import RabbitmqBackend
 from txcore_rabbitmq.codec import is_missing, translate
 from txcore_rabbitmq.options import log_name
 
@@ -482,7 +483,7 @@ def test_a_log_that_is_truncated_to_nothing_is_noticed(group, queue):
         backend.close(5.0).result(10.0)
 
 
-def test_group_setup_is_verified(backend, group):
+def test_group_setup_is_verified(backend, group, queue):
     """The count of an existing group is found; another one, or other settings, are refused by name."""
     with pytest.raises(ConfigError):
         read_count(backend.read(group, LogKind.HALF, 0), 1)
@@ -496,6 +497,15 @@ def test_group_setup_is_verified(backend, group):
             other.ensure_group(group).result(WAIT_S)
     finally:
         other.close(5.0).result(10.0)
+    greedy = RabbitmqBackend(url(body_size_max=140_000_000))  # 128 MiB was the default limit before 4.0
+    try:
+        with pytest.raises(ConfigError) as caught:
+            greedy.ensure_group(group).result(WAIT_S)
+        assert caught.value.key == "body_size_max"
+        small = Resolution(make_half(group, message(queue)), None, targets=(0,))
+        assert release(greedy, small)[0].status is Status.DURABLE
+    finally:
+        greedy.close(5.0).result(10.0)
 
 
 def test_close_settles_everything_and_refuses_later_calls(group, queue):

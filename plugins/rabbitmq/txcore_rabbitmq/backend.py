@@ -10,9 +10,10 @@ from concurrent.futures import Future
 from typing import Any, Final
 
 from txcore.clock import Clock, Randomness, SystemClock, system_randomness
-from txcore.errors import ClosedError, OutcomeUnknownError, TxcoreError
+from txcore.errors import ClosedError, ConfigError, MessageRejectedError, OutcomeUnknownError, TxcoreError
 from txcore.port import Batch, Claim
 from txcore.records import (
+    RECORD_OVERHEAD_MAX,
     Capabilities,
     Checkpoint,
     HalfRecord,
@@ -23,12 +24,12 @@ from txcore.records import (
     Resolution,
     Status,
 )
-from txcore_rabbitmq.codec import encode_checkpoint, encode_marker
+from txcore_rabbitmq.codec import encode_checkpoint, encode_marker, is_too_large
 from txcore_rabbitmq.connection import Link, LoopThread
 from txcore_rabbitmq.control import GroupSetup, new_future, scan_checkpoints
-from txcore_rabbitmq.options import Options, checkpoint_name, log_name, parse_url
+from txcore_rabbitmq.options import NAME_PREFIX, Options, checkpoint_name, log_name, parse_url
 from txcore_rabbitmq.ownership import ExclusiveClaim
-from txcore_rabbitmq.publishing import EXPIRY_TICK_S, LOG_LANE, Publisher, Sending
+from txcore_rabbitmq.publishing import EXPIRY_TICK_S, LOG_LANE, PROBE_LANE, Publisher, Sending
 from txcore_rabbitmq.reading import ReadingLink, StreamReader
 from txcore_rabbitmq.releasing import Releaser
 from txcore_rabbitmq.targets import TargetChecks
@@ -39,6 +40,8 @@ BATCH_COUNT_MAX: Final = 10_000
 NOTE_SIZE_MAX: Final = 32_000
 DRAIN_POLL_S: Final = 0.01
 NONCE_BITS: Final = 128
+NOWHERE: Final = f"{NAME_PREFIX}.nowhere"
+"""A routing key that leads nowhere; nobody may declare a queue of this name."""
 
 
 class RabbitmqBackend:
@@ -50,6 +53,7 @@ class RabbitmqBackend:
         self._randomness = randomness or system_randomness()
         self._lock = threading.Lock()
         self._is_started = False
+        self._is_size_verified = False
         self._closing: Future[None] | None = None
         self._claims: list[ExclusiveClaim] = []
         self._publishing = LoopThread("txcore-rabbitmq-publish")
@@ -84,9 +88,21 @@ class RabbitmqBackend:
         )
 
     def ensure_group(self, group: str, partition_count: int | None = None) -> Future[int]:
-        """Make or verify the group's streams."""
+        """Make or verify the group's streams, and verify that the broker takes the largest record."""
         future: Future[int] = new_future()
-        setup = GroupSetup(self._reading_link, self._options, group, partition_count, future)
+        made: Future[int] = new_future()
+
+        def ended(made: Future[int]) -> None:
+            error = made.exception()
+            if error is not None:
+                future.set_exception(error)
+            elif self._is_size_verified:
+                future.set_result(made.result())
+            else:
+                self._probe_size(made.result(), future)
+
+        made.add_done_callback(ended)
+        setup = GroupSetup(self._reading_link, self._options, group, partition_count, made)
         self._call(self._reading, setup.start)
         return future
 
@@ -201,6 +217,27 @@ class RabbitmqBackend:
 
     def _deadline_s(self) -> float:
         return self._clock.elapsed_s() + self._options.delivery_timeout_s
+
+    def _probe_size(self, count: int, future: Future[int]) -> None:
+        """Send the largest record to nowhere: it comes back, or the broker says that its limit is lower.
+
+        AMQP cannot be asked for the limit, and meeting it later would close the channel of all that is under way. A
+        broker that takes nothing now (an alarm) leaves the question open.
+        """
+
+        def ended(_status: Status, error: TxcoreError | None) -> None:
+            if is_too_large(error):
+                text = f"the broker takes less than body_size_max={self._options.body_size_max}: {error}"
+                future.set_exception(ConfigError(text, key="body_size_max"))
+                return
+            self._is_size_verified = isinstance(error, MessageRejectedError)
+            if not self._is_size_verified:
+                _log.warning("rabbitmq.size_not_verified", extra={"reason": repr(error)})
+            future.set_result(count)
+
+        body = bytes(self._options.body_size_max + RECORD_OVERHEAD_MAX)
+        sending = Sending(PROBE_LANE, NOWHERE, body, self._deadline_s(), ended)
+        self._publishing.call(functools.partial(self._publisher.send, sending))
 
     def _store_checkpoint(self, group: str, partition: int, checkpoint: Checkpoint) -> Future[None]:
         future: Future[None] = new_future()

@@ -185,5 +185,11 @@ def is_locked(error: BaseException) -> bool:
     return getattr(error, "reply_code", None) == 405
 
 
+def is_too_large(error: BaseException | None) -> bool:
+    """Say whether *error*, one of ours, comes from a message above the broker's limit."""
+    cause = None if error is None else error.__cause__
+    return getattr(cause, "reply_code", None) == _PRECONDITION_FAILED
+
+
 def _is_down(error: BaseException) -> bool:
     return _DOWN in str(getattr(error, "reply_text", ""))

@@ -9,9 +9,9 @@ from concurrent.futures import Future
 from typing import Any, Final, TypeVar
 
 from txcore.errors import BackendTimeoutError, ConfigError, WireFormatError
-from txcore.records import RECORD_OVERHEAD_MAX, Checkpoint, LogKind
-from txcore_rabbitmq.codec import decode_checkpoint, is_missing, log_properties, translate
-from txcore_rabbitmq.options import NAME_PREFIX, Options, checkpoint_name, log_name, stream_arguments
+from txcore.records import Checkpoint, LogKind
+from txcore_rabbitmq.codec import decode_checkpoint, is_missing, translate
+from txcore_rabbitmq.options import Options, checkpoint_name, log_name, stream_arguments
 from txcore_rabbitmq.reading import ReadingLink, Scan
 
 CONTROL_TIMEOUT_S: Final = 10.0
@@ -41,7 +41,6 @@ class GroupSetup:
         self._found = 0
         self._steps: deque[tuple[str, dict[str, Any]]] = deque()
         self._channel: Any = None
-        self._is_probing = False
 
     def start(self) -> None:
         """Count what exists, then declare."""
@@ -68,11 +67,8 @@ class GroupSetup:
     def _closed(self, _channel: Any, error: BaseException) -> None:
         if self._future.done():
             return
-        if is_missing(error) and not self._steps and not self._is_probing:
+        if is_missing(error) and not self._steps:
             self._plan()
-        elif self._is_probing:
-            error = translate(error, f"the broker does not take body_size_max={self._options.body_size_max} bytes")
-            self._fail(ConfigError(str(error), key="body_size_max"))
         else:
             self._fail(translate(error, f"group {self._group!r}"))
 
@@ -96,22 +92,7 @@ class GroupSetup:
         self._steps.popleft()
         if self._steps:
             self._declare()
-        else:
-            self._probe_size()
-
-    def _probe_size(self) -> None:
-        """Send the largest record to nowhere: it comes back, or the broker says that its limit is lower.
-
-        A limit met later would close the channel of all that is under way; AMQP has no way to ask for it.
-        """
-        self._is_probing = True
-        self._channel.add_on_return_callback(self._came_back)
-        body = bytes(self._options.body_size_max + RECORD_OVERHEAD_MAX)
-        nowhere = f"{NAME_PREFIX}.{self._group}.nowhere"
-        self._channel.basic_publish("", nowhere, body, log_properties("probe"), mandatory=True)
-
-    def _came_back(self, *_: Any) -> None:
-        if not self._future.done():
+        elif not self._future.done():
             self._future.set_result(self._found)
             self._channel.close()
 

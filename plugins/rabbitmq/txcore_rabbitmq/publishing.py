@@ -34,6 +34,8 @@ LANE_COUNT_MAX: Final = 256
 EXPIRY_TICK_S: Final = 0.05
 LOG_LANE: Final = "<log>"
 """The lane of our own records; no exchange can have this name, as the characters are not AMQP's."""
+PROBE_LANE: Final = "<probe>"
+"""A lane that may be killed without harm; leads to the default exchange too."""
 
 End = Callable[[Status, TxcoreError | None], None]
 
@@ -107,7 +109,7 @@ class Lane:
         self._tag = 0
         self._is_ready = False
         self.is_dead = False
-        self._exchange = "" if name == LOG_LANE else name
+        self._exchange = "" if name in (LOG_LANE, PROBE_LANE) else name
         self._channel = connection.channel(on_open_callback=self._opened)
         self._channel.add_on_close_callback(self._closed)
 
