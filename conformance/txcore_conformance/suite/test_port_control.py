@@ -1,0 +1,219 @@
+"""The control path of the port: groups, checkpoints, membership, closing."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+
+from txcore.errors import ClosedError, ConfigError
+from txcore.port import Claim
+from txcore.records import Checkpoint, ClaimEventKind, LogKind, Op, OpKind, Position, Status
+from txcore_conformance import raw
+from txcore_conformance.kit import PARTITION_COUNT, Kit, Recorder, error_of
+
+ALL = set(range(PARTITION_COUNT))
+
+
+class Member:
+    """A claim that obeys: takes what it is given, gives up what it is asked for."""
+
+    def __init__(self, kit: Kit, name: str) -> None:
+        self.claim: Claim = kit.open().claim(kit.group, name)
+        self.held: set[int] = set()
+        self.heard: list[tuple[ClaimEventKind, int]] = []
+
+    def poll(self) -> set[int]:
+        """Take in what changed and return what is held now."""
+        for event in self.claim.poll():
+            self.heard.append((event.kind, event.partition))
+            if event.kind is ClaimEventKind.ASSIGNED:
+                self.held.add(event.partition)
+            elif event.kind is ClaimEventKind.REVOKING:
+                self.held.discard(event.partition)
+                self.claim.give_up(event.partition)
+            else:
+                self.held.discard(event.partition)
+        return self.held
+
+
+def test_a_group_is_created_once_and_found_by_others(kit: Kit) -> None:
+    """Every connection learns the same number of partitions, whoever made the group."""
+    other = kit.open()
+    assert PARTITION_COUNT == kit.wait(kit.backend.ensure_group(kit.group, PARTITION_COUNT))
+    assert PARTITION_COUNT == kit.wait(other.ensure_group(kit.group))
+    assert kit.wait(other.ensure_group(f"{kit.group}-default")) >= 1
+
+
+def test_other_settings_than_the_groups_are_named(kit: Kit) -> None:
+    """A group that exists with another number of partitions is a ConfigError that says both numbers."""
+    error = error_of(lambda: kit.backend.ensure_group(kit.group, PARTITION_COUNT + 3), kit.timeout_s)
+    assert isinstance(error, ConfigError)
+    assert str(PARTITION_COUNT) in str(error)
+    assert str(PARTITION_COUNT + 3) in str(error)
+    assert "partition" in error.key
+    assert PARTITION_COUNT == kit.wait(kit.backend.ensure_group(kit.group))
+
+
+@pytest.mark.parametrize(
+    "call",
+    [
+        lambda kit: kit.backend.load_checkpoint("nobody-made-it", 0),
+        lambda kit: kit.backend.read("nobody-made-it", LogKind.HALF, 0).read(1),
+        lambda kit: kit.backend.claim("nobody-made-it", "me").checkpoint(0, Checkpoint(Position(1), Position(1))),
+    ],
+    ids=["load_checkpoint", "read", "checkpoint"],
+)
+def test_an_unknown_group_is_a_config_error(kit: Kit, call: Callable[[Kit], Any]) -> None:
+    """Control calls and readers say that the group does not exist."""
+    assert isinstance(error_of(lambda: call(kit), kit.timeout_s), ConfigError)
+
+
+def test_records_of_an_unknown_group_are_refused(kit: Kit, topic: str) -> None:
+    """Halves, releases and marks for a group that nobody made are REFUSED or a ConfigError; never stored."""
+    half = raw.half(kit, topic)
+    half.group = "nobody-made-it"
+    assert [Status.REFUSED] == [outcome.status for outcome in raw.append(kit, half)]
+    assert [Status.REFUSED] == [outcome.status for outcome in raw.release(kit, raw.rollback(half))]
+    assert [Status.REFUSED] == [outcome.status for outcome in raw.release(kit, raw.commit(half))]
+    assert [] == kit.bodies(topic)
+    tick = Op(OpKind.TICK, b"n" * 16)
+    try:
+        outcome = kit.wait(kit.backend.mark("nobody-made-it", 0, tick))
+    except ConfigError:
+        return
+    assert Status.REFUSED is outcome.status
+
+
+def test_a_checkpoint_comes_back_as_it_was_stored(kit: Kit) -> None:
+    """All four fields survive, None and empty ones too; the newest of a partition holds, partitions do not mix."""
+    claim = kit.backend.claim(kit.group, "me")
+    other = kit.open()
+    assert kit.wait(other.load_checkpoint(kit.group, 0)) is None
+    kit.history.unjudged = "its checkpoints are made up"
+    note = bytes(range(256)) * 4
+    for checkpoint in (
+        Checkpoint(Position(7), None),
+        Checkpoint(Position(7), Position(9), b"t" * 16, note),
+        Checkpoint(Position(1), Position(2), b"", b""),
+        Checkpoint(Position(2**40), Position(2**41), b"\0" * 16, b"\xff" * kit.promises.note_size_max),
+    ):
+        kit.wait(claim.checkpoint(0, checkpoint))
+        assert checkpoint == kit.wait(other.load_checkpoint(kit.group, 0))
+    assert kit.wait(other.load_checkpoint(kit.group, 1)) is None
+    kit.wait(claim.close(kit.timeout_s))
+
+
+def test_a_lone_member_is_assigned_every_partition(kit: Kit) -> None:
+    """Each partition is assigned once; polling again brings nothing new."""
+    member = Member(kit, "alone")
+    kit.until(lambda: member.poll() == ALL, "every partition")
+    assert sorted((ClaimEventKind.ASSIGNED, partition) for partition in ALL) == sorted(
+        member.heard, key=lambda heard: heard[1]
+    )
+    assert [] == list(member.claim.poll())
+    kit.wait(member.claim.close(kit.timeout_s))
+
+
+def test_members_share_the_partitions_and_never_hold_one_together(kit: Kit) -> None:
+    """A second member gets its share only after the first gave it up."""
+    first = Member(kit, "first")
+    kit.until(lambda: first.poll() == ALL, "every partition")
+    second = Member(kit, "second")
+
+    def is_shared() -> bool:
+        first.poll()
+        second.poll()
+        assert not first.held & second.held
+        return bool(first.held and second.held and first.held | second.held == ALL)
+
+    kit.until(is_shared, "a share for each")
+    for member in (first, second):
+        kit.wait(member.claim.close(kit.timeout_s))
+
+
+def test_a_member_that_leaves_hands_over_at_once(kit: Kit) -> None:
+    """After `close` the partitions go to whoever is left, and closing again changes nothing."""
+    first, second = Member(kit, "first"), Member(kit, "second")
+    kit.until(lambda: first.poll() | second.poll() == ALL, "every partition")
+    kit.wait(first.claim.close(kit.timeout_s))
+    kit.wait(first.claim.close(kit.timeout_s))
+    kit.until(lambda: second.poll() == ALL, "the other's partitions")
+    kit.wait(second.claim.close(kit.timeout_s))
+
+
+def test_a_partition_given_up_is_assigned_anew(kit: Kit) -> None:
+    """A member that stands down by itself competes again and hears ASSIGNED again."""
+    member = Member(kit, "alone")
+    kit.until(lambda: member.poll() == ALL, "every partition")
+    member.claim.give_up(0)
+    member.held.discard(0)
+    kit.until(lambda: 0 in member.poll(), "the partition again")
+    assert 2 == member.heard.count((ClaimEventKind.ASSIGNED, 0))
+    kit.wait(member.claim.close(kit.timeout_s))
+
+
+def test_two_members_of_one_name_are_two_members(kit: Kit) -> None:
+    """A restarted process that joins under its old name does not keep the partitions of the old one for ever."""
+    old = Member(kit, "same")
+    kit.until(lambda: old.poll() == ALL, "every partition")
+    new = Member(kit, "same")
+    kit.wait(old.claim.close(kit.timeout_s))
+    kit.until(lambda: new.poll() == ALL, "every partition")
+    kit.wait(new.claim.close(kit.timeout_s))
+
+
+def test_close_settles_what_was_handed_over(kit: Kit, topic: str) -> None:
+    """Every item is settled by the time `close` is done; what was DURABLE is there for others."""
+    backend = kit.open()
+    halves = [raw.half(kit, topic, body=b"%d" % number) for number in range(200)]
+    appended = Recorder(halves)
+    backend.append_halves(appended)
+    appended.wait(backend, kit.timeout_s)
+    released = Recorder([raw.commit(half, flush=False) for half in halves])
+    backend.release(released)
+    kit.wait(backend.close(kit.timeout_s))
+    unsettled = [index for index, outcome in enumerate(released.outcomes) if outcome is None]
+    assert [] == unsettled
+    ended = {each.transaction_id for each in raw.ops(kit) if each.kind is OpKind.COMMIT or each.kind == OpKind.COMMIT}
+    for half, outcome in zip(halves, released.outcomes, strict=True):
+        if outcome is not None and outcome.status is Status.DURABLE:
+            assert half.transaction_id in ended
+            assert half.messages[0].body in kit.bodies(topic)
+
+
+@pytest.mark.parametrize(
+    "call",
+    [
+        lambda kit, backend: backend.ensure_group(kit.group),
+        lambda kit, backend: backend.append_halves(Recorder([raw.half(kit, "any")])),
+        lambda kit, backend: backend.release(Recorder([raw.rollback(raw.half(kit, "any"))])),
+        lambda kit, backend: backend.mark(kit.group, 0, Op(OpKind.TICK, b"n" * 16)),
+        lambda kit, backend: backend.read(kit.group, LogKind.HALF, 0).read(1),
+        lambda kit, backend: backend.claim(kit.group, "late"),
+        lambda kit, backend: backend.load_checkpoint(kit.group, 0),
+    ],
+    ids=["ensure_group", "append_halves", "release", "mark", "read", "claim", "load_checkpoint"],
+)
+def test_a_closed_backend_refuses_every_call(kit: Kit, call: Callable[..., Any]) -> None:
+    """After `close` each call raises ClosedError, at once or through its Future; closing again is allowed."""
+    backend = kit.open()
+    kit.wait(backend.close(kit.timeout_s))
+    assert isinstance(error_of(lambda: call(kit, backend), kit.timeout_s), ClosedError)
+    kit.wait(backend.close(kit.timeout_s))
+
+
+def test_closing_one_connection_leaves_the_others_alone(kit: Kit, topic: str) -> None:
+    """Two connections of one process are independent."""
+    other = kit.open()
+    kit.wait(other.close(kit.timeout_s))
+    assert [Status.DURABLE] == [outcome.status for outcome in raw.append(kit, raw.half(kit, topic))]
+
+
+def test_control_futures_cannot_be_cancelled_under_the_backend(kit: Kit) -> None:
+    """A control call's Future is marked running, so a waiter that gives up does not break the backend's thread."""
+    for _ in range(20):
+        assert not kit.backend.ensure_group(kit.group).cancel()
+        assert not kit.backend.load_checkpoint(kit.group, 0).cancel()
+    assert PARTITION_COUNT == kit.wait(kit.backend.ensure_group(kit.group))
