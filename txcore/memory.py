@@ -26,6 +26,7 @@ from txcore.errors import (
     DataLossError,
     HalfRefusedError,
     MessageRejectedError,
+    UsageError,
 )
 from txcore.hookspecs import hookimpl
 from txcore.port import Backend, Batch, Reader, failed, resolved
@@ -288,8 +289,17 @@ class MemoryBroker:
                 )
             return known
 
-    def refusal(self, half: HalfRecord) -> MessageRejectedError | None:
+    def unknown_group(self, group: str) -> ConfigError | None:
+        """Return what is wrong with a call for a group that nobody made, or None."""
+        if group in self._partition_counts:
+            return None
+        return ConfigError(f"group {group!r} does not exist; call ensure_group first", key="group")
+
+    def refusal(self, half: HalfRecord) -> UsageError | None:
         """Return why *half* cannot be accepted, or None."""
+        unknown = self.unknown_group(half.group)
+        if unknown is not None:
+            return unknown
         size = len(half.body)
         if size > self.profile.capabilities.body_size_max:
             topic = half.messages[0].topic if half.messages else ""
@@ -375,8 +385,10 @@ class MemoryBroker:
     # -- membership -------------------------------------------------------------------------------------------------
 
     def join(self, claim: MemoryClaim) -> None:
-        """Add a member and share the partitions out anew."""
+        """Add a member and share the partitions out anew; who comes under a name in use gets one of its own."""
         with self.lock:
+            while self._members[claim.group].get(claim.member, claim) is not claim:
+                claim.member += "+"
             self._members[claim.group][claim.member] = claim
             self.rebalance(claim.group)
 
@@ -448,6 +460,9 @@ class MemoryClaim:
 
     def checkpoint(self, partition: int, checkpoint: Checkpoint) -> Future[None]:
         """See `Claim.checkpoint`."""
+        unknown = self._backend.broker.unknown_group(self.group)
+        if unknown is not None:
+            return failed(unknown)
         future: Future[None] = Future()
         future.set_running_or_notify_cancel()
 
@@ -486,6 +501,9 @@ class MemoryReader:
         with broker.lock:
             if broker.down:
                 raise BackendUnavailableError("the memory broker is down")
+            unknown = broker.unknown_group(self._key[0])
+            if unknown is not None:
+                raise unknown
             log = broker._logs[self._key]  # noqa: SLF001 - one module, two sides of one connection
             if not self._checked:
                 self._check_start(log)
@@ -555,7 +573,10 @@ class MemoryBackend:
         self._require_open()
         for index, resolution in enumerate(batch.items):
             done = _settler(batch, index)
-            if self.capabilities.atomic_release:
+            unknown = self.broker.unknown_group(resolution.half.group)
+            if unknown is not None:
+                done(Outcome(Status.REFUSED, unknown))
+            elif self.capabilities.atomic_release:
                 self._release_at_once(resolution, claim, done)
             else:
                 self._release_in_steps(resolution, claim, done)
@@ -682,6 +703,9 @@ class MemoryBackend:
     def mark(self, group: str, partition: int, op: Op, claim: ClaimPort | None = None) -> Future[Outcome]:
         """See `Backend.mark`."""
         self._require_open()
+        unknown = self.broker.unknown_group(group)
+        if unknown is not None:
+            return failed(unknown)
         self._flush_ops(group, partition)
         future: Future[Outcome] = Future()
         future.set_running_or_notify_cancel()
@@ -706,6 +730,10 @@ class MemoryBackend:
 
     def load_checkpoint(self, group: str, partition: int) -> Future[Checkpoint | None]:
         """See `Backend.load_checkpoint`."""
+        self._require_open()
+        unknown = self.broker.unknown_group(group)
+        if unknown is not None:
+            return failed(unknown)
         return resolved(self.broker.checkpoint_of(group, partition))
 
     def poll(self, timeout_s: float) -> None:
