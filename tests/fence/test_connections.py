@@ -7,10 +7,11 @@ import contextlib
 import sqlite3
 import subprocess
 import sys
+from functools import partial
 
 import psycopg
 import pytest
-from sqlalchemy import text
+from sqlalchemy import create_engine, event, text
 from sqlalchemy.ext.asyncio import AsyncSession, async_scoped_session, async_sessionmaker, create_async_engine
 from sqlalchemy.orm import DeclarativeBase, Mapped, Session, mapped_column, scoped_session, sessionmaker
 
@@ -63,7 +64,7 @@ def test_connection_that_the_fence_opens_is_committed_and_closed_by_it(world):
 
 
 def test_connection_that_the_fence_opens_is_rolled_back_and_closed_by_it(world):
-    """rollback is idempotent and leaves nothing."""
+    """Rolling back is idempotent and leaves nothing."""
     transaction_id = world.new_id()
     connection = world.fence.begin(world.engine, transaction_id, GROUP)
     world.add_order(connection, transaction_id)
@@ -122,7 +123,7 @@ def test_mark_of_an_earlier_user_of_the_pooled_connection_is_not_taken_over(worl
             world.fence.commit(connection)
 
 
-@pytest.mark.parametrize("make", [lambda engine: Session(engine), lambda engine: scoped_session(sessionmaker(engine))])
+@pytest.mark.parametrize("make", [Session, lambda engine: scoped_session(sessionmaker(engine))])
 def test_session_carries_the_row(world, make):
     """The ORM's Session, plain and scoped."""
     transaction_id = world.new_id()
@@ -142,9 +143,14 @@ def test_refused_session_is_rolled_back(world):
     """Also within `with session.begin()`, which then refuses to go on."""
     transaction_id = world.new_id()
     world.check(transaction_id)
-    with Session(world.engine) as session, pytest.raises(FencedError), session.begin():
-        world.add_order(session, transaction_id)
-        world.fence.insert(session, transaction_id, GROUP)
+
+    def produce():
+        with Session(world.engine) as session, session.begin():
+            world.add_order(session, transaction_id)
+            world.fence.insert(session, transaction_id, GROUP)
+
+    with pytest.raises(FencedError):
+        produce()
     assert not world.has_order(transaction_id)
 
 
@@ -252,7 +258,7 @@ def test_async_connection_and_session_of_the_caller_carry_the_row(async_world):
     async def produce():
         engine = async_engine(world)
         scoped = async_scoped_session(async_sessionmaker(engine), scopefunc=lambda: 1)
-        openers = [lambda: engine.connect(), lambda: AsyncSession(engine), lambda: scoped()]
+        openers = [engine.connect, partial(AsyncSession, engine), scoped]
         for number, opener in enumerate(openers * 2):
             async with opener() as connection:
                 await world.fence.insert(connection, ids[number], GROUP)
@@ -288,8 +294,6 @@ def test_async_savepoint_and_autocommit_are_refused(async_world):
 
 def test_sqlalchemy_begin_hook_of_the_program_is_kept(sqlite):
     """SQLAlchemy's documented recipe: no transactions by the driver, BEGIN by an event."""
-    from sqlalchemy import event
-
     engine = sqlite.new_engine()
     begun = []
 
@@ -337,8 +341,6 @@ def test_commit_that_fails_is_unknown(server_world):
 
 def test_unreachable_database_is_one_error_of_ours():
     """begin, force, stats and create say that the database is away, without the password."""
-    from sqlalchemy import create_engine
-
     fence = SqlFence(create_engine("postgresql+psycopg://u:geheim@127.0.0.1:1/d"))
     calls = [
         lambda: fence.begin(None, bytes(16), GROUP),
@@ -367,10 +369,10 @@ def test_import_of_txcore_does_not_need_sqlalchemy():
 
 
 def test_connection_whose_server_went_away_is_rolled_back_and_closed(server_world):
-    """rollback raises nothing for a dead connection, gives it back, and does not connect again."""
+    """Rolling back raises nothing for a dead connection, gives it back, and does not connect again."""
     connection = server_world.fence.begin(None, server_world.new_id(), GROUP)
     server_world.kill_session(server_world.session_id(connection))
-    with pytest.raises(Exception, match="terminat|Lost connection|gone away|server closed"):
+    with pytest.raises(Exception, match=r"terminat|Lost connection|gone away|server closed"):
         connection.execute(text("SELECT 1"))
     server_world.fence.rollback(connection)
     assert connection.closed
@@ -379,6 +381,7 @@ def test_connection_whose_server_went_away_is_rolled_back_and_closed(server_worl
 
 def test_session_whose_flush_failed_is_rolled_back(world):
     """Such a Session gives no connection any more, only a rollback."""
+
     class Base(DeclarativeBase):
         pass
 
@@ -392,7 +395,7 @@ def test_session_whose_flush_failed_is_rolled_back(world):
     with Session(world.engine) as session:
         world.fence.insert(session, transaction_id, GROUP)
         session.add(Order(number="taken"))
-        with pytest.raises(Exception, match="(?i)duplicate|unique"):
+        with pytest.raises(Exception, match=r"(?i)duplicate|unique"):
             session.flush()
         world.fence.rollback(session)
         assert not world.fence.is_open(session)

@@ -165,6 +165,17 @@ def test_commit_answered_by_a_check_survives_a_kill_at_any_moment(killable, thre
         assert killable.has_order(transaction_id) is (answer is FenceAnswer.COMMIT)
 
 
+def test_restarted_server_costs_no_answer(killable):
+    """Every pooled connection is stale then; the first failure makes the pool renew them all."""
+    transaction_id = killable.committed()
+    connections = [killable.engine.connect() for _ in range(4)]
+    for connection in connections:
+        connection.close()
+    killable.server.kill()
+    killable.server.start()
+    assert [killable.check(transaction_id) for _ in range(3)] == [FenceAnswer.COMMIT] * 3
+
+
 def test_paused_server_is_no_answer_when_the_engine_has_a_time_limit(mariadb):
     """SIGSTOP: connections stay open and silent; the driver's read timeout turns that into NO_ANSWER."""
     if not mariadb.server.can_be_killed:
@@ -198,7 +209,7 @@ os.kill(os.getpid(), signal.SIGKILL)
 
 @pytest.mark.parametrize(("moment", "expected"), [("before", FenceAnswer.ROLLBACK), ("after", FenceAnswer.COMMIT)])
 def test_producer_killed_around_its_commit_is_decided_by_what_the_database_holds(world, moment, expected, eventually):
-    """kill -9 of the producer's process, just before or just after COMMIT."""
+    """SIGKILL of the producer's process, just before or just after COMMIT."""
     transaction_id = world.new_id()
     arguments = [world.url, world.fence_table, world.orders_table, transaction_id.hex(), moment]
     done = subprocess.run([sys.executable, "-c", PRODUCER, *arguments], capture_output=True, text=True, check=False)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import sqlite3
 
+import psycopg
 import pytest
 from sqlalchemy import create_engine, text
 from sqlalchemy.orm import Session
@@ -77,8 +78,6 @@ def test_raw_savepoint_is_refused(world):
 
 def test_raw_savepoint_on_psycopg_is_refused(postgresql):
     """The row's own xmin tells, so no library needs to know of the savepoint."""
-    import psycopg
-
     transaction_id = postgresql.new_id()
     url = postgresql.engine.url.set(drivername="postgresql").render_as_string(hide_password=False)
     with psycopg.connect(url) as connection:

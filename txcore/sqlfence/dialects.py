@@ -55,7 +55,7 @@ class Dialect(ABC):
     """The statements of one family of databases for one pair of tables. Immutable, thread safe."""
 
     family: ClassVar[str]
-    own_isolation: ClassVar[str | None]  #: the level that the fence's own connections work at; None for default
+    own_isolation: ClassVar[str | None] = None  #: what SQLAlchemy sets on the fence's own connections
     locks_whole_file: ClassVar[bool] = False
     check_waits: ClassVar[bool] = True  #: whether a check may wait for a lock at all
     share_suffix: ClassVar[str] = ""

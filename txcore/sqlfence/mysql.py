@@ -22,7 +22,6 @@ class MySQL(Dialect):
     """MariaDB 10.6 and later, MySQL 8; any synchronous or asynchronous driver of SQLAlchemy."""
 
     family: ClassVar[str] = MYSQL
-    own_isolation: ClassVar[str | None] = "READ COMMITTED"
     # Two waiters on one key deadlock when the holder rolls back and both have inherited its gap.
     check_waits: ClassVar[bool] = False
     share_suffix: ClassVar[str] = " LOCK IN SHARE MODE"
@@ -101,16 +100,24 @@ class MySQL(Dialect):
         border.change(f"SAVEPOINT {anchor_name(transaction_id)}", {})
 
     def begin_work(self, border: Border, lock_timeout_s: float) -> str:
-        """Bound the waiting for row locks, in whole seconds as the server knows no others; 0 does not wait."""
+        """Work at READ COMMITTED for this transaction only, and bound the waiting for row locks.
+
+        The server counts whole seconds; 0 does not wait.
+        """
         seconds = 0 if lock_timeout_s < 1 else round(lock_timeout_s)
         border.change(
             f"SET @txcore_lock_wait = @@SESSION.innodb_lock_wait_timeout, SESSION innodb_lock_wait_timeout = {seconds}",
             {},
         )
+        border.change("SET TRANSACTION ISOLATION LEVEL READ COMMITTED", {})
+        if border.commits_each_statement():  # an engine in autocommit mode
+            border.change("START TRANSACTION", {})
         return "SET SESSION innodb_lock_wait_timeout = @txcore_lock_wait"
 
     def leave_tombstones(self, border: Border, ids: Sequence[bytes], group: str) -> Rows:
-        """Upsert with a real change, so that COMMIT flushes the log past a commit that was only just visible."""
+        """Upsert with a real change: InnoDB shows a commit before its log is written, and a check that changed
+        nothing would answer COMMIT for what a crash then undoes. Its own COMMIT flushes the log up to there.
+        """
         rows, values = self._tombstone_rows(ids, group)
         sql = (
             f"INSERT INTO {self.tables.fence} (transaction_id, state, producer_group) VALUES {rows} "  # noqa: S608

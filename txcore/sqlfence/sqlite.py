@@ -22,7 +22,6 @@ class SQLite(Dialect):
     """SQLite 3.24 and later, through sqlite3 or aiosqlite."""
 
     family: ClassVar[str] = SQLITE
-    own_isolation: ClassVar[str | None] = None
     locks_whole_file: ClassVar[bool] = True
 
     def __init__(self, tables: Tables) -> None:

@@ -1,0 +1,237 @@
+"""The inbox: first delivery or repeated one, decided in the consumer's own transaction."""
+
+from __future__ import annotations
+
+import contextlib
+import sqlite3
+
+import psycopg
+import pytest
+from sqlalchemy import text
+from sqlalchemy.orm import Session
+
+from txcore.errors import ConfigError, UsageError
+from txcore.ids import id_text
+from txcore.inbox import Inbox, MessageId, message_id_of
+
+
+@pytest.fixture
+def inbox(world):
+    made = Inbox(world.engine, table=f"inbox_{world.number}")
+    made.create()
+    return made
+
+
+def headers_of(transaction_id, index=0, group="orders"):
+    return {"txcore-id": f"{id_text(transaction_id)}:{index}", "txcore-group": group, "other": "kept"}
+
+
+def test_second_delivery_is_not_the_first(world, inbox):
+    """Each message counts once; index and group belong to its identity."""
+    transaction_id = world.new_id()
+    seen = []
+    for headers in (
+        headers_of(transaction_id),
+        headers_of(transaction_id),
+        headers_of(transaction_id, index=1),
+        headers_of(transaction_id, group="billing"),
+        headers_of(transaction_id, index=1),
+    ):
+        with world.engine.begin() as connection, inbox.receive(connection, headers) as first:
+            seen.append(first)
+    assert seen == [True, False, True, True, False]
+
+
+def test_header_values_may_be_bytes_and_pairs(world, inbox):
+    """As Kafka's client gives them."""
+    headers = headers_of(world.new_id())
+    raw = {name: value.encode() for name, value in headers.items()}
+    seen = []
+    for form in (headers, raw, list(raw.items())):
+        with world.engine.begin() as connection, inbox.receive(connection, form) as first:
+            seen.append(first)
+    assert seen == [True, False, False]
+
+
+def test_rolled_back_effect_is_not_remembered(world, inbox):
+    """Effect and memory are one transaction: after a failure the next delivery is the first again."""
+    headers = headers_of(world.new_id())
+    with (
+        contextlib.suppress(ZeroDivisionError),
+        world.engine.begin() as connection,
+        inbox.receive(connection, headers) as first,
+    ):
+        assert first
+        _ = 1 / 0
+    with world.engine.begin() as connection, inbox.receive(connection, headers) as first:
+        assert first
+
+
+def test_duplicate_leaves_the_callers_transaction_usable(world, inbox):
+    """Also on PostgreSQL, where a failed statement would end it."""
+    first_id, second_id = world.new_id(), world.new_id()
+    with world.engine.begin() as connection, inbox.receive(connection, headers_of(first_id)):
+        pass
+    with world.engine.begin() as connection:
+        world.add_order(connection, second_id)
+        with inbox.receive(connection, headers_of(first_id)) as first:
+            assert not first
+        world.add_order(connection, first_id)
+    assert world.has_order(first_id)
+    assert world.has_order(second_id)
+
+
+def test_second_consumer_waits_and_sees_that_the_first_has_committed(world, inbox, threads, eventually):
+    """Two consumers with one message at once: one effect."""
+    headers = headers_of(world.new_id())
+    engine = world.new_engine()
+    entered = []
+
+    def consume():
+        with engine.begin() as connection:
+            entered.append(True)
+            with inbox.receive(connection, headers) as first:
+                return first
+
+    with world.engine.begin() as connection, inbox.receive(connection, headers) as first:
+        assert first
+        other = threads.submit(consume)
+        eventually(lambda: entered and (world.kind == "sqlite" or _is_waiting(world)))
+        assert not other.done()
+    assert other.result(20) is False
+
+
+def test_second_consumer_is_first_when_the_first_one_rolls_back(world, inbox, threads, eventually):
+    """The waiting consumer takes over."""
+    headers = headers_of(world.new_id())
+    engine = world.new_engine()
+
+    def consume():
+        with engine.begin() as connection, inbox.receive(connection, headers) as first:
+            return first
+
+    with world.engine.connect() as connection, inbox.receive(connection, headers) as first:
+        assert first
+        other = threads.submit(consume)
+        if world.kind != "sqlite":
+            eventually(lambda: _is_waiting(world))
+        connection.rollback()
+    assert other.result(20) is True
+
+
+def test_many_consumers_of_one_message_have_one_effect(world, inbox, threads):
+    """Eight at once; the unique row decides."""
+    headers = headers_of(world.new_id())
+    engine = world.new_engine(pool_size=8)
+
+    def consume(number):
+        with engine.begin() as connection, inbox.receive(connection, headers) as first:
+            if first:
+                world.add_order(connection, world.new_id())
+            return first
+
+    seen = [done.result(30) for done in [threads.submit(consume, number) for number in range(8)]]
+    assert sorted(seen) == [False] * 7 + [True]
+    with world.engine.connect() as connection:
+        assert connection.execute(text(f"SELECT count(*) FROM {world.orders_table}")).scalar_one() == 1
+
+
+def test_session_receives(world, inbox):
+    """The ORM's Session, whose transaction it shares."""
+    headers = headers_of(world.new_id())
+    seen = []
+    for _ in range(2):
+        with Session(world.engine) as session, session.begin(), inbox.receive(session, headers) as first:
+            seen.append(first)
+    assert seen == [True, False]
+
+
+@pytest.mark.parametrize("kind", ["postgresql", "sqlite"])
+def test_plain_driver_connection_receives(make_world, kind):
+    """psycopg.Connection and sqlite3.Connection."""
+    world = make_world(kind)
+    inbox = Inbox(world.engine, table=f"inbox_{world.number}")
+    inbox.create()
+    headers = headers_of(world.new_id())
+    url = world.engine.url
+    seen = []
+    for _ in range(2):
+        if kind == "sqlite":
+            connection = sqlite3.connect(url.database)
+        else:
+            connection = psycopg.connect(url.set(drivername="postgresql").render_as_string(hide_password=False))
+        with contextlib.closing(connection), connection, inbox.receive(connection, headers) as first:
+            seen.append(first)
+            connection.commit()
+    assert seen == [True, False]
+
+
+def test_autocommit_connection_is_refused(world, inbox):
+    """There the message would be remembered before its effect is committed."""
+    engine = world.new_engine(isolation_level="AUTOCOMMIT")
+    with (
+        engine.connect() as connection,
+        pytest.raises(UsageError, match="autocommit"),
+        inbox.receive(connection, headers_of(world.new_id())),
+    ):
+        pytest.fail("entered")
+
+
+@pytest.mark.parametrize(
+    ("headers", "sentence"),
+    [
+        ({}, "no txcore-id and no txcore-group header"),
+        ({"txcore-group": "orders"}, "no txcore-id header"),
+        ({"txcore-id": f"{id_text(bytes(16))}:0"}, "no txcore-group header"),
+        ({"txcore-id": "1", "txcore-group": "g"}, "must be <transaction_id>:<index>, not '1'"),
+        ({"txcore-id": f"{id_text(bytes(16))}:-1", "txcore-group": "g"}, "must be <transaction_id>:<index>"),
+        ({"txcore-id": "x:1", "txcore-group": "g"}, "'x' is no transaction id"),
+        ({"txcore-id": b"\xff:1", "txcore-group": "g"}, "txcore-id is no UTF-8 text"),
+    ],
+)
+def test_missing_or_malformed_headers_are_one_clear_error(headers, sentence):
+    """The message was not published by txcore, or lost its headers."""
+    with pytest.raises(UsageError, match=sentence):
+        message_id_of(headers)
+
+
+def test_identity_is_read_from_the_headers():
+    """Group, transaction id and index."""
+    assert message_id_of(headers_of(bytes(16), 7)) == MessageId("orders", bytes(16), 7)
+
+
+def test_create_is_idempotent_and_safe_at_once(world, threads):
+    """Several consumers start at the same moment."""
+    inbox = Inbox(world.engine, table=f"made_{world.number}")
+    for done in [threads.submit(inbox.create) for _ in range(4)]:
+        done.result(30)
+
+
+def test_forgotten_message_counts_as_first_again(world, inbox):
+    """Deletes below an id and nothing above it."""
+    old, new = headers_of(world.new_id()), headers_of(world.new_id())
+    for headers in (old, new):
+        with world.engine.begin() as connection, inbox.receive(connection, headers) as first:
+            assert first
+    below = message_id_of(new).transaction_id
+    assert inbox.forget(below) == 1
+    seen = []
+    for headers in (old, new):
+        with world.engine.begin() as connection, inbox.receive(connection, headers) as first:
+            seen.append(first)
+    assert seen == [True, False]
+
+
+def test_things_that_are_no_engine_are_refused():
+    """The inbox is synchronous, and its table name is plain."""
+    with pytest.raises(ConfigError, match="synchronous SQLAlchemy Engine"):
+        Inbox("sqlite:///consumer.db")
+
+
+def _is_waiting(world):
+    sql = {
+        "postgresql": "SELECT count(*) FROM pg_stat_activity WHERE wait_event_type = 'Lock'",
+        "mariadb": "SELECT count(*) FROM information_schema.innodb_trx WHERE trx_state = 'LOCK WAIT'",
+    }
+    with world.new_engine().connect() as connection:
+        return connection.execute(text(sql[world.kind])).scalar_one()
