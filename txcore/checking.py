@@ -204,8 +204,6 @@ class PartitionOwner:
         if due_ms is None or due_ms > now_ms or room <= 0:
             return 0
         due = self._state.take_due(now_ms, room)
-        for pending in due:
-            pending.is_busy = True
         is_caught_up = yield from self._mark(OpKind.TICK, self._nonce())
         for pending in due:
             pending.is_busy = False

@@ -221,13 +221,15 @@ class PartitionState:
         return None
 
     def take_due(self, now_ms: float, count_max: int) -> list[Pending]:
-        """Remove and return at most *count_max* halves due at *now_ms*, earliest first."""
+        """Remove and return at most *count_max* halves due at *now_ms*, earliest first; they are busy from here on."""
         due: list[Pending] = []
         while len(due) < count_max:
             next_ms = self.next_due_ms()
             if next_ms is None or next_ms > now_ms:
                 break
-            due.append(self.pending[heapq.heappop(self._heap)[2]])
+            pending = self.pending[heapq.heappop(self._heap)[2]]
+            pending.is_busy = True  # It may stand in the heap twice for one time (a NUDGE): it is taken once.
+            due.append(pending)
         return due
 
     def oldest_open(self) -> Iterator[tuple[int, Pending]]:
