@@ -225,12 +225,13 @@ class Kit:
         *,
         fence: Fence | None = None,
         check_max: int = 3,
+        interval_s: float = 0.001,
         limits: Limits = FAST,
         backend: Backend | None = None,
         **options: Any,
     ) -> Checker:
         """Return a checker in a hurry; it is stopped at the end."""
-        policy = CheckPolicy(interval_s=0.001, check_max=check_max)
+        policy = CheckPolicy(interval_s=interval_s, check_max=check_max)
         checker = Checker(
             backend or self.backend,
             self.group,

@@ -1,0 +1,109 @@
+"""Rollbacks: nothing is ever delivered, and with a fence none is claimed before it is certain."""
+
+from __future__ import annotations
+
+import asyncio
+from typing import Any
+
+import pytest
+
+from txcore import AsyncTransactionProducer, EndState, Message
+from txcore.fence import FenceAnswer
+from txcore.records import OpKind
+from txcore_conformance.kit import COMMIT, ROLLBACK, Answers, Kit
+
+
+def test_a_rolled_back_half_is_never_delivered(kit: Kit, topic: str) -> None:
+    """`rollback` writes its op; no target exists, nothing is pending."""
+    transaction = kit.producer().begin()
+    transaction.publish(Message(topic, b"body"))
+    transaction.prepare()
+    assert EndState.ACCEPTED is transaction.rollback().state
+    kit.history.rolled_back(transaction.transaction_id)
+    assert EndState.ALREADY_DONE is transaction.rollback().state
+    assert EndState.CONFLICT is transaction.commit().state
+    assert [] == kit.bodies(topic)
+    assert OpKind.ROLLBACK == kit.journey(transaction.transaction_id).final
+    assert [] == kit.operator().pending()
+
+
+def test_a_listener_that_answers_rollback_delivers_nothing(kit: Kit, topic: str) -> None:
+    """The listener style's ROLLBACK, single and pipelined among commits."""
+    producer = kit.producer(Answers(local=ROLLBACK))
+    result = producer.send_message_in_transaction(Message(topic, b"single"))
+    assert (ROLLBACK, EndState.ACCEPTED) == (result.state, result.end.state if result.end else None)
+    results = producer.send_many(
+        [(Message(topic, b"%02d" % number), COMMIT if number % 2 else ROLLBACK) for number in range(40)]
+    )
+    for each in results:
+        (kit.history.committed if each.state is COMMIT else kit.history.rolled_back)(each.transaction_id)
+    assert [b"%02d" % number for number in range(1, 40, 2)] == sorted(kit.bodies(topic))
+
+
+def test_an_exception_in_the_block_sends_nothing(kit: Kit, topic: str, engine: Any, fence: Any) -> None:
+    """The database style: the database rolls back and no half is written."""
+    import sqlalchemy  # noqa: PLC0415
+
+    identity = b""
+
+    def run() -> None:
+        nonlocal identity
+        with kit.producer(fence=fence).transaction(engine) as transaction:
+            identity = transaction.transaction_id
+            transaction.connection.execute(sqlalchemy.text("INSERT INTO orders VALUES ('a')"))
+            transaction.publish(Message(topic, b"body"))
+            raise ValueError("no")
+
+    with pytest.raises(ValueError, match="no"):
+        run()
+    assert [] == kit.journey(identity).halves
+    assert [] == kit.bodies(topic)
+    with engine.connect() as connection:
+        assert 0 == connection.exec_driver_sql("SELECT count(*) FROM orders").scalar()
+
+
+def test_a_fenced_rollback_leaves_a_tombstone(kit: Kit, topic: str, engine: Any, fence: Any) -> None:
+    """`rollback` of a fenced half is ACCEPTED only because the database can never commit it any more."""
+    transaction = kit.producer(fence=fence).begin()
+    transaction.publish(Message(topic, b"body"))
+    with engine.connect() as connection:
+        connection.begin()
+        transaction.prepare(connection)
+        connection.rollback()
+    assert EndState.ACCEPTED is transaction.rollback().state
+    identity = transaction.transaction_id
+    kit.history.rolled_back(identity)
+    assert FenceAnswer.ROLLBACK is fence.peek([identity])[identity].answer
+    assert [] == kit.bodies(topic)
+
+
+def test_a_fenced_rollback_of_a_committed_transaction_is_a_conflict(
+    kit: Kit, topic: str, engine: Any, fence: Any
+) -> None:
+    """The database committed, so `rollback` writes nothing, and the check delivers."""
+    transaction = kit.hasty_producer(fence=fence).begin()
+    transaction.publish(Message(topic, b"body"))
+    with engine.connect() as connection:
+        connection.begin()
+        transaction.prepare(connection)
+        connection.commit()
+    assert EndState.CONFLICT is transaction.rollback().state
+    kit.history.committed(transaction.transaction_id)
+    assert [] == kit.journey(transaction.transaction_id).ops
+    kit.sweep(kit.checker(fence=fence))
+    kit.history.at_rest = True
+    assert [b"body"] == kit.bodies(topic)
+
+
+def test_async_rollbacks_deliver_nothing(kit: Kit, topic: str) -> None:
+    """The asynchronous primitives roll back like the blocking ones."""
+    producer = AsyncTransactionProducer(kit.backend, kit.group)
+
+    async def run() -> EndState:
+        transaction = producer.begin()
+        transaction.publish(Message(topic, b"body"))
+        await transaction.prepare()
+        return (await transaction.rollback()).state
+
+    assert EndState.ACCEPTED is asyncio.run(run())
+    assert [] == kit.bodies(topic)
