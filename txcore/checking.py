@@ -525,7 +525,7 @@ class PartitionOwner:
             return
         now_ms = self._now_ms()
         for behind, pending in list(_first(self._state.oldest_open(), limits.batch_count_max)):
-            is_old = retention_s is not None and now_ms - pending.start_ms > retention_s * 500
+            is_old = retention_s is not None and now_ms - pending.copied_ms > retention_s * 500
             must_carry = (is_old or behind > limits.replay_max) and pending.poison is None
             if not must_carry and behind <= limits.replay_max:
                 break
@@ -679,8 +679,10 @@ class PartitionOwner:
         now_ms = self._now_ms()
         if self._has_server_time:
             start_ms = float(half.first_appended_ms or record.appended_ms or now_ms)
+            copied_ms = float(record.appended_ms or now_ms)
         else:
             start_ms = now_ms - max(half.age_ms, self._state.ages_ms.get(half.transaction_id, 0))
+            copied_ms = start_ms + half.age_ms
         # The checker may only lengthen an immunity that the half carries.
         immunity_ms = float(half.immunity_ms)
         return Pending(
@@ -694,6 +696,7 @@ class PartitionOwner:
             half.check_max or policy.check_max,
             half.fenced,
             start_ms + immunity_ms,
+            copied_ms,
             half.count,
             half.decided,
             bool(half.decided),

@@ -29,6 +29,7 @@ class Pending:
         position: Where its newest copy stands in the half log.
         half: The decoded record; None once put aside to bound memory (it is fetched again when due).
         start_ms: When immunity began: the broker's append time of the first copy, or when it was first seen.
+        copied_ms: When its newest copy was appended, as far as that is known; retention counts from there.
         count: Answered checks of this generation.
         decision: COMMIT or ROLLBACK once known: journaled (DECIDED), or read from the fence; else 0.
         forced: How an operator's hand shows in the decision.
@@ -53,6 +54,7 @@ class Pending:
     check_max: int
     fenced: bool
     due_ms: float
+    copied_ms: float = 0.0
     count: int = 0
     decision: int = 0
     is_journaled: bool = False

@@ -124,6 +124,7 @@ class PartitionState:
             self._open(new)
             return
         current.position = seen.position
+        current.copied_ms = new.copied_ms
         current.count = max(current.count, new.count)
         current.start_ms = min(current.start_ms, new.start_ms)
         current.carry_again_ms = 0.0

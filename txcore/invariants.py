@@ -23,6 +23,7 @@ from txcore.records import (
     OWNED_KINDS,
     Checkpoint,
     Forced,
+    Half,
     LogRecord,
     OpKind,
     ParkCode,
@@ -87,7 +88,8 @@ class Facts:
         duplicate_causes: How many causes for a second delivery the history holds (crash between target and op,
             ambiguous answer, pause past the margin, takeover, resend); None where nobody counted.
         is_excused: Records of it were lost by the broker itself (an unsynced tail): nothing can be said.
-        late_releases: Releases that took effect after their sender had given up; they may come behind a DISCARD.
+        late_releases: Targets published before the DISCARD, or by releases that took effect after their sender had
+            given up: those may stand beside a discard.
         unknown_answers: How often a listener really answered UNKNOWN; None where nobody counted.
         has_contrary_caller: The application itself asked for both ends; then only the first in the log must hold.
     """
@@ -261,24 +263,23 @@ def judge_checkpoint(checkpoint: Checkpoint, halves: Iterable[LogRecord], ops: I
     if checkpoint.op is not None and token_at != checkpoint.token:
         return f"token {checkpoint.token.hex()} is not the one in force at op {checkpoint.op}"
     newest: dict[bytes, int] = {}
-    copies: dict[bytes, list[tuple[int, int]]] = {}
+    copies: dict[bytes, list[tuple[int, Half]]] = {}
     for record in halves:
         try:
             half = wire.decode_half(record.body)
         except WireFormatError:
             continue
         newest[half.transaction_id] = max(newest.get(half.transaction_id, -1), half.generation)
-        copies.setdefault(half.transaction_id, []).append((record.position, half.generation))
+        copies.setdefault(half.transaction_id, []).append((record.position, half))
     for identity, places in copies.items():
         final, discarded = closed.get(identity, (False, -1))
-        is_open = not final and newest[identity] > discarded
-        if checkpoint.half is not None and is_open:
-            kept = [generation for position, generation in places if position >= checkpoint.half]
-            if not kept or max(kept) < newest[identity]:
-                return f"half bound {checkpoint.half} passes undecided {id_text(identity)} at {places}"
-        behind = [position for position, _ in places if checkpoint.half is None or position >= checkpoint.half]
+        kept = [half for position, half in places if checkpoint.half is None or position >= checkpoint.half]
+        if not final and newest[identity] > discarded and newest[identity] not in {half.generation for half in kept}:
+            return f"half bound {checkpoint.half} passes undecided {id_text(identity)}"
+        # A copy names the op position to go back to; only a first half must find all its ops behind the bound.
+        is_first_kept = any(half.folded_to < 0 for half in kept)
         first = first_op.get(identity)
-        if len(behind) == len(places) and first is not None and checkpoint.op is not None and first < checkpoint.op:
+        if is_first_kept and first is not None and checkpoint.op is not None and first < checkpoint.op:
             return f"op bound {checkpoint.op} passes the first op {first} of {id_text(identity)}"
     return ""
 

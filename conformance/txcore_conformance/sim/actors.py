@@ -20,10 +20,14 @@ from txcore.records import (
     Half,
     HalfRecord,
     LogKind,
+    LogRecord,
+    Op,
     OpKind,
     Outcome,
     Resolution,
+    Status,
 )
+from txcore.results import EndState
 from txcore_conformance.sim.database import SimConnection, SimDatabase, SimDatabaseError, SimFence
 from txcore_conformance.sim.world import EPOCH_MS, Process, SimReporter, World
 
@@ -71,9 +75,9 @@ class Truth:
     process: Process
     work_s: float
     is_stuck: bool = False
+    is_long: bool = False
     unknown_answers: int = 0
     has_contrary_caller: bool = False
-    began_s: float = 0.0
 
     @property
     def is_fenced(self) -> bool:
@@ -93,6 +97,10 @@ class Cast:
     checkers: list[Process] = field(default_factory=list)
     memberships: list[tuple[Process, Membership]] = field(default_factory=list)
     lost_tail: set[bytes] = field(default_factory=set)
+    lost_claims: set[int] = field(default_factory=set)
+    discarded_ms: dict[bytes, int] = field(default_factory=dict)
+    resumed_ms: dict[bytes, int] = field(default_factory=dict)
+    halves: dict[int, list[LogRecord]] = field(default_factory=dict)  #: all ever stored, beyond retention
     numbers: int = 0
 
     def is_committed(self, truth: Truth) -> bool:
@@ -121,7 +129,7 @@ def start_producer(cast: Cast, styles: list[Style], count: int) -> None:
             margin_s,
             100_000,
             f"p:{process.name}",
-            fence,
+            cast_fence(fence),
         )
         for _ in range(count):
             style = world.rng.choice(styles)
@@ -131,14 +139,36 @@ def start_producer(cast: Cast, styles: list[Style], count: int) -> None:
     process.loop.on_command = _probe(cast)
 
 
-def _begin(cast: Cast, process: Process, context: ProducerContext, style: Style) -> None:
+def start_stuck_producer(cast: Cast, work_s: float) -> None:
+    """A producer that keeps its database transaction open for ever so long; it must not hold up the others."""
+    world = cast.world
+    cast.numbers += 1
+    process = Process(world, f"p{cast.numbers}")
+    process.is_immortal = True
+    context = ProducerContext(
+        GROUP,
+        cast.partition_count,
+        process.clock,
+        IdFactory(process.clock, world.rng),
+        CheckPolicy(immunity_s=3.0),
+        world.broker.profile.capabilities.release_time_max_s,
+        100_000,
+        f"p:{process.name}",
+        cast_fence(SimFence(cast.database, process)),
+    )
+    process.loop.on_command = _probe(cast)
+    _begin(cast, process, context, Style.PRIMITIVE, work_s)
+    world.note("stuck producer")
+
+
+def _begin(cast: Cast, process: Process, context: ProducerContext, style: Style, stuck_s: float | None = None) -> None:
     if not process.is_alive:
         return
     world = cast.world
     core = flow.begin(context)
     wish = world.rng.choices([Wish.COMMIT, Wish.ROLLBACK, Wish.ERROR], [6, 2, 2])[0]
-    work_s = world.rng.choice([0.01, 0.01, 0.3, 2.0, 8.0]) * world.rng.random()
-    truth = Truth(style, wish, core, process, work_s)
+    work_s = world.rng.choice([0.01, 0.01, 0.3, 2.0, 8.0]) * world.rng.random() if stuck_s is None else stuck_s
+    truth = Truth(style, wish, core, process, work_s, is_long=stuck_s is not None)
     cast.truths[core.transaction_id] = truth
     flows = {
         Style.DATABASE: _database_style,
@@ -216,28 +246,48 @@ def _listener_style(cast: Cast, truth: Truth) -> flow.Flow[None]:
     message = _messages(cast)[0]
     result = yield from flow.send_in_transaction(truth.core, SimListener(cast, truth), message, None)
     cast.world.note(f"end {result.state.value} {result.end.state.value if result.end else '-'}")
-    accepted = result.end is not None and result.end.state is flow.EndState.ACCEPTED
+    accepted = result.end is not None and result.end.state is EndState.ACCEPTED
     if accepted and not truth.is_fenced and cast.world.rng.random() < 0.2:
         _contrary(cast, truth)
 
 
 def _contrary(cast: Cast, truth: Truth) -> None:
     """Let the application end a transaction the other way too, without targets: the first end must hold."""
-    truth.has_contrary_caller = True
     assert truth.core.half is not None
     kind = OpKind.ROLLBACK if truth.core.asked is OpKind.COMMIT else OpKind.COMMIT
-    op = flow.Op(kind, truth.core.transaction_id, 0, "p:contrary", 0)
+    op = Op(kind, truth.core.transaction_id, 0, "p:contrary", 0)
     resolution = Resolution(truth.core.half, op, (), b"", "p:contrary")
-    cast.world.at(cast.world.rng.random() * 3, lambda: _send(cast, truth.process, resolution))
+
+    def send() -> None:
+        journey = journeys(cast).get(truth.core.transaction_id)
+        if journey is not None and journey.final:
+            truth.has_contrary_caller = True
+            cast.world.note("contrary end")
+            _send(cast, truth.process, resolution)
+
+    cast.world.at(0.5 + cast.world.rng.random() * 3, send)
 
 
-def _send(cast: Cast, process: Process, command: HalfRecord | Resolution) -> None:
+def _note_resume(cast: Cast, transaction_id: bytes) -> None:
+    cast.resumed_ms[transaction_id] = cast.world.broker.clock.wall_ms()
+
+
+def _send(
+    cast: Cast, process: Process, command: HalfRecord | Resolution, on_durable: Callable[[], None] = lambda: None
+) -> None:
     def one() -> flow.Flow[Outcome]:
         outcome: Outcome = yield command
+        if outcome.status is Status.DURABLE:
+            on_durable()
         return outcome
 
     if process.is_alive:
         process.loop.spawn(one(), lambda task: _ended(cast.world, task.error))
+
+
+def cast_fence(fence: SimFence | None) -> Any:
+    """Hide that the simulated fence's calls are generators, which the simulated loop plays out in time."""
+    return fence
 
 
 class SimListener:
@@ -276,7 +326,8 @@ class SimListener:
         connection: SimConnection = cast.database.connect(truth.process)
         cast.database.begin(connection)
         connection.has_business = True
-        yield from flow.current_transaction().fence(connection)
+        # Not current_transaction(): simulated calls take time, so other flows run in this thread meanwhile.
+        yield from core.fence(connection)
         yield truth.work_s
         if truth.wish is Wish.ROLLBACK:
             cast.database.roll_back(connection)
@@ -328,7 +379,7 @@ def start_checker(cast: Cast, *, is_immortal: bool = False) -> Process:
         SimReporter(world),
         f"c:{process.name}",
         (SimListener(cast),),
-        SimFence(cast.database, process),
+        cast_fence(SimFence(cast.database, process)),
     )
     membership = Membership(context, process.loop)
     cast.checkers.append(process)
@@ -364,15 +415,13 @@ def _watch(cast: Cast, process: Process) -> None:
 # -- operator, pruner ------------------------------------------------------------------------------------------------
 
 
-def journeys(cast: Cast, until: Callable[[int], int] | None = None) -> dict[bytes, Journey]:
+def journeys(cast: Cast) -> dict[bytes, Journey]:
     """Return every transaction's journey from the whole logs."""
     found: dict[bytes, Journey] = {}
     broker = cast.world.broker
     for partition in range(cast.partition_count):
-        logs = [broker.log(GROUP, kind, partition) for kind in (LogKind.HALF, LogKind.OP, LogKind.PARKED)]
-        if until is not None:
-            logs[1] = [record for record in logs[1] if record.position <= until(partition)]
-        found.update(journeys_of(partition, logs[0], logs[1], logs[2]))
+        ops, parked = (broker.log(GROUP, kind, partition) for kind in (LogKind.OP, LogKind.PARKED))
+        found.update(journeys_of(partition, cast.halves.get(partition, ()), ops, parked))
     return found
 
 
@@ -386,7 +435,7 @@ def operate(cast: Cast) -> None:
             world.note("operator resumes")
             record = next_generation(journey, "operator", "try again")
             for _ in range(world.rng.choice([1, 1, 2])):
-                _send(cast, process, record)
+                _send(cast, process, record, lambda id_=record.transaction_id: _note_resume(cast, id_))  # type: ignore[misc]
         elif journey.is_pending:
             _force(cast, process, journey)
 
@@ -406,7 +455,12 @@ def _force(cast: Cast, process: Process, journey: Journey) -> None:
 
 
 def prune(cast: Cast) -> None:
-    """Prune the fence table: raise the horizon, then delete what is closed and old enough."""
+    """Prune the fence table."""
+    prune_now(cast)
+
+
+def prune_now(cast: Cast) -> None:
+    """Raise the horizon, then delete what is closed and old enough."""
     world = cast.world
     below = first_id_at(EPOCH_MS + round(world.now_s * 1000) - 8_000)
     final = {identity for identity, journey in journeys(cast).items() if journey.final}

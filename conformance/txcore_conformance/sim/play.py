@@ -3,15 +3,16 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 
 from txcore import invariants, wire
 from txcore.errors import WireFormatError
+from txcore.ids import id_text
 from txcore.invariants import Facts, Local, Promises, TargetFact
 from txcore.journey import Journey
 from txcore.memory import KAFKA_LIKE, NATS_LIKE, RABBITMQ_LIKE, STRONG, Profile
-from txcore.records import Checkpoint, LogKind, LogRecord, OpKind
+from txcore.records import Checkpoint, LogKind, LogRecord, Op, OpKind, Outcome
 from txcore_conformance.sim.actors import (
     GROUP,
     Cast,
@@ -21,12 +22,16 @@ from txcore_conformance.sim.actors import (
     prune,
     start_checker,
     start_producer,
+    start_stuck_producer,
 )
 from txcore_conformance.sim.database import SimDatabase
 from txcore_conformance.sim.world import World
 
 FAULTS_END_S = 30.0
 REST_MAX_S = 120.0
+#: Without faults everything but a stuck transaction is decided this long after they ended (L2).
+OTHERS_REST_MAX_S = 30.0
+STUCK_S = 70.0
 PROFILES: tuple[Profile, ...] = tuple(
     replace(
         profile,
@@ -83,6 +88,8 @@ def run(seed: int) -> SeedResult:
     _plan(cast)
     world.run_until(FAULTS_END_S)
     _end_faults(cast)
+    if not world.run_until(world.now_s + OTHERS_REST_MAX_S, lambda: _is_at_rest(cast, but_stuck=True)):
+        world.break_rule("L2 a stuck transaction holds up others, or they take too long by themselves")
     at_rest = world.run_until(world.now_s + REST_MAX_S, lambda: _is_at_rest(cast))
     if not at_rest:
         world.note("never at rest")
@@ -116,6 +123,8 @@ def _plan(cast: Cast) -> None:
         world.at(between(12, 25), world.broker.refusing.clear)
     if rng.random() < 0.25:
         world.at(between(2, 12), lambda: _stick(cast))
+    if rng.random() < 0.15:
+        world.at(between(0, 6), lambda: start_stuck_producer(cast, STUCK_S))
     if rng.random() < 0.1:
         world.at(between(1, 10), lambda: _poison(cast))
     if rng.random() < 0.3:
@@ -156,11 +165,9 @@ def _lose_tail(cast: Cast) -> None:
     for partition in range(cast.partition_count):
         for kind in (LogKind.HALF, LogKind.OP):
             for record in world.broker.lose_tail(GROUP, kind, partition, world.rng.randrange(4)):
-                lost = set(_ids_in(kind, record))
+                cast.lost_tail.update(_ids_in(kind, record))
                 if kind is LogKind.OP and any(op.kind == OpKind.CLAIM for op in wire.decode_ops(record.body)):
-                    # Whoever reads the log from its beginning now takes all that this owner wrote for stale.
-                    lost.update(identity for identity in cast.truths if cast.truths[identity].core.partition == partition)
-                cast.lost_tail.update(lost)
+                    cast.lost_claims.add(partition)
                 world.note(f"lost tail {kind.value}")
 
 
@@ -190,9 +197,13 @@ def _end_faults(cast: Cast) -> None:
         start_checker(cast, is_immortal=True)
 
 
-def _is_at_rest(cast: Cast) -> bool:
-    return all(
-        not journey.is_pending or journey.transaction_id in cast.lost_tail for journey in journeys(cast).values()
+def _is_at_rest(cast: Cast, *, but_stuck: bool = False) -> bool:
+    return not any(
+        journey.is_pending
+        and not (but_stuck and journey.transaction_id in cast.truths and cast.truths[journey.transaction_id].is_long)
+        and journey.transaction_id not in cast.lost_tail
+        and journey.partition not in cast.lost_claims
+        for journey in journeys(cast).values()
     )
 
 
@@ -221,6 +232,22 @@ def _watch_checkpoints(cast: Cast) -> None:
                 if text:
                     world.break_rule(f"S11 {member} had not read back what its checkpoint passes: {text}")
 
+    append, append_ops = broker.append, broker.append_ops
+
+    def kept_append(group: str, kind: LogKind, partition: int, body: bytes) -> Outcome:
+        outcome = append(group, kind, partition, body)
+        if kind is LogKind.HALF:
+            cast.halves.setdefault(partition, []).append(broker.log(group, kind, partition)[-1])
+        return outcome
+
+    def timed_append(group: str, partition: int, ops: Sequence[Op]) -> Outcome:
+        for op in ops:
+            if op.kind == OpKind.DISCARD:
+                cast.discarded_ms[op.transaction_id] = broker.clock.wall_ms()
+        return append_ops(group, partition, ops)
+
+    broker.append = kept_append  # type: ignore[method-assign]
+    broker.append_ops = timed_append  # type: ignore[method-assign]
     broker.store_checkpoint = judged_store  # type: ignore[method-assign]
     broker.faults.checkpoint_sent = judged_send  # type: ignore[method-assign]
 
@@ -239,18 +266,24 @@ def _judge(cast: Cast) -> int:
         if journey is None:
             journey = Journey(identity, truth.core.partition)
         is_committed = cast.is_committed(truth)
+        delivered = targets.pop(identity, [])
+        discarded_ms = cast.discarded_ms.get(identity, 0)
+        before = sum((target.appended_ms or 0) <= discarded_ms for target in delivered)
         facts = Facts(
             journey,
-            targets.pop(identity, []),
+            delivered,
             Local.COMMITTED if is_committed else Local.ROLLED_BACK,
             is_acknowledged=is_committed,
             duplicate_causes=world.causes[identity] + claims.get(identity, 0),
-            is_excused=identity in cast.lost_tail,
-            late_releases=world.late[identity],
+            # Whoever reads the log from its beginning takes all that an owner with a lost claim wrote for stale.
+            is_excused=identity in cast.lost_tail or truth.core.partition in cast.lost_claims,
+            late_releases=world.late[identity] + before,
             unknown_answers=None if truth.is_fenced else truth.unknown_answers,
             has_contrary_caller=truth.has_contrary_caller,
         )
         duplicates += max(len(facts.targets) - len({target.index for target in facts.targets}), 0)
+        if journey.is_parked and cast.resumed_ms.get(identity, 0) > discarded_ms and not facts.is_excused:
+            world.break_rule(f"L1 {id_text(identity)} was resumed, but nobody took it up")
         world.violations.extend(str(violation) for violation in invariants.judge(facts, promises, at_rest=True))
     for identity in targets:
         if identity not in cast.lost_tail:
@@ -267,7 +300,15 @@ def _targets(cast: Cast) -> dict[bytes, list[TargetFact]]:
             text, _, index = name.rpartition(":")
             identity = bytes.fromhex(text.replace("-", ""))
             found.setdefault(identity, []).append(
-                TargetFact(int(index), topic, message.key, message.body, dict(message.headers), message.position)
+                TargetFact(
+                    int(index),
+                    topic,
+                    message.key,
+                    message.body,
+                    dict(message.headers),
+                    message.position,
+                    message.appended_ms,
+                )
             )
     return found
 

@@ -320,6 +320,10 @@ class SimLoop(Loop):
                 process.kill()
                 return
             if world.chance(world.swarm.pause):
+                if isinstance(command, Resolution):
+                    # It goes out when the process thaws, however late; no reading of a clock can prevent that.
+                    world.late[command.half.transaction_id] += len(command.targets)
+                    world.causes[command.half.transaction_id] += 1
                 process.freeze(world.rng.random() * world.swarm.pause_max_s)
         super().dispatch(task, command)
 

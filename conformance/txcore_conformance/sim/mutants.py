@@ -1,0 +1,354 @@
+"""The rules, switched off one by one: a simulator that cannot see these would prove nothing.
+
+A mutant patches the real core (or the broker's or fence's duty, where the rule lives there) for as long as it is
+on. `needed_in` names the profiles in which the rule is needed; elsewhere the store itself makes the fault harmless,
+and the reason is given.
+"""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import AbstractContextManager
+from dataclasses import dataclass
+from typing import Any
+from unittest import mock
+
+from txcore import flow
+from txcore.checking import PartitionOwner
+from txcore.decide import Pending
+from txcore.errors import CommitUnknownError
+from txcore.fence import FenceAnswer, FenceReading
+from txcore.flow import LocalTransaction
+from txcore.fold import PartitionState
+from txcore.memory import MemoryBackend
+from txcore.message import LocalTransactionState
+from txcore.records import Checkpoint, Op, OpKind, Outcome, Position, Resolution, Status
+from txcore_conformance.sim import actors
+from txcore_conformance.sim.actors import Cast
+from txcore_conformance.sim.database import SimDatabase, SimFence
+from txcore_conformance.sim.world import Process
+
+STRONG, KAFKA, RABBITMQ, NATS = "strong", "kafka-like", "rabbitmq-like", "nats-like"
+ALL = (STRONG, KAFKA, RABBITMQ, NATS)
+STEPPED = (KAFKA, RABBITMQ, NATS)
+Patch = Callable[[], AbstractContextManager[object]]
+
+
+@dataclass(frozen=True, slots=True)
+class Mutant:
+    """One rule switched off."""
+
+    rule: str
+    patch: Patch
+    needed_in: tuple[str, ...] = ALL
+    elsewhere: str = ""
+
+
+def _replace(owner: object, name: str, new: Any) -> Patch:
+    return lambda: mock.patch.object(owner, name, new)
+
+
+# -- fence and local transaction ----------------------------------------------------------------------------------------
+
+
+def _absence_is_rollback(self: SimFence, identity: bytes) -> FenceReading:
+    """Look for the row without writing one: an open or late producer is not there yet."""
+    is_there = identity in self._database.rows
+    return FenceReading(FenceAnswer.COMMIT if is_there else FenceAnswer.ROLLBACK)
+
+
+_append = flow._append  # noqa: SLF001
+
+
+def _append_uncertain(transaction: LocalTransaction) -> flow.Flow[None]:
+    """Go on after an unknown answer as if it were an ack."""
+    steps = _append(transaction)
+    outcome: Any = None
+    while True:
+        try:
+            command = steps.send(outcome)
+        except StopIteration:
+            return
+        outcome = yield command
+        if isinstance(outcome, Outcome) and outcome.status is Status.UNKNOWN:
+            outcome = Outcome(Status.DURABLE)
+
+
+_finish = flow.database_finish
+_run_local = flow._run_local  # noqa: SLF001
+
+
+def _exception_rolls_back(transaction: LocalTransaction) -> flow.Flow[Any]:
+    try:
+        return (yield from _finish(transaction))
+    except CommitUnknownError:
+        yield flow._resolution(transaction, OpKind.ROLLBACK)  # noqa: SLF001
+        raise
+
+
+def _raising_listener_rolls_back(*args: Any) -> flow.Flow[Any]:
+    state, error = yield from _run_local(*args)
+    return (LocalTransactionState.ROLLBACK if error is not None else state), error
+
+
+@contextlib.contextmanager
+def _exception_is_rollback() -> Iterator[None]:
+    with (
+        mock.patch.object(flow, "database_finish", _exception_rolls_back),
+        mock.patch.object(flow, "_run_local", _raising_listener_rolls_back),
+    ):
+        yield
+
+
+def _no_tombstone(transaction: LocalTransaction) -> flow.Flow[None]:
+    del transaction
+    return
+    yield
+
+
+def _prune_by_age(self: SimDatabase, below: bytes, is_closed: Callable[[bytes], bool]) -> None:
+    del is_closed
+    for identity in [row for row in self.rows if row < below]:
+        del self.rows[identity]
+
+
+def _prune_young(cast: Cast) -> None:
+    """Prune by age alone, and young: what RocketMQ users do with their transaction tables by cron."""
+    cast.database.prune(b"\xff" * 16, lambda _: True)
+
+
+@contextlib.contextmanager
+def _prune_without_horizon() -> Iterator[None]:
+    with mock.patch.object(SimDatabase, "prune", _prune_by_age), mock.patch.object(actors, "prune_now", _prune_young):
+        yield
+
+
+@contextlib.contextmanager
+def _asynchronous_commit() -> Iterator[None]:
+    original = SimDatabase.__init__
+
+    def lax(self: SimDatabase, *args: Any, **kwargs: Any) -> None:
+        original(self, *args, **kwargs)
+        self.enforces_durable = False
+
+    with mock.patch.object(SimDatabase, "__init__", lax):
+        yield
+
+
+# -- order of writes ---------------------------------------------------------------------------------------------------
+
+_in_steps = MemoryBackend._release_in_steps  # noqa: SLF001
+
+
+def _op_first(kinds: frozenset[OpKind]) -> Any:
+    def release(self: MemoryBackend, resolution: Resolution, claim: Any, done: Callable[[Outcome], None]) -> None:
+        op = resolution.op
+        if op is None or op.kind not in kinds:
+            _in_steps(self, resolution, claim, done)
+            return
+        rest = Resolution(resolution.half, None, resolution.targets, resolution.parked, resolution.by)
+
+        def then(outcome: Outcome) -> None:
+            if outcome.status is Status.DURABLE:
+                _in_steps(self, rest, claim, done)
+            else:
+                done(outcome)
+
+        self._release_op(resolution, claim, then)
+
+    return release
+
+
+# -- checks ------------------------------------------------------------------------------------------------------------
+
+
+_schedule = PartitionState.schedule
+
+
+@contextlib.contextmanager
+def _immunity_counts_as_check() -> Iterator[None]:
+    def judge(self: PartitionOwner, due: list[Pending]) -> Any:
+        for pending in due:
+            if self._now_ms() < pending.immune_until_ms:
+                pending.count += not pending.fenced
+        return _judge(self, due)
+
+    def schedule(self: PartitionState, pending: Pending, due_ms: float) -> None:
+        is_early = due_ms == pending.immune_until_ms and not pending.fenced
+        _schedule(self, pending, due_ms - 0.8 * pending.immunity_ms if is_early and pending.count < 2 else due_ms)
+
+    with (
+        mock.patch.object(PartitionOwner, "_judge", judge),
+        mock.patch.object(PartitionState, "schedule", schedule),
+    ):
+        yield
+
+
+_judge = PartitionOwner._judge  # noqa: SLF001
+_fail = PartitionOwner._fail  # noqa: SLF001
+
+
+def _unanswered_counts(self: PartitionOwner, pending: Pending, error: Any) -> None:
+    _fail(self, pending, error)
+    pending.count += 1
+
+
+_take_due = PartitionState.take_due
+
+
+def _only_the_oldest(self: PartitionState, now_ms: float, count_max: int) -> list[Pending]:
+    """Judge only the oldest undecided half; the next one when it is done."""
+    due = _take_due(self, now_ms, count_max)
+    oldest = next((pending for _, pending in self.oldest_open()), None)
+    for pending in due:
+        if pending is not oldest:
+            self.schedule(pending, now_ms + 50)
+    return [pending for pending in due if pending is oldest]
+
+
+# -- logs and checkpoints ------------------------------------------------------------------------------------------------
+
+
+def _checkpoint_at_read(self: PartitionState, now_ms: float, note_size_max: int) -> Checkpoint:
+    del now_ms, note_size_max
+    half, op = self.half_read, self.op_read
+    return Checkpoint(
+        None if half is None else Position(half),
+        None if op is None else Position(op),
+        self._token_before(op),
+    )
+
+
+_went = PartitionOwner._finish  # noqa: SLF001
+
+
+def _closed_on_ack(self: PartitionOwner, pending: Pending) -> Any:
+    yield from _went(self, pending)
+    if pending.missing == () and pending.decision:
+        self._state.close(pending, pending.decision)
+
+
+def _last_final_wins(self: PartitionState, identity: bytes, first: int, op: Op) -> None:
+    del first
+    if identity in self._recent:
+        self._recent[identity] = (op.kind, op.generation)
+    elif identity in self._newest:
+        self._newest[identity].closed_by = op.kind
+
+
+def _resume_by_op(cast: Cast, process: Process, command: Any, *rest: Any) -> None:
+    """Write a NUDGE for the discarded generation where a resume would append the next one."""
+    if process.name == "operator" and not isinstance(command, Resolution):
+        op = Op(OpKind.NUDGE, command.transaction_id, command.generation - 1, "operator", 0)
+        command = Resolution(command, op, (), b"", "operator", flush=True)
+    _send(cast, process, command, *rest)
+
+
+_send = actors._send  # noqa: SLF001
+_read_op = PartitionState.read_op
+_close = PartitionState.close
+
+
+def _reopening_read_op(self: PartitionState, position: Position, op: Op, now_s: float) -> bool:
+    seen = self._newest.get(op.transaction_id)
+    if op.kind == OpKind.NUDGE and seen is not None and seen.closed_by == OpKind.DISCARD:
+        pending: Pending | None = self.parked_before.get(op.transaction_id)  # type: ignore[attr-defined]
+        if pending is not None:
+            seen.closed_by, pending.is_closed, pending.count, pending.park = 0, False, 0, None
+            self._open(pending)
+            self.schedule(pending, 0.0)
+    return _read_op(self, position, op, now_s)
+
+
+def _remembering_close(self: PartitionState, pending: Pending, kind: int) -> None:
+    if not hasattr(self, "parked_before"):
+        self.parked_before = {}  # type: ignore[attr-defined]
+    self.parked_before[pending.transaction_id] = pending  # type: ignore[attr-defined]
+    _close(self, pending, kind)
+
+
+@contextlib.contextmanager
+def _resume_as_op() -> Iterator[None]:
+    def read_op(self: PartitionState, position: Position, op: Op, now_s: float) -> bool:
+        if not hasattr(self, "parked_before"):
+            self.parked_before = {}  # type: ignore[attr-defined]
+        return _reopening_read_op(self, position, op, now_s)
+
+    with (
+        mock.patch.object(actors, "_send", _resume_by_op),
+        mock.patch.object(PartitionState, "read_op", read_op),
+        mock.patch.object(PartitionState, "close", _remembering_close),
+    ):
+        yield
+
+
+@contextlib.contextmanager
+def _stale_epoch_goes_on() -> Iterator[None]:
+    """Neither stand down on a foreign CLAIM nor let it end one's own epoch; the checkpoint is accepted as it is."""
+
+    def read_op(self: PartitionState, position: Position, op: Op, now_s: float) -> bool:
+        if op.kind == OpKind.CLAIM and self._claims:
+            self.op_read = position
+            return True
+        return _read_op(self, position, op, now_s)
+
+    with (
+        mock.patch.object(PartitionOwner, "_is_foreign", return_value=False),
+        mock.patch.object(PartitionState, "read_op", read_op),
+    ):
+        yield
+
+
+def _single_bound(self: PartitionState, now_ms: float, note_size_max: int) -> Checkpoint:
+    """The oldest undecided half, but the op log's read position: the ops of decided halves behind it are lost."""
+    right = _checkpoint(self, now_ms, note_size_max)
+    op = self.op_read
+    return Checkpoint(right.half, None if op is None else Position(op), self._token_before(op), right.note)
+
+
+_checkpoint = PartitionState.checkpoint
+
+
+MUTANTS: Mapping[str, Mutant] = {
+    "no_fence": Mutant("R4", _replace(SimFence, "_check_one", _absence_is_rollback)),
+    "op_before_target": Mutant(
+        "R3",
+        _replace(MemoryBackend, "_release_in_steps", _op_first(frozenset({OpKind.COMMIT}))),
+        STEPPED,
+        "targets and op are one atomic release there",
+    ),
+    "local_after_uncertain_ack": Mutant("R2", _replace(flow, "_append", _append_uncertain)),
+    "exception_is_rollback": Mutant("R5", _exception_is_rollback),
+    "rollback_without_tombstone": Mutant("R5", _replace(flow, "_tombstone", _no_tombstone)),
+    "prune_without_horizon": Mutant("R4", _prune_without_horizon),
+    "asynchronous_commit": Mutant("R4", _asynchronous_commit),
+    "immunity_counts_as_check": Mutant("R10", _immunity_counts_as_check),
+    "unanswered_counts_as_check": Mutant("R10", _replace(PartitionOwner, "_fail", _unanswered_counts)),
+    "head_of_line_stop": Mutant("R9", _replace(PartitionState, "take_due", _only_the_oldest)),
+    "checkpoint_past_undecided": Mutant("R12", _replace(PartitionState, "checkpoint", _checkpoint_at_read)),
+    "checkpoint_past_unread_op": Mutant(
+        "R12",
+        _replace(PartitionOwner, "_finish", _closed_on_ack),
+        (KAFKA, RABBITMQ),
+        "where resolutions are unique the store's word may stand for the reading (R12, SUPERSEDED)",
+    ),
+    "checkpoint_single_bound": Mutant("R12", _replace(PartitionState, "checkpoint", _single_bound)),
+    "late_producer_publishes": Mutant("R6", _replace(flow, "_must_give_way", lambda _: False)),
+    "last_op_wins": Mutant(
+        "R7",
+        _replace(PartitionState, "_report_conflict", _last_final_wins),
+        (KAFKA, RABBITMQ),
+        "a store with unique resolutions refuses the second final op",
+    ),
+    "discard_before_park": Mutant(
+        "R3",
+        _replace(MemoryBackend, "_release_in_steps", _op_first(frozenset({OpKind.DISCARD}))),
+        STEPPED,
+        "parked record and op are one atomic release there",
+    ),
+    "resume_as_op": Mutant("R11", _resume_as_op),
+    "stale_checkpoint_accepted": Mutant(
+        "R13", _stale_epoch_goes_on, STEPPED, "the store fences a replaced checker, which then stands down"
+    ),
+}
