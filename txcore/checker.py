@@ -209,6 +209,7 @@ class Checker:
         self._backend.ensure_group(self._group).result(GROUP_TIMEOUT_S)
         clock, randomness, policy, member, listeners, fence = self._parts
         claim = self._backend.claim(self._group, member)
+        self._pool = CallPool()  # `stop` closed the last one.
         context = CheckContext(
             self._backend,
             self._group,
