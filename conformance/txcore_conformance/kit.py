@@ -263,11 +263,12 @@ class Kit:
         return value
 
     def sweep(self, checker: Checker, condition: Callable[[], bool] | None = None) -> None:
-        """Run *checker* until *condition* holds; without one, until nothing is pending in the group."""
+        """Run *checker* until *condition* holds; without one, until it owns all partitions and nothing is pending."""
 
         def holds() -> bool:
             report = checker.run_once(self.timeout_s)
-            return not report.pending if condition is None else condition()
+            is_done = report.partitions == PARTITION_COUNT and not report.pending
+            return is_done if condition is None else condition()
 
         self.until(holds, "what the checker is for")
 

@@ -1,0 +1,156 @@
+"""Several checkers of one group: they share, take over from each other, and the outdated one is harmless."""
+
+from __future__ import annotations
+
+import pytest
+
+from txcore import Checker, Message, instrumentation
+from txcore.records import OpKind, Status
+from txcore_conformance import raw
+from txcore_conformance.kit import COMMIT, PARTITION_COUNT, ROLLBACK, UNKNOWN, Answers, Kit, Observed
+
+ALL = tuple(range(PARTITION_COUNT))
+
+
+def _turn(checker: Checker) -> None:
+    """Turn a checker's loop once, as its own thread would."""
+    loop = checker._loop  # noqa: SLF001 - freezing a checker means not to turn its loop
+    assert loop is not None
+    loop.turn()
+
+
+def _claimed(checker: Checker) -> int:
+    return sum(1 for each in _owners(checker) if each)
+
+
+def _owners(checker: Checker) -> list[bool]:
+    membership = checker._membership  # noqa: SLF001
+    assert membership is not None
+    return [bool(owner.is_active and owner._stored is not None) for owner in membership.owners.values()]  # noqa: SLF001
+
+
+def test_two_checkers_share_the_partitions_and_ask_once(kit: Kit, topic: str) -> None:
+    """Each half is asked about by one of them and delivered once."""
+    listeners = (Answers(COMMIT), Answers(COMMIT))
+    checkers = [
+        kit.checker(listener, member=name, backend=kit.open())
+        for listener, name in zip(listeners, ("a", "b"), strict=True)
+    ]
+    for checker in checkers:
+        checker.start()
+    kit.until(lambda: sorted(checkers[0].partitions + checkers[1].partitions) == list(ALL) and checkers[1].partitions)
+    for number in range(20):
+        kit.orphan(Message(topic, b"%02d" % number))
+    kit.until(lambda: len(kit.bodies(topic)) >= 20)
+    kit.stop_checkers()
+    kit.history.at_rest = True
+    assert [b"%02d" % number for number in range(20)] == sorted(kit.bodies(topic))
+    assert 20 == len(listeners[0].asked) + len(listeners[1].asked)
+
+
+def test_a_checker_that_stops_hands_over(kit: Kit, topic: str) -> None:
+    """After one stops, the other decides what is left and repeats nothing."""
+    first, second = Answers(UNKNOWN), Answers(COMMIT)
+    leaving = kit.checker(first, member="a", backend=kit.open(), check_max=100, interval_s=3_600.0)
+    identities = [kit.orphan(Message(topic, b"%02d" % number)).transaction_id for number in range(10)]
+    kit.sweep(leaving, lambda: len(first.asked) == 10)
+    staying = kit.checker(second, member="b", backend=kit.open(), check_max=100)
+    staying.start()
+    leaving.stop()
+    for identity in identities:  # They wait for the interval; their producers ask for an early check.
+        half = raw.half(kit, topic)
+        half.transaction_id, half.partition = identity, kit.journey(identity).partition
+        nudge = raw.op(half, OpKind.NUDGE)
+        assert [Status.DURABLE] == [each.status for each in raw.release(kit, raw.Resolution(half, nudge, flush=True))]
+    kit.until(lambda: len(kit.bodies(topic)) >= 10)
+    staying.stop()
+    kit.history.at_rest = True
+    assert [b"%02d" % number for number in range(10)] == sorted(kit.bodies(topic))
+    assert {1} == {half.check_times for half in second.asked}
+
+
+def test_a_checker_that_reads_a_foreign_claim_stands_down(kit: Kit, topic: str) -> None:
+    """A frozen checker that wakes up behind another's CLAIM writes nothing that counts and claims anew."""
+    listener, observed = Answers(UNKNOWN), Observed()
+    frozen = kit.checker(listener, check_max=100, interval_s=3_600.0, plugins=[observed])
+    identity = kit.orphan(Message(topic, b"body")).transaction_id
+    kit.sweep(frozen, lambda: len(listener.asked) == 1)
+    partition = kit.journey(identity).partition
+    # The loop is not turned now: it is frozen. Somebody else claims the partition meanwhile.
+    other = kit.open()
+    raw.mark(kit, OpKind.CLAIM, b"f" * 16, partition=partition, backend=other)
+    kit.until(lambda: [_turn(frozen)] and observed.named(instrumentation.CHECKER_STOOD_DOWN), "standing down")
+    assert [partition] == [each["partition"] for each in observed.named(instrumentation.CHECKER_STOOD_DOWN)]
+    listener.answer = COMMIT
+    half = raw.half(kit, topic)
+    half.transaction_id, half.partition = identity, partition
+    raw.release(kit, raw.Resolution(half, raw.op(half, OpKind.NUDGE), flush=True))
+    kit.sweep(frozen)  # It was assigned anew and claimed anew.
+    kit.history.at_rest = True
+    assert [b"body"] == kit.bodies(topic)
+    claims = [op.token for op in raw.ops(kit, partition=partition) if op.kind == OpKind.CLAIM]
+    assert b"f" * 16 in claims
+    assert claims[-1] != b"f" * 16
+
+
+def test_a_frozen_checker_that_thaws_changes_nothing(kit: Kit, topic: str) -> None:
+    """Frozen with an answer in hand, it thaws behind the one that took over: decided once, at most one duplicate."""
+    slow, quick = Answers(COMMIT), Answers(COMMIT)
+    frozen = kit.checker(slow, member="a-frozen", backend=kit.open())
+    identities = [kit.orphan(Message(topic, b"%02d" % number)).transaction_id for number in range(10)]
+    frozen._join()  # noqa: SLF001
+    kit.until(lambda: [_turn(frozen)] and len(slow.asked) >= 1, "the first question")
+    kit.harness.expire_member(kit.group, "a-frozen")
+    taker = kit.checker(quick, member="b-taker", backend=kit.open())
+    taker.start()
+    kit.until(lambda: taker.partitions, "a partition for the other checker")
+    taken = set(taker.partitions)
+    theirs = [identity for identity in identities if kit.journey(identity).partition in taken]
+    kit.until(lambda: all(kit.journey(identity).final for identity in theirs), "what was taken over")
+    for _ in range(200):
+        _turn(frozen)  # It thaws.
+    frozen.stop()
+    kit.until(lambda: all(kit.journey(identity).final for identity in identities), "every decision")
+    taker.stop()
+    if not (kit.promises.resolution_is_unique and kit.promises.atomic_release):
+        kit.history.causes_default = 1
+    kit.history.at_rest = True
+    assert {b"%02d" % number for number in range(10)} == set(kit.bodies(topic))
+
+
+def test_ops_under_an_outdated_claim_do_not_count(kit: Kit, topic: str) -> None:
+    """CHECKED, DECIDED and DISCARD of a zombie are ignored by whoever reads them."""
+    transaction = kit.orphan(Message(topic, b"body"))
+    partition = kit.journey(transaction.transaction_id).partition
+    half = raw.half(kit, topic, partition=partition)
+    half.transaction_id = transaction.transaction_id
+    raw.mark(kit, OpKind.CLAIM, b"1" * 16, partition=partition)
+    raw.mark(kit, OpKind.CLAIM, b"2" * 16, partition=partition)
+    for kind in (OpKind.CHECKED, OpKind.DECIDED, OpKind.DISCARD):
+        op = raw.op(half, kind, b"1" * 16, count=99)
+        op.decision = OpKind.ROLLBACK if kind is OpKind.DECIDED else 0
+        parked = raw.discard(half, b"1" * 16).parked if kind is OpKind.DISCARD else b""
+        raw.release(kit, raw.Resolution(half, op, (), parked, raw.BY, flush=True))
+    if kit.promises.resolution_is_unique:
+        pytest.skip("this store keeps a DISCARD unique, and fences or trusts who writes it")
+    listener = Answers(COMMIT)
+    kit.sweep(kit.checker(listener))
+    kit.history.at_rest = True
+    assert ([0], [b"body"]) == ([each.check_times for each in listener.asked], kit.bodies(topic))
+
+
+def test_a_restarted_checker_goes_on_where_the_last_one_stopped(kit: Kit, topic: str) -> None:
+    """Counts survive a restart, decided halves are not asked again, and little is read twice."""
+    first = Answers(UNKNOWN, by_body={b"done": COMMIT})
+    checker = kit.checker(first, check_max=5, interval_s=3_600.0)
+    kit.orphan(Message(topic, b"done"))
+    identity = kit.orphan(Message(topic, b"open")).transaction_id
+    kit.sweep(checker, lambda: len(first.asked) >= 2)
+    checker.stop()
+    assert kit.wait(kit.backend.load_checkpoint(kit.group, kit.journey(identity).partition)) is not None
+    second = Answers(ROLLBACK)
+    again = kit.checker(second, check_max=5)
+    kit.sweep(again)
+    kit.history.at_rest = True
+    assert [(identity, 1)] == [(half.transaction_id, half.check_times) for half in second.asked]
+    assert [b"done"] == kit.bodies(topic)
