@@ -18,6 +18,8 @@ from txcore_sqlite.options import Options
 class SqliteHarness(Harness):
     """A file in a temporary folder. Topics are not created by publishing, so that a missing one can be told."""
 
+    quiet_s = 0.0
+
     def start(self) -> None:
         """See `Harness.start`."""
         self._path = Path(tempfile.mkdtemp(prefix="txcore-sqlite-")) / "broker.db"
