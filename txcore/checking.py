@@ -512,7 +512,7 @@ class PartitionOwner:
         if pending.is_outdone:
             pending.due_ms = pending.carry_again_ms
         outcome = yield HalfRecord(
-            half.group, self.partition, half.transaction_id, generation, wire.encode_half(copy), half.messages
+            half.group, self.partition, half.transaction_id, generation, wire.encode_half(copy), ()
         )
         if outcome.status is Status.DURABLE:
             self.context.report.event(names.HALF_CARRIED, transaction_id=pending.transaction_id)

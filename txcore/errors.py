@@ -138,9 +138,12 @@ class BackendUnavailableError(TxcoreError):
 
 
 class DataLossError(TxcoreError):
-    """A log no longer holds the position it was asked to start at; `first` is where it begins now."""
+    """A log no longer holds the position it was asked to start at.
 
-    def __init__(self, asked: int, first: int) -> None:
+    `first` is where it begins now, or None when nothing is left of it.
+    """
+
+    def __init__(self, asked: int, first: int | None) -> None:
         super().__init__(f"the log was asked for position {asked} but now begins at {first}: records are gone")
         self.asked = asked
         self.first = first

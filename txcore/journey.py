@@ -135,7 +135,7 @@ def next_generation(journey: Journey, by: str, reason: str) -> HalfRecord:
         reason=f"{by}: {reason}"[:REASON_SIZE_MAX],
     )
     return HalfRecord(
-        half.group, half.partition, half.transaction_id, generation, wire.encode_half(copy), half.messages
+        half.group, half.partition, half.transaction_id, generation, wire.encode_half(copy), ()
     )
 
 

@@ -52,7 +52,8 @@ class Reader(Protocol):
 
         Raises:
             DataLossError: records at the asked start are gone, or, asked for the very beginning, the log's beginning
-                is (raised too where the backend cannot tell); `first` is the first position still there.
+                is (raised too where the backend cannot tell); `first` is the first position still there, or None when
+                nothing is left: then reopen without a start.
             ConfigError: the group does not exist.
             BackendUnavailableError: the broker cannot be reached; calling again later is allowed.
         """
@@ -68,7 +69,11 @@ class Claim(Protocol):
     """Membership of one checker process in a group. One thread at a time."""
 
     def poll(self) -> Sequence[ClaimEvent]:
-        """Return the ownership changes since the last call; at once."""
+        """Return the ownership changes since the last call; at once.
+
+        Raises:
+            ConfigError, ClosedError: nothing else; trouble with the broker shows as LOST, or as no event.
+        """
 
     def checkpoint(self, partition: int, checkpoint: Checkpoint) -> Future[None]:
         """Store a checkpoint; may be lost or go back, must never be mixed with another one."""
@@ -76,8 +81,9 @@ class Claim(Protocol):
     def give_up(self, partition: int) -> None:
         """Promise that nothing more will be written for the partition under this claim.
 
-        The answer to REVOKING, and the core's own step when it stands down (a foreign CLAIM was read, FENCED). The
-        backend competes for the partition again and says ASSIGNED anew when it has it, even if it never lost it.
+        The answer to REVOKING, and the core's own step when it stands down (a foreign CLAIM was read, FENCED). It
+        refers to the last ASSIGNED that `poll` returned and is ignored when that is over already. The backend
+        competes for the partition again and says ASSIGNED anew when it has it, even if it never lost it.
         """
 
     def close(self, timeout_s: float) -> Future[None]:
@@ -124,7 +130,9 @@ class Backend(Protocol):
         of these was refused by the broker's own answer; a broker that could not be reached in time is UNKNOWN, as is
         an item with one unknown target. Neither writes the op, not even when a late confirmation comes. *claim* is
         given by checkers: where `fences_checkers` holds, an op whose token is not the newest CLAIM of its partition
-        is FENCED and has no effect.
+        is FENCED and has no effect. With `atomic_release` one refused target means that none was published: all are
+        missing. REFUSED with nothing missing says that no target refused and the op was certainly not stored; UNKNOWN
+        with nothing missing, that only the op is uncertain.
         """
 
     def mark(self, group: str, partition: int, op: Op, claim: Claim | None = None) -> Future[Outcome]:
@@ -144,7 +152,7 @@ class Backend(Protocol):
         """Join the group as *member*; assignments arrive as events."""
 
     def load_checkpoint(self, group: str, partition: int) -> Future[Checkpoint | None]:
-        """Return the last checkpoint, or None."""
+        """Return the last checkpoint, or None. May write a marker of the backend's own to find the end of a log."""
 
     def poll(self, timeout_s: float) -> None:
         """Make progress, for backends that are `polled`; returns at once elsewhere."""

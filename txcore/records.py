@@ -174,7 +174,11 @@ class Status(enum.Enum):
 
 @dataclass(slots=True)
 class HalfRecord:
-    """A half on its way to a backend: `body` is the encoded envelope, `messages` what it will publish."""
+    """A half on its way to a backend: `body` is the encoded envelope, `messages` what it will publish.
+
+    `messages` is empty in a carried or resumed copy: then no target is checked, so that the copy is stored even when
+    a target has gone meanwhile.
+    """
 
     group: str
     partition: int

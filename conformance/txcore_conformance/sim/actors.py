@@ -99,7 +99,7 @@ class Cast:
     lost_tail: set[bytes] = field(default_factory=set)
     lost_claims: set[int] = field(default_factory=set)
     discarded_ms: dict[bytes, int] = field(default_factory=dict)
-    resumed_ms: dict[bytes, int] = field(default_factory=dict)
+    resumed: dict[bytes, int] = field(default_factory=dict)
     halves: dict[int, list[LogRecord]] = field(default_factory=dict)  #: all ever stored, beyond retention
     numbers: int = 0
 
@@ -268,8 +268,8 @@ def _contrary(cast: Cast, truth: Truth) -> None:
     cast.world.at(0.5 + cast.world.rng.random() * 3, send)
 
 
-def _note_resume(cast: Cast, transaction_id: bytes) -> None:
-    cast.resumed_ms[transaction_id] = cast.world.broker.clock.wall_ms()
+def _note_resume(cast: Cast, record: HalfRecord) -> None:
+    cast.resumed[record.transaction_id] = record.generation
 
 
 def _send(
@@ -435,7 +435,7 @@ def operate(cast: Cast) -> None:
             world.note("operator resumes")
             record = next_generation(journey, "operator", "try again")
             for _ in range(world.rng.choice([1, 1, 2])):
-                _send(cast, process, record, lambda id_=record.transaction_id: _note_resume(cast, id_))  # type: ignore[misc]
+                _send(cast, process, record, lambda record=record: _note_resume(cast, record))  # type: ignore[misc]
         elif journey.is_pending:
             _force(cast, process, journey)
 

@@ -282,7 +282,8 @@ def _judge(cast: Cast) -> int:
             has_contrary_caller=truth.has_contrary_caller,
         )
         duplicates += max(len(facts.targets) - len({target.index for target in facts.targets}), 0)
-        if journey.is_parked and cast.resumed_ms.get(identity, 0) > discarded_ms and not facts.is_excused:
+        is_ignored = cast.resumed.get(identity, -1) > journey.discarded_generation
+        if journey.is_parked and is_ignored and not facts.is_excused:
             world.break_rule(f"L1 {id_text(identity)} was resumed, but nobody took it up")
         world.violations.extend(str(violation) for violation in invariants.judge(facts, promises, at_rest=True))
     for identity in targets:
