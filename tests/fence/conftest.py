@@ -45,6 +45,7 @@ class World:
         self.fence_table = f"fence_{self.number}"
         self.orders_table = f"orders_{self.number}"
         self.engine = self.new_engine()
+        self.spare = self.new_engine()
         self.fence = self.new_fence()
         self.fence.create()
         with self.engine.begin() as connection:
@@ -86,6 +87,17 @@ class World:
         self.add_order(connection, transaction_id)
         self.fence.commit(connection)
         return transaction_id
+
+    def waiters(self) -> int:
+        """Return how many statements wait for a lock right now."""
+        sql = {
+            "postgresql": "SELECT count(*) FROM pg_stat_activity WHERE wait_event_type = 'Lock'",
+            # Not innodb_trx: it is a copy that is renewed only when nobody has looked for a while.
+            "mariadb": "SELECT variable_value FROM information_schema.global_status "
+            "WHERE variable_name = 'Innodb_row_lock_current_waits'",
+        }
+        with self.spare.connect() as connection:
+            return int(connection.execute(text(sql[self.kind])).scalar_one())
 
     def session_id(self, connection: Any) -> int:
         """Return the server's own number of a connection."""

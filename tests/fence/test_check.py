@@ -9,6 +9,7 @@ from txcore.errors import FencedError, UsageError
 from txcore.fence import FenceAnswer, FenceReading
 from txcore.sqlfence import SqlFence
 from txcore.sqlfence.checks import reading_of
+from txcore.sqlfence.failures import failure_of
 
 GROUP = "orders"
 
@@ -56,7 +57,7 @@ def test_check_that_waits_for_the_producer_sees_how_it_ends(postgresql, threads,
         transaction_id = postgresql.new_id()
         connection = postgresql.fence.begin(None, transaction_id, GROUP)
         answer = threads.submit(postgresql.check, transaction_id, fence)
-        eventually(lambda: _waits_for_a_lock(postgresql))
+        eventually(postgresql.waiters)
         getattr(postgresql.fence, ends)(connection)
         assert answer.result(10) is expected
 
@@ -68,7 +69,7 @@ def test_check_sets_its_own_isolation_level_whatever_the_engine_says(postgresql,
     transaction_id = postgresql.new_id()
     connection = postgresql.fence.begin(None, transaction_id, GROUP)
     answer = threads.submit(fence.check, [transaction_id], GROUP)
-    eventually(lambda: _waits_for_a_lock(postgresql))
+    eventually(postgresql.waiters)
     postgresql.fence.commit(connection)
     assert answer.result(10) == {transaction_id: FenceReading(FenceAnswer.COMMIT)}
 
@@ -215,6 +216,12 @@ def test_wrong_password_is_not_repeated_in_any_text(mariadb, raised):
     error = raised(lambda: fence.begin(None, bytes(16), GROUP))
     assert reading.answer is FenceAnswer.NO_ANSWER
     assert "geheim" not in reading.reason + str(error)
+
+
+def test_password_in_a_drivers_text_is_taken_out():
+    """Some drivers repeat the whole connection string."""
+    error = RuntimeError("cannot parse host=db password=geheim\nsecond line")
+    assert str(failure_of(error, "geheim")) == "the database refused: cannot parse host=db password=***"
 
 
 def test_read_only_database_is_no_answer(server_world):
@@ -366,11 +373,3 @@ def test_newer_schema_is_refused_in_one_sentence(world):
     with pytest.raises(UsageError, match=r"has schema version 2, this txcore knows 1: upgrade txcore here$"):
         world.fence.create()
     assert world.check(world.new_id()) is FenceAnswer.NO_ANSWER
-
-
-def _waits_for_a_lock(world):
-    with world.engine.connect() as connection:
-        sql = text(
-            "SELECT count(*) FROM pg_stat_activity WHERE wait_event_type = 'Lock' AND datname = current_database()"
-        )
-        return connection.execute(sql).scalar_one()

@@ -96,7 +96,7 @@ def test_second_consumer_waits_and_sees_that_the_first_has_committed(world, inbo
     with world.engine.begin() as connection, inbox.receive(connection, headers) as first:
         assert first
         other = threads.submit(consume)
-        eventually(lambda: entered and (world.kind == "sqlite" or _is_waiting(world)))
+        eventually(lambda: entered and (world.kind == "sqlite" or world.waiters()))
         assert not other.done()
     assert other.result(20) is False
 
@@ -114,7 +114,7 @@ def test_second_consumer_is_first_when_the_first_one_rolls_back(world, inbox, th
         assert first
         other = threads.submit(consume)
         if world.kind != "sqlite":
-            eventually(lambda: _is_waiting(world))
+            eventually(world.waiters)
         connection.rollback()
     assert other.result(20) is True
 
@@ -226,12 +226,3 @@ def test_things_that_are_no_engine_are_refused():
     """The inbox is synchronous, and its table name is plain."""
     with pytest.raises(ConfigError, match="synchronous SQLAlchemy Engine"):
         Inbox("sqlite:///consumer.db")
-
-
-def _is_waiting(world):
-    sql = {
-        "postgresql": "SELECT count(*) FROM pg_stat_activity WHERE wait_event_type = 'Lock'",
-        "mariadb": "SELECT count(*) FROM information_schema.innodb_trx WHERE trx_state = 'LOCK WAIT'",
-    }
-    with world.new_engine().connect() as connection:
-        return connection.execute(text(sql[world.kind])).scalar_one()

@@ -141,7 +141,7 @@ def test_check_that_has_begun_holds_the_horizon_until_it_ends(server_world, thre
         horizon = dialect.horizon(border, locked=True)
         below = server_world.new_id()
         pruned = threads.submit(server_world.new_fence(sleep=lambda seconds: None).prune, below, everything)
-        eventually(lambda: _is_waiting(server_world))
+        eventually(server_world.waiters)
         rows = dialect.leave_tombstones(border, [committed], GROUP)
         assert (horizon, rows[committed].state) == (bytes(16), 1)
         border.commit()
@@ -176,7 +176,7 @@ def test_insert_that_outlasts_the_statement_timeout_is_refused(postgresql, threa
     holder = postgresql.fence.begin(None, transaction_id, GROUP)  # the same key: the second insert waits for it
     fence = postgresql.new_fence(statement_timeout_s=0.05)
     late = threads.submit(fence.begin, None, transaction_id, GROUP)
-    eventually(lambda: _is_waiting(postgresql))
+    eventually(postgresql.waiters)
     with postgresql.engine.connect() as connection:
         connection.execute(text("SELECT pg_sleep(0.06)"))
     postgresql.fence.rollback(holder)
@@ -267,12 +267,3 @@ def test_async_prune_waits_asynchronously(sqlite):
 
     assert asyncio.run(run()).deleted == 1
     assert waits == [11]
-
-
-def _is_waiting(world):
-    sql = {
-        "postgresql": "SELECT count(*) FROM pg_stat_activity WHERE wait_event_type = 'Lock'",
-        "mariadb": "SELECT count(*) FROM information_schema.innodb_trx WHERE trx_state = 'LOCK WAIT'",
-    }
-    with world.engine.connect() as connection:
-        return connection.execute(text(sql[world.kind])).scalar_one()
