@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from txcore import instrumentation as names
-from txcore.checking import CheckContext, CheckListener, Limits, PartitionOwner
+from txcore.checking import CheckContext, CheckListener, Limits
 from txcore.clock import Clock, Randomness, SystemClock, system_randomness
 from txcore.errors import BackendTimeoutError, ConfigError, TransactionStateError, TxcoreError
 from txcore.fence import Fence
@@ -16,6 +16,7 @@ from txcore.flow import Flow
 from txcore.instrumentation import Reporter
 from txcore.loop import Loop, Task
 from txcore.message import CheckPolicy
+from txcore.owner import PartitionOwner
 from txcore.pool import CallPool
 from txcore.port import Backend
 from txcore.records import ClaimEvent, ClaimEventKind
@@ -56,7 +57,7 @@ class Membership:
         owner = self.owners.get(event.partition)
         if event.kind is ClaimEventKind.ASSIGNED:
             if owner is not None:
-                owner.stand_down("assigned anew")
+                owner.tenure.stand_down("assigned anew")
             if not self.is_stopping:
                 owner = self.owners[event.partition] = PartitionOwner(self.context, event.partition)
                 self.context.report.event(names.CHECKER_ASSIGNED, partition=event.partition)
@@ -66,7 +67,7 @@ class Membership:
         elif event.kind is ClaimEventKind.REVOKING:
             owner.is_draining = True
         else:
-            owner.stand_down("lost")
+            owner.tenure.stand_down("lost")
 
     def ended(self, task: Task) -> None:
         """Report a flow that ended with an error; the partition is claimed anew."""

@@ -41,6 +41,9 @@ class Pending:
             goes on under the next generation.
         look_back: Op position to read from before this copy may be judged; None when its journal is known.
         park: Why it cannot be checked at all.
+        size: Bytes that `half` holds in memory.
+        born_ms: The producer's wall clock at its birth.
+        token: For a carried or resumed copy, the claim in force where its journal was folded.
         poison: The raw bytes of a record that is no half.
     """
 
@@ -69,6 +72,9 @@ class Pending:
     look_back: int | None = None
     carry_again_ms: float = 0.0
     park: tuple[ParkCode, str] | None = None
+    size: int = 0
+    born_ms: int = 0
+    token: bytes = b""
     poison: bytes | None = None
 
     @property

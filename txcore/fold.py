@@ -62,6 +62,7 @@ class PartitionState:
         self.op_read: int | None = checkpoint.op if checkpoint else None
         self.conflicts: list[Conflict] = []
         self.closed_count = 0
+        self.body_bytes = 0  #: held by the halves of `pending`
         self.ages_ms = _ages(checkpoint)
         self._claims: list[tuple[int, bytes]] = []
         self._first_token = self.token
@@ -98,6 +99,7 @@ class PartitionState:
 
     def _open(self, pending: Pending) -> None:
         self.pending[pending.transaction_id] = pending
+        self.body_bytes += pending.size
         self.schedule(pending, pending.due_ms)
 
     def _merge(self, known: _Seen, seen: _Seen, new: Pending) -> None:
@@ -121,6 +123,7 @@ class PartitionState:
             if current.is_journaled:
                 new.decision, new.is_journaled, new.forced = current.decision, True, current.forced
             current.is_closed = True
+            self.body_bytes -= current.size
             self._open(new)
             return
         current.position = seen.position
@@ -201,6 +204,7 @@ class PartitionState:
         pending.is_closed = True
         if self.pending.get(pending.transaction_id) is pending:
             del self.pending[pending.transaction_id]
+            self.body_bytes -= pending.size
             self._newest[pending.transaction_id].closed_by = kind
             self.closed_count += 1
 

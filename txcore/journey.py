@@ -134,9 +134,7 @@ def next_generation(journey: Journey, by: str, reason: str) -> HalfRecord:
         missing=list(journey.parked[-1].missing) if journey.parked else list(half.missing),
         reason=f"{by}: {reason}"[:REASON_SIZE_MAX],
     )
-    return HalfRecord(
-        half.group, half.partition, half.transaction_id, generation, wire.encode_half(copy), ()
-    )
+    return HalfRecord(half.group, half.partition, half.transaction_id, generation, wire.encode_half(copy), ())
 
 
 def force_op(journey: Journey, kind: OpKind, generation: int, by: str, at_ms: int, forced: int, reason: str) -> Op:

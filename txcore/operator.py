@@ -263,7 +263,8 @@ class Operator:
                     batch = reader.read(1_000)
                 except DataLossError as loss:
                     reader.close()
-                    reader = self._backend.read(self._group, kind, partition, Position(loss.first))
+                    first = None if loss.first is None else Position(loss.first)
+                    reader = self._backend.read(self._group, kind, partition, first)
                     continue
                 records.extend(batch)
                 if nonce is not None and any(nonce in record.body for record in batch):

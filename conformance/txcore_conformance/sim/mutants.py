@@ -15,12 +15,13 @@ from typing import Any
 from unittest import mock
 
 from txcore import flow
-from txcore.checking import PartitionOwner
 from txcore.decide import Pending
 from txcore.errors import CommitUnknownError
 from txcore.fence import FenceAnswer, FenceReading
 from txcore.flow import LocalTransaction
 from txcore.fold import PartitionState
+from txcore.intake import Intake
+from txcore.judging import Judge
 from txcore.memory import MemoryBackend
 from txcore.message import LocalTransactionState
 from txcore.records import Checkpoint, Op, OpKind, Outcome, Position, Resolution, Status
@@ -168,9 +169,9 @@ _schedule = PartitionState.schedule
 
 @contextlib.contextmanager
 def _immunity_counts_as_check() -> Iterator[None]:
-    def judge(self: PartitionOwner, due: list[Pending]) -> Any:
+    def judge(self: Judge, due: list[Pending]) -> Any:
         for pending in due:
-            if self._now_ms() < pending.immune_until_ms:
+            if self._tenure.now_ms() < pending.immune_until_ms:
                 pending.count += not pending.fenced
         return _judge(self, due)
 
@@ -179,17 +180,17 @@ def _immunity_counts_as_check() -> Iterator[None]:
         _schedule(self, pending, due_ms - 0.8 * pending.immunity_ms if is_early and pending.count < 2 else due_ms)
 
     with (
-        mock.patch.object(PartitionOwner, "_judge", judge),
+        mock.patch.object(Judge, "judge", judge),
         mock.patch.object(PartitionState, "schedule", schedule),
     ):
         yield
 
 
-_judge = PartitionOwner._judge  # noqa: SLF001
-_fail = PartitionOwner._fail  # noqa: SLF001
+_judge = Judge.judge
+_fail = Judge._fail  # noqa: SLF001
 
 
-def _unanswered_counts(self: PartitionOwner, pending: Pending, error: Any) -> None:
+def _unanswered_counts(self: Judge, pending: Pending, error: Any) -> None:
     _fail(self, pending, error)
     pending.count += 1
 
@@ -220,13 +221,13 @@ def _checkpoint_at_read(self: PartitionState, now_ms: float, note_size_max: int)
     )
 
 
-_went = PartitionOwner._finish  # noqa: SLF001
+_went = Judge._finish  # noqa: SLF001
 
 
-def _closed_on_ack(self: PartitionOwner, pending: Pending) -> Any:
+def _closed_on_ack(self: Judge, pending: Pending) -> Any:
     yield from _went(self, pending)
     if pending.missing == () and pending.decision:
-        self._state.close(pending, pending.decision)
+        self._tenure.state.close(pending, pending.decision)
 
 
 def _last_final_wins(self: PartitionState, identity: bytes, first: int, op: Op) -> None:
@@ -294,7 +295,7 @@ def _stale_epoch_goes_on() -> Iterator[None]:
         return _read_op(self, position, op, now_s)
 
     with (
-        mock.patch.object(PartitionOwner, "_is_foreign", return_value=False),
+        mock.patch.object(Intake, "_is_foreign", return_value=False),
         mock.patch.object(PartitionState, "read_op", read_op),
     ):
         yield
@@ -324,12 +325,12 @@ MUTANTS: Mapping[str, Mutant] = {
     "prune_without_horizon": Mutant("R4", _prune_without_horizon),
     "asynchronous_commit": Mutant("R4", _asynchronous_commit),
     "immunity_counts_as_check": Mutant("R10", _immunity_counts_as_check),
-    "unanswered_counts_as_check": Mutant("R10", _replace(PartitionOwner, "_fail", _unanswered_counts)),
+    "unanswered_counts_as_check": Mutant("R10", _replace(Judge, "_fail", _unanswered_counts)),
     "head_of_line_stop": Mutant("R9", _replace(PartitionState, "take_due", _only_the_oldest)),
     "checkpoint_past_undecided": Mutant("R12", _replace(PartitionState, "checkpoint", _checkpoint_at_read)),
     "checkpoint_past_unread_op": Mutant(
         "R12",
-        _replace(PartitionOwner, "_finish", _closed_on_ack),
+        _replace(Judge, "_finish", _closed_on_ack),
         (KAFKA, RABBITMQ),
         "where resolutions are unique the store's word may stand for the reading (R12, SUPERSEDED)",
     ),

@@ -226,7 +226,7 @@ def _watch_checkpoints(cast: Cast) -> None:
         for process, membership in cast.memberships:
             owner = membership.owners.get(partition)
             if process.name == member and owner is not None and not is_unique and not cast.lost_tail:
-                read = owner._state.op_read or -1  # noqa: SLF001
+                read = owner.tenure.state.op_read or -1
                 prefix = [record for record in broker.log(GROUP, LogKind.OP, partition) if record.position <= read]
                 text = invariants.judge_checkpoint(checkpoint, broker.log(GROUP, LogKind.HALF, partition), prefix)
                 if text:
@@ -339,7 +339,7 @@ def _judge_owners(cast: Cast) -> None:
         if not process.is_alive:
             continue
         for owner in membership.owners.values():
-            for identity, kind in owner._state.closings():  # noqa: SLF001
+            for identity, kind in owner.tenure.state.closings():
                 journey = finals.get(identity)
                 first = next((op.kind for _, op in journey.ops if op.kind in {1, 2}), 0) if journey else 0
                 if first and kind in {OpKind.COMMIT, OpKind.ROLLBACK} and kind != first and not cast.lost_tail:

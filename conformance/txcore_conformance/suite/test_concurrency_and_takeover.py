@@ -26,7 +26,7 @@ def _claimed(checker: Checker) -> int:
 def _owners(checker: Checker) -> list[bool]:
     membership = checker._membership  # noqa: SLF001
     assert membership is not None
-    return [bool(owner.is_active and owner._stored is not None) for owner in membership.owners.values()]  # noqa: SLF001
+    return [bool(owner.tenure.is_active and owner._stored is not None) for owner in membership.owners.values()]  # noqa: SLF001
 
 
 def test_two_checkers_share_the_partitions_and_ask_once(kit: Kit, topic: str) -> None:

@@ -1,0 +1,218 @@
+"""The owner's reading: both logs of a partition, decoded and folded into its state, in log order."""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Mapping
+
+from txcore import instrumentation as names
+from txcore import wire
+from txcore.decide import Pending
+from txcore.errors import BackendUnavailableError, DataLossError, WireFormatError
+from txcore.flow import Flow
+from txcore.port import Reader
+from txcore.records import Checkpoint, Half, LogKind, LogRecord, Op, OpKind, ParkCode, Position
+from txcore.tenure import Tenure
+
+
+class Intake:
+    """Reads for one tenure. `awaited` is the mark it looks out for, `is_back` whether that was read."""
+
+    def __init__(self, tenure: Tenure, checkpoint: Checkpoint | None) -> None:
+        self._tenure = tenure
+        self._context = tenure.context
+        self._halves: Reader = tenure.reader(LogKind.HALF, checkpoint.half if checkpoint else None)
+        self._ops: Reader = tenure.reader(LogKind.OP, checkpoint.op if checkpoint else None)
+        self._gap_before_ms: float | None = None
+        self._is_gap_open = False
+        self.awaited = b""
+        self.is_back = False
+        self.halves_are_read = False  #: the last read of halves brought nothing
+
+    def read(self) -> int:
+        """Read what has arrived in both logs, halves first; returns how many records that were."""
+        return self.read_halves() + self.read_ops()
+
+    def close(self) -> None:
+        """Close both readers."""
+        self._halves.close()
+        self._ops.close()
+
+    def read_halves(self) -> int:
+        """Read what has arrived in the half log; returns how many records that were."""
+        try:
+            records = self._halves.read(self._context.limits.read_count_max)
+        except DataLossError as loss:
+            self._halves = self._reopened(LogKind.HALF, loss)
+            return 0
+        except BackendUnavailableError as error:
+            self._report_unavailable(error)
+            return 0
+        for record in records:
+            self._take_half(record)
+        self.halves_are_read = not records
+        return len(records)
+
+    def _take_half(self, record: LogRecord) -> None:
+        try:
+            half = wire.decode_half(record.body)
+        except WireFormatError as error:
+            self._take_poison(record, error)
+            return
+        if half.group != self._context.group or half.partition != self._tenure.partition:
+            self._take_poison(record, WireFormatError(f"a half of group {half.group!r}, partition {half.partition}"))
+            return
+        pending = self._pending(record, half)
+        if self._tenure.state.body_bytes + len(record.body) > self._context.limits.body_bytes_max:
+            pending.half = None
+        else:
+            pending.size = len(record.body)
+        self._tenure.state.read_half(record.position, pending, half)
+
+    def _pending(self, record: LogRecord, half: Half) -> Pending:
+        policy = self._context.policy
+        now_ms = self._tenure.now_ms()
+        if self._tenure.has_server_time:
+            start_ms = float(half.first_appended_ms or record.appended_ms or now_ms)
+            copied_ms = float(record.appended_ms or now_ms)
+        else:
+            start_ms = now_ms - max(half.age_ms, self._tenure.state.ages_ms.get(half.transaction_id, 0))
+            copied_ms = start_ms + half.age_ms
+        # The checker may only lengthen an immunity that the half carries.
+        immunity_ms = float(half.immunity_ms)
+        return Pending(
+            half.transaction_id,
+            record.position,
+            half.generation,
+            half,
+            start_ms,
+            immunity_ms,
+            half.interval_ms or policy.interval_s * 1000,
+            half.check_max or policy.check_max,
+            half.fenced,
+            start_ms + immunity_ms,
+            copied_ms,
+            half.count,
+            half.decided,
+            bool(half.decided),
+            missing=tuple(half.missing) or None,
+            born_ms=half.born_ms,
+            token=half.token,
+        )
+
+    def _take_poison(self, record: LogRecord, error: WireFormatError) -> None:
+        """Make a pending of an undecodable record, so that it is parked with its bytes and blocks nothing."""
+        name = hashlib.blake2b(record.body, digest_size=16, salt=record.position.to_bytes(16, "big")[-16:]).digest()
+        self._context.report.event(names.LOG_POISON, partition=self._tenure.partition, position=record.position)
+        pending = Pending(name, record.position, 0, None, 0.0, 0.0, 1000.0, 1, fenced=False, due_ms=0.0)
+        pending.poison = record.body
+        pending.park = (ParkCode.POISON, f"position {record.position}: {error}")
+        self._tenure.state.read_half(record.position, pending, None)
+
+    def read_ops(self) -> int:
+        """Read what has arrived in the op log; returns how many records that were."""
+        try:
+            records = self._ops.read(self._context.limits.read_count_max)
+        except DataLossError as loss:
+            self._is_gap_open = True
+            self._ops = self._reopened(LogKind.OP, loss)
+            return 0
+        except BackendUnavailableError as error:
+            self._report_unavailable(error)
+            return 0
+        for record in records:
+            try:
+                ops = wire.decode_ops(record.body)
+            except WireFormatError as error:
+                self._context.report.event(names.LOG_POISON, partition=self._tenure.partition, error=str(error))
+                continue
+            if self._is_gap_open:
+                self._is_gap_open = False
+                self._gap_before_ms = float(record.appended_ms or min(op.at_ms for op in ops))
+            for op in ops:
+                self._take_op(record, op)
+                if not self._tenure.is_active:
+                    return len(records)
+        return len(records)
+
+    def _take_op(self, record: LogRecord, op: Op) -> None:
+        if not self._tenure.state.read_op(record.position, op, self._context.clock.elapsed_s()):
+            self._context.report.event(names.OP_STALE, transaction_id=op.transaction_id, kind=op.kind)
+            self._context.count("stale")
+        while self._tenure.state.conflicts:
+            conflict = self._tenure.state.conflicts.pop()
+            self._context.report.event(
+                names.OP_CONFLICT,
+                transaction_id=conflict.transaction_id,
+                first=conflict.first,
+                second=conflict.second.kind,
+                by=conflict.second.by,
+            )
+            self._context.count("conflicts")
+        if op.transaction_id == self.awaited and op.kind in {OpKind.CLAIM, OpKind.TICK}:
+            self.is_back = True
+            if self._tenure.has_server_time and record.appended_ms is not None:
+                self._tenure.offset_ms = record.appended_ms - self._context.clock.elapsed_s() * 1000
+        elif op.kind == OpKind.CLAIM and self._is_foreign(op):
+            self._tenure.stand_down("another checker's claim was read")
+
+    def _is_foreign(self, op: Op) -> bool:
+        """Return whether a CLAIM came behind our own; those before it are our predecessors'."""
+        return op.token != self._tenure.token and (self.awaited != self._tenure.token or self.is_back)
+
+    def look_back(self, pending: Pending) -> Flow[None]:
+        """Read the op log from where a copy's journal was folded up to where this owner reads (R8)."""
+        assert pending.look_back is not None
+        asked, until = pending.look_back, self._tenure.state.op_read
+        pending.look_back = None
+        token = pending.token
+        reader = self._tenure.reader(LogKind.OP, Position(asked))
+        try:
+            while until is not None and not pending.is_closed:
+                records = reader.read(self._context.limits.read_count_max)
+                for record in records:
+                    for op in wire.decode_ops(record.body):
+                        if op.kind == OpKind.CLAIM:
+                            token = op.token
+                        elif op.transaction_id == pending.transaction_id:
+                            self._tenure.state.look_back(pending, op, token)
+                if records and records[-1].position >= until:
+                    return
+                if not records:
+                    yield self._context.limits.poll_s
+        except DataLossError:
+            pending.park = (ParkCode.COVERAGE_GAP, "the op log no longer reaches back to where this copy was made")
+        finally:
+            reader.close()
+
+    def half_of(self, pending: Pending) -> Flow[Half]:
+        """Return the decoded half, fetched again if it was put aside.
+
+        Raises:
+            TxcoreError: it could not be fetched; the half is put back.
+        """
+        if pending.half is not None:
+            return pending.half
+        position = Position(pending.position)
+        found: Mapping[Position, LogRecord] = yield self._halves.fetch([position])
+        if position not in found:
+            raise DataLossError(position, None)
+        return wire.decode_half(found[position].body)
+
+    def note_gap(self, pending: Pending) -> None:
+        """Mark a half older than the op log's first record: its end may be among the lost ops (R12)."""
+        if self._gap_before_ms is None or pending.park is not None or pending.decision or pending.generation:
+            return
+        born_ms = pending.start_ms if self._tenure.has_server_time else pending.born_ms
+        if born_ms < self._gap_before_ms:
+            reason = "the op log begins after this half was born, and no checkpoint covers it"
+            pending.park = (ParkCode.COVERAGE_GAP, reason)
+
+    def _reopened(self, kind: LogKind, loss: DataLossError) -> Reader:
+        self._context.report.event(
+            names.LOG_TRUNCATED, partition=self._tenure.partition, log=kind.value, asked=loss.asked, first=loss.first
+        )
+        return self._tenure.reader(kind, None if loss.first is None else Position(loss.first))
+
+    def _report_unavailable(self, error: BackendUnavailableError) -> None:
+        self._context.report.event(names.CHECKER_ERROR, partition=self._tenure.partition, error=repr(error))

@@ -1,0 +1,424 @@
+"""What the owner does about one half: ask, finish, refuse, park, carry. Each half in hand has a flow of its own."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from itertools import islice
+
+from txcore import instrumentation as names
+from txcore import wire
+from txcore.checking import CheckListener, HalfView
+from txcore.decide import Decision, Pending, decide
+from txcore.errors import TxcoreError
+from txcore.fence import FenceAnswer, FenceReading
+from txcore.flow import Call, Flow, Spawn
+from txcore.intake import Intake
+from txcore.message import LocalTransactionState, Message
+from txcore.records import (
+    FINAL_KINDS,
+    REASON_SIZE_MAX,
+    Forced,
+    Half,
+    HalfRecord,
+    Op,
+    OpKind,
+    Outcome,
+    ParkCode,
+    Parked,
+    Resolution,
+    Status,
+)
+from txcore.tenure import Tenure
+
+
+class Judge:
+    """Judges the halves of one tenure, behind ticks that the owner has read back."""
+
+    def __init__(self, tenure: Tenure, intake: Intake) -> None:
+        self._tenure = tenure
+        self._context = tenure.context
+        self._intake = intake
+
+    def judge(self, due: list[Pending]) -> Flow[None]:
+        """Judge halves that were due before a tick which has come back."""
+        fenced = []
+        now_ms = self._tenure.now_ms()
+        for pending in due:
+            if not self._tenure.is_active:
+                return
+            if pending.look_back is not None:
+                yield from self._intake.look_back(pending)
+            self._intake.note_gap(pending)
+            decision = decide(pending, now_ms, must_carry=False)
+            if decision is Decision.CHECK and pending.fenced:
+                fenced.append(pending)
+            elif decision is Decision.DONE:
+                continue
+            elif decision is Decision.WAIT:
+                self._tenure.state.schedule(pending, max(pending.due_ms, pending.immune_until_ms))
+            else:
+                yield from self._start(pending, self._flow_for(pending, decision))
+        size = self._context.limits.fence_batch_count_max
+        for index in range(0, len(fenced), size):
+            chunk = fenced[index : index + size]
+            for pending in chunk:
+                pending.is_busy = True
+            self._tenure.in_hand += len(chunk)
+            yield Spawn(self._check_fence(chunk))
+
+    def carry_oldest(self) -> Flow[None]:
+        """Carry forward what retention would soon eat, or what holds the checkpoint back too far (R8)."""
+        limits = self._context.limits
+        retention_s = self._context.backend.capabilities.half_retention_s
+        if retention_s is None and self._tenure.state.replay_count <= limits.replay_max:
+            return
+        now_ms = self._tenure.now_ms()
+        for behind, pending in list(islice(self._tenure.state.oldest_open(), limits.batch_count_max)):
+            is_old = retention_s is not None and now_ms - pending.copied_ms > retention_s * 500
+            must_carry = (is_old or behind > limits.replay_max) and pending.poison is None
+            if not must_carry and behind <= limits.replay_max:
+                break
+            if pending.is_busy or self._tenure.in_hand >= limits.batch_count_max:
+                continue
+            if decide(pending, now_ms, must_carry=must_carry) is Decision.CARRY:
+                yield from self._start(pending, self._carry(pending))
+
+    def later(self, pending: Pending, delay_ms: float) -> None:
+        """Look at a half again after *delay_ms*."""
+        if not pending.is_closed:
+            self._tenure.state.schedule(pending, self._tenure.now_ms() + delay_ms)
+
+    def _flow_for(self, pending: Pending, decision: Decision) -> Flow[None]:
+        if decision is Decision.FINISH:
+            return self._finish(pending)
+        if decision is Decision.DISCARD:
+            reason = f"{pending.count} checks were answered UNKNOWN"
+            return self._park(pending, ParkCode.CHECKS_EXHAUSTED, reason)
+        if decision is Decision.PARK:
+            assert pending.park is not None
+            return self._park(pending, *pending.park)
+        if decision is Decision.FORCE:
+            return self._force(pending)
+        if decision is Decision.CARRY:
+            return self._carry(pending)
+        assert decision is Decision.CHECK
+        return self._ask(pending)
+
+    def _start(self, pending: Pending, flow: Flow[None]) -> Flow[None]:
+        pending.is_busy = True
+        self._tenure.in_hand += 1
+        yield Spawn(self._held(pending, flow))
+
+    def _held(self, pending: Pending, flow: Flow[None]) -> Flow[None]:
+        """Run *flow* for a half in hand; whatever it ends with, the half is put back."""
+        try:
+            yield from flow
+        except TxcoreError as error:
+            self._fail(pending, error)
+        finally:
+            self._put_back(pending)
+
+    def _put_back(self, pending: Pending) -> None:
+        self._tenure.in_hand -= 1
+        pending.is_busy = False
+        if not pending.is_closed:
+            self._tenure.state.schedule(pending, pending.due_ms)
+
+    def _ask(self, pending: Pending) -> Flow[None]:
+        """Ask the listener; only an explicit answer counts (R10)."""
+        context = self._context
+        half = yield from self._intake.half_of(pending)
+        listener = self._listener_for(half)
+        if listener is None:
+            topics = sorted({message.topic for message in half.messages})
+            context.report.event(names.CHECK_WRONG_LISTENER, group=context.group, topics=topics)
+            self._fail(pending, None)
+            return
+        call = Call(listener.check_local_transaction, (_view(half, pending),), context.limits.check_deadline_s)
+        context.count("asked")
+        try:
+            answer = yield call
+        except Exception as error:  # noqa: BLE001 - user code; no answer is no answer, whatever it raised
+            context.report.event(names.CHECK_NO_ANSWER, transaction_id=pending.transaction_id, error=repr(error))
+            self._fail(pending, None)
+            return
+        if not self._tenure.is_active or pending.is_closed:
+            return
+        if not isinstance(answer, LocalTransactionState):
+            context.report.event(names.CHECK_NO_ANSWER, transaction_id=pending.transaction_id, answer=repr(answer))
+            self._fail(pending, None)
+            return
+        context.report.event(names.CHECK_ANSWERED, transaction_id=pending.transaction_id, answer=answer.value)
+        pending.failures = 0
+        if answer is LocalTransactionState.UNKNOWN:
+            yield from self._count_check(pending)
+        else:
+            yield from self._journal_decision(pending, OpKind[answer.value], Forced.NO, "")
+
+    def _count_check(self, pending: Pending) -> Flow[None]:
+        outcome = yield self._op(pending, OpKind.CHECKED, count=pending.count + 1)
+        if self._went_well(pending, outcome):
+            is_last = pending.count + 1 >= pending.check_max
+            pending.due_ms = self._tenure.now_ms() + (0 if is_last else pending.interval_ms)
+
+    def _journal_decision(self, pending: Pending, decision: OpKind, forced: Forced, reason: str) -> Flow[None]:
+        """Write DECIDED before anything is done with an answer that no fence holds (R4); acted upon once read back."""
+        outcome = yield self._op(pending, OpKind.DECIDED, decision=decision, forced=forced, reason=reason)
+        if self._went_well(pending, outcome):
+            pending.due_ms = self._tenure.now_ms()
+
+    def _check_fence(self, chunk: list[Pending]) -> Flow[None]:
+        """Let the fence decide a batch; each one is then finished by a flow of its own."""
+        fence, context = self._context.fence, self._context
+        readings: Mapping[bytes, FenceReading] = {}
+        reason = "this checker has no fence"
+        context.count("asked", len(chunk))
+        if fence is not None:
+            ids = [pending.transaction_id for pending in chunk]
+            try:
+                readings = yield Call(fence.check, (ids, context.group), context.limits.check_deadline_s)
+            except Exception as error:  # noqa: BLE001 - the database's trouble is no answer
+                reason = repr(error)
+        for pending in chunk:
+            reading = readings.get(pending.transaction_id, FenceReading(FenceAnswer.NO_ANSWER, reason))
+            if self._tenure.is_active and not pending.is_closed:
+                self._take_reading(pending, reading)
+            self._put_back(pending)
+            if pending.is_closed or not self._tenure.is_active or not (pending.decision or pending.park):
+                continue
+            if pending.decision:
+                yield from self._start(pending, self._finish(pending))
+
+    def _take_reading(self, pending: Pending, reading: FenceReading) -> None:
+        answer = reading.answer
+        self._context.report.event(names.CHECK_ANSWERED, transaction_id=pending.transaction_id, answer=answer.value)
+        if answer is FenceAnswer.COMMIT or answer is FenceAnswer.ROLLBACK:
+            pending.failures = 0
+            pending.decision = OpKind[answer.value]
+        elif answer is FenceAnswer.PRUNED:
+            pending.park = (ParkCode.PRUNED, "no fence row, and the id lies below the horizon of the fence table")
+            pending.due_ms = self._tenure.now_ms()
+        else:
+            reason = reading.reason or answer.value
+            self._context.report.event(names.CHECK_NO_ANSWER, transaction_id=pending.transaction_id, reason=reason)
+            self._fail(pending, None)
+
+    def _force(self, pending: Pending) -> Flow[None]:
+        """Execute an operator's request: through the fence, or against it only with an override (R11)."""
+        request = pending.force
+        assert request is not None
+        context = self._context
+        wanted = OpKind(request.decision) if request.decision in FINAL_KINDS else OpKind.ROLLBACK
+        if pending.fenced and request.forced != Forced.OVERRIDE:
+            refusal = yield from self._ask_fence(pending, wanted)
+            if refusal:
+                yield self._op(pending, OpKind.FORCE, decision=wanted, reason=refusal)
+                pending.force = None
+            else:
+                yield from self._finish(pending)
+            return
+        if pending.fenced and context.fence is not None:
+            try:
+                yield Call(
+                    context.fence.force, (pending.transaction_id, context.group), context.limits.check_deadline_s
+                )
+            except Exception as error:  # noqa: BLE001 - an override is for exactly this case; it is recorded
+                context.report.event(names.CHECK_NO_ANSWER, transaction_id=pending.transaction_id, error=repr(error))
+        forced = Forced.OVERRIDE if pending.fenced else Forced.YES
+        yield from self._journal_decision(pending, wanted, forced, f"{request.by}: {request.reason}")
+
+    def _ask_fence(self, pending: Pending, wanted: OpKind) -> Flow[str]:
+        """Return why the fence does not allow *wanted*, or "" with the pending decided."""
+        fence, identity = self._context.fence, pending.transaction_id
+        if fence is None:
+            return "refused: this checker has no fence"
+        try:
+            readings = yield Call(fence.check, ([identity], self._context.group), self._context.limits.check_deadline_s)
+            reading: FenceReading = readings[identity]
+        except Exception as error:  # noqa: BLE001 - see _check_fence
+            return f"refused: the fence did not answer: {error!r}"
+        if reading.answer.value != wanted.name:
+            return f"refused: the fence says {reading.answer.value} {reading.reason}".rstrip()
+        pending.decision, pending.forced = wanted, Forced.YES
+        return ""
+
+    def _finish(self, pending: Pending) -> Flow[None]:
+        """Publish a committed half's targets, or none, and write its final op."""
+        half = yield from self._intake.half_of(pending)
+        if not self._tenure.is_active or pending.is_closed:
+            return
+        kind = OpKind(pending.decision)
+        targets: Sequence[int] = ()
+        if kind is OpKind.COMMIT:
+            targets = range(len(half.messages)) if pending.missing is None else pending.missing
+        outcome = yield self._op(pending, kind, half=half, targets=targets, forced=pending.forced)
+        status = outcome.status
+        if status is Status.DURABLE:
+            pending.missing = ()
+            pending.due_ms = self._tenure.now_ms() + self._context.limits.read_back_s * 1000
+            self._context.report.event(names.HALF_FINISHED, transaction_id=pending.transaction_id, end=kind.name)
+            self._context.count(kind.name.lower())
+        elif status is Status.REFUSED and kind is OpKind.COMMIT and outcome.missing:
+            yield from self._refused(pending, outcome)
+        else:
+            self._went_well(pending, outcome)
+            if status is Status.UNKNOWN and kind is OpKind.COMMIT:
+                pending.missing = outcome.missing
+
+    def _refused(self, pending: Pending, outcome: Outcome) -> Flow[None]:
+        """Retry what a target refused by itself; at last park it as undeliverable, its decision journaled (R9)."""
+        pending.missing = outcome.missing
+        pending.refusals += 1
+        self._context.report.event(
+            names.RELEASE_REFUSED, transaction_id=pending.transaction_id, error=repr(outcome.error)
+        )
+        if pending.refusals < self._context.limits.refusals_max:
+            self._fail(pending, None)
+            return
+        if not pending.is_journaled:
+            yield from self._journal_decision(pending, OpKind.COMMIT, Forced(pending.forced), "")
+        pending.park = (ParkCode.UNDELIVERABLE, f"targets {list(outcome.missing)} refuse: {outcome.error}")
+        pending.due_ms = self._tenure.now_ms()
+
+    def _park(self, pending: Pending, code: ParkCode, reason: str) -> Flow[None]:
+        """Confirm the parked record, then write DISCARD (R3, R11)."""
+        if code is ParkCode.UNDELIVERABLE and not pending.is_journaled:
+            yield from self._journal_decision(pending, OpKind.COMMIT, Forced(pending.forced), "")
+            return
+        half: Half | None = None
+        if pending.poison is None:
+            half = yield from self._intake.half_of(pending)
+        context = self._context
+        parked = Parked(
+            wire.VERSION,
+            pending.transaction_id,
+            pending.generation,
+            code,
+            reason[:REASON_SIZE_MAX],
+            pending.count,
+            context.by,
+            context.clock.wall_ms(),
+            self._tenure.token,
+            pending.poison or (wire.encode_half(half) if half else b""),
+            list(pending.missing or ()),
+        )
+        if not self._tenure.is_active or pending.is_closed:
+            return
+        outcome = yield self._op(pending, OpKind.DISCARD, half=half, parked=wire.encode_parked(parked), reason=code)
+        if self._went_well(pending, outcome):
+            pending.due_ms = self._tenure.now_ms() + context.limits.read_back_s * 1000
+            context.report.event(names.HALF_PARKED, transaction_id=pending.transaction_id, code=code, reason=reason)
+            context.report.discard(half, reason)
+            context.count("parked")
+
+    def _carry(self, pending: Pending) -> Flow[None]:
+        """Append a copy with the journal folded in, so that the old one may be forgotten (R8)."""
+        half = yield from self._intake.half_of(pending)
+        if not self._tenure.is_active:
+            return
+        now_ms = self._tenure.now_ms()
+        generation = pending.generation + pending.is_outdone
+        copy = Half(
+            half.version,
+            half.transaction_id,
+            half.group,
+            half.partition,
+            generation,
+            half.born_ms,
+            half.immunity_ms,
+            half.interval_ms,
+            half.check_max,
+            half.fenced,
+            half.by,
+            half.messages,
+            round(pending.start_ms) if self._tenure.has_server_time else half.first_appended_ms,
+            max(round(now_ms - pending.start_ms), 0),
+            pending.count,
+            -1 if self._tenure.state.op_read is None else self._tenure.state.op_read,
+            pending.decision if pending.is_journaled else 0,
+            self._tenure.state.token,
+            half.reason,
+            list(pending.missing or ()),
+        )
+        pending.carry_again_ms = now_ms + self._context.limits.read_back_s * 1000
+        if pending.is_outdone:
+            pending.due_ms = pending.carry_again_ms
+        outcome = yield HalfRecord(
+            half.group, self._tenure.partition, half.transaction_id, generation, wire.encode_half(copy), ()
+        )
+        if outcome.status is Status.DURABLE:
+            self._context.report.event(names.HALF_CARRIED, transaction_id=pending.transaction_id)
+            self._context.count("carried")
+
+    def _op(
+        self,
+        pending: Pending,
+        kind: OpKind,
+        *,
+        half: Half | None = None,
+        targets: Sequence[int] = (),
+        parked: bytes = b"",
+        count: int = 0,
+        decision: int = 0,
+        forced: int = Forced.NO,
+        reason: str = "",
+    ) -> Resolution:
+        context = self._context
+        op = Op(
+            kind,
+            pending.transaction_id,
+            pending.generation,
+            context.by,
+            context.clock.wall_ms(),
+            self._tenure.token,
+            count,
+            decision,
+            forced,
+            reason[:REASON_SIZE_MAX],
+        )
+        messages = half.messages if half is not None else ()
+        record = HalfRecord(
+            context.group, self._tenure.partition, pending.transaction_id, pending.generation, b"", messages
+        )
+        return Resolution(record, op, targets, parked, context.by, flush=True)
+
+    def _went_well(self, pending: Pending, outcome: Outcome) -> bool:
+        """Return whether *outcome* is DURABLE; deal with every other one."""
+        status = outcome.status
+        if status is Status.DURABLE:
+            return True
+        if status is Status.SUPERSEDED:
+            if pending.decision and outcome.decision in FINAL_KINDS and outcome.decision != pending.decision:
+                self._context.report.event(
+                    names.OP_CONFLICT, transaction_id=pending.transaction_id, first=outcome.decision
+                )
+            if outcome.decision == OpKind.DISCARD and pending.is_journaled:
+                pending.is_outdone, pending.due_ms = True, self._tenure.now_ms()
+            else:
+                self._tenure.state.close(pending, outcome.decision)
+        elif status is Status.FENCED:
+            self._tenure.stand_down("fenced")
+        else:
+            self._fail(pending, outcome.error)
+        return False
+
+    def _fail(self, pending: Pending, error: TxcoreError | None) -> None:
+        """Put a half back after no answer or a failed write: counts nothing, backs off (R10)."""
+        limits = self._context.limits
+        backoff_s = min(limits.retry_s * 2 ** min(pending.failures, 20), limits.retry_max_s)
+        pending.failures += 1
+        pending.due_ms = self._tenure.now_ms() + min(backoff_s * 1000, max(pending.interval_ms, limits.retry_s * 1000))
+        if error is not None:
+            self._context.report.event(names.RELEASE_UNKNOWN, transaction_id=pending.transaction_id, error=repr(error))
+
+    def _listener_for(self, half: Half) -> CheckListener | None:
+        for listener in self._context.listeners:
+            topics = getattr(listener, "topics", None)
+            if topics is None or all(message.topic in topics for message in half.messages):
+                return listener
+        return None
+
+
+def _view(half: Half, pending: Pending) -> HalfView:
+    messages = tuple(Message(m.topic, m.body, m.key, m.headers) for m in half.messages)
+    return HalfView(half.transaction_id, half.group, messages, pending.count, half.born_ms)

@@ -1,0 +1,170 @@
+"""The owner of one partition, as one flow: claim, read, tick, judge what is due, checkpoint, give up.
+
+Whatever is written carries the owner's token. A half is judged only after the owner's own TICK, written after the
+half was read, came back from the op log.
+"""
+
+from __future__ import annotations
+
+from txcore import instrumentation as names
+from txcore.checking import CheckContext
+from txcore.errors import TxcoreError
+from txcore.flow import Flow
+from txcore.fold import PartitionState
+from txcore.intake import Intake
+from txcore.judging import Judge
+from txcore.records import Checkpoint, Op, OpKind, Outcome, Status
+from txcore.tenure import Tenure
+
+
+class PartitionOwner:
+    """One partition in one checker's hands. Everything runs on the checker's loop."""
+
+    def __init__(self, context: CheckContext, partition: int) -> None:
+        self.context = context
+        self.tenure = Tenure(context, partition)
+        self.is_draining = False  #: True: start nothing new, finish what is in hand, checkpoint, give up
+        self.has_ended = False
+        self.wants_sweep = False  #: set by `Checker.run_once`; cleared once all that is due now is done and read back
+        self._checkpoint_at_s = 0.0
+        self._stored: Checkpoint | None = None
+
+    def run(self) -> Flow[None]:
+        """Own the partition until told to stop or until another checker's CLAIM is read."""
+        try:
+            yield from self._own()
+        except TxcoreError as error:
+            self.context.report.event(names.CHECKER_ERROR, partition=self.tenure.partition, error=repr(error))
+            yield self.context.limits.retry_s
+        finally:
+            self.tenure.is_active = False
+            self.has_ended = True
+
+    def _own(self) -> Flow[None]:
+        context = self.context
+        checkpoint = yield context.backend.load_checkpoint(context.group, self.tenure.partition)
+        self.tenure.state = PartitionState(checkpoint)
+        intake = Intake(self.tenure, checkpoint)
+        try:
+            if (yield from self._take_claim(intake)):
+                yield from self._work(intake, Judge(self.tenure, intake))
+        finally:
+            intake.close()
+
+    def _take_claim(self, intake: Intake) -> Flow[bool]:
+        self.tenure.token = self.tenure.nonce()
+        if not (yield from self._mark(intake, OpKind.CLAIM, self.tenure.token)):
+            return False
+        self.context.report.event(names.CHECKER_CLAIMED, partition=self.tenure.partition)
+        self.context.count("claims")
+        self._checkpoint_at_s = self.context.clock.elapsed_s()
+        return True
+
+    def _work(self, intake: Intake, judge: Judge) -> Flow[None]:
+        limits = self.context.limits
+        idle_s = limits.poll_s
+        while self.tenure.is_active:
+            count = intake.read()
+            if self.is_draining:
+                if not self.tenure.in_hand:
+                    break
+            else:
+                yield from judge.carry_oldest()
+                judged = yield from self._round(intake, judge)
+                count += judged
+                if self.wants_sweep and not count and not self.tenure.in_hand:
+                    yield from self._end_sweep(intake)
+            yield from self._checkpoint(intake, force=False)
+            idle_s = limits.poll_s if count or self.tenure.in_hand else min(idle_s * 2, limits.idle_poll_s)
+            yield self._pause_s(idle_s)
+        if self.tenure.is_active:
+            intake.read_ops()
+            yield from self._checkpoint(intake, force=True)
+
+    def _round(self, intake: Intake, judge: Judge) -> Flow[int]:
+        """Judge what is due behind a tick of our own; returns how many halves were judged."""
+        limits = self.context.limits
+        now_ms = self.tenure.now_ms()
+        room = limits.batch_count_max - self.tenure.in_hand
+        due_ms = self.tenure.state.next_due_ms()
+        if due_ms is None or due_ms > now_ms or room <= 0:
+            return 0
+        due = self.tenure.state.take_due(now_ms, room)
+        is_caught_up = yield from self._mark(intake, OpKind.TICK, self.tenure.nonce())
+        for pending in due:
+            pending.is_busy = False
+        if not is_caught_up:
+            for pending in due:
+                judge.later(pending, limits.retry_s * 1000)
+            return 0
+        yield from judge.judge(due)
+        return len(due)
+
+    def _end_sweep(self, intake: Intake) -> Flow[None]:
+        """Read everything back behind one more tick; the sweep is over if that brought nothing new that is due."""
+        if (yield from self._mark(intake, OpKind.TICK, self.tenure.nonce())) and not intake.read_halves():
+            due_ms = self.tenure.state.next_due_ms()
+            if due_ms is None or due_ms > self.tenure.now_ms():
+                yield from self._checkpoint(intake, force=True)
+                self.wants_sweep = False
+
+    def _mark(self, intake: Intake, kind: OpKind, nonce: bytes) -> Flow[bool]:
+        """Append a CLAIM or TICK and read the op log until it is back; False when it does not come in time."""
+        context, limits = self.context, self.context.limits
+        intake.awaited, intake.is_back = nonce, False
+        op = Op(kind, nonce, 0, context.by, context.clock.wall_ms(), self.tenure.token)
+        deadline_s = context.clock.elapsed_s() + limits.mark_timeout_s
+        try:
+            outcome: Outcome = yield context.backend.mark(context.group, self.tenure.partition, op, context.claim)
+        except TxcoreError as error:
+            context.report.event(names.CHECKER_ERROR, partition=self.tenure.partition, error=repr(error))
+            return False
+        if outcome.status is Status.FENCED:
+            self.tenure.stand_down("fenced")
+            return False
+        while self.tenure.is_active:
+            count = intake.read()
+            if intake.is_back:
+                return True
+            if not count:
+                if context.clock.elapsed_s() > deadline_s:
+                    return False
+                yield limits.poll_s
+        return False
+
+    def _checkpoint(self, intake: Intake, *, force: bool) -> Flow[None]:
+        context = self.context
+        now_s = context.clock.elapsed_s()
+        if not force and now_s < self._checkpoint_at_s:
+            return
+        self._checkpoint_at_s = now_s + context.limits.checkpoint_interval_s
+        dropped = 0
+        if intake.halves_are_read:
+            dropped = self.tenure.state.drop_orphans(now_s, context.limits.orphan_keep_s)
+        if dropped:
+            context.report.event(names.OP_WITHOUT_HALF, partition=self.tenure.partition, count=dropped)
+        checkpoint = self.tenure.state.checkpoint(self.tenure.now_ms(), context.backend.capabilities.note_size_max)
+        if checkpoint.half is None or (not force and checkpoint == self._stored):
+            return
+        try:
+            yield context.claim.checkpoint(self.tenure.partition, checkpoint)
+            self._stored = checkpoint
+        except TxcoreError as error:
+            # A checkpoint is only a lower bound: the old one holds, a restart reads more.
+            context.report.event(names.CHECKER_ERROR, partition=self.tenure.partition, error=repr(error))
+
+    # -- what others ask -----------------------------------------------------------------------------------------------
+
+    @property
+    def pending_count(self) -> int:
+        """How many undecided halves this owner knows."""
+        return len(self.tenure.state.pending)
+
+    def next_due_s(self) -> float | None:
+        """Return in how many seconds the next half is due, or None."""
+        due_ms = self.tenure.state.next_due_ms()
+        return None if due_ms is None else max(due_ms - self.tenure.now_ms(), 0.0) / 1000
+
+    def _pause_s(self, idle_s: float) -> float:
+        due_s = self.next_due_s()
+        return idle_s if due_s is None else max(min(idle_s, due_s), 0.001)
