@@ -195,6 +195,10 @@ class Kit:
         self.wait(backend.ensure_group(self.group, PARTITION_COUNT))
         return backend
 
+    def adopt(self, backend: Backend) -> None:
+        """Use a connection of somebody else's, who has made the group and closes it."""
+        self._first = backend
+
     def topic(self, name: str = "created") -> str:
         """Make a topic that no other test uses."""
         topic = self.harness.topic(f"{name}-{secrets.token_hex(5)}")

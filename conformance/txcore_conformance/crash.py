@@ -1,0 +1,281 @@
+"""The crash kit: real processes, killed by SIGKILL at every step of the flow; then a checker, then the oracle.
+
+    python -m txcore_conformance.crash --harness txcore_sqlite.testing:SqliteHarness --cycles 200
+    python -m txcore_conformance.crash --harness txcore_sqlite.testing:SqliteHarness --list
+
+The steps are not written down anywhere: a run without a kill lists every command that the flows yield, so a new step
+of the protocol is killed at from the day it exists.
+"""
+
+from __future__ import annotations
+
+import argparse
+import contextlib
+import itertools
+import secrets
+import signal
+import subprocess
+import sys
+import tempfile
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, Final, Self
+
+from txcore import Message
+from txcore.port import Backend
+from txcore_conformance import oracle
+from txcore_conformance.harness import Harness
+from txcore_conformance.kit import Kit
+from txcore_conformance.oracle import History
+
+IMMUNITY_S: Final = 1.0
+"""Long enough for a producer's own end on a busy machine, short enough to wait for it once at the end."""
+TRIES_MAX: Final = 3
+
+
+@dataclass(frozen=True, slots=True, order=True)
+class Step:
+    """One place to die: which program, and where."""
+
+    program: str
+    failpoint: str
+
+    def __str__(self) -> str:
+        return f"{self.program}: {self.failpoint}"
+
+
+@dataclass(slots=True)
+class Tally:
+    """What happened at one step."""
+
+    kills: int = 0
+    missed: int = 0
+    violations: list[str] = field(default_factory=list)
+
+
+class CrashKit:
+    """Kills processes on one harness's broker. A context manager; needs a harness with a `url`."""
+
+    def __init__(self, harness: Harness) -> None:
+        if not harness.url:
+            raise ValueError("no other process can reach this backend")
+        self._harness = harness
+        self._folder = tempfile.TemporaryDirectory(prefix="txcore-crash-")
+        self._database = str(Path(self._folder.name) / "service.db")
+        self._server: subprocess.Popen[str] | None = None
+        self._backend: Backend | None = None
+        self._killed: list[tuple[Step, str]] = []
+        self._committed: dict[str, set[bytes]] = {}  #: what the database committed while a group's programs ran
+        self._known: set[bytes] = set()
+        self._topics: tuple[str, ...] = ()
+
+    def __enter__(self) -> Self:
+        from txcore_conformance.crash_child import Orders  # noqa: PLC0415 - needs SQLAlchemy
+
+        Orders.create(self._database)
+        self._backend = self._harness.open()
+        for name in ("crash-a", "crash-b"):
+            topic = self._harness.topic(f"{name}-{secrets.token_hex(4)}")
+            self._harness.create_topic(topic)
+            self._topics += (topic,)
+        self._server = subprocess.Popen(
+            [sys.executable, "-m", "txcore_conformance.crash_child"],
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            text=True,
+        )
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        if self._server is not None and self._server.stdin and self._server.stdout:
+            self._server.stdin.close()
+            self._server.wait(60)
+            self._server.stdout.close()
+        if self._backend is not None:
+            self._backend.close(10).result(20)
+        self._folder.cleanup()
+
+    def steps(self, programs: Sequence[str]) -> list[Step]:
+        """Return every step of *programs*, from a run of each that nobody kills, in the order they come."""
+        found = []
+        for program in programs:
+            path = Path(self._folder.name) / "steps"
+            group = self._group(program)
+            status = self._run(program, group, "", str(path))
+            if status:
+                raise RuntimeError(f"the {program} program ended with {status} although nobody killed it")
+            found += [Step(program, name) for name in path.read_text(encoding="utf-8").splitlines()]
+            violations = self._judge(group)
+            if violations:
+                raise RuntimeError(f"{program} without a kill: {violations}")
+        return found
+
+    def kill_at(self, step: Step, tally: Tally) -> None:
+        """Run the step's program until it dies there; judged later by `judge`."""
+        for _ in range(TRIES_MAX):
+            group = self._group(step.program)
+            status = self._run(step.program, group, step.failpoint)
+            if status == -signal.SIGKILL:
+                tally.kills += 1
+                self._killed.append((step, group))
+                return
+            if status:
+                tally.violations.append(f"the program ended with status {status}")
+                return
+        tally.missed += 1
+
+    def judge(self, tallies: dict[Step, Tally]) -> None:
+        """Let a checker finish what the dead left behind, and judge every group."""
+        killed, self._killed = self._killed, []
+        for step, group in killed:
+            tallies[step].violations += self._judge(group)
+
+    def _judge(self, group: str) -> list[str]:
+        from txcore_conformance import crash_child  # noqa: PLC0415
+
+        assert self._backend is not None
+        orders = crash_child.Orders(self._database)
+        try:
+            crash_child.check_all(self._backend, self._job("checker", group), orders)
+        except TimeoutError as error:
+            return [str(error)]
+        history = History(at_rest=True, topics=set(self._topics))
+        history.causes_default = oracle.causes_of_a_crash(self._backend.capabilities)
+        for identity in self._committed[group]:
+            history.committed(identity)  # Also one that no log holds: then it is lost.
+        for identity, journey in oracle.journeys(self._harness, self._backend, group).items():
+            half = journey.half
+            is_known = half is not None and half.messages[0].body != crash_child.UNKNOWN_BODY
+            if identity not in self._committed[group] and is_known:
+                history.rolled_back(identity)
+        violations, _ = oracle.judge_group(self._harness, self._backend, group, history)
+        return [str(violation) for violation in violations]
+
+    # -- preparing -------------------------------------------------------------------------------------------------
+
+    def _group(self, program: str) -> str:
+        assert self._backend is not None
+        group = f"crash-{secrets.token_hex(5)}"
+        self._backend.ensure_group(group, 1).result(30)
+        self._committed[group] = set()
+        if program == "checker":
+            self._leave_orphans(group)
+        return group
+
+    def _leave_orphans(self, group: str) -> None:
+        """Leave one half of each kind behind: both fenced ends, both listener ends, and one that nobody knows."""
+        import sqlalchemy  # noqa: PLC0415
+
+        from txcore import SqlFence  # noqa: PLC0415
+        from txcore_conformance.crash_child import UNKNOWN_BODY, Orders  # noqa: PLC0415
+
+        assert self._backend is not None
+        kit = Kit(self._harness, group)
+        kit.adopt(self._backend)
+        engine = sqlalchemy.create_engine(f"sqlite:///{self._database}")
+        fence = SqlFence(engine)
+        topic = self._topics[0]
+        for body in (b"fenced commit", b"fenced rollback"):
+            transaction = kit.hasty_producer(fence=fence).begin()
+            transaction.publish(Message(topic, body))
+            with engine.connect() as connection:
+                connection.begin()
+                transaction.prepare(connection)
+                row = {"id": transaction.transaction_id}
+                connection.execute(sqlalchemy.text("INSERT INTO orders VALUES (:id)"), row)
+                (connection.commit if body.endswith(b"commit") else connection.rollback)()
+        Orders(self._database).commit(kit.orphan(Message(topic, b"commit"), Message(topic, b"two")).transaction_id)
+        kit.orphan(Message(topic, b"rollback"))
+        kit.orphan(Message(topic, UNKNOWN_BODY))
+        engine.dispose()
+
+    def _job(self, program: str, group: str, failpoint: str = "", steps: str = "") -> Any:
+        from txcore_conformance.crash_child import Job  # noqa: PLC0415
+
+        return Job(program, self._harness.url, group, self._topics, self._database, IMMUNITY_S, failpoint, steps)
+
+    def _run(self, program: str, group: str, failpoint: str, steps: str = "") -> int:
+        """Run a program in a process of its own and return how that ended."""
+        from txcore_conformance.crash_child import Orders  # noqa: PLC0415
+
+        assert self._server is not None
+        assert self._server.stdin is not None
+        assert self._server.stdout is not None
+        print(self._job(program, group, failpoint, steps).to_json(), file=self._server.stdin, flush=True)
+        answer = self._server.stdout.readline()
+        if not answer:
+            raise RuntimeError("the process that starts the programs has died")
+        committed = Orders(self._database).committed()
+        self._committed[group] |= committed - self._known
+        self._known |= committed
+        return int(answer)
+
+
+def kill_everywhere(harness: Harness, programs: Sequence[str], cycles: int = 0) -> dict[Step, Tally]:
+    """Kill *programs* at each of their steps, once or, with *cycles*, until so many processes were killed."""
+    with CrashKit(harness) as kit:
+        steps = kit.steps(programs)
+        tallies = {step: Tally() for step in steps}
+        chosen = itertools.islice(itertools.cycle(steps), cycles) if cycles else steps
+        for step in chosen:
+            kit.kill_at(step, tallies[step])
+        kit.judge(tallies)
+    return tallies
+
+
+def show(tallies: dict[Step, Tally]) -> int:
+    """Print a table of what happened and return how many steps went wrong."""
+    from rich.console import Console  # noqa: PLC0415
+    from rich.table import Table  # noqa: PLC0415
+
+    table = Table("program", "step", "kills", "violations")
+    wrong = 0
+    for step, tally in tallies.items():
+        problems = [*tally.violations, *(["never reached"] if tally.missed and not tally.kills else [])]
+        wrong += bool(problems)
+        table.add_row(step.program, step.failpoint, str(tally.kills), "; ".join(problems) or "none")
+    console = Console()
+    console.print(table)
+    kills = sum(tally.kills for tally in tallies.values())
+    console.print(f"{kills} kills at {len(tallies)} steps, {wrong} steps with violations")
+    return wrong
+
+
+@contextlib.contextmanager
+def started(name: str) -> Iterator[Harness]:
+    """Bring the harness behind `module:Class` up."""
+    from txcore_conformance.pytest_plugin import load_harness  # noqa: PLC0415 - needs pytest
+
+    harness = load_harness(name)()
+    harness.start()
+    try:
+        yield harness
+    finally:
+        harness.stop()
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Run the command line; 1 when an invariant broke or a step was never reached."""
+    from txcore_conformance.crash_child import PROGRAMS  # noqa: PLC0415
+
+    parser = argparse.ArgumentParser(prog="python -m txcore_conformance.crash", description=__doc__)
+    parser.add_argument("--harness", required=True, metavar="MODULE:CLASS")
+    parser.add_argument("--cycles", type=int, default=0, help="processes to kill in all; 0 for one at each step")
+    parser.add_argument("--program", action="append", choices=PROGRAMS, help="only these; may be repeated")
+    parser.add_argument("--list", action="store_true", help="list the steps and kill nobody")
+    chosen = parser.parse_args(arguments)
+    programs = chosen.program or PROGRAMS
+    with started(chosen.harness) as harness:
+        if not harness.url:
+            parser.error(f"{chosen.harness} has no url: no other process can reach it")
+        if chosen.list:
+            with CrashKit(harness) as kit:
+                for step in kit.steps(programs):
+                    print(step)
+            return 0
+        return 1 if show(kill_everywhere(harness, programs, chosen.cycles)) else 0
+
+
+if __name__ == "__main__":
+    raise SystemExit(main())

@@ -1,0 +1,240 @@
+"""The programs that the crash kit kills: producers in four styles, and a checker.
+
+`python -m txcore_conformance.crash_child` reads jobs, one JSON object a line, and forks a real process for each, so
+that only the first pays for the imports. The answer to each is its exit status and the steps it went through.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import json
+import os
+import signal
+import sqlite3
+import sys
+import time
+from dataclasses import asdict, dataclass, replace
+from pathlib import Path
+from typing import Any, Final
+
+import sqlalchemy
+
+import txcore
+from txcore import (
+    AsyncTransactionListener,
+    AsyncTransactionProducer,
+    Checker,
+    CheckPolicy,
+    HalfView,
+    LocalTransactionState,
+    Message,
+    SqlFence,
+    TransactionListener,
+    TransactionProducer,
+    current_transaction,
+)
+from txcore.registry import find_entry_point
+from txcore_conformance.failpoints import VARIABLE, Failpoints, Watched, install
+from txcore_conformance.kit import FAST, hasty
+
+LIFETIME_MAX_S: Final = 60
+UNKNOWN_BODY: Final = b"nobody knows"
+PRODUCERS: Final = ("database", "listener", "pipelined", "async")
+PROGRAMS: Final = (*PRODUCERS, "checker")
+
+
+@dataclass(frozen=True, slots=True)
+class Job:
+    """What one process is to do. *steps* is a file to which it writes its steps when it comes to its end."""
+
+    program: str
+    url: str
+    group: str
+    topics: tuple[str, ...]
+    database: str
+    immunity_s: float
+    failpoint: str = ""
+    steps: str = ""
+
+    def to_json(self) -> str:
+        """Return the job as one line."""
+        return json.dumps(asdict(self))
+
+
+class Deliberate(Exception):  # noqa: N818 - no error: how the block of a test ends
+    """Raised to leave a database block."""
+
+
+class Orders:
+    """The local database: a transaction committed if its id is in `orders`."""
+
+    def __init__(self, database: str, failpoints: Failpoints | None = None) -> None:
+        self._database = database
+        self._failpoints = failpoints
+
+    @staticmethod
+    def create(database: str) -> None:
+        """Make the tables."""
+        with contextlib.closing(sqlite3.connect(database)) as connection:
+            connection.execute("PRAGMA journal_mode = WAL")
+            connection.execute("CREATE TABLE orders (transaction_id BLOB PRIMARY KEY)")
+        SqlFence(sqlalchemy.create_engine(f"sqlite:///{database}")).create()
+
+    def commit(self, transaction_id: bytes) -> None:
+        """Run a local transaction, with a step on either side of its COMMIT."""
+        with contextlib.closing(sqlite3.connect(self._database, timeout=10)) as connection:
+            connection.execute("INSERT INTO orders VALUES (?)", (transaction_id,))
+            self._reach("before local commit")
+            connection.commit()
+            self._reach("after local commit")
+
+    def committed(self) -> set[bytes]:
+        """Return the ids of everything that committed."""
+        with contextlib.closing(sqlite3.connect(self._database, timeout=10)) as connection:
+            return {row[0] for row in connection.execute("SELECT transaction_id FROM orders")}
+
+    def _reach(self, name: str) -> None:
+        if self._failpoints is not None:
+            self._failpoints.reach(name)
+
+
+class OrderListener(TransactionListener):
+    """Local transactions by *arg*; checks by looking into `orders`.
+
+    Answering ROLLBACK for what is not there is right only because whoever could still commit it is dead.
+    """
+
+    def __init__(self, orders: Orders) -> None:
+        self._orders = orders
+
+    def execute_local_transaction(self, message: Message, arg: Any) -> LocalTransactionState:  # noqa: ARG002
+        """Commit for "commit" and "silent", which then says UNKNOWN; else roll back."""
+        if arg == "rollback":
+            return LocalTransactionState.ROLLBACK
+        self._orders.commit(current_transaction().transaction_id)
+        return LocalTransactionState.COMMIT if arg == "commit" else LocalTransactionState.UNKNOWN
+
+    def check_local_transaction(self, half: HalfView) -> LocalTransactionState:
+        """Look it up."""
+        if half.messages[0].body == UNKNOWN_BODY:
+            return LocalTransactionState.UNKNOWN
+        is_there = half.transaction_id in self._orders.committed()
+        return LocalTransactionState.COMMIT if is_there else LocalTransactionState.ROLLBACK
+
+
+class AsyncOrderListener(AsyncTransactionListener):
+    """The same for asyncio."""
+
+    def __init__(self, orders: Orders) -> None:
+        self._listener = OrderListener(orders)
+
+    async def execute_local_transaction(self, message: Message, arg: Any) -> LocalTransactionState:
+        """See `OrderListener`."""
+        return self._listener.execute_local_transaction(message, arg)
+
+
+def run(job: Job, failpoints: Failpoints) -> None:
+    """Do *job* in this process."""
+    backend: Any = Watched(txcore.connect(job.url), failpoints)
+    orders = Orders(job.database, failpoints)
+    if job.program == "checker":
+        check_all(backend, job, orders)
+    elif job.program == "database":
+        _database(backend, job)
+    else:
+        _listener_style(backend, job, orders)
+    backend.close(5).result(10)
+
+
+def check_all(backend: Any, job: Job, orders: Orders) -> None:
+    """Check until nothing is pending, then leave the group."""
+    fence = SqlFence(sqlalchemy.create_engine(f"sqlite:///{job.database}"))
+    policy = CheckPolicy(interval_s=0.001, check_max=2)
+    limits = replace(FAST, check_deadline_s=10.0)
+    checker = Checker(backend, job.group, listener=OrderListener(orders), fence=fence, policy=policy, limits=limits)
+    count = backend.ensure_group(job.group).result(10)
+    deadline_s = time.monotonic() + LIFETIME_MAX_S / 2
+    try:
+        while time.monotonic() < deadline_s:
+            report = checker.run_once()
+            if report.partitions == count and not report.pending:
+                return
+            time.sleep(0.002)
+        raise TimeoutError(f"group {job.group} is not decided")
+    finally:
+        checker.stop()
+
+
+def _database(backend: Any, job: Job) -> None:
+    engine = sqlalchemy.create_engine(f"sqlite:///{job.database}")
+    policy = CheckPolicy(immunity_s=job.immunity_s)
+    producer = TransactionProducer(hasty(backend), job.group, fence=SqlFence(engine), policy=policy)
+    statement = sqlalchemy.text("INSERT INTO orders VALUES (:id)")
+    for number in range(2):
+        with producer.transaction(engine) as transaction:
+            transaction.connection.execute(statement, {"id": transaction.transaction_id})
+            for topic in job.topics:
+                transaction.publish(Message(topic, b"commit %d" % number))
+        with contextlib.suppress(Deliberate), producer.transaction(engine) as transaction:
+            transaction.connection.execute(statement, {"id": transaction.transaction_id})
+            transaction.publish(Message(job.topics[0], b"rollback %d" % number))
+            raise Deliberate
+
+
+def _listener_style(backend: Any, job: Job, orders: Orders) -> None:
+    policy = CheckPolicy(immunity_s=job.immunity_s)
+    args = ("commit", "rollback", "silent", "commit", "rollback")
+    messages = [(Message(job.topics[0], b"%s %d" % (arg.encode(), n)), arg) for n, arg in enumerate(args)]
+    if job.program == "async":
+        asynchronous = AsyncTransactionProducer(
+            hasty(backend), job.group, listener=AsyncOrderListener(orders), policy=policy
+        )
+
+        async def send() -> None:
+            for message, arg in messages:
+                await asynchronous.send_message_in_transaction(message, arg)
+
+        asyncio.run(send())
+        return
+    producer = TransactionProducer(hasty(backend), job.group, listener=OrderListener(orders), policy=policy)
+    if job.program == "pipelined":
+        producer.send_many(messages)
+        return
+    for message, arg in messages:
+        producer.send_message_in_transaction(message, arg)
+
+
+def _in_child(job: Job) -> int:
+    signal.alarm(LIFETIME_MAX_S)
+    failpoints = Failpoints(job.failpoint or os.environ.get(VARIABLE, ""))
+    install(failpoints)
+    try:
+        run(job, failpoints)
+    except BaseException as error:  # noqa: BLE001 - the parent sees the status, people the text
+        print(f"{job.program} {job.failpoint}: {error!r}", file=sys.stderr, flush=True)
+        return 1
+    if job.steps:
+        Path(job.steps).write_text("\n".join(failpoints.steps), encoding="utf-8")
+    return 0
+
+
+def serve() -> None:
+    """Fork a process for each job on standard input and answer its exit status, negative for a signal."""
+    loaded: set[str] = set()
+    for line in sys.stdin:
+        fields = json.loads(line)
+        job = Job(**{**fields, "topics": tuple(fields["topics"])})
+        scheme = job.url.partition(":")[0]
+        if scheme not in loaded:
+            find_entry_point(scheme).load()
+            loaded.add(scheme)
+        process = os.fork()
+        if process == 0:
+            os._exit(_in_child(job))
+        _, status = os.waitpid(process, 0)
+        print(os.waitstatus_to_exitcode(status), flush=True)
+
+
+if __name__ == "__main__":
+    serve()

@@ -1,0 +1,149 @@
+"""Failpoints: every command a flow yields is a step before and after which a process may be told to kill itself.
+
+`TXCORE_FAILPOINT="after release COMMIT:2"` kills the process, by SIGKILL, when that step comes for the second time.
+Without it the steps are only listed. The drivers are patched in the child process that calls `install`, nowhere else.
+"""
+
+from __future__ import annotations
+
+import os
+import signal
+from collections import Counter
+from concurrent.futures import Future
+from typing import Any, Final
+
+from txcore import drivers
+from txcore.flow import Call, Spawn
+from txcore.loop import Loop
+from txcore.records import HalfRecord, OpKind, Resolution
+
+VARIABLE: Final = "TXCORE_FAILPOINT"
+OCCURRENCES_MAX: Final = 2
+"""Times a step is listed: the first and the second differ (nothing and something was done before), more do not."""
+PAUSES_MAX: Final = 1
+
+
+class Failpoints:
+    """Counts steps, and dies at the chosen one."""
+
+    def __init__(self, chosen: str = "") -> None:
+        self.chosen = chosen
+        self.counts: Counter[str] = Counter()
+        self.steps: list[str] = []
+        self._names: dict[int, tuple[Future[Any], str]] = {}
+        self._running: dict[int, str] = {}
+
+    def reach(self, name: str) -> None:
+        """Note that step *name* is reached; does not return at the chosen one."""
+        self.counts[name] += 1
+        step = f"{name}:{self.counts[name]}"
+        if step == self.chosen:
+            os.kill(os.getpid(), signal.SIGKILL)
+        if self.counts[name] <= (PAUSES_MAX if name.endswith("pause") else OCCURRENCES_MAX):
+            self.steps.append(step)
+
+    def name_of(self, command: Any) -> str:
+        """Return what a yielded command is called; "" for one that does nothing by itself."""
+        if isinstance(command, HalfRecord):
+            return "half"
+        if isinstance(command, Resolution):
+            return "release " + (OpKind(command.op.kind).name if command.op is not None else "targets")
+        if isinstance(command, Call):
+            return f"call {getattr(command.function, '__name__', 'function')}"
+        if isinstance(command, Future):
+            return self._names.get(id(command), (command, "answer"))[1]
+        return "" if isinstance(command, Spawn) else "pause"
+
+    def named(self, future: Future[Any], name: str) -> Future[Any]:
+        """Remember what *future* is the answer to."""
+        self._names[id(future)] = (future, name)
+        return future
+
+    def begin(self, key: Any, command: Any) -> None:
+        """Reach the step before *command*."""
+        name = self.name_of(command)
+        if name:
+            self._running[id(key)] = name
+            self.reach(f"before {name}")
+
+    def end(self, key: Any) -> None:
+        """Reach the step after the command that was begun under *key*."""
+        name = self._running.pop(id(key), "")
+        if name:
+            self.reach(f"after {name}")
+
+
+class Watched:
+    """A backend, or a claim, whose calls are steps as well: *during* is when the batch was handed over, no more."""
+
+    def __init__(self, inner: Any, failpoints: Failpoints) -> None:
+        self._inner = inner
+        self._failpoints = failpoints
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._inner, name)
+
+    def append_halves(self, batch: Any) -> None:
+        """Hand over halves."""
+        self._inner.append_halves(batch)
+        self._failpoints.reach("during half")
+
+    def release(self, batch: Any, claim: Any = None) -> None:
+        """Hand over releases."""
+        names = [self._failpoints.name_of(item) for item in batch.items]
+        self._inner.release(batch, getattr(claim, "_inner", claim))
+        for name in names:
+            self._failpoints.reach(f"during {name}")
+
+    def mark(self, group: str, partition: int, op: Any, claim: Any = None) -> Any:
+        """Append a mark."""
+        name = f"mark {OpKind(op.kind).name}"
+        self._failpoints.reach(f"during {name}")
+        return self._failpoints.named(self._inner.mark(group, partition, op, getattr(claim, "_inner", claim)), name)
+
+    def load_checkpoint(self, group: str, partition: int) -> Any:
+        """Load a checkpoint."""
+        return self._failpoints.named(self._inner.load_checkpoint(group, partition), "load checkpoint")
+
+    def claim(self, group: str, member: str) -> Any:
+        """Join the group."""
+        return Watched(self._inner.claim(group, member), self._failpoints)
+
+    def checkpoint(self, partition: int, checkpoint: Any) -> Any:
+        """Store a checkpoint."""
+        future = self._inner.checkpoint(partition, checkpoint)
+        self._failpoints.reach("during checkpoint")
+        return self._failpoints.named(future, "checkpoint")
+
+
+def install(failpoints: Failpoints) -> None:
+    """Patch the drivers of this process so that every command is a step."""
+    carry_out, carry_out_async = drivers._carry_out, drivers._carry_out_async  # noqa: SLF001 - instrumentation
+    dispatch, step = Loop.dispatch, Loop.step
+
+    def watched_carry_out(command: Any, gatherer: Any) -> Any:
+        failpoints.begin(command, command)
+        try:
+            return carry_out(command, gatherer)
+        finally:
+            failpoints.end(command)
+
+    async def watched_carry_out_async(command: Any, bridge: Any) -> Any:
+        failpoints.begin(command, command)
+        try:
+            return await carry_out_async(command, bridge)
+        finally:
+            failpoints.end(command)
+
+    def watched_dispatch(self: Loop, task: Any, command: Any) -> None:
+        failpoints.begin(task, command)
+        dispatch(self, task, command)
+
+    def watched_step(self: Loop, task: Any, value: Any, error: BaseException | None) -> None:
+        failpoints.end(task)
+        step(self, task, value, error)
+
+    drivers._carry_out = watched_carry_out  # noqa: SLF001
+    drivers._carry_out_async = watched_carry_out_async  # noqa: SLF001
+    Loop.dispatch = watched_dispatch  # type: ignore[method-assign]
+    Loop.step = watched_step  # type: ignore[method-assign]
