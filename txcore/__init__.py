@@ -30,7 +30,6 @@ from txcore.errors import (
     UsageError,
     WireFormatError,
 )
-from txcore.flow import current_transaction
 from txcore.hookspecs import Event, hookimpl
 from txcore.listener import AsyncTransactionListener, TransactionListener
 from txcore.message import CheckPolicy, LocalTransactionState, Message
@@ -39,6 +38,7 @@ from txcore.producer import Transaction, TransactionProducer
 from txcore.records import Capabilities
 from txcore.registry import connect
 from txcore.results import EndResult, EndState, TransactionSendResult
+from txcore.transaction import current_transaction
 
 if TYPE_CHECKING:
     from txcore.inbox import Inbox

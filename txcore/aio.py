@@ -3,24 +3,28 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Iterable
 from contextlib import AbstractAsyncContextManager
-from types import TracebackType
-from typing import Any, TypeVar
+from typing import TYPE_CHECKING, Any, TypeVar
 
 from txcore import flow
-from txcore.clock import Clock, Randomness
 from txcore.drivers import AsyncBridge, run_async
 from txcore.errors import ClosedError, TransactionStateError
-from txcore.fence import Fence
-from txcore.flow import LocalTransaction
 from txcore.gather import Gatherer
-from txcore.listener import AsyncTransactionListener
 from txcore.message import CheckPolicy, LocalTransactionState, Message
-from txcore.port import Backend
 from txcore.producer import attach, handle_of, make_context
 from txcore.records import OpKind
 from txcore.results import EndResult, TransactionSendResult
+from txcore.transaction import LocalTransaction, begin, publish
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable
+    from types import TracebackType
+
+    from txcore.clock import Clock, Randomness
+    from txcore.commands import Flow
+    from txcore.fence import Fence
+    from txcore.listener import AsyncTransactionListener
+    from txcore.port import Backend
 
 R = TypeVar("R")
 
@@ -49,7 +53,7 @@ class AsyncTransaction:
 
     def publish(self, message: Message) -> None:
         """See `Transaction.publish`."""
-        flow.publish(self._core, message)
+        publish(self._core, message)
 
     async def prepare(self, connection: Any = None) -> None:
         """See `Transaction.prepare`."""
@@ -105,19 +109,19 @@ class AsyncTransactionProducer:
     def begin(self) -> AsyncTransaction:
         """See `TransactionProducer.begin`."""
         self._require_open()
-        return AsyncTransaction(self, flow.begin(self._context))
+        return AsyncTransaction(self, begin(self._context))
 
     def transaction(self, engine: Any) -> AsyncDatabaseTransaction:
         """See `TransactionProducer.transaction`; *engine* is an AsyncEngine."""
         self._require_open()
-        return AsyncDatabaseTransaction(self, flow.begin(self._context), engine)
+        return AsyncDatabaseTransaction(self, begin(self._context), engine)
 
     async def send_message_in_transaction(self, message: Message, arg: Any = None) -> TransactionSendResult:
         """See `TransactionProducer.send_message_in_transaction`."""
         self._require_open()
         if self._listener is None:
             raise TransactionStateError("the listener style needs a producer made with listener=…")
-        transaction = flow.begin(self._context)
+        transaction = begin(self._context)
         return await self.run(flow.send_in_transaction(transaction, self._listener, message, arg))
 
     async def send_many(self, messages: Iterable[tuple[Message, Any]]) -> list[TransactionSendResult]:
@@ -140,7 +144,7 @@ class AsyncTransactionProducer:
         """See `TransactionProducer.close`."""
         self._is_closed = True
 
-    async def run(self, step: flow.Flow[R]) -> R:
+    async def run(self, step: Flow[R]) -> R:
         """Run one flow in the current task, held back while too many are under way."""
         if self._bridge is None:
             self._bridge = AsyncBridge(asyncio.get_running_loop(), self._gatherer)

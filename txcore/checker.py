@@ -5,21 +5,23 @@ from __future__ import annotations
 import threading
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from txcore import instrumentation as names
 from txcore.checking import CheckContext, CheckListener, Limits
 from txcore.clock import Clock, Randomness, SystemClock, system_randomness
 from txcore.errors import BackendTimeoutError, ConfigError, TransactionStateError, TxcoreError
-from txcore.fence import Fence
-from txcore.flow import Flow
 from txcore.instrumentation import Reporter
 from txcore.loop import Loop, Task
 from txcore.message import CheckPolicy
 from txcore.owner import PartitionOwner
 from txcore.pool import CallPool
-from txcore.port import Backend
 from txcore.records import ClaimEvent, ClaimEventKind
+
+if TYPE_CHECKING:
+    from txcore.commands import Flow
+    from txcore.fence import Fence
+    from txcore.port import Backend
 
 GROUP_TIMEOUT_S = 30.0
 

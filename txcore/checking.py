@@ -2,16 +2,18 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from dataclasses import dataclass, field
-from typing import Protocol
+from typing import TYPE_CHECKING, Protocol
 
-from txcore.clock import Clock, Randomness
-from txcore.fence import Fence
-from txcore.instrumentation import Reporter
-from txcore.message import CheckPolicy, LocalTransactionState, Message
-from txcore.port import Backend
-from txcore.port import Claim as ClaimPort
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from txcore.clock import Clock, Randomness
+    from txcore.fence import Fence
+    from txcore.instrumentation import Reporter
+    from txcore.message import CheckPolicy, LocalTransactionState, Message
+    from txcore.port import Backend
+    from txcore.port import Claim as ClaimPort
 
 
 @dataclass(frozen=True, slots=True)

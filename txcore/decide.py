@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import enum
 from dataclasses import dataclass
+from typing import TYPE_CHECKING
 
-from txcore.records import Half, Op, ParkCode
+if TYPE_CHECKING:
+    from txcore.records import Half, Op, ParkCode
 
 
 class Decision(enum.Enum):

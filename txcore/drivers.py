@@ -13,7 +13,7 @@ from collections import deque
 from concurrent.futures import Future
 from typing import Any, TypeVar
 
-from txcore.flow import Call, Flow, Spawn
+from txcore.commands import Call, Flow, Spawn
 from txcore.gather import GATHER_S, Gatherer, Lane
 from txcore.records import HalfRecord, Outcome, Resolution
 

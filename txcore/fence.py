@@ -8,9 +8,11 @@ Methods that take a connection return an awaitable when the connection is an asy
 from __future__ import annotations
 
 import enum
-from collections.abc import Awaitable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, Protocol
+from typing import TYPE_CHECKING, Any, Protocol
+
+if TYPE_CHECKING:
+    from collections.abc import Awaitable, Mapping, Sequence
 
 
 class FenceAnswer(enum.Enum):
@@ -37,37 +39,52 @@ class Fence(Protocol):
     """Who decides whether a local transaction committed. Thread safe."""
 
     def begin(self, engine: Any, transaction_id: bytes, group: str) -> Any:
-        """Open a connection of *engine*, begin a transaction with durable commit and insert the row in it.
+        """Open a connection of *engine* (None: the fence's own), begin, insert the row, make the commit durable.
 
-        Returns the connection. Raises FencedError, after rolling back, when the row is refused.
+        Returns the connection, or an awaitable of it for an asynchronous engine. Raises as `insert`, after rolling
+        back and closing, and BackendUnavailableError when the database cannot be reached.
         """
 
     def insert(self, connection: Any, transaction_id: bytes, group: str) -> Awaitable[None] | None:
         """Insert the row in the caller's open top-level transaction and make its commit durable.
 
         Raises:
-            FenceMisuseError: autocommit connection or open savepoint; the transaction was not touched.
-            FencedError: the row is there already or lies below the horizon; the transaction was rolled back.
+            FenceMisuseError: autocommit connection, open savepoint, or a database that does not keep commits.
+            FencedError: the row is there already, or the id lies below the horizon.
+            NotSentError: the database failed otherwise.
+            After each of them the transaction has been rolled back, so that a swallowed error commits nothing.
         """
 
     def verify(self, connection: Any, transaction_id: bytes) -> Awaitable[None] | None:
         """Check, just before the half append, that the row belongs to this still open top-level transaction.
 
         Raises:
-            FenceMisuseError: it does not; the transaction was rolled back.
+            FenceMisuseError: it does not; the transaction was rolled back, and closed if `begin` opened it.
+            FencedError: the horizon has passed the id meanwhile; likewise.
+            NotSentError: the database failed; likewise.
         """
 
     def is_open(self, connection: Any) -> bool:
-        """Return whether the connection still has an open transaction."""
+        """Return whether the transaction that carries the row is still open; never waits.
+
+        Where the library cannot tell transactions apart (a plain driver connection), any open one counts.
+        """
 
     def withdraw(self, connection: Any, transaction_id: bytes) -> Awaitable[None] | None:
         """Delete the row again inside its own open transaction (a block that published nothing)."""
 
     def commit(self, connection: Any) -> Awaitable[None] | None:
-        """Commit and close a connection that `begin` opened."""
+        """Commit and close a connection that `begin` opened.
+
+        Raises:
+            CommitUnknownError: COMMIT failed and may have applied.
+        """
 
     def rollback(self, connection: Any) -> Awaitable[None] | None:
-        """Roll the transaction back, whoever opened it, and close the connection if `begin` opened it."""
+        """Roll the transaction back, whoever opened it, and close the connection if `begin` opened it.
+
+        Idempotent; raises nothing for the database's sake.
+        """
 
     def check(
         self, transaction_ids: Sequence[bytes], group: str

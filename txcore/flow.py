@@ -12,51 +12,23 @@ Every yield is a place where the process may die; `drivers` run flows for real, 
 
 from __future__ import annotations
 
-import contextvars
-import enum
-from collections.abc import Callable, Generator
-from concurrent.futures import Future
-from dataclasses import dataclass, field
-from typing import Any, Final, Protocol, TypeAlias, TypeVar
+from typing import Any, Protocol
 
-from txcore import wire
-from txcore.clock import Clock
+from txcore.commands import Call, Flow
 from txcore.errors import (
     CommitUnknownError,
-    ConfigError,
     FencedError,
     HalfRefusedError,
     HalfUnknownError,
     MessageRejectedError,
     TransactionStateError,
 )
-from txcore.fence import Fence, FenceAnswer
-from txcore.ids import IdFactory, id_text, partition_of
-from txcore.message import MESSAGE_COUNT_MAX, CheckPolicy, LocalTransactionState, Message, validate_message
-from txcore.records import Half, HalfRecord, Op, OpKind, Outcome, Resolution, Status, TargetMessage
+from txcore.fence import FenceAnswer
+from txcore.ids import id_text
+from txcore.message import LocalTransactionState, Message
+from txcore.records import Op, OpKind, Outcome, Resolution, Status
 from txcore.results import EndResult, EndState, TransactionSendResult
-
-R = TypeVar("R")
-
-
-@dataclass(slots=True)
-class Call:
-    """Call `function(*args)`; where the driver has a pool, in it, given up after `deadline_s` seconds."""
-
-    function: Callable[..., Any]
-    args: tuple[Any, ...] = ()
-    deadline_s: float | None = None
-
-
-@dataclass(slots=True)
-class Spawn:
-    """Run *flow* beside the yielding one."""
-
-    flow: Flow[None]
-
-
-Command: TypeAlias = "HalfRecord | Resolution | Call | Spawn | Future[Any] | float"
-Flow: TypeAlias = Generator[Command, Any, R]
+from txcore.transaction import LocalTransaction, Phase, current, half_record, publish, transaction_policy
 
 
 class Listener(Protocol):
@@ -64,130 +36,6 @@ class Listener(Protocol):
 
     def execute_local_transaction(self, message: Message, arg: Any) -> Any:
         """Run the local transaction."""
-
-
-class Phase(enum.Enum):
-    """Where a transaction stands on its producer's side."""
-
-    OPEN = "open"
-    PREPARING = "being prepared"
-    PREPARED = "prepared"
-    ENDED = "ended"
-    FAILED = "failed"
-
-
-@dataclass(slots=True)
-class ProducerContext:
-    """What all flows of one producer share. `margin_s` seconds before immunity ends the producer gives way."""
-
-    group: str
-    partition_count: int
-    clock: Clock
-    ids: IdFactory
-    policy: CheckPolicy
-    margin_s: float
-    body_size_max: int
-    by: str
-    fence: Fence | None = None
-
-
-@dataclass(slots=True)
-class LocalTransaction:
-    """One transaction on its producer's side, and what `current_transaction()` returns inside a listener.
-
-    Attributes:
-        give_way_s: Reading of the clock past which the producer publishes nothing; None without a reading.
-    """
-
-    context: ProducerContext
-    transaction_id: bytes
-    messages: list[TargetMessage] = field(default_factory=list)
-    policies: list[CheckPolicy] = field(default_factory=list)
-    phase: Phase = Phase.OPEN
-    connection: Any = None
-    fenced: bool = False
-    half: HalfRecord | None = None
-    give_way_s: float | None = None
-    asked: OpKind | None = None
-    result: EndResult | None = None
-
-    @property
-    def partition(self) -> int:
-        """The partition that the id falls into."""
-        return partition_of(self.transaction_id, self.context.partition_count)
-
-    def fence(self, connection: Any) -> Any:
-        """Insert the fence row in the listener's own open database transaction, which makes its check decisive.
-
-        Call it first in that transaction, inside `execute_local_transaction`. Returns an awaitable for an async
-        connection.
-
-        Raises:
-            TransactionStateError: the producer was made without a fence.
-            FenceMisuseError, FencedError: see `Fence.insert`; the database transaction was rolled back.
-        """
-        if self.context.fence is None:
-            raise TransactionStateError("this producer has no fence; make it with fence=SqlFence(engine)")
-        self.connection = connection
-        return self.context.fence.insert(connection, self.transaction_id, self.context.group)
-
-
-_current: Final[contextvars.ContextVar[LocalTransaction | None]] = contextvars.ContextVar("txcore", default=None)
-
-
-def current_transaction() -> LocalTransaction:
-    """Return the transaction whose local part is running here.
-
-    Raises:
-        TransactionStateError: called outside `execute_local_transaction`.
-    """
-    transaction = _current.get()
-    if transaction is None:
-        raise TransactionStateError("current_transaction() works only inside execute_local_transaction")
-    return transaction
-
-
-def begin(context: ProducerContext) -> LocalTransaction:
-    """Return a new open transaction with an id of its own."""
-    return LocalTransaction(context, context.ids.new())
-
-
-def publish(transaction: LocalTransaction, message: Message) -> None:
-    """Add a message to an open transaction; nothing is sent.
-
-    Raises:
-        TransactionStateError: the transaction is prepared already: one half holds all of its messages.
-        MessageRejectedError: see `validate_message`; or there are too many messages, or they are too large together.
-        ConfigError: the message's immunity leaves no room for the backend's delivery timeout.
-    """
-    if transaction.phase is not Phase.OPEN:
-        raise TransactionStateError(
-            f"transaction {id_text(transaction.transaction_id)} is {transaction.phase.value}; "
-            "publish before prepare, or begin another one"
-        )
-    validate_message(message)
-    if len(transaction.messages) >= MESSAGE_COUNT_MAX:
-        raise MessageRejectedError(
-            f"a transaction holds at most {MESSAGE_COUNT_MAX} messages", topic=message.topic, reason="count"
-        )
-    if message.check_policy is not None:
-        require_room(message.check_policy, transaction.context.margin_s)
-        transaction.policies.append(message.check_policy)
-    transaction.messages.append(TargetMessage(message.topic, message.key, message.body, dict(message.headers)))
-
-
-def require_room(policy: CheckPolicy, margin_s: float) -> None:
-    """Refuse an immunity that a producer could never use.
-
-    Raises:
-        ConfigError: `immunity_s` is not longer than *margin_s*.
-    """
-    if policy.immunity_s <= margin_s:
-        raise ConfigError(
-            f"immunity_s is {policy.immunity_s:g} but this backend may take {margin_s:g} s to deliver; "
-            f"choose an immunity above {margin_s:g} s",
-            key="immunity_s",
-        )
 
 
 def prepare(transaction: LocalTransaction, connection: Any = None) -> Flow[None]:
@@ -373,60 +221,6 @@ def _append(transaction: LocalTransaction) -> Flow[None]:
     ) from outcome.error
 
 
-def transaction_policy(default: CheckPolicy, overrides: list[CheckPolicy]) -> CheckPolicy | _GroupPolicy:
-    """Return the policy of a transaction: the longest immunity and interval and the most checks of its messages."""
-    if not overrides:
-        return _GroupPolicy(default.immunity_s)
-    return CheckPolicy(
-        max(policy.immunity_s for policy in overrides),
-        max(policy.interval_s for policy in overrides),
-        max(policy.check_max for policy in overrides),
-    )
-
-
-@dataclass(frozen=True, slots=True)
-class _GroupPolicy:
-    """The producer's immunity with the checker's own interval and count (0 on the wire)."""
-
-    immunity_s: float
-    interval_s: float = 0.0
-    check_max: int = 0
-
-
-def half_record(transaction: LocalTransaction, policy: CheckPolicy | _GroupPolicy) -> HalfRecord:
-    """Return the encoded half of *transaction*.
-
-    Raises:
-        MessageRejectedError: the messages together are larger than the backend takes.
-    """
-    context = transaction.context
-    partition = transaction.partition
-    half = Half(
-        wire.VERSION,
-        transaction.transaction_id,
-        context.group,
-        partition,
-        0,
-        context.clock.wall_ms(),
-        round(policy.immunity_s * 1000),
-        round(policy.interval_s * 1000),
-        policy.check_max,
-        transaction.fenced,
-        context.by,
-        transaction.messages,
-    )
-    body = wire.encode_half(half)
-    if len(body) > context.body_size_max:
-        transaction.phase = Phase.FAILED
-        raise MessageRejectedError(
-            f"the messages of one transaction take {len(body)} bytes together; this backend takes "
-            f"{context.body_size_max}; send less at once, or a reference to the data",
-            topic=transaction.messages[0].topic,
-            reason="size",
-        )
-    return HalfRecord(context.group, partition, transaction.transaction_id, 0, body, transaction.messages)
-
-
 def _must_give_way(transaction: LocalTransaction) -> bool:
     return transaction.give_way_s is None or transaction.context.clock.elapsed_s() > transaction.give_way_s
 
@@ -442,13 +236,13 @@ def _resolution(transaction: LocalTransaction, kind: OpKind) -> Resolution:
 def _run_local(
     transaction: LocalTransaction, listener: Listener, message: Message, arg: Any
 ) -> Flow[tuple[LocalTransactionState, BaseException | None]]:
-    _current.set(transaction)
+    current.set(transaction)
     try:
         state = yield Call(listener.execute_local_transaction, (message, arg))
     except Exception as error:  # noqa: BLE001 - whatever user code raises, it may have committed (R5)
         return LocalTransactionState.UNKNOWN, error
     finally:
-        _current.set(None)
+        current.set(None)
     if not isinstance(state, LocalTransactionState):
         return LocalTransactionState.UNKNOWN, TransactionStateError(
             f"execute_local_transaction answered {state!r}; it must answer a LocalTransactionState"

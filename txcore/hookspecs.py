@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import Any, Final
+from typing import TYPE_CHECKING, Any, Final
 
 import pluggy
 
-from txcore.port import Backend
-from txcore.records import Half
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+    from txcore.port import Backend
+    from txcore.records import Half
 
 PROJECT: Final = "txcore"
 hookspec: Final = pluggy.HookspecMarker(PROJECT)

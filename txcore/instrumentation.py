@@ -3,13 +3,16 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Sequence
-from typing import Any, Final
+from typing import TYPE_CHECKING, Any, Final
 
 import pluggy
 
 from txcore import hookspecs
-from txcore.records import Half
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from txcore.records import Half
 
 CHECKER_ASSIGNED: Final = "checker.assigned"
 CHECKER_CLAIMED: Final = "checker.claimed"

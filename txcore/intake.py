@@ -3,16 +3,20 @@
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Mapping
+from typing import TYPE_CHECKING
 
 from txcore import instrumentation as names
 from txcore import wire
 from txcore.decide import Pending
 from txcore.errors import BackendUnavailableError, DataLossError, WireFormatError
-from txcore.flow import Flow
-from txcore.port import Reader
 from txcore.records import Checkpoint, Half, LogKind, LogRecord, Op, OpKind, ParkCode, Position
-from txcore.tenure import Tenure
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+    from txcore.commands import Flow
+    from txcore.port import Reader
+    from txcore.tenure import Tenure
 
 
 class Intake:

@@ -12,12 +12,11 @@ import enum
 from collections import Counter
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
-from typing import TypeAlias
+from typing import TYPE_CHECKING, TypeAlias
 
 from txcore import wire
 from txcore.errors import WireFormatError
 from txcore.ids import id_text
-from txcore.journey import Journey
 from txcore.records import (
     FINAL_KINDS,
     OWNED_KINDS,
@@ -29,6 +28,9 @@ from txcore.records import (
     ParkCode,
     is_discard_in_force,
 )
+
+if TYPE_CHECKING:
+    from txcore.journey import Journey
 
 
 class Invariant(enum.Enum):

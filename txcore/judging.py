@@ -2,17 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
 from itertools import islice
+from typing import TYPE_CHECKING
 
 from txcore import instrumentation as names
 from txcore import wire
 from txcore.checking import CheckListener, HalfView
+from txcore.commands import Call, Flow, Spawn
 from txcore.decide import Decision, Pending, decide
 from txcore.errors import TxcoreError
 from txcore.fence import FenceAnswer, FenceReading
-from txcore.flow import Call, Flow, Spawn
-from txcore.intake import Intake
 from txcore.message import LocalTransactionState, Message
 from txcore.records import (
     FINAL_KINDS,
@@ -28,7 +27,12 @@ from txcore.records import (
     Resolution,
     Status,
 )
-from txcore.tenure import Tenure
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping, Sequence
+
+    from txcore.intake import Intake
+    from txcore.tenure import Tenure
 
 
 class Judge:

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection
-from typing import Any, ClassVar
+from typing import TYPE_CHECKING, Any, ClassVar
 
-from txcore.checking import HalfView
-from txcore.message import LocalTransactionState, Message
+if TYPE_CHECKING:
+    from collections.abc import Collection
+
+    from txcore.checking import HalfView
+    from txcore.message import LocalTransactionState, Message
 
 
 class TransactionListener:

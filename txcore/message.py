@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import enum
-from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import Final
+from typing import TYPE_CHECKING, Final
 
 from txcore.errors import ConfigError, MessageRejectedError
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
 
 HeaderValue = str | bytes
 

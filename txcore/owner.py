@@ -6,15 +6,19 @@ half was read, came back from the op log.
 
 from __future__ import annotations
 
+from typing import TYPE_CHECKING
+
 from txcore import instrumentation as names
-from txcore.checking import CheckContext
 from txcore.errors import TxcoreError
-from txcore.flow import Flow
 from txcore.fold import PartitionState
 from txcore.intake import Intake
 from txcore.judging import Judge
 from txcore.records import Checkpoint, Op, OpKind, Outcome, Status
 from txcore.tenure import Tenure
+
+if TYPE_CHECKING:
+    from txcore.checking import CheckContext
+    from txcore.commands import Flow
 
 
 class PartitionOwner:

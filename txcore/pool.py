@@ -12,10 +12,12 @@ import itertools
 import queue
 import threading
 from concurrent.futures import Future
-from typing import Any, Final
+from typing import TYPE_CHECKING, Any, Final
 
 from txcore.errors import BusyError
-from txcore.flow import Call
+
+if TYPE_CHECKING:
+    from txcore.commands import Call
 
 _names: Final = itertools.count(1)
 

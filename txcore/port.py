@@ -10,22 +10,24 @@ means, except where a capability says that the store itself enforces it.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
 from concurrent.futures import Future
-from typing import Protocol, TypeVar
+from typing import TYPE_CHECKING, Protocol, TypeVar
 
-from txcore.records import (
-    Capabilities,
-    Checkpoint,
-    ClaimEvent,
-    HalfRecord,
-    LogKind,
-    LogRecord,
-    Op,
-    Outcome,
-    Position,
-    Resolution,
-)
+if TYPE_CHECKING:
+    from collections.abc import Mapping, Sequence
+
+    from txcore.records import (
+        Capabilities,
+        Checkpoint,
+        ClaimEvent,
+        HalfRecord,
+        LogKind,
+        LogRecord,
+        Op,
+        Outcome,
+        Position,
+        Resolution,
+    )
 
 T = TypeVar("T")
 Item = TypeVar("Item", covariant=True)

@@ -5,10 +5,8 @@ from __future__ import annotations
 import base64
 import binascii
 import threading
-from collections.abc import Iterable, Sequence
 from contextlib import AbstractContextManager
-from types import TracebackType
-from typing import Any, Final, TypeVar
+from typing import TYPE_CHECKING, Any, Final, TypeVar
 
 import msgspec
 
@@ -16,16 +14,22 @@ from txcore import flow, wire
 from txcore.clock import Clock, Randomness, SystemClock, system_randomness
 from txcore.drivers import run_blocking
 from txcore.errors import BusyError, ClosedError, ConfigError, TransactionStateError, UsageError, WireFormatError
-from txcore.fence import Fence
-from txcore.flow import LocalTransaction, Phase, ProducerContext
 from txcore.gather import Gatherer
 from txcore.ids import IdFactory, id_text
-from txcore.listener import TransactionListener
 from txcore.loop import Loop, Task
 from txcore.message import CheckPolicy, LocalTransactionState, Message
-from txcore.port import Backend
 from txcore.records import HalfRecord, OpKind
 from txcore.results import EndResult, TransactionSendResult
+from txcore.transaction import LocalTransaction, Phase, ProducerContext, begin, publish, require_room
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Sequence
+    from types import TracebackType
+
+    from txcore.commands import Flow
+    from txcore.fence import Fence
+    from txcore.listener import TransactionListener
+    from txcore.port import Backend
 
 GROUP_TIMEOUT_S: Final = 30.0
 SEND_MANY_WINDOW: Final = 1_000
@@ -60,7 +64,7 @@ def make_context(
         raise ConfigError("a producer needs a group", key="group")
     clock, randomness, policy = clock or SystemClock(), randomness or system_randomness(), policy or CheckPolicy()
     capabilities = backend.capabilities
-    flow.require_room(policy, capabilities.release_time_max_s)
+    require_room(policy, capabilities.release_time_max_s)
     count = backend.ensure_group(group, partition_count).result(GROUP_TIMEOUT_S)
     return ProducerContext(
         group,
@@ -101,8 +105,8 @@ class Transaction:
         return self._core.result
 
     def publish(self, message: Message) -> None:
-        """Add a message; any number, any topics. See `flow.publish` for what is raised."""
-        flow.publish(self._core, message)
+        """Add a message; any number, any topics. See `publish` for what is raised."""
+        publish(self._core, message)
 
     def prepare(self, connection: Any = None) -> None:
         """Make the half durable, with the fence row first if an open database *connection* is given.
@@ -176,7 +180,7 @@ class TransactionProducer:
     def begin(self) -> Transaction:
         """Return a new transaction in the primitive style; nothing is sent yet."""
         self._require_open()
-        return Transaction(self, flow.begin(self._context))
+        return Transaction(self, begin(self._context))
 
     def transaction(self, engine: Any) -> DatabaseTransaction:
         """Return the database style's context manager; entering opens the database transaction.
@@ -185,7 +189,7 @@ class TransactionProducer:
         `result`. Leaving with one: the database rolls back and nothing was sent.
         """
         self._require_open()
-        return DatabaseTransaction(self, flow.begin(self._context), engine)
+        return DatabaseTransaction(self, begin(self._context), engine)
 
     def send_message_in_transaction(self, message: Message, arg: Any = None) -> TransactionSendResult:
         """Send in the listener style: half, local transaction, end. See `flow.send_in_transaction`.
@@ -195,7 +199,7 @@ class TransactionProducer:
             MessageRejectedError, HalfRefusedError, BusyError: nothing was sent, the listener was not called.
             HalfUnknownError: the half may exist; the listener was not called.
         """
-        return self.run(flow.send_in_transaction(flow.begin(self._context), self._require_listener(), message, arg))
+        return self.run(flow.send_in_transaction(begin(self._context), self._require_listener(), message, arg))
 
     def send_many(self, messages: Iterable[tuple[Message, Any]]) -> list[TransactionSendResult]:
         """Send many in the listener style, pipelined; one wake-up per batch. The listener runs in this thread.
@@ -215,7 +219,7 @@ class TransactionProducer:
                 return
             index = len(results)
             results.append(None)
-            transaction = flow.begin(self._context)
+            transaction = begin(self._context)
 
             def done(task: Task) -> None:
                 if task.error is not None and not isinstance(task.error, Exception):
@@ -254,7 +258,7 @@ class TransactionProducer:
     def __exit__(self, *_: object) -> None:
         self.close()
 
-    def run(self, step: flow.Flow[R]) -> R:
+    def run(self, step: Flow[R]) -> R:
         """Run one flow for a blocking caller, held back while too many are under way.
 
         Raises:

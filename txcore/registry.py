@@ -2,17 +2,20 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from importlib.metadata import EntryPoint, entry_points
-from typing import Final, cast
+from typing import TYPE_CHECKING, Final, cast
 from urllib.parse import parse_qsl, urlsplit
 
 import pluggy
 
 from txcore import hookspecs
 from txcore.errors import BackendConflictError, BackendNotInstalledError, ConfigError, UnknownSchemeError
-from txcore.port import Backend
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping, Sequence
+
+    from txcore.port import Backend
 
 ENTRY_POINT_GROUP: Final = "txcore"
 

@@ -4,9 +4,12 @@ from __future__ import annotations
 
 import enum
 from dataclasses import dataclass
+from typing import TYPE_CHECKING
 
 from txcore.ids import id_text
-from txcore.message import LocalTransactionState
+
+if TYPE_CHECKING:
+    from txcore.message import LocalTransactionState
 
 
 class EndState(enum.Enum):

@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
-from typing import Final
+from typing import TYPE_CHECKING, Final
 
 from txcore import instrumentation as names
-from txcore.checking import CheckContext
 from txcore.fold import PartitionState
-from txcore.port import Reader
-from txcore.records import LogKind, Position
+
+if TYPE_CHECKING:
+    from txcore.checking import CheckContext
+    from txcore.port import Reader
+    from txcore.records import LogKind, Position
 
 TOKEN_BYTES: Final = 16
 

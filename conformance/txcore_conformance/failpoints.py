@@ -13,7 +13,7 @@ from concurrent.futures import Future
 from typing import Any, Final
 
 from txcore import drivers
-from txcore.flow import Call, Spawn
+from txcore.commands import Call, Spawn
 from txcore.loop import Loop
 from txcore.records import HalfRecord, OpKind, Resolution
 

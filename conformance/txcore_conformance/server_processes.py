@@ -6,6 +6,7 @@ import abc
 import atexit
 import contextlib
 import ctypes
+import fcntl
 import itertools
 import os
 import pwd
@@ -26,6 +27,7 @@ _READY_TIME_MAX_S: Final = 60.0
 _STOP_TIME_MAX_S: Final = 20.0
 _STARTS_MAX: Final = 3
 _PR_SET_PDEATHSIG: Final = 1
+_IN_USE: Final = "in-use"
 _numbers = itertools.count(1)
 
 
@@ -118,7 +120,11 @@ class ManagedServer(DatabaseServer):
         base = base_folder()
         with machine_lock(base / f"{self.name}.lock"):
             template = self._template(base)
+            _remove_left_behind(base, self.name)
             self.folder = Path(tempfile.mkdtemp(prefix=f"{self.name}-", dir=base))
+            # Held while this program lives, so that the next one can tell what nobody uses any more.
+            self._in_use = (self.folder / _IN_USE).open("w")
+            fcntl.flock(self._in_use, fcntl.LOCK_EX)
             self._own(self.folder)
             run(["cp", "-a", "--reflink=auto", str(template), str(self.folder / "data")])
         self.port = 0
@@ -190,6 +196,7 @@ class ManagedServer(DatabaseServer):
             return  # a forked child runs the same atexit hooks
         self.stop()
         shutil.rmtree(self.folder, ignore_errors=True)
+        self._in_use.close()
         atexit.unregister(self.remove)
 
     @abc.abstractmethod
@@ -294,6 +301,13 @@ def run(command: list[str], *options: str, as_user: bool = False) -> str:
     if done.returncode != 0:
         raise ServerUnavailableError(f"{command[0]} failed: {(done.stderr or done.stdout).strip()[-500:]}")
     return str(done.stdout)
+
+
+def _remove_left_behind(base: Path, name: str) -> None:
+    for mark in base.glob(f"{name}-*/{_IN_USE}"):
+        with mark.open("w") as file, contextlib.suppress(BlockingIOError):
+            fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            shutil.rmtree(mark.parent, ignore_errors=True)
 
 
 def _die_with_parent(number: signal.Signals) -> Callable[[], None] | None:

@@ -8,8 +8,7 @@ from __future__ import annotations
 
 import sqlite3
 import sys
-from collections.abc import Awaitable, Callable
-from typing import Any, Final, TypeVar
+from typing import TYPE_CHECKING, Any, Final, TypeVar
 
 from sqlalchemy import Connection, Engine, text
 from sqlalchemy.exc import UnboundExecutionError
@@ -21,6 +20,9 @@ from txcore.sqlfence.border import MYSQL, POSTGRESQL, SQLITE, Border, Mark, Row,
 from txcore.sqlfence.drivers import autocommit_at_driver, open_at_driver
 from txcore.sqlfence.plain import PsycopgBorder, SqliteBorder
 from txcore.sqlfence.savepoints import open_savepoints
+
+if TYPE_CHECKING:
+    from collections.abc import Awaitable, Callable
 
 T = TypeVar("T")
 

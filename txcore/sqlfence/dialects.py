@@ -9,15 +9,18 @@ from __future__ import annotations
 
 import uuid
 from abc import ABC, abstractmethod
-from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
-from typing import Any, ClassVar, Final
+from typing import TYPE_CHECKING, Any, ClassVar, Final
 
 from txcore.errors import FenceMisuseError, UsageError
 from txcore.ids import id_text
-from txcore.sqlfence.border import Border
 from txcore.sqlfence.savepoints import ANCHOR_PREFIX
 from txcore.sqlfence.schema import COMMITTED, FORCED, SCHEMA_VERSION, TOMBSTONE, VIA_TABLE, Tables, check_version
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Sequence
+
+    from txcore.sqlfence.border import Border
 
 ROWS_MAX: Final = 500
 """Most ids that one statement names."""

@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import enum
 import sqlite3
-from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any, Final
+from typing import TYPE_CHECKING, Any, Final
 
 from sqlalchemy.exc import DBAPIError
 from sqlalchemy.exc import TimeoutError as PoolTimeoutError
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
 
 _TEXT_MAX: Final = 300
 

@@ -5,9 +5,8 @@ The public face. `rows` handles the producer's row, `checks` the check, `prune` 
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, Final
+from typing import TYPE_CHECKING, Any, Final
 
 from sqlalchemy import Engine
 from sqlalchemy.ext.asyncio import AsyncEngine
@@ -29,6 +28,9 @@ from txcore.sqlfence.runners import runner_of
 from txcore.sqlfence.savepoints import watch_savepoints
 from txcore.sqlfence.schema import GROUP_LENGTH_MAX, Tables, tables_named
 from txcore.sqlfence.sqlite import SQLite
+
+if TYPE_CHECKING:
+    from collections.abc import Awaitable, Callable, Mapping, Sequence
 
 _CHUNK: Final = 500
 _CREATE_WAIT_S: Final = 10.0

@@ -6,14 +6,16 @@ cause an implicit commit, and SAVEPOINT (all savepoints of a transaction are del
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from typing import Any, ClassVar, Final
+from typing import TYPE_CHECKING, Any, ClassVar, Final
 
 from txcore.errors import FenceMisuseError
 from txcore.sqlfence.border import MYSQL, Border
 from txcore.sqlfence.dialects import GONE_TEXT, Dialect, RowRefused, Rows, anchor_name
 from txcore.sqlfence.failures import Cause, failure_of
 from txcore.sqlfence.schema import COMMITTED, GROUP_LENGTH_MAX, LOWEST_ID, SCHEMA_VERSION, Tables
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
 
 _NO_SAVEPOINT: Final = "1305"
 

@@ -6,8 +6,7 @@ Source: PostgreSQL manual, "System Columns" (xmin), "Transaction Isolation", "As
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from typing import Any, ClassVar
+from typing import TYPE_CHECKING, Any, ClassVar
 
 from txcore.errors import FenceMisuseError
 from txcore.sqlfence.border import POSTGRESQL, Border
@@ -22,6 +21,9 @@ from txcore.sqlfence.dialects import (
     uuid_text,
 )
 from txcore.sqlfence.schema import COMMITTED, GROUP_LENGTH_MAX, LOWEST_ID, Tables
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
 
 # The row was written by the top-level transaction itself: a savepoint writes under an id of its own.
 _IS_TOP_LEVEL = "CAST(CAST(f.xmin AS text) AS bigint) = mod(txid_current(), 4294967296)"

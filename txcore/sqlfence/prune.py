@@ -9,12 +9,14 @@ from collections.abc import Callable, Collection, Generator, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from functools import partial
-from typing import Any, Final
+from typing import TYPE_CHECKING, Any, Final
 
 from txcore.errors import BackendUnavailableError
-from txcore.sqlfence.border import Border
-from txcore.sqlfence.dialects import Dialect
 from txcore.sqlfence.failures import Cause, failure_of
+
+if TYPE_CHECKING:
+    from txcore.sqlfence.border import Border
+    from txcore.sqlfence.dialects import Dialect
 
 IsClosed = Callable[[Sequence[bytes]], Collection[bytes]]
 _ATTEMPTS_MAX: Final = 5

@@ -7,15 +7,17 @@ nothing left to commit by mistake: on MariaDB a failed statement alone would lea
 from __future__ import annotations
 
 import weakref
-from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
-from typing import Any, Final
+from typing import TYPE_CHECKING, Any, Final
 
 from txcore.errors import CommitUnknownError, FencedError, FenceMisuseError, NotSentError, TxcoreError
 from txcore.ids import id_text
 from txcore.sqlfence.border import SQLITE, Border
 from txcore.sqlfence.dialects import SAVEPOINT_TEXT, Dialect, RowRefused
 from txcore.sqlfence.failures import Cause, failure_of
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator
 
 _AUTOCOMMIT_TEXT: Final = (
     "the connection is in autocommit mode: the fence row would be committed before the local transaction; "

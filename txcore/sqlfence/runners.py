@@ -8,7 +8,7 @@ from __future__ import annotations
 import asyncio
 import time
 from collections.abc import Callable, Sequence
-from typing import Any, Final
+from typing import TYPE_CHECKING, Any, Final
 
 from sqlalchemy import Connection, Engine
 from sqlalchemy.ext.asyncio import AsyncConnection, AsyncEngine
@@ -18,9 +18,11 @@ from txcore.fence import FenceAnswer
 from txcore.sqlfence.border import Border
 from txcore.sqlfence.checks import Readings, no_answers
 from txcore.sqlfence.connections import border_of
-from txcore.sqlfence.dialects import Dialect
 from txcore.sqlfence.failures import Cause, failure_of
 from txcore.sqlfence.prune import LOCK_TIMEOUT_S, Contended, PruneResult, PruneSteps, Wait, transact
+
+if TYPE_CHECKING:
+    from txcore.sqlfence.dialects import Dialect
 
 Answering = Callable[[Border, Sequence[bytes]], Readings]
 _CONNECTIONS_MAX: Final = 2  # a pooled connection may be stale; after its failure the pool makes fresh ones

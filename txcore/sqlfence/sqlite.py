@@ -6,14 +6,16 @@ Source: SQLite documentation of PRAGMA synchronous and journal_mode, "Transactio
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from typing import Any, ClassVar, Final
+from typing import TYPE_CHECKING, Any, ClassVar, Final
 
 from txcore.errors import ConfigError, FenceMisuseError
 from txcore.sqlfence.border import SQLITE, Border
 from txcore.sqlfence.dialects import GONE_TEXT, Dialect, RowRefused, Rows, anchor_name
 from txcore.sqlfence.failures import failure_of
 from txcore.sqlfence.schema import COMMITTED, LOWEST_ID, Tables
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
 
 _FULL: Final = 2
 

@@ -3,15 +3,14 @@
 from __future__ import annotations
 
 import enum
-from collections.abc import Callable, Generator
 from dataclasses import dataclass, field
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from txcore import flow, wire
 from txcore.checker import Membership
 from txcore.checking import CheckContext, HalfView, Limits
+from txcore.commands import Call, Flow
 from txcore.errors import CommitUnknownError, TxcoreError
-from txcore.flow import LocalTransaction, ProducerContext
 from txcore.ids import IdFactory, first_id_at
 from txcore.journey import Journey, force_op, journeys_of, next_generation
 from txcore.message import CheckPolicy, LocalTransactionState, Message
@@ -28,8 +27,12 @@ from txcore.records import (
     Status,
 )
 from txcore.results import EndState
+from txcore.transaction import LocalTransaction, ProducerContext, begin, publish
 from txcore_conformance.sim.database import SimConnection, SimDatabase, SimDatabaseError, SimFence
 from txcore_conformance.sim.world import EPOCH_MS, Process, SimReporter, World
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Generator
 
 GROUP = "simulated"
 CHECK_MAX = 3
@@ -165,7 +168,7 @@ def _begin(cast: Cast, process: Process, context: ProducerContext, style: Style,
     if not process.is_alive:
         return
     world = cast.world
-    core = flow.begin(context)
+    core = begin(context)
     wish = world.rng.choices([Wish.COMMIT, Wish.ROLLBACK, Wish.ERROR], [6, 2, 2])[0]
     work_s = world.rng.choice([0.01, 0.01, 0.3, 2.0, 8.0]) * world.rng.random() if stuck_s is None else stuck_s
     truth = Truth(style, wish, core, process, work_s, is_long=stuck_s is not None)
@@ -197,11 +200,11 @@ def _messages(cast: Cast) -> list[Message]:
     ]
 
 
-def _database_style(cast: Cast, truth: Truth) -> flow.Flow[None]:
+def _database_style(cast: Cast, truth: Truth) -> Flow[None]:
     core = truth.core
     yield from flow.database_begin(core, cast.database)
     for message in _messages(cast):
-        flow.publish(core, message)
+        publish(core, message)
     yield truth.work_s
     if truth.wish is not Wish.COMMIT:
         yield from flow.database_abort(core)
@@ -214,12 +217,12 @@ def _database_style(cast: Cast, truth: Truth) -> flow.Flow[None]:
     cast.world.note(f"end {result.state.value}" if result else "end nothing")
 
 
-def _primitive_style(cast: Cast, truth: Truth) -> flow.Flow[None]:
+def _primitive_style(cast: Cast, truth: Truth) -> Flow[None]:
     core, database = truth.core, cast.database
     fence = core.context.fence
     assert isinstance(fence, SimFence)
     for message in _messages(cast):
-        flow.publish(core, message)
+        publish(core, message)
     connection = database.connect(truth.process)
     database.begin(connection)
     connection.has_business = True
@@ -231,7 +234,7 @@ def _primitive_style(cast: Cast, truth: Truth) -> flow.Flow[None]:
         kind = OpKind.ROLLBACK
     else:
         try:
-            yield flow.Call(fence.commit, (connection,))
+            yield Call(fence.commit, (connection,))
         except SimDatabaseError:
             # What a careful application does; txcore must still find out itself whether it may.
             database.roll_back(connection)
@@ -242,7 +245,7 @@ def _primitive_style(cast: Cast, truth: Truth) -> flow.Flow[None]:
         yield from flow.end(core, kind)
 
 
-def _listener_style(cast: Cast, truth: Truth) -> flow.Flow[None]:
+def _listener_style(cast: Cast, truth: Truth) -> Flow[None]:
     message = _messages(cast)[0]
     result = yield from flow.send_in_transaction(truth.core, SimListener(cast, truth), message, None)
     cast.world.note(f"end {result.state.value} {result.end.state.value if result.end else '-'}")
@@ -275,7 +278,7 @@ def _note_resume(cast: Cast, record: HalfRecord) -> None:
 def _send(
     cast: Cast, process: Process, command: HalfRecord | Resolution, on_durable: Callable[[], None] = lambda: None
 ) -> None:
-    def one() -> flow.Flow[Outcome]:
+    def one() -> Flow[Outcome]:
         outcome: Outcome = yield command
         if outcome.status is Status.DURABLE:
             on_durable()

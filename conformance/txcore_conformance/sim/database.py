@@ -7,13 +7,16 @@ sync: a database crash takes it back although readers saw it.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Generator, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from txcore.errors import FencedError, FenceMisuseError
 from txcore.fence import FenceAnswer, FenceReading
-from txcore_conformance.sim.world import Process, World
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Generator, Mapping, Sequence
+
+    from txcore_conformance.sim.world import Process, World
 
 STATES = {1: FenceAnswer.COMMIT, 2: FenceAnswer.ROLLBACK, 3: FenceAnswer.VIA_TABLE, 4: FenceAnswer.FORCED}
 

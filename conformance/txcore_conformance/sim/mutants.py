@@ -11,14 +11,12 @@ import contextlib
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import AbstractContextManager
 from dataclasses import dataclass
-from typing import Any
+from typing import TYPE_CHECKING, Any
 from unittest import mock
 
 from txcore import flow
-from txcore.decide import Pending
 from txcore.errors import CommitUnknownError
 from txcore.fence import FenceAnswer, FenceReading
-from txcore.flow import LocalTransaction
 from txcore.fold import PartitionState
 from txcore.intake import Intake
 from txcore.judging import Judge
@@ -26,9 +24,14 @@ from txcore.memory import MemoryBackend
 from txcore.message import LocalTransactionState
 from txcore.records import Checkpoint, Op, OpKind, Outcome, Position, Resolution, Status
 from txcore_conformance.sim import actors
-from txcore_conformance.sim.actors import Cast
 from txcore_conformance.sim.database import SimDatabase, SimFence
-from txcore_conformance.sim.world import Process
+
+if TYPE_CHECKING:
+    from txcore.commands import Flow
+    from txcore.decide import Pending
+    from txcore.transaction import LocalTransaction
+    from txcore_conformance.sim.actors import Cast
+    from txcore_conformance.sim.world import Process
 
 STRONG, KAFKA, RABBITMQ, NATS = "strong", "kafka-like", "rabbitmq-like", "nats-like"
 ALL = (STRONG, KAFKA, RABBITMQ, NATS)
@@ -50,7 +53,7 @@ def _replace(owner: object, name: str, new: Any) -> Patch:
     return lambda: mock.patch.object(owner, name, new)
 
 
-# -- fence and local transaction ----------------------------------------------------------------------------------------
+# -- fence and local transaction ---
 
 
 def _absence_is_rollback(self: SimFence, identity: bytes) -> FenceReading:
@@ -62,7 +65,7 @@ def _absence_is_rollback(self: SimFence, identity: bytes) -> FenceReading:
 _append = flow._append  # noqa: SLF001
 
 
-def _append_uncertain(transaction: LocalTransaction) -> flow.Flow[None]:
+def _append_uncertain(transaction: LocalTransaction) -> Flow[None]:
     """Go on after an unknown answer as if it were an ack."""
     steps = _append(transaction)
     outcome: Any = None
@@ -80,7 +83,7 @@ _finish = flow.database_finish
 _run_local = flow._run_local  # noqa: SLF001
 
 
-def _exception_rolls_back(transaction: LocalTransaction) -> flow.Flow[Any]:
+def _exception_rolls_back(transaction: LocalTransaction) -> Flow[Any]:
     try:
         return (yield from _finish(transaction))
     except CommitUnknownError:
@@ -88,7 +91,7 @@ def _exception_rolls_back(transaction: LocalTransaction) -> flow.Flow[Any]:
         raise
 
 
-def _raising_listener_rolls_back(*args: Any) -> flow.Flow[Any]:
+def _raising_listener_rolls_back(*args: Any) -> Flow[Any]:
     state, error = yield from _run_local(*args)
     return (LocalTransactionState.ROLLBACK if error is not None else state), error
 
@@ -102,7 +105,7 @@ def _exception_is_rollback() -> Iterator[None]:
         yield
 
 
-def _no_tombstone(transaction: LocalTransaction) -> flow.Flow[None]:
+def _no_tombstone(transaction: LocalTransaction) -> Flow[None]:
     del transaction
     return
     yield
@@ -208,7 +211,7 @@ def _only_the_oldest(self: PartitionState, now_ms: float, count_max: int) -> lis
     return [pending for pending in due if pending is oldest]
 
 
-# -- logs and checkpoints ------------------------------------------------------------------------------------------------
+# -- logs and checkpoints ---
 
 
 def _checkpoint_at_read(self: PartitionState, now_ms: float, note_size_max: int) -> Checkpoint:

@@ -1,0 +1,70 @@
+"""`memory://name`: a broker inside the process, for users' tests and for the simulator.
+
+A `MemoryBroker` holds the logs; a `MemoryBackend` is one client's connection to it. Every request may be given a
+fate (lost, acknowledged too late, refused, late) and a delay, so that one seed replays one history; without them
+each request is carried out at once in the calling thread. A `Profile` says which real broker is imitated.
+"""
+
+from __future__ import annotations
+
+import threading
+from dataclasses import replace
+from typing import TYPE_CHECKING, Final
+from urllib.parse import urlsplit
+
+from txcore.errors import ConfigError
+from txcore.hookspecs import hookimpl
+from txcore.memory.backend import MemoryBackend
+from txcore.memory.broker import MemoryBroker, Target
+from txcore.memory.profile import KAFKA_LIKE, NATS_LIKE, PROFILES, RABBITMQ_LIKE, STRONG, Fate, Faults, Profile
+from txcore.memory.reading import MemoryClaim
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+    from txcore.port import Backend
+
+_brokers: Final[dict[str, MemoryBroker]] = {}
+_brokers_lock: Final = threading.Lock()
+
+
+@hookimpl
+def txcore_open_backend(url: str, options: Mapping[str, str]) -> Backend | None:
+    """Open `memory://name`; connections to one name in one process share one broker."""
+    parts = urlsplit(url)
+    if parts.scheme != "memory":
+        return None
+    known = {"profile", "auto_create", "partitions"}
+    for key in options:
+        if key not in known:
+            raise ConfigError(f"memory:// does not know option {key!r}; it knows {', '.join(sorted(known))}", key=key)
+    name = options.get("profile", "strong")
+    if name not in PROFILES:
+        raise ConfigError(f"profile is one of {', '.join(PROFILES)}, not {name!r}", key="profile")
+    create = options.get("auto_create", "true")
+    if create not in {"true", "false"}:
+        raise ConfigError(f"auto_create is true or false, not {create!r}", key="auto_create")
+    with _brokers_lock:
+        broker = _brokers.get(parts.netloc)
+        if broker is None:
+            broker = MemoryBroker(replace(PROFILES[name], auto_create=create == "true"))
+            if parts.netloc:
+                _brokers[parts.netloc] = broker
+    return MemoryBackend(broker)
+
+
+__all__ = [
+    "KAFKA_LIKE",
+    "NATS_LIKE",
+    "PROFILES",
+    "RABBITMQ_LIKE",
+    "STRONG",
+    "Fate",
+    "Faults",
+    "MemoryBackend",
+    "MemoryBroker",
+    "MemoryClaim",
+    "Profile",
+    "Target",
+    "txcore_open_backend",
+]

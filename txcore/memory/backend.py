@@ -1,0 +1,302 @@
+"""One client's connection to a memory broker; implements the backend port."""
+
+from __future__ import annotations
+
+from concurrent.futures import Future
+from dataclasses import replace
+from typing import TYPE_CHECKING
+
+from txcore.errors import (
+    BackendTimeoutError,
+    ClosedError,
+    ConfigError,
+    HalfRefusedError,
+)
+from txcore.memory.profile import Fate
+from txcore.memory.reading import MemoryClaim, MemoryReader
+from txcore.port import Batch, Reader, failed, resolved
+from txcore.port import Claim as ClaimPort
+from txcore.records import (
+    DURABLE,
+    Checkpoint,
+    HalfRecord,
+    LogKind,
+    Op,
+    OpKind,
+    Outcome,
+    Position,
+    Resolution,
+    Status,
+)
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Sequence
+
+    from txcore.memory.broker import MemoryBroker
+
+
+class MemoryBackend:
+    """One client's connection to a memory broker; implements `Backend`."""
+
+    def __init__(self, broker: MemoryBroker) -> None:
+        self.broker = broker
+        self.capabilities = broker.profile.capabilities
+        self.alive = True  #: False once the simulator has killed this client: it hears nothing any more
+        self._closed = False
+        self._queued: dict[tuple[str, int], list[tuple[Op, Callable[[Outcome], None] | None]]] = {}
+
+    def ensure_group(self, group: str, partition_count: int | None = None) -> Future[int]:
+        """See `Backend.ensure_group`."""
+        self._require_open()
+        try:
+            return resolved(self.broker.ensure_group(group, partition_count))
+        except ConfigError as error:
+            return failed(error)
+
+    def append_halves(self, batch: Batch[HalfRecord]) -> None:
+        """See `Backend.append_halves`."""
+        self._require_open()
+        for index, half in enumerate(batch.items):
+            self._append_half(batch, index, half)
+
+    def _append_half(self, batch: Batch[HalfRecord], index: int, half: HalfRecord) -> None:
+        def apply() -> Outcome:
+            refusal = self.broker.refusal(half)
+            if refusal is not None:
+                return Outcome(Status.REFUSED, refusal)
+            return self.broker.append(half.group, LogKind.HALF, half.partition, half.body)
+
+        self.request("half", apply, lambda outcome: batch.settle(index, outcome), (half.transaction_id,))
+
+    def release(self, batch: Batch[Resolution], claim: ClaimPort | None = None) -> None:
+        """See `Backend.release`."""
+        self._require_open()
+        for index, resolution in enumerate(batch.items):
+            done = _settler(batch, index)
+            unknown = self.broker.unknown_group(resolution.half.group)
+            if unknown is not None:
+                done(Outcome(Status.REFUSED, unknown))
+            elif self.capabilities.atomic_release:
+                self._release_at_once(resolution, claim, done)
+            else:
+                self._release_in_steps(resolution, claim, done)
+
+    def _release_at_once(
+        self, resolution: Resolution, claim: ClaimPort | None, done: Callable[[Outcome], None]
+    ) -> None:
+        half, op = resolution.half, resolution.op
+
+        def apply() -> Outcome:
+            if op is not None:
+                if self.broker.fenced(half.group, half.partition, op, claim):
+                    return Outcome(Status.FENCED)
+                taken = self.broker.superseded(half.group, op)
+                if taken is not None:
+                    return taken
+            refused = [i for i in resolution.targets if half.messages[i].topic in self.broker.refusing]
+            if refused:
+                topic = half.messages[refused[0]].topic
+                return Outcome(Status.REFUSED, HalfRefusedError(f"topic {topic!r} refuses", topic=topic))
+            for index in resolution.targets:
+                self.broker.publish(resolution, index)
+            if resolution.parked:
+                self.broker.append(half.group, LogKind.PARKED, half.partition, resolution.parked)
+            return DURABLE if op is None else self.broker.append_ops(half.group, half.partition, [op])
+
+        def settle(outcome: Outcome) -> None:
+            if outcome.status in {Status.REFUSED, Status.UNKNOWN}:
+                outcome = replace(outcome, missing=tuple(resolution.targets))
+            done(outcome)
+
+        self.request("op", apply, settle, (half.transaction_id,))
+
+    def _release_in_steps(
+        self, resolution: Resolution, claim: ClaimPort | None, done: Callable[[Outcome], None]
+    ) -> None:
+        """Targets (or the parked record) first, each confirmed; only then the op."""
+        half, op = resolution.half, resolution.op
+        if op is not None and self.capabilities.resolution_is_unique:
+            taken = self.broker.superseded(half.group, op)
+            if taken is not None:
+                done(taken)
+                return
+        steps: list[tuple[str, Callable[[], Outcome], int]] = [
+            ("target", lambda index=index: self.broker.publish(resolution, index), index)  # type: ignore[misc]
+            for index in resolution.targets
+        ]
+        if resolution.parked:
+            parked = resolution.parked
+            steps.append(("parked", lambda: self.broker.append(half.group, LogKind.PARKED, half.partition, parked), -1))
+        if not steps:
+            self._release_op(resolution, claim, done)
+            return
+        worst: list[Outcome] = []
+        missing: list[int] = []
+        left = len(steps)
+
+        def one_done(index: int, outcome: Outcome) -> None:
+            nonlocal left
+            left -= 1
+            if outcome.status is not Status.DURABLE:
+                worst.append(outcome)
+                missing.append(index)
+            if left:
+                return
+            if not worst:
+                self._release_op(resolution, claim, done)
+                return
+            refused = [outcome for outcome in worst if outcome.status is Status.REFUSED]
+            first = refused[0] if refused else worst[0]
+            unconfirmed = tuple(sorted(index for index in missing if index >= 0))
+            done(replace(first, missing=unconfirmed))
+
+        for what, apply, index in steps:
+            self.request(
+                what,
+                apply,
+                lambda outcome, index=index: one_done(index, outcome),  # type: ignore[misc]
+                (half.transaction_id,),
+            )
+
+    def _release_op(self, resolution: Resolution, claim: ClaimPort | None, done: Callable[[Outcome], None]) -> None:
+        half, op = resolution.half, resolution.op
+        if op is None:
+            done(DURABLE)
+            return
+        delay_s = self.broker.profile.merge_delay_s
+        if delay_s and self.broker.schedule is not None:
+            self._queue_op(half.group, half.partition, op, done if resolution.flush else None, delay_s)
+            if not resolution.flush:
+                done(DURABLE)
+            return
+
+        def apply() -> Outcome:
+            if self.broker.fenced(half.group, half.partition, op, claim):
+                return Outcome(Status.FENCED)
+            return self.broker.superseded(half.group, op) or self.broker.append_ops(half.group, half.partition, [op])
+
+        self.request("op", apply, done, (half.transaction_id,))
+
+    def _queue_op(
+        self, group: str, partition: int, op: Op, done: Callable[[Outcome], None] | None, delay_s: float
+    ) -> None:
+        queue = self._queued.setdefault((group, partition), [])
+        queue.append((op, done))
+        if len(queue) == 1:
+            assert self.broker.schedule is not None
+            self.broker.schedule(delay_s, lambda: self._flush_ops(group, partition))
+
+    def _flush_ops(self, group: str, partition: int) -> None:
+        queue = self._queued.pop((group, partition), None)
+        if not queue or not self.alive:
+            return
+        ops = [op for op, _ in queue]
+
+        def settle(outcome: Outcome) -> None:
+            for _, done in queue:
+                if done is not None:
+                    done(outcome)
+
+        ids = [op.transaction_id for op in ops]
+        self.request("op", lambda: self.broker.append_ops(group, partition, ops), settle, ids)
+
+    def mark(self, group: str, partition: int, op: Op, claim: ClaimPort | None = None) -> Future[Outcome]:
+        """See `Backend.mark`."""
+        self._require_open()
+        unknown = self.broker.unknown_group(group)
+        if unknown is not None:
+            return failed(unknown)
+        self._flush_ops(group, partition)
+        future: Future[Outcome] = Future()
+        future.set_running_or_notify_cancel()
+
+        def apply() -> Outcome:
+            if op.kind != OpKind.CLAIM and self.broker.fenced(group, partition, op, claim):
+                return Outcome(Status.FENCED)
+            return self.broker.append_ops(group, partition, [op])
+
+        self.request("mark", apply, future.set_result)
+        return future
+
+    def read(self, group: str, kind: LogKind, partition: int, start: Position | None = None) -> Reader:
+        """See `Backend.read`."""
+        self._require_open()
+        return MemoryReader(self.broker, (group, kind, partition), start)
+
+    def claim(self, group: str, member: str) -> MemoryClaim:
+        """See `Backend.claim`."""
+        self._require_open()
+        return MemoryClaim(self, group, member)
+
+    def load_checkpoint(self, group: str, partition: int) -> Future[Checkpoint | None]:
+        """See `Backend.load_checkpoint`."""
+        self._require_open()
+        unknown = self.broker.unknown_group(group)
+        if unknown is not None:
+            return failed(unknown)
+        return resolved(self.broker.checkpoint_of(group, partition))
+
+    def poll(self, timeout_s: float) -> None:
+        """See `Backend.poll`."""
+
+    def close(self, timeout_s: float = 10.0) -> Future[None]:  # noqa: ARG002
+        """See `Backend.close`."""
+        for group, partition in list(self._queued):
+            self._flush_ops(group, partition)
+        self._closed = True
+        return resolved(None)
+
+    def request(
+        self,
+        what: str,
+        apply: Callable[[], Outcome],
+        done: Callable[[Outcome], None],
+        transaction_ids: Sequence[bytes] = (),
+    ) -> None:
+        """Send one request to the broker with the fate that the faults give it."""
+        broker = self.broker
+        fate = broker.faults.fate(what, transaction_ids)
+        timeout_s = broker.profile.answer_timeout_s
+        unknown = Outcome(Status.UNKNOWN, BackendTimeoutError(f"no answer to the {what} within {timeout_s:g} s"))
+
+        def hear(outcome: Outcome) -> None:
+            if self.alive:
+                done(outcome)
+
+        def arrive(*, answered: bool) -> None:
+            with broker.lock:
+                if broker.down:
+                    if answered:
+                        self._later(timeout_s, lambda: hear(unknown))
+                    return
+                outcome = apply()
+                if fate is Fate.TWICE and outcome.status is Status.DURABLE:
+                    apply()
+            if answered:
+                self._later(broker.faults.delay_s(), lambda: hear(outcome))
+
+        if broker.down or fate is Fate.LOST:
+            self._later(timeout_s, lambda: hear(unknown))
+        elif fate is Fate.REFUSED:
+            refusal = HalfRefusedError(f"the broker refused the {what}")
+            self._later(broker.faults.delay_s(), lambda: hear(Outcome(Status.REFUSED, refusal)))
+        elif fate in {Fate.ACK_LOST, Fate.LATE}:
+            self._later(timeout_s, lambda: hear(unknown))
+            delay_s = broker.faults.delay_s() + (2 * timeout_s if fate is Fate.LATE else 0)
+            self._later(delay_s, lambda: arrive(answered=False))
+        else:
+            self._later(broker.faults.delay_s(), lambda: arrive(answered=True))
+
+    def _later(self, delay_s: float, action: Callable[[], None]) -> None:
+        if self.broker.schedule is None:
+            action()
+        else:
+            self.broker.schedule(delay_s, action)
+
+    def _require_open(self) -> None:
+        if self._closed:
+            raise ClosedError("this backend is closed")
+
+
+def _settler(batch: Batch[Resolution], index: int) -> Callable[[Outcome], None]:
+    return lambda outcome: batch.settle(index, outcome)

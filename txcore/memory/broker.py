@@ -1,0 +1,333 @@
+"""The shared side of a memory broker: logs, topics, checkpoints, groups."""
+
+from __future__ import annotations
+
+import threading
+from collections import defaultdict, deque
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Protocol
+
+from txcore import wire
+from txcore.clock import Clock, SystemClock
+from txcore.errors import (
+    ConfigError,
+    HalfRefusedError,
+    MessageRejectedError,
+    UsageError,
+)
+from txcore.memory.profile import PARTITION_COUNT_DEFAULT, STRONG, UNIQUE_KINDS, Faults, Profile
+from txcore.records import (
+    DURABLE,
+    FINAL_KINDS,
+    Checkpoint,
+    ClaimEvent,
+    ClaimEventKind,
+    HalfRecord,
+    LogKind,
+    LogRecord,
+    Op,
+    OpKind,
+    Outcome,
+    Position,
+    Resolution,
+    Status,
+)
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Mapping, Sequence
+
+    from txcore.port import Claim as ClaimPort
+
+
+@dataclass(slots=True)
+class Target:
+    """A message in a target topic, as an ordinary consumer sees it."""
+
+    position: int
+    key: bytes | None
+    body: bytes
+    headers: Mapping[str, str | bytes]
+    appended_ms: int
+
+
+class Log:
+    """One append-only log with ordered, gapped positions and a start that retention moves."""
+
+    def __init__(self, step: int) -> None:
+        self._step = step
+        self._next = 0
+        self._appends = 0
+        self.records: list[LogRecord] = []
+        self.first = 0
+
+    def append(self, body: bytes, appended_ms: int | None, born_ms: int) -> LogRecord:
+        """Append a record; returns it with its position."""
+        self._appends += 1
+        self._next += self._step if self._appends % 7 == 0 else 1
+        record = LogRecord(Position(self._next), body, appended_ms)
+        self.records.append(record)
+        self.born_ms = born_ms
+        return record
+
+    def index_of(self, position: int) -> int:
+        """Return the index of the first record at or behind *position*."""
+        low, high = 0, len(self.records)
+        while low < high:
+            middle = (low + high) // 2
+            if self.records[middle].position < position:
+                low = middle + 1
+            else:
+                high = middle
+        return low
+
+    def drop_before(self, index: int) -> None:
+        """Forget the records before *index*."""
+        if index > 0:
+            self.first = self.records[index].position if index < len(self.records) else self._next + 1
+            del self.records[:index]
+
+
+LogKey = tuple[str, LogKind, int]
+
+
+class Member(Protocol):
+    """What the broker keeps of a member: its name, and the events it has not polled yet."""
+
+    group: str
+    member: str
+    events: deque[ClaimEvent]
+    revoking: set[int]
+    expired: bool
+
+
+class MemoryBroker:
+    """The shared side: logs, topics, checkpoints, groups. Thread safe.
+
+    Args:
+        schedule: Runs a function after so many seconds; None carries everything out at once.
+    """
+
+    def __init__(
+        self,
+        profile: Profile = STRONG,
+        *,
+        clock: Clock | None = None,
+        faults: Faults | None = None,
+        schedule: Callable[[float, Callable[[], None]], None] | None = None,
+    ) -> None:
+        self.profile = profile
+        self.clock = clock or SystemClock()
+        self.faults = faults or Faults()
+        self.schedule = schedule
+        self.lock = threading.RLock()
+        self.down = False
+        self.topics: dict[str, list[Target]] = {}
+        self.refusing: set[str] = set()
+        self._partition_counts: dict[str, int] = {}
+        self._logs: dict[LogKey, Log] = defaultdict(lambda: Log(profile.position_step))
+        self._ages: dict[LogKey, deque[tuple[int, int]]] = defaultdict(deque)
+        self._checkpoints: dict[tuple[str, int], Checkpoint] = {}
+        self._owners: dict[tuple[str, int], bytes] = {}
+        self._resolved: dict[tuple[str, bytes, int], int] = {}
+        self._finals: dict[tuple[str, bytes], int] = {}
+        self._published: dict[tuple[str, str | bytes], int] = {}
+        self._members: dict[str, dict[str, Member]] = defaultdict(dict)
+        self._assignment: dict[tuple[str, int], str] = {}
+
+    # -- topics, as their consumers and operators see them ------------------------------------------------------
+
+    def create_topic(self, topic: str) -> None:
+        """Make a target topic."""
+        with self.lock:
+            self.topics.setdefault(topic, [])
+
+    def log(self, group: str, kind: LogKind, partition: int) -> Sequence[LogRecord]:
+        """Return a whole log as it stands, for oracles."""
+        with self.lock:
+            return list(self._logs[group, kind, partition].records)
+
+    def checkpoint_of(self, group: str, partition: int) -> Checkpoint | None:
+        """Return the stored checkpoint, for oracles."""
+        return self._checkpoints.get((group, partition))
+
+    def partition_count(self, group: str) -> int:
+        """Return the group's number of partitions; 0 for an unknown group."""
+        return self._partition_counts.get(group, 0)
+
+    def trim(self, group: str, kind: LogKind, partition: int, before: int) -> None:
+        """Drop the records before position *before*, as retention does."""
+        with self.lock:
+            log = self._logs[group, kind, partition]
+            log.drop_before(log.index_of(before))
+
+    def lose_tail(self, group: str, kind: LogKind, partition: int, count: int) -> Sequence[LogRecord]:
+        """Forget the last *count* records (a power failure before fsync); their positions are not used again."""
+        with self.lock:
+            records = self._logs[group, kind, partition].records
+            lost = records[len(records) - count :] if count else []
+            del records[len(records) - len(lost) :]
+            for record in lost if kind is LogKind.OP else ():
+                for op in wire.decode_ops(record.body):
+                    self._resolved.pop((group, op.transaction_id, op.generation), None)
+                    self._finals.pop((group, op.transaction_id), None)
+            return lost
+
+    # -- what requests do when they arrive ------------------------------------------------------------------------
+
+    def ensure_group(self, group: str, partition_count: int | None) -> int:
+        """Create or verify a group."""
+        with self.lock:
+            known = self._partition_counts.get(group)
+            if known is None:
+                known = self._partition_counts[group] = partition_count or PARTITION_COUNT_DEFAULT
+            if partition_count is not None and partition_count != known:
+                raise ConfigError(
+                    f"group {group!r} has {known} partitions, not {partition_count}; the number never changes",
+                    key="partition_count",
+                )
+            return known
+
+    def unknown_group(self, group: str) -> ConfigError | None:
+        """Return what is wrong with a call for a group that nobody made, or None."""
+        if group in self._partition_counts:
+            return None
+        return ConfigError(f"group {group!r} does not exist; call ensure_group first", key="group")
+
+    def refusal(self, half: HalfRecord) -> UsageError | None:
+        """Return why *half* cannot be accepted, or None."""
+        unknown = self.unknown_group(half.group)
+        if unknown is not None:
+            return unknown
+        size = len(half.body)
+        if size > self.profile.capabilities.body_size_max:
+            topic = half.messages[0].topic if half.messages else ""
+            return MessageRejectedError(f"{size} bytes are more than this broker takes", topic=topic, reason="size")
+        for message in half.messages:
+            if message.topic not in self.topics and not self.profile.auto_create:
+                return MessageRejectedError(
+                    f"topic {message.topic!r} does not exist; create it first", topic=message.topic, reason="topic"
+                )
+        return None
+
+    def append(self, group: str, kind: LogKind, partition: int, body: bytes) -> Outcome:
+        """Append a record to a log; retention is applied first."""
+        now_ms = self.clock.wall_ms()
+        key = (group, kind, partition)
+        log = self._logs[key]
+        retention_s = self.profile.capabilities.half_retention_s
+        if kind is LogKind.HALF and retention_s is not None:
+            self._retain(key, log, now_ms - round(retention_s * 1000))
+        record = log.append(body, now_ms if self.profile.capabilities.server_time else None, now_ms)
+        self._ages[key].append((record.position, now_ms))
+        return Outcome(Status.DURABLE, appended_ms=record.appended_ms) if record.appended_ms else DURABLE
+
+    def _retain(self, key: LogKey, log: Log, oldest_ms: int) -> None:
+        ages = self._ages[key]
+        before = -1
+        while ages and ages[0][1] < oldest_ms:
+            before = ages.popleft()[0]
+        if before >= 0:
+            log.drop_before(log.index_of(before + 1))
+
+    def publish(self, resolution: Resolution, index: int) -> Outcome:
+        """Append one target; dropped silently when the broker remembers its id."""
+        half = resolution.half
+        message = half.messages[index]
+        if message.topic in self.refusing or (message.topic not in self.topics and not self.profile.auto_create):
+            error = HalfRefusedError(f"topic {message.topic!r} refuses", topic=message.topic)
+            return Outcome(Status.REFUSED, error, missing=(index,))
+        now_ms = self.clock.wall_ms()
+        headers = wire.target_headers(
+            half.group, half.transaction_id, index, message, resolution.by, key_as_header=False
+        )
+        window_ms = self.profile.capabilities.deduplicates_targets_s * 1000
+        name = (message.topic, headers[wire.HEADER_ID])
+        if window_ms and now_ms - self._published.get(name, -(1 << 60)) < window_ms:
+            return DURABLE
+        self._published[name] = now_ms
+        topic = self.topics.setdefault(message.topic, [])
+        topic.append(Target(len(topic), message.key, message.body, headers, now_ms))
+        return DURABLE
+
+    def superseded(self, group: str, op: Op) -> Outcome | None:
+        """Return the refusal of an op whose place is taken, where the store keeps resolutions unique."""
+        if not self.profile.capabilities.resolution_is_unique or op.kind not in UNIQUE_KINDS:
+            return None
+        holder = self._resolved.get((group, op.transaction_id, op.generation))
+        final = self._finals.get((group, op.transaction_id))
+        if holder is None and final is not None:
+            holder = final
+        return None if holder is None else Outcome(Status.SUPERSEDED, decision=holder)
+
+    def fenced(self, group: str, partition: int, op: Op, claim: ClaimPort | None) -> bool:
+        """Return whether the op comes from a checker that another one has replaced."""
+        if claim is None or not self.profile.capabilities.fences_checkers:
+            return False
+        return self._owners.get((group, partition), b"") != op.token
+
+    def append_ops(self, group: str, partition: int, ops: Sequence[Op]) -> Outcome:
+        """Append one op record with *ops*, after noting what they resolve and claim."""
+        for op in ops:
+            if op.kind in UNIQUE_KINDS:
+                self._resolved.setdefault((group, op.transaction_id, op.generation), op.kind)
+            if op.kind in FINAL_KINDS:
+                self._finals.setdefault((group, op.transaction_id), op.kind)
+            if op.kind == OpKind.CLAIM:
+                self._owners[group, partition] = op.token
+        return self.append(group, LogKind.OP, partition, wire.encode_ops(ops))
+
+    def store_checkpoint(self, group: str, partition: int, checkpoint: Checkpoint) -> None:
+        """Replace the checkpoint."""
+        self._checkpoints[group, partition] = checkpoint
+
+    # -- membership -------------------------------------------------------------------------------------------------
+
+    def join(self, claim: Member) -> None:
+        """Add a member and share the partitions out anew; who comes under a name in use gets one of its own."""
+        with self.lock:
+            while self._members[claim.group].get(claim.member, claim) is not claim:
+                claim.member += "+"
+            self._members[claim.group][claim.member] = claim
+            self.rebalance(claim.group)
+
+    def leave(self, group: str, member: str) -> None:
+        """Remove a member; its partitions go to the others."""
+        with self.lock:
+            claim = self._members[group].pop(member, None)
+            if claim is not None:
+                for partition in [p for (g, p), m in self._assignment.items() if g == group and m == member]:
+                    del self._assignment[group, partition]
+                self.rebalance(group)
+
+    def expire(self, group: str, member: str) -> None:
+        """Take a silent member's partitions away; it learns of it when it polls again, if it ever does."""
+        with self.lock:
+            claim = self._members[group].get(member)
+            if claim is not None:
+                lost = [p for (g, p), m in self._assignment.items() if g == group and m == member]
+                claim.events.extend(ClaimEvent(ClaimEventKind.LOST, partition) for partition in lost)
+                self.leave(group, member)
+                claim.expired = True
+
+    def rebalance(self, group: str) -> None:
+        """Hand each partition to the member that it falls to; an owner that must give one up is asked first."""
+        members = sorted(self._members[group])
+        if not members:
+            return
+        for partition in range(self.partition_count(group)):
+            wanted = members[partition % len(members)]
+            holder = self._assignment.get((group, partition))
+            if holder is None:
+                self._assignment[group, partition] = wanted
+                self._members[group][wanted].events.append(ClaimEvent(ClaimEventKind.ASSIGNED, partition))
+            elif holder != wanted and partition not in self._members[group][holder].revoking:
+                self._members[group][holder].revoking.add(partition)
+                self._members[group][holder].events.append(ClaimEvent(ClaimEventKind.REVOKING, partition, drain_s=2.0))
+
+    def given_up(self, claim: Member, partition: int) -> None:
+        """Take back a partition that its owner drained."""
+        with self.lock:
+            claim.revoking.discard(partition)
+            if self._assignment.get((claim.group, partition)) == claim.member:
+                del self._assignment[claim.group, partition]
+                self.rebalance(claim.group)

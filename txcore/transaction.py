@@ -1,0 +1,197 @@
+"""One transaction on its producer's side: what it holds, what may be put in, and the half made of it."""
+
+from __future__ import annotations
+
+import contextvars
+import enum
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any, Final
+
+from txcore import wire
+from txcore.errors import ConfigError, MessageRejectedError, TransactionStateError
+from txcore.ids import IdFactory, id_text, partition_of
+from txcore.message import MESSAGE_COUNT_MAX, CheckPolicy, Message, validate_message
+from txcore.records import Half, HalfRecord, OpKind, TargetMessage
+
+if TYPE_CHECKING:
+    from txcore.clock import Clock
+    from txcore.fence import Fence
+    from txcore.results import EndResult
+
+
+class Phase(enum.Enum):
+    """Where a transaction stands on its producer's side."""
+
+    OPEN = "open"
+    PREPARING = "being prepared"
+    PREPARED = "prepared"
+    ENDED = "ended"
+    FAILED = "failed"
+
+
+@dataclass(slots=True)
+class ProducerContext:
+    """What all flows of one producer share. `margin_s` seconds before immunity ends the producer gives way."""
+
+    group: str
+    partition_count: int
+    clock: Clock
+    ids: IdFactory
+    policy: CheckPolicy
+    margin_s: float
+    body_size_max: int
+    by: str
+    fence: Fence | None = None
+
+
+@dataclass(slots=True)
+class LocalTransaction:
+    """One transaction on its producer's side, and what `current_transaction()` returns inside a listener.
+
+    Attributes:
+        give_way_s: Reading of the clock past which the producer publishes nothing; None without a reading.
+    """
+
+    context: ProducerContext
+    transaction_id: bytes
+    messages: list[TargetMessage] = field(default_factory=list)
+    policies: list[CheckPolicy] = field(default_factory=list)
+    phase: Phase = Phase.OPEN
+    connection: Any = None
+    fenced: bool = False
+    half: HalfRecord | None = None
+    give_way_s: float | None = None
+    asked: OpKind | None = None
+    result: EndResult | None = None
+
+    @property
+    def partition(self) -> int:
+        """The partition that the id falls into."""
+        return partition_of(self.transaction_id, self.context.partition_count)
+
+    def fence(self, connection: Any) -> Any:
+        """Insert the fence row in the listener's own open database transaction, which makes its check decisive.
+
+        Call it first in that transaction, inside `execute_local_transaction`. Returns an awaitable for an async
+        connection.
+
+        Raises:
+            TransactionStateError: the producer was made without a fence.
+            FenceMisuseError, FencedError: see `Fence.insert`; the database transaction was rolled back.
+        """
+        if self.context.fence is None:
+            raise TransactionStateError("this producer has no fence; make it with fence=SqlFence(engine)")
+        self.connection = connection
+        return self.context.fence.insert(connection, self.transaction_id, self.context.group)
+
+
+current: Final[contextvars.ContextVar[LocalTransaction | None]] = contextvars.ContextVar("txcore", default=None)
+
+
+def current_transaction() -> LocalTransaction:
+    """Return the transaction whose local part is running here.
+
+    Raises:
+        TransactionStateError: called outside `execute_local_transaction`.
+    """
+    transaction = current.get()
+    if transaction is None:
+        raise TransactionStateError("current_transaction() works only inside execute_local_transaction")
+    return transaction
+
+
+def begin(context: ProducerContext) -> LocalTransaction:
+    """Return a new open transaction with an id of its own."""
+    return LocalTransaction(context, context.ids.new())
+
+
+def publish(transaction: LocalTransaction, message: Message) -> None:
+    """Add a message to an open transaction; nothing is sent.
+
+    Raises:
+        TransactionStateError: the transaction is prepared already: one half holds all of its messages.
+        MessageRejectedError: see `validate_message`; or there are too many messages, or they are too large together.
+        ConfigError: the message's immunity leaves no room for the backend's delivery timeout.
+    """
+    if transaction.phase is not Phase.OPEN:
+        raise TransactionStateError(
+            f"transaction {id_text(transaction.transaction_id)} is {transaction.phase.value}; "
+            "publish before prepare, or begin another one"
+        )
+    validate_message(message)
+    if len(transaction.messages) >= MESSAGE_COUNT_MAX:
+        raise MessageRejectedError(
+            f"a transaction holds at most {MESSAGE_COUNT_MAX} messages", topic=message.topic, reason="count"
+        )
+    if message.check_policy is not None:
+        require_room(message.check_policy, transaction.context.margin_s)
+        transaction.policies.append(message.check_policy)
+    transaction.messages.append(TargetMessage(message.topic, message.key, message.body, dict(message.headers)))
+
+
+def require_room(policy: CheckPolicy, margin_s: float) -> None:
+    """Refuse an immunity that a producer could never use.
+
+    Raises:
+        ConfigError: `immunity_s` is not longer than *margin_s*.
+    """
+    if policy.immunity_s <= margin_s:
+        raise ConfigError(
+            f"immunity_s is {policy.immunity_s:g} but this backend may take {margin_s:g} s to deliver; "
+            f"choose an immunity above {margin_s:g} s",
+            key="immunity_s",
+        )
+
+
+def transaction_policy(default: CheckPolicy, overrides: list[CheckPolicy]) -> CheckPolicy | GroupPolicy:
+    """Return the policy of a transaction: the longest immunity and interval and the most checks of its messages."""
+    if not overrides:
+        return GroupPolicy(default.immunity_s)
+    return CheckPolicy(
+        max(policy.immunity_s for policy in overrides),
+        max(policy.interval_s for policy in overrides),
+        max(policy.check_max for policy in overrides),
+    )
+
+
+@dataclass(frozen=True, slots=True)
+class GroupPolicy:
+    """The producer's immunity with the checker's own interval and count (0 on the wire)."""
+
+    immunity_s: float
+    interval_s: float = 0.0
+    check_max: int = 0
+
+
+def half_record(transaction: LocalTransaction, policy: CheckPolicy | GroupPolicy) -> HalfRecord:
+    """Return the encoded half of *transaction*.
+
+    Raises:
+        MessageRejectedError: the messages together are larger than the backend takes.
+    """
+    context = transaction.context
+    partition = transaction.partition
+    half = Half(
+        wire.VERSION,
+        transaction.transaction_id,
+        context.group,
+        partition,
+        0,
+        context.clock.wall_ms(),
+        round(policy.immunity_s * 1000),
+        round(policy.interval_s * 1000),
+        policy.check_max,
+        transaction.fenced,
+        context.by,
+        transaction.messages,
+    )
+    body = wire.encode_half(half)
+    if len(body) > context.body_size_max:
+        transaction.phase = Phase.FAILED
+        raise MessageRejectedError(
+            f"the messages of one transaction take {len(body)} bytes together; this backend takes "
+            f"{context.body_size_max}; send less at once, or a reference to the data",
+            topic=transaction.messages[0].topic,
+            reason="size",
+        )
+    return HalfRecord(context.group, partition, transaction.transaction_id, 0, body, transaction.messages)
