@@ -15,7 +15,7 @@ from typing import Final
 
 from txcore import wire
 from txcore.errors import DataLossError, UsageError, WireFormatError
-from txcore.ids import parse_id
+from txcore.ids import parse_id, partition_of
 from txcore.invariants import Facts, Invariant, Local, Promises, TargetFact, Violation, judge, judge_checkpoint
 from txcore.journey import Journey, journeys_of
 from txcore.port import Backend
@@ -71,6 +71,7 @@ class PartitionLogs:
     halves: Sequence[LogRecord]
     ops: Sequence[LogRecord]
     parked: Sequence[LogRecord]
+    is_truncated: bool = False  #: retention took halves: of what is left without one nothing can be said
 
 
 def read_partition(harness: Harness, backend: Backend, group: str, partition: int) -> PartitionLogs:
@@ -83,11 +84,15 @@ def read_partition(harness: Harness, backend: Backend, group: str, partition: in
     nonce = secrets.token_bytes(16)
     tick = Op(OpKind.TICK, nonce, 0, "oracle", time.time_ns() // 1_000_000)
     backend.mark(group, partition, tick).result(CALL_TIMEOUT_S)
-    ops = _read(harness, backend, group, LogKind.OP, partition, lambda found: _holds(found, nonce))
+
+    def read(kind: LogKind, is_complete: Callable[[Sequence[LogRecord]], bool]) -> tuple[list[LogRecord], bool]:
+        return _read(harness, backend, group, kind, partition, is_complete)
+
+    ops, _ = read(LogKind.OP, lambda found: _holds(found, nonce))
     named, discarded = _ids_in(ops)
-    halves = _read(harness, backend, group, LogKind.HALF, partition, lambda found: named <= _half_ids(found))
-    parked = _read(harness, backend, group, LogKind.PARKED, partition, lambda found: discarded <= _parked_ids(found))
-    return PartitionLogs(partition, checkpoint, halves, ops, parked)
+    halves, is_truncated = read(LogKind.HALF, lambda found: named <= _half_ids(found))
+    parked, _ = read(LogKind.PARKED, lambda found: discarded <= _parked_ids(found))
+    return PartitionLogs(partition, checkpoint, halves, ops, parked, is_truncated)
 
 
 def read_group(harness: Harness, backend: Backend, group: str) -> list[PartitionLogs]:
@@ -114,7 +119,8 @@ def collect(
     """Return the facts of every transaction of *group* that any log, any target or the history names."""
     history = history or History()
     facts: dict[bytes, Facts] = {}
-    for part in read_group(harness, backend, group) if logs is None else logs:
+    logs = read_group(harness, backend, group) if logs is None else logs
+    for part in logs:
         for identity, journey in journeys_of(part.partition, part.halves, part.ops, part.parked).items():
             facts[identity] = Facts(journey)
     topics = history.topics | {
@@ -137,6 +143,7 @@ def collect(
         each.is_acknowledged = identity in history.acknowledged
         each.duplicate_causes = history.causes.get(identity, history.causes_default)
         each.late_releases = history.late_releases.get(identity, 0)
+        each.is_excused = not each.journey.halves and logs[partition_of(identity, len(logs))].is_truncated
     return list(facts.values())
 
 
@@ -178,8 +185,10 @@ def _read(
     kind: LogKind,
     partition: int,
     is_complete: Callable[[Sequence[LogRecord]], bool],
-) -> list[LogRecord]:
+) -> tuple[list[LogRecord], bool]:
+    """Return the records and whether the log's beginning is gone."""
     records: list[LogRecord] = []
+    is_truncated = False
     reader = backend.read(group, kind, partition)
     quiet_since_s = time.monotonic()
     try:
@@ -188,6 +197,9 @@ def _read(
                 batch = reader.read(READ_COUNT_MAX)
             except DataLossError as loss:
                 reader.close()
+                is_truncated = True
+                if loss.first is None:
+                    return records, is_truncated
                 reader = backend.read(group, kind, partition, Position(loss.first))
                 continue
             records.extend(batch)
@@ -197,9 +209,9 @@ def _read(
                 continue
             quiet_s = now_s - quiet_since_s
             if quiet_s >= harness.quiet_s and is_complete(records):
-                return records
+                return records, is_truncated
             if quiet_s > max(PATIENCE_S, PATIENCE_QUIETS * harness.quiet_s):
-                return records  # What is missing is for the invariants to name.
+                return records, is_truncated  # What is missing is for the invariants to name.
             time.sleep(PAUSE_S)
     finally:
         reader.close()
