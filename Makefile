@@ -1,0 +1,92 @@
+# Everything a developer types; `make help` lists it. Set-up happens by itself and again when pyproject.toml changes.
+SHELL := /bin/bash
+.SHELLFLAGS := -euo pipefail -c
+.DEFAULT_GOAL := help
+MAKEFLAGS += --no-print-directory
+
+VENV ?= .venv
+BIN := $(VENV)/bin
+# The first interpreter that is new enough; name another with PYTHON=.
+PYTHON ?= $(firstword $(foreach each,python3 python3.14 python3.13 python3.12 python3.11,$(shell \
+	command -v $(each) >/dev/null && $(each) -c 'import sys; sys.exit(sys.version_info < (3, 11))' && echo $(each))))
+
+SEEDS ?= 100000
+CYCLES ?= 200
+WORKERS ?= 2
+BROKER ?= memory,sqlite
+JSON ?=
+HARNESS ?= txcore_sqlite.testing:SqliteHarness
+HARNESSES := \
+	txcore_conformance.memory:MemoryHarness \
+	txcore_conformance.memory:KafkaLikeHarness \
+	txcore_conformance.memory:RabbitmqLikeHarness \
+	txcore_conformance.memory:NatsLikeHarness \
+	txcore_sqlite.testing:SqliteHarness
+SUITE := conformance/txcore_conformance/suite
+CODE := txcore plugins conformance tests benchmarks
+TEXT := README.md CONTRIBUTING.md CHANGELOG.md Makefile .ci/run docs
+
+DEMO := $(VENV)/.installed-demo
+DEV := $(VENV)/.installed-dev
+
+.PHONY: help
+help: ## list these commands
+	@sed -n 's/^\([a-z]*\):.*## /\1	/p' Makefile | expand -t 12
+
+$(BIN)/python:
+	@[[ -n "$(PYTHON)" ]] || { echo "txcore needs Python 3.11 or newer; name one: make PYTHON=/path/to/python3" >&2; exit 1; }
+	$(PYTHON) -m venv $(VENV) || { rm -rf $(VENV); echo "$(PYTHON) has no venv module; on Debian: apt-get install python3-venv" >&2; exit 1; }
+
+$(DEMO): pyproject.toml | $(BIN)/python
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check -e ".[sql]"
+	@touch $@
+
+$(DEV): pyproject.toml | $(BIN)/python
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check -e ".[dev]"
+	@touch $(DEMO) $@
+
+.PHONY: demo
+demo: $(DEMO) ## see it work: a crash between database and broker, and what becomes of the message
+	$(BIN)/txcore demo
+
+.PHONY: test
+test: $(DEV) ## every test: PostgreSQL, MariaDB and SQLite fences, conformance, simulator, model (minutes)
+	$(BIN)/pytest -q -n $(WORKERS) --dist worksteal tests plugins $(SUITE) $(HARNESSES:%=--harness %)
+
+.PHONY: check
+check: $(DEV) ## lint, types, floors, spelling and the tests that need no server (under a minute)
+	$(BIN)/ruff check --quiet $(CODE)
+	$(BIN)/ruff format --quiet --check $(CODE)
+	$(BIN)/mypy --no-error-summary
+	PYTHONPATH=$(subst $() ,:,$(wildcard plugins/*)) $(BIN)/lint-imports --no-cache > $(VENV)/lint-imports.txt || { cat $(VENV)/lint-imports.txt; exit 1; }
+	$(BIN)/codespell $(CODE) $(TEXT)
+	$(BIN)/pytest -q tests/core tests/test_tidy.py
+
+.PHONY: sim
+sim: $(DEV) ## play SEEDS= histories of the real core on simulated brokers, with faults
+	$(BIN)/python -m txcore_conformance.sim --seeds $(SEEDS)
+
+.PHONY: mutants
+mutants: $(DEV) ## switch each rule off and find the first seed that shows it
+	$(BIN)/python -m txcore_conformance.sim --mutants
+
+.PHONY: model
+model: $(DEV) ## explore every state of the protocol's model within its faults, and each mutant's shortest trace
+	$(BIN)/python -m txcore_conformance.model
+
+.PHONY: kills
+kills: $(DEV) ## kill real processes at every step of the flow, CYCLES= times, on HARNESS=
+	$(BIN)/python -m txcore_conformance.crash --harness $(HARNESS) --cycles $(CYCLES)
+
+.PHONY: bench
+bench: $(DEV) ## measure BROKER= against raw yardsticks; JSON=file keeps the figures
+	$(BIN)/python -m benchmarks --broker $(BROKER) $(if $(JSON),--json $(JSON))
+
+.PHONY: conform
+conform: $(DEV) ## run the conformance suite on one backend: HARNESS=module:Class
+	$(BIN)/pytest -q --pyargs txcore_conformance.suite --harness $(HARNESS)
+
+.PHONY: clean
+clean: ## remove what these commands made, the virtual environment included
+	rm -rf $(VENV) build dist .mypy_cache .ruff_cache .pytest_cache .hypothesis .import_linter_cache .coverage* .artefacts
+	find . -name __pycache__ -type d -prune -exec rm -rf {} +
