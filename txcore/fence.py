@@ -98,5 +98,5 @@ class Fence(Protocol):
     def peek(self, transaction_ids: Sequence[bytes]) -> Mapping[bytes, FenceReading]:
         """Read states without writing; ABSENT for no row. For operators and audits, never for decisions."""
 
-    def force(self, transaction_id: bytes, group: str) -> None:
+    def force(self, transaction_id: bytes, group: str) -> Awaitable[None] | None:
         """Set state 4, inserting the row if there is none. Raises BackendUnavailableError when unreachable."""
