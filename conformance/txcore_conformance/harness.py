@@ -61,6 +61,8 @@ class Harness(abc.ABC):
         url: What a child process passes to `txcore.connect` to reach the same broker; "" when no other process can.
         timeout_s: The longest that a test waits for something that must happen.
         quiet_s: How long a log must bring nothing before a test believes to have read all of it.
+        silent_member_max_s: How long a member that is connected but does nothing keeps its partitions once another
+            one joins; None for as long as it likes.
         immunity_s: Immunity of the halves that tests leave behind: longer than a few round trips to the broker.
     """
 
@@ -68,6 +70,7 @@ class Harness(abc.ABC):
     url: str = ""
     timeout_s: float = 20.0
     quiet_s: float = 0.03
+    silent_member_max_s: float | None = None
     immunity_s: float = 0.1
 
     def start(self) -> None:  # noqa: B027 - a default, not a part that is missing
@@ -100,8 +103,9 @@ class Harness(abc.ABC):
         """Make an existing topic refuse whatever is published, or accept again; False where that cannot be done."""
         return False
 
-    def expire_member(self, group: str, member: str) -> None:  # noqa: B027
-        """Make the broker take the partitions of a silent member away; the default leaves that to its own time."""
+    def expire_member(self, group: str, member: str) -> bool:  # noqa: ARG002
+        """Make the broker take a silent member's partitions away now; False where that cannot be done."""
+        return False
 
     def trim(self, group: str, kind: LogKind, partition: int, before: int) -> bool:  # noqa: ARG002
         """Drop a log's records before position *before*, as retention does; False where that cannot be done."""

@@ -44,9 +44,10 @@ class MemoryHarness(Harness):
         (self.broker.refusing.add if refuses else self.broker.refusing.discard)(topic)
         return True
 
-    def expire_member(self, group: str, member: str) -> None:
+    def expire_member(self, group: str, member: str) -> bool:
         """See `Harness.expire_member`."""
         self.broker.expire(group, member)
+        return True
 
     def trim(self, group: str, kind: LogKind, partition: int, before: int) -> bool:
         """See `Harness.trim`."""

@@ -8,9 +8,8 @@ from typing import Any
 
 import pytest
 
-from txcore import Message, instrumentation
+from txcore import Message, instrumentation, wire
 from txcore.records import Half, HalfRecord, OpKind, Status
-from txcore import wire
 from txcore_conformance import raw
 from txcore_conformance.kit import COMMIT, FAST, ROLLBACK, UNKNOWN, Answers, Kit, Observed
 
@@ -46,7 +45,7 @@ def test_the_listener_sees_the_whole_half(kit: Kit, topic: str) -> None:
 def test_unknown_is_asked_again_until_it_is_known(kit: Kit, topic: str) -> None:
     """Each UNKNOWN uses up one check and is journaled; a later COMMIT delivers once."""
     identity = kit.orphan(Message(topic, b"body")).transaction_id
-    listener = Answers(lambda: UNKNOWN if len(listener.asked) < 3 else COMMIT)
+    listener: Answers = Answers(lambda: UNKNOWN if len(listener.asked) < 3 else COMMIT)
     kit.sweep(kit.checker(listener, check_max=5))
     kit.history.at_rest = True
     ops = [op for _, op in kit.journey(identity).ops]

@@ -92,7 +92,7 @@ def test_fifteen_rounds_of_checks_leave_the_bytes_alone(kit: Kit, topic: str) ->
     """A binary, compressed body that was asked about 15 times is delivered with the bytes it was given."""
     message = Message(topic, zlib.compress(EVERY_BYTE * 100), EVERY_BYTE, {"raw": b"\x00\xff", "text": "ü"})
     kit.orphan(message)
-    listener = Answers(lambda: UNKNOWN if len(listener.asked) <= ROUNDS else COMMIT)
+    listener: Answers = Answers(lambda: UNKNOWN if len(listener.asked) <= ROUNDS else COMMIT)
     kit.sweep(kit.checker(listener, check_max=ROUNDS + 5))
     kit.history.at_rest = True
     assert [(message,)] * (ROUNDS + 1) == [half.messages for half in listener.asked]

@@ -5,18 +5,19 @@ from __future__ import annotations
 import pytest
 
 from txcore import Checker, Message, instrumentation
-from txcore.records import OpKind, Status
+from txcore.records import OpKind, Resolution, Status
 from txcore_conformance import raw
 from txcore_conformance.kit import COMMIT, PARTITION_COUNT, ROLLBACK, UNKNOWN, Answers, Kit, Observed
 
 ALL = tuple(range(PARTITION_COUNT))
 
 
-def _turn(checker: Checker) -> None:
+def _turn(checker: Checker) -> bool:
     """Turn a checker's loop once, as its own thread would."""
     loop = checker._loop  # noqa: SLF001 - freezing a checker means not to turn its loop
     assert loop is not None
     loop.turn()
+    return True
 
 
 def _claimed(checker: Checker) -> int:
@@ -61,7 +62,7 @@ def test_a_checker_that_stops_hands_over(kit: Kit, topic: str) -> None:
         half = raw.half(kit, topic)
         half.transaction_id, half.partition = identity, kit.journey(identity).partition
         nudge = raw.op(half, OpKind.NUDGE)
-        assert [Status.DURABLE] == [each.status for each in raw.release(kit, raw.Resolution(half, nudge, flush=True))]
+        assert [Status.DURABLE] == [each.status for each in raw.release(kit, Resolution(half, nudge, flush=True))]
     kit.until(lambda: len(kit.bodies(topic)) >= 10)
     staying.stop()
     kit.history.at_rest = True
@@ -79,12 +80,12 @@ def test_a_checker_that_reads_a_foreign_claim_stands_down(kit: Kit, topic: str) 
     # The loop is not turned now: it is frozen. Somebody else claims the partition meanwhile.
     other = kit.open()
     raw.mark(kit, OpKind.CLAIM, b"f" * 16, partition=partition, backend=other)
-    kit.until(lambda: [_turn(frozen)] and observed.named(instrumentation.CHECKER_STOOD_DOWN), "standing down")
+    kit.until(lambda: _turn(frozen) and observed.named(instrumentation.CHECKER_STOOD_DOWN), "standing down")
     assert [partition] == [each["partition"] for each in observed.named(instrumentation.CHECKER_STOOD_DOWN)]
     listener.answer = COMMIT
     half = raw.half(kit, topic)
     half.transaction_id, half.partition = identity, partition
-    raw.release(kit, raw.Resolution(half, raw.op(half, OpKind.NUDGE), flush=True))
+    raw.release(kit, Resolution(half, raw.op(half, OpKind.NUDGE), flush=True))
     kit.sweep(frozen)  # It was assigned anew and claimed anew.
     kit.history.at_rest = True
     assert [b"body"] == kit.bodies(topic)
@@ -99,8 +100,9 @@ def test_a_frozen_checker_that_thaws_changes_nothing(kit: Kit, topic: str) -> No
     frozen = kit.checker(slow, member="a-frozen", backend=kit.open())
     identities = [kit.orphan(Message(topic, b"%02d" % number)).transaction_id for number in range(10)]
     frozen._join()  # noqa: SLF001
-    kit.until(lambda: [_turn(frozen)] and len(slow.asked) >= 1, "the first question")
-    kit.harness.expire_member(kit.group, "a-frozen")
+    kit.until(lambda: _turn(frozen) and len(slow.asked) >= 1, "the first question")
+    if not kit.harness.expire_member(kit.group, "a-frozen") and kit.harness.silent_member_max_s is None:
+        pytest.skip("a silent member of this backend keeps its partitions")
     taker = kit.checker(quick, member="b-taker", backend=kit.open())
     taker.start()
     kit.until(lambda: taker.partitions, "a partition for the other checker")
@@ -130,7 +132,7 @@ def test_ops_under_an_outdated_claim_do_not_count(kit: Kit, topic: str) -> None:
         op = raw.op(half, kind, b"1" * 16, count=99)
         op.decision = OpKind.ROLLBACK if kind is OpKind.DECIDED else 0
         parked = raw.discard(half, b"1" * 16).parked if kind is OpKind.DISCARD else b""
-        raw.release(kit, raw.Resolution(half, op, (), parked, raw.BY, flush=True))
+        raw.release(kit, Resolution(half, op, (), parked, raw.BY, flush=True))
     if kit.promises.resolution_is_unique:
         pytest.skip("this store keeps a DISCARD unique, and fences or trusts who writes it")
     listener = Answers(COMMIT)

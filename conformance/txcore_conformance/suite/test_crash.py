@@ -9,8 +9,8 @@ from txcore_conformance.kit import Kit
 
 pytest.importorskip("sqlalchemy", reason="the crash kit's programs use the fence")
 
-from txcore_conformance import crash  # noqa: E402
-from txcore_conformance.crash_child import PROGRAMS  # noqa: E402
+from txcore_conformance import crash
+from txcore_conformance.crash_child import PROGRAMS
 
 
 @pytest.mark.needs_process

@@ -49,7 +49,7 @@ def test_a_resumed_half_is_asked_again_and_delivered_once(kit: Kit, topic: str) 
     kit.operator().resume(identity, "the service is back")
     assert [identity] == [pending.transaction_id for pending in kit.operator().pending()]
     assert [] == kit.operator().parked()
-    listener = Answers(lambda: UNKNOWN if len(listener.asked) < 2 else COMMIT)
+    listener: Answers = Answers(lambda: UNKNOWN if len(listener.asked) < 2 else COMMIT)
     kit.sweep(kit.checker(listener, check_max=2))
     kit.history.at_rest = True
     assert [b"body"] == kit.bodies(topic)
@@ -200,9 +200,12 @@ def test_a_forced_decision_that_the_fence_agrees_with_is_executed(
     """A forced ROLLBACK of a transaction that never committed leaves its tombstone first."""
     identity = _fenced(kit, topic, engine, fence, commits=False)
     kit.history.rolled_back(identity)
-    checker = kit.checker(fence=fence)
-    checker.start()
-    assert EndState.ACCEPTED is kit.operator().rollback(identity, "it failed", wait_s=kit.timeout_s).state
+    operator = kit.operator()
+    assert EndState.UNKNOWN is operator.rollback(identity, "it failed").state
+    kit.sweep(kit.checker(fence=fence))
+    assert EndState.ALREADY_DONE is operator.rollback(identity, "it failed", wait_s=kit.timeout_s).state
+    final = next(op for _, op in kit.journey(identity).ops if op.kind == OpKind.ROLLBACK)
+    assert Forced.YES == final.forced
     assert {2: 1} == dict(fence.stats().states)
     assert [] == kit.bodies(topic)
 

@@ -323,6 +323,7 @@ def test_a_start_that_is_gone_raises_with_the_first_position_left(kit: Kit, topi
         reader = kit.backend.read(kit.group, LogKind.HALF, 0, start)
         with pytest.raises(DataLossError) as raised:
             kit.until(lambda reader=reader: reader.read(10))  # type: ignore[misc]
+        assert raised.value.first is not None
         assert records[2].position < raised.value.first <= records[3].position
         reader.close()
     found = raw.halves(kit, 3, start=records[3].position)

@@ -19,6 +19,7 @@ class SqliteHarness(Harness):
     """A file in a temporary folder. Topics are not created by publishing, so that a missing one can be told."""
 
     quiet_s = 0.0
+    silent_member_max_s = 2.0
 
     def start(self) -> None:
         """See `Harness.start`."""

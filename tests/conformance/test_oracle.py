@@ -1,0 +1,135 @@
+"""The oracle names what is wrong: each test breaks one promise on purpose and expects its id."""
+
+from __future__ import annotations
+
+import pytest
+from txcore_conformance import oracle, raw
+from txcore_conformance.kit import COMMIT, Answers, Kit
+from txcore_conformance.memory import KafkaLikeHarness, MemoryHarness
+
+from txcore import Message
+from txcore.records import Checkpoint, OpKind, Position, Resolution
+
+
+@pytest.fixture
+def kit():
+    made = Kit(KafkaLikeHarness())
+    yield made
+    made.close()
+
+
+@pytest.fixture
+def topic(kit):
+    return kit.topic()
+
+
+def _ids(kit, **history):
+    for name, value in history.items():
+        setattr(kit.history, name, value)
+    return sorted({text.split()[0] for text in kit.judge()})
+
+
+def test_an_ordinary_history_is_faultless(kit, topic):
+    """Nothing is found where nothing is wrong, and `collect` knows every transaction."""
+    transaction = kit.producer().begin()
+    transaction.publish(Message(topic, b"body"))
+    transaction.prepare()
+    transaction.commit()
+    kit.history.committed(transaction.transaction_id)
+    assert [] == _ids(kit, at_rest=True)
+    (facts,) = oracle.collect(kit.harness, kit.backend, kit.group, kit.history)
+    assert (transaction.transaction_id, 1) == (facts.journey.transaction_id, len(facts.targets))
+
+
+def test_both_ends_of_one_half_break_s1(kit, topic):
+    half = raw.half(kit, topic)
+    raw.append(kit, half)
+    raw.release(kit, raw.commit(half), raw.rollback(half))
+    assert ["S1"] == _ids(kit)
+
+
+def test_a_target_of_a_rolled_back_transaction_breaks_s2(kit, topic):
+    half = raw.half(kit, topic)
+    raw.append(kit, half)
+    raw.release(kit, Resolution(half, None, (0,), b"", raw.BY), raw.rollback(half))
+    assert ["S2"] == _ids(kit)
+
+
+def test_a_commit_without_its_target_breaks_s3(kit, topic):
+    half = raw.half(kit, topic)
+    raw.append(kit, half)
+    raw.release(kit, Resolution(half, raw.op(half, OpKind.COMMIT), (), b"", raw.BY, flush=True))
+    assert ["S3"] == _ids(kit)
+
+
+def test_a_decision_against_the_database_breaks_s4(kit, topic):
+    half = raw.half(kit, topic)
+    raw.append(kit, half)
+    raw.release(kit, raw.rollback(half))
+    kit.history.committed(half.transaction_id)
+    assert "S4" in _ids(kit)
+
+
+def test_a_target_without_a_half_breaks_s5(kit, topic):
+    raw.release(kit, raw.commit(raw.half(kit, topic)))
+    assert ["S5"] == _ids(kit)
+
+
+def test_a_duplicate_needs_a_cause(kit, topic):
+    half = raw.half(kit, topic)
+    raw.append(kit, half)
+    raw.release(kit, raw.commit(half), raw.commit(half))
+    assert ["S6"] == _ids(kit)
+    assert [] == _ids(kit, causes={half.transaction_id: 1})
+
+
+def test_a_changed_payload_breaks_s7(kit, topic):
+    half = raw.half(kit, topic)
+    raw.append(kit, half)
+    half.messages[0].body = b"another"
+    raw.release(kit, raw.commit(half))
+    assert ["S7"] == _ids(kit)
+
+
+def test_a_committed_transaction_that_no_log_holds_breaks_s8(kit, topic):
+    kit.orphan(Message(topic, b"body"))
+    kit.history.committed(b"\x01" * 16)
+    assert ["S8"] == _ids(kit, at_rest=False) or "S8" in _ids(kit, at_rest=True)
+
+
+def test_a_discard_without_its_parked_record_breaks_s10(kit, topic):
+    half = raw.half(kit, topic)
+    raw.append(kit, half)
+    raw.mark(kit, OpKind.CLAIM, b"t" * 16)
+    raw.release(kit, Resolution(half, raw.op(half, OpKind.DISCARD, b"t" * 16), (), b"", raw.BY, flush=True))
+    assert ["S10"] == _ids(kit)
+
+
+def test_a_checkpoint_past_an_undecided_half_breaks_s11(kit, topic):
+    raw.append(kit, raw.half(kit, topic), raw.half(kit, topic))
+    records = raw.halves(kit, 2)
+    claim = kit.backend.claim(kit.group, "me")
+    claim.checkpoint(0, Checkpoint(records[1].position, None)).result(5)
+    assert ["S11"] == _ids(kit)
+    claim.checkpoint(0, Checkpoint(records[0].position, None)).result(5)
+    assert [] == _ids(kit)
+    assert isinstance(records[0].position, int)
+    assert Position(1) <= records[0].position
+
+
+def test_messages_out_of_order_break_s12_where_order_is_promised():
+    kit = Kit(MemoryHarness())
+    topic = kit.topic()
+    half = raw.half(kit, topic, topic)
+    raw.append(kit, half)
+    raw.release(kit, Resolution(half, raw.op(half, OpKind.COMMIT), (1, 0), b"", raw.BY))
+    assert ["S12"] == _ids(kit)
+    kit.close()
+
+
+def test_what_is_still_pending_at_rest_breaks_l1(kit, topic):
+    kit.orphan(Message(topic, b"body"))
+    assert [] == _ids(kit)
+    assert ["L1"] == _ids(kit, at_rest=True)
+    kit.sweep(kit.checker(Answers(COMMIT)))
+    assert [] == _ids(kit, at_rest=True)

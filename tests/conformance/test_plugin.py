@@ -1,0 +1,152 @@
+"""The plugin as a third party uses it: runs of the suite in a process of their own, from another directory."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+import textwrap
+
+import pytest
+
+MEMORY = "txcore_conformance.memory:MemoryHarness"
+TINY = """
+    import txcore
+    from txcore_conformance.harness import Delivered, Gap, Harness
+
+    class TinyHarness(Harness):
+        quiet_s, immunity_s = 0.0, 0.03
+        def __init__(self):
+            self.backend = txcore.connect("memory://tiny")
+        def open(self):
+            return txcore.connect("memory://tiny")
+        def create_topic(self, topic):
+            self.backend.broker.create_topic(topic)
+        def read_topic(self, topic):
+            found = self.backend.broker.topics.get(topic, [])
+            return [Delivered(each.position, each.key, each.body, each.headers) for each in found]
+"""
+
+
+@pytest.fixture
+def suite(tmp_path):
+    """Run pytest in an empty directory; returns (exit status, output)."""
+
+    def run(*arguments, module=TINY, extra=""):
+        (tmp_path / "tiny.py").write_text(textwrap.dedent(module) + textwrap.dedent(extra), encoding="utf-8")
+        environment = {key: value for key, value in os.environ.items() if not key.startswith("PYTEST_")}
+        done = subprocess.run(
+            [sys.executable, "-m", "pytest", "-q", "-ra", "-p", "no:cacheprovider", *arguments],
+            cwd=tmp_path,
+            env={**environment, "PYTHONPATH": str(tmp_path)},
+            capture_output=True,
+            text=True,
+            timeout=300,
+            check=False,
+        )
+        return done.returncode, done.stdout + done.stderr
+
+    return run
+
+
+WHOLE = ("--pyargs", "txcore_conformance.suite")
+
+
+def test_an_outsiders_ten_line_harness_passes_the_suite(suite):
+    """A module with one small class is all that a third party writes."""
+    status, output = suite(*WHOLE, "--harness", "tiny:TinyHarness")
+    assert status == 0, output
+    assert "failed" not in output
+    assert "any topic will do on this backend" in output
+
+
+@pytest.mark.parametrize("name", ["KafkaLikeHarness", "RabbitmqLikeHarness", "NatsLikeHarness"])
+def test_every_profile_of_the_memory_broker_passes_the_suite(suite, name):
+    """The suite holds with and without each promise, and says what it skipped and why."""
+    status, output = suite(*WHOLE, "--harness", f"txcore_conformance.memory:{name}")
+    assert status == 0, output
+    assert "the backend does not promise atomic_release" in output
+    assert "no other process can reach this backend" in output
+
+
+def test_several_harnesses_run_side_by_side(suite):
+    """`--harness` may be repeated: each test runs once for each."""
+    nats = "txcore_conformance.memory:NatsLikeHarness"
+    status, output = suite(*WHOLE, "-k", "test_a_rolled_back_half", "-vv", "--harness", MEMORY, "--harness", nats)
+    assert status == 0, output
+    assert "[MemoryHarness]" in output
+    assert "[NatsLikeHarness]" in output
+
+
+def test_without_a_harness_the_suite_is_left_alone(suite):
+    """The plugin does nothing in ordinary runs."""
+    status, output = suite(*WHOLE)
+    assert status == pytest.ExitCode.NO_TESTS_COLLECTED, output
+
+
+@pytest.mark.parametrize(
+    ("name", "reason"),
+    [("nonsense", "MODULE:CLASS"), ("no.such:Class", "no.such"), ("tiny:Nothing", "Nothing"), ("os:sep", "no txcore")],
+)
+def test_a_harness_that_cannot_be_loaded_is_a_usage_error(suite, name, reason):
+    """The option is named, with what is wrong."""
+    status, output = suite(*WHOLE, "--harness", name)
+    assert status == pytest.ExitCode.USAGE_ERROR, output
+    assert reason in output
+
+
+GAPPY = """
+    class Gappy(TinyHarness):
+        gaps = {%s}
+        def read_topic(self, topic):
+            return super().read_topic(topic)[%s]
+"""
+ONE = ("-k", "test_a_prepared_half_is_invisible")
+GAP = "'test_a_prepared_half_is_invisible_until_commit': Gap('notimpl', 'reads nothing')"
+
+
+def test_a_gap_is_an_expected_failure(suite):
+    """What stands in `gaps` may fail, with its reason in the report."""
+    status, output = suite(*WHOLE, *ONE, "--harness", "tiny:Gappy", extra=GAPPY % (GAP, ":0"))
+    assert status == 0, output
+    assert "notimpl: reads nothing" in output
+    assert "1 xfailed" in output
+
+
+def test_a_gap_that_is_closed_fails_the_run_until_it_is_deleted(suite):
+    """Gaps are strict."""
+    status, output = suite(*WHOLE, *ONE, "--harness", "tiny:Gappy", extra=GAPPY % (GAP, ":"))
+    assert status == 1, output
+    assert "XPASS(strict)" in output
+
+
+def test_a_gap_that_fails_in_another_way_is_a_failure(suite):
+    """A gap says what it raises; anything else is a bug."""
+    gap = GAP.replace("'reads nothing'", "'reads nothing', raises=KeyError")
+    status, output = suite(*WHOLE, *ONE, "--harness", "tiny:Gappy", extra=GAPPY % (gap, ":0"))
+    assert status == 1, output
+
+
+def test_a_gap_for_an_unknown_test_is_a_usage_error(suite):
+    """A test that was renamed does not leave its gap behind."""
+    gap = "'test_that_never_was': Gap('notyet', 'no reason')"
+    status, output = suite(*WHOLE, *ONE, "--harness", "tiny:Gappy", extra=GAPPY % (gap, ":"))
+    assert status == pytest.ExitCode.USAGE_ERROR, output
+    assert "test_that_never_was" in output
+
+
+def test_the_oracle_fails_a_test_whose_own_assertions_pass(suite):
+    """A backend that changes a payload behind the test's back is caught by S7."""
+    changed = """
+        import dataclasses
+
+        class Changing(TinyHarness):
+            def read_topic(self, topic):
+                return [dataclasses.replace(each, headers={**each.headers, "extra": "1"})
+                        for each in super().read_topic(topic)]
+    """
+    status, output = suite(
+        *WHOLE, "-k", "test_a_second_commit_is_already_done", "--harness", "tiny:Changing", extra=changed
+    )
+    assert status == 1, output
+    assert "S7" in output
