@@ -10,13 +10,14 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Final, TypeVar
+from urllib.parse import parse_qsl, urlsplit
 
 from txcore.clock import Clock, Randomness, SystemClock, system_randomness
-from txcore.errors import ClosedError, UsageError
+from txcore.errors import ClosedError, ConfigError, UsageError
 from txcore.records import Position
 from txcore_sqlite.backend import SqliteBackend
 from txcore_sqlite.codec import certain_error, decode_headers, is_busy
-from txcore_sqlite.options import Options
+from txcore_sqlite.options import Options, parse_options, parse_path
 from txcore_sqlite.store import BUSY_ATTEMPT_MS, Store
 
 _SELECT: Final = (
@@ -48,6 +49,7 @@ class SqliteConsumer:
     Args:
         source: The file, or a backend that uses it (its options and clock are used too).
         topic: May come into being later.
+        options: Options for a file; a backend brings its own.
 
     Raises:
         ConfigError, BackendUnavailableError: see `Store`.
@@ -59,13 +61,14 @@ class SqliteConsumer:
         topic: str,
         group: str,
         *,
+        options: Options | None = None,
         clock: Clock | None = None,
         randomness: Randomness | None = None,
     ) -> None:
         self.topic = topic
         self.group = group
         self._clock = clock or (source.clock if isinstance(source, SqliteBackend) else SystemClock())
-        self._store = _open(source)
+        self._store = _open(source, options)
         self._lease_ms = round(self._store.options.lease_s * 1000)
         self._member = f"{(randomness or system_randomness()).getrandbits(64):016x}"
         self._connection = self._store.connect()
@@ -179,12 +182,31 @@ def read_topic(source: str | Path | SqliteBackend, topic: str) -> list[Received]
         store.close()
 
 
-def _open(source: str | Path | SqliteBackend) -> Store:
+def open_consumer(url: str, topic: str, group: str) -> SqliteConsumer:
+    """Return a consumer of *topic* on the file that a `sqlite:///` URL names, with that URL's options.
+
+    The topic is made if it is missing. `txcore demo` asks every plugin module for a function of this name.
+
+    Raises:
+        ConfigError, BackendUnavailableError: see `txcore_open_backend`.
+    """
+    path, options = parse_path(url), parse_options(dict(parse_qsl(urlsplit(url).query)))
+    if path is None:
+        raise ConfigError(f"{url!r} is no sqlite:/// URL", key="url")
+    backend = SqliteBackend(path, options)
+    try:
+        backend.create_topic(topic).result()
+    finally:
+        backend.close().result()
+    return SqliteConsumer(path, topic, group, options=options)
+
+
+def _open(source: str | Path | SqliteBackend, options: Options | None = None) -> Store:
     if isinstance(source, SqliteBackend):
         return Store(source.path, source.options)
     if "://" in str(source):
         raise UsageError(f"a consumer is given the file itself, not the URL {source!r}")
-    return Store(Path(source).absolute(), Options())
+    return Store(Path(source).absolute(), options or Options())
 
 
 def _received(connection: sqlite3.Connection, topic: str, start: int, count_max: int) -> list[Received]:

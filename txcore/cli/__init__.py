@@ -1,0 +1,62 @@
+"""The `txcore` command. This module only builds the app and says what went wrong in one sentence.
+
+Each command is a module of its own beside this one; `build_app` names them. Nothing here imports SQLAlchemy, and
+nothing is imported before `build_app`, so that the demo's processes start fast.
+"""
+
+from __future__ import annotations
+
+import sys
+from typing import TYPE_CHECKING, Final
+
+from txcore.errors import TxcoreError, UsageError
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from typer import Typer
+
+FAILED: Final = 1
+MISUSED: Final = 2
+INTERRUPTED: Final = 130
+
+
+def build_app() -> Typer:
+    """Return the app with all commands."""
+    from typer import Typer  # noqa: PLC0415 - see the module's first sentence
+
+    from txcore.cli import backends, version  # noqa: PLC0415
+    from txcore.cli.demo import command as demo  # noqa: PLC0415
+
+    app = Typer(
+        name="txcore",
+        help="Transactional (half) messages for the brokers you already run: both or neither.",
+        no_args_is_help=True,
+        add_completion=False,
+        pretty_exceptions_enable=False,
+    )
+    app.callback()(version.root)
+    app.command("demo")(demo.demo)
+    app.command("backends")(backends.backends)
+    return app
+
+
+def main(arguments: Sequence[str] | None = None) -> None:
+    """Run the command line and exit: 0 done, 1 failed, 2 misused, 130 interrupted.
+
+    Every error that txcore raises becomes one sentence on standard error, without a traceback.
+    """
+    try:
+        build_app()(args=None if arguments is None else list(arguments), prog_name="txcore")
+    except UsageError as error:
+        _say(error)
+        sys.exit(MISUSED)
+    except TxcoreError as error:
+        _say(error)
+        sys.exit(FAILED)
+    except KeyboardInterrupt:
+        sys.exit(INTERRUPTED)
+
+
+def _say(error: TxcoreError) -> None:
+    print("txcore:", " ".join(str(error).split()), file=sys.stderr)  # noqa: T201 - a command speaks

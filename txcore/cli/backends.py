@@ -1,0 +1,112 @@
+"""`txcore backends`: which brokers this installation can talk to, and what each of them promises."""
+
+from __future__ import annotations
+
+import json
+import tempfile
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any, Final
+
+import typer
+from rich.console import Console
+from rich.table import Table
+
+from txcore.errors import TxcoreError
+from txcore.registry import InstalledBackend, connect, find_entry_point, installed_backends
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+CLOSE_TIMEOUT_S: Final = 5.0
+UNTOLD: Final = "?"
+
+
+@dataclass(frozen=True, slots=True)
+class Promise:
+    """One column of the table: a capability and the words for it."""
+
+    name: str
+    heading: str
+
+
+PROMISES: Final = (
+    Promise("atomic_release", "atomic release"),
+    Promise("resolution_is_unique", "one decision"),
+    Promise("fences_checkers", "fences checkers"),
+    Promise("fsync_before_ack", "fsync before ack"),
+    Promise("release_time_max_s", "delivery within"),
+)
+
+
+def backends(
+    *,
+    as_json: Annotated[bool, typer.Option("--json", help="Everything, as JSON, for programs.")] = False,
+) -> None:
+    """List the brokers this installation can talk to, what is missing, and what each of them promises."""
+    lines = [(backend, _capabilities(backend)) for backend in installed_backends()]
+    if as_json:
+        typer.echo(json.dumps([_as_json(*line) for line in lines], indent=2))
+        return
+    console = Console()
+    console.print(_table(lines))
+    for backend, _ in lines:
+        if backend.missing:
+            console.print(f"{backend.scheme}: {backend.missing}", soft_wrap=True, markup=False)
+
+
+def _table(lines: list[tuple[InstalledBackend, Mapping[str, Any]]]) -> Table:
+    table = Table(box=None, pad_edge=False, header_style="bold")
+    for heading in ("scheme", "from", "driver", *(promise.heading for promise in PROMISES)):
+        table.add_column(heading, overflow="fold")
+    for backend, capabilities in lines:
+        promises = [_cell(promise.name, capabilities) for promise in PROMISES]
+        state = "missing" if backend.missing else "present"
+        table.add_row(f"{backend.scheme}://", f"{backend.distribution} {backend.version}", state, *promises)
+    return table
+
+
+def _cell(name: str, capabilities: Mapping[str, Any]) -> str:
+    value = capabilities.get(name, UNTOLD)
+    if isinstance(value, bool):
+        return "yes" if value else "no"
+    return f"{value:g} s" if isinstance(value, float) else str(value)
+
+
+def _as_json(backend: InstalledBackend, capabilities: Mapping[str, Any]) -> dict[str, Any]:
+    return {
+        "scheme": backend.scheme,
+        "distribution": backend.distribution,
+        "version": backend.version,
+        "is_ready": not backend.missing,
+        "missing": backend.missing,
+        "capabilities": dict(capabilities),
+    }
+
+
+def _capabilities(backend: InstalledBackend) -> Mapping[str, Any]:
+    """Return what a backend promises.
+
+    Only what needs no server is opened. A module of another backend may state its promises by itself, in the
+    attribute `CAPABILITIES` (a `Capabilities`); without it nothing is said.
+    """
+    if backend.missing:
+        return {}
+    if backend.scheme == "memory":
+        return _opened("memory://txcore-backends")
+    if backend.scheme == "sqlite":
+        with tempfile.TemporaryDirectory(prefix="txcore-backends-") as folder:
+            return _opened(f"sqlite:///{Path(folder) / 'broker.db'}")
+    stated = getattr(find_entry_point(backend.scheme).load(), "CAPABILITIES", None)
+    return {} if stated is None else asdict(stated)
+
+
+def _opened(url: str) -> Mapping[str, Any]:
+    try:
+        opened = connect(url)
+    except TxcoreError as error:
+        return {"error": str(error)}
+    try:
+        return asdict(opened.capabilities)
+    finally:
+        opened.close(CLOSE_TIMEOUT_S).result(CLOSE_TIMEOUT_S)

@@ -1,0 +1,77 @@
+"""`txcore demo`: the command line of the demo."""
+
+from __future__ import annotations
+
+import secrets
+import shutil
+import tempfile
+from pathlib import Path
+from typing import Annotated
+from urllib.parse import urlsplit
+
+import typer
+from rich.console import Console
+
+from txcore.cli.demo.settings import Settings
+from txcore.errors import BackendNotInstalledError, UsageError
+
+
+def demo(
+    *,
+    orders: Annotated[int, typer.Option(min=1, help="Orders to take.")] = 1_000,
+    kills: Annotated[int, typer.Option(min=0, help="Processes to kill at least; fewer is a failure.")] = 20,
+    seed: Annotated[int, typer.Option(help="Decides who is killed where.")] = 1,
+    broker: Annotated[str, typer.Option(metavar="URL", help="Your broker instead of a file.")] = "",
+    database: Annotated[str, typer.Option(metavar="URL", help="Your database (SQLAlchemy) instead of a file.")] = "",
+    folder: Annotated[Path | None, typer.Option("--dir", help="Where the files go; they are kept.")] = None,
+    keep: Annotated[bool, typer.Option("--keep", help="Keep files and tables when it is over.")] = False,
+) -> None:
+    """Take orders while processes are killed at every step, and prove that nothing is lost or leaked."""
+    scheme = urlsplit(broker).scheme
+    if scheme == "memory":
+        raise UsageError("memory:// lives inside one process, and the demo kills many: give a broker they all reach")
+    try:
+        import sqlalchemy  # noqa: F401, PLC0415 - only the demo needs it
+    except ImportError as error:
+        raise BackendNotInstalledError("txcore demo", "SQLAlchemy", "sql") from error
+    from txcore.cli.demo.shop import sqlite_url  # noqa: PLC0415
+
+    is_kept = keep or folder is not None
+    place = Path(tempfile.mkdtemp(prefix="txcore-demo-")) if folder is None else folder
+    place.mkdir(parents=True, exist_ok=True)
+    name = f"demo-{secrets.token_hex(4)}"
+    settings = Settings(
+        broker_url=broker or f"{sqlite_url(place / f'{name}-broker.db')}?lease_s=1.5",
+        database_url=database or sqlite_url(place / f"{name}-shop.db"),
+        name=name,
+        orders=orders,
+        kills_min=kills,
+        seed=seed,
+    )
+    try:
+        is_proven = _carry_out(settings, is_kept=is_kept)
+        is_kept = is_kept or not is_proven
+    finally:
+        if not is_kept:
+            shutil.rmtree(place)
+    if not is_proven:
+        raise typer.Exit(1)
+
+
+def _carry_out(settings: Settings, *, is_kept: bool) -> bool:
+    """Run the demo, say how it went, and clean the database unless it is to be kept or something went wrong."""
+    from txcore.cli.demo import run, show  # noqa: PLC0415 - SQLAlchemy again
+    from txcore.cli.demo.shop import Shop  # noqa: PLC0415
+
+    console = Console(highlight=False)
+    show.introduce(console, settings)
+    with show.live(console, settings) as progress:
+        report = run.run(settings, progress)
+    show.conclude(console, report)
+    is_kept = is_kept or not report.is_proven
+    show.point_to(console, settings, is_kept=is_kept)
+    if not is_kept:
+        shop = Shop(settings.database_url, settings.name)
+        shop.drop()
+        shop.close()
+    return report.is_proven

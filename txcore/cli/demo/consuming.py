@@ -1,0 +1,66 @@
+"""How the demo consumes: what a plugin module offers as `open_consumer(url, topic, group)`.
+
+It is no part of the backend port: txcore publishes ordinary messages, which are consumed by ordinary means.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Final, Protocol, cast
+from urllib.parse import urlsplit
+
+from txcore.errors import UsageError
+from txcore.registry import find_entry_point
+
+OPENER: Final = "open_consumer"
+
+
+class Received(Protocol):
+    """One message as a consumer gets it."""
+
+    @property
+    def position(self) -> int:
+        """What is acknowledged; ascends."""
+
+    @property
+    def key(self) -> bytes | None:
+        """The record key."""
+
+    @property
+    def body(self) -> bytes:
+        """The payload."""
+
+    @property
+    def headers(self) -> Mapping[str, str | bytes]:
+        """The user's headers and txcore's."""
+
+
+class Consumer(Protocol):
+    """Reads one topic for one consumer group; a new group begins with the topic's first message."""
+
+    @property
+    def topic(self) -> str:
+        """What producers publish to so that it comes here."""
+
+    def poll(self, count_max: int = 100) -> Sequence[Received]:
+        """Return what has arrived, at once."""
+
+    def ack(self, position: int) -> bool:
+        """Store that everything up to *position* is done; False when another consumer took over."""
+
+    def close(self) -> None:
+        """Leave the group."""
+
+
+def open_consumer(url: str, topic: str, group: str) -> Consumer:
+    """Open a consumer on the broker behind *url*; the topic is made if it is missing.
+
+    Raises:
+        UsageError: other processes cannot reach this backend, or its plugin offers no consumer.
+        UnknownSchemeError, BackendNotInstalledError, ConfigError: see `txcore.connect`.
+    """
+    scheme = urlsplit(url).scheme
+    opener = getattr(find_entry_point(scheme).load(), OPENER, None)
+    if opener is None:
+        raise UsageError(f"the {scheme} backend offers no {OPENER}(), so the demo could not see what is delivered")
+    return cast("Consumer", opener(url, topic, group))

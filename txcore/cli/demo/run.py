@@ -1,0 +1,75 @@
+"""One run of the demo, from empty tables to the verdict."""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+from typing import Final
+
+import txcore
+from txcore.cli.demo.consuming import Consumer, open_consumer
+from txcore.cli.demo.settings import Settings
+from txcore.cli.demo.shop import Shop
+from txcore.cli.demo.supervisor import Progress, Supervisor
+from txcore.cli.demo.verdict import Verdict, judge, read_to_end
+from txcore.clock import SystemClock
+
+CLOSE_TIMEOUT_S: Final = 10.0
+GROUP_TIMEOUT_S: Final = 30.0
+IMMUNITY_ALLOWANCE_S: Final = 0.5
+Seam = Callable[[Settings], None]
+
+
+@dataclass(frozen=True, slots=True)
+class Report:
+    """How a run went."""
+
+    settings: Settings
+    progress: Progress
+    verdict: Verdict
+    wall_s: float
+    orders_s: float
+
+    @property
+    def is_killed_enough(self) -> bool:
+        """Whether so many processes were killed that the run proves something."""
+        return self.progress.kills >= self.settings.kills_min
+
+    @property
+    def is_proven(self) -> bool:
+        """Whether the run proves what it is for."""
+        return self.is_killed_enough and self.verdict.is_clean and self.verdict.orders > 0
+
+
+def run(settings: Settings, show: Callable[[Progress], None], *, before_judgement: Seam | None = None) -> Report:
+    """Run the demo.
+
+    Args:
+        show: Called now and then with what is known so far.
+        before_judgement: Called when everything is at rest; tests spoil something there.
+
+    Raises:
+        UsageError, BackendUnavailableError: broker or database cannot be used, in one sentence each.
+        DemoError: it could not be brought to its end.
+    """
+    clock = SystemClock()
+    began_s = clock.elapsed_s()
+    with contextlib.ExitStack() as stack:
+        shop = Shop(settings.database_url, settings.name)
+        stack.callback(shop.close)
+        backend = txcore.connect(settings.broker_url)
+        stack.callback(lambda: backend.close(CLOSE_TIMEOUT_S).result(CLOSE_TIMEOUT_S))
+        immunity_s = max(settings.immunity_s, backend.capabilities.release_time_max_s + IMMUNITY_ALLOWANCE_S)
+        settings = replace(settings, immunity_s=immunity_s)
+        auditor: Consumer = open_consumer(settings.broker_url, settings.topic, f"{settings.name}-auditor")
+        stack.callback(auditor.close)
+        shop.create()
+        backend.ensure_group(settings.group).result(GROUP_TIMEOUT_S)
+        with Supervisor(settings, shop, backend, show) as supervisor:
+            progress = supervisor.run()
+        if before_judgement is not None:
+            before_judgement(settings)
+        messages = read_to_end(auditor, progress.ordered)
+        verdict = judge(settings, shop, backend, messages)
+        return Report(settings, progress, verdict, clock.elapsed_s() - began_s, supervisor.orders_s)

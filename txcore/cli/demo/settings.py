@@ -1,0 +1,56 @@
+"""What one run of the demo is about; handed to each of its processes."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Final
+
+WORKERS_MAX: Final = 8
+DECLINED_EVERY: Final = 20
+"""Each such order number is declined by the service after its row was written, so that its transaction rolls back."""
+GROUP: Final = "orders"
+
+
+@dataclass(frozen=True, slots=True)
+class Settings:
+    """One run.
+
+    Attributes:
+        broker_url: Any backend that other processes can reach.
+        database_url: Any synchronous SQLAlchemy URL.
+        name: Tells this run's group, topic and tables from those of others on the same servers.
+        kills_min: Fewer killed processes than that prove too little.
+        immunity_s: How long the checker leaves a silent transaction alone.
+    """
+
+    broker_url: str
+    database_url: str
+    name: str
+    orders: int = 1_000
+    kills_min: int = 20
+    seed: int = 1
+    immunity_s: float = 3.0
+
+    @property
+    def group(self) -> str:
+        """The producer group of this run."""
+        return f"{self.name}-{GROUP}"
+
+    @property
+    def topic(self) -> str:
+        """The target topic of this run."""
+        return f"{self.name}.created"
+
+    @property
+    def workers(self) -> int:
+        """How many processes take orders."""
+        return min(WORKERS_MAX, self.orders)
+
+    def numbers(self, worker: int) -> range:
+        """Return the order numbers that fall to *worker*."""
+        return range(1 + worker, self.orders + 1, self.workers)
+
+
+def is_declined(number: int) -> bool:
+    """Return whether the service declines this order."""
+    return number % DECLINED_EVERY == 0

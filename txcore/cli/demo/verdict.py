@@ -1,0 +1,153 @@
+"""Reads everything back, when all is over, and judges it: database, topic and txcore's logs, row by row."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Final
+
+from txcore_conformance import oracle
+from txcore_conformance.harness import Delivered, Harness
+from txcore_conformance.oracle import History
+
+from txcore import Capabilities
+from txcore.cli.demo.consuming import Consumer, Received
+from txcore.cli.demo.settings import Settings
+from txcore.cli.demo.shop import Order, Shop
+from txcore.clock import SystemClock
+from txcore.ids import parse_id
+from txcore.port import Backend
+from txcore.records import OpKind
+from txcore.wire import HEADER_ID
+
+QUIET_S: Final = 0.3
+READ_COUNT_MAX: Final = 500
+
+
+@dataclass(slots=True)
+class Verdict:
+    """What was found.
+
+    Attributes:
+        orders: Committed orders in the database.
+        messages: Messages in the target topic, duplicates included.
+        identical: Orders whose message says exactly what their row says, in the topic and in the consumer's table.
+        rolled_back: Transactions that the check rolled back because their process died before the COMMIT.
+        in_doubt: Transactions that are neither committed nor rolled back.
+        lost: Committed orders without a message.
+        leaked: Messages without a committed order.
+        violations: Every broken invariant, with its id.
+    """
+
+    orders: int = 0
+    messages: int = 0
+    identical: int = 0
+    rolled_back: int = 0
+    in_doubt: int = 0
+    lost: int = 0
+    leaked: int = 0
+    violations: list[str] = field(default_factory=list)
+
+    @property
+    def is_clean(self) -> bool:
+        """Whether nothing at all is wrong."""
+        wrong = self.in_doubt + self.lost + self.leaked + len(self.violations)
+        return wrong == 0 and self.identical == self.orders
+
+
+class TopicView(Harness):
+    """What the oracle needs to see: the topic as it was read to its end."""
+
+    quiet_s = QUIET_S
+
+    def __init__(self, backend: Backend, topic: str, messages: Sequence[Received]) -> None:
+        self._backend = backend
+        self._topic = topic
+        self._messages = messages
+
+    def open(self) -> Backend:
+        """Return the backend that is open already."""
+        return self._backend
+
+    def create_topic(self, topic: str) -> None:
+        """Nothing is created any more."""
+
+    def read_topic(self, topic: str) -> Sequence[Delivered]:
+        """Return what was read."""
+        if topic != self._topic:
+            return []
+        return [Delivered(each.position, each.key, each.body, each.headers) for each in self._messages]
+
+
+def read_to_end(consumer: Consumer, at_least: int, patience_s: float = 20.0) -> Sequence[Received]:
+    """Return all messages of a topic: at least so many, and until nothing more comes for a moment."""
+    clock = SystemClock()
+    began_s = quiet_since_s = clock.elapsed_s()
+    messages: list[Received] = []
+    while True:
+        batch = consumer.poll(READ_COUNT_MAX)
+        now_s = clock.elapsed_s()
+        if batch:
+            messages.extend(batch)
+            quiet_since_s = now_s
+        elif now_s - quiet_since_s > QUIET_S and (len(messages) >= at_least or now_s - began_s > patience_s):
+            return messages
+
+
+def judge(settings: Settings, shop: Shop, backend: Backend, messages: Sequence[Received]) -> Verdict:
+    """Compare the database with *messages* and with txcore's own logs."""
+    rows = shop.rows()
+    view = TopicView(backend, settings.topic, messages)
+    journeys = oracle.journeys(view, backend, settings.group)
+    history = _history(backend.capabilities, rows, journeys)
+    violations, _ = oracle.judge_group(view, backend, settings.group, history)
+    by_row = _by_transaction(messages)
+    verdict = Verdict(
+        orders=len(rows),
+        messages=len(messages),
+        rolled_back=sum(each.final == OpKind.ROLLBACK for each in journeys.values()),
+        in_doubt=sum(each.is_pending or each.is_parked for each in journeys.values()),
+        lost=sum(identity not in by_row for identity in rows),
+        leaked=sum(len(found) for identity, found in by_row.items() if identity not in rows),
+        violations=[str(violation) for violation in violations],
+    )
+    applied = dict(shop.applied_rows())
+    for identity, order in rows.items():
+        found = by_row.get(identity, ())
+        is_same = bool(found) and all(_says(each, order) for each in found)
+        if is_same and applied.get(f"{identity}:0") == order:
+            verdict.identical += 1
+        elif found:
+            verdict.violations.append(f"S7 {identity}: order {order.number} differs from what was delivered of it")
+    strange = sorted(set(applied) - {f"{identity}:0" for identity in rows})
+    verdict.violations += [f"S2 {identity}: applied by the consumer, but never ordered" for identity in strange]
+    return verdict
+
+
+def _history(capabilities: Capabilities, rows: Mapping[str, Order], journeys: Mapping[bytes, object]) -> History:
+    history = History(at_rest=True, causes_default=oracle.causes_of_a_crash(capabilities))
+    for identity in rows:
+        history.committed(parse_id(identity))
+    for transaction_id in journeys:
+        if transaction_id not in history.local:
+            history.rolled_back(transaction_id)
+    return history
+
+
+def _by_transaction(messages: Sequence[Received]) -> Mapping[str, Sequence[Received]]:
+    found: dict[str, list[Received]] = {}
+    for each in messages:
+        found.setdefault(_identity(each), []).append(each)
+    return found
+
+
+def _identity(message: Received) -> str:
+    value = message.headers.get(HEADER_ID, "")
+    text = value if isinstance(value, str) else value.decode("utf-8", "replace")
+    return text.rpartition(":")[0]
+
+
+def _says(message: Received, order: Order) -> bool:
+    customer = message.headers.get("customer")
+    named = customer.decode() if isinstance(customer, bytes) else customer
+    return message.body == order.to_json() and message.key == str(order.number).encode() and named == order.customer

@@ -1,0 +1,23 @@
+"""`txcore --version`, and what holds for all commands."""
+
+from __future__ import annotations
+
+from importlib.metadata import version
+from typing import Annotated
+
+import typer
+
+
+def _show(value: bool) -> None:  # noqa: FBT001 - typer hands an option's value over by place
+    if value:
+        typer.echo(f"txcore {version('txcore')}")
+        raise typer.Exit
+
+
+def root(
+    *,
+    _version: Annotated[
+        bool, typer.Option("--version", help="Show the version and exit.", callback=_show, is_eager=True)
+    ] = False,
+) -> None:
+    """Transactional (half) messages for the brokers you already run: both or neither."""
