@@ -169,7 +169,7 @@ def database_finish(transaction: LocalTransaction) -> Flow[EndResult | None]:
             f"the database's COMMIT of {id_text(transaction.transaction_id)} failed and may have applied; "
             "the check will find out, and deliver if it did",
             transaction_id=transaction.transaction_id,
-        ) from error
+        ) from (error.__cause__ if isinstance(error, CommitUnknownError) else error)
     transaction.connection = None
     return (yield from end(transaction, OpKind.COMMIT))
 

@@ -139,7 +139,7 @@ class PartitionOwner:
     def _checkpoint(self, intake: Intake, *, force: bool) -> Flow[None]:
         context = self.context
         now_s = context.clock.elapsed_s()
-        if not force and now_s < self._checkpoint_at_s:
+        if not self.tenure.is_active or (not force and now_s < self._checkpoint_at_s):
             return
         self._checkpoint_at_s = now_s + context.limits.checkpoint_interval_s
         dropped = 0

@@ -125,12 +125,13 @@ class Op(msgspec.Struct, array_like=True):
 
 
 def is_discard_in_force(op: Op, *, is_decided: bool) -> bool:
-    """Return whether a DISCARD counts: behind a DECIDED only as undeliverable.
+    """Return whether a DISCARD counts: for exhausted checks it does not behind a DECIDED.
 
     Both may land late and in this order after their writer gave up on each; whoever reads the DECIDED publishes, so
-    the discard must be void, or a discarded half would be delivered.
+    the discard must be void, or a discarded half would be delivered. The other reasons to park say nothing about
+    what was answered.
     """
-    return not is_decided or op.reason == ParkCode.UNDELIVERABLE
+    return not is_decided or op.reason != ParkCode.CHECKS_EXHAUSTED
 
 
 class ParkCode(enum.StrEnum):

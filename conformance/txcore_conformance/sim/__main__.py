@@ -53,6 +53,7 @@ SOMETIMES = (
     "half.parked UNDELIVERABLE",
     "half.parked POISON",
     "half.parked PRUNED",
+    "half.parked COVERAGE_GAP",
     "operator resumes",
     "operator forces COMMIT",
     "operator forces ROLLBACK",

@@ -38,8 +38,8 @@ GROUP = "simulated"
 CHECK_MAX = 3
 LIMITS = Limits(
     replay_max=12,
-    poll_s=0.05,
-    idle_poll_s=0.4,
+    poll_s=0.08,
+    idle_poll_s=0.8,
     mark_timeout_s=3.0,
     read_back_s=3.0,
     retry_max_s=4.0,
@@ -101,9 +101,11 @@ class Cast:
     memberships: list[tuple[Process, Membership]] = field(default_factory=list)
     lost_tail: set[bytes] = field(default_factory=set)
     lost_claims: set[int] = field(default_factory=set)
+    is_eaten: bool = False  #: ops are gone for good, so bounds and tokens of checkpoints can no longer be judged
     discarded_ms: dict[bytes, int] = field(default_factory=dict)
     resumed: dict[bytes, int] = field(default_factory=dict)
-    halves: dict[int, list[LogRecord]] = field(default_factory=dict)  #: all ever stored, beyond retention
+    #: Everything ever stored in a log, beyond what retention left there.
+    archive: dict[tuple[LogKind, int], list[LogRecord]] = field(default_factory=dict)
     numbers: int = 0
 
     def is_committed(self, truth: Truth) -> bool:
@@ -421,10 +423,9 @@ def _watch(cast: Cast, process: Process) -> None:
 def journeys(cast: Cast) -> dict[bytes, Journey]:
     """Return every transaction's journey from the whole logs."""
     found: dict[bytes, Journey] = {}
-    broker = cast.world.broker
     for partition in range(cast.partition_count):
-        ops, parked = (broker.log(GROUP, kind, partition) for kind in (LogKind.OP, LogKind.PARKED))
-        found.update(journeys_of(partition, cast.halves.get(partition, ()), ops, parked))
+        halves, ops, parked = (cast.archive.get((kind, partition), ()) for kind in LogKind)
+        found.update(journeys_of(partition, halves, ops, parked))
     return found
 
 

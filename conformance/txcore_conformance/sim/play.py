@@ -134,6 +134,8 @@ def _plan(cast: Cast) -> None:
         world.at(between(5, 25), cast.database.crash)
     if world.broker.profile.capabilities.fsync_before_ack == "no" and rng.random() < 0.1:
         world.at(between(5, 20), lambda: _lose_tail(cast))
+    if rng.random() < 0.04:
+        world.at(between(6, 20), lambda: _eat_ops(cast))
     for _ in range(rng.choice([0, 1, 2])):
         world.at(between(5, 28), lambda: operate(cast))
         world.at(between(5, 28), lambda: prune(cast))
@@ -167,11 +169,30 @@ def _lose_tail(cast: Cast) -> None:
     world = cast.world
     for partition in range(cast.partition_count):
         for kind in (LogKind.HALF, LogKind.OP):
-            for record in world.broker.lose_tail(GROUP, kind, partition, world.rng.randrange(4)):
+            lost = world.broker.lose_tail(GROUP, kind, partition, world.rng.randrange(4))
+            kept = cast.archive.get((kind, partition), [])
+            del kept[len(kept) - len(lost) :]
+            for record in lost:
                 cast.lost_tail.update(_ids_in(kind, record))
                 if kind is LogKind.OP and any(op.kind == OpKind.CLAIM for op in wire.decode_ops(record.body)):
                     cast.lost_claims.add(partition)
                 world.note(f"lost tail {kind.value}")
+
+
+def _is_judgeable(cast: Cast) -> bool:
+    return not cast.lost_tail and not cast.is_eaten
+
+
+def _eat_ops(cast: Cast) -> None:
+    """Retention eats the op log too early; the checker must park what it can no longer judge, not guess."""
+    world = cast.world
+    cast.is_eaten = True
+    for partition in range(cast.partition_count):
+        records = world.broker.log(GROUP, LogKind.OP, partition)
+        if records:
+            world.broker.trim(GROUP, LogKind.OP, partition, world.rng.choice(records).position)
+    for process in cast.checkers:
+        process.kill()
 
 
 def _ids_in(kind: LogKind, record: LogRecord) -> list[bytes]:
@@ -219,19 +240,19 @@ def _watch_checkpoints(cast: Cast) -> None:
 
     def judged_store(group: str, partition: int, checkpoint: Checkpoint) -> None:
         text = invariants.judge_checkpoint(
-            checkpoint, broker.log(group, LogKind.HALF, partition), broker.log(group, LogKind.OP, partition)
+            checkpoint, cast.archive.get((LogKind.HALF, partition), ()), cast.archive.get((LogKind.OP, partition), ())
         )
-        if text and not cast.lost_tail:
+        if text and _is_judgeable(cast):
             world.break_rule(f"S11 {text}")
         store(group, partition, checkpoint)
 
     def judged_send(member: str, partition: int, checkpoint: Checkpoint) -> None:
         for process, membership in cast.memberships:
             owner = membership.owners.get(partition)
-            if process.name == member and owner is not None and not is_unique and not cast.lost_tail:
+            if process.name == member and owner is not None and not is_unique and _is_judgeable(cast):
                 read = owner.tenure.state.op_read or -1
-                prefix = [record for record in broker.log(GROUP, LogKind.OP, partition) if record.position <= read]
-                text = invariants.judge_checkpoint(checkpoint, broker.log(GROUP, LogKind.HALF, partition), prefix)
+                prefix = [record for record in cast.archive.get((LogKind.OP, partition), ()) if record.position <= read]
+                text = invariants.judge_checkpoint(checkpoint, cast.archive.get((LogKind.HALF, partition), ()), prefix)
                 if text:
                     world.break_rule(f"S11 {member} had not read back what its checkpoint passes: {text}")
 
@@ -239,8 +260,7 @@ def _watch_checkpoints(cast: Cast) -> None:
 
     def kept_append(group: str, kind: LogKind, partition: int, body: bytes) -> Outcome:
         outcome = append(group, kind, partition, body)
-        if kind is LogKind.HALF:
-            cast.halves.setdefault(partition, []).append(broker.log(group, kind, partition)[-1])
+        cast.archive.setdefault((kind, partition), []).append(broker.log(group, kind, partition)[-1])
         return outcome
 
     def timed_append(group: str, partition: int, ops: Sequence[Op]) -> Outcome:
@@ -323,7 +343,7 @@ def _claims_before_end(cast: Cast) -> dict[bytes, int]:
     for partition in range(cast.partition_count):
         claims = 0
         undecided: Counter[bytes] = Counter()
-        for record in cast.world.broker.log(GROUP, LogKind.OP, partition):
+        for record in cast.archive.get((LogKind.OP, partition), ()):
             for op in wire.decode_ops(record.body):
                 if op.kind == OpKind.CLAIM:
                     claims += 1
