@@ -212,10 +212,15 @@ class CrashKit:
         return int(answer)
 
 
-def kill_everywhere(harness: Harness, programs: Sequence[str], cycles: int = 0) -> dict[Step, Tally]:
-    """Kill *programs* at each of their steps, once or, with *cycles*, until so many processes were killed."""
+def kill_everywhere(
+    harness: Harness, programs: Sequence[str], cycles: int = 0, *, first_only: bool = False
+) -> dict[Step, Tally]:
+    """Kill *programs* at each of their steps, once or, with *cycles*, until so many processes were killed.
+
+    With *first_only* a step that comes again is not a step of its own.
+    """
     with CrashKit(harness) as kit:
-        steps = kit.steps(programs)
+        steps = [step for step in kit.steps(programs) if not first_only or step.failpoint.endswith(":1")]
         tallies = {step: Tally() for step in steps}
         chosen = itertools.islice(itertools.cycle(steps), cycles) if cycles else steps
         for step in chosen:

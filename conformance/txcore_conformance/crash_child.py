@@ -136,6 +136,8 @@ class AsyncOrderListener(AsyncTransactionListener):
 
 def run(job: Job, failpoints: Failpoints) -> None:
     """Do *job* in this process."""
+    if job.program not in PROGRAMS:
+        raise ValueError(f"there is no program {job.program!r}")
     backend: Any = Watched(txcore.connect(job.url), failpoints)
     orders = Orders(job.database, failpoints)
     if job.program == "checker":
