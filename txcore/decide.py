@@ -44,7 +44,7 @@ class Pending:
         look_back: Op position to read from before this copy may be judged; None when its journal is known.
         park: Why it cannot be checked at all.
         size: Bytes that `half` holds in memory.
-        born_ms: The producer's wall clock at its birth.
+        was_replayed: Read before the owner's claim was back, so it may be older than any op still in the log.
         token: For a carried or resumed copy, the claim in force where its journal was folded.
         poison: The raw bytes of a record that is no half.
     """
@@ -75,7 +75,7 @@ class Pending:
     carry_again_ms: float = 0.0
     park: tuple[ParkCode, str] | None = None
     size: int = 0
-    born_ms: int = 0
+    was_replayed: bool = False
     token: bytes = b""
     poison: bytes | None = None
 

@@ -31,6 +31,7 @@ class Intake:
         self._is_gap_open = False
         self.awaited = b""
         self.is_back = False
+        self.is_claimed = False  #: set by the owner once its claim is back
         self.halves_are_read = False  #: the last read of halves brought nothing
 
     def read(self) -> int:
@@ -100,7 +101,7 @@ class Intake:
             half.decided,
             bool(half.decided),
             missing=tuple(half.missing) or None,
-            born_ms=half.born_ms,
+            was_replayed=not self.is_claimed,
             token=half.token,
         )
 
@@ -132,7 +133,7 @@ class Intake:
                 continue
             if self._is_gap_open:
                 self._is_gap_open = False
-                self._gap_before_ms = float(record.appended_ms or min(op.at_ms for op in ops))
+                self._gap_before_ms = float(record.appended_ms or 0)
             for op in ops:
                 self._take_op(record, op)
                 if not self._tenure.is_active:
@@ -207,8 +208,9 @@ class Intake:
         """Mark a half older than the op log's first record: its end may be among the lost ops (R12)."""
         if self._gap_before_ms is None or pending.park is not None or pending.decision or pending.generation:
             return
-        born_ms = pending.start_ms if self._tenure.has_server_time else pending.born_ms
-        if born_ms < self._gap_before_ms:
+        # Wall clocks of different machines cannot be compared, so without the broker's time every replayed half counts.
+        is_older = pending.start_ms < self._gap_before_ms if self._tenure.has_server_time else pending.was_replayed
+        if is_older:
             reason = "the op log begins after this half was born, and no checkpoint covers it"
             pending.park = (ParkCode.COVERAGE_GAP, reason)
 

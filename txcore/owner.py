@@ -59,6 +59,7 @@ class PartitionOwner:
         self.tenure.token = self.tenure.nonce()
         if not (yield from self._mark(intake, OpKind.CLAIM, self.tenure.token)):
             return False
+        intake.is_claimed = True
         self.context.report.event(names.CHECKER_CLAIMED, partition=self.tenure.partition)
         self.context.count("claims")
         self._checkpoint_at_s = self.context.clock.elapsed_s()

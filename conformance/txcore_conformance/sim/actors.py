@@ -484,7 +484,7 @@ def _probe(cast: Cast) -> Callable[[Process, Any], None]:
                 return
             start_s, immunity_s = began[command.half.transaction_id]
             margin_s = cast.world.broker.profile.capabilities.release_time_max_s
-            if process.clock.elapsed_s() > start_s + immunity_s - margin_s + 1e-6:
+            if process.clock.elapsed_s() > start_s + immunity_s - margin_s + 1e-3:  # the half keeps whole milliseconds
                 cast.world.break_rule("R6 a producer published after its horizon")
 
     return look

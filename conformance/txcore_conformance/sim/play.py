@@ -297,7 +297,7 @@ def _judge(cast: Cast) -> int:
             delivered,
             Local.COMMITTED if is_committed else Local.ROLLED_BACK,
             is_acknowledged=is_committed,
-            duplicate_causes=world.causes[identity] + claims.get(identity, 0),
+            duplicate_causes=None if cast.is_eaten else world.causes[identity] + claims.get(identity, 0),
             # Whoever reads the log from its beginning takes all that an owner with a lost claim wrote for stale.
             is_excused=identity in cast.lost_tail or truth.core.partition in cast.lost_claims,
             late_releases=world.late[identity] + before,
@@ -365,5 +365,5 @@ def _judge_owners(cast: Cast) -> None:
             for identity, kind in owner.tenure.state.closings():
                 journey = finals.get(identity)
                 first = next((op.kind for _, op in journey.ops if op.kind in {1, 2}), 0) if journey else 0
-                if first and kind in {OpKind.COMMIT, OpKind.ROLLBACK} and kind != first and not cast.lost_tail:
+                if first and kind in {OpKind.COMMIT, OpKind.ROLLBACK} and kind != first and _is_judgeable(cast):
                     cast.world.break_rule(f"S1 {process.name} takes {identity.hex()} for {OpKind(kind).name}")
