@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, fields
 from typing import TYPE_CHECKING, Protocol
+
+from txcore.errors import ConfigError
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -41,7 +43,11 @@ class CheckListener(Protocol):
 
 @dataclass(slots=True)
 class Limits:
-    """The checker's bounds; each is a number of seconds unless named otherwise."""
+    """The checker's bounds; each is a number of seconds unless named otherwise.
+
+    Raises:
+        ConfigError: a value is no number, a count is below 1, or a time below 0; `key` names it.
+    """
 
     replay_max: int = 20_000  #: half records a restart may read again before the oldest are carried forward
     read_count_max: int = 1_000
@@ -58,6 +64,15 @@ class Limits:
     checkpoint_interval_s: float = 2.0
     orphan_keep_s: float = 60.0
     body_bytes_max: int = 64 << 20  #: bodies of waiting halves kept in memory per partition
+
+    def __post_init__(self) -> None:
+        for each in fields(self):
+            key, value = each.name, getattr(self, each.name)
+            if key.endswith("_s"):
+                if isinstance(value, bool) or not isinstance(value, int | float) or not value >= 0:
+                    raise ConfigError(f"{key} is a number of seconds, not {value!r}", key=key)
+            elif isinstance(value, bool) or not isinstance(value, int) or value < 1:
+                raise ConfigError(f"{key} is a whole number from 1, not {value!r}", key=key)
 
 
 @dataclass(slots=True)
