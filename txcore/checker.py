@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import threading
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -100,6 +101,7 @@ class Checker:
         policy: Interval and count for halves that carry none of their own. Immunity is the half's own.
         member: This process's name in the group; made up when empty.
         limits: Bounds; the defaults suit production.
+        event_loop: A running event loop for listeners whose `check_local_transaction` is asynchronous.
         plugins: Objects with pluggy hooks `txcore_on_event`, `txcore_on_discard`.
 
     Use either `run_once` (tests, cron) or `start` and `stop` (a service). Not both at a time.
@@ -115,6 +117,7 @@ class Checker:
         policy: CheckPolicy | None = None,
         member: str = "",
         limits: Limits | None = None,
+        event_loop: asyncio.AbstractEventLoop | None = None,
         plugins: Sequence[object] = (),
         clock: Clock | None = None,
         randomness: Randomness | None = None,
@@ -129,7 +132,8 @@ class Checker:
         listeners = listener if isinstance(listener, Sequence) else () if listener is None else (listener,)
         self._parts = (clock, randomness, policy or CheckPolicy(), member, tuple(listeners), fence)
         self._report = Reporter("txcore.checker", plugins)
-        self._pool = CallPool()
+        self._event_loop = event_loop
+        self._pool = CallPool(event_loop=event_loop)
         self._loop: Loop | None = None
         self._membership: Membership | None = None
         self._thread: threading.Thread | None = None
@@ -212,7 +216,7 @@ class Checker:
         self._backend.ensure_group(self._group).result(GROUP_TIMEOUT_S)
         clock, randomness, policy, member, listeners, fence = self._parts
         claim = self._backend.claim(self._group, member)
-        self._pool = CallPool()  # `stop` closed the last one.
+        self._pool = CallPool(event_loop=self._event_loop)  # `stop` closed the last one.
         context = CheckContext(
             self._backend,
             self._group,

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Protocol
 from txcore.errors import ConfigError
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Awaitable, Sequence
 
     from txcore.clock import Clock, Randomness
     from txcore.fence import Fence
@@ -16,6 +16,7 @@ if TYPE_CHECKING:
     from txcore.message import CheckPolicy, LocalTransactionState, Message
     from txcore.port import Backend
     from txcore.port import Claim as ClaimPort
+from txcore.records import Half
 
 
 @dataclass(frozen=True, slots=True)
@@ -37,7 +38,7 @@ class HalfView:
 class CheckListener(Protocol):
     """What the checker asks of a listener. `topics`, where declared, are the only ones it is asked about."""
 
-    def check_local_transaction(self, half: HalfView) -> LocalTransactionState:
+    def check_local_transaction(self, half: HalfView) -> LocalTransactionState | Awaitable[LocalTransactionState]:
         """Return what became of the local transaction."""
 
 
@@ -95,3 +96,18 @@ class CheckContext:
     def count(self, name: str, number: int = 1) -> None:
         """Add to a counter of this checker."""
         self.counts[name] = self.counts.get(name, 0) + number
+
+
+def listener_for(listeners: Sequence[CheckListener], half: Half) -> CheckListener | None:
+    """Return the first listener that declared all topics of *half*, or none at all; None when nobody did."""
+    for listener in listeners:
+        topics = getattr(listener, "topics", None)
+        if topics is None or all(message.topic in topics for message in half.messages):
+            return listener
+    return None
+
+
+def view_of(half: Half, check_times: int) -> HalfView:
+    """Return what a listener is shown of *half*."""
+    messages = tuple(Message(m.topic, m.body, m.key, m.headers) for m in half.messages)
+    return HalfView(half.transaction_id, half.group, messages, check_times, half.born_ms)

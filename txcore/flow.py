@@ -161,7 +161,7 @@ def database_finish(transaction: LocalTransaction) -> Flow[EndResult | None]:
     yield from _append_or_roll_back(transaction)
     try:
         yield Call(context.fence.commit, (connection,))
-    except Exception as error:
+    except Exception as error:  # noqa: BLE001 - the database's, whatever it is
         # An error around COMMIT may have applied (R5): no op is written, the check finds out.
         transaction.phase = Phase.FAILED
         yield _resolution(transaction, OpKind.NUDGE)

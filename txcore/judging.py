@@ -7,12 +7,12 @@ from typing import TYPE_CHECKING
 
 from txcore import instrumentation as names
 from txcore import wire
-from txcore.checking import CheckListener, HalfView
+from txcore.checking import listener_for, view_of
 from txcore.commands import Call, Flow, Spawn
 from txcore.decide import Decision, Pending, decide
 from txcore.errors import TxcoreError
 from txcore.fence import FenceAnswer, FenceReading
-from txcore.message import LocalTransactionState, Message
+from txcore.message import LocalTransactionState
 from txcore.records import (
     FINAL_KINDS,
     REASON_SIZE_MAX,
@@ -132,13 +132,13 @@ class Judge:
         """Ask the listener; only an explicit answer counts (R10)."""
         context = self._context
         half = yield from self._intake.half_of(pending)
-        listener = self._listener_for(half)
+        listener = listener_for(self._context.listeners, half)
         if listener is None:
             topics = sorted({message.topic for message in half.messages})
             context.report.event(names.CHECK_WRONG_LISTENER, group=context.group, topics=topics)
             self._fail(pending, None)
             return
-        call = Call(listener.check_local_transaction, (_view(half, pending),), context.limits.check_deadline_s)
+        call = Call(listener.check_local_transaction, (view_of(half, pending.count),), context.limits.check_deadline_s)
         context.count("asked")
         try:
             answer = yield call
@@ -414,15 +414,3 @@ class Judge:
         pending.due_ms = self._tenure.now_ms() + min(backoff_s * 1000, max(pending.interval_ms, limits.retry_s * 1000))
         if error is not None:
             self._context.report.event(names.RELEASE_UNKNOWN, transaction_id=pending.transaction_id, error=repr(error))
-
-    def _listener_for(self, half: Half) -> CheckListener | None:
-        for listener in self._context.listeners:
-            topics = getattr(listener, "topics", None)
-            if topics is None or all(message.topic in topics for message in half.messages):
-                return listener
-        return None
-
-
-def _view(half: Half, pending: Pending) -> HalfView:
-    messages = tuple(Message(m.topic, m.body, m.key, m.headers) for m in half.messages)
-    return HalfView(half.transaction_id, half.group, messages, pending.count, half.born_ms)

@@ -41,10 +41,14 @@ class TransactionListener:
 
 
 class AsyncTransactionListener:
-    """`TransactionListener` for `AsyncTransactionProducer`; only the local transaction is asynchronous."""
+    """`TransactionListener` for `AsyncTransactionProducer`, and for a `Checker` that was given its `event_loop`."""
 
     topics: ClassVar[Collection[str] | None] = None
 
     async def execute_local_transaction(self, message: Message, arg: Any) -> LocalTransactionState:
         """See `TransactionListener.execute_local_transaction`."""
+        raise NotImplementedError
+
+    async def check_local_transaction(self, half: HalfView) -> LocalTransactionState:
+        """See `TransactionListener.check_local_transaction`."""
         raise NotImplementedError

@@ -7,10 +7,12 @@ thread no longer counts and another takes its place, up to `abandoned_max` stuck
 
 from __future__ import annotations
 
+import asyncio
 import inspect
 import itertools
 import queue
 import threading
+from collections.abc import Coroutine
 from concurrent.futures import Future
 from typing import TYPE_CHECKING, Any, Final
 
@@ -36,9 +38,16 @@ class Job:
 
 
 class CallPool:
-    """Runs calls in up to `threads_max` daemon threads. Thread safe."""
+    """Runs calls in up to `threads_max` daemon threads. Thread safe.
 
-    def __init__(self, threads_max: int = 8, abandoned_max: int = 32) -> None:
+    Args:
+        event_loop: The caller's running event loop, for calls that turn out to be coroutines; None refuses those.
+    """
+
+    def __init__(
+        self, threads_max: int = 8, abandoned_max: int = 32, event_loop: asyncio.AbstractEventLoop | None = None
+    ) -> None:
+        self._event_loop = event_loop
         self._threads_max = threads_max
         self._abandoned_max = abandoned_max
         self._lock = threading.Lock()
@@ -97,7 +106,7 @@ class CallPool:
                 if job.is_abandoned:
                     continue
                 job.is_started = True
-            value, error = _carry_out(job.call)
+            value, error = self._carry_out(job.call)
             with self._lock:
                 was_abandoned = job.is_abandoned
                 if was_abandoned:
@@ -111,13 +120,23 @@ class CallPool:
             if was_abandoned:
                 return  # Another thread took this one's place.
 
+    def _carry_out(self, call: Call) -> tuple[Any, BaseException | None]:
+        try:
+            value = call.function(*call.args)
+            if inspect.iscoroutine(value):
+                value = self._await(call, value)
+        except BaseException as error:  # noqa: BLE001 - handed to the waiting flow, which decides
+            return None, error
+        return value, None
 
-def _carry_out(call: Call) -> tuple[Any, BaseException | None]:
-    try:
-        value = call.function(*call.args)
-        if inspect.iscoroutine(value):
-            value.close()
-            raise TypeError(f"{call.function!r} is asynchronous; a checker's listener is not")  # noqa: TRY301
-    except BaseException as error:  # noqa: BLE001 - handed to the waiting flow, which decides
-        return None, error
-    return value, None
+    def _await(self, call: Call, coroutine: Coroutine[Any, Any, Any]) -> Any:
+        """Run a coroutine on the caller's event loop; cancelled there once nobody waits for it any more."""
+        if self._event_loop is None:
+            coroutine.close()
+            raise TypeError(f"{call.function!r} is asynchronous; give the checker its event_loop")
+        future = asyncio.run_coroutine_threadsafe(coroutine, self._event_loop)
+        try:
+            return future.result(call.deadline_s)
+        except TimeoutError:
+            future.cancel()
+            raise

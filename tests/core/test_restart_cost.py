@@ -1,0 +1,115 @@
+"""L4: what a restarted checker reads again follows the undecided halves and `replay_max`, not the log."""
+
+from __future__ import annotations
+
+import asyncio
+import threading
+
+from txcore import (
+    AsyncTransactionListener,
+    Checker,
+    CheckPolicy,
+    HalfView,
+    Limits,
+    LocalTransactionState,
+    Message,
+    TransactionListener,
+    TransactionProducer,
+)
+from txcore.memory import MemoryBackend, MemoryBroker
+from txcore.records import LogKind
+
+STATE = LocalTransactionState
+
+
+class Clock:
+    """A clock that moves a little whenever it is read, and as far as it is told."""
+
+    def __init__(self):
+        self.now_s = 1_000.0
+
+    def wall_ms(self):
+        return round(self.now_s * 1000)
+
+    def elapsed_s(self):
+        self.now_s += 0.0002
+        return self.now_s
+
+    def boot_id(self):
+        return "test"
+
+
+class Listener(TransactionListener):
+    def execute_local_transaction(self, message, arg):
+        return arg
+
+    def check_local_transaction(self, half):
+        return STATE.UNKNOWN
+
+
+def made(clock, count, pending_every):
+    broker = MemoryBroker(clock=clock)
+    backend = MemoryBackend(broker)
+    producer = TransactionProducer(
+        backend, "g", listener=Listener(), clock=clock, partition_count=1, policy=CheckPolicy(immunity_s=10_000)
+    )
+    states = [STATE.UNKNOWN if i % pending_every == 0 else STATE.COMMIT for i in range(count)]
+    producer.send_many([(Message("t", b"x"), state) for state in states])
+    return broker, backend
+
+
+def replayed(broker):
+    """Return how many half records stand at or behind the stored checkpoint."""
+    checkpoint = broker.checkpoint_of("g", 0)
+    return sum(record.position >= checkpoint.half for record in broker.log("g", LogKind.HALF, 0))
+
+
+def test_replay_is_bounded_by_replay_max_and_not_by_the_log():
+    """With the oldest of 3,000 halves undecided, a restart reads at most replay_max halves and the carried ones."""
+    clock = Clock()
+    broker, backend = made(clock, 3_000, 300)
+    limits = Limits(replay_max=100, poll_s=0.0005, checkpoint_interval_s=0.0)
+    checker = Checker(backend, "g", listener=Listener(), clock=clock, limits=limits)
+    checker.run_once()
+    checker.run_once()
+    assert checker.counts["carried"] >= 9
+    assert replayed(broker) <= limits.replay_max + 10
+    checker.stop()
+
+
+def test_a_carried_half_is_not_carried_again_until_its_copy_ages():
+    """Distance and retention count from the newest copy, so carrying does not feed on itself."""
+    clock = Clock()
+    _, backend = made(clock, 1_000, 100)
+    limits = Limits(replay_max=50, poll_s=0.0005)
+    checker = Checker(backend, "g", listener=Listener(), clock=clock, limits=limits)
+    checker.run_once()
+    checker.run_once()
+    once = checker.counts["carried"]
+    for _ in range(5):
+        checker.run_once()
+    assert once == checker.counts["carried"]
+    checker.stop()
+
+
+def test_a_checker_awaits_an_asynchronous_listener_on_its_event_loop():
+    """The asynchronous twin of the listener answers checks on the caller's own event loop."""
+
+    class Asynchronous(AsyncTransactionListener):
+        async def check_local_transaction(self, half: HalfView):
+            await asyncio.sleep(0)
+            return STATE.COMMIT
+
+    loop = asyncio.new_event_loop()
+    thread = threading.Thread(target=loop.run_forever)
+    thread.start()
+    clock = Clock()
+    broker, backend = made(clock, 3, 1)
+    clock.now_s += 20_000
+    checker = Checker(backend, "g", listener=Asynchronous(), clock=clock, event_loop=loop)
+    report = checker.run_once()
+    checker.stop()
+    loop.call_soon_threadsafe(loop.stop)
+    thread.join()
+    loop.close()
+    assert (3, 3) == (report.committed, len(broker.topics["t"]))
