@@ -80,7 +80,7 @@ def pytest_pyfunc_call(pyfuncitem: pytest.Function) -> Generator[None, Any, Any]
     """Judge the test's group once its body has passed; a broken invariant fails the test itself."""
     result = yield
     kit = pyfuncitem.funcargs.get("kit")
-    if isinstance(kit, Kit):
+    if isinstance(kit, Kit) and pyfuncitem.funcargs.get("harness") is kit.harness:
         kit.stop_checkers()
         broken = kit.judge()
         assert not broken, "\n".join(["broken invariants:", *broken[:VIOLATIONS_SHOWN_MAX]])

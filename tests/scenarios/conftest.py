@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import subprocess
+import sys
 from dataclasses import replace
 
 import pytest
@@ -9,7 +11,7 @@ from txcore_conformance.kit import FAST, Answers, Kit
 from txcore_conformance.memory import KafkaLikeHarness, MemoryHarness, NatsLikeHarness, RabbitmqLikeHarness
 from txcore_sqlite.testing import SqliteHarness
 
-from txcore import CheckPolicy, TransactionProducer
+from txcore import CheckPolicy, EndState, TransactionProducer
 
 CREEP_S = 0.0001
 SLOW = replace(FAST, poll_s=0.001, idle_poll_s=0.001, retry_s=1.0, retry_max_s=64.0, check_deadline_s=5.0)
@@ -152,3 +154,24 @@ def sqlite():
 def skewed():
     """Return a clock that shares a world's time but not its wall."""
     return lambda world, offset_s: ManualClock(world.clock, offset_s=offset_s)
+
+
+BY_HANDLE = """
+import sys, txcore
+backend = txcore.connect(sys.argv[1])
+producer = txcore.TransactionProducer(backend, sys.argv[2])
+print(producer.attach(sys.argv[3]).commit().state.value)
+backend.close(5).result(10)
+"""
+
+
+@pytest.fixture
+def in_another_process():
+    """Commit a handle in a process of its own and return the end's state."""
+
+    def commit(kit, handle):
+        command = [sys.executable, "-c", BY_HANDLE, kit.harness.url, kit.group, handle]
+        done = subprocess.run(command, capture_output=True, text=True, check=True, timeout=60)
+        return EndState[done.stdout.strip()]
+
+    return commit
