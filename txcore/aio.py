@@ -3,28 +3,25 @@
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Iterable
 from contextlib import AbstractAsyncContextManager
-from typing import TYPE_CHECKING, Any, TypeVar
+from types import TracebackType
+from typing import Any, TypeVar
 
 from txcore import flow
+from txcore.clock import Clock, Randomness
+from txcore.commands import Flow
 from txcore.drivers import AsyncBridge, run_async
 from txcore.errors import ClosedError, TransactionStateError
+from txcore.fence import Fence
 from txcore.gather import Gatherer
+from txcore.listener import AsyncTransactionListener
 from txcore.message import CheckPolicy, LocalTransactionState, Message
+from txcore.port import Backend
 from txcore.producer import attach, handle_of, make_context
 from txcore.records import OpKind
 from txcore.results import EndResult, TransactionSendResult
 from txcore.transaction import LocalTransaction, begin, publish
-
-if TYPE_CHECKING:
-    from collections.abc import Iterable
-    from types import TracebackType
-
-    from txcore.clock import Clock, Randomness
-    from txcore.commands import Flow
-    from txcore.fence import Fence
-    from txcore.listener import AsyncTransactionListener
-    from txcore.port import Backend
 
 R = TypeVar("R")
 

@@ -6,23 +6,21 @@ import asyncio
 import threading
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from txcore import instrumentation as names
 from txcore.checking import CheckContext, CheckListener, Limits
 from txcore.clock import Clock, Randomness, SystemClock, system_randomness
+from txcore.commands import Flow
 from txcore.errors import BackendTimeoutError, ConfigError, TransactionStateError, TxcoreError
+from txcore.fence import Fence
 from txcore.instrumentation import Reporter
 from txcore.loop import Loop, Task
 from txcore.message import CheckPolicy
 from txcore.owner import PartitionOwner
 from txcore.pool import CallPool
+from txcore.port import Backend
 from txcore.records import ClaimEvent, ClaimEventKind
-
-if TYPE_CHECKING:
-    from txcore.commands import Flow
-    from txcore.fence import Fence
-    from txcore.port import Backend
 
 GROUP_TIMEOUT_S = 30.0
 
@@ -49,7 +47,12 @@ class Membership:
 
     def poll(self) -> None:
         """Take in ownership changes, start owners, and give up what has ended."""
-        for event in self.context.claim.poll():
+        try:
+            events = self.context.claim.poll()
+        except TxcoreError as error:
+            self.context.report.event(names.CHECKER_ERROR, error=repr(error))
+            events = ()
+        for event in events:
             self._take(event)
         for partition, owner in list(self.owners.items()):
             if owner.has_ended:

@@ -2,20 +2,17 @@
 
 from __future__ import annotations
 
+from collections.abc import Awaitable, Sequence
 from dataclasses import dataclass, field, fields
-from typing import TYPE_CHECKING, Protocol
+from typing import Protocol
 
+from txcore.clock import Clock, Randomness
 from txcore.errors import ConfigError
-
-if TYPE_CHECKING:
-    from collections.abc import Awaitable, Sequence
-
-    from txcore.clock import Clock, Randomness
-    from txcore.fence import Fence
-    from txcore.instrumentation import Reporter
-    from txcore.message import CheckPolicy, LocalTransactionState, Message
-    from txcore.port import Backend
-    from txcore.port import Claim as ClaimPort
+from txcore.fence import Fence
+from txcore.instrumentation import Reporter
+from txcore.message import CheckPolicy, LocalTransactionState, Message
+from txcore.port import Backend
+from txcore.port import Claim as ClaimPort
 from txcore.records import Half
 
 

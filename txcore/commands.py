@@ -3,13 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Generator
+from concurrent.futures import Future
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, TypeAlias, TypeVar
+from typing import Any, TypeAlias, TypeVar
 
-if TYPE_CHECKING:
-    from concurrent.futures import Future
-
-    from txcore.records import HalfRecord, Resolution
+from txcore.records import HalfRecord, Resolution
 
 R = TypeVar("R")
 

@@ -4,10 +4,8 @@ from __future__ import annotations
 
 import enum
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
 
-if TYPE_CHECKING:
-    from txcore.records import Half, Op, ParkCode
+from txcore.records import Half, Op, ParkCode
 
 
 class Decision(enum.Enum):

@@ -8,11 +8,9 @@ Methods that take a connection return an awaitable when the connection is an asy
 from __future__ import annotations
 
 import enum
+from collections.abc import Awaitable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, Protocol
-
-if TYPE_CHECKING:
-    from collections.abc import Awaitable, Mapping, Sequence
+from typing import Any, Protocol
 
 
 class FenceAnswer(enum.Enum):

@@ -10,17 +10,14 @@ from __future__ import annotations
 import heapq
 import itertools
 from collections import OrderedDict, deque
+from collections.abc import Iterator
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Final
+from typing import Final
 
 import msgspec
 
+from txcore.decide import Pending
 from txcore.records import FINAL_KINDS, OWNED_KINDS, Checkpoint, Half, Op, OpKind, Position, is_discard_in_force
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator
-
-    from txcore.decide import Pending
 
 RECENT_MAX: Final = 10_000
 NOTE_ENTRY_BYTES: Final = 48

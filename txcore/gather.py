@@ -7,16 +7,13 @@ under way, further items gather and leave together when one of them comes back, 
 from __future__ import annotations
 
 import threading
-from typing import TYPE_CHECKING, Final, Generic, Protocol, TypeVar
+from collections.abc import Callable, Sequence
+from typing import Final, Generic, Protocol, TypeVar
 
 from txcore.errors import TxcoreError
+from txcore.port import Backend, Batch
+from txcore.port import Claim as ClaimPort
 from txcore.records import HalfRecord, Outcome, Resolution, Status
-
-if TYPE_CHECKING:
-    from collections.abc import Callable, Sequence
-
-    from txcore.port import Backend, Batch
-    from txcore.port import Claim as ClaimPort
 
 GATHER_S: Final = 0.002
 IN_FLIGHT_MAX: Final = 4

@@ -2,16 +2,14 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any, Final
+from typing import Any, Final
 
 import pluggy
 
-if TYPE_CHECKING:
-    from collections.abc import Mapping
-
-    from txcore.port import Backend
-    from txcore.records import Half
+from txcore.port import Backend
+from txcore.records import Half
 
 PROJECT: Final = "txcore"
 hookspec: Final = pluggy.HookspecMarker(PROJECT)

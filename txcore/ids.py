@@ -5,12 +5,10 @@ from __future__ import annotations
 import hashlib
 import threading
 import uuid
-from typing import TYPE_CHECKING, Final
+from typing import Final
 
+from txcore.clock import Clock, Randomness
 from txcore.errors import UsageError
-
-if TYPE_CHECKING:
-    from txcore.clock import Clock, Randomness
 
 ID_BYTES: Final = 16
 _COUNTER_BITS: Final = 74

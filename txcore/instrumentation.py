@@ -3,16 +3,13 @@
 from __future__ import annotations
 
 import logging
-from typing import TYPE_CHECKING, Any, Final
+from collections.abc import Sequence
+from typing import Any, Final
 
 import pluggy
 
 from txcore import hookspecs
-
-if TYPE_CHECKING:
-    from collections.abc import Sequence
-
-    from txcore.records import Half
+from txcore.records import Half
 
 CHECKER_ASSIGNED: Final = "checker.assigned"
 CHECKER_CLAIMED: Final = "checker.claimed"

@@ -3,20 +3,16 @@
 from __future__ import annotations
 
 import hashlib
-from typing import TYPE_CHECKING
+from collections.abc import Mapping
 
 from txcore import instrumentation as names
 from txcore import wire
+from txcore.commands import Flow
 from txcore.decide import Pending
 from txcore.errors import BackendUnavailableError, DataLossError, WireFormatError
+from txcore.port import Reader
 from txcore.records import Checkpoint, Half, LogKind, LogRecord, Op, OpKind, ParkCode, Position
-
-if TYPE_CHECKING:
-    from collections.abc import Mapping
-
-    from txcore.commands import Flow
-    from txcore.port import Reader
-    from txcore.tenure import Tenure
+from txcore.tenure import Tenure
 
 
 class Intake:

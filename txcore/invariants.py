@@ -12,11 +12,12 @@ import enum
 from collections import Counter
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, TypeAlias
+from typing import TypeAlias
 
 from txcore import wire
 from txcore.errors import WireFormatError
 from txcore.ids import id_text
+from txcore.journey import Journey
 from txcore.records import (
     FINAL_KINDS,
     OWNED_KINDS,
@@ -28,9 +29,6 @@ from txcore.records import (
     ParkCode,
     is_discard_in_force,
 )
-
-if TYPE_CHECKING:
-    from txcore.journey import Journey
 
 
 class Invariant(enum.Enum):

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING
 
 from txcore import wire
 from txcore.errors import TransactionStateError, WireFormatError
@@ -21,9 +21,6 @@ from txcore.records import (
     Position,
     is_discard_in_force,
 )
-
-if TYPE_CHECKING:
-    from collections.abc import Iterable
 
 
 @dataclass(slots=True)

@@ -2,16 +2,16 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping, Sequence
 from itertools import islice
-from typing import TYPE_CHECKING
 
 from txcore import instrumentation as names
 from txcore import wire
 from txcore.checking import listener_for, view_of
 from txcore.commands import Call, Flow, Spawn
 from txcore.decide import Decision, Pending, decide
-from txcore.errors import TxcoreError
 from txcore.fence import FenceAnswer, FenceReading
+from txcore.intake import Intake
 from txcore.message import LocalTransactionState
 from txcore.records import (
     FINAL_KINDS,
@@ -27,12 +27,7 @@ from txcore.records import (
     Resolution,
     Status,
 )
-
-if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
-
-    from txcore.intake import Intake
-    from txcore.tenure import Tenure
+from txcore.tenure import Tenure
 
 
 class Judge:
@@ -117,7 +112,7 @@ class Judge:
         """Run *flow* for a half in hand; whatever it ends with, the half is put back."""
         try:
             yield from flow
-        except TxcoreError as error:
+        except Exception as error:  # noqa: BLE001 - one half's trouble, whatever it is, must not stop the others (R9)
             self._fail(pending, error)
         finally:
             self._put_back(pending)
@@ -188,9 +183,7 @@ class Judge:
             if self._tenure.is_active and not pending.is_closed:
                 self._take_reading(pending, reading)
             self._put_back(pending)
-            if pending.is_closed or not self._tenure.is_active or not (pending.decision or pending.park):
-                continue
-            if pending.decision:
+            if self._tenure.is_active and not pending.is_closed and pending.decision:
                 yield from self._start(pending, self._finish(pending))
 
     def _take_reading(self, pending: Pending, reading: FenceReading) -> None:
@@ -406,7 +399,7 @@ class Judge:
             self._fail(pending, outcome.error)
         return False
 
-    def _fail(self, pending: Pending, error: TxcoreError | None) -> None:
+    def _fail(self, pending: Pending, error: Exception | None) -> None:
         """Put a half back after no answer or a failed write: counts nothing, backs off (R10)."""
         limits = self._context.limits
         backoff_s = min(limits.retry_s * 2 ** min(pending.failures, 20), limits.retry_max_s)

@@ -2,13 +2,11 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any, ClassVar
+from collections.abc import Collection
+from typing import Any, ClassVar
 
-if TYPE_CHECKING:
-    from collections.abc import Collection
-
-    from txcore.checking import HalfView
-    from txcore.message import LocalTransactionState, Message
+from txcore.checking import HalfView
+from txcore.message import LocalTransactionState, Message
 
 
 class TransactionListener:

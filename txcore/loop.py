@@ -11,21 +11,18 @@ import inspect
 import itertools
 import threading
 from collections import deque
+from collections.abc import Callable
 from concurrent.futures import Future
-from typing import TYPE_CHECKING, Any, Final
+from typing import Any, Final
 
+from txcore.clock import Clock
 from txcore.commands import Call, Flow, Spawn
 from txcore.errors import BackendTimeoutError, TxcoreError
 from txcore.gather import Group
+from txcore.pool import CallPool
+from txcore.port import Backend
+from txcore.port import Claim as ClaimPort
 from txcore.records import HalfRecord, Outcome, Resolution, Status
-
-if TYPE_CHECKING:
-    from collections.abc import Callable
-
-    from txcore.clock import Clock
-    from txcore.pool import CallPool
-    from txcore.port import Backend
-    from txcore.port import Claim as ClaimPort
 
 WAIT_MAX_S: Final = 0.5
 

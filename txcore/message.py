@@ -3,13 +3,11 @@
 from __future__ import annotations
 
 import enum
+from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Final
+from typing import Final
 
 from txcore.errors import ConfigError, MessageRejectedError
-
-if TYPE_CHECKING:
-    from collections.abc import Mapping
 
 HeaderValue = str | bytes
 

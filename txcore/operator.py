@@ -7,10 +7,12 @@ through the fence; nothing here ever publishes a target.
 from __future__ import annotations
 
 import time
+from collections.abc import Iterator
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Final
+from typing import Final
 
 from txcore.clock import Clock, Randomness, SystemClock, system_randomness
+from txcore.commands import Flow
 from txcore.drivers import run_blocking
 from txcore.errors import (
     BackendTimeoutError,
@@ -23,6 +25,7 @@ from txcore.errors import (
 from txcore.gather import Gatherer
 from txcore.ids import id_text
 from txcore.journey import Journey, force_op, half_in, journeys_of, next_generation, topics_of
+from txcore.port import Backend
 from txcore.records import (
     Forced,
     HalfRecord,
@@ -36,12 +39,6 @@ from txcore.records import (
     Status,
 )
 from txcore.results import EndResult, EndState
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator
-
-    from txcore.commands import Flow
-    from txcore.port import Backend
 
 READ_TIMEOUT_S: Final = 30.0
 POLL_S: Final = 0.01

@@ -6,19 +6,15 @@ half was read, came back from the op log.
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
-
 from txcore import instrumentation as names
+from txcore.checking import CheckContext
+from txcore.commands import Flow
 from txcore.errors import TxcoreError
 from txcore.fold import PartitionState
 from txcore.intake import Intake
 from txcore.judging import Judge
 from txcore.records import Checkpoint, Op, OpKind, Outcome, Status
 from txcore.tenure import Tenure
-
-if TYPE_CHECKING:
-    from txcore.checking import CheckContext
-    from txcore.commands import Flow
 
 
 class PartitionOwner:
@@ -37,8 +33,9 @@ class PartitionOwner:
         """Own the partition until told to stop or until another checker's CLAIM is read."""
         try:
             yield from self._own()
-        except TxcoreError as error:
+        except Exception as error:  # noqa: BLE001 - the partition is claimed anew after a pause, whatever it was
             self.context.report.event(names.CHECKER_ERROR, partition=self.tenure.partition, error=repr(error))
+            self.tenure.is_active = False
             yield self.context.limits.retry_s
         finally:
             self.tenure.is_active = False

@@ -14,12 +14,10 @@ import queue
 import threading
 from collections.abc import Coroutine
 from concurrent.futures import Future
-from typing import TYPE_CHECKING, Any, Final
+from typing import Any, Final
 
+from txcore.commands import Call
 from txcore.errors import BusyError
-
-if TYPE_CHECKING:
-    from txcore.commands import Call
 
 _names: Final = itertools.count(1)
 

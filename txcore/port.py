@@ -10,24 +10,22 @@ means, except where a capability says that the store itself enforces it.
 
 from __future__ import annotations
 
+from collections.abc import Mapping, Sequence
 from concurrent.futures import Future
-from typing import TYPE_CHECKING, Protocol, TypeVar
+from typing import Protocol, TypeVar
 
-if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
-
-    from txcore.records import (
-        Capabilities,
-        Checkpoint,
-        ClaimEvent,
-        HalfRecord,
-        LogKind,
-        LogRecord,
-        Op,
-        Outcome,
-        Position,
-        Resolution,
-    )
+from txcore.records import (
+    Capabilities,
+    Checkpoint,
+    ClaimEvent,
+    HalfRecord,
+    LogKind,
+    LogRecord,
+    Op,
+    Outcome,
+    Position,
+    Resolution,
+)
 
 T = TypeVar("T")
 Item = TypeVar("Item", covariant=True)

@@ -5,31 +5,28 @@ from __future__ import annotations
 import base64
 import binascii
 import threading
+from collections.abc import Iterable, Sequence
 from contextlib import AbstractContextManager
-from typing import TYPE_CHECKING, Any, Final, TypeVar
+from types import TracebackType
+from typing import Any, Final, TypeVar
 
 import msgspec
 
 from txcore import flow, wire
 from txcore.clock import Clock, Randomness, SystemClock, system_randomness
+from txcore.commands import Flow
 from txcore.drivers import run_blocking
 from txcore.errors import BusyError, ClosedError, ConfigError, TransactionStateError, UsageError, WireFormatError
+from txcore.fence import Fence
 from txcore.gather import Gatherer
 from txcore.ids import IdFactory, id_text
+from txcore.listener import TransactionListener
 from txcore.loop import Loop, Task
 from txcore.message import CheckPolicy, LocalTransactionState, Message
+from txcore.port import Backend
 from txcore.records import HalfRecord, OpKind
 from txcore.results import EndResult, TransactionSendResult
 from txcore.transaction import LocalTransaction, Phase, ProducerContext, begin, publish, require_room
-
-if TYPE_CHECKING:
-    from collections.abc import Iterable, Sequence
-    from types import TracebackType
-
-    from txcore.commands import Flow
-    from txcore.fence import Fence
-    from txcore.listener import TransactionListener
-    from txcore.port import Backend
 
 GROUP_TIMEOUT_S: Final = 30.0
 SEND_MANY_WINDOW: Final = 1_000

@@ -7,15 +7,13 @@ slotted and not frozen because one of each is made per transaction.
 from __future__ import annotations
 
 import enum
+from collections.abc import Sequence
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any, NewType
+from typing import Any, NewType
 
 import msgspec
 
-if TYPE_CHECKING:
-    from collections.abc import Sequence
-
-    from txcore.errors import TxcoreError
+from txcore.errors import TxcoreError
 
 Position = NewType("Position", int)
 """Where a record stands in one log of one partition: ordered, not dense; merged ops share one."""

@@ -2,20 +2,17 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from importlib.metadata import EntryPoint, entry_points
-from typing import TYPE_CHECKING, Final, cast
+from typing import Final, cast
 from urllib.parse import parse_qsl, urlsplit
 
 import pluggy
 
 from txcore import hookspecs
 from txcore.errors import BackendConflictError, BackendNotInstalledError, ConfigError, UnknownSchemeError
-
-if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
-
-    from txcore.port import Backend
+from txcore.port import Backend
 
 ENTRY_POINT_GROUP: Final = "txcore"
 

@@ -4,12 +4,9 @@ from __future__ import annotations
 
 import enum
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
 
 from txcore.ids import id_text
-
-if TYPE_CHECKING:
-    from txcore.message import LocalTransactionState
+from txcore.message import LocalTransactionState
 
 
 class EndState(enum.Enum):

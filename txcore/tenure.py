@@ -2,15 +2,13 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Final
+from typing import Final
 
 from txcore import instrumentation as names
+from txcore.checking import CheckContext
 from txcore.fold import PartitionState
-
-if TYPE_CHECKING:
-    from txcore.checking import CheckContext
-    from txcore.port import Reader
-    from txcore.records import LogKind, Position
+from txcore.port import Reader
+from txcore.records import LogKind, Position
 
 TOKEN_BYTES: Final = 16
 

@@ -5,18 +5,16 @@ from __future__ import annotations
 import contextvars
 import enum
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any, Final
+from typing import Any, Final
 
 from txcore import wire
+from txcore.clock import Clock
 from txcore.errors import ConfigError, MessageRejectedError, TransactionStateError
+from txcore.fence import Fence
 from txcore.ids import IdFactory, id_text, partition_of
 from txcore.message import MESSAGE_COUNT_MAX, CheckPolicy, Message, validate_message
 from txcore.records import Half, HalfRecord, OpKind, TargetMessage
-
-if TYPE_CHECKING:
-    from txcore.clock import Clock
-    from txcore.fence import Fence
-    from txcore.results import EndResult
+from txcore.results import EndResult
 
 
 class Phase(enum.Enum):

@@ -5,16 +5,14 @@ Decoding ignores elements behind those it knows, so a later version may add some
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Final, TypeVar
+from collections.abc import Sequence
+from typing import Final, TypeVar
 
 import msgspec
 
 from txcore.errors import WireFormatError
 from txcore.ids import ID_BYTES, id_text
 from txcore.records import Half, Op, OpKind, Parked, TargetMessage
-
-if TYPE_CHECKING:
-    from collections.abc import Sequence
 
 VERSION: Final = 1
 HEADER_ID: Final = "txcore-id"

@@ -8,8 +8,9 @@ each request is carried out at once in the calling thread. A `Profile` says whic
 from __future__ import annotations
 
 import threading
+from collections.abc import Mapping
 from dataclasses import replace
-from typing import TYPE_CHECKING, Final
+from typing import Final
 from urllib.parse import urlsplit
 
 from txcore.errors import ConfigError
@@ -18,11 +19,7 @@ from txcore.memory.backend import MemoryBackend
 from txcore.memory.broker import MemoryBroker, Target
 from txcore.memory.profile import KAFKA_LIKE, NATS_LIKE, PROFILES, RABBITMQ_LIKE, STRONG, Fate, Faults, Profile
 from txcore.memory.reading import MemoryClaim
-
-if TYPE_CHECKING:
-    from collections.abc import Mapping
-
-    from txcore.port import Backend
+from txcore.port import Backend
 
 _brokers: Final[dict[str, MemoryBroker]] = {}
 _brokers_lock: Final = threading.Lock()

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable, Sequence
 from concurrent.futures import Future
 from dataclasses import replace
-from typing import TYPE_CHECKING
 
 from txcore.errors import (
     BackendTimeoutError,
@@ -12,6 +12,7 @@ from txcore.errors import (
     ConfigError,
     HalfRefusedError,
 )
+from txcore.memory.broker import MemoryBroker
 from txcore.memory.profile import Fate
 from txcore.memory.reading import MemoryClaim, MemoryReader
 from txcore.port import Batch, Reader, failed, resolved
@@ -28,11 +29,6 @@ from txcore.records import (
     Resolution,
     Status,
 )
-
-if TYPE_CHECKING:
-    from collections.abc import Callable, Sequence
-
-    from txcore.memory.broker import MemoryBroker
 
 
 class MemoryBackend:

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import threading
 from collections import defaultdict, deque
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Protocol
+from typing import Protocol
 
 from txcore import wire
 from txcore.clock import Clock, SystemClock
@@ -16,6 +17,7 @@ from txcore.errors import (
     UsageError,
 )
 from txcore.memory.profile import PARTITION_COUNT_DEFAULT, STRONG, UNIQUE_KINDS, Faults, Profile
+from txcore.port import Claim as ClaimPort
 from txcore.records import (
     DURABLE,
     FINAL_KINDS,
@@ -32,11 +34,6 @@ from txcore.records import (
     Resolution,
     Status,
 )
-
-if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping, Sequence
-
-    from txcore.port import Claim as ClaimPort
 
 
 @dataclass(slots=True)

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import enum
+from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Final
+from typing import Final
 
 from txcore.records import (
     FINAL_KINDS,
@@ -12,9 +13,6 @@ from txcore.records import (
     Checkpoint,
     OpKind,
 )
-
-if TYPE_CHECKING:
-    from collections.abc import Sequence
 
 UNIQUE_KINDS: Final = FINAL_KINDS | {OpKind.DISCARD}
 PARTITION_COUNT_DEFAULT: Final = 4

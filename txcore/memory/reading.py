@@ -3,14 +3,16 @@
 from __future__ import annotations
 
 from collections import deque
+from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import Future
-from typing import TYPE_CHECKING, Protocol
+from typing import Protocol
 
 from txcore.errors import (
     BackendTimeoutError,
     BackendUnavailableError,
     DataLossError,
 )
+from txcore.memory.broker import Log, LogKey, MemoryBroker
 from txcore.port import failed, resolved
 from txcore.records import (
     DURABLE,
@@ -21,11 +23,6 @@ from txcore.records import (
     Position,
     Status,
 )
-
-if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping, Sequence
-
-    from txcore.memory.broker import Log, LogKey, MemoryBroker
 
 
 class Requester(Protocol):

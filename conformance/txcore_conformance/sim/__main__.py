@@ -13,14 +13,11 @@ import os
 import sys
 import time
 from collections import Counter
+from collections.abc import Iterator
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING
 
 from txcore_conformance.sim.mutants import MUTANTS
 from txcore_conformance.sim.play import PROFILES, SeedResult, profile_of, run
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator
 
 CHUNK = 50
 MUTANT_SEEDS_MAX = 5_000

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import enum
+from collections.abc import Callable, Generator
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from txcore import flow, wire
 from txcore.checker import Membership
@@ -30,9 +31,6 @@ from txcore.results import EndState
 from txcore.transaction import LocalTransaction, ProducerContext, begin, publish
 from txcore_conformance.sim.database import SimConnection, SimDatabase, SimDatabaseError, SimFence
 from txcore_conformance.sim.world import EPOCH_MS, Process, SimReporter, World
-
-if TYPE_CHECKING:
-    from collections.abc import Callable, Generator
 
 GROUP = "simulated"
 CHECK_MAX = 3

@@ -7,16 +7,13 @@ sync: a database crash takes it back although readers saw it.
 
 from __future__ import annotations
 
+from collections.abc import Callable, Generator, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from txcore.errors import FencedError, FenceMisuseError
 from txcore.fence import FenceAnswer, FenceReading
-
-if TYPE_CHECKING:
-    from collections.abc import Callable, Generator, Mapping, Sequence
-
-    from txcore_conformance.sim.world import Process, World
+from txcore_conformance.sim.world import Process, World
 
 STATES = {1: FenceAnswer.COMMIT, 2: FenceAnswer.ROLLBACK, 3: FenceAnswer.VIA_TABLE, 4: FenceAnswer.FORCED}
 

@@ -11,10 +11,12 @@ import contextlib
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import AbstractContextManager
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import Any
 from unittest import mock
 
 from txcore import flow
+from txcore.commands import Flow
+from txcore.decide import Pending
 from txcore.errors import CommitUnknownError
 from txcore.fence import FenceAnswer, FenceReading
 from txcore.fold import PartitionState
@@ -23,15 +25,11 @@ from txcore.judging import Judge
 from txcore.memory import MemoryBackend
 from txcore.message import LocalTransactionState
 from txcore.records import Checkpoint, Op, OpKind, Outcome, Position, Resolution, Status
+from txcore.transaction import LocalTransaction
 from txcore_conformance.sim import actors
+from txcore_conformance.sim.actors import Cast
 from txcore_conformance.sim.database import SimDatabase, SimFence
-
-if TYPE_CHECKING:
-    from txcore.commands import Flow
-    from txcore.decide import Pending
-    from txcore.transaction import LocalTransaction
-    from txcore_conformance.sim.actors import Cast
-    from txcore_conformance.sim.world import Process
+from txcore_conformance.sim.world import Process
 
 STRONG, KAFKA, RABBITMQ, NATS = "strong", "kafka-like", "rabbitmq-like", "nats-like"
 ALL = (STRONG, KAFKA, RABBITMQ, NATS)

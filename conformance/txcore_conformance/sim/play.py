@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 from collections import Counter
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING
 
 from txcore import invariants, wire
 from txcore.errors import WireFormatError
@@ -26,9 +26,6 @@ from txcore_conformance.sim.actors import (
 )
 from txcore_conformance.sim.database import SimDatabase
 from txcore_conformance.sim.world import World
-
-if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
 
 FAULTS_END_S = 30.0
 REST_MAX_S = 120.0

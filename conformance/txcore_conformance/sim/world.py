@@ -8,17 +8,15 @@ import inspect
 import itertools
 import random
 from collections import Counter
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from txcore.commands import Call
 from txcore.instrumentation import Reporter
 from txcore.loop import Loop, Task
 from txcore.memory import Fate, Faults, MemoryBackend, MemoryBroker, Profile
 from txcore.records import HalfRecord, Resolution
-
-if TYPE_CHECKING:
-    from collections.abc import Callable, Sequence
 
 EPOCH_MS = 1_700_000_000_000
 
