@@ -26,7 +26,7 @@ def build_app() -> Typer:
     from typer import Typer  # noqa: PLC0415 - see the module's first sentence
 
     from txcore.cli import backends, version  # noqa: PLC0415
-    from txcore.cli.demo import command as demo  # noqa: PLC0415
+    from txcore.cli.demo.command import demo  # noqa: PLC0415
 
     app = Typer(
         name="txcore",
@@ -36,7 +36,7 @@ def build_app() -> Typer:
         pretty_exceptions_enable=False,
     )
     app.callback()(version.root)
-    app.command("demo")(demo.demo)
+    app.command("demo")(demo)
     app.command("backends")(backends.backends)
     return app
 

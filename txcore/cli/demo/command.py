@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+import functools
 import secrets
 import shutil
 import tempfile
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Final
 from urllib.parse import urlsplit
 
 import typer
@@ -14,6 +15,9 @@ from rich.console import Console
 
 from txcore.cli.demo.settings import Settings
 from txcore.errors import BackendNotInstalledError, UsageError
+
+LEASE_S: Final = 1.5
+"""How long a killed checker or consumer keeps its place; short, as the demo waits for it."""
 
 
 def demo(
@@ -39,10 +43,13 @@ def demo(
     is_kept = keep or folder is not None
     place = Path(tempfile.mkdtemp(prefix="txcore-demo-")) if folder is None else folder
     place.mkdir(parents=True, exist_ok=True)
-    name = f"demo-{secrets.token_hex(4)}"
+    # What others may have used before gets names that nobody has; a folder of its own needs none.
+    is_own = not broker and not database and not any(place.iterdir())
+    token = "" if is_own else f"-{secrets.token_hex(4)}"
+    name = f"demo{token}"
     settings = Settings(
-        broker_url=broker or f"{sqlite_url(place / f'{name}-broker.db')}?lease_s=1.5",
-        database_url=database or sqlite_url(place / f"{name}-shop.db"),
+        broker_url=broker or f"{sqlite_url(place / f'broker{token}.db')}?lease_s={LEASE_S}",
+        database_url=database or sqlite_url(place / f"shop{token}.db"),
         name=name,
         orders=orders,
         kills_min=kills,
@@ -64,9 +71,7 @@ def _carry_out(settings: Settings, *, is_kept: bool) -> bool:
     from txcore.cli.demo.shop import Shop  # noqa: PLC0415
 
     console = Console(highlight=False)
-    show.introduce(console, settings)
-    with show.live(console, settings) as progress:
-        report = run.run(settings, progress)
+    report = run.run(settings, functools.partial(show.watch, console))
     show.conclude(console, report)
     is_kept = is_kept or not report.is_proven
     show.point_to(console, settings, is_kept=is_kept)

@@ -26,12 +26,12 @@ WORKER_STEPS: Final = {
     "after release COMMIT": "after message + op",
 }
 CHECKER_STEPS: Final = {
-    "after call check": "checker: knows the answer, told nobody",
+    "after call check": "checker: after the check's answer",
     "during release": "checker: while its end is written",
 }
 CONSUMER_STEPS: Final = {
     "before inbox commit": "consumer: before its COMMIT",
-    "after inbox commit": "consumer: after COMMIT, before the ack",
+    "after inbox commit": "consumer: after COMMIT, before ack",
 }
 STEPS: Final = {**WORKER_STEPS, **CHECKER_STEPS, **CONSUMER_STEPS}
 SPARE_KILLS: Final = 4

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 from collections.abc import Callable
+from contextlib import AbstractContextManager
 from dataclasses import dataclass, replace
 from typing import Final
 
@@ -19,6 +20,7 @@ CLOSE_TIMEOUT_S: Final = 10.0
 GROUP_TIMEOUT_S: Final = 30.0
 IMMUNITY_ALLOWANCE_S: Final = 0.5
 Seam = Callable[[Settings], None]
+Watch = Callable[[Settings], AbstractContextManager[Callable[[Progress], None]]]
 
 
 @dataclass(frozen=True, slots=True)
@@ -42,11 +44,11 @@ class Report:
         return self.is_killed_enough and self.verdict.is_clean and self.verdict.orders > 0
 
 
-def run(settings: Settings, show: Callable[[Progress], None], *, before_judgement: Seam | None = None) -> Report:
+def run(settings: Settings, watch: Watch, *, before_judgement: Seam | None = None) -> Report:
     """Run the demo.
 
     Args:
-        show: Called now and then with what is known so far.
+        watch: Entered once broker and database are there; yields what is called now and then with what is known.
         before_judgement: Called when everything is at rest; tests spoil something there.
 
     Raises:
@@ -66,7 +68,7 @@ def run(settings: Settings, show: Callable[[Progress], None], *, before_judgemen
         stack.callback(auditor.close)
         shop.create()
         backend.ensure_group(settings.group).result(GROUP_TIMEOUT_S)
-        with Supervisor(settings, shop, backend, show) as supervisor:
+        with watch(settings) as show, Supervisor(settings, shop, backend, show) as supervisor:
             progress = supervisor.run()
         if before_judgement is not None:
             before_judgement(settings)

@@ -168,7 +168,9 @@ def open_engine(url: str) -> Engine:
     except (ArgumentError, NoSuchModuleError) as error:
         raise UsageError(f"this is no database URL that SQLAlchemy knows: {error}") from error
     except ModuleNotFoundError as error:
-        extra = EXTRAS.get(parsed.get_backend_name(), "sql")
+        extra = EXTRAS.get(parsed.get_backend_name())
+        if extra is None:
+            raise UsageError(f"{parsed.drivername} needs the Python package {error.name}; install it") from error
         raise BackendNotInstalledError(parsed.drivername, str(error.name), extra) from error
     event.listen(engine, "connect", _use_wal)
     return engine

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+import itertools
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
+from pathlib import Path
 from typing import Final
 from urllib.parse import urlsplit
 
@@ -18,24 +20,22 @@ from txcore.cli.demo.run import Report
 from txcore.cli.demo.settings import Settings, is_declined
 from txcore.cli.demo.supervisor import Progress
 from txcore.clock import SystemClock
+from txcore.ids import id_text
+from txcore.invariants import Invariant, Violation
 
 LINE_EVERY_S: Final = 2.0
-VIOLATIONS_SHOWN_MAX: Final = 20
-
-
-def introduce(console: Console, settings: Settings) -> None:
-    """Say what is about to happen."""
-    broker, database = urlsplit(settings.broker_url).scheme, make_url(settings.database_url).get_backend_name()
-    console.print(
-        f"[bold]{settings.orders} orders[/], taken by {settings.workers} processes: each is a row in {database} and a "
-        f"message on {broker}, both or\nneither. Meanwhile processes are killed (SIGKILL) at every step of the way.",
-        soft_wrap=True,
-    )
+VIOLATIONS_SHOWN_MAX: Final = 5
 
 
 @contextmanager
-def live(console: Console, settings: Settings) -> Iterator[Callable[[Progress], None]]:
-    """Yield what shows the progress: bars on a terminal, else a line every two seconds."""
+def watch(console: Console, settings: Settings) -> Iterator[Callable[[Progress], None]]:
+    """Say what is about to happen, and yield what shows it: bars on a terminal, else a line every two seconds."""
+    broker, database = urlsplit(settings.broker_url).scheme, make_url(settings.database_url).get_backend_name()
+    console.print(
+        f"[bold]{settings.orders} orders[/], each a row in {database} and a message on {broker}: both or neither.\n"
+        f"{settings.workers} processes take them, and are killed (SIGKILL) at every step of the way.",
+        soft_wrap=True,
+    )
     if not console.is_terminal:
         yield _lines(console)
         return
@@ -75,90 +75,92 @@ def _lines(console: Console) -> Callable[[Progress], None]:
 
 def conclude(console: Console, report: Report) -> None:
     """Say what was proven, or what was not and why."""
+    console.print()
     console.print(_kills_table(report.progress))
-    console.print(_proof_table(report))
-    verdict = report.verdict
-    for violation in verdict.violations[:VIOLATIONS_SHOWN_MAX]:
-        console.print(f"[red]violation[/] {violation}", soft_wrap=True)
-    hidden = len(verdict.violations) - VIOLATIONS_SHOWN_MAX
-    if hidden > 0:
-        console.print(f"[red]… and {hidden} more violations[/]")
+    console.print()
+    console.print(_result_table(report))
+    console.print()
+    _show_violations(console, report.verdict.violations)
+    kills = report.progress.kills
     if report.is_proven:
-        console.print(
-            f"[bold green]PROVEN[/] {report.progress.kills} killed processes, and each order has its message: "
-            "none lost, none leaked.",
-            highlight=False,
-        )
-        return
-    if not report.is_killed_enough:
-        console.print(
-            f"[bold red]NOT PROVEN[/] only {report.progress.kills} processes were killed; "
-            f"{report.settings.kills_min} are needed to prove anything.",
-            highlight=False,
-        )
-    if not verdict.is_clean:
-        console.print("[bold red]BROKEN[/] database and topic do not agree; see above.")
+        console.print(f"[bold green]PROVEN[/] {kills} processes were killed; nothing was lost, nothing leaked.")
+    elif report.verdict.is_clean:
+        needed = report.settings.kills_min
+        console.print(f"[bold red]NOT PROVEN[/] {kills} processes were killed, but {needed} are needed.")
+    else:
+        console.print("[bold red]BROKEN[/] Database and topic do not agree.")
 
 
 def point_to(console: Console, settings: Settings, *, is_kept: bool) -> None:
     """Say how to look closer."""
     if not is_kept:
-        console.print("To look closer, keep what it made: txcore demo --dir demo")
+        console.print("To look closer, keep what it makes: txcore demo --dir FOLDER")
         return
-    prefix = settings.name.replace("-", "_")
-    lines = [f"broker:   {settings.broker_url}", f"database: {make_url(settings.database_url).render_as_string()}"]
-    if make_url(settings.database_url).get_backend_name() == "sqlite":
-        path = make_url(settings.database_url).database
-        lines.append(f'sqlite3 {path} "SELECT * FROM {prefix}_orders LIMIT 3"')
+    database = make_url(settings.database_url)
+    table = f"{settings.name.replace('-', '_')}_orders"
+    query = f"SELECT * FROM {table} LIMIT 3"  # noqa: S608 - to be read, not run
+    lines = []
+    if urlsplit(settings.broker_url).scheme == "sqlite":
+        path = Path(settings.broker_url.removeprefix("sqlite:///").partition("?")[0])
+        lines += [f"cd {path.parent}", f'sqlite3 {path.name} "SELECT key, body FROM target LIMIT 3"']  # noqa: S608
     else:
-        lines.append(f"SELECT * FROM {prefix}_orders LIMIT 3;")
-    if settings.broker_url.startswith("sqlite:"):
-        path = settings.broker_url.removeprefix("sqlite:///").partition("?")[0]
-        lines.append(f'sqlite3 {path} "SELECT position, key, body FROM target LIMIT 3"')
-    console.print("[bold]To look closer[/]")
+        lines.append(f"topic {settings.topic}, producer group {settings.group}")
+    if database.get_backend_name() == "sqlite" and database.database:
+        lines.append(f'sqlite3 {Path(database.database).name} "{query}"')
+    else:
+        lines += [f"{query};", f"on {database.render_as_string()}"]
+    console.print("\nTo look closer:")
     for line in lines:
         console.print(f"  {line}", markup=False, soft_wrap=True)
 
 
+def _show_violations(console: Console, violations: Sequence[Violation]) -> None:
+    """Show what is broken, by invariant, with its meaning and the first few transactions."""
+    by_invariant: dict[Invariant, list[Violation]] = {}
+    for violation in violations:
+        by_invariant.setdefault(violation.invariant, []).append(violation)
+    for invariant, found in by_invariant.items():
+        console.print(f"[bold red]{invariant.name}[/] {len(found)} times broken: {invariant.value}")
+        for violation in found[:VIOLATIONS_SHOWN_MAX]:
+            console.print(f"   {id_text(violation.transaction_id)} {violation.text}", markup=False, soft_wrap=True)
+
+
 def _kills_table(progress: Progress) -> Table:
     table = Table(box=None, pad_edge=False, padding=(0, 2, 0, 0), show_header=False)
-    table.add_column(width=34)
-    table.add_column(justify="right", width=3)
-    table.add_column(width=38)
-    table.add_column(justify="right", width=3)
-    cells = [(STEPS[step], str(progress.killed[step])) for step in STEPS]
+    for width, justify in ((33, "left"), (3, "right"), (34, "left"), (3, "right")):
+        table.add_column(width=width, justify=justify)  # type: ignore[arg-type] # a literal, but of a loop
+    table.add_row("[bold]processes killed[/]", f"[bold]{progress.kills}[/]")
+    cells = [(text, str(progress.killed[step])) for step, text in STEPS.items()]
     half = (len(cells) + 1) // 2
-    table.add_row("[bold]processes killed[/]", f"[bold]{progress.kills}[/]", "", "")
-    for index in range(half):
-        right = cells[index + half] if index + half < len(cells) else ("", "")
-        table.add_row(*cells[index], *right)
+    for left, right in itertools.zip_longest(cells[:half], cells[half:], fillvalue=("", "")):
+        table.add_row(*left, *right)
     return table
 
 
-def _proof_table(report: Report) -> Table:
+def _result_table(report: Report) -> Table:
     progress, verdict = report.progress, report.verdict
     rate = verdict.orders / report.orders_s if report.orders_s else 0.0
+    declined, half_done = len(progress.declined), verdict.rolled_back
     table = Table(box=None, pad_edge=False, padding=(0, 2, 0, 0), show_header=False)
-    table.add_column(width=20)
-    table.add_column(justify="right", width=6)
-    table.add_column()
-    for name, number, text in (
-        ("orders committed", verdict.orders, f"in {report.wall_s:.1f} s, {rate:.0f} orders/s while they were taken"),
+    for width, justify in ((18, "left"), (6, "right"), (50, "left")):
+        table.add_column(width=width, justify=justify)  # type: ignore[arg-type]
+    told = (
+        ("orders committed", verdict.orders, f"{rate:.0f} orders/s; {report.wall_s:.1f} s in all"),
         (
             "rolled back",
-            len(progress.declined) + verdict.rolled_back,
-            f"{len(progress.declined)} declined, {verdict.rolled_back} by the check after a kill",
+            declined + half_done,
+            f"{declined} declined, {half_done} half done when killed",
         ),
-        ("messages delivered", progress.delivered, "to a consumer that was killed too"),
-        ("duplicates removed", progress.duplicates, "by its inbox"),
-        ("identical", verdict.identical, "orders whose row and message say the same"),
-    ):
-        table.add_row(name, str(number), text)
-    for name, number, text in (
+        ("messages delivered", progress.delivered, f"{verdict.identical} orders say the same in row and message"),
+        ("duplicates removed", progress.duplicates, "by the inbox of a consumer that was killed too"),
+    )
+    proven = (
         ("in doubt", verdict.in_doubt, "neither committed nor rolled back"),
-        ("lost", verdict.lost, "committed, but never announced"),
-        ("leaked", verdict.leaked, "announced, but never committed"),
-    ):
-        style = "red" if number else "green"
-        table.add_row(f"[bold]{name}[/]", f"[bold {style}]{number}[/]", text)
+        ("lost", verdict.lost, "in the database, but not announced"),
+        ("leaked", verdict.leaked, "announced, but not in the database"),
+    )
+    for name, number, text in told:
+        table.add_row(name, str(number), text)
+    for name, number, text in proven:
+        table.add_row(f"[bold]{name}[/]", f"[bold {'red' if number else 'green'}]{number}[/]", text)
     return table

@@ -67,6 +67,7 @@ class _Place:
     line: Connection[Any, Any] | None = None
     dies_at: str = ""
     unplanned: int = 0
+    failure: str = ""
     is_done: bool = False
     is_stopping: bool = False
 
@@ -194,9 +195,10 @@ class Supervisor:
             self._start(place)
 
     def _note_failure(self, place: _Place, text: str) -> None:
+        place.failure = place.failure or text
         place.unplanned += 1
         if place.unplanned > UNPLANNED_MAX:
-            raise DemoError(f"the {place.role} process failed by itself again and again: {text}")
+            raise DemoError(f"the {place.role} process failed by itself again and again: {place.failure}")
 
     def _start(self, place: _Place) -> None:
         line, theirs = multiprocessing.Pipe()

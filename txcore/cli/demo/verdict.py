@@ -16,11 +16,14 @@ from txcore.cli.demo.settings import Settings
 from txcore.cli.demo.shop import Order, Shop
 from txcore.clock import SystemClock
 from txcore.ids import parse_id
+from txcore.invariants import Invariant, Violation, judge_checkpoint
+from txcore.journey import Journey, journeys_of
 from txcore.port import Backend
 from txcore.records import OpKind
 from txcore.wire import HEADER_ID
 
 QUIET_S: Final = 0.3
+LOG_QUIET_S: Final = 0.05
 READ_COUNT_MAX: Final = 500
 
 
@@ -46,7 +49,7 @@ class Verdict:
     in_doubt: int = 0
     lost: int = 0
     leaked: int = 0
-    violations: list[str] = field(default_factory=list)
+    violations: list[Violation] = field(default_factory=list)
 
     @property
     def is_clean(self) -> bool:
@@ -58,7 +61,7 @@ class Verdict:
 class TopicView(Harness):
     """What the oracle needs to see: the topic as it was read to its end."""
 
-    quiet_s = QUIET_S
+    quiet_s = LOG_QUIET_S
 
     def __init__(self, backend: Backend, topic: str, messages: Sequence[Received]) -> None:
         self._backend = backend
@@ -79,7 +82,7 @@ class TopicView(Harness):
         return [Delivered(each.position, each.key, each.body, each.headers) for each in self._messages]
 
 
-def read_to_end(consumer: Consumer, at_least: int, patience_s: float = 20.0) -> Sequence[Received]:
+def read_to_end(consumer: Consumer, at_least: int, patience_s: float = 5.0) -> Sequence[Received]:
     """Return all messages of a topic: at least so many, and until nothing more comes for a moment."""
     clock = SystemClock()
     began_s = quiet_since_s = clock.elapsed_s()
@@ -98,9 +101,12 @@ def judge(settings: Settings, shop: Shop, backend: Backend, messages: Sequence[R
     """Compare the database with *messages* and with txcore's own logs."""
     rows = shop.rows()
     view = TopicView(backend, settings.topic, messages)
-    journeys = oracle.journeys(view, backend, settings.group)
+    logs = oracle.read_group(view, backend, settings.group)
+    journeys: dict[bytes, Journey] = {}
+    for part in logs:
+        journeys.update(journeys_of(part.partition, part.halves, part.ops, part.parked))
     history = _history(backend.capabilities, rows, journeys)
-    violations, _ = oracle.judge_group(view, backend, settings.group, history)
+    facts = oracle.collect(view, backend, settings.group, history, logs)
     by_row = _by_transaction(messages)
     verdict = Verdict(
         orders=len(rows),
@@ -109,22 +115,39 @@ def judge(settings: Settings, shop: Shop, backend: Backend, messages: Sequence[R
         in_doubt=sum(each.is_pending or each.is_parked for each in journeys.values()),
         lost=sum(identity not in by_row for identity in rows),
         leaked=sum(len(found) for identity, found in by_row.items() if identity not in rows),
-        violations=[str(violation) for violation in violations],
+        violations=oracle.judge_facts(facts, backend.capabilities, at_rest=True) + _passed(logs),
     )
-    applied = dict(shop.applied_rows())
+    _compare(verdict, rows, by_row, dict(shop.applied_rows()))
+    return verdict
+
+
+def _passed(logs: Sequence[oracle.PartitionLogs]) -> list[Violation]:
+    """Return what the checkpoints got wrong."""
+    reasons = (judge_checkpoint(part.checkpoint, part.halves, part.ops) for part in logs if part.checkpoint)
+    return [Violation(Invariant.S11, bytes(16), reason) for reason in reasons if reason]
+
+
+def _compare(
+    verdict: Verdict,
+    rows: Mapping[str, Order],
+    by_row: Mapping[str, Sequence[Received]],
+    applied: Mapping[str, Order],
+) -> None:
+    """Compare every order's row with its message and with what the consumer made of it."""
     for identity, order in rows.items():
         found = by_row.get(identity, ())
         is_same = bool(found) and all(_says(each, order) for each in found)
         if is_same and applied.get(f"{identity}:0") == order:
             verdict.identical += 1
         elif found:
-            verdict.violations.append(f"S7 {identity}: order {order.number} differs from what was delivered of it")
-    strange = sorted(set(applied) - {f"{identity}:0" for identity in rows})
-    verdict.violations += [f"S2 {identity}: applied by the consumer, but never ordered" for identity in strange]
-    return verdict
+            text = f"order {order.number} differs from what was delivered or applied of it"
+            verdict.violations.append(Violation(Invariant.S7, parse_id(identity), text))
+    for message_id in sorted(set(applied) - {f"{identity}:0" for identity in rows}):
+        text = "the consumer applied it, but it was never ordered"
+        verdict.violations.append(Violation(Invariant.S2, parse_id(message_id.partition(":")[0]), text))
 
 
-def _history(capabilities: Capabilities, rows: Mapping[str, Order], journeys: Mapping[bytes, object]) -> History:
+def _history(capabilities: Capabilities, rows: Mapping[str, Order], journeys: Mapping[bytes, Journey]) -> History:
     history = History(at_rest=True, causes_default=oracle.causes_of_a_crash(capabilities))
     for identity in rows:
         history.committed(parse_id(identity))

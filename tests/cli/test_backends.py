@@ -1,0 +1,46 @@
+"""`txcore backends`: what this installation can talk to."""
+
+from __future__ import annotations
+
+import json
+
+import txcore as library
+from txcore.registry import known_schemes
+
+
+def test_table_names_every_installed_backend_and_fits(txcore):
+    """A line for each, within 80 columns."""
+    ran = txcore("backends")
+    assert (ran.status, ran.errors) == (0, "")
+    assert ran.width <= 80
+    assert [scheme for scheme in known_schemes() if f"{scheme}://" not in ran.output] == []
+
+
+def test_json_holds_all_capabilities_of_what_needs_no_server(txcore):
+    """The same numbers that an opened backend promises."""
+    ran = txcore("backends", "--json")
+    found = {line["scheme"]: line for line in json.loads(ran.output)}
+    assert sorted(found) == list(known_schemes())
+    backend = library.connect("memory://test-json")
+    assert found["memory"]["capabilities"]["body_size_max"] == backend.capabilities.body_size_max
+    backend.close().result(5)
+    sqlite = found["sqlite"]
+    assert (sqlite["distribution"], sqlite["version"]) == ("txcore", library.__version__)
+    assert (sqlite["is_ready"], sqlite["missing"]) == (True, "")
+    assert sqlite["capabilities"]["atomic_release"] is True
+
+
+def test_missing_driver_is_named_with_its_extra(txcore):
+    """A broken plugin breaks nothing but its own line."""
+    spoil = """
+import txcore_sqlite
+from txcore.errors import BackendNotInstalledError
+def check_driver():
+    raise BackendNotInstalledError("sqlite", "the sqlite3 module", "sqlite")
+txcore_sqlite.check_driver = check_driver
+"""
+    ran = txcore("backends", before=spoil)
+    assert "sqlite: 'sqlite' needs the sqlite3 module; install it with: pip install \"txcore[sqlite]\"" in ran.output
+    assert ran.status == 0
+    line = next(line for line in json.loads(txcore("backends", "--json", before=spoil).output) if line["missing"])
+    assert (line["scheme"], line["is_ready"], line["capabilities"]) == ("sqlite", False, {})

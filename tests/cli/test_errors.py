@@ -1,0 +1,89 @@
+"""What goes wrong is said in one sentence, without a traceback, and shows in the exit code."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+
+import pytest
+
+HIDE = "import sys; sys.modules[{name!r}] = None"
+
+
+@pytest.mark.parametrize(
+    ("arguments", "words"),
+    [
+        (["--broker", "memory://shop"], "memory:// lives inside one process"),
+        (["--broker", "pigeon://loft"], "unknown backend 'pigeon'; known backends: memory"),
+        (["--broker", "sqlite:///broker.db?nope=1"], "the sqlite backend has no option 'nope'"),
+        (["--broker", "broker.db"], "a backend URL looks like scheme://…"),
+        (["--database", "sqlite://"], "an SQLite database in memory cannot be shared by processes"),
+        (["--database", "shop.db"], "this is no database URL that SQLAlchemy knows"),
+        (["--database", "sqlite+aiosqlite:///shop.db"], "the demo needs a synchronous driver"),
+        (["--database", "sqlite:///same.db", "--broker", "sqlite:///same.db"], "same.db"),
+    ],
+)
+def test_misuse_is_one_sentence(txcore, arguments, words):
+    """Nothing runs, and the exit code is that of a usage error."""
+    ran = txcore("demo", "--orders", "1", "--kills", "0", *arguments)
+    assert words in ran.sentence
+    assert (ran.status, ran.output) == (2, "")
+
+
+def test_unreachable_database_is_one_sentence_without_its_password(txcore):
+    """The database's own reason is given, on one line."""
+    ran = txcore("demo", "--database", "postgresql+psycopg://shop:hidden@127.0.0.1:1/shop")
+    assert "the database cannot be used" in ran.sentence
+    assert "hidden" not in ran.sentence
+    assert ran.status == 1
+
+
+def test_demo_without_sqlalchemy_names_the_extra(txcore):
+    """Everything else works without it."""
+    ran = txcore("demo", before=HIDE.format(name="sqlalchemy"))
+    assert ran.sentence == "'txcore demo' needs SQLAlchemy; install it with: pip install \"txcore[sql]\""
+    assert ran.status == 2
+    assert txcore("backends", before=HIDE.format(name="sqlalchemy")).status == 0
+
+
+def test_demo_without_the_databases_driver_names_the_extra(txcore):
+    """SQLAlchemy alone does not reach PostgreSQL."""
+    ran = txcore("demo", "--database", "postgresql+psycopg://127.0.0.1/x", before=HIDE.format(name="psycopg"))
+    assert "txcore[postgresql]" in ran.sentence
+    assert ran.status == 2
+
+
+def test_plugin_without_a_consumer_is_said_so(txcore):
+    """A plugin need not help the demo."""
+    ran = txcore("demo", "--broker", "sqlite:///b.db", before="import txcore_sqlite; del txcore_sqlite.open_consumer")
+    assert ran.sentence == "the sqlite backend offers no open_consumer(), so the demo could not see what is delivered"
+    assert ran.status == 2
+
+
+def test_unknown_option_is_a_usage_error(txcore):
+    """The command line itself says what it knows."""
+    ran = txcore("demo", "--nope")
+    assert "No such option: --nope" in ran.errors
+    assert ran.status == 2
+
+
+def test_version(txcore):
+    """One line."""
+    ran = txcore("--version")
+    assert ran.output.startswith("txcore 0.")
+    assert (ran.status, ran.errors) == (0, "")
+
+
+def test_no_command_shows_help(txcore):
+    """All commands are named."""
+    ran = txcore()
+    assert "demo" in ran.output
+    assert "backends" in ran.output
+    assert ran.width <= 80
+
+
+def test_importing_the_command_line_imports_no_sqlalchemy():
+    """Not even the whole app does: only the demo needs it."""
+    program = "import sys, txcore.cli; txcore.cli.build_app(); print('sqlalchemy' in sys.modules)"
+    result = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True)
+    assert result.stdout == "False\n"

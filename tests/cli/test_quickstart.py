@@ -1,0 +1,24 @@
+"""The program that newcomers read first is run as it stands."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from pathlib import Path
+
+PROGRAM = Path(__file__).parents[2] / "examples" / "quickstart.py"
+
+
+def test_quickstart_applies_each_order_once(tmp_path):
+    """Run twice, the second order follows the first."""
+    for number in (1, 2):
+        ended = subprocess.run(
+            [sys.executable, str(PROGRAM)], cwd=tmp_path, capture_output=True, text=True, check=False, timeout=60
+        )
+        assert ended.stderr == ""
+        assert ended.stdout == f"order {number}: one parcel with a book\n"
+
+
+def test_quickstart_is_short():
+    """About forty lines, comments included."""
+    assert len(PROGRAM.read_text(encoding="utf-8").splitlines()) <= 50
