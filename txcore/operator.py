@@ -7,7 +7,7 @@ through the fence; nothing here ever publishes a target.
 from __future__ import annotations
 
 import time
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import Final
 
@@ -15,8 +15,6 @@ from txcore.clock import Clock, Randomness, SystemClock, system_randomness
 from txcore.commands import Flow
 from txcore.drivers import run_blocking
 from txcore.errors import (
-    BackendTimeoutError,
-    DataLossError,
     HalfRefusedError,
     HalfUnknownError,
     TransactionStateError,
@@ -25,6 +23,7 @@ from txcore.errors import (
 from txcore.gather import Gatherer
 from txcore.ids import id_text
 from txcore.journey import Journey, force_op, half_in, journeys_of, next_generation, topics_of
+from txcore.logs import read_to_end
 from txcore.port import Backend
 from txcore.records import (
     Forced,
@@ -76,6 +75,7 @@ class Operator:
 
     Args:
         by: Who acts; written into every record of a resume or forced decision.
+        quiet_s: Seconds without a new record after which a half or parked log counts as read to its end.
     """
 
     def __init__(
@@ -84,12 +84,14 @@ class Operator:
         group: str,
         *,
         by: str = "operator",
+        quiet_s: float = 0.25,
         clock: Clock | None = None,
         randomness: Randomness | None = None,
     ) -> None:
         self._backend = backend
         self._group = group
         self._by = by
+        self._quiet_s = quiet_s
         self._clock = clock or SystemClock()
         self._randomness = randomness or system_randomness()
         self._gatherer = Gatherer(backend)
@@ -228,56 +230,42 @@ class Operator:
     # -- reading logs ----------------------------------------------------------------------------------------------
 
     def _journeys(self, *, from_checkpoint: bool, only: bytes | None = None) -> Iterator[Journey]:
-        count = self._backend.ensure_group(self._group).result(READ_TIMEOUT_S)
-        for partition in range(count):
-            yield from self._partition(partition, from_checkpoint=from_checkpoint, only=only).values()
+        backend, group = self._backend, self._group
+        partitions = range(backend.ensure_group(group).result(READ_TIMEOUT_S))
+        checkpoints = {
+            p: backend.load_checkpoint(group, p).result(READ_TIMEOUT_S) if from_checkpoint else None for p in partitions
+        }
+        halves = self._read(LogKind.HALF, {p: c.half if c else None for p, c in checkpoints.items()})
+        ops = self._read(LogKind.OP, {p: c.op if c else None for p, c in checkpoints.items()}, self._tick(partitions))
+        parked = {} if from_checkpoint else self._read(LogKind.PARKED, dict.fromkeys(partitions))
+        for p, checkpoint in checkpoints.items():
+            token = checkpoint.token if checkpoint else b""
+            yield from journeys_of(p, halves[p], ops[p], parked.get(p, ()), token, only=only).values()
 
-    def _partition(self, partition: int, *, from_checkpoint: bool, only: bytes | None) -> dict[bytes, Journey]:
-        checkpoint = None
-        if from_checkpoint:
-            checkpoint = self._backend.load_checkpoint(self._group, partition).result(READ_TIMEOUT_S)
-        start = checkpoint.half if checkpoint else None
-        halves = self._read_to_end(LogKind.HALF, partition, start)
-        ops = self._read_ops(partition, checkpoint.op if checkpoint else None)
-        parked = [] if from_checkpoint else self._read_to_end(LogKind.PARKED, partition, None)
-        return journeys_of(partition, halves, ops, parked, checkpoint.token if checkpoint else b"", only=only)
+    def _tick(self, partitions: Iterable[int]) -> dict[int, bytes]:
+        """Write a tick of our own to each op log, behind every half read before."""
+        nonces = {p: self._randomness.getrandbits(128).to_bytes(16, "big") for p in partitions}
+        marks = [
+            self._backend.mark(self._group, p, Op(OpKind.TICK, nonce, 0, self._by, self._clock.wall_ms()))
+            for p, nonce in nonces.items()
+        ]
+        for mark in marks:
+            mark.result(READ_TIMEOUT_S)
+        return nonces
 
-    def _read_ops(self, partition: int, start: Position | None) -> list[LogRecord]:
-        """Read every op up to a tick of our own: the only portable end of a log."""
-        nonce = self._randomness.getrandbits(128).to_bytes(16, "big")
-        tick = Op(OpKind.TICK, nonce, 0, self._by, self._clock.wall_ms())
-        self._backend.mark(self._group, partition, tick).result(READ_TIMEOUT_S)
-        return self._read_to_end(LogKind.OP, partition, start, nonce)
-
-    def _read_to_end(
-        self, kind: LogKind, partition: int, start: Position | None, nonce: bytes | None = None
-    ) -> list[LogRecord]:
-        """Read a log until *nonce* is in it or, without one, until nothing more has arrived for a moment."""
-        reader = self._backend.read(self._group, kind, partition, start)
-        records: list[LogRecord] = []
-        deadline_s = self._clock.elapsed_s() + READ_TIMEOUT_S
-        empty = 0
-        try:
-            while True:
-                try:
-                    batch = reader.read(1_000)
-                except DataLossError as loss:
-                    reader.close()
-                    first = None if loss.first is None else Position(loss.first)
-                    reader = self._backend.read(self._group, kind, partition, first)
-                    continue
-                records.extend(batch)
-                if nonce is not None and any(nonce in record.body for record in batch):
-                    return records
-                empty = 0 if batch else empty + 1
-                if nonce is None and empty > 1:
-                    return records
-                if self._clock.elapsed_s() > deadline_s:
-                    raise BackendTimeoutError(f"the {kind.value} log of {self._group!r} could not be read to its end")
-                if not batch:
-                    time.sleep(POLL_S)
-        finally:
-            reader.close()
+    def _read(
+        self, kind: LogKind, starts: Mapping[int, Position | None], nonces: Mapping[int, bytes] | None = None
+    ) -> dict[int, list[LogRecord]]:
+        return read_to_end(
+            self._backend,
+            self._clock,
+            self._group,
+            kind,
+            starts,
+            nonces=nonces,
+            quiet_s=self._quiet_s,
+            timeout_s=READ_TIMEOUT_S,
+        )
 
 
 def _one(command: HalfRecord | Resolution) -> Flow[Outcome]:

@@ -73,6 +73,7 @@ def make_context(
         capabilities.body_size_max,
         f"p:{randomness.getrandbits(48):012x}",
         fence,
+        capabilities.atomic_release and capabilities.resolution_is_unique,
     )
 
 
@@ -237,7 +238,7 @@ class TransactionProducer:
         """Return the prepared transaction behind a `handle`, from this or another process.
 
         On another machine, or after a restart of this one, there is no comparable clock reading: then `commit`
-        publishes nothing and leaves it to the checker (TOO_LATE).
+        publishes nothing and leaves it to the checker (TOO_LATE), except where the store itself arbitrates.
 
         Raises:
             UsageError: no handle of this group, or damaged.

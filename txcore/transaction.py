@@ -29,7 +29,13 @@ class Phase(enum.Enum):
 
 @dataclass(slots=True)
 class ProducerContext:
-    """What all flows of one producer share. `margin_s` seconds before immunity ends the producer gives way."""
+    """What all flows of one producer share.
+
+    Attributes:
+        margin_s: So many seconds before immunity ends the producer gives way.
+        store_arbitrates: Targets and op are one atomic release on a store that keeps resolutions unique: then a late
+            producer need not give way, as the store refuses it before anything is delivered.
+    """
 
     group: str
     partition_count: int
@@ -40,6 +46,7 @@ class ProducerContext:
     body_size_max: int
     by: str
     fence: Fence | None = None
+    store_arbitrates: bool = False
 
 
 @dataclass(slots=True)

@@ -133,6 +133,7 @@ def start_producer(cast: Cast, styles: list[Style], count: int) -> None:
             100_000,
             f"p:{process.name}",
             cast_fence(fence),
+            _arbitrates(world),
         )
         for _ in range(count):
             style = world.rng.choice(styles)
@@ -140,6 +141,11 @@ def start_producer(cast: Cast, styles: list[Style], count: int) -> None:
                 at_s = world.rng.random() * 12
                 world.at(at_s, lambda context=context, style=style: _begin(cast, process, context, style))  # type: ignore[misc]
     process.loop.on_command = _probe(cast)
+
+
+def _arbitrates(world: World) -> bool:
+    capabilities = world.broker.profile.capabilities
+    return capabilities.atomic_release and capabilities.resolution_is_unique
 
 
 def start_stuck_producer(cast: Cast, work_s: float) -> None:
@@ -158,6 +164,7 @@ def start_stuck_producer(cast: Cast, work_s: float) -> None:
         100_000,
         f"p:{process.name}",
         cast_fence(SimFence(cast.database, process)),
+        _arbitrates(world),
     )
     process.loop.on_command = _probe(cast)
     _begin(cast, process, context, Style.PRIMITIVE, work_s)
@@ -478,7 +485,7 @@ def _probe(cast: Cast) -> Callable[[Process, Any], None]:
             half: Half = wire.decode_half(command.body)
             began[command.transaction_id] = (process.clock.elapsed_s(), half.immunity_ms / 1000)
         elif isinstance(command, Resolution) and command.op is not None and command.op.kind == OpKind.COMMIT:
-            if command.by == "p:contrary" or command.half.transaction_id not in began:
+            if command.by == "p:contrary" or command.half.transaction_id not in began or _arbitrates(cast.world):
                 return
             start_s, immunity_s = began[command.half.transaction_id]
             margin_s = cast.world.broker.profile.capabilities.release_time_max_s

@@ -336,7 +336,12 @@ MUTANTS: Mapping[str, Mutant] = {
         "where resolutions are unique the store's word may stand for the reading (R12, SUPERSEDED)",
     ),
     "checkpoint_single_bound": Mutant("R12", _replace(PartitionState, "checkpoint", _single_bound)),
-    "late_producer_publishes": Mutant("R6", _replace(flow, "_must_give_way", lambda _: False)),
+    "late_producer_publishes": Mutant(
+        "R6",
+        _replace(flow, "_must_give_way", lambda _: False),
+        STEPPED,
+        "the store refuses a late producer before anything is delivered, so it need not give way",
+    ),
     "last_op_wins": Mutant(
         "R7",
         _replace(PartitionState, "_report_conflict", _last_final_wins),
