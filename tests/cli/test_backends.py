@@ -13,7 +13,7 @@ def test_table_names_every_installed_backend_and_fits(txcore):
     ran = txcore("backends")
     assert (ran.status, ran.errors) == (0, "")
     assert ran.width <= 80
-    assert [scheme for scheme in known_schemes() if f"{scheme}://" not in ran.output] == []
+    assert [scheme for scheme in known_schemes() if f"\n{scheme} " not in ran.output] == []
 
 
 def test_json_holds_all_capabilities_of_what_needs_no_server(txcore):

@@ -20,7 +20,7 @@ HIDE = "import sys; sys.modules[{name!r}] = None"
         (["--database", "sqlite://"], "an SQLite database in memory cannot be shared by processes"),
         (["--database", "shop.db"], "this is no database URL that SQLAlchemy knows"),
         (["--database", "sqlite+aiosqlite:///shop.db"], "the demo needs a synchronous driver"),
-        (["--database", "sqlite:///same.db", "--broker", "sqlite:///same.db"], "same.db"),
+        (["--database", "sqlite:///same.db", "--broker", "sqlite:///same.db"], "broker and database must be two files"),
     ],
 )
 def test_misuse_is_one_sentence(txcore, arguments, words):

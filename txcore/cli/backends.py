@@ -31,11 +31,10 @@ class Promise:
 
 
 PROMISES: Final = (
-    Promise("atomic_release", "atomic release"),
-    Promise("resolution_is_unique", "one decision"),
-    Promise("fences_checkers", "fences checkers"),
-    Promise("fsync_before_ack", "fsync before ack"),
-    Promise("release_time_max_s", "delivery within"),
+    Promise("atomic_release", "atomic\nrelease"),
+    Promise("resolution_is_unique", "one\ndecision"),
+    Promise("fences_checkers", "fences\ncheckers"),
+    Promise("fsync_before_ack", "fsync\nbefore ack"),
 )
 
 
@@ -57,12 +56,14 @@ def backends(
 
 def _table(lines: list[tuple[InstalledBackend, Mapping[str, Any]]]) -> Table:
     table = Table(box=None, pad_edge=False, header_style="bold")
-    for heading in ("scheme", "from", "driver", *(promise.heading for promise in PROMISES)):
-        table.add_column(heading, overflow="fold")
+    for heading in ("scheme", "from", "version", "driver"):
+        table.add_column(heading, vertical="top", overflow="fold", no_wrap=heading == "scheme")
+    for promise in PROMISES:
+        table.add_column(promise.heading)
     for backend, capabilities in lines:
         promises = [_cell(promise.name, capabilities) for promise in PROMISES]
         state = "missing" if backend.missing else "present"
-        table.add_row(f"{backend.scheme}://", f"{backend.distribution} {backend.version}", state, *promises)
+        table.add_row(backend.scheme, backend.distribution, backend.version, state, *promises)
     return table
 
 
@@ -70,7 +71,7 @@ def _cell(name: str, capabilities: Mapping[str, Any]) -> str:
     value = capabilities.get(name, UNTOLD)
     if isinstance(value, bool):
         return "yes" if value else "no"
-    return f"{value:g} s" if isinstance(value, float) else str(value)
+    return str(value)
 
 
 def _as_json(backend: InstalledBackend, capabilities: Mapping[str, Any]) -> dict[str, Any]:

@@ -55,6 +55,7 @@ def demo(
         kills_min=kills,
         seed=seed,
     )
+    is_proven = False
     try:
         is_proven = _carry_out(settings, is_kept=is_kept)
         is_kept = is_kept or not is_proven
@@ -68,15 +69,16 @@ def demo(
 def _carry_out(settings: Settings, *, is_kept: bool) -> bool:
     """Run the demo, say how it went, and clean the database unless it is to be kept or something went wrong."""
     from txcore.cli.demo import run, show  # noqa: PLC0415 - SQLAlchemy again
-    from txcore.cli.demo.shop import Shop  # noqa: PLC0415
 
     console = Console(highlight=False)
-    report = run.run(settings, functools.partial(show.watch, console))
-    show.conclude(console, report)
-    is_kept = is_kept or not report.is_proven
-    show.point_to(console, settings, is_kept=is_kept)
-    if not is_kept:
-        shop = Shop(settings.database_url, settings.name)
-        shop.drop()
-        shop.close()
-    return report.is_proven
+    is_proven = False
+    try:
+        report = run.run(settings, functools.partial(show.watch, console))
+        is_proven = report.is_proven
+        is_kept = is_kept or not is_proven
+        show.conclude(console, report)
+        show.point_to(console, settings, is_kept=is_kept)
+    finally:
+        if not is_kept:
+            run.clean(settings)
+    return is_proven

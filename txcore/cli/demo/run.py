@@ -6,7 +6,10 @@ import contextlib
 from collections.abc import Callable
 from contextlib import AbstractContextManager
 from dataclasses import dataclass, replace
+from pathlib import Path
 from typing import Final
+
+from sqlalchemy.exc import SQLAlchemyError
 
 import txcore
 from txcore.cli.demo.consuming import Consumer, open_consumer
@@ -15,6 +18,7 @@ from txcore.cli.demo.shop import Shop
 from txcore.cli.demo.supervisor import Progress, Supervisor
 from txcore.cli.demo.verdict import Verdict, judge, read_to_end
 from txcore.clock import SystemClock
+from txcore.errors import UsageError
 
 CLOSE_TIMEOUT_S: Final = 10.0
 GROUP_TIMEOUT_S: Final = 30.0
@@ -57,9 +61,9 @@ def run(settings: Settings, watch: Watch, *, before_judgement: Seam | None = Non
     """
     clock = SystemClock()
     began_s = clock.elapsed_s()
+    _require_two_files(settings)
     with contextlib.ExitStack() as stack:
-        shop = Shop(settings.database_url, settings.name)
-        stack.callback(shop.close)
+        shop = stack.enter_context(contextlib.closing(_shop(settings)))
         backend = txcore.connect(settings.broker_url)
         stack.callback(lambda: backend.close(CLOSE_TIMEOUT_S).result(CLOSE_TIMEOUT_S))
         immunity_s = max(settings.immunity_s, backend.capabilities.release_time_max_s + IMMUNITY_ALLOWANCE_S)
@@ -75,3 +79,20 @@ def run(settings: Settings, watch: Watch, *, before_judgement: Seam | None = Non
         messages = read_to_end(auditor, progress.ordered)
         verdict = judge(settings, shop, backend, messages)
         return Report(settings, progress, verdict, clock.elapsed_s() - began_s, supervisor.orders_s)
+
+
+def clean(settings: Settings) -> None:
+    """Delete the run's tables; a database that cannot be reached has none."""
+    with contextlib.suppress(UsageError, SQLAlchemyError), contextlib.closing(_shop(settings)) as shop:
+        shop.drop()
+
+
+def _shop(settings: Settings) -> Shop:
+    return Shop(settings.database_url, settings.name)
+
+
+def _require_two_files(settings: Settings) -> None:
+    """Refuse one SQLite file as broker and database: a transaction would wait for the half that waits for it."""
+    ends = [url.partition("?")[0].removeprefix("sqlite:///") for url in (settings.broker_url, settings.database_url)]
+    if settings.broker_url.startswith("sqlite:") and Path(ends[0]).absolute() == Path(ends[1]).absolute():
+        raise UsageError(f"broker and database must be two files, not both {ends[0]}")
