@@ -22,3 +22,12 @@ def test_quickstart_applies_each_order_once(tmp_path):
 def test_quickstart_is_short():
     """About forty lines, comments included."""
     assert len(PROGRAM.read_text(encoding="utf-8").splitlines()) <= 50
+
+
+def test_quickstart_needs_nothing_but_the_sql_extra(tmp_path):
+    """SQLAlchemy 2.1 comes without greenlet; only its asynchronous engines may need it."""
+    program = f"import runpy, sys; sys.modules['greenlet'] = None; runpy.run_path({str(PROGRAM)!r})"
+    ended = subprocess.run(
+        [sys.executable, "-c", program], cwd=tmp_path, capture_output=True, text=True, check=False, timeout=60
+    )
+    assert (ended.returncode, ended.stdout) == (0, "order 1: one parcel with a book\n"), ended.stderr

@@ -12,10 +12,10 @@ from typing import TYPE_CHECKING, Any, Final, TypeVar
 
 from sqlalchemy import Connection, Engine, text
 from sqlalchemy.exc import UnboundExecutionError
-from sqlalchemy.ext.asyncio import AsyncConnection, AsyncEngine, AsyncSession, async_scoped_session
 from sqlalchemy.orm import Session, scoped_session
 
 from txcore.errors import FenceMisuseError
+from txcore.sqlfence.asynchronous import AsyncConnection, AsyncEngine, AsyncSession, async_scoped_session
 from txcore.sqlfence.border import MYSQL, POSTGRESQL, SQLITE, Border, Mark, Row, Values
 from txcore.sqlfence.drivers import autocommit_at_driver, open_at_driver
 from txcore.sqlfence.plain import PsycopgBorder, SqliteBorder

@@ -9,13 +9,13 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Final
 
 from sqlalchemy import Engine
-from sqlalchemy.ext.asyncio import AsyncEngine
 from sqlalchemy.pool import SingletonThreadPool, StaticPool
 
 from txcore.clock import Clock, SystemClock
 from txcore.errors import ConfigError, UsageError
 from txcore.fence import FenceAnswer, FenceReading
 from txcore.ids import ID_BYTES, id_text
+from txcore.sqlfence.asynchronous import AsyncEngine
 from txcore.sqlfence.border import MYSQL, POSTGRESQL, SQLITE, Border
 from txcore.sqlfence.checks import Check, Readings, reading_of
 from txcore.sqlfence.connections import family_of, is_open, on_border

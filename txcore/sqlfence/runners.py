@@ -11,10 +11,10 @@ from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any, Final
 
 from sqlalchemy import Connection, Engine
-from sqlalchemy.ext.asyncio import AsyncConnection, AsyncEngine
 
 from txcore.errors import BackendUnavailableError, FenceMisuseError, TxcoreError
 from txcore.fence import FenceAnswer
+from txcore.sqlfence.asynchronous import AsyncConnection, AsyncEngine
 from txcore.sqlfence.border import Border
 from txcore.sqlfence.checks import Readings, no_answers
 from txcore.sqlfence.connections import border_of
