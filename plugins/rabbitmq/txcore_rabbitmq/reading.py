@@ -29,8 +29,6 @@ FETCH_COUNT_MAX: Final = 16
 FETCH_TIMEOUT_S: Final = 5.0
 START_TIMEOUT_S: Final = 2.0
 """A record that was seen before comes at once, or is gone; below that, brokers that elect a leader look alike."""
-NOTHING_LEFT: Final = -1
-"""`DataLossError.first` where the log is empty now: reopen without a start."""
 
 
 class Consumer:
@@ -151,7 +149,7 @@ class StreamReader:
         self._loop = link.loop
         self._link = link
         self._stream = stream
-        self._expected = None if start == NOTHING_LEFT else start
+        self._expected = start
         self._last: Position | None = None
         self._records: deque[tuple[LogRecord, Consumer, int]] = deque()
         self._error: TxcoreError | None = None
@@ -244,13 +242,13 @@ class StreamReader:
 
         def silent() -> None:
             if consumer is self._consumer and consumer.is_started:
-                self._lose(asked, NOTHING_LEFT)
+                self._lose(asked, None)
 
         consumer = Consumer(self._link.connection, self._stream, "first", deliver, self._ended)
         self._consumer = consumer
         self._loop.later(START_TIMEOUT_S, silent)
 
-    def _lose(self, asked: int, first: int) -> None:
+    def _lose(self, asked: int, first: int | None) -> None:
         self._is_lost = True
         self._error = DataLossError(asked, first)
         if self._consumer is not None:
