@@ -149,7 +149,7 @@ def _result_table(report: Report) -> Table:
         (
             "rolled back",
             declined + half_done,
-            f"{declined} declined, {half_done} half done when killed",
+            f"{declined} declined by the shop, {half_done} cut off by a kill",
         ),
         ("messages delivered", progress.delivered, f"{verdict.identical} orders say the same in row and message"),
         ("duplicates removed", progress.duplicates, "by the inbox of a consumer that was killed too"),
