@@ -1,0 +1,125 @@
+"""What the core's unit tests share: a clock and randomness in the test's hand, a fence, and flows run step by step."""
+
+from __future__ import annotations
+
+import itertools
+from types import SimpleNamespace
+
+import pytest
+
+from txcore.fence import FenceAnswer, FenceReading
+from txcore.ids import IdFactory
+from txcore.message import CheckPolicy
+from txcore.records import Capabilities
+from txcore.transaction import ProducerContext
+
+EPOCH_MS = 1_700_000_000_000
+
+
+class HandClock:
+    """A clock that stands until it is advanced."""
+
+    def __init__(self, boot: str = "boot-1") -> None:
+        self.now_s = 1_000.0
+        self.boot = boot
+        self.wall_offset_ms = 0
+
+    def wall_ms(self):
+        return EPOCH_MS + round(self.now_s * 1000) + self.wall_offset_ms
+
+    def elapsed_s(self):
+        return self.now_s
+
+    def boot_id(self):
+        return self.boot
+
+    def advance(self, seconds):
+        self.now_s += seconds
+
+
+class Counting:
+    """Randomness that counts: every number is new, none surprises."""
+
+    def __init__(self) -> None:
+        self._numbers = itertools.count(1)
+
+    def getrandbits(self, k):
+        return next(self._numbers) % (1 << k)
+
+
+class HandFence:
+    """A fence whose answers the test sets; flows only name its methods."""
+
+    def __init__(self) -> None:
+        self.open = False
+        self.answer = FenceAnswer.COMMIT
+
+    def is_open(self, connection):
+        return self.open
+
+    def begin(self, engine, transaction_id, group):
+        raise AssertionError("flows call through the driver")
+
+    insert = verify = withdraw = commit = rollback = force = begin
+
+    def check(self, transaction_ids, group):
+        return {identity: FenceReading(self.answer) for identity in transaction_ids}
+
+
+def run_to_end(flow, value=None):
+    """Send *value* into a flow that must end with it, and return its result."""
+    with pytest.raises(StopIteration) as stop:
+        flow.send(value)
+    return stop.value.value
+
+
+def throw_to_end(flow, error):
+    """Throw *error* into a flow that must end with it, and return its result."""
+    with pytest.raises(StopIteration) as stop:
+        flow.throw(error)
+    return stop.value.value
+
+
+@pytest.fixture
+def clock():
+    """A clock in the test's hand."""
+    return HandClock()
+
+
+@pytest.fixture
+def randomness():
+    """Numbers that count up."""
+    return Counting()
+
+
+@pytest.fixture
+def fence():
+    """A fence in the test's hand."""
+    return HandFence()
+
+
+@pytest.fixture
+def context(clock, randomness, fence):
+    """A producer's context with a fence, immunity 6 s, margin 2 s."""
+    return ProducerContext(
+        "orders", 4, clock, IdFactory(clock, randomness), CheckPolicy(), 2.0, 100_000, "p:test", fence
+    )
+
+
+@pytest.fixture
+def by_hand():
+    """The two ways to end a flow that is driven by hand."""
+    return SimpleNamespace(run_to_end=run_to_end, throw_to_end=throw_to_end, HandClock=HandClock, Counting=Counting)
+
+
+@pytest.fixture
+def capabilities():
+    """Return a function that makes capabilities, nothing promised unless named."""
+
+    def make(**promised):
+        nothing = dict.fromkeys(
+            ("atomic_release", "resolution_is_unique", "fences_checkers", "server_time", "rejects_when_full"), False
+        )
+        return Capabilities(**(nothing | promised))
+
+    return make

@@ -1,0 +1,57 @@
+"""The decision as a table: what the owner does about one half now."""
+
+from __future__ import annotations
+
+import pytest
+
+from txcore.decide import Decision, Pending, decide
+from txcore.records import Op, OpKind, ParkCode
+
+
+def pending(**changes):
+    """Return a half that became due at 6,000 ms, unfenced, never asked."""
+    made = Pending(
+        bytes(16), 1, 0, None, start_ms=0.0, immunity_ms=6_000.0, interval_ms=0.0, check_max=2, fenced=False, due_ms=0.0
+    )
+    for name, value in changes.items():
+        setattr(made, name, value)
+    return made
+
+
+FORCE = Op(OpKind.FORCE, bytes(16), decision=OpKind.COMMIT)
+GAP = (ParkCode.COVERAGE_GAP, "")
+TABLE = {
+    "due at the last millisecond of immunity exactly": (pending(), 6_000, False, Decision.CHECK),
+    "one millisecond before it": (pending(), 5_999, False, Decision.WAIT),
+    "closed": (pending(is_closed=True), 9_000, True, Decision.DONE),
+    "not yet due": (pending(due_ms=9_000), 8_999, False, Decision.WAIT),
+    "asked often enough": (pending(count=2), 9_000, False, Decision.DISCARD),
+    "one answer short": (pending(count=1), 9_000, False, Decision.CHECK),
+    "a fenced half is asked for ever": (pending(count=99, fenced=True), 9_000, False, Decision.CHECK),
+    "journaled": (pending(decision=OpKind.COMMIT, count=2), 9_000, False, Decision.FINISH),
+    "journaled but immune": (pending(decision=OpKind.COMMIT), 5_000, False, Decision.WAIT),
+    "an operator asks": (pending(force=FORCE), 9_000, False, Decision.FORCE),
+    "an operator asks too late": (pending(force=FORCE, decision=OpKind.ROLLBACK), 9_000, False, Decision.FINISH),
+    "an operator asks during immunity": (pending(force=FORCE), 5_000, False, Decision.WAIT),
+    "an operator asks before the discard": (pending(force=FORCE, count=2), 9_000, False, Decision.FORCE),
+    "cannot be checked": (pending(park=GAP), 0, False, Decision.PARK),
+    "to be carried before it is due": (pending(due_ms=9_000), 1_000, True, Decision.CARRY),
+    "carried a moment ago": (pending(carry_again_ms=2_000), 1_000, True, Decision.WAIT),
+    "outdone by a void discard": (pending(is_outdone=True), 9_000, False, Decision.CARRY),
+    "outdone and already appended anew": (pending(is_outdone=True, carry_again_ms=9_999), 9_000, False, Decision.WAIT),
+}
+
+
+@pytest.mark.parametrize("what", TABLE)
+def test_decision(what):
+    """Each line of the table."""
+    half, now_ms, must_carry, expected = TABLE[what]
+    assert expected is decide(half, now_ms, must_carry=must_carry)
+
+
+def test_deciding_changes_nothing():
+    """The same half gives the same decision again."""
+    half = pending(count=1)
+    before = repr(half)
+    assert decide(half, 9_000, must_carry=False) is decide(half, 9_000, must_carry=False)
+    assert before == repr(half)

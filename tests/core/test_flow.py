@@ -1,0 +1,489 @@
+"""The producer's flows, driven by hand: every yield and every answer to it."""
+
+from __future__ import annotations
+
+import asyncio
+
+import pytest
+
+from txcore import flow, wire
+from txcore import transaction as transactions
+from txcore.commands import Call
+from txcore.errors import (
+    BackendTimeoutError,
+    CommitUnknownError,
+    FencedError,
+    FenceMisuseError,
+    HalfRefusedError,
+    HalfUnknownError,
+    MessageRejectedError,
+    TransactionStateError,
+)
+from txcore.fence import FenceAnswer, FenceReading
+from txcore.message import CheckPolicy, LocalTransactionState, Message
+from txcore.records import DURABLE, HalfRecord, OpKind, Outcome, Resolution, Status
+from txcore.results import EndState
+from txcore.transaction import Phase
+
+REFUSED = Outcome(Status.REFUSED, BackendTimeoutError("full"))
+UNKNOWN = Outcome(Status.UNKNOWN, BackendTimeoutError("silence"))
+COMMIT, ROLLBACK = LocalTransactionState.COMMIT, LocalTransactionState.ROLLBACK
+
+
+@pytest.fixture
+def transaction(context):
+    """An open transaction with two messages."""
+    made = transactions.begin(context)
+    transactions.publish(made, Message("a", b"1", key=b"k"))
+    transactions.publish(made, Message("b", b"2"))
+    return made
+
+
+@pytest.fixture
+def prepared(transaction, by_hand):
+    """A prepared transaction without a connection."""
+    steps = flow.prepare(transaction)
+    next(steps)
+    by_hand.run_to_end(steps, DURABLE)
+    return transaction
+
+
+def called(command):
+    """Return the name of the method that a Call names."""
+    assert isinstance(command, Call)
+    return command.function.__name__
+
+
+class TestPrepare:
+    def test_a_durable_half_makes_it_prepared(self, transaction, context, by_hand):
+        """The half holds all messages and the policy; the reading for giving way is taken before the append."""
+        steps = flow.prepare(transaction)
+        half = next(steps)
+        began_s = context.clock.elapsed_s()
+        context.clock.advance(1)
+        by_hand.run_to_end(steps, DURABLE)
+        assert isinstance(half, HalfRecord)
+        decoded = wire.decode_half(half.body)
+        assert transaction.messages == decoded.messages
+        assert (6_000, 0, 0, False, 0) == (
+            decoded.immunity_ms,
+            decoded.interval_ms,
+            decoded.check_max,
+            decoded.fenced,
+            decoded.generation,
+        )
+        assert transaction.partition == half.partition == decoded.partition
+        assert Phase.PREPARED is transaction.phase
+        assert began_s + 6 - 2 == transaction.give_way_s
+
+    @pytest.mark.parametrize(("outcome", "error"), [(REFUSED, HalfRefusedError), (UNKNOWN, HalfUnknownError)])
+    def test_a_half_that_is_not_certain_raises(self, transaction, outcome, error):
+        """Refused and unknown are different errors; both name the transaction and end it."""
+        steps = flow.prepare(transaction)
+        next(steps)
+        with pytest.raises(error) as caught:
+            steps.send(outcome)
+        assert transaction.transaction_id == caught.value.transaction_id
+        assert Phase.FAILED is transaction.phase
+
+    def test_nothing_published_is_a_mistake(self, context):
+        """An empty half would be asked about for nothing."""
+        with pytest.raises(TransactionStateError, match="nothing was published"):
+            next(flow.prepare(transactions.begin(context)))
+
+    def test_a_second_prepare_raises(self, prepared):
+        """One id per database attempt (R1)."""
+        with pytest.raises(TransactionStateError, match="is prepared, not open"):
+            next(flow.prepare(prepared))
+
+    def test_with_a_connection_the_fence_row_comes_first(self, transaction, by_hand):
+        """Insert, verify, then the half, marked as fenced."""
+        connection = object()
+        steps = flow.prepare(transaction, connection)
+        insert = next(steps)
+        verify = steps.send(None)
+        half = steps.send(None)
+        by_hand.run_to_end(steps, DURABLE)
+        assert (connection, transaction.transaction_id, "orders") == insert.args
+        assert (connection, transaction.transaction_id) == verify.args
+        assert wire.decode_half(half.body).fenced
+
+    @pytest.mark.parametrize("step", [1, 2])
+    @pytest.mark.parametrize("error", [FencedError("decided"), FenceMisuseError("autocommit")])
+    def test_a_refused_fence_row_sends_nothing(self, transaction, step, error):
+        """Neither a refused insert nor a failed verification reaches the broker."""
+        steps = flow.prepare(transaction, object())
+        for _ in range(step):
+            next(steps)
+        with pytest.raises(type(error)):
+            steps.throw(error)
+        assert Phase.FAILED is transaction.phase
+
+    @pytest.mark.parametrize(("outcome", "error"), [(REFUSED, HalfRefusedError), (UNKNOWN, HalfUnknownError)])
+    def test_a_half_that_is_not_certain_rolls_the_connection_back(self, transaction, outcome, error):
+        """Nothing is committed before a certain half ack (R2)."""
+        connection = object()
+        steps = flow.prepare(transaction, connection)
+        for _ in range(3):
+            next(steps)
+        rollback = steps.send(outcome)
+        assert (connection,) == rollback.args
+        with pytest.raises(error):
+            steps.send(None)
+
+    def test_a_cancelled_append_rolls_the_connection_back(self, transaction, context):
+        """Cancellation while the half is under way leaves no open transaction behind."""
+        steps = flow.prepare(transaction, object())
+        for _ in range(3):
+            next(steps)
+        rollback = steps.throw(asyncio.CancelledError())
+        assert context.fence.rollback == rollback.function
+        with pytest.raises(asyncio.CancelledError):
+            steps.send(None)
+        assert Phase.FAILED is transaction.phase
+
+    def test_messages_too_large_together_roll_back_before_anything_is_sent(self, context):
+        """The sum is judged, not each message."""
+        transaction = transactions.begin(context)
+        for _ in range(3):
+            transactions.publish(transaction, Message("big", bytes(40_000)))
+        steps = flow.prepare(transaction, object())
+        next(steps)
+        next(steps)
+        rollback = steps.send(None)
+        assert context.fence.rollback == rollback.function
+        with pytest.raises(MessageRejectedError, match="this backend takes 100000") as caught:
+            steps.send(None)
+        assert "size" == caught.value.reason
+
+    def test_a_connection_without_a_fence_is_refused_and_may_be_tried_again(self, transaction, context):
+        """The transaction stays open."""
+        context.fence = None
+        with pytest.raises(TransactionStateError, match="made with fence="):
+            next(flow.prepare(transaction, object()))
+        assert Phase.OPEN is transaction.phase
+
+
+class TestEnd:
+    def test_commit_releases_every_target_with_its_op(self, prepared, by_hand):
+        """One resolution: all targets, COMMIT, the attempt's name."""
+        steps = flow.end(prepared, OpKind.COMMIT)
+        resolution = next(steps)
+        assert isinstance(resolution, Resolution)
+        assert [0, 1] == list(resolution.targets)
+        assert (OpKind.COMMIT, prepared.transaction_id, "p:test") == (
+            resolution.op.kind,
+            resolution.op.transaction_id,
+            resolution.op.by,
+        )
+        assert "p:test" == resolution.by
+        assert EndState.ACCEPTED is by_hand.run_to_end(steps, DURABLE).state
+
+    def test_rollback_releases_no_target(self, prepared, by_hand):
+        """Only the op."""
+        steps = flow.end(prepared, OpKind.ROLLBACK)
+        resolution = next(steps)
+        assert (OpKind.ROLLBACK, []) == (resolution.op.kind, list(resolution.targets))
+        assert EndState.ACCEPTED is by_hand.run_to_end(steps, DURABLE).state
+
+    @pytest.mark.parametrize(
+        ("outcome", "state"),
+        [
+            (Outcome(Status.SUPERSEDED, decision=OpKind.COMMIT), EndState.ALREADY_DONE),
+            (Outcome(Status.SUPERSEDED, decision=OpKind.ROLLBACK), EndState.CONFLICT),
+            (Outcome(Status.SUPERSEDED, decision=OpKind.DISCARD), EndState.TOO_LATE),
+            (REFUSED, EndState.UNKNOWN),
+            (UNKNOWN, EndState.UNKNOWN),
+        ],
+    )
+    def test_each_outcome_has_its_state(self, prepared, by_hand, outcome, state):
+        """Nothing but DURABLE is ACCEPTED; a reason is passed on."""
+        steps = flow.end(prepared, OpKind.COMMIT)
+        next(steps)
+        result = by_hand.run_to_end(steps, outcome)
+        assert (state, outcome.error) == (result.state, result.error)
+        assert result == prepared.result
+
+    @pytest.mark.parametrize(
+        ("first", "again", "state"),
+        [
+            (DURABLE, OpKind.COMMIT, EndState.ALREADY_DONE),
+            (DURABLE, OpKind.ROLLBACK, EndState.CONFLICT),
+            (UNKNOWN, OpKind.COMMIT, EndState.UNKNOWN),
+            (UNKNOWN, OpKind.ROLLBACK, EndState.UNKNOWN),
+            (Outcome(Status.SUPERSEDED, decision=OpKind.COMMIT), OpKind.ROLLBACK, EndState.CONFLICT),
+        ],
+    )
+    def test_an_end_is_idempotent(self, prepared, by_hand, first, again, state):
+        """Asking again sends nothing and says what is known."""
+        steps = flow.end(prepared, OpKind.COMMIT)
+        next(steps)
+        by_hand.run_to_end(steps, first)
+        assert state is by_hand.run_to_end(flow.end(prepared, again)).state
+
+    def test_an_end_that_was_cancelled_is_unknown(self, prepared, by_hand):
+        """The release may be under way: whoever asks again learns that it is not certain."""
+        steps = flow.end(prepared, OpKind.COMMIT)
+        next(steps)
+        with pytest.raises(asyncio.CancelledError):
+            steps.throw(asyncio.CancelledError())
+        assert EndState.UNKNOWN is by_hand.run_to_end(flow.end(prepared, OpKind.COMMIT)).state
+
+    def test_a_late_producer_gives_way_and_asks_for_a_check(self, prepared, context, by_hand):
+        """Past immunity minus margin it publishes nothing (R6)."""
+        context.clock.advance(4.001)
+        steps = flow.end(prepared, OpKind.COMMIT)
+        resolution = next(steps)
+        assert (OpKind.NUDGE, []) == (resolution.op.kind, list(resolution.targets))
+        assert EndState.TOO_LATE is by_hand.run_to_end(steps, DURABLE).state
+
+    def test_the_last_moment_is_not_late(self, prepared, context):
+        """Exactly at immunity minus margin it still publishes."""
+        context.clock.advance(4)
+        assert OpKind.COMMIT == next(flow.end(prepared, OpKind.COMMIT)).op.kind
+
+    def test_a_producer_without_a_reading_gives_way(self, prepared):
+        """A handle from another boot has no comparable clock."""
+        prepared.give_way_s = None
+        assert OpKind.NUDGE == next(flow.end(prepared, OpKind.COMMIT)).op.kind
+
+    def test_an_open_fenced_connection_must_end_first(self, prepared, fence):
+        """Publishing before the database's COMMIT is refused."""
+        prepared.connection, prepared.fenced, fence.open = object(), True, True
+        with pytest.raises(TransactionStateError, match="still open"):
+            next(flow.end(prepared, OpKind.COMMIT))
+        assert Phase.PREPARED is prepared.phase
+
+    def test_an_end_before_prepare_is_refused(self, transaction):
+        """The handle is in the wrong state."""
+        with pytest.raises(TransactionStateError, match="is open, not prepared"):
+            next(flow.end(transaction, OpKind.COMMIT))
+
+    @pytest.mark.parametrize(
+        ("answer", "state"), [(FenceAnswer.COMMIT, EndState.CONFLICT), (FenceAnswer.NO_ANSWER, EndState.UNKNOWN)]
+    )
+    def test_a_fenced_rollback_needs_the_tombstone(self, prepared, by_hand, answer, state):
+        """No op is written unless the fence answered ROLLBACK (R5)."""
+        prepared.fenced = True
+        steps = flow.end(prepared, OpKind.ROLLBACK)
+        check = next(steps)
+        assert ([prepared.transaction_id], "orders") == check.args
+        assert state is by_hand.run_to_end(steps, {prepared.transaction_id: FenceReading(answer)}).state
+
+    def test_a_fenced_rollback_with_its_tombstone_is_written(self, prepared, context, by_hand):
+        """Even past the horizon: the fence has decided already."""
+        prepared.fenced = True
+        context.clock.advance(100)
+        steps = flow.end(prepared, OpKind.ROLLBACK)
+        next(steps)
+        resolution = steps.send({prepared.transaction_id: FenceReading(FenceAnswer.ROLLBACK)})
+        assert OpKind.ROLLBACK == resolution.op.kind
+        assert EndState.ACCEPTED is by_hand.run_to_end(steps, DURABLE).state
+
+    def test_a_fence_that_raises_is_no_rollback(self, prepared, by_hand):
+        """The check decides; the reason is passed on."""
+        prepared.fenced = True
+        steps = flow.end(prepared, OpKind.ROLLBACK)
+        next(steps)
+        error = OSError("no database")
+        result = by_hand.throw_to_end(steps, error)
+        assert (EndState.UNKNOWN, error) == (result.state, result.error)
+
+
+class Listener:
+    def execute_local_transaction(self, message, arg):
+        raise AssertionError("the driver calls it")
+
+
+class TestListenerStyle:
+    @pytest.fixture
+    def unfenced(self, context):
+        """A context without a fence."""
+        context.fence = None
+        return context
+
+    def send(self, context):
+        """Return the flow of one message, and its transaction."""
+        transaction = transactions.begin(context)
+        message = Message("a", b"1", check_policy=CheckPolicy(9, 4, 2))
+        return flow.send_in_transaction(transaction, Listener(), message, "arg"), transaction
+
+    def test_the_listener_runs_between_half_and_end(self, unfenced, by_hand):
+        """Half, then the local transaction with message and argument, then the release."""
+        steps, transaction = self.send(unfenced)
+        half = next(steps)
+        call = steps.send(DURABLE)
+        assert "execute_local_transaction" == called(call)
+        assert (b"1", "arg") == (call.args[0].body, call.args[1])
+        assert transaction is transactions.current_transaction()
+        resolution = steps.send(COMMIT)
+        result = by_hand.run_to_end(steps, DURABLE)
+        assert OpKind.COMMIT == resolution.op.kind
+        assert (COMMIT, EndState.ACCEPTED, None) == (result.state, result.end.state, result.error)
+        decoded = wire.decode_half(half.body)
+        assert (9_000, 4_000, 2, False) == (
+            decoded.immunity_ms,
+            decoded.interval_ms,
+            decoded.check_max,
+            decoded.fenced,
+        )
+
+    def test_outside_the_listener_there_is_no_current_transaction(self):
+        """The error says where it works."""
+        with pytest.raises(TransactionStateError, match="only inside execute_local_transaction"):
+            transactions.current_transaction()
+
+    @pytest.mark.parametrize(("outcome", "error"), [(REFUSED, HalfRefusedError), (UNKNOWN, HalfUnknownError)])
+    def test_the_listener_never_runs_after_an_uncertain_half(self, unfenced, outcome, error):
+        """Nothing is committed before a certain half ack (R2)."""
+        steps, _ = self.send(unfenced)
+        next(steps)
+        with pytest.raises(error):
+            steps.send(outcome)
+
+    def test_a_rollback_releases_nothing(self, unfenced, by_hand):
+        """Only the op."""
+        steps, _ = self.send(unfenced)
+        next(steps)
+        steps.send(DURABLE)
+        resolution = steps.send(ROLLBACK)
+        assert (OpKind.ROLLBACK, []) == (resolution.op.kind, list(resolution.targets))
+        assert EndState.ACCEPTED is by_hand.run_to_end(steps, DURABLE).end.state
+
+    def test_unknown_writes_nothing(self, unfenced, by_hand):
+        """The check decides."""
+        steps, _ = self.send(unfenced)
+        next(steps)
+        steps.send(DURABLE)
+        result = by_hand.run_to_end(steps, LocalTransactionState.UNKNOWN)
+        assert (LocalTransactionState.UNKNOWN, None, None) == (result.state, result.end, result.error)
+
+    def test_an_exception_is_not_a_rollback(self, unfenced, by_hand):
+        """It may have committed (R5): UNKNOWN with the error, nothing written."""
+        steps, _ = self.send(unfenced)
+        next(steps)
+        steps.send(DURABLE)
+        error = ValueError("after the commit")
+        result = by_hand.throw_to_end(steps, error)
+        assert (LocalTransactionState.UNKNOWN, None, error) == (result.state, result.end, result.error)
+
+    @pytest.mark.parametrize("answer", [None, True, "COMMIT"])
+    def test_an_answer_of_another_type_is_unknown(self, unfenced, by_hand, answer):
+        """Forgetting the return value commits nothing."""
+        steps, _ = self.send(unfenced)
+        next(steps)
+        steps.send(DURABLE)
+        result = by_hand.run_to_end(steps, answer)
+        assert LocalTransactionState.UNKNOWN is result.state
+        assert isinstance(result.error, TransactionStateError)
+
+    def test_a_fenced_listener_that_forgot_its_row_is_vouched_for(self, context, by_hand):
+        """The row is written in a transaction of its own before anything is published."""
+        steps, _ = self.send(context)
+        assert wire.decode_half(next(steps).body).fenced
+        steps.send(DURABLE)
+        begin = steps.send(COMMIT)
+        assert context.fence.begin == begin.function
+        commit = steps.send("connection")
+        assert (context.fence.commit, ("connection",)) == (commit.function, commit.args)
+        assert OpKind.COMMIT == steps.send(None).op.kind
+        assert EndState.ACCEPTED is by_hand.run_to_end(steps, DURABLE).end.state
+
+    @pytest.mark.parametrize(
+        ("error", "state"), [(FencedError("tombstone"), EndState.CONFLICT), (OSError("down"), EndState.UNKNOWN)]
+    )
+    def test_vouching_that_fails_publishes_nothing(self, context, by_hand, error, state):
+        """A check that came first is a conflict; a database that is down leaves it to the check."""
+        steps, _ = self.send(context)
+        next(steps)
+        steps.send(DURABLE)
+        steps.send(COMMIT)
+        result = by_hand.throw_to_end(steps, error)
+        assert (COMMIT, state) == (result.state, result.end.state)
+
+
+class TestDatabaseStyle:
+    def test_entering_begins_with_the_fence_row(self, transaction, context, by_hand):
+        """The connection comes from the fence, in one call."""
+        steps = flow.database_begin(transaction, "engine")
+        begin = next(steps)
+        assert (context.fence.begin, ("engine", transaction.transaction_id, "orders")) == (begin.function, begin.args)
+        assert "connection" == by_hand.run_to_end(steps, "connection")
+        assert transaction.fenced
+
+    def test_it_needs_a_fence(self, transaction, context):
+        """Told by the parameter's name."""
+        context.fence = None
+        with pytest.raises(TransactionStateError, match="fence=SqlFence"):
+            next(flow.database_begin(transaction, "engine"))
+
+    @pytest.fixture
+    def entered(self, transaction, by_hand):
+        """A transaction inside its block."""
+        steps = flow.database_begin(transaction, "engine")
+        next(steps)
+        by_hand.run_to_end(steps, "connection")
+        return transaction
+
+    def test_leaving_verifies_appends_commits_and_publishes_in_this_order(self, entered, by_hand):
+        """Fence row verified, half, database COMMIT, targets."""
+        steps = flow.database_finish(entered)
+        verify = next(steps)
+        half = steps.send(None)
+        commit = steps.send(DURABLE)
+        resolution = steps.send(None)
+        fence = entered.context.fence
+        assert (fence.verify, fence.commit) == (verify.function, commit.function)
+        assert wire.decode_half(half.body).fenced
+        assert OpKind.COMMIT == resolution.op.kind
+        assert EndState.ACCEPTED is by_hand.run_to_end(steps, DURABLE).state
+
+    def test_a_block_that_published_nothing_withdraws_its_row(self, context, by_hand):
+        """No half is written; the database commits."""
+        transaction = transactions.begin(context)
+        transaction.connection, transaction.fenced = "connection", True
+        steps = flow.database_finish(transaction)
+        withdraw = next(steps)
+        commit = steps.send(None)
+        assert (context.fence.withdraw, context.fence.commit) == (withdraw.function, commit.function)
+        assert by_hand.run_to_end(steps, None) is None
+
+    @pytest.mark.parametrize(("outcome", "error"), [(REFUSED, HalfRefusedError), (UNKNOWN, HalfUnknownError)])
+    def test_a_half_that_is_not_certain_rolls_back(self, entered, outcome, error):
+        """The database is not committed."""
+        steps = flow.database_finish(entered)
+        next(steps)
+        steps.send(None)
+        rollback = steps.send(outcome)
+        assert entered.context.fence.rollback == rollback.function
+        with pytest.raises(error):
+            steps.send(None)
+
+    def test_an_error_of_the_commit_is_left_to_the_check(self, entered):
+        """It may have applied (R5): a NUDGE, no end, CommitUnknownError from the driver's error."""
+        steps = flow.database_finish(entered)
+        next(steps)
+        steps.send(None)
+        steps.send(DURABLE)
+        cause = OSError("connection reset")
+        resolution = steps.throw(cause)
+        assert (OpKind.NUDGE, []) == (resolution.op.kind, list(resolution.targets))
+        with pytest.raises(CommitUnknownError) as caught:
+            steps.send(DURABLE)
+        assert cause is caught.value.__cause__
+
+    def test_a_failed_verification_sends_nothing(self, entered):
+        """The fence has rolled back already."""
+        steps = flow.database_finish(entered)
+        next(steps)
+        with pytest.raises(FenceMisuseError):
+            steps.throw(FenceMisuseError("savepoint"))
+        assert Phase.FAILED is entered.phase
+
+    def test_an_error_in_the_block_rolls_back_once(self, entered, by_hand):
+        """The second abort finds nothing to do."""
+        steps = flow.database_abort(entered)
+        rollback = next(steps)
+        assert (entered.context.fence.rollback, ("connection",)) == (rollback.function, rollback.args)
+        by_hand.run_to_end(steps, None)
+        by_hand.run_to_end(flow.database_abort(entered))

@@ -1,0 +1,355 @@
+"""The state of a partition, folded from its logs: who is undecided, who is due, how far a checkpoint may go."""
+
+from __future__ import annotations
+
+import pytest
+
+from txcore.decide import Pending
+from txcore.fold import PartitionState
+from txcore.records import Checkpoint, Half, Op, OpKind, ParkCode
+
+A, B, C = (bytes([n]) * 16 for n in (1, 2, 3))
+OURS, THEIRS = b"ours" * 4, b"them" * 4
+
+
+def pending(identity, position, generation=0, **changes):
+    """Return a half as the intake makes it."""
+    made = Pending(
+        identity, position, generation, None, 0.0, 100.0, 0.0, check_max=3, fenced=False, due_ms=100.0, size=10
+    )
+    for name, value in changes.items():
+        setattr(made, name, value)
+    return made
+
+
+def copy_of(identity, generation=0, folded_to=-1):
+    """Return the decoded half of a copy."""
+    return Half(1, identity, "g", 0, generation, 0, 100, 0, 3, fenced=False, by="p", messages=[], folded_to=folded_to)
+
+
+class Partition:
+    """A state with short words for what it reads."""
+
+    def __init__(self, checkpoint=None):
+        self.state = PartitionState(checkpoint)
+
+    def half(self, position, identity, generation=0, folded_to=-1, **changes):
+        made = pending(identity, position, generation, **changes)
+        self.state.read_half(position, made, copy_of(identity, generation, folded_to))
+        return made
+
+    def op(self, position, kind, identity=A, now_s=0.0, **fields):
+        return self.state.read_op(position, Op(kind, identity, **fields), now_s)
+
+    def claim(self, position, token):
+        return self.op(position, OpKind.CLAIM, token, token=token)
+
+    def bounds(self, size=3_000):
+        made = self.state.checkpoint(0.0, size)
+        return made.half, made.op
+
+
+@pytest.fixture
+def partition():
+    """An empty partition."""
+    return Partition()
+
+
+class TestCheckpoint:
+    def test_nothing_read_gives_no_bounds(self, partition):
+        """A checkpoint of nothing is from the start."""
+        assert (None, None) == partition.bounds()
+
+    def test_it_is_a_pair(self, partition):
+        """The op bound is the first op of any half at or behind the half bound, not the reading position."""
+        partition.half(1, A)
+        partition.half(2, B)
+        partition.op(10, OpKind.COMMIT, B)
+        partition.op(20, OpKind.TICK, C)
+        assert (1, 10) == partition.bounds()
+
+    def test_it_passes_a_half_once_its_end_was_read_back(self, partition):
+        """Not before."""
+        partition.half(1, A)
+        partition.half(2, B)
+        assert (1, None) == partition.bounds()
+        partition.op(10, OpKind.COMMIT, A)
+        assert (2, 10) == partition.bounds()
+
+    def test_the_ops_of_halves_left_behind_are_left_behind(self, partition):
+        """Once a half is passed its ops bind nothing."""
+        partition.half(1, A)
+        partition.half(2, B)
+        partition.op(10, OpKind.COMMIT, A)
+        partition.op(11, OpKind.CHECKED, B, count=1)
+        assert (2, 11) == partition.bounds()
+
+    def test_an_op_whose_half_was_not_read_yet_binds(self, partition):
+        """It would be lost at a restart."""
+        partition.op(5, OpKind.COMMIT, A)
+        partition.op(9, OpKind.TICK, C)
+        assert (None, 5) == partition.bounds()
+
+    def test_its_token_is_the_one_in_force_at_the_op_bound(self, partition):
+        """A restart judges the ops behind the bound as this reader did."""
+        partition.claim(1, THEIRS)
+        partition.half(1, A)
+        partition.op(2, OpKind.CHECKED, A, token=THEIRS, count=1)
+        partition.claim(3, OURS)
+        partition.op(4, OpKind.TICK, C)
+        made = partition.state.checkpoint(0.0, 3_000)
+        assert (2, THEIRS) == (made.op, made.token)
+
+    def test_a_restart_from_it_comes_to_the_same_state(self, partition):
+        """Reading again from both bounds gives the same undecided halves with the same counts."""
+        ops = [
+            (1, OpKind.CLAIM, OURS, {"token": OURS}),
+            (2, OpKind.CHECKED, B, {"token": OURS, "count": 1}),
+            (3, OpKind.COMMIT, A, {}),
+            (4, OpKind.CHECKED, B, {"token": OURS, "count": 2}),
+        ]
+        partition.half(1, A)
+        partition.half(2, B)
+        for position, kind, identity, fields in ops:
+            partition.op(position, kind, identity, **fields)
+        made = partition.state.checkpoint(0.0, 3_000)
+        again = Partition(made)
+        for position, identity in ((1, A), (2, B)):
+            if position >= made.half:
+                again.half(position, identity)
+        for position, kind, identity, fields in ops:
+            if position >= made.op:
+                again.op(position, kind, identity, **fields)
+        assert {B: 2} == {key: value.count for key, value in again.state.pending.items()}
+        assert OURS == again.state.token
+
+    def test_its_note_remembers_ages(self, partition):
+        """A restart counts immunity from where it began, on brokers without a clock."""
+        partition.half(1, A, start_ms=0.0)
+        made = partition.state.checkpoint(5_000.0, 3_000)
+        assert {A: 5_000} == PartitionState(made).ages_ms
+
+    def test_its_note_is_bounded(self, partition):
+        """It never exceeds what the backend stores."""
+        for number in range(1, 200):
+            partition.half(number, number.to_bytes(16, "big"))
+        assert 0 < len(partition.state.checkpoint(0.0, 400).note) <= 400
+        assert b"" == partition.state.checkpoint(0.0, 0).note
+
+    def test_a_damaged_note_is_no_note(self):
+        """It holds only hints."""
+        assert {} == PartitionState(Checkpoint(None, None, b"", b"\xc1garbage")).ages_ms
+
+
+class TestOrphans:
+    def test_an_op_read_before_its_half_closes_it(self, partition):
+        """Logs are read one after the other; the order of reading does not matter."""
+        partition.op(5, OpKind.COMMIT, A)
+        assert partition.half(1, A).is_closed
+        assert {} == partition.state.pending
+
+    def test_they_are_dropped_after_their_time(self, partition):
+        """Late copies of ops behind the checkpoint must not pin it for ever."""
+        partition.op(5, OpKind.COMMIT, A, now_s=0.0)
+        partition.op(6, OpKind.COMMIT, B, now_s=50.0)
+        assert 1 == partition.state.drop_orphans(60.0, keep_s=60.0)
+        assert (None, 6) == partition.bounds()
+
+
+class TestFinals:
+    def test_the_first_in_log_order_wins(self, partition):
+        """The second, contrary one changes nothing and is reported."""
+        partition.half(1, A)
+        partition.half(2, B)
+        partition.op(10, OpKind.COMMIT, A)
+        partition.op(11, OpKind.ROLLBACK, A, by="late")
+        assert {A: OpKind.COMMIT, B: 0} == dict(partition.state.closings())
+        conflict = partition.state.conflicts.pop()
+        assert (A, OpKind.COMMIT, "late") == (conflict.transaction_id, conflict.first, conflict.second.by)
+
+    def test_it_is_reported_behind_the_checkpoint_too(self, partition):
+        """Ends are remembered for a while."""
+        partition.half(1, A)
+        partition.half(2, B)
+        partition.op(10, OpKind.COMMIT, A)
+        partition.bounds()
+        partition.op(11, OpKind.ROLLBACK, A)
+        assert [A] == [each.transaction_id for each in partition.state.conflicts]
+
+    def test_an_equal_one_is_no_conflict(self, partition):
+        """Producer and checker may both write it."""
+        partition.half(1, A)
+        partition.op(10, OpKind.COMMIT, A)
+        partition.op(11, OpKind.COMMIT, A)
+        assert [] == partition.state.conflicts
+
+    def test_it_counts_under_any_token(self, partition):
+        """Whoever wrote it (R7)."""
+        partition.claim(1, OURS)
+        half = partition.half(1, A)
+        assert partition.op(2, OpKind.ROLLBACK, A, token=THEIRS)
+        assert half.is_closed
+
+
+class TestTokens:
+    @pytest.mark.parametrize("kind", [OpKind.CHECKED, OpKind.DECIDED, OpKind.DISCARD])
+    def test_what_an_earlier_owner_writes_late_is_ignored(self, partition, kind):
+        """Its owner was replaced; it binds no checkpoint either (R13)."""
+        partition.claim(1, OURS)
+        half = partition.half(1, A)
+        assert not partition.op(2, kind, A, token=THEIRS, count=3, decision=OpKind.COMMIT)
+        assert (0, 0, False) == (half.count, half.decision, half.is_closed)
+
+    def test_what_the_owner_writes_counts(self, partition):
+        """Under the newest claim."""
+        partition.claim(1, THEIRS)
+        partition.claim(2, OURS)
+        half = partition.half(1, A)
+        assert partition.op(3, OpKind.CHECKED, A, token=OURS, count=2)
+        assert 2 == half.count
+
+
+class TestJournal:
+    def test_a_nudge_brings_the_check_forward_to_the_end_of_immunity(self, partition):
+        """Never into immunity."""
+        partition.half(1, A, due_ms=9_000.0)
+        partition.op(2, OpKind.NUDGE, A)
+        assert 100.0 == partition.state.next_due_ms()
+
+    def test_an_operators_request_waits_for_the_owner_and_its_reply_ends_it(self, partition):
+        """The reply carries a token."""
+        half = partition.half(1, A)
+        partition.op(2, OpKind.FORCE, A, decision=OpKind.COMMIT, by="anna")
+        assert "anna" == half.force.by
+        partition.op(3, OpKind.FORCE, A, token=OURS, reason="refused")
+        assert half.force is None
+
+    def test_the_first_decision_stays(self, partition):
+        """DECIDED is written once and read for ever."""
+        half = partition.half(1, A)
+        partition.op(2, OpKind.DECIDED, A, decision=OpKind.COMMIT)
+        partition.op(3, OpKind.DECIDED, A, decision=OpKind.ROLLBACK)
+        assert (OpKind.COMMIT, True, 0.0) == (half.decision, half.is_journaled, half.due_ms)
+
+    @pytest.mark.parametrize(
+        ("reason", "is_closed"), [(ParkCode.CHECKS_EXHAUSTED, False), (ParkCode.UNDELIVERABLE, True)]
+    )
+    def test_a_discard_behind_a_decision_is_void_unless_undeliverable(self, partition, reason, is_closed):
+        """Both may land late, in this order; whoever reads the decision publishes."""
+        half = partition.half(1, A)
+        partition.op(2, OpKind.DECIDED, A, decision=OpKind.COMMIT)
+        partition.op(3, OpKind.DISCARD, A, reason=reason)
+        assert is_closed == half.is_closed
+
+    def test_a_check_of_another_generation_does_not_count(self, partition):
+        """A resumed half has a fresh budget."""
+        half = partition.half(1, A, generation=1)
+        partition.op(2, OpKind.CHECKED, A, generation=0, count=3)
+        assert 0 == half.count
+
+    def test_a_final_op_closes_a_discarded_half_for_good(self, partition):
+        """It closes the parked entry; a resume behind it stays closed."""
+        partition.half(1, A)
+        partition.op(2, OpKind.DISCARD, A)
+        partition.op(3, OpKind.COMMIT, A)
+        assert [] == partition.state.conflicts
+        partition.half(4, A, generation=1)
+        assert {} == partition.state.pending
+
+
+class TestCopies:
+    def test_a_resume_opens_the_next_generation(self, partition):
+        """DISCARD closes copies up to its own."""
+        partition.half(1, A)
+        partition.op(2, OpKind.DISCARD, A, generation=0)
+        assert {} == partition.state.pending
+        resumed = partition.half(3, A, generation=1)
+        assert {A: resumed} == partition.state.pending
+        partition.op(4, OpKind.DISCARD, A, generation=0)
+        assert not resumed.is_closed
+
+    def test_a_second_copy_of_a_discarded_generation_stays_closed(self, partition):
+        """A carried copy that lands late."""
+        partition.half(1, A)
+        partition.op(2, OpKind.DISCARD, A, generation=0)
+        partition.half(3, A, generation=0)
+        assert {} == partition.state.pending
+
+    def test_copies_of_one_generation_merge(self, partition):
+        """The highest count, the earliest start, the newest place; the old place is passed."""
+        first = partition.half(1, A, count=1, start_ms=50.0)
+        partition.half(7, A, count=2, start_ms=60.0, copied_ms=60.0)
+        assert [first] == list(partition.state.pending.values())
+        assert (7, 2, 50.0, 60.0) == (first.position, first.count, first.start_ms, first.copied_ms)
+        assert 7 == partition.bounds()[0]
+
+    def test_an_older_generation_behind_a_newer_one_is_nothing(self, partition):
+        """A carried copy of the generation before a resume."""
+        newer = partition.half(3, A, generation=1)
+        partition.half(4, A, generation=0)
+        assert {A: newer} == partition.state.pending
+
+    def test_a_newer_generation_takes_the_decision_along(self, partition):
+        """What was decided is never asked again."""
+        partition.half(1, A)
+        partition.op(2, OpKind.DECIDED, A, decision=OpKind.COMMIT, forced=1)
+        newer = partition.half(3, A, generation=1)
+        assert (OpKind.COMMIT, True, 1) == (newer.decision, newer.is_journaled, newer.forced)
+
+    def test_a_first_read_copy_looks_back_to_where_its_journal_was_folded(self, partition):
+        """Ops of its own time before this reader's start must be read first."""
+        assert 40 == partition.half(1, A, folded_to=40).look_back
+        assert partition.half(2, B).look_back is None
+
+    def test_looking_back_counts_only_what_was_in_force_then(self, partition):
+        """Tokens are judged by their place in the log."""
+        half = partition.half(1, A, folded_to=40)
+        partition.state.look_back(half, Op(OpKind.CHECKED, A, count=1, token=THEIRS), OURS)
+        assert 0 == half.count
+        partition.state.look_back(half, Op(OpKind.CHECKED, A, count=1, token=OURS), OURS)
+        partition.state.look_back(half, Op(OpKind.COMMIT, A), OURS)
+        partition.state.look_back(half, Op(OpKind.CHECKED, A, count=2, token=OURS), OURS)
+        assert (1, True) == (half.count, half.is_closed)
+
+
+class TestDue:
+    def test_the_earliest_is_first_and_each_is_taken_once(self, partition):
+        """A half that stands twice in the heap for one time is taken once."""
+        late = partition.half(1, A, due_ms=30.0)
+        early = partition.half(2, B, due_ms=20.0)
+        partition.state.schedule(early, 20.0)
+        assert 20.0 == partition.state.next_due_ms()
+        assert [early, late] == partition.state.take_due(30.0, 10)
+        assert [] == partition.state.take_due(30.0, 10)
+        assert partition.state.next_due_ms() is None
+
+    def test_no_more_are_taken_than_asked_for(self, partition):
+        """The rest stays due."""
+        for number in range(5):
+            partition.half(number, bytes([number]) * 16, due_ms=1.0)
+        assert 3 == len(partition.state.take_due(1.0, 3))
+        assert 1.0 == partition.state.next_due_ms()
+
+    def test_one_half_holds_up_no_other(self, partition):
+        """A half rescheduled far away lets those behind it through (R9)."""
+        stuck = partition.half(1, A, due_ms=1.0)
+        other = partition.half(2, B, due_ms=1.0)
+        partition.state.schedule(stuck, 10_000.0)
+        assert [other] == partition.state.take_due(5.0, 10)
+
+    def test_bodies_in_memory_are_counted(self, partition):
+        """Opening adds, closing and replacing take away."""
+        half = partition.half(1, A)
+        partition.half(2, B)
+        assert 20 == partition.state.body_bytes
+        partition.half(3, A, generation=1)
+        partition.op(9, OpKind.COMMIT, B)
+        assert (10, True) == (partition.state.body_bytes, half.is_closed)
+
+    def test_the_oldest_open_ones_are_told_with_their_distance(self, partition):
+        """How many records stand behind each."""
+        for number, identity in enumerate((A, B, C), 1):
+            partition.half(number, identity)
+        partition.op(9, OpKind.COMMIT, B)
+        assert [(2, A), (0, C)] == [(behind, each.transaction_id) for behind, each in partition.state.oldest_open()]
+        assert 3 == partition.state.replay_count

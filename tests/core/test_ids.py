@@ -1,0 +1,101 @@
+"""Transaction ids ascend, follow RFC 9562, and name their partition for ever."""
+
+from __future__ import annotations
+
+import uuid
+from concurrent.futures import ThreadPoolExecutor
+
+import pytest
+
+from txcore.clock import SystemClock, system_randomness
+from txcore.errors import UsageError
+from txcore.ids import IdFactory, born_ms, first_id_at, id_text, parse_id, partition_of
+
+
+def test_ids_of_one_factory_ascend_within_a_millisecond(clock, randomness):
+    """A standing clock gives ids that count up."""
+    factory = IdFactory(clock, randomness)
+    ids = [factory.new() for _ in range(2_000)]
+    assert sorted(set(ids)) == ids
+    assert {clock.wall_ms()} == {born_ms(each) for each in ids}
+
+
+def test_ids_ascend_when_the_clock_goes_back(clock, randomness):
+    """A clock set back does not reorder ids: the last millisecond goes on."""
+    factory = IdFactory(clock, randomness)
+    first = factory.new()
+    clock.wall_offset_ms = -60_000
+    second = factory.new()
+    clock.wall_offset_ms = 5
+    third = factory.new()
+    assert first < second < third
+    assert born_ms(first) == born_ms(second)
+    assert born_ms(third) == clock.wall_ms()
+
+
+def test_an_overflowing_counter_borrows_the_next_millisecond(clock):
+    """More ids than the counter holds still ascend."""
+
+    class Highest:
+        def getrandbits(self, k):
+            return (1 << k) - 1
+
+    factory = IdFactory(clock, Highest())
+    ids = [factory.new()]
+    factory._counter = (1 << 74) - 2
+    ids += [factory.new(), factory.new()]
+    assert sorted(set(ids)) == ids
+    assert born_ms(ids[-1]) == clock.wall_ms() + 1
+
+
+def test_an_id_is_a_uuid_of_version_7():
+    """Version and variant stand where RFC 9562 puts them."""
+    for _ in range(100):
+        made = uuid.UUID(bytes=IdFactory(SystemClock(), system_randomness()).new())
+        assert 7 == made.version
+        assert uuid.RFC_4122 == made.variant
+
+
+def test_ids_made_by_many_threads_are_different():
+    """The factory may be shared."""
+    factory = IdFactory(SystemClock(), system_randomness())
+    with ThreadPoolExecutor(8) as pool:
+        ids = [each for made in pool.map(lambda _: [factory.new() for _ in range(500)], range(8)) for each in made]
+    assert 4_000 == len(set(ids))
+
+
+def test_text_and_bytes_are_two_forms_of_one_id(clock, randomness):
+    """The text is the canonical UUID form."""
+    identity = IdFactory(clock, randomness).new()
+    assert str(uuid.UUID(bytes=identity)) == id_text(identity)
+    assert identity == parse_id(id_text(identity))
+
+
+def test_text_that_is_no_id_is_refused_by_name():
+    """The error repeats what was given."""
+    with pytest.raises(UsageError, match="'nonsense' is no transaction id"):
+        parse_id("nonsense")
+
+
+def test_the_first_id_of_a_time_is_below_every_id_made_then(clock, randomness):
+    """A horizon at a time keeps everything born at it or later."""
+    horizon = first_id_at(clock.wall_ms())
+    factory = IdFactory(clock, randomness)
+    assert horizon <= factory.new()
+    clock.advance(-1)
+    assert horizon > IdFactory(clock, randomness).new()
+    assert 7 == uuid.UUID(bytes=horizon).version
+
+
+def test_the_partition_of_an_id_never_changes():
+    """Producers and checkers of all versions agree; these two are pinned."""
+    assert [2, 7] == [partition_of(bytes(16), 4), partition_of(b"\xff" * 16, 8)]
+
+
+def test_partitions_share_the_ids_out():
+    """No partition starves."""
+    factory = IdFactory(SystemClock(), system_randomness())
+    counts = [0] * 4
+    for _ in range(4_000):
+        counts[partition_of(factory.new(), 4)] += 1
+    assert min(counts) > 800

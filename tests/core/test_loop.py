@@ -1,0 +1,247 @@
+"""The loop of many flows: batches, timers, deadlines, spawns; one thread turns it."""
+
+from __future__ import annotations
+
+import itertools
+import threading
+
+import pytest
+
+from txcore.commands import Call, Spawn
+from txcore.errors import BackendTimeoutError, BackendUnavailableError
+from txcore.loop import Loop
+from txcore.pool import CallPool
+from txcore.port import failed, resolved
+from txcore.records import DURABLE, HalfRecord, Resolution, Status
+
+
+def half(number=0):
+    """Return a half of its own."""
+    return HalfRecord("g", 0, number.to_bytes(16, "big"), 0, b"", ())
+
+
+class Backend:
+    """Takes batches; the test settles them."""
+
+    def __init__(self, capabilities, *, error=None):
+        self.capabilities = capabilities
+        self.batches = []
+        self.claims = []
+        self.polled_s = []
+        self.error = error
+
+    def append_halves(self, batch):
+        if self.error:
+            raise self.error
+        self.batches.append(batch)
+
+    def release(self, batch, claim):
+        self.append_halves(batch)
+        self.claims.append(claim)
+
+    def poll(self, timeout_s):
+        self.polled_s.append(timeout_s)
+
+
+@pytest.fixture
+def backend(capabilities):
+    """A backend whose batches the test settles."""
+    return Backend(capabilities(batch_count_max=3))
+
+
+@pytest.fixture
+def loop(backend, clock):
+    """A loop on a clock that stands."""
+    return Loop(backend, clock, claim="claim")
+
+
+def ending(command, results):
+    """Return a flow that yields once and keeps what came back."""
+    try:
+        results.append((yield command))
+    except Exception as error:
+        results.append(error)
+
+
+def test_what_is_ready_together_leaves_as_one_batch(loop, backend):
+    """Halves of many flows share a round trip, bounded by what the backend takes."""
+    results = []
+    for number in range(5):
+        loop.spawn(ending(half(number), results))
+    loop.turn()
+    assert [3, 2] == [len(batch.items) for batch in backend.batches]
+    for batch in backend.batches:
+        for index in range(len(batch.items)):
+            batch.settle(index, DURABLE)
+    loop.turn()
+    assert [DURABLE] * 5 == results
+    assert 0 == loop.task_count
+
+
+def test_releases_carry_the_claim(loop, backend):
+    """A checker's writes are fenced."""
+    loop.spawn(ending(Resolution(half(), None), []))
+    loop.turn()
+    assert ["claim"] == backend.claims
+
+
+def test_a_backend_that_takes_nothing_refuses_each_item(capabilities, clock):
+    """The flows go on with REFUSED and the reason."""
+    error = BackendUnavailableError("down")
+    loop, results = Loop(Backend(capabilities(), error=error), clock), []
+    loop.spawn(ending(half(), results))
+    loop.spawn(ending(Resolution(half(), None), results))
+    loop.turn()
+    loop.turn()
+    assert [(Status.REFUSED, error)] * 2 == [(each.status, each.error) for each in results]
+
+
+def test_a_delay_ends_when_the_clock_says_so(loop, clock):
+    """Not a turn earlier; timers fire in the order of their times."""
+    results = []
+    for delay_s in (3.0, 1.0):
+        loop.spawn(ending(delay_s, results), lambda task, delay_s=delay_s: results.append(delay_s))
+    loop.turn()
+    assert clock.elapsed_s() + 1 == loop.next_timer_s()
+    clock.advance(0.999)
+    loop.turn()
+    assert [] == results
+    clock.advance(0.001)
+    loop.turn()
+    assert [None, 1.0] == results
+    clock.advance(2)
+    loop.turn()
+    assert [None, 1.0, None, 3.0] == results
+    assert loop.next_timer_s() is None
+
+
+def test_futures_and_calls_give_values_or_raise(loop):
+    """Without a pool calls run in the loop's own thread."""
+    results = []
+    error = OSError("x")
+    for command in (resolved(1), failed(error), Call(len, ("ab",)), Call(int, ("x",))):
+        loop.spawn(ending(command, results))
+    loop.run_all()
+    assert [1, 2] == sorted(each for each in results if isinstance(each, int))
+    assert {OSError, ValueError} == {type(each) for each in results if isinstance(each, Exception)}
+
+
+def test_an_asynchronous_call_is_refused(loop):
+    """Its coroutine is closed, so that no warning follows."""
+
+    async def answer():
+        raise AssertionError("never runs")
+
+    results = []
+    loop.spawn(ending(Call(answer), results))
+    loop.run_all()
+    assert isinstance(results[0], TypeError)
+
+
+def test_a_spawned_flow_runs_beside_its_parent(loop):
+    """The parent does not wait for it."""
+    order = []
+
+    def child():
+        order.append("child")
+        yield 0.0
+
+    def parent():
+        yield Spawn(child())
+        order.append("parent")
+
+    loop.spawn(parent())
+    loop.run_all()
+    assert {"child", "parent"} == set(order)
+
+
+def test_an_error_reaches_whoever_spawned_the_flow(loop):
+    """Through the task; the loop serves the others."""
+    ended, results = [], []
+
+    def bad():
+        yield 0.0
+        raise KeyError("x")
+
+    loop.spawn(bad(), ended.append)
+    loop.spawn(ending(resolved(1), results))
+    loop.run_all()
+    assert [KeyError] == [type(task.error) for task in ended]
+    assert [1] == results
+
+
+def test_an_error_that_nobody_asked_for_is_raised(loop):
+    """Never lost."""
+
+    def bad():
+        yield resolved(None)
+        raise KeyError("x")
+
+    loop.spawn(bad())
+    with pytest.raises(KeyError):
+        loop.run_all()
+
+
+def test_a_call_past_its_deadline_is_given_up(backend, clock):
+    """Its late answer is not taken for another one's; the next call has a thread."""
+    pool = CallPool(threads_max=1)
+    loop, results, go_on, started = Loop(backend, clock, pool=pool), [], threading.Event(), threading.Event()
+
+    def hang():
+        started.set()
+        go_on.wait()
+        return "late"
+
+    def flow():
+        yield from ending(Call(hang, (), 5.0), results)
+        yield from ending(Call(str, ("next",), 5.0), results)
+
+    loop.spawn(flow())
+    loop.turn()
+    assert started.wait(10)
+    clock.advance(5)
+    try:
+        loop.run_all()
+        assert isinstance(results[0], BackendTimeoutError)
+        assert "next" == results[1]
+        assert 1 == pool.abandoned_count
+    finally:
+        go_on.set()
+        pool.close()
+
+
+def test_a_call_in_time_is_not_disturbed_by_its_deadline(backend, clock):
+    """The timer fires into nothing."""
+    pool = CallPool()
+    loop, results = Loop(backend, clock, pool=pool), []
+    loop.spawn(ending(Call(str, (1,), 5.0), results))
+    loop.run_all()
+    clock.advance(10)
+    loop.turn()
+    assert ["1"] == results
+    assert 0 == pool.abandoned_count
+    pool.close()
+
+
+def test_waiting_polls_a_backend_that_makes_progress_only_then(capabilities, clock):
+    """Never longer than the next timer."""
+    backend = Backend(capabilities(polled=True))
+    loop = Loop(backend, clock)
+    loop.later(0.25, lambda: None)
+    loop.wait()
+    loop.wait(clock.elapsed_s() + 0.125)
+    assert [0.25, 0.125] == backend.polled_s
+
+
+def test_an_outcome_from_another_thread_ends_the_wait(loop, backend):
+    """One wake-up, then the flow goes on."""
+    results = []
+    loop.spawn(ending(half(), results))
+    loop.turn()
+    threading.Thread(target=backend.batches[0].settle, args=(0, DURABLE)).start()
+    for _ in itertools.count():
+        loop.turn()
+        if results:
+            break
+        loop.wait()
+    assert [DURABLE] == results

@@ -1,0 +1,116 @@
+"""What must never reach a broker is refused by name before anything runs (R14)."""
+
+from __future__ import annotations
+
+import pytest
+
+from txcore import transaction as transactions
+from txcore.errors import ConfigError, MessageRejectedError, TransactionStateError
+from txcore.message import HEADER_COUNT_MAX, MESSAGE_COUNT_MAX, CheckPolicy, Message, validate_message
+
+REJECTED = {
+    "no topic": (Message("", b""), "topic"),
+    "a topic that is no text": (Message(7, b""), "topic"),
+    "a text body": (Message("t", "text"), "body"),
+    "a text key": (Message("t", b"", key="k"), "key"),
+    "a number as header": (Message("t", b"", headers={"n": 1}), "headers"),
+    "a nameless header": (Message("t", b"", headers={"": "v"}), "headers"),
+    "a header named by bytes": (Message("t", b"", headers={b"n": "v"}), "headers"),
+    "too many headers": (Message("t", b"", headers={str(n): "" for n in range(HEADER_COUNT_MAX + 1)}), "headers"),
+    "a header of ours": (Message("t", b"", headers={"TxCore-Id": "x"}), "TxCore-Id"),
+    "a header of NATS": (Message("t", b"", headers={"Nats-Msg-Id": "x"}), "Nats-Msg-Id"),
+    "a delay in RabbitMQ's form": (Message("t", b"", headers={"X-Delay": "5"}), "X-Delay"),
+    "a delay in RocketMQ's form": (Message("t", b"", headers={"__STARTDELIVERTIME": "5"}), "__STARTDELIVERTIME"),
+    "a schedule": (Message("t", b"", headers={"x-schedule": "5"}), "x-schedule"),
+}
+
+
+@pytest.mark.parametrize("what", REJECTED)
+def test_a_message_is_rejected_with_the_rule_it_breaks(what):
+    """The error's fields name the topic and the rule."""
+    message, reason = REJECTED[what]
+    with pytest.raises(MessageRejectedError) as caught:
+        validate_message(message)
+    assert reason == caught.value.reason
+    assert (message.topic if reason != "topic" else "") == caught.value.topic
+    assert reason in {"topic", "body", "key", "headers"} or repr(reason) in str(caught.value)
+
+
+def test_an_ordinary_message_is_taken():
+    """Any bytes, any key, text and binary headers."""
+    validate_message(Message("t", b"\x00\xff", key=b"", headers={"a": "text", "b": b"\xff", "x-ray": "1"}))
+
+
+@pytest.mark.parametrize(
+    ("settings", "key"),
+    [
+        ({"immunity_s": 0}, "immunity_s"),
+        ({"immunity_s": 6_000_000}, "immunity_s"),
+        ({"immunity_s": "6s"}, "immunity_s"),
+        ({"immunity_s": True}, "immunity_s"),
+        ({"immunity_s": float("nan")}, "immunity_s"),
+        ({"interval_s": -1}, "interval_s"),
+        ({"interval_s": float("inf")}, "interval_s"),
+        ({"check_max": 0}, "check_max"),
+        ({"check_max": 1.5}, "check_max"),
+        ({"check_max": True}, "check_max"),
+    ],
+)
+def test_a_policy_of_the_wrong_unit_is_refused_by_its_key(settings, key):
+    """Milliseconds given as seconds, text and booleans are told by name."""
+    with pytest.raises(ConfigError, match=key) as caught:
+        CheckPolicy(**settings)
+    assert key == caught.value.key
+
+
+def test_the_default_policy_is_rocketmqs():
+    """6 s, 30 s, 15 checks."""
+    assert CheckPolicy(6.0, 30.0, 15) == CheckPolicy()
+
+
+def test_an_immunity_shorter_than_the_delivery_time_is_refused(context):
+    """A producer that would always give way is a mistake in the settings, told before anything is sent."""
+    transaction = transactions.begin(context)
+    with pytest.raises(ConfigError, match="choose an immunity above 2 s") as caught:
+        transactions.publish(transaction, Message("t", b"", check_policy=CheckPolicy(immunity_s=2.0)))
+    assert "immunity_s" == caught.value.key
+    assert [] == transaction.messages
+
+
+def test_the_longest_policy_of_a_transaction_holds():
+    """Immunity, interval and count are each the largest of its messages."""
+    policies = [CheckPolicy(7, 10, 20), CheckPolicy(9, 5, 3)]
+    assert CheckPolicy(9, 10, 20) == transactions.transaction_policy(CheckPolicy(), policies)
+
+
+def test_without_a_policy_of_its_own_the_checkers_interval_holds():
+    """0 on the wire leaves interval and count to the checker; immunity is the producer's."""
+    found = transactions.transaction_policy(CheckPolicy(immunity_s=8), [])
+    assert (8, 0.0, 0) == (found.immunity_s, found.interval_s, found.check_max)
+
+
+def test_a_transaction_holds_a_bounded_number_of_messages(context):
+    """The first one too many is refused, the others stay."""
+    transaction = transactions.begin(context)
+    for _ in range(MESSAGE_COUNT_MAX):
+        transactions.publish(transaction, Message("t", b""))
+    with pytest.raises(MessageRejectedError) as caught:
+        transactions.publish(transaction, Message("t", b""))
+    assert "count" == caught.value.reason
+
+
+def test_publishing_into_a_prepared_transaction_is_refused(context):
+    """One half holds all messages."""
+    transaction = transactions.begin(context)
+    transaction.phase = transactions.Phase.PREPARED
+    with pytest.raises(TransactionStateError, match="publish before prepare"):
+        transactions.publish(transaction, Message("t", b""))
+
+
+def test_headers_changed_after_publish_do_not_change_the_message(context):
+    """The transaction keeps a copy."""
+    headers = {"a": "1"}
+    transaction = transactions.begin(context)
+    transactions.publish(transaction, Message("t", b"", headers=headers))
+    headers["a"] = "2"
+    assert {"a": "1"} == transaction.messages[0].headers
