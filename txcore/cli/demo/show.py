@@ -10,6 +10,7 @@ from typing import Final
 from urllib.parse import urlsplit
 
 from rich.console import Console
+from rich.markup import escape
 from rich.progress import BarColumn, MofNCompleteColumn, TextColumn, TimeElapsedColumn
 from rich.progress import Progress as Bars
 from rich.table import Table
@@ -80,6 +81,7 @@ def conclude(console: Console, report: Report) -> None:
     console.print()
     console.print(_result_table(report))
     console.print()
+    _show_trouble(console, report.progress)
     _show_violations(console, report.verdict.violations)
     kills = report.progress.kills
     if report.is_proven:
@@ -112,6 +114,14 @@ def point_to(console: Console, settings: Settings, *, is_kept: bool) -> None:
     console.print("\nTo look closer:")
     for line in lines:
         console.print(f"  {line}", markup=False, soft_wrap=True)
+
+
+def _show_trouble(console: Console, progress: Progress) -> None:
+    """Show what happened beside the plan; it spoils nothing, but must not be hidden."""
+    if progress.again:
+        console.print(f"{progress.again} times an order was tried again after an error")
+    for failure in progress.failures:
+        console.print(f"[yellow]a process failed by itself[/] {escape(failure)}", soft_wrap=True)
 
 
 def _show_violations(console: Console, violations: Sequence[Violation]) -> None:

@@ -26,6 +26,8 @@ LOOK_EVERY_S: Final = 0.5
 END_TIMEOUT_S: Final = 15.0
 TIME_MAX_S: Final = 300.0
 UNPLANNED_MAX: Final = 3
+CONSUMER_REACH: Final = 0.2
+"""A consumer dies within its first fifth of all messages; a later one might never come to it."""
 
 
 class DemoError(TxcoreError):
@@ -34,7 +36,12 @@ class DemoError(TxcoreError):
 
 @dataclass(slots=True)
 class Progress:
-    """What is known while the demo runs; final numbers are read back by `verdict`."""
+    """What is known while the demo runs; final numbers are read back by `verdict`.
+
+    Attributes:
+        again: How often an order was tried again after an error.
+        failures: What processes died of that nobody killed.
+    """
 
     ordered: int = 0
     applied: int = 0
@@ -43,6 +50,7 @@ class Progress:
     duplicates: int = 0
     again: int = 0
     pending: int = 0
+    failures: list[str] = field(default_factory=list)
 
     @property
     def kills(self) -> int:
@@ -67,7 +75,7 @@ class _Place:
     line: Connection[Any, Any] | None = None
     dies_at: str = ""
     unplanned: int = 0
-    failure: str = ""
+    has_failed: bool = False
     is_done: bool = False
     is_stopping: bool = False
 
@@ -178,6 +186,7 @@ class Supervisor:
         elif kind == "done":
             place.is_done = True
         elif kind == "failed":
+            place.has_failed = True
             self._note_failure(place, value)
 
     def _bury(self, place: _Place) -> None:
@@ -189,16 +198,17 @@ class Supervisor:
         place.line = None
         if place.process.exitcode == -signal.SIGKILL and place.dies_at:
             self.progress.killed[place.dies_at] += 1
-        elif not place.is_done:
+        elif not place.is_done and not place.has_failed:
             self._note_failure(place, f"exit code {place.process.exitcode}")
+        place.has_failed = False
         if not place.is_done:
             self._start(place)
 
     def _note_failure(self, place: _Place, text: str) -> None:
-        place.failure = place.failure or text
+        self.progress.failures.append(f"{place.role}: {' '.join(text.split())}")
         place.unplanned += 1
         if place.unplanned > UNPLANNED_MAX:
-            raise DemoError(f"the {place.role} process failed by itself again and again: {place.failure}")
+            raise DemoError(f"a process failed by itself again and again, first the {self.progress.failures[0]}")
 
     def _start(self, place: _Place) -> None:
         line, theirs = multiprocessing.Pipe()
@@ -217,7 +227,8 @@ class Supervisor:
         """Deal the next card; deaths are spread evenly over what is left to do."""
         if place.deaths_left == 0 or place.is_stopping:
             return None
-        death = Death(next(place.cards), self._chance.random() / place.deaths_left)
+        reach = CONSUMER_REACH if place.role == "consumer" else 1 / place.deaths_left
+        death = Death(next(place.cards), self._chance.random() * reach)
         place.deaths_left -= 1
         return death
 
