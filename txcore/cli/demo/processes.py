@@ -5,6 +5,7 @@ Each is the program that a service would run, plus one thing: it kills itself at
 
 from __future__ import annotations
 
+import logging
 import os
 import signal
 import threading
@@ -67,6 +68,7 @@ class Declined(Exception):  # noqa: N818 - no error, but the service's own way t
 def run(job: Job, line: Connection) -> None:
     """Do *job*; the whole life of one process. Ends at once when its supervisor does."""
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C is the supervisor's business.
+    logging.getLogger("txcore").addHandler(logging.NullHandler())  # Its warnings are what the demo is made of.
     stop = threading.Event()
     threading.Thread(target=_listen, args=(line, stop), daemon=True).start()
     executioner = Executioner(lambda step: line.send(("dies", step)))
