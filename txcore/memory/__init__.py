@@ -17,10 +17,21 @@ from txcore.errors import ConfigError
 from txcore.hookspecs import hookimpl
 from txcore.memory.backend import MemoryBackend
 from txcore.memory.broker import MemoryBroker, Target
-from txcore.memory.profile import KAFKA_LIKE, NATS_LIKE, PROFILES, RABBITMQ_LIKE, STRONG, Fate, Faults, Profile
+from txcore.memory.profile import (
+    KAFKA_LIKE,
+    NATS_LIKE,
+    PARTITION_COUNT_DEFAULT,
+    PROFILES,
+    RABBITMQ_LIKE,
+    STRONG,
+    Fate,
+    Faults,
+    Profile,
+)
 from txcore.memory.reading import MemoryClaim
 from txcore.port import Backend
 
+PARTITION_COUNT_MAX: Final = 256
 _brokers: Final[dict[str, MemoryBroker]] = {}
 _brokers_lock: Final = threading.Lock()
 
@@ -31,6 +42,19 @@ def txcore_open_backend(url: str, options: Mapping[str, str]) -> Backend | None:
     parts = urlsplit(url)
     if parts.scheme != "memory":
         return None
+    profile = _profile(options)
+    with _brokers_lock:
+        broker = _brokers.get(parts.netloc)
+        if broker is None:
+            broker = MemoryBroker(profile)
+            if parts.netloc:
+                _brokers[parts.netloc] = broker
+        elif options and broker.profile != profile:
+            raise ConfigError(f"memory://{parts.netloc} is open already, with other options", key=next(iter(options)))
+    return MemoryBackend(broker)
+
+
+def _profile(options: Mapping[str, str]) -> Profile:
     known = {"profile", "auto_create", "partitions"}
     for key in options:
         if key not in known:
@@ -41,13 +65,12 @@ def txcore_open_backend(url: str, options: Mapping[str, str]) -> Backend | None:
     create = options.get("auto_create", "true")
     if create not in {"true", "false"}:
         raise ConfigError(f"auto_create is true or false, not {create!r}", key="auto_create")
-    with _brokers_lock:
-        broker = _brokers.get(parts.netloc)
-        if broker is None:
-            broker = MemoryBroker(replace(PROFILES[name], auto_create=create == "true"))
-            if parts.netloc:
-                _brokers[parts.netloc] = broker
-    return MemoryBackend(broker)
+    partitions = options.get("partitions", str(PARTITION_COUNT_DEFAULT))
+    if not (partitions.isascii() and partitions.isdigit() and 1 <= int(partitions) <= PARTITION_COUNT_MAX):
+        raise ConfigError(
+            f"partitions is a whole number from 1 to {PARTITION_COUNT_MAX}, not {partitions!r}", key="partitions"
+        )
+    return replace(PROFILES[name], auto_create=create == "true", partitions=int(partitions))
 
 
 __all__ = [

@@ -16,7 +16,7 @@ from txcore.errors import (
     MessageRejectedError,
     UsageError,
 )
-from txcore.memory.profile import PARTITION_COUNT_DEFAULT, STRONG, UNIQUE_KINDS, Faults, Profile
+from txcore.memory.profile import STRONG, UNIQUE_KINDS, Faults, Profile
 from txcore.port import Claim as ClaimPort
 from txcore.records import (
     DURABLE,
@@ -176,7 +176,7 @@ class MemoryBroker:
         with self.lock:
             known = self._partition_counts.get(group)
             if known is None:
-                known = self._partition_counts[group] = partition_count or PARTITION_COUNT_DEFAULT
+                known = self._partition_counts[group] = partition_count or self.profile.partitions
             if partition_count is not None and partition_count != known:
                 raise ConfigError(
                     f"group {group!r} has {known} partitions, not {partition_count}; the number never changes",

@@ -27,6 +27,7 @@ class Profile:
         merge_delay_s: How long ops wait to be merged into one record; 0 for one record per op.
         answer_timeout_s: When a request without an answer is settled UNKNOWN.
         auto_create: Unknown target topics come into being; else halves for them are refused.
+        partitions: Of a group that is made without a number.
     """
 
     name: str
@@ -35,6 +36,7 @@ class Profile:
     merge_delay_s: float = 0.0
     answer_timeout_s: float = 1.0
     auto_create: bool = True
+    partitions: int = PARTITION_COUNT_DEFAULT
 
 
 STRONG: Final = Profile(
