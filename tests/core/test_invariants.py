@@ -1,0 +1,202 @@
+"""Each invariant's predicate notices its own breach, and an ordinary history breaks none."""
+
+from __future__ import annotations
+
+import pytest
+
+from txcore import invariants, wire
+from txcore.invariants import Facts, Invariant, Local, Promises, TargetFact, judge, judge_checkpoint
+from txcore.journey import Journey
+from txcore.records import (
+    Checkpoint,
+    Forced,
+    Half,
+    LogRecord,
+    Op,
+    OpKind,
+    ParkCode,
+    Parked,
+    Position,
+    TargetMessage,
+)
+
+A = b"a" * 16
+OURS, THEIRS = b"ours" * 4, b"them" * 4
+MESSAGES = [TargetMessage("t", b"k", b"0", {"h": "v"}), TargetMessage("t", None, b"1", {})]
+
+
+def half(generation=0, check_max=3):
+    """Return a half with two messages for one topic."""
+    return Half(1, A, "g", 0, generation, 0, 100, 0, check_max, fenced=False, by="p", messages=MESSAGES)
+
+
+def target(number, position=None, **changes):
+    """Return a target as it should be."""
+    message = MESSAGES[number]
+    fields = {
+        "index": number,
+        "topic": message.topic,
+        "key": message.key,
+        "body": message.body,
+        "headers": dict(message.headers) | {"txcore-by": "p", "txcore-id": "x", "txcore-group": "g"},
+        "position": number if position is None else position,
+    }
+    return TargetFact(**(fields | changes))
+
+
+def journey(*ops, halves=1, parked=()):
+    """Return a journey folded from ops, as `journeys_of` would."""
+    made = Journey(A, 0, halves=[half()] * halves, ops=[(Position(n), op) for n, op in enumerate(ops)])
+    finals = [op.kind for op in ops if op.kind in (OpKind.COMMIT, OpKind.ROLLBACK)]
+    made.final = finals[0] if finals else 0
+    made.discarded_generation = max((op.generation for op in ops if op.kind == OpKind.DISCARD), default=-1)
+    made.parked = [Parked(1, A, 0, code, "", 3, "c", 0, OURS, b"") for code in parked]
+    return made
+
+
+def op(kind, **fields):
+    """Return an op of the transaction."""
+    return Op(kind, A, **fields)
+
+
+COMMIT, ROLLBACK, DISCARD = op(OpKind.COMMIT), op(OpKind.ROLLBACK), op(OpKind.DISCARD)
+BOTH = [target(0), target(1)]
+COMMITTED = {"targets": BOTH, "local": Local.COMMITTED, "is_acknowledged": True}
+ATOMIC = Promises(atomic_release=True, resolution_is_unique=True)
+
+
+def broken(facts, promises=ATOMIC, *, at_rest=True):
+    """Return the names of the invariants that *facts* break."""
+    return sorted({violation.invariant.name for violation in judge(facts, promises, at_rest=at_rest)})
+
+
+FAULTLESS = {
+    "committed": Facts(journey(COMMIT), **COMMITTED),
+    "rolled back": Facts(journey(ROLLBACK), local=Local.ROLLED_BACK),
+    "parked": Facts(journey(DISCARD, parked=[ParkCode.CHECKS_EXHAUSTED]), unknown_answers=3),
+    "duplicate with a cause": Facts(
+        journey(COMMIT),
+        [*BOTH, target(0, 5, headers={"h": "v", "txcore-by": "c"})],
+        Local.COMMITTED,
+        duplicate_causes=1,
+    ),
+    "override against the database": Facts(
+        journey(op(OpKind.DECIDED, forced=Forced.OVERRIDE), COMMIT), BOTH, Local.ROLLED_BACK
+    ),
+    "records lost by the broker itself": Facts(journey(COMMIT), local=Local.ROLLED_BACK, is_excused=True),
+    "undeliverable": Facts(
+        journey(op(OpKind.DISCARD), parked=[ParkCode.UNDELIVERABLE]), [target(0)], Local.COMMITTED, is_acknowledged=True
+    ),
+    "both ends asked for by the application": Facts(
+        journey(COMMIT, ROLLBACK), BOTH, Local.COMMITTED, has_contrary_caller=True
+    ),
+}
+
+
+@pytest.mark.parametrize("what", FAULTLESS)
+def test_an_allowed_history_breaks_nothing(what):
+    """Causes, overrides and visible discards are allowed."""
+    assert [] == broken(FAULTLESS[what], Promises())
+
+
+S1, S2, S3, S4, S5, S6, S7, S8, S9, S10, S12 = (f"S{n}" for n in (1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 12))
+BREACHES = {
+    "two ends": (Facts(journey(COMMIT, ROLLBACK), **COMMITTED), Promises(), [S1]),
+    "one end twice on a store that keeps it unique": (Facts(journey(COMMIT, COMMIT), **COMMITTED), ATOMIC, [S1]),
+    "targets of a rolled back transaction": (Facts(journey(ROLLBACK), BOTH), ATOMIC, [S2]),
+    "targets without a committed local transaction": (
+        Facts(journey(COMMIT), BOTH, Local.ROLLED_BACK),
+        ATOMIC,
+        [S2, S4],
+    ),
+    "targets without a decision": (Facts(journey(), BOTH), ATOMIC, ["L1", S2]),
+    "a missing target": (Facts(journey(COMMIT), [target(0)]), ATOMIC, [S3]),
+    "a decision against the database": (Facts(journey(ROLLBACK), local=Local.COMMITTED), ATOMIC, [S4]),
+    "targets without a half": (Facts(journey(COMMIT, halves=0), BOTH), ATOMIC, [S5]),
+    "a duplicate without a cause": (
+        Facts(journey(COMMIT), [*BOTH, target(1, 9)], Local.COMMITTED, duplicate_causes=0),
+        ATOMIC,
+        [S6],
+    ),
+    "another payload": (Facts(journey(COMMIT), [target(0, body=b"x"), target(1)]), ATOMIC, [S7]),
+    "another key": (Facts(journey(COMMIT), [target(0, key=b"x"), target(1)]), ATOMIC, [S7]),
+    "a lost header": (Facts(journey(COMMIT), [target(0, headers={"txcore-by": "p"}), target(1)]), ATOMIC, [S7]),
+    "an index that does not exist": (Facts(journey(COMMIT), [*BOTH, target(1, index=7)]), Promises(), [S7]),
+    "an acknowledged send without its half": (
+        Facts(Journey(A, 0), local=Local.COMMITTED, is_acknowledged=True),
+        ATOMIC,
+        [S8],
+    ),
+    "an acknowledged send without its target": (
+        Facts(journey(), local=Local.COMMITTED, is_acknowledged=True),
+        ATOMIC,
+        ["L1", S8],
+    ),
+    "too many checks": (Facts(journey(op(OpKind.CHECKED, count=4), COMMIT), BOTH), ATOMIC, [S9]),
+    "a discard before its answers were given": (
+        Facts(journey(DISCARD, parked=[ParkCode.CHECKS_EXHAUSTED]), unknown_answers=2),
+        ATOMIC,
+        [S9],
+    ),
+    "a discard that nobody can see": (Facts(journey(DISCARD)), ATOMIC, [S10]),
+    "a discard with targets": (Facts(journey(DISCARD, parked=[ParkCode.CHECKS_EXHAUSTED]), BOTH), Promises(), [S10]),
+    "messages of one release in another order": (Facts(journey(COMMIT), [target(0, 5), target(1, 4)]), ATOMIC, [S12]),
+    "undecided at rest": (Facts(journey()), ATOMIC, ["L1"]),
+}
+
+
+@pytest.mark.parametrize("what", BREACHES)
+def test_a_breach_is_told_by_its_id(what):
+    """Each predicate broken once; the text names the transaction."""
+    facts, promises, expected = BREACHES[what]
+    assert expected == broken(facts, promises)
+    assert all("61616161" in str(violation) for violation in judge(facts, promises, at_rest=True))
+
+
+def test_undecided_is_allowed_while_faults_go_on():
+    """Only at rest does it count."""
+    assert [] == broken(Facts(journey()), at_rest=False)
+
+
+def test_every_safety_invariant_has_a_breach_here():
+    """S11 is the checkpoint's; L2 to L4 are properties of whole runs."""
+    judged = {name for _, _, names in BREACHES.values() for name in names} | {"S11"}
+    assert {each.name for each in Invariant if each.name not in {"L2", "L3", "L4"}} == judged
+
+
+class TestCheckpoint:
+    HALVES = (LogRecord(Position(1), wire.encode_half(half())),)
+
+    @staticmethod
+    def ops(*written):
+        return [LogRecord(Position(n), wire.encode_ops([each])) for n, each in enumerate(written, 1)]
+
+    def test_a_lower_bound_is_allowed(self):
+        """At the undecided half and its first op, with the token in force there."""
+        ops = self.ops(Op(OpKind.CLAIM, OURS, token=OURS), op(OpKind.CHECKED, token=OURS, count=1))
+        assert "" == judge_checkpoint(Checkpoint(Position(1), Position(2), OURS), self.HALVES, ops)
+        assert "" == judge_checkpoint(Checkpoint(None, None), self.HALVES, ops)
+
+    def test_passing_an_undecided_half_is_a_breach(self):
+        """It would never be checked again."""
+        assert "passes undecided" in judge_checkpoint(Checkpoint(Position(2), None), self.HALVES, [])
+
+    def test_passing_a_finished_half_is_allowed(self):
+        """Its end is in the log."""
+        assert "" == judge_checkpoint(Checkpoint(Position(2), Position(1)), self.HALVES, self.ops(COMMIT))
+
+    def test_passing_the_first_op_is_a_breach(self):
+        """It would be counted, or published, again."""
+        ops = self.ops(op(OpKind.CHECKED, count=1), op(OpKind.TICK))
+        assert "passes the first op" in judge_checkpoint(Checkpoint(Position(1), Position(2)), self.HALVES, ops)
+
+    def test_another_token_is_a_breach(self):
+        """Ops behind the bound would be judged wrongly."""
+        ops = self.ops(Op(OpKind.CLAIM, OURS, token=OURS), op(OpKind.CHECKED, token=OURS))
+        assert "token" in judge_checkpoint(Checkpoint(Position(1), Position(2), THEIRS), self.HALVES, ops)
+
+
+def test_the_list_is_complete():
+    """The ids that documents, simulator and oracle use."""
+    assert [f"S{n}" for n in range(1, 13)] + [f"L{n}" for n in range(1, 5)] == [each.name for each in Invariant]
+    assert all(each.value[0].islower() for each in invariants.Invariant)

@@ -1,0 +1,180 @@
+"""What the logs say about each transaction, and the half that a resume appends."""
+
+from __future__ import annotations
+
+import pytest
+
+from txcore import wire
+from txcore.errors import TransactionStateError
+from txcore.journey import force_op, half_in, journeys_of, next_generation, topics_of
+from txcore.records import (
+    REASON_SIZE_MAX,
+    Forced,
+    Half,
+    LogRecord,
+    Op,
+    OpKind,
+    ParkCode,
+    Parked,
+    Position,
+    TargetMessage,
+)
+
+A, B = b"a" * 16, b"b" * 16
+OURS, THEIRS = b"ours" * 4, b"them" * 4
+
+
+def half(identity=A, generation=0, **fields):
+    """Return a half with two messages."""
+    messages = [TargetMessage("t2", None, b"1", {}), TargetMessage("t1", None, b"2", {})]
+    return Half(1, identity, "g", 0, generation, 5, 100, 0, 3, fenced=False, by="p", messages=messages, **fields)
+
+
+def parked(identity=A, generation=0, body=None, missing=()):
+    """Return a parked record."""
+    body = wire.encode_half(half(identity, generation)) if body is None else body
+    return Parked(1, identity, generation, ParkCode.CHECKS_EXHAUSTED, "r", 3, "c", 0, OURS, body, list(missing))
+
+
+def told(halves=(), ops=(), park=(), **options):
+    """Return journeys folded from records at positions 1, 2, 3…"""
+    return journeys_of(
+        0,
+        [LogRecord(Position(n), wire.encode_half(h) if isinstance(h, Half) else h) for n, h in enumerate(halves, 1)],
+        [LogRecord(Position(n), wire.encode_ops(o if isinstance(o, list) else [o])) for n, o in enumerate(ops, 1)],
+        [LogRecord(Position(n), wire.encode_parked(p)) for n, p in enumerate(park, 1)],
+        **options,
+    )
+
+
+CLAIM = Op(OpKind.CLAIM, OURS, token=OURS)
+DISCARD = Op(OpKind.DISCARD, A, token=OURS, reason=ParkCode.CHECKS_EXHAUSTED)
+
+
+def test_an_undecided_half_is_pending():
+    """Neither parked nor finished."""
+    journey = told([half()])[A]
+    assert (True, False, 0) == (journey.is_pending, journey.is_parked, journey.final)
+
+
+def test_the_first_final_op_is_the_end():
+    """Whatever comes behind it."""
+    journey = told([half()], [Op(OpKind.ROLLBACK, A), Op(OpKind.COMMIT, A)])[A]
+    assert (OpKind.ROLLBACK, False, 2) == (journey.final, journey.is_pending, len(journey.ops))
+
+
+def test_a_discard_parks_and_a_resume_makes_it_pending_again():
+    """DISCARD closes up to its generation."""
+    assert told([half()], [CLAIM, DISCARD], [parked()])[A].is_parked
+    resumed = told([half(), half(generation=1)], [CLAIM, DISCARD], [parked()])[A]
+    assert (True, 1) == (resumed.is_pending, resumed.generation)
+
+
+def test_a_final_op_closes_a_parked_entry():
+    """It is listed no more."""
+    journey = told([half()], [CLAIM, DISCARD, Op(OpKind.COMMIT, A)], [parked()])[A]
+    assert not journey.is_parked
+
+
+def test_what_a_replaced_checker_wrote_is_kept_but_does_not_count():
+    """It is shown to operators and changes nothing."""
+    stale = [Op(OpKind.CHECKED, A, token=THEIRS, count=2), Op(OpKind.DISCARD, A, token=THEIRS)]
+    journey = told([half()], [CLAIM, *stale, Op(OpKind.CHECKED, A, token=OURS, count=1)])[A]
+    assert (1, True, 3) == (journey.count, journey.is_pending, len(journey.ops))
+
+
+def test_the_token_in_force_at_the_start_is_given():
+    """Reading need not begin at the first claim."""
+    assert 2 == told([half()], [Op(OpKind.CHECKED, A, token=THEIRS, count=2)], token=THEIRS)[A].count
+
+
+def test_checks_of_an_earlier_generation_do_not_count():
+    """A resumed half has a fresh budget."""
+    journey = told([half(generation=1)], [CLAIM, Op(OpKind.CHECKED, A, 0, token=OURS, count=3)])[A]
+    assert 0 == journey.count
+
+
+def test_merged_ops_reach_their_own_transactions():
+    """One record, several ids."""
+    found = told([half(), half(B)], [[Op(OpKind.COMMIT, A), Op(OpKind.ROLLBACK, B)]])
+    assert (OpKind.COMMIT, OpKind.ROLLBACK) == (found[A].final, found[B].final)
+
+
+def test_ticks_and_claims_are_no_transactions():
+    """Their nonces are not ids."""
+    assert {} == told([], [CLAIM, Op(OpKind.TICK, b"n" * 16)])
+
+
+def test_only_one_transaction_may_be_asked_for():
+    """Others are skipped, in all three logs."""
+    found = told([half(), half(B)], [Op(OpKind.COMMIT, A), Op(OpKind.COMMIT, B)], [parked(), parked(B)], only=B)
+    assert [B] == list(found)
+
+
+def test_a_poison_record_in_the_half_log_is_skipped():
+    """The parked log shows it."""
+    assert [A] == list(told([b"poison", half()]))
+
+
+class TestNextGeneration:
+    def test_it_holds_the_half_with_a_fresh_budget_and_no_immunity(self):
+        """One generation on, its journal folded up to the last op read."""
+        journey = told([half()], [CLAIM, DISCARD], [parked()])[A]
+        record = next_generation(journey, "anna", "the listener was down")
+        copy = wire.decode_half(record.body)
+        assert (A, 1, 1, ()) == (record.transaction_id, record.generation, copy.generation, record.messages)
+        assert (0, 0, 2, OURS) == (copy.immunity_ms, copy.count, copy.folded_to, copy.token)
+        assert "anna: the listener was down" == copy.reason
+        assert half().messages == copy.messages
+
+    def test_only_missing_targets_are_sent_again(self):
+        """An undeliverable park names them."""
+        journey = told([half()], [CLAIM, DISCARD], [parked(missing=[1])])[A]
+        assert [1] == wire.decode_half(next_generation(journey, "a", "r").body).missing
+
+    def test_a_journaled_decision_goes_along(self):
+        """It is never asked again."""
+        decided = Op(OpKind.DECIDED, A, token=OURS, decision=OpKind.COMMIT)
+        undeliverable = Op(OpKind.DISCARD, A, token=OURS, reason=ParkCode.UNDELIVERABLE)
+        journey = told([half()], [CLAIM, decided, undeliverable], [parked()])[A]
+        assert OpKind.COMMIT == wire.decode_half(next_generation(journey, "a", "r").body).decided
+
+    def test_the_half_may_be_gone_from_its_log(self):
+        """The parked record holds it."""
+        journey = told([], [CLAIM, DISCARD], [parked()])[A]
+        assert 1 == next_generation(journey, "a", "r").generation
+
+    def test_poison_cannot_be_resumed(self):
+        """There is no half in it."""
+        journey = told([], [CLAIM, DISCARD], [parked(body=b"poison")])[A]
+        assert half_in(journey.parked[0]) is None
+        with pytest.raises(TransactionStateError, match="poison"):
+            next_generation(journey, "a", "r")
+
+    def test_a_long_reason_is_cut(self):
+        """Records stay within their overhead."""
+        journey = told([half()], [CLAIM, DISCARD], [parked()])[A]
+        assert REASON_SIZE_MAX == len(wire.decode_half(next_generation(journey, "a", "r" * 9_999).body).reason)
+        assert REASON_SIZE_MAX == len(force_op(journey, OpKind.COMMIT, 0, "a", 1, Forced.YES, "r" * 9_999).reason)
+
+
+def test_a_request_says_who_when_why_and_what():
+    """It carries no token: the owner executes it."""
+    journey = told([half()])[A]
+    op = force_op(journey, OpKind.ROLLBACK, 2, "anna", 7, Forced.OVERRIDE, "why")
+    assert (OpKind.FORCE, A, 2, "anna", 7, b"", OpKind.ROLLBACK, Forced.OVERRIDE, "why") == (
+        op.kind,
+        op.transaction_id,
+        op.generation,
+        op.by,
+        op.at_ms,
+        op.token,
+        op.decision,
+        op.forced,
+        op.reason,
+    )
+
+
+def test_topics_are_listed_once_and_sorted():
+    """For operators' lists."""
+    assert ("t1", "t2") == topics_of(half())

@@ -1,0 +1,224 @@
+"""The producer's faces beside the flows: handles between processes, back-pressure, pipelining, closing."""
+
+from __future__ import annotations
+
+import asyncio
+import base64
+import threading
+
+import pytest
+
+from txcore import (
+    AsyncTransactionListener,
+    AsyncTransactionProducer,
+    BusyError,
+    ClosedError,
+    ConfigError,
+    EndState,
+    LocalTransactionState,
+    Message,
+    TransactionListener,
+    TransactionProducer,
+    TransactionStateError,
+    UsageError,
+)
+from txcore.memory import KAFKA_LIKE, STRONG, MemoryBackend, MemoryBroker
+from txcore.records import LogKind, OpKind
+from txcore.wire import decode_ops
+
+COMMIT = LocalTransactionState.COMMIT
+
+
+@pytest.fixture(params=[STRONG, KAFKA_LIKE], ids=["strong", "kafka-like"])
+def broker(request):
+    """A broker in memory, with and without unique resolutions."""
+    return MemoryBroker(request.param)
+
+
+@pytest.fixture
+def backend(broker):
+    """A client of it."""
+    return MemoryBackend(broker)
+
+
+@pytest.fixture
+def producer(backend, clock):
+    """A producer on a clock in the test's hand."""
+    return TransactionProducer(backend, "orders", partition_count=1, clock=clock)
+
+
+def prepared(producer):
+    """Return a prepared transaction."""
+    transaction = producer.begin()
+    transaction.publish(Message("t", b"body"))
+    transaction.prepare()
+    return transaction
+
+
+class Committing(TransactionListener):
+    """Commits, or does what the argument says."""
+
+    def execute_local_transaction(self, message, arg):
+        if isinstance(arg, Exception):
+            raise arg
+        return COMMIT if arg is None else arg
+
+
+class TestHandles:
+    def test_another_producer_of_the_group_ends_what_a_handle_names(self, broker, backend, producer, clock):
+        """The text is all it needs."""
+        transaction = prepared(producer)
+        other = TransactionProducer(MemoryBackend(broker), "orders", clock=clock)
+        attached = other.attach(transaction.handle())
+        assert transaction.transaction_id == attached.transaction_id
+        assert EndState.ACCEPTED is attached.commit().state
+        assert [b"body"] == [each.body for each in broker.topics["t"]]
+
+    def test_a_handle_of_another_group_is_refused(self, backend, producer):
+        """Both groups are named; nothing is sent."""
+        other = TransactionProducer(backend, "payments")
+        with pytest.raises(UsageError, match="of group 'orders', not 'payments'"):
+            other.attach(prepared(producer).handle())
+
+    @pytest.mark.parametrize("damage", [lambda h: h[:-8], lambda h: "A" + h[1:], lambda h: "", lambda h: "ä" + h])
+    def test_a_damaged_handle_is_refused(self, producer, damage):
+        """Cut, changed, empty, or no text of ours."""
+        handle = prepared(producer).handle()
+        with pytest.raises(UsageError, match="no transaction handle"):
+            producer.attach(damage(handle))
+
+    def test_every_changed_byte_is_noticed(self, producer):
+        """A check sum guards the whole text."""
+        raw = base64.urlsafe_b64decode(prepared(producer).handle())
+        for place in range(0, len(raw), 7):
+            changed = raw[:place] + bytes([raw[place] ^ 1]) + raw[place + 1 :]
+            with pytest.raises(UsageError):
+                producer.attach(base64.urlsafe_b64encode(changed).decode())
+
+    @pytest.mark.parametrize("boot", ["boot-2", ""])
+    def test_on_another_boot_nothing_is_published_where_the_store_does_not_arbitrate(self, producer, clock, boot):
+        """Clock readings do not compare: the checker is asked to come soon (TOO_LATE)."""
+        broker = MemoryBroker(KAFKA_LIKE)
+        first = TransactionProducer(MemoryBackend(broker), "orders", partition_count=1, clock=clock)
+        handle = prepared(first).handle()
+        clock.boot = boot
+        assert EndState.TOO_LATE is first.attach(handle).commit().state
+        assert {} == broker.topics
+        (record,) = broker.log("orders", LogKind.OP, 0)
+        assert [OpKind.NUDGE] == [op.kind for op in decode_ops(record.body)]
+
+    def test_only_a_prepared_transaction_has_a_handle(self, producer):
+        """Neither an open nor an ended one."""
+        with pytest.raises(TransactionStateError, match="only a prepared one"):
+            producer.begin().handle()
+        transaction = prepared(producer)
+        transaction.commit()
+        with pytest.raises(TransactionStateError, match="is ended"):
+            transaction.handle()
+
+
+class TestBackPressure:
+    def test_a_caller_beyond_the_bound_is_refused_after_its_time(self, backend, broker):
+        """Nothing of its transaction was sent."""
+        gate = threading.Event()
+        inside = threading.Event()
+
+        class Waiting(TransactionListener):
+            def execute_local_transaction(self, message, arg):
+                inside.set()
+                gate.wait(10)
+                return COMMIT
+
+        producer = TransactionProducer(backend, "g", listener=Waiting(), unsettled_max=1, busy_timeout_s=0.01)
+        caller = threading.Thread(target=producer.send_message_in_transaction, args=(Message("t", b"1"),))
+        caller.start()
+        assert inside.wait(10)
+        with pytest.raises(BusyError, match="nothing was sent"):
+            producer.send_message_in_transaction(Message("t", b"2"))
+        gate.set()
+        caller.join()
+        assert [b"1"] == [each.body for each in broker.topics["t"]]
+
+
+class TestSendMany:
+    def test_results_are_in_the_order_given(self, backend, broker):
+        """More than a window's worth, each with its own state."""
+        producer = TransactionProducer(backend, "g", listener=Committing())
+        results = producer.send_many((Message("t", b"%04d" % n), None) for n in range(2_500))
+        assert {(COMMIT, EndState.ACCEPTED)} == {(each.state, each.end.state) for each in results}
+        assert 2_500 == len({each.transaction_id for each in results}) == len(broker.topics["t"])
+
+    def test_one_failure_hides_no_other_result(self, backend, broker):
+        """A rejected message and a raising listener stand beside the good ones."""
+        producer = TransactionProducer(backend, "g", listener=Committing())
+        boom = ValueError("boom")
+        results = producer.send_many(
+            [
+                (Message("t", b"1"), None),
+                (Message("", b"2"), None),
+                (Message("t", b"3"), boom),
+                (Message("t", b"4"), LocalTransactionState.ROLLBACK),
+                (Message("t", b"5"), None),
+            ]
+        )
+        states = [each.state.name for each in results]
+        assert ["COMMIT", "UNKNOWN", "UNKNOWN", "ROLLBACK", "COMMIT"] == states
+        assert isinstance(results[1].error, UsageError)
+        assert boom is results[2].error
+        assert [b"1", b"5"] == [each.body for each in broker.topics["t"]]
+
+    def test_asyncio_sends_many_too(self, backend, broker):
+        """With an asynchronous listener."""
+
+        class Async(AsyncTransactionListener):
+            async def execute_local_transaction(self, message, arg):
+                await asyncio.sleep(0)
+                return COMMIT
+
+        producer = AsyncTransactionProducer(backend, "g", listener=Async())
+
+        async def main():
+            return await producer.send_many(
+                [(Message("t", b"%d" % n), None) for n in range(300)] + [(Message("", b""), 0)]
+            )
+
+        results = asyncio.run(main())
+        assert 300 == len(broker.topics["t"])
+        assert isinstance(results[-1].error, UsageError)
+
+
+class TestMisuse:
+    def test_a_listener_is_needed_for_the_listener_style(self, producer):
+        """Told by the parameter's name."""
+        with pytest.raises(TransactionStateError, match="listener="):
+            producer.send_message_in_transaction(Message("t", b""))
+
+    def test_a_group_is_needed(self, backend):
+        """Its name is the identity of everything."""
+        with pytest.raises(ConfigError) as caught:
+            TransactionProducer(backend, "")
+        assert "group" == caught.value.key
+
+    def test_another_number_of_partitions_than_the_groups_is_refused(self, backend, producer):
+        """It never changes."""
+        with pytest.raises(ConfigError, match="has 1 partitions, not 2"):
+            TransactionProducer(backend, "orders", partition_count=2)
+
+    def test_a_closed_producer_starts_nothing_new(self, producer):
+        """What is under way ends normally; closing twice is harmless."""
+        transaction = prepared(producer)
+        with producer:
+            pass
+        producer.close()
+        for call in (producer.begin, lambda: producer.transaction(None), lambda: producer.send_many([])):
+            with pytest.raises(ClosedError):
+                call()
+        assert EndState.ACCEPTED is transaction.commit().state
+
+    def test_a_closed_backend_sends_nothing(self, backend, producer):
+        """The half is certainly not stored."""
+        transaction = producer.begin()
+        transaction.publish(Message("t", b""))
+        backend.close().result()
+        with pytest.raises(Exception, match="closed"):
+            transaction.prepare()

@@ -1,0 +1,132 @@
+"""What `import txcore` offers: complete, sorted, documented, and importable without any extra."""
+
+from __future__ import annotations
+
+import ast
+import inspect
+import re
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+import txcore
+from txcore import aio, errors, hookspecs, instrumentation
+
+ROOT = Path(__file__).parents[2]
+WITHOUT_SQLALCHEMY = """
+import sys
+sys.modules["sqlalchemy"] = None  # as if it were not installed
+import txcore
+producer = txcore.TransactionProducer(txcore.connect("memory://"), "orders")
+transaction = producer.begin()
+transaction.publish(txcore.Message("t", b"x"))
+transaction.prepare()
+assert transaction.commit().state is txcore.EndState.ACCEPTED
+for name in ("SqlFence", "Inbox"):
+    try:
+        getattr(txcore, name)
+    except txcore.BackendNotInstalledError as error:
+        print(error)
+"""
+
+
+def test_all_is_sorted_and_every_name_is_there():
+    """Those that are imported when asked for included."""
+    assert sorted(txcore.__all__) == list(txcore.__all__)
+    assert [] == [name for name in txcore.__all__ if not hasattr(txcore, name)]
+    assert re.fullmatch(r"\d+\.\d+\.\d+.*", txcore.__version__)
+
+
+def test_all_is_complete():
+    """Nothing public is imported without being offered, and every error is."""
+    imported = {
+        name
+        for name, value in vars(txcore).items()
+        if not name.startswith("_")
+        and not inspect.ismodule(value)
+        and name not in {"annotations", "Any", "TYPE_CHECKING"}
+    }
+    assert set() == imported - set(txcore.__all__)
+    assert {
+        name for name, value in vars(errors).items() if inspect.isclass(value) and issubclass(value, Exception)
+    } <= set(txcore.__all__)
+
+
+def test_an_unknown_name_is_an_attribute_error():
+    """As for any module."""
+    with pytest.raises(AttributeError, match="no attribute 'Nonsense'"):
+        _ = txcore.Nonsense
+
+
+@pytest.mark.parametrize("name", [name for name in txcore.__all__ if name != "__version__"])
+def test_everything_public_says_what_it_is_for(name):
+    """Classes, functions, and their public methods."""
+    value = getattr(txcore, name)
+    assert inspect.getdoc(value)
+    if inspect.isclass(value):
+        methods = [
+            each for each in vars(value).values() if inspect.isfunction(each) and not each.__name__.startswith("_")
+        ]
+        assert [] == [each.__name__ for each in methods if not inspect.getdoc(each)]
+
+
+def test_the_error_tree_is_drawn_as_it_is():
+    """The picture in the module's docstring names every error under its parent."""
+    drawn = re.findall(r"^([│ ]*)(?:[├└]── )?(\w+Error)\b", errors.__doc__, re.MULTILINE)
+    parents: list[str] = []
+    for indent, name in drawn:
+        depth = 0 if name == "TxcoreError" else len(indent) // 4 + 1
+        parents[depth:] = [name]
+        assert issubclass(getattr(errors, name), getattr(errors, parents[max(depth - 1, 0)]))
+    made = {name for name, value in vars(errors).items() if inspect.isclass(value)}
+    assert made == {name for _, name in drawn}
+
+
+def test_the_hooks_are_documented_with_their_arguments():
+    """`docs/writing-a-backend.md` names every hook as it is declared."""
+    text = (ROOT / "docs" / "writing-a-backend.md").read_text(encoding="utf-8")
+    hooks = [value for name, value in vars(hookspecs).items() if name.startswith("txcore_")]
+    assert 3 == len(hooks)
+    for hook in hooks:
+        assert f"`{hook.__name__}({', '.join(inspect.signature(hook).parameters)})`" in text
+        assert inspect.getdoc(hook)
+
+
+def test_the_events_are_documented():
+    """Whoever writes a plugin finds every name."""
+    text = (ROOT / "docs" / "writing-a-backend.md").read_text(encoding="utf-8")
+    names = {value for name, value in vars(instrumentation).items() if name.isupper() and isinstance(value, str)}
+    assert names >= instrumentation.ALERTS
+    assert [] == sorted(name for name in names if f"`{name}`" not in text)
+
+
+def test_the_core_needs_no_extra():
+    """Without SQLAlchemy everything works but the two names that need it, and they name the extra."""
+    done = subprocess.run(
+        [sys.executable, "-c", WITHOUT_SQLALCHEMY], capture_output=True, text=True, timeout=60, check=False
+    )
+    assert "" == done.stderr
+    assert [
+        'SqlFence needs SQLAlchemy; install it with: pip install "txcore[sql]"',
+        'Inbox needs SQLAlchemy; install it with: pip install "txcore[sql]"',
+    ] == [line.replace("'", "") for line in done.stdout.splitlines()]
+
+
+def test_the_asynchronous_facade_holds_no_protocol():
+    """It is short, branches on nothing of the protocol, and knows no record but the kind of an end."""
+    source = Path(aio.__file__).read_text(encoding="utf-8")
+    assert len(source.splitlines()) < 200
+    tree = ast.parse(source)
+    imported = {
+        alias.name
+        for node in ast.walk(tree)
+        if isinstance(node, ast.ImportFrom) and node.module == "txcore.records"
+        for alias in node.names
+    }
+    assert {"OpKind"} == imported
+    longest = max(len(node.body) for node in ast.walk(tree) if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef))
+    assert longest <= 9
+    compared = [node for node in ast.walk(tree) if isinstance(node, ast.Attribute) and node.attr in {"phase", "status"}]
+    assert [] == compared
