@@ -1,0 +1,107 @@
+"""House rules that no linter knows: sizes, where time and chance may be asked for, and what must not lie around."""
+
+from __future__ import annotations
+
+import ast
+import re
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).parents[1]
+LINES_MAX = 400
+FUNCTION_LINES_MAX = 70
+PACKAGES = (
+    "txcore",
+    "conformance/txcore_conformance",
+    *(str(p.relative_to(ROOT)) for p in ROOT.glob("plugins/*/txcore_*")),
+)
+SOURCES = sorted(path for package in PACKAGES for path in (ROOT / package).rglob("*.py"))
+CODE = sorted({*SOURCES, *ROOT.glob("tests/**/*.py"), *ROOT.glob("plugins/**/*.py"), *ROOT.glob("benchmarks/**/*.py")})
+#: Files longer than LINES_MAX, each with its reason.
+LONG_FILES: dict[str, str] = {
+    "conformance/txcore_conformance/sim/actors.py": "one script per kind of process; to be split by kind",
+    "txcore/judging.py": "the owner's ten steps about one half read best beside each other; to be split",
+}
+#: Where the machine's time or chance may be asked for, each with its reason.
+IMPURE = {
+    "txcore/clock.py": "the one place",
+    "txcore/drivers.py": "sleeps for a blocking caller",
+    "txcore/logs.py": "sleeps for a blocking caller",
+    "txcore/operator.py": "sleeps for a blocking caller",
+}
+IMPURE_CALLS = re.compile(
+    r"\b(time\.(time|time_ns|monotonic|perf_counter|sleep)|random\.\w+|uuid\.uuid\d|secrets\.\w+|datetime\.now)\("
+)
+
+
+def name_of(path):
+    """Return a path as it is named in the lists above."""
+    return path.relative_to(ROOT).as_posix()
+
+
+def test_plugin_folders_are_no_packages():
+    """An `__init__.py` in plugins/nats/ would hide the real `nats` package."""
+    folders = [
+        ROOT / "plugins",
+        *(path for path in (ROOT / "plugins").iterdir() if path.is_dir()),
+        ROOT / "conformance",
+    ]
+    assert [] == [name_of(folder) for folder in folders if (folder / "__init__.py").exists()]
+
+
+def test_every_plugin_is_under_the_import_contracts():
+    """A new plugin is added to .importlinter."""
+    contracts = (ROOT / ".importlinter").read_text(encoding="utf-8")
+    assert [] == [path.name for path in ROOT.glob("plugins/*/txcore_*") if f"\n    {path.name}\n" not in contracts]
+
+
+def test_modules_are_short():
+    """Under 400 lines, exceptions named with their reason and kept only while they are true."""
+    long = {name_of(path) for path in SOURCES if len(path.read_text(encoding="utf-8").splitlines()) >= LINES_MAX}
+    assert set() == long - set(LONG_FILES)
+    assert set() == set(LONG_FILES) - long, "no longer too long: delete from LONG_FILES"
+
+
+def test_functions_are_short():
+    """Under 70 lines."""
+    long = [
+        f"{name_of(path)}:{node.name}"
+        for path in SOURCES
+        for node in ast.walk(ast.parse(path.read_text(encoding="utf-8")))
+        if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef)
+        and node.end_lineno - node.lineno >= FUNCTION_LINES_MAX
+    ]
+    assert [] == long
+
+
+def test_modules_say_what_they_are_for():
+    """Each begins with a docstring; a test's docstring is one sentence of truth."""
+    silent = [name_of(path) for path in SOURCES if not ast.get_docstring(ast.parse(path.read_text(encoding="utf-8")))]
+    assert [] == silent
+
+
+def test_core_asks_only_its_clock_for_time_and_chance():
+    """Everything else is given a clock and randomness, so that one seed replays one history."""
+    found = [
+        f"{name_of(path)}: {match.group(0)}"
+        for path in sorted((ROOT / "txcore").rglob("*.py"))
+        if name_of(path) not in IMPURE and "/cli/" not in name_of(path)
+        for match in IMPURE_CALLS.finditer(path.read_text(encoding="utf-8"))
+    ]
+    assert [] == found
+
+
+@pytest.mark.parametrize("word", ["FIX" + "ME", "TO" + "DO", "XX" + "X", "breakpoint" + "("])
+def test_nothing_unfinished_lies_around(word):
+    """What is to be done is an issue, not a comment."""
+    pattern = re.compile(rf"(?<![\w/]){re.escape(word)}")
+    assert [] == [name_of(path) for path in CODE if pattern.search(path.read_text(encoding="utf-8"))]
+
+
+def test_documents_name_no_machine():
+    """Neither paths of somebody's machine nor hosts of package registries."""
+    pattern = re.compile(r"/work/|/home/\w|/root/|" + "pypi" + r"\.org|files\.python" + r"hosted", re.IGNORECASE)
+    texts = [*ROOT.glob("*.md"), *ROOT.glob("docs/**/*"), ROOT / "Makefile", ROOT / ".ci" / "run", *CODE]
+    found = [path for path in texts if path.is_file() and pattern.search(path.read_text(encoding="utf-8"))]
+    assert [] == [name_of(path) for path in found if path != Path(__file__)]

@@ -1,0 +1,155 @@
+"""The public surface as users write it; mypy reads this file, nobody runs it."""
+
+from __future__ import annotations
+
+from typing import assert_type
+
+import sqlalchemy
+from sqlalchemy.ext.asyncio import AsyncEngine
+
+import txcore
+from txcore import (
+    AsyncTransaction,
+    AsyncTransactionListener,
+    AsyncTransactionProducer,
+    Checker,
+    CheckPolicy,
+    CheckReport,
+    EndResult,
+    EndState,
+    Event,
+    HalfView,
+    Limits,
+    LocalTransactionState,
+    Message,
+    Operator,
+    ParkedHalf,
+    PendingHalf,
+    SqlFence,
+    Transaction,
+    TransactionListener,
+    TransactionProducer,
+    TransactionSendResult,
+)
+from txcore.journey import Journey
+from txcore.memory import MemoryBackend, MemoryBroker
+from txcore.port import Backend
+
+engine = sqlalchemy.create_engine("sqlite:///shop.db")
+fence = SqlFence(engine)
+backend = txcore.connect("memory://shop")
+assert_type(backend, Backend)
+
+
+class Listener(TransactionListener):
+    """A listener with topics of its own."""
+
+    topics = ("orders.created",)
+
+    def execute_local_transaction(self, message: Message, arg: object) -> LocalTransactionState:
+        """Fence and commit."""
+        with engine.begin() as connection:
+            txcore.current_transaction().fence(connection)
+        return LocalTransactionState.COMMIT
+
+    def check_local_transaction(self, half: HalfView) -> LocalTransactionState:
+        """Answer by what the half holds."""
+        assert_type(half.messages, tuple[Message, ...])
+        assert_type(half.transaction_id, bytes)
+        return LocalTransactionState.UNKNOWN if half.check_times else LocalTransactionState.ROLLBACK
+
+
+class AsyncListener(AsyncTransactionListener):
+    """The asynchronous twin."""
+
+    async def execute_local_transaction(self, message: Message, arg: object) -> LocalTransactionState:
+        """Commit."""
+        return LocalTransactionState.COMMIT
+
+
+def database_style() -> None:
+    """A block that publishes."""
+    producer = TransactionProducer(backend, group="shop", fence=fence, policy=CheckPolicy(immunity_s=10))
+    with producer.transaction(engine) as tx:
+        assert_type(tx, Transaction)
+        tx.publish(Message("orders.created", b"body", key=b"k", headers={"a": "b", "c": b"d"}))
+    assert_type(tx.result, EndResult | None)
+
+
+def listener_style() -> None:
+    """One and many."""
+    producer = TransactionProducer(backend, "shop", listener=Listener())
+    result = producer.send_message_in_transaction(
+        Message("t", b"", check_policy=CheckPolicy(check_max=3)), arg=object()
+    )
+    assert_type(result, TransactionSendResult)
+    assert_type(result.end, EndResult | None)
+    assert_type(producer.send_many([(Message("t", b""), 1)]), list[TransactionSendResult])
+
+
+def primitives() -> None:
+    """Begin, prepare, end, and a handle for another process."""
+    with TransactionProducer(backend, "shop", fence=fence) as producer:
+        tx = producer.begin()
+        tx.publish(Message("t", b""))
+        with engine.connect() as connection:
+            tx.prepare(connection)
+            connection.commit()
+        assert_type(tx.commit().state, EndState)
+        assert_type(producer.attach(tx.handle()).rollback(), EndResult)
+
+
+async def asynchronously(async_engine: AsyncEngine) -> None:
+    """The same names with await."""
+    producer = AsyncTransactionProducer(backend, "shop", fence=SqlFence(async_engine), listener=AsyncListener())
+    async with producer.transaction(async_engine) as tx:
+        assert_type(tx, AsyncTransaction)
+        tx.publish(Message("t", b""))
+    assert_type(await producer.send_message_in_transaction(Message("t", b"")), TransactionSendResult)
+    assert_type(await producer.send_many([(Message("t", b""), None)]), list[TransactionSendResult])
+    begun = producer.begin()
+    await begun.prepare()
+    assert_type(await begun.commit(), EndResult)
+    await producer.close()
+
+
+class Metrics:
+    """A plugin."""
+
+    @txcore.hookimpl
+    def txcore_on_event(self, event: Event) -> None:
+        """Count by name."""
+        assert_type(event.name, str)
+
+
+def checking() -> None:
+    """A checker, embedded."""
+    checker = Checker(backend, "shop", listener=[Listener()], fence=fence, limits=Limits(), plugins=[Metrics()])
+    assert_type(checker.run_once(), CheckReport)
+    checker.start()
+    checker.stop()
+
+
+def operating() -> None:
+    """Lists, resume, force."""
+    operator = Operator(backend, "shop", by="anna")
+    assert_type(operator.pending(), list[PendingHalf])
+    assert_type(operator.parked(), list[ParkedHalf])
+    assert_type(operator.show(bytes(16)), Journey)
+    operator.resume(bytes(16), "why")
+    assert_type(operator.commit(bytes(16), "why", wait_s=1.0), EndResult)
+    assert_type(operator.rollback(bytes(16), "why", override_fence=True), EndResult)
+
+
+def in_tests() -> None:
+    """A broker of one's own."""
+    broker = MemoryBroker()
+    TransactionProducer(MemoryBackend(broker), "shop")
+    assert_type([each.body for each in broker.topics["t"]], list[bytes])
+
+
+def consuming(headers: dict[str, str | bytes]) -> None:
+    """The inbox."""
+    inbox = txcore.Inbox(engine)
+    with engine.begin() as connection, inbox.receive(connection, headers) as is_first:
+        assert_type(is_first, bool)
