@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 from typing import TYPE_CHECKING, Any
 
 from txcore.aio import AsyncTransaction, AsyncTransactionProducer
@@ -94,6 +95,10 @@ __all__ = [
     "current_transaction",
     "hookimpl",
 ]
+
+
+# Events are silent until the application configures logging.
+logging.getLogger("txcore").addHandler(logging.NullHandler())
 
 
 def __getattr__(name: str) -> Any:
