@@ -80,7 +80,9 @@ class TestHandles:
         with pytest.raises(UsageError, match="of group 'orders', not 'payments'"):
             other.attach(prepared(producer).handle())
 
-    @pytest.mark.parametrize("damage", [lambda h: h[:-8], lambda h: ("B" if h[0] == "A" else "A") + h[1:], lambda h: "", lambda h: "ä" + h])
+    @pytest.mark.parametrize(
+        "damage", [lambda h: h[:-8], lambda h: ("B" if h[0] == "A" else "A") + h[1:], lambda h: "", lambda h: "ä" + h]
+    )
     def test_a_damaged_handle_is_refused(self, producer, damage):
         """Cut, changed, empty, or no text of ours."""
         handle = prepared(producer).handle()
