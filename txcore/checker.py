@@ -141,7 +141,6 @@ class Checker:
         self._membership: Membership | None = None
         self._thread: threading.Thread | None = None
         self._stop = threading.Event()
-        self._failure: BaseException | None = None
 
     def start(self) -> None:
         """Join the group and check in a thread until `stop`.
@@ -248,7 +247,10 @@ class Checker:
     def _run(self) -> None:
         loop: Any = self._loop
         while not self._stop.is_set():
-            loop.turn()
+            try:
+                loop.turn()
+            except Exception as error:  # noqa: BLE001 - the other flows go on; a dead thread would check nothing
+                self._report.event(names.CHECKER_ERROR, error=repr(error))
             loop.wait()
         self._drain()
 
