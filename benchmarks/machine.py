@@ -1,0 +1,63 @@
+"""The facts about the machine without which figures mean nothing."""
+
+from __future__ import annotations
+
+import os
+import platform
+import sqlite3
+from importlib.metadata import PackageNotFoundError, version
+from pathlib import Path
+from typing import Any
+
+
+def facts(folder: Path) -> dict[str, Any]:
+    """Return what the figures depend on; *folder* is where the files of the run are."""
+    return {
+        "cores": len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count(),
+        "cpu": _cpu_model(),
+        "memory_gib": round(os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES") / 2**30, 1),
+        "os": f"{platform.system()} {platform.release()} {platform.machine()}",
+        "file_system": _file_system(folder),
+        "python": f"{platform.python_implementation()} {platform.python_version()}",
+        "sqlite": sqlite3.sqlite_version,
+        "sqlalchemy": _version("sqlalchemy"),
+        "aiosqlite": _version("aiosqlite"),
+        "txcore": _version("txcore"),
+    }
+
+
+def load_average() -> list[float]:
+    """Return the load average of the last 1, 5 and 15 minutes."""
+    return [round(value, 2) for value in os.getloadavg()]
+
+
+def _version(package: str) -> str:
+    try:
+        return version(package)
+    except PackageNotFoundError:
+        return "not installed"
+
+
+def _read(path: str) -> str:
+    try:
+        return Path(path).read_text(encoding="utf-8")
+    except OSError:
+        return ""
+
+
+def _cpu_model() -> str:
+    for line in _read("/proc/cpuinfo").splitlines():
+        name, _, value = line.partition(":")
+        if name.strip() == "model name":
+            return value.strip()
+    return platform.processor() or platform.machine()
+
+
+def _file_system(folder: Path) -> str:
+    """Return the type of the file system that holds *folder*: on a tmpfs an fsync costs nothing."""
+    kind, longest = "unknown", -1
+    for line in _read("/proc/mounts").splitlines():
+        fields = line.split()
+        if len(fields) > 2 and folder.resolve().is_relative_to(fields[1]) and len(fields[1]) > longest:
+            kind, longest = fields[2], len(fields[1])
+    return kind
