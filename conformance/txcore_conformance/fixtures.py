@@ -14,7 +14,6 @@ from txcore_conformance.kit import Kit
 from txcore_conformance.pytest_plugin import load_harness, missing_promise
 
 VIOLATIONS_SHOWN_MAX: Final = 20
-_JUDGED: Final = pytest.StashKey[Kit]()
 
 
 @pytest.fixture(scope="session")
@@ -29,7 +28,7 @@ def harness(request: pytest.FixtureRequest) -> Iterator[Harness]:
 @pytest.fixture
 def kit(harness: Harness, request: pytest.FixtureRequest) -> Iterator[Kit]:
     """One group of its own, and everything a test does with it."""
-    made = request.node.stash[_JUDGED] = Kit(harness)
+    made = Kit(harness)
     try:
         _skip_what_is_not_promised(made, request)
         yield made

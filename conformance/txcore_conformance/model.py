@@ -127,7 +127,7 @@ def explore(configuration: Configuration, mutant: str | None = None) -> Explorat
     """
     if mutant is not None and mutant not in MUTANTS:
         raise ValueError(f"mutant {mutant!r} is unknown to the model; it knows {', '.join(MUTANTS)}")
-    begun = time.perf_counter()
+    begun = time.process_time()
     graph = _Graph()
     collecting = gc.isenabled()
     gc.disable()  # hundreds of thousands of small tuples without a cycle: collecting only costs time
@@ -138,7 +138,7 @@ def explore(configuration: Configuration, mutant: str | None = None) -> Explorat
             gc.enable()
     violation = None if found is None else Violation(found[0], graph.trace(found[1]))
     reached = frozenset(name for name, step in SOMETIMES.items() if step in graph.names)
-    return Exploration(len(graph.states), graph.edges, violation, reached, time.perf_counter() - begun)
+    return Exploration(len(graph.states), graph.edges, violation, reached, time.process_time() - begun)
 
 
 def _visit(c: Configuration, graph: _Graph) -> tuple[str, int] | None:
