@@ -20,6 +20,7 @@ def _after_immunity(kit: Kit, topic: str, **options: Any) -> Any:
     return transaction
 
 
+@pytest.mark.requires("no:atomic_release")
 def test_a_late_commit_gives_way_and_asks_for_a_check(kit: Kit, topic: str) -> None:
     """Past its immunity `commit` publishes nothing, says TOO_LATE and writes a NUDGE; the checker delivers once."""
     transaction = _after_immunity(kit, topic)
@@ -32,6 +33,19 @@ def test_a_late_commit_gives_way_and_asks_for_a_check(kit: Kit, topic: str) -> N
     assert (1, [b"body"]) == (len(listener.asked), kit.bodies(topic))
 
 
+@pytest.mark.requires("atomic_release", "resolution_is_unique")
+def test_a_late_commit_need_not_give_way_where_the_store_arbitrates(kit: Kit, topic: str) -> None:
+    """Past its immunity `commit` delivers, as the store would refuse it behind another decision; nobody is asked."""
+    transaction = _after_immunity(kit, topic)
+    assert EndState.ACCEPTED is transaction.commit().state
+    assert [OpKind.COMMIT] == [op.kind for _, op in kit.journey(transaction.transaction_id).ops]
+    listener = Answers(ROLLBACK)
+    kit.sweep(kit.checker(listener))
+    kit.history.at_rest = True
+    assert (0, [b"body"]) == (len(listener.asked), kit.bodies(topic))
+
+
+@pytest.mark.requires("no:atomic_release")
 def test_a_nudged_half_is_taken_once(kit: Kit, topic: str, engine: Any, fence: Any) -> None:
     """Many nudged halves that the fence knows committed: one delivery each, whatever the store promises."""
     transactions = []
