@@ -16,12 +16,8 @@ WORKERS ?= 2
 BROKER ?= memory,sqlite
 JSON ?=
 HARNESS ?= txcore_sqlite.testing:SqliteHarness
-HARNESSES := \
-	txcore_conformance.memory:MemoryHarness \
-	txcore_conformance.memory:KafkaLikeHarness \
-	txcore_conformance.memory:RabbitmqLikeHarness \
-	txcore_conformance.memory:NatsLikeHarness \
-	txcore_sqlite.testing:SqliteHarness
+# The other profiles of the memory broker run the suite inside tests/conformance.
+HARNESSES := txcore_conformance.memory:MemoryHarness txcore_sqlite.testing:SqliteHarness
 SUITE := conformance/txcore_conformance/suite
 CODE := txcore plugins conformance tests benchmarks
 TEXT := README.md CONTRIBUTING.md CHANGELOG.md Makefile .ci/run docs
@@ -51,7 +47,7 @@ demo: $(DEMO) ## see it work: a crash between database and broker, and what beco
 
 .PHONY: test
 test: $(DEV) ## every test: PostgreSQL, MariaDB and SQLite fences, conformance, simulator, model (minutes)
-	$(BIN)/pytest -q -n $(WORKERS) --dist worksteal tests plugins $(SUITE) $(HARNESSES:%=--harness %)
+	$(BIN)/pytest -q -o faulthandler_timeout=300 -n $(WORKERS) --dist worksteal tests plugins $(SUITE) $(HARNESSES:%=--harness %)
 
 .PHONY: check
 check: $(DEV) ## lint, types, floors, spelling and the tests that need no server (under a minute)
@@ -60,7 +56,7 @@ check: $(DEV) ## lint, types, floors, spelling and the tests that need no server
 	$(BIN)/mypy --no-error-summary
 	PYTHONPATH=$(subst $() ,:,$(wildcard plugins/*)) $(BIN)/lint-imports --no-cache > $(VENV)/lint-imports.txt || { cat $(VENV)/lint-imports.txt; exit 1; }
 	$(BIN)/codespell $(CODE) $(TEXT)
-	$(BIN)/pytest -q tests/core tests/test_tidy.py
+	$(BIN)/pytest -q -o faulthandler_timeout=120 tests/core tests/test_tidy.py
 
 .PHONY: sim
 sim: $(DEV) ## play SEEDS= histories of the real core on simulated brokers, with faults
