@@ -10,6 +10,7 @@ import pytest
 pytest.importorskip("sqlalchemy", reason="the README uses the database style")
 
 ROOT = Path(__file__).parents[2]
+DOCS = sorted((ROOT / "docs").glob("*.md"))
 README = (ROOT / "README.md").read_text(encoding="utf-8")
 
 
@@ -40,7 +41,15 @@ def test_the_make_commands_exist():
     assert set() == used - targets
 
 
-def test_the_links_lead_to_files():
-    """Every relative link of the README names a file of the tree."""
-    links = re.findall(r"\]\(([^)#:]+)\)", README)
-    assert [] == [link for link in links if not (ROOT / link).exists()]
+@pytest.mark.parametrize(
+    "document", ["README.md", "CONTRIBUTING.md", "CHANGELOG.md", *(f"docs/{p.name}" for p in DOCS)]
+)
+def test_the_links_lead_to_files(document):
+    """Every relative link of a document names a file of the tree."""
+    links = re.findall(r"\]\(([^)#:]+)(?:#[^)]*)?\)", (ROOT / document).read_text(encoding="utf-8"))
+    assert [] == [link for link in links if not (ROOT / document).parent.joinpath(link).exists()]
+
+
+def test_every_document_is_reachable():
+    """From the README, in one step."""
+    assert [] == [page.name for page in DOCS if f"(docs/{page.name})" not in README]
