@@ -8,7 +8,7 @@ VENV ?= .venv
 BIN := $(VENV)/bin
 # The first interpreter that is new enough; name another with PYTHON=.
 PYTHON ?= $(firstword $(foreach each,python3 python3.14 python3.13 python3.12 python3.11,$(shell \
-	command -v $(each) >/dev/null && $(each) -c 'import sys; sys.exit(sys.version_info < (3, 11))' && echo $(each))))
+	command -v $(each) >/dev/null && $(each) -c 'import sys; sys.exit(sys.version_info < (3, 11))' 2>/dev/null && echo $(each))))
 
 SEEDS ?= 100000
 CYCLES ?= 200
