@@ -37,8 +37,8 @@ class Pending:
         missing: Indices of targets still to publish, once a release was refused in part.
         refusals: Releases that a target refused.
         failures: Checks in a row without an answer, and failed writes.
-        is_outdone: A void DISCARD holds this generation's place on a store that keeps resolutions unique; the half
-            goes on under the next generation.
+        is_outdone: A DISCARD holds this generation's place on a store that keeps resolutions unique. If it is not in
+            force (void, or under an outdated claim), the half goes on under the next generation.
         look_back: Op position to read from before this copy may be judged; None when its journal is known.
         park: Why it cannot be checked at all.
         size: Bytes that `half` holds in memory.

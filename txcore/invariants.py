@@ -222,9 +222,8 @@ def _judge_checks(facts: Facts, broken: _Broken) -> None:
         most = max((op.count for _, op in journey.ops if op.kind == OpKind.CHECKED), default=0)
         if most > half.check_max:
             broken(Invariant.S9, f"{most} checks were counted; at most {half.check_max} are allowed")
-    exhausted = {parked.generation for parked in journey.parked if parked.code == ParkCode.CHECKS_EXHAUSTED}
-    if facts.unknown_answers is not None and half is not None and half.check_max and exhausted:
-        needed = half.check_max * len(exhausted)
+    if facts.unknown_answers is not None and half is not None and half.check_max and journey.exhausted:
+        needed = half.check_max * len(journey.exhausted)
         if facts.unknown_answers < needed:
             broken(Invariant.S9, f"discarded after {facts.unknown_answers} answers; {needed} must be given first")
     discarded = [op for _, op in journey.ops if op.kind == OpKind.DISCARD]

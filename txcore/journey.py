@@ -17,6 +17,7 @@ from txcore.records import (
     LogRecord,
     Op,
     OpKind,
+    ParkCode,
     Parked,
     Position,
     is_discard_in_force,
@@ -37,6 +38,7 @@ class Journey:
     count: int = 0
     decided: int = 0
     discarded_generation: int = -1
+    exhausted: set[int] = field(default_factory=set)  #: generations discarded, in force, for exhausted checks
     token_before: bytes = b""
 
     @property
@@ -160,6 +162,8 @@ def _fold(journey: Journey, position: Position, op: Op, token: bytes) -> None:
         journey.final = journey.final or op.kind
     elif op.kind == OpKind.DISCARD and is_discard_in_force(op, is_decided=bool(journey.decided)):
         journey.discarded_generation = max(journey.discarded_generation, op.generation)
+        if op.reason == ParkCode.CHECKS_EXHAUSTED:
+            journey.exhausted.add(op.generation)
     elif op.kind == OpKind.CHECKED and op.generation == journey.generation:
         journey.count = max(journey.count, op.count)
     elif op.kind == OpKind.DECIDED:

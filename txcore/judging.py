@@ -77,7 +77,7 @@ class Judge:
             must_carry = (is_old or behind > limits.replay_max) and pending.poison is None
             if not must_carry and behind <= limits.replay_max:
                 break
-            if pending.is_busy or self._tenure.in_hand >= limits.batch_count_max:
+            if pending.is_busy or pending.is_outdone or self._tenure.in_hand >= limits.batch_count_max:
                 continue
             if decide(pending, now_ms, must_carry=must_carry) is Decision.CARRY:
                 yield from self._start(pending, self._carry(pending))
@@ -389,7 +389,8 @@ class Judge:
                 self._context.report.event(
                     names.OP_CONFLICT, transaction_id=pending.transaction_id, first=outcome.decision
                 )
-            if outcome.decision == OpKind.DISCARD and pending.is_journaled:
+            if outcome.decision == OpKind.DISCARD:
+                # Only reading tells whether it is in force. If the half is still open behind the next tick it is not.
                 pending.is_outdone, pending.due_ms = True, self._tenure.now_ms()
             else:
                 self._tenure.state.close(pending, outcome.decision)
