@@ -8,6 +8,7 @@
 from __future__ import annotations
 
 import argparse
+import gc
 import multiprocessing
 import os
 import sys
@@ -95,7 +96,12 @@ class Totals:
 
 
 def _chunk(first: int) -> list[SeedResult]:
-    return [run(seed) for seed in range(first, first + CHUNK)]
+    gc.disable()  # A seed makes many cycles; collecting them once per chunk saves a sixth of the time.
+    try:
+        return [run(seed) for seed in range(first, first + CHUNK)]
+    finally:
+        gc.enable()
+        gc.collect()
 
 
 def play_many(first: int, count: int, jobs: int) -> Iterator[SeedResult]:
