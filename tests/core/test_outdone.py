@@ -1,0 +1,83 @@
+"""A DISCARD that holds its generation's place without being in force (a store with unique resolutions)."""
+
+from __future__ import annotations
+
+import pytest
+
+from txcore import (
+    Checker,
+    CheckPolicy,
+    Limits,
+    LocalTransactionState,
+    Message,
+    TransactionListener,
+    TransactionProducer,
+)
+from txcore.drivers import run_blocking
+from txcore.gather import Gatherer
+from txcore.journey import journeys_of
+from txcore.memory import NATS_LIKE, STRONG, MemoryBackend, MemoryBroker
+from txcore.records import HalfRecord, LogKind, Op, OpKind, Resolution
+
+
+class Clock:
+    """A clock that moves a little whenever it is read."""
+
+    def __init__(self):
+        self.now_s = 1_000.0
+
+    def wall_ms(self):
+        return round(self.now_s * 1000)
+
+    def elapsed_s(self):
+        self.now_s += 0.0002
+        return self.now_s
+
+    def boot_id(self):
+        return "test"
+
+
+class Answers(TransactionListener):
+    def __init__(self, answer):
+        self.answer = answer
+
+    def execute_local_transaction(self, message, arg):
+        return LocalTransactionState.UNKNOWN
+
+    def check_local_transaction(self, half):
+        return self.answer
+
+
+def one(command):
+    return (yield command)
+
+
+@pytest.mark.parametrize("profile", [NATS_LIKE, STRONG], ids=["nats-like", "strong"])
+@pytest.mark.parametrize("answer", [LocalTransactionState.COMMIT, LocalTransactionState.UNKNOWN])
+def test_a_stale_discard_does_not_close_a_half(profile, answer):
+    """A replaced owner's DISCARD lands behind the new claim: the half goes on under the next generation."""
+    listener, clock = Answers(answer), Clock()
+    broker = MemoryBroker(profile, clock=clock)
+    backend = MemoryBackend(broker)
+    producer = TransactionProducer(
+        backend, "g", listener=listener, clock=clock, partition_count=1, policy=CheckPolicy(immunity_s=5)
+    )
+    identity = producer.send_message_in_transaction(Message("t", b"body")).transaction_id
+    for token in (b"old" + bytes(13), b"new" + bytes(13)):
+        backend.mark("g", 0, Op(OpKind.CLAIM, token, token=token)).result(1)
+    half = HalfRecord("g", 0, identity, 0, b"", ())
+    stale = Op(OpKind.DISCARD, identity, 0, "c:old", 0, b"old" + bytes(13), reason="CHECKS_EXHAUSTED")
+    run_blocking(one(Resolution(half, stale, (), b"parked", "c:old", flush=True)), Gatherer(backend))
+    clock.now_s += 10
+    policy, limits = CheckPolicy(check_max=1), Limits(poll_s=0.001)
+    checker = Checker(backend, "g", listener=listener, clock=clock, policy=policy, limits=limits)
+    for _ in range(3):
+        checker.run_once()
+    checker.stop()
+    logs = [broker.log("g", kind, 0) for kind in (LogKind.HALF, LogKind.OP)]
+    journey = journeys_of(0, *logs, ())[identity]
+    assert 1 == journey.generation
+    if answer is LocalTransactionState.COMMIT:
+        assert (OpKind.COMMIT, [b"body"]) == (journey.final, [target.body for target in broker.topics["t"]])
+    else:
+        assert journey.is_parked
