@@ -59,7 +59,8 @@ def op(kind, **fields):
     return Op(kind, A, **fields)
 
 
-COMMIT, ROLLBACK, DISCARD = op(OpKind.COMMIT), op(OpKind.ROLLBACK), op(OpKind.DISCARD)
+COMMIT, ROLLBACK = op(OpKind.COMMIT), op(OpKind.ROLLBACK)
+DISCARD = op(OpKind.DISCARD, reason=ParkCode.CHECKS_EXHAUSTED)
 BOTH = [target(0), target(1)]
 COMMITTED = {"targets": BOTH, "local": Local.COMMITTED, "is_acknowledged": True}
 ATOMIC = Promises(atomic_release=True, resolution_is_unique=True)
