@@ -50,6 +50,7 @@ def journey(*ops, halves=1, parked=()):
     finals = [op.kind for op in ops if op.kind in (OpKind.COMMIT, OpKind.ROLLBACK)]
     made.final = finals[0] if finals else 0
     made.discarded_generation = max((op.generation for op in ops if op.kind == OpKind.DISCARD), default=-1)
+    made.exhausted = {op.generation for op in ops if op.kind == OpKind.DISCARD and op.reason}
     made.parked = [Parked(1, A, 0, code, "", 3, "c", 0, OURS, b"") for code in parked]
     return made
 
