@@ -37,6 +37,14 @@ class HandClock:
         self.now_s += seconds
 
 
+class RunningClock(HandClock):
+    """A clock that moves a little whenever it is read, so that a checker's pauses end, and as far as it is told."""
+
+    def elapsed_s(self):
+        self.advance(0.0002)
+        return self.now_s
+
+
 class Counting:
     """Randomness that counts: every number is new, none surprises."""
 
@@ -78,6 +86,12 @@ def throw_to_end(flow, error):
     with pytest.raises(StopIteration) as stop:
         flow.throw(error)
     return stop.value.value
+
+
+@pytest.fixture
+def running_clock():
+    """A clock that moves by being read."""
+    return RunningClock()
 
 
 @pytest.fixture

@@ -20,23 +20,6 @@ from txcore.memory import NATS_LIKE, STRONG, MemoryBackend, MemoryBroker
 from txcore.records import HalfRecord, LogKind, Op, OpKind, Resolution
 
 
-class Clock:
-    """A clock that moves a little whenever it is read."""
-
-    def __init__(self):
-        self.now_s = 1_000.0
-
-    def wall_ms(self):
-        return round(self.now_s * 1000)
-
-    def elapsed_s(self):
-        self.now_s += 0.0002
-        return self.now_s
-
-    def boot_id(self):
-        return "test"
-
-
 class Answers(TransactionListener):
     def __init__(self, answer):
         self.answer = answer
@@ -54,9 +37,9 @@ def one(command):
 
 @pytest.mark.parametrize("profile", [NATS_LIKE, STRONG], ids=["nats-like", "strong"])
 @pytest.mark.parametrize("answer", [LocalTransactionState.COMMIT, LocalTransactionState.UNKNOWN])
-def test_a_stale_discard_does_not_close_a_half(profile, answer):
+def test_a_stale_discard_does_not_close_a_half(profile, answer, running_clock):
     """A replaced owner's DISCARD lands behind the new claim: the half goes on under the next generation."""
-    listener, clock = Answers(answer), Clock()
+    listener, clock = Answers(answer), running_clock
     broker = MemoryBroker(profile, clock=clock)
     backend = MemoryBackend(broker)
     producer = TransactionProducer(
@@ -68,7 +51,7 @@ def test_a_stale_discard_does_not_close_a_half(profile, answer):
     half = HalfRecord("g", 0, identity, 0, b"", ())
     stale = Op(OpKind.DISCARD, identity, 0, "c:old", 0, b"old" + bytes(13), reason="CHECKS_EXHAUSTED")
     run_blocking(one(Resolution(half, stale, (), b"parked", "c:old", flush=True)), Gatherer(backend))
-    clock.now_s += 10
+    clock.advance(10)
     policy, limits = CheckPolicy(check_max=1), Limits(poll_s=0.001)
     checker = Checker(backend, "g", listener=listener, clock=clock, policy=policy, limits=limits)
     for _ in range(3):

@@ -22,23 +22,6 @@ from txcore.records import LogKind
 STATE = LocalTransactionState
 
 
-class Clock:
-    """A clock that moves a little whenever it is read, and as far as it is told."""
-
-    def __init__(self):
-        self.now_s = 1_000.0
-
-    def wall_ms(self):
-        return round(self.now_s * 1000)
-
-    def elapsed_s(self):
-        self.now_s += 0.0002
-        return self.now_s
-
-    def boot_id(self):
-        return "test"
-
-
 class Listener(TransactionListener):
     def execute_local_transaction(self, message, arg):
         return arg
@@ -64,9 +47,9 @@ def replayed(broker):
     return sum(record.position >= checkpoint.half for record in broker.log("g", LogKind.HALF, 0))
 
 
-def test_replay_is_bounded_by_replay_max_and_not_by_the_log():
+def test_replay_is_bounded_by_replay_max_and_not_by_the_log(running_clock):
     """With the oldest of 3,000 halves undecided, a restart reads at most replay_max halves and the carried ones."""
-    clock = Clock()
+    clock = running_clock
     broker, backend = made(clock, 3_000, 300)
     limits = Limits(replay_max=100, poll_s=0.0005, checkpoint_interval_s=0.0)
     checker = Checker(backend, "g", listener=Listener(), clock=clock, limits=limits)
@@ -77,9 +60,9 @@ def test_replay_is_bounded_by_replay_max_and_not_by_the_log():
     checker.stop()
 
 
-def test_a_carried_half_is_not_carried_again_until_its_copy_ages():
+def test_a_carried_half_is_not_carried_again_until_its_copy_ages(running_clock):
     """Distance and retention count from the newest copy, so carrying does not feed on itself."""
-    clock = Clock()
+    clock = running_clock
     _, backend = made(clock, 1_000, 100)
     limits = Limits(replay_max=50, poll_s=0.0005)
     checker = Checker(backend, "g", listener=Listener(), clock=clock, limits=limits)
@@ -92,7 +75,7 @@ def test_a_carried_half_is_not_carried_again_until_its_copy_ages():
     checker.stop()
 
 
-def test_a_checker_awaits_an_asynchronous_listener_on_its_event_loop():
+def test_a_checker_awaits_an_asynchronous_listener_on_its_event_loop(running_clock):
     """The asynchronous twin of the listener answers checks on the caller's own event loop."""
 
     class Asynchronous(AsyncTransactionListener):
@@ -103,9 +86,9 @@ def test_a_checker_awaits_an_asynchronous_listener_on_its_event_loop():
     loop = asyncio.new_event_loop()
     thread = threading.Thread(target=loop.run_forever)
     thread.start()
-    clock = Clock()
+    clock = running_clock
     broker, backend = made(clock, 3, 1)
-    clock.now_s += 20_000
+    clock.advance(20_000)
     checker = Checker(backend, "g", listener=Asynchronous(), clock=clock, event_loop=loop)
     report = checker.run_once()
     checker.stop()
