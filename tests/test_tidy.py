@@ -21,7 +21,6 @@ CODE = sorted({*SOURCES, *ROOT.glob("tests/**/*.py"), *ROOT.glob("plugins/**/*.p
 #: Files longer than LINES_MAX, each with its reason.
 LONG_FILES: dict[str, str] = {
     "conformance/txcore_conformance/sim/actors.py": "one script per kind of process; to be split by kind",
-    "txcore/judging.py": "the owner's ten steps about one half read best beside each other; to be split",
 }
 #: Where the machine's time or chance may be asked for, each with its reason.
 IMPURE = {

@@ -5,6 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterable
 from dataclasses import dataclass, field
 
+import msgspec
+
 from txcore import wire
 from txcore.errors import TransactionStateError, WireFormatError
 from txcore.ids import id_text
@@ -117,24 +119,18 @@ def next_generation(journey: Journey, by: str, reason: str) -> HalfRecord:
     if half is None:
         raise TransactionStateError(f"{id_text(journey.transaction_id)} is no half that could be resumed (poison)")
     generation = max(journey.discarded_generation, half.generation) + 1
-    copy = Half(
-        half.version,
-        half.transaction_id,
-        half.group,
-        half.partition,
-        generation,
-        half.born_ms,
-        0,
-        half.interval_ms,
-        half.check_max,
-        half.fenced,
-        half.by,
-        half.messages,
+    copy = msgspec.structs.replace(
+        half,
+        generation=generation,
+        immunity_ms=0,
+        first_appended_ms=0,
+        age_ms=0,
+        count=0,
         folded_to=journey.ops[-1][0] if journey.ops else -1,
         decided=journey.decided,
         token=journey.token_before,
-        missing=list(journey.parked[-1].missing) if journey.parked else list(half.missing),
         reason=f"{by}: {reason}"[:REASON_SIZE_MAX],
+        missing=list(journey.parked[-1].missing) if journey.parked else half.missing,
     )
     return HalfRecord(half.group, half.partition, half.transaction_id, generation, wire.encode_half(copy), ())
 

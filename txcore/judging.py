@@ -5,6 +5,8 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from itertools import islice
 
+import msgspec
+
 from txcore import instrumentation as names
 from txcore import wire
 from txcore.checking import listener_for, view_of
@@ -168,23 +170,26 @@ class Judge:
 
     def _check_fence(self, chunk: list[Pending]) -> Flow[None]:
         """Let the fence decide a batch; each one is then finished by a flow of its own."""
-        fence, context = self._context.fence, self._context
-        readings: Mapping[bytes, FenceReading] = {}
-        reason = "this checker has no fence"
-        context.count("asked", len(chunk))
-        if fence is not None:
-            ids = [pending.transaction_id for pending in chunk]
-            try:
-                readings = yield Call(fence.check, (ids, context.group), context.limits.check_deadline_s)
-            except Exception as error:  # noqa: BLE001 - the database's trouble is no answer
-                reason = repr(error)
+        self._context.count("asked", len(chunk))
+        readings = yield from self._read_fence([pending.transaction_id for pending in chunk])
         for pending in chunk:
-            reading = readings.get(pending.transaction_id, FenceReading(FenceAnswer.NO_ANSWER, reason))
             if self._tenure.is_active and not pending.is_closed:
-                self._take_reading(pending, reading)
+                self._take_reading(pending, readings[pending.transaction_id])
             self._put_back(pending)
             if self._tenure.is_active and not pending.is_closed and pending.decision:
                 yield from self._start(pending, self._finish(pending))
+
+    def _read_fence(self, ids: list[bytes]) -> Flow[dict[bytes, FenceReading]]:
+        """Return a reading for each id; NO_ANSWER with its reason where the fence gave none."""
+        context, reason = self._context, "this checker has no fence"
+        found: Mapping[bytes, FenceReading] = {}
+        if context.fence is not None:
+            reason = "the fence left it out"
+            try:
+                found = yield Call(context.fence.check, (ids, context.group), context.limits.check_deadline_s)
+            except Exception as error:  # noqa: BLE001 - the database's trouble is no answer
+                reason = repr(error)
+        return {identity: found.get(identity, FenceReading(FenceAnswer.NO_ANSWER, reason)) for identity in ids}
 
     def _take_reading(self, pending: Pending, reading: FenceReading) -> None:
         answer = reading.answer
@@ -226,16 +231,12 @@ class Judge:
 
     def _ask_fence(self, pending: Pending, wanted: OpKind) -> Flow[str]:
         """Return why the fence does not allow *wanted*, or "" with the pending decided."""
-        fence, identity = self._context.fence, pending.transaction_id
-        if fence is None:
-            return "refused: this checker has no fence"
-        try:
-            readings = yield Call(fence.check, ([identity], self._context.group), self._context.limits.check_deadline_s)
-            reading: FenceReading = readings[identity]
-        except Exception as error:  # noqa: BLE001 - see _check_fence
-            return f"refused: the fence did not answer: {error!r}"
+        readings = yield from self._read_fence([pending.transaction_id])
+        reading = readings[pending.transaction_id]
+        if reading.answer is FenceAnswer.NO_ANSWER:
+            return f"refused: the fence did not answer: {reading.reason}"
         if reading.answer.value != wanted.name:
-            return f"refused: the fence says {reading.answer.value} {reading.reason}".rstrip()
+            return f"refused: the fence says {reading.answer.value}"
         pending.decision, pending.forced = wanted, Forced.YES
         return ""
 
@@ -256,14 +257,14 @@ class Judge:
             self._context.report.event(names.HALF_FINISHED, transaction_id=pending.transaction_id, end=kind.name)
             self._context.count(kind.name.lower())
         elif status is Status.REFUSED and kind is OpKind.COMMIT and outcome.missing:
-            yield from self._refused(pending, outcome)
+            self._refused(pending, outcome)
         else:
             self._went_well(pending, outcome)
             if status is Status.UNKNOWN and kind is OpKind.COMMIT:
                 pending.missing = outcome.missing
 
-    def _refused(self, pending: Pending, outcome: Outcome) -> Flow[None]:
-        """Retry what a target refused by itself; at last park it as undeliverable, its decision journaled (R9)."""
+    def _refused(self, pending: Pending, outcome: Outcome) -> None:
+        """Retry what a target refused by itself; at last have it parked as undeliverable (R9)."""
         pending.missing = outcome.missing
         pending.refusals += 1
         self._context.report.event(
@@ -272,13 +273,11 @@ class Judge:
         if pending.refusals < self._context.limits.refusals_max:
             self._fail(pending, None)
             return
-        if not pending.is_journaled:
-            yield from self._journal_decision(pending, OpKind.COMMIT, Forced(pending.forced), "")
         pending.park = (ParkCode.UNDELIVERABLE, f"targets {list(outcome.missing)} refuse: {outcome.error}")
         pending.due_ms = self._tenure.now_ms()
 
     def _park(self, pending: Pending, code: ParkCode, reason: str) -> Flow[None]:
-        """Confirm the parked record, then write DISCARD (R3, R11)."""
+        """Confirm the parked record, then write DISCARD (R3, R11); an undeliverable half's decision comes first."""
         if code is ParkCode.UNDELIVERABLE and not pending.is_journaled:
             yield from self._journal_decision(pending, OpKind.COMMIT, Forced(pending.forced), "")
             return
@@ -315,27 +314,16 @@ class Judge:
             return
         now_ms = self._tenure.now_ms()
         generation = pending.generation + pending.is_outdone
-        copy = Half(
-            half.version,
-            half.transaction_id,
-            half.group,
-            half.partition,
-            generation,
-            half.born_ms,
-            half.immunity_ms,
-            half.interval_ms,
-            half.check_max,
-            half.fenced,
-            half.by,
-            half.messages,
-            round(pending.start_ms) if self._tenure.has_server_time else half.first_appended_ms,
-            max(round(now_ms - pending.start_ms), 0),
-            pending.count,
-            -1 if self._tenure.state.op_read is None else self._tenure.state.op_read,
-            pending.decision if pending.is_journaled else 0,
-            self._tenure.state.token,
-            half.reason,
-            list(pending.missing or ()),
+        copy = msgspec.structs.replace(
+            half,
+            generation=generation,
+            first_appended_ms=round(pending.start_ms) if self._tenure.has_server_time else half.first_appended_ms,
+            age_ms=max(round(now_ms - pending.start_ms), 0),
+            count=pending.count,
+            folded_to=-1 if self._tenure.state.op_read is None else self._tenure.state.op_read,
+            decided=pending.decision if pending.is_journaled else 0,
+            token=self._tenure.state.token,
+            missing=list(pending.missing or ()),
         )
         pending.carry_again_ms = now_ms + self._context.limits.read_back_s * 1000
         if pending.is_outdone:
