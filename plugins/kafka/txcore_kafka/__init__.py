@@ -1,0 +1,40 @@
+"""Kafka under txcore: the backend for `kafka://` URLs, on confluent-kafka."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from importlib.util import find_spec
+from typing import Final
+from urllib.parse import urlsplit
+
+from txcore.errors import BackendNotInstalledError
+from txcore.hookspecs import hookimpl
+from txcore.port import Backend
+
+__all__ = ["check_driver", "txcore_open_backend"]
+
+SCHEME: Final = "kafka"
+
+
+def check_driver() -> None:
+    """Find out whether confluent-kafka is there, without importing it.
+
+    Raises:
+        BackendNotInstalledError: it is not.
+    """
+    if find_spec("confluent_kafka") is None:
+        raise BackendNotInstalledError(SCHEME, "confluent-kafka", SCHEME)
+
+
+@hookimpl
+def txcore_open_backend(url: str, options: Mapping[str, str]) -> Backend | None:  # noqa: ARG001 - read from the URL
+    """Open the broker that a `kafka://` URL names; None for another scheme. Connects with the first call.
+
+    Raises:
+        BackendNotInstalledError: confluent-kafka is missing.
+        ConfigError: an option is unknown or of the wrong kind.
+    """
+    if urlsplit(url).scheme != SCHEME:
+        return None
+    check_driver()
+    raise NotImplementedError

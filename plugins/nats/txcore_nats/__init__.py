@@ -1,0 +1,40 @@
+"""NATS JetStream under txcore: the backend for `nats://` URLs, on nats-py."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from importlib.util import find_spec
+from typing import Final
+from urllib.parse import urlsplit
+
+from txcore.errors import BackendNotInstalledError
+from txcore.hookspecs import hookimpl
+from txcore.port import Backend
+
+__all__ = ["check_driver", "txcore_open_backend"]
+
+SCHEME: Final = "nats"
+
+
+def check_driver() -> None:
+    """Find out whether nats-py is there, without importing it.
+
+    Raises:
+        BackendNotInstalledError: it is not.
+    """
+    if find_spec("nats") is None:
+        raise BackendNotInstalledError(SCHEME, "nats-py", SCHEME)
+
+
+@hookimpl
+def txcore_open_backend(url: str, options: Mapping[str, str]) -> Backend | None:  # noqa: ARG001 - read from the URL
+    """Open the broker that a `nats://` URL names; None for another scheme. Connects with the first call.
+
+    Raises:
+        BackendNotInstalledError: nats-py is missing.
+        ConfigError: an option is unknown or of the wrong kind.
+    """
+    if urlsplit(url).scheme != SCHEME:
+        return None
+    check_driver()
+    raise NotImplementedError

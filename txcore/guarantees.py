@@ -1,0 +1,37 @@
+"""What a backend tells its users: one `Guarantees` for each form of its URL; `docs/guarantees.md` is made of these.
+
+A plugin's module offers them as `GUARANTEES`, the usual form first, without importing its driver.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from txcore.records import Capabilities
+
+
+@dataclass(frozen=True, slots=True)
+class Guarantees:
+    """One form of a backend's URL, and what holds there.
+
+    Attributes:
+        url: The form, such as `kafka://host:9092?release=transaction`.
+        capabilities: What the opened backend promises.
+        duplicates: Each way in which a consumer may see a message twice, in a few words; empty for none.
+        zombies: What stops a checker that has lost its partition.
+        order: In what order a topic's messages stand.
+        message_size_max: The limit on one transaction's messages, and whose limit it is.
+        retention: What becomes of old and of pending halves.
+        version_min: The oldest server that can be used.
+        versions_tested: The servers that the conformance suite ran on.
+    """
+
+    url: str
+    capabilities: Capabilities
+    duplicates: tuple[str, ...]
+    zombies: str
+    order: str
+    message_size_max: str
+    retention: str
+    version_min: str
+    versions_tested: tuple[str, ...]
