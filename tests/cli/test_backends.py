@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import json
+from pathlib import Path
 
 import txcore as library
+from txcore.cli import guarantees
 from txcore.registry import known_schemes
 
 
@@ -44,3 +46,21 @@ txcore_sqlite.check_driver = check_driver
     assert ran.status == 0
     line = next(line for line in json.loads(txcore("backends", "--json", before=spoil).output) if line["missing"])
     assert (line["scheme"], line["is_ready"], line["capabilities"]) == ("sqlite", False, {})
+
+
+def test_every_backend_of_this_tree_says_what_it_guarantees(tmp_path, monkeypatch):
+    """And opening each form, which reaches no server, gives exactly the capabilities that it states."""
+    monkeypatch.chdir(tmp_path)
+    for scheme in known_schemes():
+        forms = guarantees.guarantees_of(scheme)
+        for form in forms:
+            assert form.url.startswith(f"{scheme}:")
+            backend = library.connect(form.url.replace("://host", "://127.0.0.1:1"))
+            assert backend.capabilities == form.capabilities, form.url
+            backend.close(5).result(10)
+
+
+def test_page_of_guarantees_is_the_one_that_the_code_makes(txcore):
+    """`docs/guarantees.md` is never edited by hand: `make guarantees` writes it."""
+    page = Path(__file__).parents[2] / "docs" / "guarantees.md"
+    assert page.read_text(encoding="utf-8") == txcore("backends", "--markdown").output

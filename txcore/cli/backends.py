@@ -3,22 +3,19 @@
 from __future__ import annotations
 
 import json
-import tempfile
 from dataclasses import asdict, dataclass
-from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Final
 
 import typer
 from rich.console import Console
 from rich.table import Table
 
-from txcore.errors import TxcoreError
-from txcore.registry import InstalledBackend, connect, find_entry_point, installed_backends
+from txcore.cli import guarantees
+from txcore.registry import InstalledBackend, installed_backends
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
-CLOSE_TIMEOUT_S: Final = 5.0
 UNTOLD: Final = "?"
 
 
@@ -41,8 +38,12 @@ PROMISES: Final = (
 def backends(
     *,
     as_json: Annotated[bool, typer.Option("--json", help="Everything, as JSON, for programs.")] = False,
+    as_markdown: Annotated[bool, typer.Option("--markdown", help="All guarantees, as a page to read.")] = False,
 ) -> None:
     """List the brokers this installation can talk to, what is missing, and what each of them promises."""
+    if as_markdown:
+        typer.echo(guarantees.markdown().rstrip())
+        return
     lines = [(backend, _capabilities(backend)) for backend in installed_backends()]
     if as_json:
         typer.echo(json.dumps([_as_json(*line) for line in lines], indent=2))
@@ -86,28 +87,8 @@ def _as_json(backend: InstalledBackend, capabilities: Mapping[str, Any]) -> dict
 
 
 def _capabilities(backend: InstalledBackend) -> Mapping[str, Any]:
-    """Return what a backend promises.
-
-    Only what needs no server is opened. A module of another backend may state its promises by itself, in the
-    attribute `CAPABILITIES` (a `Capabilities`); without it nothing is said.
-    """
+    """Return what a backend promises in its usual form; nothing when its module does not say."""
     if backend.missing:
         return {}
-    if backend.scheme == "memory":
-        return _opened("memory://txcore-backends")
-    if backend.scheme == "sqlite":
-        with tempfile.TemporaryDirectory(prefix="txcore-backends-") as folder:
-            return _opened(f"sqlite:///{Path(folder) / 'broker.db'}")
-    stated = getattr(find_entry_point(backend.scheme).load(), "CAPABILITIES", None)
-    return {} if stated is None else asdict(stated)
-
-
-def _opened(url: str) -> Mapping[str, Any]:
-    try:
-        opened = connect(url)
-    except TxcoreError as error:
-        return {"error": str(error)}
-    try:
-        return asdict(opened.capabilities)
-    finally:
-        opened.close(CLOSE_TIMEOUT_S).result(CLOSE_TIMEOUT_S)
+    forms = guarantees.guarantees_of(backend.scheme)
+    return asdict(forms[0].capabilities) if forms else {}

@@ -14,6 +14,7 @@ from typing import Final
 from urllib.parse import urlsplit
 
 from txcore.errors import ConfigError
+from txcore.guarantees import Guarantees
 from txcore.hookspecs import hookimpl
 from txcore.memory.backend import MemoryBackend
 from txcore.memory.broker import MemoryBroker, Target
@@ -32,6 +33,19 @@ from txcore.memory.reading import MemoryClaim
 from txcore.port import Backend
 
 PARTITION_COUNT_MAX: Final = 256
+GUARANTEES: Final = (
+    Guarantees(
+        url="memory://name",
+        capabilities=STRONG.capabilities,
+        duplicates=(),
+        zombies="the broker itself: a release under an outdated claim is refused",
+        order="per topic, in the order of the releases",
+        message_size_max="1,000,000 bytes a transaction",
+        retention="nothing is dropped, and nothing outlives the process",
+        version_min="none needed",
+        versions_tested=(),
+    ),
+)
 _brokers: Final[dict[str, MemoryBroker]] = {}
 _brokers_lock: Final = threading.Lock()
 
@@ -74,6 +88,7 @@ def _profile(options: Mapping[str, str]) -> Profile:
 
 
 __all__ = [
+    "GUARANTEES",
     "KAFKA_LIKE",
     "NATS_LIKE",
     "PROFILES",

@@ -8,9 +8,10 @@ from txcore.hookspecs import hookimpl
 from txcore.port import Backend
 from txcore_sqlite.backend import SqliteBackend
 from txcore_sqlite.consumer import open_consumer
+from txcore_sqlite.guarantees import GUARANTEES
 from txcore_sqlite.options import Options, parse_options, parse_path
 
-__all__ = ["Options", "SqliteBackend", "open_consumer", "txcore_open_backend"]
+__all__ = ["GUARANTEES", "Options", "SqliteBackend", "open_consumer", "txcore_open_backend"]
 
 
 @hookimpl

@@ -8,7 +8,7 @@ import threading
 from collections.abc import Callable
 from concurrent.futures import Future
 from pathlib import Path
-from typing import Any, Final, TypeVar
+from typing import Any, TypeVar
 
 from txcore.clock import Clock, Randomness, SystemClock, system_randomness
 from txcore.errors import ClosedError, ConfigError, TxcoreError, UsageError
@@ -24,6 +24,7 @@ from txcore.records import (
     Position,
     Resolution,
 )
+from txcore_sqlite.guarantees import capabilities_of
 from txcore_sqlite.options import PARTITION_COUNT_MAX, Options
 from txcore_sqlite.ownership import Keeper, SqliteClaim, load_checkpoint
 from txcore_sqlite.reading import SqliteReader
@@ -31,9 +32,6 @@ from txcore_sqlite.store import Store
 from txcore_sqlite.work import CallWork, HalfWork, MarkWork, ReleaseWork
 from txcore_sqlite.writer import Writer
 
-COMMIT_ALLOWANCE_S: Final = 0.5
-"""What one transaction may take behind its BEGIN, for `release_time_max_s`."""
-NOTE_SIZE_MAX: Final = 1_000_000
 T = TypeVar("T")
 
 
@@ -71,19 +69,7 @@ class SqliteBackend:
         self._pid: int | None = None
         self._lock = threading.Lock()
         self._closing: Future[None] | None = None
-        self._capabilities = Capabilities(
-            atomic_release=True,
-            resolution_is_unique=True,
-            fences_checkers=True,
-            server_time=True,
-            rejects_when_full=True,
-            fsync_before_ack="yes" if self.options.synchronous == "FULL" else "no",
-            body_size_max=self.options.body_size_max,
-            batch_count_max=min(1_000, self.options.queue_max),
-            note_size_max=NOTE_SIZE_MAX,
-            release_time_max_s=self.options.busy_timeout_s + COMMIT_ALLOWANCE_S,
-            notes={"server_time": "the wall clock of the machine that writes"},
-        )
+        self._capabilities = capabilities_of(self.options)
 
     @property
     def capabilities(self) -> Capabilities:
