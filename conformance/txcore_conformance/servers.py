@@ -11,20 +11,13 @@ at COMMIT is still either written to the file or lost, as the setting under test
 from __future__ import annotations
 
 import os
-import shutil
 import signal
 from collections.abc import Callable, Sequence
 from pathlib import Path
 
-from txcore_conformance.server_packages import ServerUnavailableError, find_program, install, machine_lock
-from txcore_conformance.server_processes import (
-    DatabaseServer,
-    ExternalServer,
-    ManagedServer,
-    base_folder,
-    run,
-    user_name,
-)
+from txcore_conformance.machine import base_folder, machine_lock, made_once, run, user_name
+from txcore_conformance.server_packages import ServerUnavailableError, find_program, install
+from txcore_conformance.server_processes import DatabaseServer, ExternalServer, ManagedServer
 
 __all__ = ["DatabaseServer", "ServerUnavailableError", "is_required", "mariadb", "postgresql"]
 
@@ -83,7 +76,7 @@ class PostgreSQLServer(ManagedServer):
                 as_user=True,
             )
 
-        return _made_once(template, make, self._own)
+        return made_once(template, make, self._own)
 
     def _command(self) -> list[str]:
         settings = {
@@ -133,7 +126,7 @@ class MariaDBServer(ManagedServer):
                 as_user=True,
             )
 
-        return _made_once(template, make, self._own)
+        return made_once(template, make, self._own)
 
     def _command(self) -> list[str]:
         settings = {
@@ -191,15 +184,3 @@ def _programs(names: Sequence[str], folders: Sequence[str], install_them: Callab
                 return found
             install_them()
     raise ServerUnavailableError(f"{' and '.join(names)} are still not found after installing them")
-
-
-def _made_once(template: Path, make: Callable[[Path], None], own: Callable[[Path], None]) -> Path:
-    """Make a template in a folder beside it and rename it, so that an interrupted run leaves none half made."""
-    if not template.exists():
-        draft = template.with_name(template.name + ".draft")
-        shutil.rmtree(draft, ignore_errors=True)
-        draft.mkdir(mode=0o700)
-        own(draft)
-        make(draft)
-        draft.rename(template)
-    return template

@@ -1,0 +1,275 @@
+"""What servers share on this machine: a base folder, locks, loopback ports, and processes that end with this program.
+
+Everything lies under `base_folder()`, which several runs use at once: what is made once is made under a machine lock, a
+running server's folder and ports are locked by the run that uses them, and what a killed run left behind is removed by
+the next one.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import ctypes
+import fcntl
+import os
+import pwd
+import queue
+import random
+import shutil
+import signal
+import socket
+import subprocess
+import tempfile
+import threading
+from collections.abc import Callable, Mapping, Sequence
+from concurrent.futures import Future
+from pathlib import Path
+from typing import IO, Any, Final
+
+from txcore_conformance.server_packages import ServerUnavailableError, machine_lock
+
+__all__ = [
+    "IN_USE",
+    "PortLocks",
+    "base_folder",
+    "lock_port",
+    "machine_lock",
+    "made_once",
+    "members_of",
+    "remove_left_behind",
+    "run",
+    "spawn",
+    "unprivileged",
+    "user_name",
+]
+
+#: The file in a server's folder that its program holds locked.
+IN_USE: Final = "in-use"
+_PR_SET_PDEATHSIG: Final = 1
+_PORTS_BELOW_EPHEMERAL: Final = 12_000
+_PORT_TRIES_MAX: Final = 500
+
+
+class PortLocks:
+    """Loopback ports that no other run on this machine is given while this one holds them.
+
+    They lie outside the range from which the kernel takes the local ports of outgoing connections: there, a client that
+    retries while the server is down may be given the server's port, and even be connected to itself.
+    """
+
+    def __init__(self) -> None:
+        self.numbers: list[int] = []
+        self._files: list[IO[str]] = []
+
+    def reserve(self) -> int:
+        """Return a free port; it stays reserved until `release` or the end of the process."""
+        low = _first_port()
+        for _ in range(_PORT_TRIES_MAX):
+            number = random.randrange(low, low + _PORTS_BELOW_EPHEMERAL)
+            file = lock_port(number)
+            if file is None:
+                continue
+            if not _can_bind(number):
+                file.close()
+                continue
+            self._files.append(file)
+            self.numbers.append(number)
+            return number
+        raise ServerUnavailableError("no free port on 127.0.0.1")
+
+    def release(self) -> None:
+        """Give all of them back."""
+        for file in self._files:
+            file.close()
+        self._files.clear()
+        self.numbers.clear()
+
+
+def lock_port(number: int) -> IO[str] | None:
+    """Return the open lock file of a port, or None when another holder has it."""
+    folder = base_folder() / "ports"
+    folder.mkdir(exist_ok=True)
+    file = (folder / str(number)).open("w")
+    try:
+        fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except BlockingIOError:
+        file.close()
+        return None
+    return file
+
+
+def base_folder() -> Path:
+    """Return the folder of templates and data, which a server's own user must be able to reach."""
+    base = Path(os.environ.get("TXCORE_SERVERS") or Path(tempfile.gettempdir()) / f"txcore-servers-{os.getuid()}")
+    base.mkdir(mode=0o755, parents=True, exist_ok=True)
+    if base.stat().st_uid != os.getuid():
+        raise ServerUnavailableError(f"{base} belongs to somebody else; set TXCORE_SERVERS to a folder of yours")
+    return base
+
+
+def made_once(folder: Path, make: Callable[[Path], None], own: Callable[[Path], None] = lambda _: None) -> Path:
+    """Make a folder beside its place and rename it, so that an interrupted run leaves none half made.
+
+    The caller holds a machine lock.
+    """
+    if not folder.exists():
+        draft = folder.with_name(folder.name + ".draft")
+        shutil.rmtree(draft, ignore_errors=True)
+        draft.mkdir(mode=0o700, parents=True)
+        own(draft)
+        make(draft)
+        draft.rename(folder)
+    return folder
+
+
+def remove_left_behind(base: Path, name: str) -> None:
+    """Delete the folders of servers whose program is gone; called under the machine's lock."""
+    for mark in base.glob(f"{name}-*/{IN_USE}"):
+        with contextlib.suppress(FileNotFoundError), mark.open("w") as file, contextlib.suppress(BlockingIOError):
+            fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            shutil.rmtree(mark.parent, ignore_errors=True)
+
+
+def user_name() -> str:
+    """Return the user that database servers run as."""
+    if os.geteuid() != 0:
+        return pwd.getpwuid(os.geteuid()).pw_name
+    names = {entry.pw_name for entry in pwd.getpwall()}
+    return "postgres" if "postgres" in names else "nobody"
+
+
+def run(
+    command: Sequence[str],
+    *options: str,
+    as_user: bool = False,
+    environment: Mapping[str, str] | None = None,
+    timeout_s: float | None = None,
+) -> str:
+    """Run a program to its end and return its output; raises ServerUnavailableError."""
+    try:
+        done = subprocess.run(  # noqa: S603 - programs that were looked up, with our own arguments
+            [*command, *options],
+            capture_output=True,
+            text=True,
+            errors="replace",
+            check=False,
+            cwd="/",
+            stdin=subprocess.DEVNULL,
+            env=None if environment is None else dict(environment),
+            timeout=timeout_s,
+            **(unprivileged() if as_user else {}),
+        )
+    except subprocess.TimeoutExpired as error:
+        raise ServerUnavailableError(f"{command[0]} took longer than {timeout_s} s") from error
+    except FileNotFoundError as error:
+        raise ServerUnavailableError(f"{command[0]} is not installed") from error
+    if done.returncode != 0:
+        raise ServerUnavailableError(f"{command[0]} failed: {(done.stderr or done.stdout).strip()[-500:]}")
+    return str(done.stdout)
+
+
+def spawn(
+    command: Sequence[str],
+    log: IO[bytes],
+    folder: Path,
+    death_signal: signal.Signals,
+    *,
+    environment: Mapping[str, str] | None = None,
+    options: Mapping[str, Any] | None = None,
+) -> subprocess.Popen[bytes]:
+    """Start a process in a session of its own, which the kernel ends when this program does; from any thread."""
+    return _spawner().call(
+        lambda: subprocess.Popen(  # noqa: S603 - a program that was looked up, with our own arguments
+            command,
+            stdin=subprocess.DEVNULL,
+            stdout=log,
+            stderr=subprocess.STDOUT,
+            cwd=folder,
+            env=None if environment is None else dict(environment),
+            start_new_session=True,
+            preexec_fn=_die_with_parent(death_signal),  # noqa: PLW1509
+            **(options or {}),
+        )
+    )
+
+
+def members_of(leader: int) -> list[int]:
+    """Return the processes of a session and all descendants of its leader, the leader left out."""
+    sessions: dict[int, tuple[int, int]] = {}
+    for path in Path("/proc").glob("[0-9]*/stat"):
+        with contextlib.suppress(OSError):
+            fields = path.read_text(encoding="utf-8", errors="replace").rpartition(")")[2].split()
+            sessions[int(path.parent.name)] = (int(fields[1]), int(fields[3]))
+    found = {pid for pid, (_, session) in sessions.items() if session == leader} | {leader}
+    while more := {pid for pid, (parent, _) in sessions.items() if parent in found} - found:
+        found |= more
+    return sorted(found - {leader})
+
+
+class _Spawner:
+    """A thread that lives as long as the process: the kernel's death signal follows the starting *thread*'s end."""
+
+    def __init__(self) -> None:
+        self.pid = os.getpid()
+        self._calls: queue.SimpleQueue[tuple[Callable[[], Any], Future[Any]]] = queue.SimpleQueue()
+        threading.Thread(target=self._run, name="txcore-spawner", daemon=True).start()
+
+    def call(self, function: Callable[[], Any]) -> Any:
+        future: Future[Any] = Future()
+        self._calls.put((function, future))
+        return future.result()
+
+    def _run(self) -> None:
+        while True:
+            function, future = self._calls.get()
+            try:
+                future.set_result(function())
+            except BaseException as error:  # noqa: BLE001 - raised in the caller
+                future.set_exception(error)
+
+
+_spawners: list[_Spawner] = []
+_spawners_lock = threading.Lock()
+
+
+def _spawner() -> _Spawner:
+    with _spawners_lock:
+        if not _spawners or _spawners[0].pid != os.getpid():
+            _spawners[:] = [_Spawner()]
+        return _spawners[0]
+
+
+def unprivileged() -> dict[str, Any]:
+    """Return Popen's arguments for a user without rights: PostgreSQL refuses to run as root."""
+    if os.geteuid() != 0:
+        return {}
+    entry = pwd.getpwnam(user_name())
+    return {"user": entry.pw_uid, "group": entry.pw_gid, "extra_groups": []}
+
+
+def _die_with_parent(number: signal.Signals) -> Callable[[], None] | None:
+    try:
+        prctl = ctypes.CDLL(None, use_errno=True).prctl
+    except (AttributeError, OSError):
+        return None
+    return lambda: prctl(_PR_SET_PDEATHSIG, int(number), 0, 0, 0)
+
+
+def _first_port() -> int:
+    """Return where a range of ports begins that the kernel gives to no outgoing connection."""
+    try:
+        low, high = map(int, Path("/proc/sys/net/ipv4/ip_local_port_range").read_text(encoding="ascii").split())
+    except OSError:
+        return 20_000
+    if low - _PORTS_BELOW_EPHEMERAL > 1024:
+        return low - _PORTS_BELOW_EPHEMERAL
+    return min(high + 1, 65_535 - _PORTS_BELOW_EPHEMERAL)
+
+
+def _can_bind(number: int) -> bool:
+    with socket.socket() as probe:
+        probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        try:
+            probe.bind(("127.0.0.1", number))
+        except OSError:
+            return False
+        return True

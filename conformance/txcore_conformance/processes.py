@@ -1,0 +1,218 @@
+"""A server's process: its folder, its ports, its start and readiness, its signals, and its end with the program's own.
+
+The database servers (`servers`) and the brokers (`brokers`) share it. `machine` has
+the parts that know nothing of servers.
+"""
+
+from __future__ import annotations
+
+import abc
+import atexit
+import contextlib
+import fcntl
+import os
+import shutil
+import signal
+import subprocess
+import tempfile
+import time
+from collections.abc import Iterable
+from pathlib import Path
+from typing import IO, Final
+
+from txcore_conformance.machine import (
+    IN_USE,
+    PortLocks,
+    base_folder,
+    machine_lock,
+    members_of,
+    remove_left_behind,
+    spawn,
+    unprivileged,
+)
+from txcore_conformance.server_packages import ServerUnavailableError
+
+_READY_TIME_MAX_S: Final = 60.0
+_STOP_TIME_MAX_S: Final = 20.0
+_READY_PAUSE_S: Final = 0.05
+_STARTS_MAX: Final = 3
+_LOG: Final = "server.log"
+
+
+class ManagedProcess(abc.ABC):
+    """A server in a folder of its own under the base folder, which ends with this program. Not thread safe.
+
+    Attributes:
+        name: The kind of server; its folders are named after it.
+        folder: Logs, settings and data.
+        stop_signal: What makes it end in order.
+        death_signal: What the kernel sends it when this program dies.
+    """
+
+    name: str
+    stop_signal: signal.Signals = signal.SIGTERM
+    death_signal: signal.Signals = signal.SIGKILL
+    ready_time_max_s: float = _READY_TIME_MAX_S
+    stop_time_max_s: float = _STOP_TIME_MAX_S
+    runsunprivileged: bool = False
+
+    def __init__(self) -> None:
+        self._process: subprocess.Popen[bytes] | None = None
+        self._log: IO[bytes] | None = None
+        self._owner = os.getpid()
+        self._ports = PortLocks()
+        base = base_folder()
+        with machine_lock(base / f"{self.name}.lock"):
+            remove_left_behind(base, self.name)
+            self.folder = Path(tempfile.mkdtemp(prefix=f"{self.name}-", dir=base))
+            # Held while this program lives, so that the next one can tell what nobody uses any more.
+            self._in_use = (self.folder / IN_USE).open("w")
+            fcntl.flock(self._in_use, fcntl.LOCK_EX)
+        if self.runsunprivileged:
+            self._own(self.folder)
+        atexit.register(self.remove)
+
+    @abc.abstractmethod
+    def _command(self) -> list[str]:
+        """Return the command that runs the server in the foreground."""
+
+    @abc.abstractmethod
+    def _assign_ports(self) -> None:
+        """Choose ports with `self._ports.reserve()` and set what follows from them."""
+
+    @abc.abstractmethod
+    def _check_ready(self) -> None:
+        """Return when the server answers its own protocol, else raise anything."""
+
+    def _environment(self) -> dict[str, str] | None:
+        """Return the environment of the process; None for this program's own."""
+        return None
+
+    def _before_spawn(self) -> None:  # noqa: B027 - a default, not a part that is missing
+        """Do what has to be done before each start, on a folder and ports that exist."""
+
+    @property
+    def is_running(self) -> bool:
+        """Whether the process was started and has not ended."""
+        return self._process is not None and self._process.poll() is None
+
+    def start(self) -> None:
+        """Start and wait; ports that somebody took between looking and binding are changed for others.
+
+        Raises:
+            ServerUnavailableError: it ended or did not answer in time.
+        """
+        assert self._process is None, f"{self.name} is running"
+        is_first = not self._ports.numbers
+        for _ in range(_STARTS_MAX):
+            if not self._ports.numbers:
+                self._assign_ports()
+            self._before_spawn()
+            self._spawn()
+            if self._wait_until_ready():
+                return
+            self._end_all()
+            if not (is_first and self._port_is_taken()):
+                break
+            self._ports.release()
+        raise ServerUnavailableError(f"{self.name} does not start: {self.last_lines()}")
+
+    def stop(self) -> None:
+        """Ask it to end, and kill it when it does not."""
+        if self._process is None or os.getpid() != self._owner:
+            return
+        self.resume()
+        self._process.send_signal(self.stop_signal)
+        try:
+            self._process.wait(self.stop_time_max_s)
+        except subprocess.TimeoutExpired:
+            self.kill()
+        self._end_all()
+
+    def kill(self) -> None:
+        """Kill parent and children while none of them runs, as a power failure would."""
+        if self._process is None:
+            return
+        self._end_all()
+
+    def pause(self) -> None:
+        """Stop the parent first, so that it starts no more children."""
+        if self._process is not None:
+            self._signal([self._process.pid, *self._children()], signal.SIGSTOP)
+
+    def resume(self) -> None:
+        """Let children and parent go on."""
+        if self._process is not None:
+            self._signal([*self._children(), self._process.pid], signal.SIGCONT)
+
+    def remove(self) -> None:
+        """Stop it and delete its folder; twice is once."""
+        if os.getpid() != self._owner:
+            return  # a forked child runs the same atexit hooks
+        self.stop()
+        shutil.rmtree(self.folder, ignore_errors=True)
+        self._in_use.close()
+        self._ports.release()
+        atexit.unregister(self.remove)
+
+    def last_lines(self, count: int = 6) -> str:
+        """Return the end of its log."""
+        try:
+            lines = (self.folder / _LOG).read_text(encoding="utf-8", errors="replace").splitlines()
+        except OSError:
+            return "no log"
+        return " / ".join(lines[-count:])
+
+    def _spawn(self) -> None:
+        log = self._log = (self.folder / _LOG).open("ab")
+        self._process = spawn(
+            self._command(),
+            log,
+            self.folder,
+            self.death_signal,
+            environment=self._environment(),
+            options=unprivileged() if self.runsunprivileged else {},
+        )
+
+    def _wait_until_ready(self) -> bool:
+        assert self._process is not None
+        deadline = time.monotonic() + self.ready_time_max_s
+        while time.monotonic() < deadline and self._process.poll() is None:
+            try:
+                self._check_ready()
+            except Exception:  # noqa: BLE001 - drivers raise many kinds while a server starts
+                time.sleep(_READY_PAUSE_S)
+            else:
+                return True
+        return False
+
+    def _end_all(self) -> None:
+        """Kill what still runs of it, and wait."""
+        if self._process is not None:
+            self.pause()  # so that the parent does not see its children die first
+            self._signal([*self._children(), self._process.pid], signal.SIGKILL)
+            self._process.wait()
+            self._process = None
+        if self._log is not None:
+            self._log.close()
+            self._log = None
+
+    @staticmethod
+    def _signal(pids: Iterable[int], number: signal.Signals) -> None:
+        for pid in pids:
+            with contextlib.suppress(ProcessLookupError):
+                os.kill(pid, number)
+
+    def _children(self) -> list[int]:
+        """Return every process of the session that the server leads, and all descendants."""
+        assert self._process is not None
+        return members_of(self._process.pid)
+
+    def _port_is_taken(self) -> bool:
+        lines = self.last_lines(200)
+        return "in use" in lines or "eaddrinuse" in lines
+
+    def _own(self, path: Path) -> None:
+        user = unprivileged()
+        if user:
+            os.chown(path, user["user"], user["group"])
