@@ -177,7 +177,7 @@ def spawn(
     options: Mapping[str, Any] | None = None,
 ) -> subprocess.Popen[bytes]:
     """Start a process in a session of its own, which the kernel ends when this program does; from any thread."""
-    return _spawner().call(
+    started: subprocess.Popen[bytes] = _spawner().call(
         lambda: subprocess.Popen(  # noqa: S603 - a program that was looked up, with our own arguments
             command,
             stdin=subprocess.DEVNULL,
@@ -190,6 +190,7 @@ def spawn(
             **(options or {}),
         )
     )
+    return started
 
 
 def members_of(leader: int) -> list[int]:

@@ -54,7 +54,7 @@ class ManagedProcess(abc.ABC):
     death_signal: signal.Signals = signal.SIGKILL
     ready_time_max_s: float = _READY_TIME_MAX_S
     stop_time_max_s: float = _STOP_TIME_MAX_S
-    runsunprivileged: bool = False
+    runs_unprivileged: bool = False
 
     def __init__(self) -> None:
         self._process: subprocess.Popen[bytes] | None = None
@@ -68,7 +68,7 @@ class ManagedProcess(abc.ABC):
             # Held while this program lives, so that the next one can tell what nobody uses any more.
             self._in_use = (self.folder / IN_USE).open("w")
             fcntl.flock(self._in_use, fcntl.LOCK_EX)
-        if self.runsunprivileged:
+        if self.runs_unprivileged:
             self._own(self.folder)
         atexit.register(self.remove)
 
@@ -171,7 +171,7 @@ class ManagedProcess(abc.ABC):
             self.folder,
             self.death_signal,
             environment=self._environment(),
-            options=unprivileged() if self.runsunprivileged else {},
+            options=unprivileged() if self.runs_unprivileged else {},
         )
 
     def _wait_until_ready(self) -> bool:
