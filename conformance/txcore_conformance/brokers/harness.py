@@ -1,0 +1,55 @@
+"""What the harnesses of all broker plugins share: a broker, and one of its own for tests that hurt it."""
+
+from __future__ import annotations
+
+from typing import ClassVar, Self
+
+import txcore
+from txcore.port import Backend
+from txcore_conformance import brokers
+from txcore_conformance.brokers.broker import Broker
+from txcore_conformance.harness import Harness
+
+
+class BrokerHarness(Harness):
+    """A harness on a real broker; a plugin adds how its topics are made and read with the broker's plain client.
+
+    Attributes:
+        broker_name: kafka, rabbitmq or nats.
+        url_options: The query of the URL under test, with its question mark.
+        broker: The broker under test, from `start` on.
+    """
+
+    broker_name: ClassVar[str]
+    url_options: ClassVar[str] = ""
+    broker: Broker
+
+    def __init__(self, broker: Broker | None = None) -> None:
+        self._given = broker
+        self._is_owner = False
+
+    def start(self) -> None:
+        """Bring the broker up.
+
+        Raises:
+            ServerUnavailableError: it cannot be had here.
+        """
+        self.broker = self._given or brokers.start(self.broker_name)
+        self._is_owner = self._is_owner or self._given is None
+        self.url = self.broker.url + self.url_options
+
+    def stop(self) -> None:
+        """Remove the broker when it was started here."""
+        if self._is_owner:
+            self.broker.remove()
+
+    def private(self) -> Self:
+        """Return the same harness, started, on a broker of its own that may be killed; its `stop` removes that."""
+        made = type(self)(brokers.start(self.broker_name, own=True))
+        made._is_owner = True  # noqa: SLF001 - of the same class
+        made.start()
+        return made
+
+    def open(self, url: str = "") -> Backend:
+        """Return a new connection to *url*, by default the one under test; who opened it closes it."""
+        return txcore.connect(url or self.url)
