@@ -1,4 +1,4 @@
-"""The pluggy hooks: where several parties may join. A backend implements the first, observers the other two."""
+"""The pluggy hooks: where several parties may join. A backend implements the first two, observers the others."""
 
 from __future__ import annotations
 
@@ -8,6 +8,7 @@ from typing import Any, Final
 
 import pluggy
 
+from txcore.doctor import Examination, Request
 from txcore.port import Backend
 from txcore.records import Half
 
@@ -30,6 +31,16 @@ def txcore_open_backend(url: str, options: Mapping[str, str]) -> Backend | None:
 
     *options* are the URL's query parameters. An option it does not know is a ConfigError that names it; a missing
     driver is a BackendNotInstalledError that names the extra.
+    """
+
+
+@hookspec(firstresult=True)
+def txcore_doctor(url: str, options: Mapping[str, str], request: Request) -> Examination[Any] | None:
+    """Connect to the live broker and return the checks of its settings, or None when the scheme is another's.
+
+    Optional. The checks change nothing on the broker and create nothing, not even the file or the group that the URL
+    and *request* name. Raises what opening a backend raises, and BackendUnavailableError, in one clear sentence, when
+    the broker cannot be reached or refuses the credentials.
     """
 
 

@@ -5,12 +5,13 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from importlib.metadata import EntryPoint, entry_points
-from typing import Final, cast
+from typing import Any, Final, cast
 from urllib.parse import parse_qsl, urlsplit
 
 import pluggy
 
 from txcore import hookspecs
+from txcore.doctor import Examination, Request
 from txcore.errors import BackendConflictError, BackendNotInstalledError, ConfigError, UnknownSchemeError
 from txcore.port import Backend
 
@@ -27,16 +28,21 @@ def connect(url: str) -> Backend:
         ConfigError: an option of the URL is unknown or has the wrong unit.
         BackendUnavailableError: the broker cannot be reached.
     """
-    scheme = urlsplit(url).scheme
-    if not scheme:
-        raise ConfigError(f"a backend URL looks like scheme://…, not {_without_password(url)!r}", key="url")
-    manager = pluggy.PluginManager(hookspecs.PROJECT)
-    manager.add_hookspecs(hookspecs)
-    manager.register(_load(find_entry_point(scheme)))
-    backend = manager.hook.txcore_open_backend(url=url, options=_options(url))
+    backend = _hook(url).txcore_open_backend(url=url, options=_options(url))
     if backend is None:
-        raise UnknownSchemeError(scheme, known_schemes())
+        raise UnknownSchemeError(urlsplit(url).scheme, known_schemes())
     return cast("Backend", backend)
+
+
+def open_doctor(url: str, request: Request) -> Examination[Any] | None:
+    """Return the backend's own checks of the live broker that *url* names, or None when it offers none.
+
+    Raises:
+        UnknownSchemeError, BackendNotInstalledError, BackendConflictError, ConfigError: see `connect`.
+        BackendUnavailableError: the broker cannot be reached, or refuses the credentials.
+    """
+    found = _hook(url).txcore_doctor(url=url, options=_options(url), request=request)
+    return cast("Examination[Any] | None", found)
 
 
 def find_entry_point(scheme: str) -> EntryPoint:
@@ -83,6 +89,16 @@ def installed_backends() -> Sequence[InstalledBackend]:
         version = point.dist.version if point.dist else "?"
         lines.append(InstalledBackend(point.name, _distribution(point), version, missing))
     return lines
+
+
+def _hook(url: str) -> Any:
+    scheme = urlsplit(url).scheme
+    if not scheme:
+        raise ConfigError(f"a backend URL looks like scheme://…, not {_without_password(url)!r}", key="url")
+    manager = pluggy.PluginManager(hookspecs.PROJECT)
+    manager.add_hookspecs(hookspecs)
+    manager.register(_load(find_entry_point(scheme)))
+    return manager.hook
 
 
 def _load(point: EntryPoint) -> object:

@@ -27,6 +27,7 @@ def build_app() -> Typer:
 
     from txcore.cli import backends, version  # noqa: PLC0415
     from txcore.cli.demo.command import demo  # noqa: PLC0415
+    from txcore.cli.doctor import doctor  # noqa: PLC0415
 
     app = Typer(
         name="txcore",
@@ -38,6 +39,7 @@ def build_app() -> Typer:
     app.callback()(version.root)
     app.command("demo")(demo)
     app.command("backends")(backends.backends)
+    app.command("doctor")(doctor)
     return app
 
 

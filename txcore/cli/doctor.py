@@ -1,0 +1,134 @@
+"""`txcore doctor`: is the live broker, and the database, as durable as txcore's promises need it?"""
+
+from __future__ import annotations
+
+import contextlib
+import json
+from typing import TYPE_CHECKING, Annotated, Any, Final
+from urllib.parse import urlsplit
+
+import typer
+from rich.console import Console
+from rich.text import Text
+
+from txcore.doctor import BODY_SIZE, HORIZON_S, Examination, Level, Report, Request, examine
+from txcore.errors import BackendNotInstalledError, UsageError
+from txcore.registry import connect, open_doctor
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+CLOSE_TIMEOUT_S: Final = 5.0
+STATUS: Final = {Level.OK: 0, Level.FAIL: 1, Level.WARN: 3}
+"""Exit codes: 2 stays that of a usage error, as for every command."""
+STYLES: Final = {Level.OK: "green", Level.WARN: "yellow", Level.FAIL: "bold red"}
+INDENT: Final = 6
+
+
+def doctor(
+    url: Annotated[str, typer.Argument(metavar="URL", help="The broker, as given to txcore.connect().")],
+    *,
+    group: Annotated[str, typer.Option(help="The producer group to examine; it is not created.")],
+    database: Annotated[str, typer.Option(metavar="URL", help="The fence's database (SQLAlchemy).")] = "",
+    table: Annotated[str, typer.Option(help="The fence's table there.")] = "txcore_tx",
+    target: Annotated[
+        list[str] | None, typer.Option(metavar="TOPIC", help="A target topic to look at; may be repeated.")
+    ] = None,
+    max_body: Annotated[
+        int, typer.Option(metavar="BYTES", min=1, help="Size of one transaction's messages that must fit.")
+    ] = BODY_SIZE,
+    horizon: Annotated[
+        float, typer.Option(metavar="SECONDS", min=0.001, help="Longest time a half may stay undecided.")
+    ] = HORIZON_S,
+    monitor: Annotated[
+        str, typer.Option(metavar="URL", help="RabbitMQ's management API, or NATS' monitoring port.")
+    ] = "",
+    as_json: Annotated[bool, typer.Option("--json", help="The report as JSON, for programs.")] = False,
+) -> None:
+    """Check a live broker and database against what txcore's promises need; changes nothing.
+
+    Exit code: 0 all OK, 3 warnings, 1 failures or unreachable, 2 misuse.
+    """
+    if urlsplit(url).scheme == "memory":
+        raise UsageError("memory:// lives inside one process: there is no live broker to examine")
+    request = Request(group, tuple(target or ()), max_body, horizon, monitor)
+    with contextlib.ExitStack() as stack:
+        # All are opened before the first check, so that a wrong URL or password is said at once.
+        examinations = [*_broker(stack, url, request), *_database(stack, database, table)]
+        report = Report((), ())
+        for examination in examinations:
+            report = report.joined(examine(examination))
+    if as_json:
+        typer.echo(json.dumps(_as_json(report), indent=2))
+    else:
+        _show(Console(highlight=False), report)
+    raise typer.Exit(STATUS[report.level])
+
+
+def _broker(stack: contextlib.ExitStack, url: str, request: Request) -> list[Examination[Any]]:
+    from txcore.doctor_port import port_examination  # noqa: PLC0415 - what one command needs
+
+    # First, because opening a backend may create what the doctor is to find missing.
+    own = open_doctor(url, request)
+    if own is not None:
+        stack.callback(own.close)
+    backend = connect(url)
+    stack.callback(lambda: backend.close(CLOSE_TIMEOUT_S).result(CLOSE_TIMEOUT_S))
+    common = port_examination(backend, request)
+    return [common] if own is None else [own, common]
+
+
+def _database(stack: contextlib.ExitStack, url: str, table: str) -> list[Examination[Any]]:
+    if not url:
+        return []
+    try:
+        import sqlalchemy  # noqa: F401, PLC0415 - only this option needs it
+    except ImportError as error:
+        raise BackendNotInstalledError("txcore doctor --database", "SQLAlchemy", "sql") from error
+    from txcore.doctor_database import database_examination  # noqa: PLC0415
+
+    examination = database_examination(url, table=table)
+    stack.callback(examination.close)
+    return [examination]
+
+
+def _show(console: Console, report: Report) -> None:
+    for line in report.lines:
+        level = line.finding.level
+        _hang(console, Text(level.value, STYLES[level]), Text.assemble((line.name, "bold"), ": ", line.finding.text))
+        if line.finding.change:
+            _hang(console, Text(), Text(f"-> {line.finding.change}"))
+    for needed in dict.fromkeys(needed for _, needed in report.skipped):
+        names = ", ".join(name for name, other in report.skipped if other == needed)
+        _hang(console, Text(), Text(f"not looked at, because of {needed}: {names}"))
+    console.print(_summary(report))
+
+
+def _hang(console: Console, label: Text, text: Text) -> None:
+    """Print *text* wrapped beside *label*."""
+    label.pad_right(INDENT - len(label))
+    for line in text.wrap(console, console.width - INDENT):
+        line.rstrip()
+        console.print(Text.assemble(label, line))
+        label = Text(" " * INDENT)
+
+
+def _summary(report: Report) -> Text:
+    levels = [line.finding.level for line in report.lines]
+    counts = {level: levels.count(level) for level in (Level.FAIL, Level.WARN, Level.OK)}
+    words = ", ".join(f"{count} {level.value}" for level, count in counts.items())
+    return Text.assemble((words, STYLES[report.level]), f" of {len(levels)} checks")
+
+
+def _as_json(report: Report) -> dict[str, Any]:
+    lines: Sequence[dict[str, str]] = [
+        {
+            "check": line.name,
+            "level": line.finding.level.value,
+            "text": line.finding.text,
+            "change": line.finding.change,
+        }
+        for line in report.lines
+    ]
+    skipped = [{"check": name, "needs": needed} for name, needed in report.skipped]
+    return {"level": report.level.value, "checks": lines, "skipped": skipped}
