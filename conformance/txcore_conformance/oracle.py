@@ -37,6 +37,7 @@ class History:
         local: What became of local transactions; ids that are not named are UNKNOWN.
         acknowledged: Ids whose producer was told that the half is durable.
         causes: How many causes for a second delivery the test made, by id; `causes_default` for the others.
+        reasons: What those causes were, for reports.
         late_releases: How many releases took effect after their sender gave up, by id.
         topics: Topics to read beside those that the halves name.
         at_rest: Everything must be decided by now; else what is still pending is not judged for L1, S3 and S8.
@@ -47,6 +48,7 @@ class History:
     acknowledged: set[bytes] = field(default_factory=set)
     causes: dict[bytes, int] = field(default_factory=dict)
     causes_default: int = 0
+    reasons: dict[bytes, list[str]] = field(default_factory=dict)
     late_releases: dict[bytes, int] = field(default_factory=dict)
     topics: set[str] = field(default_factory=set)
     at_rest: bool = False
@@ -60,6 +62,11 @@ class History:
     def rolled_back(self, transaction_id: bytes) -> None:
         """Note that the local transaction rolled back for ever."""
         self.local[transaction_id] = Local.ROLLED_BACK
+
+    def caused(self, transaction_id: bytes, reason: str) -> None:
+        """Note one cause for a second delivery, beyond the default: an ambiguous answer, a killed broker."""
+        self.causes[transaction_id] = self.causes.get(transaction_id, self.causes_default) + 1
+        self.reasons.setdefault(transaction_id, []).append(reason)
 
 
 @dataclass(slots=True)

@@ -1,0 +1,372 @@
+"""A live run: real producers and checkers as processes on one group, faults, rest, and the oracle's verdict.
+
+A `Crew` starts the processes (`live_actor`), freezes, kills and replaces them, waits until everything is decided and
+reads all back. What it did stands in `faults`; what the processes did, in their journals; from both come the causes
+that a second copy of a target needs (`live_record`).
+"""
+
+from __future__ import annotations
+
+import contextlib
+import secrets
+import signal
+import subprocess
+import sys
+import time
+from collections import Counter
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Final
+
+from txcore import instrumentation, wire
+from txcore.errors import TxcoreError
+from txcore.ids import id_text
+from txcore.port import Backend, Reader
+from txcore.records import FINAL_KINDS, LogKind, OpKind
+from txcore_conformance import oracle
+from txcore_conformance.harness import Harness
+from txcore_conformance.live_actor import ActorJob
+from txcore_conformance.live_orders import NOBODY_KNOWS, Orders
+from txcore_conformance.live_record import Fault, attempts_in, causes_of, read_lines
+from txcore_conformance.machine import spawn
+from txcore_conformance.oracle import History
+
+PARTITION_COUNT: Final = 4
+STOP_TIME_MAX_S: Final = 45.0
+POLL_S: Final = 0.05
+READ_COUNT_MAX: Final = 1_000
+CALL_TIMEOUT_S: Final = 30.0
+IMMUNITY_SPARE_S: Final = 2.0
+
+
+@dataclass(slots=True)
+class Process:
+    """One running actor; `ended_as` is its exit status once it is known to be gone."""
+
+    role: str
+    name: str
+    popen: subprocess.Popen[bytes]
+    journal: Path
+    is_frozen: bool = False
+    is_dismissed: bool = False
+
+    @property
+    def is_running(self) -> bool:
+        """Whether it has not ended."""
+        return self.popen.poll() is None
+
+    def send(self, number: signal.Signals) -> None:
+        """Send it a signal; nothing happens when it has ended."""
+        with contextlib.suppress(ProcessLookupError):
+            self.popen.send_signal(number)
+
+
+@dataclass(slots=True)
+class Verdict:
+    """What the oracle found.
+
+    Attributes:
+        problems: Everything that must not be, as sentences; empty when all is well.
+        transactions: How many transactions the logs hold, by how they ended.
+        duplicates: Second copies of targets, by their transaction's first cause.
+        lost: Committed transactions that miss a target; leaked: targets without a commit.
+    """
+
+    problems: list[str] = field(default_factory=list)
+    transactions: Counter[str] = field(default_factory=Counter)
+    targets: int = 0
+    duplicates: Counter[str] = field(default_factory=Counter)
+    lost: int = 0
+    leaked: int = 0
+
+
+class Crew:
+    """Producers, checkers, their database and their topics. A context manager; one thread per method at a time."""
+
+    def __init__(self, harness: Harness, folder: Path, *, seed: str = "", url: str = "", database: str = "") -> None:
+        self.harness = harness
+        self.folder = folder
+        self.faults: list[Fault] = []
+        self.processes: list[Process] = []
+        self.group = f"live-{secrets.token_hex(5)}"
+        self.seed = seed or secrets.token_hex(4)
+        self._url = url or harness.url
+        self._database = database or f"sqlite:///{folder / 'service.db'}"
+        self._counts: Counter[str] = Counter()
+        self._backend: Backend | None = None
+        self._orders = Orders(self._database)
+        self.topics: tuple[str, ...] = ()
+
+    def __enter__(self) -> Crew:
+        self.folder.mkdir(parents=True, exist_ok=True)
+        self._orders.create()
+        for name in ("live-a", "live-b"):
+            topic = self.harness.topic(f"{name}-{secrets.token_hex(5)}")
+            self.harness.create_topic(topic)
+            self.topics += (topic,)
+        self.backend.ensure_group(self.group, PARTITION_COUNT).result(CALL_TIMEOUT_S)
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        for process in self.processes:
+            if process.is_running:
+                process.send(signal.SIGKILL)
+                process.popen.wait()
+        if self._backend is not None:
+            self._backend.close(CALL_TIMEOUT_S / 3).result(CALL_TIMEOUT_S)
+        self._orders.close()
+
+    @property
+    def backend(self) -> Backend:
+        """The oracle's own connection; not through the proxy."""
+        if self._backend is None:
+            self._backend = self.harness.open()
+        return self._backend
+
+    @property
+    def immunity_s(self) -> float:
+        """Room for the backend's whole delivery time, and a little for a producer on a busy machine."""
+        return self.backend.capabilities.release_time_max_s + IMMUNITY_SPARE_S
+
+    # -- processes --------------------------------------------------------------------------------------------------
+
+    def start(self, role: str, *, rate: float = 20.0) -> Process:
+        """Start a process; it is at work once `is_ready` says so."""
+        self._counts[role] += 1
+        name = f"{role}-{self._counts[role]}"
+        journal = self.folder / f"{name}.jsonl"
+        journal.touch()
+        job = ActorJob(
+            role,
+            name,
+            self._url,
+            self.group,
+            self.topics,
+            self._database,
+            str(journal),
+            self.immunity_s,
+            f"{self.seed}-{name}",
+            rate,
+        )
+        command = [sys.executable, "-m", "txcore_conformance.live_actor", job.to_json()]
+        with (self.folder / f"{name}.log").open("ab") as log:
+            process = Process(role, name, spawn(command, log, Path.cwd(), signal.SIGKILL), journal)
+        self.processes.append(process)
+        return process
+
+    def at_work(self, *, checkers: bool) -> list[Process]:
+        """Return the running processes of a kind that are not frozen."""
+        return [
+            each
+            for each in self.processes
+            if (each.role == "checker") is checkers and each.is_running and not (each.is_frozen or each.is_dismissed)
+        ]
+
+    def kill(self, process: Process) -> None:
+        """Kill it, by SIGKILL."""
+        started_s = time.time()
+        process.is_dismissed = True
+        process.send(signal.SIGKILL)
+        process.popen.wait()
+        self.faults.append(Fault(f"kill-{kind_of(process)}", process.name, started_s, time.time()))
+
+    def freeze(self, process: Process) -> float:
+        """Stop it from running; `thaw` lets it go on. Returns when that was."""
+        process.is_frozen = True
+        started_s = time.time()
+        process.send(signal.SIGSTOP)
+        return started_s
+
+    def thaw(self, process: Process, started_s: float) -> None:
+        """Let a frozen process run again."""
+        self.faults.append(Fault(f"pause-{kind_of(process)}", process.name, started_s, time.time()))
+        process.send(signal.SIGCONT)
+        process.is_frozen = False
+
+    @contextlib.contextmanager
+    def fault(self, kind: str, subject: str) -> Iterator[None]:
+        """Note that the block is a fault of the broker or of the network."""
+        started_s = time.time()
+        try:
+            yield
+        finally:
+            self.faults.append(Fault(kind, subject, started_s, time.time()))
+
+    def dismiss(self, processes: Iterable[Process]) -> list[str]:
+        """Ask processes to end, wait, and return what went wrong with any of them."""
+        asked = list(processes)
+        for process in asked:
+            process.is_dismissed = True
+            process.send(signal.SIGTERM)
+        problems = []
+        deadline_s = time.monotonic() + STOP_TIME_MAX_S
+        for process in asked:
+            try:
+                status = process.popen.wait(max(0.1, deadline_s - time.monotonic()))
+            except subprocess.TimeoutExpired:
+                process.send(signal.SIGKILL)
+                process.popen.wait()
+                problems.append(f"{process.name} did not end within {STOP_TIME_MAX_S:g} s after it was asked to")
+            else:
+                if status:
+                    problems.append(f"{process.name} ended with {status}: {last_line(self.folder, process.name)}")
+        return problems
+
+    def unexpected_ends(self) -> list[str]:
+        """Return which processes have ended although nobody asked or killed them."""
+        return [
+            f"{each.name} ended by itself with {each.popen.returncode}: {last_line(self.folder, each.name)}"
+            for each in self.processes
+            if not each.is_dismissed and not each.is_running
+        ]
+
+    # -- looking ----------------------------------------------------------------------------------------------------
+
+    def count(self, what: str, *, process: Process | None = None) -> int:
+        """Return how many lines *what* the journals hold, of one process or of all."""
+        journals = [process.journal] if process else [each.journal for each in self.processes]
+        return sum(journal.read_bytes().count(b'["' + what.encode() + b'"') for journal in journals)
+
+    def accepted(self) -> int:
+        """Return how many transactions ended with every target confirmed."""
+        return sum(each.journal.read_bytes().count(b'"ACCEPTED"') for each in self.processes)
+
+    def claimed(self, process: Process) -> dict[int, float]:
+        """Return the partitions that a checker has claimed and not given up, and when."""
+        held: dict[int, float] = {}
+        for what, at_s, *fields in read_lines(process.journal):
+            if what != "event" or "partition" not in fields[1]:
+                continue
+            if fields[0] == instrumentation.CHECKER_CLAIMED:
+                held[fields[1]["partition"]] = at_s
+            elif fields[0] == instrumentation.CHECKER_STOOD_DOWN:
+                held.pop(fields[1]["partition"], None)
+        return held
+
+    def until(self, condition: Callable[[], bool], what: str, timeout_s: float) -> float:
+        """Wait for *condition* and return how long that took.
+
+        Raises:
+            TimeoutError: it did not come true; *what* is named.
+        """
+        started_s = time.monotonic()
+        while not condition():
+            ended = self.unexpected_ends()
+            if ended or time.monotonic() - started_s > timeout_s:
+                raise TimeoutError("; ".join([f"{what} did not come true within {timeout_s:g} s", *ended]))
+            time.sleep(POLL_S)
+        return time.monotonic() - started_s
+
+    def wait_for_rest(self, timeout_s: float) -> float:
+        """Wait until every half is decided or parked and return how long that took.
+
+        Raises:
+            TimeoutError: some are neither; a few are named.
+        """
+        undecided = Undecided(self.backend, self.group)
+        try:
+            return self.until(lambda: not undecided.look(), "the decision of every half", timeout_s)
+        except TimeoutError as error:
+            names = ", ".join(id_text(identity) for identity in sorted(undecided.look())[:5])
+            raise TimeoutError(f"{error}; {len(undecided.look())} are open: {names}") from None
+        finally:
+            undecided.close()
+
+    # -- judging ----------------------------------------------------------------------------------------------------
+
+    def causes(self) -> dict[bytes, list[str]]:
+        """Return the causes for second copies that the history holds."""
+        attempts = []
+        claims: dict[str, list[float]] = {}
+        for process in self.processes:
+            lines = read_lines(process.journal)
+            attempts += attempts_in(process.name, lines)
+            claims[f"c:{process.name}"] = [
+                line[1] for line in lines if line[0] == "event" and line[2] == instrumentation.CHECKER_CLAIMED
+            ]
+        return causes_of(attempts, self.faults, claims)
+
+    def judge(self) -> Verdict:
+        """Read everything back and judge it as at rest."""
+        history = History(at_rest=True, topics=set(self.topics))
+        committed = self._orders.committed()
+        for identity in committed:
+            history.committed(identity)
+        for identity, journey in oracle.journeys(self.harness, self.backend, self.group).items():
+            half = journey.half
+            is_known = half is not None and not half.messages[0].body.startswith(NOBODY_KNOWS)
+            if is_known and identity not in committed:
+                history.rolled_back(identity)
+        for identity, reasons in self.causes().items():
+            for reason in reasons:
+                history.caused(identity, reason)
+        violations, facts = oracle.judge_group(self.harness, self.backend, self.group, history)
+        verdict = Verdict([str(violation) for violation in violations])
+        names = {violation.transaction_id: violation.invariant.name for violation in violations}
+        verdict.lost = sum(name in {"S3", "S8"} for name in names.values())
+        verdict.leaked = sum(name in {"S2", "S5"} for name in names.values())
+        for each in facts:
+            verdict.targets += len(each.targets)
+            final = OpKind(each.journey.final).name.lower() if each.journey.final else ""
+            verdict.transactions[final or ("parked" if each.journey.is_parked else "open")] += 1
+            extra = len(each.targets) - len({target.index for target in each.targets})
+            if extra:
+                reasons = history.reasons.get(each.journey.transaction_id) or ["no cause"]
+                verdict.duplicates[reasons[0]] += extra
+        return verdict
+
+
+class Undecided:
+    """Follows a group's logs and knows which halves are open."""
+
+    def __init__(self, backend: Backend, group: str) -> None:
+        self._readers: list[tuple[LogKind, Reader]] = [
+            (kind, backend.read(group, kind, partition))
+            for partition in range(backend.ensure_group(group).result(CALL_TIMEOUT_S))
+            for kind in (LogKind.HALF, LogKind.OP)
+        ]
+        self._generations: dict[bytes, int] = {}
+        self._closed: dict[bytes, float] = {}
+
+    def look(self) -> set[bytes]:
+        """Read what has come and return the open ids."""
+        with contextlib.suppress(TxcoreError):
+            for kind, reader in self._readers:
+                while records := reader.read(READ_COUNT_MAX):
+                    for record in records:
+                        self._take(kind, record.body)
+        return {
+            identity
+            for identity, generation in self._generations.items()
+            if self._closed.get(identity, -1) < generation
+        }
+
+    def close(self) -> None:
+        """Close the readers."""
+        for _, reader in self._readers:
+            reader.close()
+
+    def _take(self, kind: LogKind, body: bytes) -> None:
+        if kind is LogKind.HALF:
+            half = wire.decode_half(body)
+            known = self._generations.get(half.transaction_id, 0)
+            self._generations[half.transaction_id] = max(known, half.generation)
+            return
+        for op in wire.decode_ops(body):
+            if op.kind in FINAL_KINDS:
+                self._closed[op.transaction_id] = float("inf")
+            elif op.kind == OpKind.DISCARD:
+                known_closed = self._closed.get(op.transaction_id, -1)
+                self._closed[op.transaction_id] = max(known_closed, op.generation)
+
+
+def kind_of(process: Process) -> str:
+    """Return "producer" or "checker"."""
+    return "checker" if process.role == "checker" else "producer"
+
+
+def last_line(folder: Path, name: str) -> str:
+    """Return the last line that a process wrote about itself."""
+    lines: Sequence[str] = (folder / f"{name}.log").read_text(encoding="utf-8", errors="replace").splitlines()
+    return lines[-1] if lines else "it said nothing"
