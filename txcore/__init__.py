@@ -6,7 +6,7 @@ import logging
 from typing import TYPE_CHECKING, Any
 
 from txcore.aio import AsyncTransaction, AsyncTransactionProducer
-from txcore.checker import Checker, CheckReport
+from txcore.checker import Checker, CheckerStats, CheckReport
 from txcore.checking import HalfView, Limits
 from txcore.errors import (
     BackendConflictError,
@@ -14,6 +14,7 @@ from txcore.errors import (
     BackendTimeoutError,
     BackendUnavailableError,
     BusyError,
+    CheckPostponedError,
     ClosedError,
     CommitUnknownError,
     ConfigError,
@@ -35,6 +36,7 @@ from txcore.hookspecs import Event, hookimpl
 from txcore.listener import AsyncTransactionListener, TransactionListener
 from txcore.message import CheckPolicy, LocalTransactionState, Message
 from txcore.operator import Operator, ParkedHalf, PendingHalf
+from txcore.owner import PartitionStats
 from txcore.producer import Transaction, TransactionProducer
 from txcore.records import Capabilities
 from txcore.registry import connect
@@ -56,8 +58,10 @@ __all__ = [
     "BusyError",
     "Capabilities",
     "CheckPolicy",
+    "CheckPostponedError",
     "CheckReport",
     "Checker",
+    "CheckerStats",
     "ClosedError",
     "CommitUnknownError",
     "ConfigError",
@@ -79,6 +83,7 @@ __all__ = [
     "Operator",
     "OutcomeUnknownError",
     "ParkedHalf",
+    "PartitionStats",
     "PendingHalf",
     "SqlFence",
     "Transaction",

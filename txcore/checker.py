@@ -17,7 +17,7 @@ from txcore.fence import Fence
 from txcore.instrumentation import Reporter
 from txcore.loop import Loop, Task
 from txcore.message import CheckPolicy
-from txcore.owner import PartitionOwner
+from txcore.owner import PartitionOwner, PartitionStats
 from txcore.pool import CallPool
 from txcore.port import Backend
 from txcore.records import ClaimEvent, ClaimEventKind
@@ -36,6 +36,25 @@ class CheckReport:
     pending: int
 
 
+@dataclass(frozen=True, slots=True)
+class CheckerStats:
+    """How a checker is doing.
+
+    Attributes:
+        is_running: It has joined its group and, where `start` was called, its thread is alive.
+        lag_s: How late its loop was when it last woke up.
+        turned_s: Seconds since that.
+        stuck_calls: Calls of listener or fence that have passed their deadline and still run.
+        partitions: Those in its hands.
+    """
+
+    is_running: bool
+    lag_s: float
+    turned_s: float
+    stuck_calls: int
+    partitions: tuple[PartitionStats, ...]
+
+
 class Membership:
     """One checker's share in a group: turns the claim's events into owners. Runs on the checker's loop."""
 
@@ -44,6 +63,8 @@ class Membership:
         self.loop = loop
         self.owners: dict[int, PartitionOwner] = {}
         self.is_stopping = False
+        self.lag_s = 0.0
+        self.turned_at_s = loop.clock.elapsed_s()
 
     def poll(self) -> None:
         """Take in ownership changes, start owners, and give up what has ended."""
@@ -90,7 +111,11 @@ class Membership:
         """Poll for ownership for as long as the loop runs."""
         while not self.is_stopping or self.owners:
             self.poll()
-            yield self.context.limits.poll_s * 4
+            pause_s = self.context.limits.poll_s * 4
+            before_s = self.loop.clock.elapsed_s()
+            yield pause_s
+            self.turned_at_s = self.loop.clock.elapsed_s()
+            self.lag_s = max(self.turned_at_s - before_s - pause_s, 0.0)
 
 
 class Checker:
@@ -134,9 +159,9 @@ class Checker:
         member = member or f"checker-{randomness.getrandbits(48):012x}"
         listeners = listener if isinstance(listener, Sequence) else () if listener is None else (listener,)
         self._parts = (clock, randomness, policy or CheckPolicy(), member, tuple(listeners), fence)
-        self._report = Reporter("txcore.checker", plugins)
+        self._report = Reporter("txcore.checker", plugins, group=group)
         self._event_loop = event_loop
-        self._pool = CallPool(event_loop=event_loop)
+        self._pool = CallPool(self._limits.calls_max, event_loop=event_loop)
         self._loop: Loop | None = None
         self._membership: Membership | None = None
         self._thread: threading.Thread | None = None
@@ -204,7 +229,10 @@ class Checker:
 
     @property
     def counts(self) -> Mapping[str, int]:
-        """What this checker did since it joined, by name: asked, commit, rollback, parked, carried, claims, stale."""
+        """What this checker did since it joined, by name.
+
+        halves (read), asked, commit, rollback, parked, carried, claims, stood_down, stale, conflicts.
+        """
         return {} if self._membership is None else dict(self._membership.context.counts)
 
     @property
@@ -212,13 +240,28 @@ class Checker:
         """The partitions in this checker's hands now."""
         return () if self._membership is None else tuple(sorted(self._membership.owners))
 
+    def stats(self) -> CheckerStats:
+        """Return figures for operators; from any thread."""
+        membership = self._membership
+        if membership is None:
+            return CheckerStats(False, 0.0, 0.0, self._pool.abandoned_count, ())
+        thread = self._thread
+        owners = sorted(membership.owners.copy().items())
+        return CheckerStats(
+            thread is None or thread.is_alive(),
+            membership.lag_s,
+            max(membership.loop.clock.elapsed_s() - membership.turned_at_s, 0.0),
+            self._pool.abandoned_count,
+            tuple(owner.stats() for _, owner in owners),
+        )
+
     def _join(self) -> None:
         if self._membership is not None:
             return
         self._backend.ensure_group(self._group).result(GROUP_TIMEOUT_S)
         clock, randomness, policy, member, listeners, fence = self._parts
         claim = self._backend.claim(self._group, member)
-        self._pool = CallPool(event_loop=self._event_loop)  # `stop` closed the last one.
+        self._pool = CallPool(self._limits.calls_max, event_loop=self._event_loop)  # `stop` closed the last one.
         context = CheckContext(
             self._backend,
             self._group,

@@ -58,6 +58,8 @@ class Limits:
     retry_s: float = 0.2  #: first back-off after a check without an answer or a failed write; doubles
     retry_max_s: float = 30.0
     check_deadline_s: float = 10.0
+    calls_max: int = 8  #: questions to listener or fence at once
+    immunity_min_s: float = 0.0  #: youngest age of a first check, where the half's own immunity is shorter
     refusals_max: int = 8  #: releases that a target refused before the half is parked as undeliverable
     checkpoint_interval_s: float = 2.0
     orphan_keep_s: float = 60.0

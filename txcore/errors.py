@@ -19,6 +19,7 @@ TxcoreError
 │   ├── CommitUnknownError        the database's commit failed in an unknown way
 │   └── BackendTimeoutError       no answer from the backend in time
 ├── BackendUnavailableError       the backend cannot be reached
+├── CheckPostponedError           a listener cannot answer now and says when to ask again
 ├── DataLossError                 a log no longer begins where it was asked to
 └── WireFormatError               bytes that are no record of ours
 """
@@ -135,6 +136,17 @@ class BackendTimeoutError(OutcomeUnknownError):
 
 class BackendUnavailableError(TxcoreError):
     """The backend cannot be reached; nothing can be said of what was under way."""
+
+
+class CheckPostponedError(TxcoreError):
+    """A listener, raising this, cannot answer before `retry_after_s` seconds; nothing is counted (R10).
+
+    One that raises it for all halves alike keeps the checker from asking about each of them in vain.
+    """
+
+    def __init__(self, message: str, *, retry_after_s: float) -> None:
+        super().__init__(message)
+        self.retry_after_s = retry_after_s
 
 
 class DataLossError(TxcoreError):

@@ -27,10 +27,11 @@ class FenceAnswer(enum.Enum):
 
 @dataclass(frozen=True, slots=True)
 class FenceReading:
-    """An answer and, for NO_ANSWER, its reason."""
+    """An answer and, for NO_ANSWER, its reason, and in how many seconds asking again may help (0 if nobody knows)."""
 
     answer: FenceAnswer
     reason: str = ""
+    retry_after_s: float = 0.0
 
 
 class Fence(Protocol):

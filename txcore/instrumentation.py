@@ -44,9 +44,14 @@ ALERTS: Final = frozenset(
 
 
 class Reporter:
-    """Logs events and passes them to registered plugins. A failing plugin is logged and never disturbs the caller."""
+    """Logs events and passes them to registered plugins. A failing plugin is logged and never disturbs the caller.
 
-    def __init__(self, logger: str, plugins: Sequence[object] = ()) -> None:
+    Args:
+        always: Facts that are logged with every event.
+    """
+
+    def __init__(self, logger: str, plugins: Sequence[object] = (), **always: Any) -> None:
+        self._always = always
         self._log = logging.getLogger(logger)
         self._manager: pluggy.PluginManager | None = None
         if plugins:
@@ -59,7 +64,7 @@ class Reporter:
         """Report that *name* happened."""
         level = logging.WARNING if name in ALERTS else logging.DEBUG
         if self._log.isEnabledFor(level):
-            self._log.log(level, name, extra={"txcore": fields})
+            self._log.log(level, name, extra={"txcore": self._always | fields})
         if self._manager is not None:
             self._call("txcore_on_event", event=hookspecs.Event(name, fields))
 
@@ -72,4 +77,4 @@ class Reporter:
         try:
             getattr(self._manager.hook, hook)(**arguments)  # type: ignore[union-attr]
         except Exception:  # noqa: BLE001 - an observer must not stop the protocol
-            self._log.warning("plugin.failed", exc_info=True, extra={"txcore": {"hook": hook}})
+            self._log.warning("plugin.failed", exc_info=True, extra={"txcore": self._always | {"hook": hook}})

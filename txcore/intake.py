@@ -52,6 +52,8 @@ class Intake:
         for record in records:
             self._take_half(record)
         self.halves_are_read = not records
+        if records:
+            self._context.count("halves", len(records))
         return len(records)
 
     def _take_half(self, record: LogRecord) -> None:
@@ -79,8 +81,9 @@ class Intake:
         else:
             start_ms = now_ms - max(half.age_ms, self._tenure.state.ages_ms.get(half.transaction_id, 0))
             copied_ms = start_ms + half.age_ms
-        # The checker may only lengthen an immunity that the half carries.
-        immunity_ms = float(half.immunity_ms)
+        # The checker may only lengthen an immunity that the half carries; a resumed one has had it.
+        immunity_min_ms = 0.0 if half.generation else self._context.limits.immunity_min_s * 1000
+        immunity_ms = max(float(half.immunity_ms), immunity_min_ms)
         return Pending(
             half.transaction_id,
             record.position,

@@ -141,7 +141,7 @@ class Judge:
             answer = yield call
         except Exception as error:  # noqa: BLE001 - user code; no answer is no answer, whatever it raised
             context.report.event(names.CHECK_NO_ANSWER, transaction_id=pending.transaction_id, error=repr(error))
-            self._fail(pending, None)
+            self._fail(pending, None, getattr(error, "retry_after_s", 0.0))
             return
         if not self._tenure.is_active or pending.is_closed:
             return
@@ -203,7 +203,7 @@ class Judge:
         else:
             reason = reading.reason or answer.value
             self._context.report.event(names.CHECK_NO_ANSWER, transaction_id=pending.transaction_id, reason=reason)
-            self._fail(pending, None)
+            self._fail(pending, None, reading.retry_after_s)
 
     def _force(self, pending: Pending) -> Flow[None]:
         """Execute an operator's request: through the fence, or against it only with an override (R11)."""
@@ -388,11 +388,12 @@ class Judge:
             self._fail(pending, outcome.error)
         return False
 
-    def _fail(self, pending: Pending, error: Exception | None) -> None:
+    def _fail(self, pending: Pending, error: Exception | None, retry_after_s: float = 0.0) -> None:
         """Put a half back after no answer or a failed write: counts nothing, backs off (R10)."""
         limits = self._context.limits
         backoff_s = min(limits.retry_s * 2 ** min(pending.failures, 20), limits.retry_max_s)
         pending.failures += 1
-        pending.due_ms = self._tenure.now_ms() + min(backoff_s * 1000, max(pending.interval_ms, limits.retry_s * 1000))
+        backoff_ms = min(backoff_s * 1000, max(pending.interval_ms, limits.retry_s * 1000))
+        pending.due_ms = self._tenure.now_ms() + max(backoff_ms, retry_after_s * 1000)
         if error is not None:
             self._context.report.event(names.RELEASE_UNKNOWN, transaction_id=pending.transaction_id, error=repr(error))

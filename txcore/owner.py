@@ -6,6 +6,8 @@ half was read, came back from the op log.
 
 from __future__ import annotations
 
+from dataclasses import dataclass
+
 from txcore import instrumentation as names
 from txcore.checking import CheckContext
 from txcore.commands import Flow
@@ -15,6 +17,26 @@ from txcore.intake import Intake
 from txcore.judging import Judge
 from txcore.records import Checkpoint, Op, OpKind, Outcome, Status
 from txcore.tenure import Tenure
+
+
+@dataclass(frozen=True, slots=True)
+class PartitionStats:
+    """One partition in a checker's hands.
+
+    Attributes:
+        is_claimed: Its CLAIM was read back; before that nothing is checked.
+        pending: Undecided halves.
+        oldest_age_s: Since the oldest of them was appended, or first seen where the broker has no clock; 0 for none.
+        in_hand: Halves that are being checked or finished now.
+        checkpoint_age_s: Since a checkpoint was stored or found to be up to date.
+    """
+
+    partition: int
+    is_claimed: bool
+    pending: int
+    oldest_age_s: float
+    in_hand: int
+    checkpoint_age_s: float
 
 
 class PartitionOwner:
@@ -28,6 +50,8 @@ class PartitionOwner:
         self.wants_sweep = False  #: set by `Checker.run_once`; cleared once all that is due now is done and read back
         self._checkpoint_at_s = 0.0
         self._stored: Checkpoint | None = None
+        self._is_claimed = False
+        self._bounded_at_s = context.clock.elapsed_s()  #: when the stored checkpoint was last known to be up to date
 
     def run(self) -> Flow[None]:
         """Own the partition until told to stop or until another checker's CLAIM is read."""
@@ -56,7 +80,7 @@ class PartitionOwner:
         self.tenure.token = self.tenure.nonce()
         if not (yield from self._mark(intake, OpKind.CLAIM, self.tenure.token)):
             return False
-        intake.is_claimed = True
+        intake.is_claimed = self._is_claimed = True
         self.context.report.event(names.CHECKER_CLAIMED, partition=self.tenure.partition)
         self.context.count("claims")
         self._checkpoint_at_s = self.context.clock.elapsed_s()
@@ -147,10 +171,11 @@ class PartitionOwner:
             context.report.event(names.OP_WITHOUT_HALF, partition=self.tenure.partition, count=dropped)
         checkpoint = self.tenure.state.checkpoint(self.tenure.now_ms(), context.backend.capabilities.note_size_max)
         if checkpoint.half is None or (not force and checkpoint == self._stored):
+            self._bounded_at_s = now_s
             return
         try:
             yield context.claim.checkpoint(self.tenure.partition, checkpoint)
-            self._stored = checkpoint
+            self._stored, self._bounded_at_s = checkpoint, now_s
         except TxcoreError as error:
             # A checkpoint is only a lower bound: the old one holds, a restart reads more.
             context.report.event(names.CHECKER_ERROR, partition=self.tenure.partition, error=repr(error))
@@ -161,6 +186,20 @@ class PartitionOwner:
     def pending_count(self) -> int:
         """How many undecided halves this owner knows."""
         return len(self.tenure.state.pending)
+
+    def stats(self) -> PartitionStats:
+        """Return figures for operators; from any thread."""
+        starts_ms = [pending.start_ms for pending in list(self.tenure.state.pending.values()) if pending.start_ms]
+        oldest_ms = self.tenure.now_ms() - min(starts_ms) if starts_ms else 0.0
+        age_s = self.context.clock.elapsed_s() - self._bounded_at_s
+        return PartitionStats(
+            self.tenure.partition,
+            self._is_claimed and self.tenure.is_active,
+            self.pending_count,
+            max(oldest_ms, 0.0) / 1000,
+            self.tenure.in_hand,
+            max(age_s, 0.0),
+        )
 
     def next_due_s(self) -> float | None:
         """Return in how many seconds the next half is due, or None."""

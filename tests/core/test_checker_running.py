@@ -1,0 +1,178 @@
+"""What a running checker tells about itself, and the bounds that the sidecar sets."""
+
+from __future__ import annotations
+
+import logging
+
+import pytest
+
+from txcore import (
+    Checker,
+    CheckPolicy,
+    CheckPostponedError,
+    Limits,
+    LocalTransactionState,
+    Message,
+    TransactionListener,
+    TransactionProducer,
+)
+from txcore.fence import FenceAnswer, FenceReading
+from txcore.memory import MemoryBackend, MemoryBroker
+
+
+class Postponing(TransactionListener):
+    """Cannot be asked yet, and says for how long, until it may."""
+
+    def __init__(self, clock, *, until_s):
+        self.clock = clock
+        self.until_s = until_s
+        self.asked = 0
+
+    def check_local_transaction(self, half):
+        self.asked += 1
+        left_s = self.until_s - self.clock.now_s
+        if left_s > 0:
+            raise CheckPostponedError("the callback is down", retry_after_s=left_s)
+        return LocalTransactionState.COMMIT
+
+
+class PostponingFence:
+    """A fence that knows when its database may be asked again."""
+
+    def __init__(self, clock, *, until_s):
+        self.inner = Postponing(clock, until_s=until_s)
+
+    def check(self, transaction_ids, group):
+        try:
+            self.inner.check_local_transaction(None)
+        except CheckPostponedError as error:
+            reading = FenceReading(FenceAnswer.NO_ANSWER, str(error), error.retry_after_s)
+        else:
+            reading = FenceReading(FenceAnswer.COMMIT)
+        return dict.fromkeys(transaction_ids, reading)
+
+    def __getattr__(self, name):
+        raise AssertionError(f"{name} is the producer's")
+
+
+def orphan(broker, clock, *, immunity_s=6.0, fenced=False, count=1):
+    """Leave halves that nobody ends, as a killed producer does."""
+    producer = TransactionProducer(
+        MemoryBackend(broker), "g", clock=clock, partition_count=1, policy=CheckPolicy(immunity_s=immunity_s)
+    )
+    for _ in range(count):
+        transaction = producer.begin()
+        transaction.publish(Message("t", b"body"))
+        transaction._core.fenced = fenced
+        transaction.prepare()
+
+
+def make_checker(broker, clock, **settings):
+    limits = settings.pop("limits", None) or Limits(poll_s=0.001, idle_poll_s=0.001, retry_s=0.01)
+    return Checker(MemoryBackend(broker), "g", clock=clock, limits=limits, **settings)
+
+
+def test_a_postponed_check_waits_as_long_as_it_is_told(running_clock):
+    """Back-off alone would have asked a dozen times; nothing is counted, and the answer comes at last."""
+    broker = MemoryBroker(clock=running_clock)
+    orphan(broker, running_clock)
+    running_clock.advance(10)
+    listener = Postponing(running_clock, until_s=running_clock.now_s + 100)
+    checker = make_checker(broker, running_clock, listener=listener, policy=CheckPolicy(interval_s=1, check_max=1))
+    checker.run_once()
+    assert 1 == listener.asked
+    for _ in range(9):
+        running_clock.advance(10)
+        checker.run_once()
+    assert 1 == listener.asked
+    running_clock.advance(20)
+    checker.run_once()
+    checker.run_once()
+    assert (2, [b"body"]) == (listener.asked, [each.body for each in broker.topics["t"]])
+    checker.stop()
+
+
+def test_a_fence_may_say_when_to_ask_again(running_clock):
+    """As a listener does; the database behind it is left in peace."""
+    broker = MemoryBroker(clock=running_clock)
+    orphan(broker, running_clock, fenced=True)
+    running_clock.advance(10)
+    fence = PostponingFence(running_clock, until_s=running_clock.now_s + 50)
+    checker = make_checker(broker, running_clock, fence=fence)
+    for _ in range(4):
+        checker.run_once()
+        running_clock.advance(10)
+    assert 1 == fence.inner.asked
+    running_clock.advance(20)
+    checker.run_once()
+    checker.run_once()
+    assert [b"body"] == [each.body for each in broker.topics["t"]]
+    checker.stop()
+
+
+def test_immunity_can_be_lengthened_by_the_checker(running_clock):
+    """Never shortened: the half's own holds where it is longer."""
+    for own_s, at_least_s, first_check_s in ((6.0, 20.0, 20.0), (30.0, 20.0, 30.0)):
+        broker = MemoryBroker(clock=running_clock)
+        orphan(broker, running_clock, immunity_s=own_s)
+        listener = Postponing(running_clock, until_s=0.0)
+        limits = Limits(poll_s=0.001, idle_poll_s=0.001, immunity_min_s=at_least_s)
+        checker = make_checker(broker, running_clock, listener=listener, limits=limits)
+        checker.run_once()
+        running_clock.advance(first_check_s - 2)
+        checker.run_once()
+        assert 0 == listener.asked
+        running_clock.advance(3)
+        checker.run_once()
+        assert 1 == listener.asked
+        checker.stop()
+
+
+def test_stats_tell_what_is_pending_and_how_old(running_clock):
+    """Before it joined there is nothing; afterwards each partition with its oldest half."""
+    broker = MemoryBroker(clock=running_clock)
+    orphan(broker, running_clock, immunity_s=1_000, count=3)
+    checker = make_checker(broker, running_clock, listener=Postponing(running_clock, until_s=0.0))
+    assert (False, ()) == (checker.stats().is_running, checker.stats().partitions)
+    running_clock.advance(40)
+    checker.run_once()
+    (partition,) = checker.stats().partitions
+    assert checker.stats().is_running
+    assert (0, True, 3, 0) == (partition.partition, partition.is_claimed, partition.pending, partition.in_hand)
+    assert 40 == pytest.approx(partition.oldest_age_s, abs=1)
+    assert 1 > partition.checkpoint_age_s
+    assert 3 == checker.counts["halves"]
+    checker.stop()
+    assert not checker.stats().is_running
+
+
+def test_stats_of_a_running_checker_show_its_loop():
+    """The loop wakes up by itself; a thread that died is no running checker."""
+    checker = Checker(MemoryBackend(MemoryBroker()), "g", listener=Postponing(None, until_s=0.0))
+    checker.start()
+    stats = checker.stats()
+    assert stats.is_running
+    assert 5 > stats.turned_s
+    assert 0 == stats.stuck_calls
+    checker.stop()
+    assert not checker.stats().is_running
+
+
+def test_a_checkers_log_lines_name_their_group(running_clock, caplog):
+    """One process may run many groups."""
+    broker = MemoryBroker(clock=running_clock)
+    orphan(broker, running_clock)
+    running_clock.advance(10)
+    checker = make_checker(broker, running_clock, listener=Postponing(running_clock, until_s=1e9))
+    with caplog.at_level(logging.WARNING, "txcore.checker"):
+        checker.run_once()
+    checker.stop()
+    assert {"g"} == {record.txcore["group"] for record in caplog.records}
+    assert {"check.no_answer"} == {record.message for record in caplog.records}
+
+
+def test_calls_at_once_are_bounded():
+    """As many as asked for, no more."""
+    with pytest.raises(Exception, match="calls_max is a whole number from 1") as raised:
+        Limits(calls_max=0)
+    assert "calls_max" == raised.value.key
