@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
 
 import msgspec
@@ -42,6 +42,15 @@ class Journey:
     discarded_generation: int = -1
     exhausted: set[int] = field(default_factory=set)  #: generations discarded, in force, for exhausted checks
     token_before: bytes = b""
+    checked: dict[int, int] = field(default_factory=dict)  #: answered checks, in force, per generation
+
+    def add_half(self, half: Half, appended_ms: int | None) -> None:
+        """Take in a copy of the half; a carried or resumed one brings what its journal held."""
+        self.halves.append(half)
+        self.half_times_ms.append(appended_ms)
+        self.decided = self.decided or half.decided
+        self.checked[half.generation] = max(self.checked.get(half.generation, 0), half.count)
+        self.count = self.checked.get(self.generation, 0)
 
     @property
     def half(self) -> Half | None:
@@ -59,9 +68,90 @@ class Journey:
         return not self.final and self.discarded_generation >= self.generation
 
     @property
+    def has_beginning(self) -> bool:
+        """Whether the producer's own half is there, so that no op before it can be missing."""
+        return any(half.generation == 0 and half.folded_to < 0 for half in self.halves)
+
+    @property
+    def request(self) -> Op | None:
+        """The operator's newest request for a decision that is neither carried out nor refused."""
+        if self.final or self.decided or self.is_parked:
+            return None
+        forces = [op for _, op in self.ops if op.kind == OpKind.FORCE]
+        return forces[-1] if forces and not forces[-1].token else None
+
+    def reply_to(self, by: str) -> Op | None:
+        """Return the owner's refusal of the newest request by an operator of this name, if there is one."""
+        asked = max((n for n, (_, op) in enumerate(self.ops) if _is_request(op) and op.by == by), default=None)
+        if asked is None:
+            return None
+        return next((op for _, op in self.ops[asked:] if op.kind == OpKind.FORCE and op.token), None)
+
+    @property
     def is_pending(self) -> bool:
         """Whether it is undecided and in the checker's hands."""
         return not self.final and bool(self.halves) and not self.is_parked
+
+
+class Journeys:
+    """One partition's logs folded into a journey per transaction, record by record.
+
+    Each log is given in its own order; the two may be interleaved in any way. What this version cannot read is
+    skipped: poison in the half log is parked by the checker, and the parked log shows it.
+
+    Args:
+        token: The claim in force where the op log begins.
+        wanted: Tells which transactions to fold; None for all.
+    """
+
+    def __init__(self, partition: int, token: bytes = b"", wanted: Callable[[bytes], bool] | None = None) -> None:
+        self.found: dict[bytes, Journey] = {}
+        self._partition = partition
+        self._token = token
+        self._wanted = wanted
+
+    def read_half(self, record: LogRecord) -> Half | None:
+        """Fold a record of the half log; returns the half, whether wanted or not."""
+        try:
+            half = wire.decode_half(record.body)
+        except WireFormatError:
+            return None
+        found = self._journey(half.transaction_id)
+        if found is not None:
+            found.add_half(half, record.appended_ms)
+        return half
+
+    def read_ops(self, record: LogRecord) -> list[Op]:
+        """Fold a record of the op log; returns all its ops."""
+        try:
+            ops = wire.decode_ops(record.body)
+        except WireFormatError:
+            return []
+        for op in ops:
+            if op.kind == OpKind.CLAIM:
+                self._token = op.token
+            elif op.kind != OpKind.TICK and (found := self._journey(op.transaction_id)) is not None:
+                _fold(found, record.position, op, self._token)
+        return ops
+
+    def read_parked(self, record: LogRecord) -> Parked | None:
+        """Fold a record of the parked log; returns it, whether wanted or not."""
+        try:
+            entry = wire.decode_parked(record.body)
+        except WireFormatError:
+            return None
+        found = self._journey(entry.transaction_id)
+        if found is not None:
+            found.parked.append(entry)
+        return entry
+
+    def _journey(self, transaction_id: bytes) -> Journey | None:
+        if self._wanted is not None and not self._wanted(transaction_id):
+            return None
+        found = self.found.get(transaction_id)
+        if found is None:
+            found = self.found[transaction_id] = Journey(transaction_id, self._partition)
+        return found
 
 
 def journeys_of(
@@ -79,34 +169,14 @@ def journeys_of(
         token: The claim in force where *ops* begins.
         only: Restrict the result to this transaction.
     """
-    journeys: dict[bytes, Journey] = {}
-
-    def journey(transaction_id: bytes) -> Journey | None:
-        if only is not None and transaction_id != only:
-            return None
-        return journeys.setdefault(transaction_id, Journey(transaction_id, partition))
-
+    journeys = Journeys(partition, token, None if only is None else only.__eq__)
     for record in halves:
-        try:
-            half = wire.decode_half(record.body)
-        except WireFormatError:
-            continue  # Poison: the checker parks it, the parked log shows it.
-        found = journey(half.transaction_id)
-        if found is not None:
-            found.halves.append(half)
-            found.half_times_ms.append(record.appended_ms)
+        journeys.read_half(record)
     for record in ops:
-        for op in wire.decode_ops(record.body):
-            if op.kind == OpKind.CLAIM:
-                token = op.token
-            elif op.kind != OpKind.TICK and (found := journey(op.transaction_id)) is not None:
-                _fold(found, record.position, op, token)
+        journeys.read_ops(record)
     for record in parked:
-        entry = wire.decode_parked(record.body)
-        found = journey(entry.transaction_id)
-        if found is not None:
-            found.parked.append(entry)
-    return journeys
+        journeys.read_parked(record)
+    return journeys.found
 
 
 def next_generation(journey: Journey, by: str, reason: str) -> HalfRecord:
@@ -160,10 +230,15 @@ def _fold(journey: Journey, position: Position, op: Op, token: bytes) -> None:
         journey.discarded_generation = max(journey.discarded_generation, op.generation)
         if op.reason == ParkCode.CHECKS_EXHAUSTED:
             journey.exhausted.add(op.generation)
-    elif op.kind == OpKind.CHECKED and op.generation == journey.generation:
-        journey.count = max(journey.count, op.count)
+    elif op.kind == OpKind.CHECKED:
+        journey.checked[op.generation] = max(journey.checked.get(op.generation, 0), op.count)
+        journey.count = journey.checked.get(journey.generation, 0)
     elif op.kind == OpKind.DECIDED:
         journey.decided = journey.decided or op.decision
+
+
+def _is_request(op: Op) -> bool:
+    return op.kind == OpKind.FORCE and not op.token
 
 
 def half_in(parked: Parked) -> Half | None:

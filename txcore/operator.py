@@ -7,7 +7,8 @@ through the fence; nothing here ever publishes a target.
 from __future__ import annotations
 
 import time
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from contextlib import closing
 from dataclasses import dataclass
 from typing import Final
 
@@ -22,25 +23,14 @@ from txcore.errors import (
 )
 from txcore.gather import Gatherer
 from txcore.ids import id_text
-from txcore.journey import Journey, force_op, half_in, journeys_of, next_generation, topics_of
-from txcore.logs import read_to_end
+from txcore.journey import Journey, force_op, half_in, next_generation, topics_of
 from txcore.port import Backend
-from txcore.records import (
-    Forced,
-    HalfRecord,
-    LogKind,
-    LogRecord,
-    Op,
-    OpKind,
-    Outcome,
-    Position,
-    Resolution,
-    Status,
-)
+from txcore.records import Forced, HalfRecord, OpKind, Outcome, Resolution, Status
 from txcore.results import EndResult, EndState
+from txcore.survey import Progress, Survey
 
-READ_TIMEOUT_S: Final = 30.0
 POLL_S: Final = 0.01
+REASON_TEXT: Final = "a forced decision needs a reason; it is kept in the op log"
 
 
 @dataclass(frozen=True, slots=True)
@@ -76,6 +66,7 @@ class Operator:
     Args:
         by: Who acts; written into every record of a resume or forced decision.
         quiet_s: Seconds without a new record after which a half or parked log counts as read to its end.
+        on_progress: Told now and then how many records of a log have been read.
     """
 
     def __init__(
@@ -87,6 +78,7 @@ class Operator:
         quiet_s: float = 0.25,
         clock: Clock | None = None,
         randomness: Randomness | None = None,
+        on_progress: Progress | None = None,
     ) -> None:
         self._backend = backend
         self._group = group
@@ -94,56 +86,61 @@ class Operator:
         self._quiet_s = quiet_s
         self._clock = clock or SystemClock()
         self._randomness = randomness or system_randomness()
+        self._on_progress = on_progress
         self._gatherer = Gatherer(backend)
+
+    # -- looking -----------------------------------------------------------------------------------------------------
 
     def pending(self) -> list[PendingHalf]:
         """Return the undecided halves, oldest first. Reads from the checkpoints on, up to a tick of its own."""
-        found = [
-            PendingHalf(
-                journey.transaction_id,
-                journey.partition,
-                half.generation,
-                half.born_ms,
-                journey.count,
-                topics_of(half),
-            )
-            for journey in self._journeys(from_checkpoint=True)
-            if journey.is_pending and (half := journey.half) is not None
-        ]
+        with closing(self.look()) as survey:
+            found = [_pending_half(journey) for journey in survey.journeys() if journey.is_pending]
         return sorted(found, key=lambda half: (half.born_ms, half.transaction_id))
 
     def parked(self) -> list[ParkedHalf]:
-        """Return the discarded halves that are neither resumed nor finished, oldest first."""
-        found = []
-        for journey in self._journeys(from_checkpoint=False):
-            if not journey.is_parked or not journey.parked:
-                continue
-            parked = journey.parked[-1]
-            half = journey.half or half_in(parked)
-            found.append(
-                ParkedHalf(
-                    journey.transaction_id,
-                    journey.partition,
-                    parked.generation,
-                    parked.code,
-                    parked.reason,
-                    parked.at_ms,
-                    parked.count,
-                    topics_of(half) if half is not None else (),
-                    tuple(parked.missing),
-                )
-            )
+        """Return the discarded halves that are neither resumed nor finished, oldest first.
+
+        Reads the whole logs when anything was ever parked: only they tell what has become of it.
+        """
+        with closing(self.look()) as survey:
+            identities = {journey.transaction_id for journey in survey.journeys() if journey.parked}
+        if not identities:
+            return []
+        with closing(self.watch(identities, from_checkpoint=False)) as survey:
+            found = [_parked_half(each) for each in survey.journeys() if each.is_parked and each.parked]
         return sorted(found, key=lambda half: (half.parked_ms, half.transaction_id))
 
     def show(self, transaction_id: bytes) -> Journey:
         """Return everything the logs hold about one transaction.
 
+        Reads from the checkpoints on where that is the whole story, else everything.
+
         Raises:
             UsageError: the group's logs hold nothing about it.
         """
-        for journey in self._journeys(from_checkpoint=False, only=transaction_id):
-            return journey
+        for from_checkpoint in (True, False):
+            with closing(self.watch([transaction_id], from_checkpoint=from_checkpoint)) as survey:
+                journey = survey.find(transaction_id)
+            if journey is not None and (journey.has_beginning or not from_checkpoint):
+                return journey
         raise UsageError(f"group {self._group!r} knows no transaction {id_text(transaction_id)}")
+
+    def look(self, *, forget_finished: bool = True) -> Survey:
+        """Return a survey, read to the end, of what lies behind the checkpoints and of all that was ever parked.
+
+        Every undecided half is in it; whether a parked one is still parked, `watch` tells. Close it.
+        """
+        return self._read(from_checkpoint=True, forget_finished=forget_finished)
+
+    def watch(self, transaction_ids: Iterable[bytes], *, from_checkpoint: bool) -> Survey:
+        """Return a survey, read to the end, of these transactions only. Close it."""
+        return self.search(frozenset(transaction_ids).__contains__, from_checkpoint=from_checkpoint)
+
+    def search(self, wanted: Callable[[bytes], bool], *, from_checkpoint: bool = False) -> Survey:
+        """Return a survey, read to the end, of the transactions that are *wanted*. Close it."""
+        return self._read(from_checkpoint=from_checkpoint, wanted=wanted)
+
+    # -- acting --------------------------------------------------------------------------------------------------------
 
     def resume(self, transaction_id: bytes, reason: str = "") -> None:
         """Give a parked half a fresh check budget: one append of the half with the next generation.
@@ -154,11 +151,14 @@ class Operator:
             TransactionStateError: it is not parked, or is poison and holds no half.
             HalfRefusedError, HalfUnknownError: the append; in the second case look again before repeating it.
         """
-        journey = self.show(transaction_id)
+        self.resume_journey(self.show(transaction_id), reason)
+
+    def resume_journey(self, journey: Journey, reason: str = "") -> int:
+        """Resume what was read just now, see `resume`; returns the new generation."""
         if not journey.is_parked:
             state = "finished" if journey.final else "pending already"
-            raise TransactionStateError(f"{id_text(transaction_id)} is {state}; only a parked half is resumed")
-        self._append_next_generation(journey, reason)
+            raise TransactionStateError(f"{id_text(journey.transaction_id)} is {state}; only a parked half is resumed")
+        return self._append_next_generation(journey, reason)
 
     def commit(
         self, transaction_id: bytes, reason: str, *, override_fence: bool = False, wait_s: float = 0.0
@@ -182,16 +182,38 @@ class Operator:
 
         Raises:
             UsageError: no reason given, or the id is unknown.
-            TransactionStateError: an override came after a decision was journaled.
+            TransactionStateError: see `ask`.
         """
         if not reason:
-            raise UsageError("a forced decision needs a reason; it is kept in the op log")
+            raise UsageError(REASON_TEXT)
         journey = self.show(transaction_id)
+        result = self.ask(journey, kind, reason, override_fence=override_fence)
+        if result.state is not EndState.UNKNOWN or result.error is not None or wait_s <= 0:
+            return result
+        with closing(self.watch([transaction_id], from_checkpoint=True)) as survey:
+            return next(iter(self.follow(survey, {transaction_id: kind}, wait_s)))
+
+    def ask(self, journey: Journey, kind: OpKind, reason: str, *, override_fence: bool = False) -> EndResult:
+        """Write a request for a decision about what was read just now, and do not wait.
+
+        Returns UNKNOWN: asked for (with an error: perhaps); ALREADY_DONE or CONFLICT for what is finished.
+
+        Raises:
+            UsageError: no reason given.
+            TransactionStateError: a decision is journaled, so targets may be out: it can neither be overridden nor
+                turned round. Or it is poison, which holds nothing to decide.
+            HalfRefusedError, HalfUnknownError: as for `resume`, where it is parked.
+        """
+        if not reason:
+            raise UsageError(REASON_TEXT)
+        transaction_id = journey.transaction_id
         if journey.final:
-            state = EndState.ALREADY_DONE if journey.final == kind else EndState.CONFLICT
-            return EndResult(state, transaction_id)
-        if override_fence and journey.decided:
-            raise TransactionStateError("a decision is journaled already; it can no longer be overridden")
+            return EndResult(EndState.ALREADY_DONE if journey.final == kind else EndState.CONFLICT, transaction_id)
+        if journey.decided and (override_fence or journey.decided != kind):
+            raise TransactionStateError(
+                f"{OpKind(journey.decided).name} of {id_text(transaction_id)} is journaled already, messages may be "
+                "out; it can no longer be overridden"
+            )
         generation = journey.generation
         if journey.is_parked:
             generation = self._append_next_generation(journey, reason)
@@ -199,22 +221,41 @@ class Operator:
         op = force_op(journey, kind, generation, self._by, self._clock.wall_ms(), forced, reason)
         half = HalfRecord(self._group, journey.partition, transaction_id, generation, b"", ())
         outcome = run_blocking(_one(Resolution(half, op, (), b"", self._by, flush=True)), self._gatherer)
-        if outcome.status is not Status.DURABLE:
-            return EndResult(EndState.UNKNOWN, transaction_id, outcome.error)
-        return self._await_end(transaction_id, kind, wait_s)
+        return EndResult(EndState.UNKNOWN, transaction_id, None if outcome.status is Status.DURABLE else outcome.error)
 
-    def _await_end(self, transaction_id: bytes, kind: OpKind, wait_s: float) -> EndResult:
+    def follow(self, survey: Survey, asked: Mapping[bytes, OpKind], wait_s: float) -> Iterator[EndResult]:
+        """Yield how each request of this operator ended, as its end is read; UNKNOWN for those left after *wait_s*.
+
+        ACCEPTED: the final op agrees. CONFLICT: another final op holds, or the owner refused, with its reason.
+
+        Args:
+            survey: Reads at least these transactions, and does not forget finished ones.
+        """
+        open_ids = dict(asked)
         deadline_s = self._clock.elapsed_s() + wait_s
-        while self._clock.elapsed_s() < deadline_s:
-            journey = self.show(transaction_id)
-            if journey.final:
-                state = EndState.ACCEPTED if journey.final == kind else EndState.CONFLICT
-                return EndResult(state, transaction_id)
-            replies = [op for _, op in journey.ops if op.kind == OpKind.FORCE and op.token]
-            if replies and journey.ops[-1][1] is replies[-1]:
-                return EndResult(EndState.CONFLICT, transaction_id, TransactionStateError(replies[-1].reason))
-            time.sleep(POLL_S * 10)
-        return EndResult(EndState.UNKNOWN, transaction_id)
+        while open_ids:
+            for transaction_id, kind in list(open_ids.items()):
+                result = self._end_of(survey.find(transaction_id), kind)
+                if result is not None:
+                    del open_ids[transaction_id]
+                    yield result
+            if self._clock.elapsed_s() > deadline_s:
+                break
+            if open_ids and not survey.poll():
+                time.sleep(POLL_S)
+        for transaction_id in open_ids:
+            yield EndResult(EndState.UNKNOWN, transaction_id)
+
+    def _end_of(self, journey: Journey | None, kind: OpKind) -> EndResult | None:
+        if journey is None:
+            return None
+        if journey.final:
+            state = EndState.ACCEPTED if journey.final == kind else EndState.CONFLICT
+            return EndResult(state, journey.transaction_id)
+        reply = journey.reply_to(self._by)
+        if reply is None:
+            return None
+        return EndResult(EndState.CONFLICT, journey.transaction_id, TransactionStateError(reply.reason))
 
     def _append_next_generation(self, journey: Journey, reason: str) -> int:
         record = next_generation(journey, self._by, reason)
@@ -227,45 +268,55 @@ class Operator:
             )
         return record.generation
 
-    # -- reading logs ----------------------------------------------------------------------------------------------
-
-    def _journeys(self, *, from_checkpoint: bool, only: bytes | None = None) -> Iterator[Journey]:
-        backend, group = self._backend, self._group
-        partitions = range(backend.ensure_group(group).result(READ_TIMEOUT_S))
-        checkpoints = {
-            p: backend.load_checkpoint(group, p).result(READ_TIMEOUT_S) if from_checkpoint else None for p in partitions
-        }
-        halves = self._read(LogKind.HALF, {p: c.half if c else None for p, c in checkpoints.items()})
-        ops = self._read(LogKind.OP, {p: c.op if c else None for p, c in checkpoints.items()}, self._tick(partitions))
-        parked = {} if from_checkpoint else self._read(LogKind.PARKED, dict.fromkeys(partitions))
-        for p, checkpoint in checkpoints.items():
-            token = checkpoint.token if checkpoint else b""
-            yield from journeys_of(p, halves[p], ops[p], parked.get(p, ()), token, only=only).values()
-
-    def _tick(self, partitions: Iterable[int]) -> dict[int, bytes]:
-        """Write a tick of our own to each op log, behind every half read before."""
-        nonces = {p: self._randomness.getrandbits(128).to_bytes(16, "big") for p in partitions}
-        marks = [
-            self._backend.mark(self._group, p, Op(OpKind.TICK, nonce, 0, self._by, self._clock.wall_ms()))
-            for p, nonce in nonces.items()
-        ]
-        for mark in marks:
-            mark.result(READ_TIMEOUT_S)
-        return nonces
-
     def _read(
-        self, kind: LogKind, starts: Mapping[int, Position | None], nonces: Mapping[int, bytes] | None = None
-    ) -> dict[int, list[LogRecord]]:
-        return read_to_end(
+        self,
+        *,
+        from_checkpoint: bool,
+        wanted: Callable[[bytes], bool] | None = None,
+        forget_finished: bool = False,
+    ) -> Survey:
+        survey = Survey(
             self._backend,
-            self._clock,
             self._group,
-            kind,
-            starts,
-            nonces=nonces,
+            clock=self._clock,
+            randomness=self._randomness,
+            by=self._by,
+            from_checkpoint=from_checkpoint,
+            wanted=wanted,
+            forget_finished=forget_finished,
             quiet_s=self._quiet_s,
-            timeout_s=READ_TIMEOUT_S,
+            on_progress=self._on_progress,
         )
+        try:
+            survey.catch_up()
+        except BaseException:
+            survey.close()
+            raise
+        return survey
+
+
+def _pending_half(journey: Journey) -> PendingHalf:
+    half = journey.half
+    assert half is not None  # is_pending says so
+    return PendingHalf(
+        journey.transaction_id, journey.partition, half.generation, half.born_ms, journey.count, topics_of(half)
+    )
+
+
+def _parked_half(journey: Journey) -> ParkedHalf:
+    parked = journey.parked[-1]
+    half = journey.half or half_in(parked)
+    return ParkedHalf(
+        journey.transaction_id,
+        journey.partition,
+        parked.generation,
+        parked.code,
+        parked.reason,
+        parked.at_ms,
+        parked.count,
+        topics_of(half) if half is not None else (),
+        tuple(parked.missing),
+    )
 
 
 def _one(command: HalfRecord | Resolution) -> Flow[Outcome]:

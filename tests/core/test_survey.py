@@ -1,0 +1,414 @@
+"""Reading a group without owning it: what is undecided, on a broker that stands still, is busy, or has lost records."""
+
+from __future__ import annotations
+
+from contextlib import closing
+
+import pytest
+
+import txcore
+from txcore import wire
+from txcore.clock import SystemClock, system_randomness
+from txcore.errors import BackendTimeoutError, BackendUnavailableError, TransactionStateError, UsageError
+from txcore.journey import Journeys
+from txcore.memory import RABBITMQ_LIKE, STRONG, MemoryBackend, MemoryBroker
+from txcore.port import resolved
+from txcore.records import (
+    Half,
+    HalfRecord,
+    LogKind,
+    LogRecord,
+    Op,
+    OpKind,
+    Outcome,
+    ParkCode,
+    Parked,
+    Resolution,
+    Status,
+    TargetMessage,
+)
+from txcore.results import EndState
+from txcore.survey import Survey, existing_partitions
+
+A, B, C = b"a" * 16, b"b" * 16, b"c" * 16
+TOKEN = b"t" * 16
+QUIET_S = 0.02
+
+
+class Batch:
+    """Keeps outcomes."""
+
+    def __init__(self, *items):
+        self.items = items
+        self.outcomes = {}
+
+    def settle(self, index, outcome):
+        self.outcomes[index] = outcome
+
+
+class World:
+    """One group with two partitions; records are appended by hand."""
+
+    def __init__(self, profile=STRONG):
+        self.broker = MemoryBroker(profile)
+        self.backend = MemoryBackend(self.broker)
+        self.backend.ensure_group("g", 2).result()
+        self.operator = txcore.Operator(self.backend, "g", by="anna", quiet_s=QUIET_S)
+
+    def survey(self, **options):
+        return closing(
+            Survey(
+                options.pop("backend", self.backend),
+                "g",
+                clock=SystemClock(),
+                randomness=system_randomness(),
+                quiet_s=QUIET_S,
+                **options,
+            )
+        )
+
+    def half(self, identity=A, generation=0, partition=0, **fields):
+        messages = [TargetMessage("t", None, b"body", {})]
+        made = Half(
+            1,
+            identity,
+            "g",
+            partition,
+            generation,
+            SystemClock().wall_ms(),
+            100,
+            0,
+            0,
+            fenced=False,
+            by="p",
+            messages=messages,
+            **fields,
+        )
+        record = HalfRecord("g", partition, identity, generation, wire.encode_half(made), messages)
+        batch = Batch(record)
+        self.backend.append_halves(batch)
+        assert batch.outcomes[0].status is Status.DURABLE
+        return record
+
+    def op(self, record, kind, **fields):
+        park = fields.pop("park", None)
+        missing = fields.pop("missing", ())
+        body = b""
+        if park:
+            entry = Parked(
+                1, record.transaction_id, record.generation, park, "r", 3, "c", 5, TOKEN, record.body, list(missing)
+            )
+            body = wire.encode_parked(entry)
+            fields.setdefault("reason", park)
+        made = Op(kind, record.transaction_id, record.generation, "c", 5, **fields)
+        batch = Batch(Resolution(record, made, (), body, "c", flush=True))
+        self.backend.release(batch)
+        return batch.outcomes[0]
+
+    def claim(self, partition=0):
+        self.backend.mark("g", partition, Op(OpKind.CLAIM, TOKEN, 0, "checker-1", 7, TOKEN)).result()
+
+    def park(self, record, code=ParkCode.CHECKS_EXHAUSTED, **fields):
+        self.claim(record.partition)
+        return self.op(record, OpKind.DISCARD, token=TOKEN, park=code, **fields)
+
+
+@pytest.fixture(params=[STRONG, RABBITMQ_LIKE], ids=["strong", "no-server-time"])
+def world(request):
+    return World(request.param)
+
+
+def test_a_survey_sees_what_is_undecided_and_forgets_what_has_ended(world):
+    """In all partitions; a late copy of a finished half is not taken for a new one."""
+    world.half(A)
+    world.op(world.half(B, partition=1), OpKind.COMMIT)
+    with world.survey(forget_finished=True) as survey:
+        survey.catch_up()
+        assert [A] == [journey.transaction_id for journey in survey.journeys()]
+        world.half(B, generation=1, partition=1)
+        survey.catch_up()
+        assert [A] == [journey.transaction_id for journey in survey.journeys()]
+
+
+def test_a_survey_is_kept_up_to_date(world):
+    """Polling takes in what has come since, and tells who owns a partition."""
+    record = world.half(A)
+    with world.survey() as survey:
+        survey.catch_up()
+        assert survey.find(A).is_pending
+        assert {} == survey.owners
+        world.claim()
+        world.op(record, OpKind.ROLLBACK)
+        while survey.poll():
+            pass
+        assert OpKind.ROLLBACK == survey.find(A).final
+        assert ("checker-1", 7) == (survey.owners[0].by, survey.owners[0].at_ms)
+        assert survey.find(B) is None
+
+
+def test_a_group_that_never_falls_quiet_is_read_all_the_same(world):
+    """A record younger than the reading ends it: nobody waits for a busy group to pause."""
+    clock = SystemClock()
+
+    class Busy:
+        """A log to which another half is appended whenever it is read."""
+
+        def __init__(self):
+            self.count = 0
+            self.capabilities = world.backend.capabilities
+
+        def __getattr__(self, name):
+            return getattr(world.backend, name)
+
+        def read(self, group, kind, partition, start=None):
+            reader = world.backend.read(group, kind, partition, start)
+            if kind is not LogKind.HALF or partition:
+                return reader
+            outer = self
+
+            class Growing:
+                def read(self, count_max):
+                    outer.count += 1
+                    world.half(outer.count.to_bytes(16, "big"))
+                    return reader.read(count_max)
+
+                def close(self):
+                    reader.close()
+
+            return Growing()
+
+    started_s = clock.elapsed_s()
+    with world.survey(backend=Busy(), timeout_s=5.0) as survey:
+        survey.catch_up()
+        assert survey.halves_read > 1
+    assert clock.elapsed_s() - started_s < 4.0
+
+
+def test_a_half_whose_log_answers_late_is_not_missed(world):
+    """What is quiet only because the broker is slow is given as long as the tick took."""
+    world.half(A)
+
+    class Slow:
+        """The half log brings nothing until ticks came back, and a little longer."""
+
+        def __init__(self):
+            self.capabilities = world.backend.capabilities
+            self.reads = 0
+
+        def __getattr__(self, name):
+            return getattr(world.backend, name)
+
+        def read(self, group, kind, partition, start=None):
+            reader = world.backend.read(group, kind, partition, start)
+            outer = self
+
+            class Late:
+                def read(self, count_max):
+                    outer.reads += 1
+                    if kind is LogKind.HALF and outer.reads < 120:
+                        return []
+                    if kind is LogKind.OP and outer.reads < 100:
+                        return []
+                    return reader.read(count_max)
+
+                def close(self):
+                    reader.close()
+
+            return Late()
+
+    with world.survey(backend=Slow()) as survey:
+        survey.catch_up()
+        assert survey.find(A) is not None
+
+
+def test_an_unknown_group_is_said_to_be_unknown_and_not_created(world):
+    """A misspelt name stays one."""
+    with pytest.raises(UsageError, match="no group 'gg'"):
+        existing_partitions(world.backend, "gg")
+    with pytest.raises(UsageError, match="no group 'gg'"):
+        txcore.Operator(world.backend, "gg").pending()
+    with pytest.raises(UsageError, match="no group 'gg'"):
+        existing_partitions(world.backend, "gg")
+    assert 2 == existing_partitions(world.backend, "g")
+
+
+def test_a_broker_that_says_nothing_ends_the_reading(world):
+    """With the broker's own trouble, or with a sentence when it gives none."""
+
+    class Silent:
+        def __init__(self, trouble=None):
+            self.capabilities = world.backend.capabilities
+            self.trouble = trouble
+
+        def __getattr__(self, name):
+            return getattr(world.backend, name)
+
+        def read(self, group, kind, partition, start=None):
+            outer = self
+
+            class Reader:
+                def read(self, count_max):
+                    if outer.trouble:
+                        raise outer.trouble
+                    return []
+
+                def close(self):
+                    pass
+
+            return Reader()
+
+    with (
+        world.survey(backend=Silent(), timeout_s=0.1) as survey,
+        pytest.raises(BackendTimeoutError, match="logs of group 'g'"),
+    ):
+        survey.catch_up()
+    with (
+        world.survey(backend=Silent(BackendUnavailableError("gone fishing")), timeout_s=0.1) as survey,
+        pytest.raises(BackendUnavailableError, match="gone fishing"),
+    ):
+        survey.catch_up()
+
+
+def test_a_tick_that_the_broker_refuses_is_its_error(world):
+    """Without the tick nothing can be said."""
+
+    class Refusing:
+        def __init__(self):
+            self.capabilities = world.backend.capabilities
+
+        def __getattr__(self, name):
+            return getattr(world.backend, name)
+
+        def mark(self, *arguments):
+            return resolved(Outcome(Status.REFUSED, BackendUnavailableError("the disk is full")))
+
+    with world.survey(backend=Refusing()) as survey, pytest.raises(BackendUnavailableError, match="the disk is full"):
+        survey.catch_up()
+
+
+def test_logs_whose_beginning_is_gone_are_read_from_what_is_left(world):
+    """And the survey says so."""
+    world.half(A)
+    world.half(B)
+    with world.survey() as survey:
+        survey.catch_up()
+        assert [] == survey.cut_partitions
+    world.broker.trim("g", LogKind.HALF, 0, 2)
+    with world.survey() as survey:
+        survey.catch_up()
+        assert [B] == [journey.transaction_id for journey in survey.journeys()]
+        assert [0] == survey.cut_partitions
+
+
+def test_progress_is_told():
+    """So that a long reading shows that it moves."""
+    world = World()
+    for number in range(5):
+        world.half(number.to_bytes(16, "big"))
+    counts = []
+    operator = txcore.Operator(world.backend, "g", quiet_s=QUIET_S, on_progress=counts.append)
+    operator.pending()
+    assert counts == sorted(counts)
+    assert counts[-1] >= 5
+
+
+def test_nothing_parked_means_that_the_old_log_is_not_read():
+    """Only what lies behind the checkpoints."""
+    world = World()
+    reads = []
+    original = world.backend.read
+    world.backend.read = lambda group, kind, partition, start=None: (
+        reads.append((kind, start)) or original(group, kind, partition, start)
+    )
+    assert [] == world.operator.parked()
+    assert 6 == len(reads)
+
+
+def test_a_carried_copy_brings_its_checks_and_its_decision(world):
+    """Read from the checkpoint, the journal before it is only in the copy."""
+    world.half(A, folded_to=3, count=2, decided=int(OpKind.COMMIT))
+    with world.survey() as survey:
+        survey.catch_up()
+        journey = survey.find(A)
+        assert (2, OpKind.COMMIT, False) == (journey.count, journey.decided, journey.has_beginning)
+
+
+def test_checks_count_in_whatever_order_the_two_logs_are_read():
+    """An op may be read before its half."""
+    fold = Journeys(0, TOKEN)
+    body = World().half(A).body
+    fold.read_ops(LogRecord(1, wire.encode_ops([Op(OpKind.CHECKED, A, token=TOKEN, count=2)])))
+    assert 0 == fold.found[A].count
+    fold.read_half(LogRecord(1, body))
+    assert 2 == fold.found[A].count
+
+
+@pytest.mark.parametrize("log", ["half", "ops", "parked"])
+def test_what_cannot_be_read_is_skipped(log):
+    """Operators see the rest."""
+    fold = Journeys(0)
+    assert not getattr(fold, f"read_{log}")(LogRecord(1, b"\xc1 no record"))
+    assert {} == fold.found
+
+
+class TestForce:
+    def test_a_journaled_commit_is_not_turned_into_a_rollback(self, world):
+        """Messages may be out. Before this rule, rolling an undeliverable half back resumed it, which published."""
+        record = world.half(A)
+        world.claim()
+        world.op(record, OpKind.DECIDED, token=TOKEN, decision=OpKind.COMMIT)
+        world.park(record, ParkCode.UNDELIVERABLE, missing=[0])
+        with pytest.raises(TransactionStateError, match=r"COMMIT of .* is journaled already"):
+            world.operator.rollback(A, "away with it")
+        with pytest.raises(TransactionStateError, match="journaled already"):
+            world.operator.commit(A, "again", override_fence=True)
+        assert 1 == len(world.operator.show(A).halves)
+        assert [OpKind.DECIDED, OpKind.DISCARD] == [op.kind for _, op in world.operator.show(A).ops]
+        assert EndState.UNKNOWN is world.operator.commit(A, "the topic is back").state
+        assert 1 == world.operator.show(A).generation
+
+    def test_a_refusal_is_told_with_its_reason(self, world):
+        """The owner's reply behind one's own request, not an older one."""
+        record = world.half(A)
+        world.op(record, OpKind.FORCE, token=TOKEN, reason="an old refusal", decision=OpKind.COMMIT)
+        world.operator.rollback(A, "why")
+        assert world.operator.show(A).reply_to("anna") is None
+        assert world.operator.show(A).request.reason == "why"
+        assert EndState.UNKNOWN is world.operator.rollback(A, "why", wait_s=0.05).state
+        world.op(record, OpKind.FORCE, token=TOKEN, reason="refused: the fence says COMMIT", decision=OpKind.ROLLBACK)
+        with closing(world.operator.watch([A], from_checkpoint=True)) as survey:
+            (result,) = world.operator.follow(survey, {A: OpKind.ROLLBACK}, 1.0)
+        assert (EndState.CONFLICT, "refused: the fence says COMMIT") == (result.state, str(result.error))
+        assert world.operator.show(A).request is None
+
+    def test_many_are_followed_at_once(self, world):
+        """Each is told when its end is read; those left over at last are UNKNOWN."""
+        records = {identity: world.half(identity) for identity in (A, B, C)}
+        with closing(world.operator.watch([A, B, C], from_checkpoint=True)) as survey:
+            for identity in (A, B, C):
+                world.operator.ask(survey.find(identity), OpKind.COMMIT, "why")
+            world.op(records[B], OpKind.COMMIT)
+            world.op(records[A], OpKind.ROLLBACK)
+            ends = {
+                end.transaction_id: end.state
+                for end in world.operator.follow(survey, dict.fromkeys((A, B, C), OpKind.COMMIT), 0.1)
+            }
+        assert {A: EndState.CONFLICT, B: EndState.ACCEPTED, C: EndState.UNKNOWN} == ends
+
+    def test_a_request_for_what_is_finished_writes_nothing(self, world):
+        """It is told what holds."""
+        world.op(world.half(A), OpKind.ROLLBACK)
+        assert EndState.ALREADY_DONE is world.operator.rollback(A, "why").state
+        assert EndState.CONFLICT is world.operator.commit(A, "why", wait_s=5).state
+        assert [OpKind.ROLLBACK] == [op.kind for _, op in world.operator.show(A).ops]
+
+
+def test_resuming_what_was_read_just_now(world):
+    """The same as by id, without reading again; what is not parked is refused."""
+    record = world.half(A)
+    with pytest.raises(TransactionStateError, match="pending already"):
+        world.operator.resume_journey(world.operator.show(A), "why")
+    world.park(record)
+    assert 1 == world.operator.resume_journey(world.operator.show(A), "why")
+    assert ["anna: why"] == [half.reason for half in world.operator.show(A).halves if half.generation]
+    assert [] == world.operator.parked()

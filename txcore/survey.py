@@ -1,0 +1,295 @@
+"""What one group's logs hold, read without owning them and kept up to date: for operators and their tools.
+
+A survey reads the half logs first, writes a TICK of its own behind them, and reads the op logs until that tick is
+back; so a half that it shows as undecided had no end when it was read. A half or parked log has no end that can be
+proved: it counts as read once it has been quiet for longer than the ticks took to come back, or once a record in it is
+younger than the reading.
+"""
+
+from __future__ import annotations
+
+import time
+from collections import OrderedDict
+from collections.abc import Callable, Iterator
+from concurrent.futures import Future
+from dataclasses import dataclass
+from typing import Final, TypeVar
+
+from txcore.clock import Clock, Randomness
+from txcore.errors import BackendTimeoutError, BackendUnavailableError, ConfigError, DataLossError, UsageError
+from txcore.journey import Journey, Journeys
+from txcore.port import Backend, Reader
+from txcore.records import FINAL_KINDS, Checkpoint, LogKind, LogRecord, Op, OpKind, Position, Status
+
+T = TypeVar("T")
+POLL_S: Final = 0.01
+READ_COUNT_MAX: Final = 1_000
+QUIET_MAX_S: Final = 2.0
+FINISHED_MAX: Final = 500_000
+"""Finished transactions whose ids are kept, so that a late copy of one is not taken for a new half."""
+
+Progress = Callable[[int], None]
+
+
+@dataclass(slots=True)
+class OwnerSeen:
+    """The checker whose records stand newest in a partition's op log: its name, its wall clock, our own clock."""
+
+    by: str
+    at_ms: int
+    seen_s: float
+
+
+@dataclass(slots=True)
+class _Log:
+    kind: LogKind
+    partition: int
+    reader: Reader
+    moved_s: float  #: when its last record was read, on our clock
+    newest_ms: int = -1  #: when its last record was written, as far as it tells
+    is_cut: bool = False  #: its beginning is gone
+
+
+class Survey:
+    """One group, seen from outside. One thread at a time; close it.
+
+    Args:
+        from_checkpoint: Read only what is behind the checkpoints: everything undecided, and little that is not.
+        wanted: Tells which transactions to keep; None for all. Asked again for each record, so it may learn.
+        forget_finished: Drop what has ended, so that memory follows what is undecided.
+        by: Who reads, named in the ticks.
+        quiet_s: Shortest time without a record after which a log counts as read.
+        timeout_s: Longest time without any progress.
+        on_progress: Told now and then how many records have been read.
+
+    Raises:
+        UsageError: the broker has no such group; nothing is created.
+        BackendUnavailableError: the broker cannot be reached.
+    """
+
+    def __init__(
+        self,
+        backend: Backend,
+        group: str,
+        *,
+        clock: Clock,
+        randomness: Randomness,
+        by: str = "operator",
+        from_checkpoint: bool = False,
+        wanted: Callable[[bytes], bool] | None = None,
+        forget_finished: bool = False,
+        quiet_s: float = 0.25,
+        timeout_s: float = 30.0,
+        on_progress: Progress | None = None,
+    ) -> None:
+        self._backend, self._group = backend, group
+        self._clock, self._randomness, self._by = clock, randomness, by
+        self._quiet_s, self._timeout_s = quiet_s, timeout_s
+        self._forget_finished = forget_finished
+        self._on_progress = on_progress
+        self._finished: OrderedDict[bytes, None] = OrderedDict()
+        self._awaited: dict[int, bytes] = {}
+        self._has_settled = False
+        self.count = 0  #: records read
+        self.ends = dict.fromkeys(OpKind, 0)  #: ops read, by kind
+        self.halves_read = 0
+        self.owners: dict[int, OwnerSeen] = {}
+        self.partition_count = existing_partitions(backend, group, timeout_s)
+        checkpoints = {p: self._checkpoint(p) if from_checkpoint else None for p in range(self.partition_count)}
+        self._folds = {
+            p: Journeys(p, checkpoint.token if checkpoint else b"", self._wanted(wanted))
+            for p, checkpoint in checkpoints.items()
+        }
+        self._logs = [self._open(kind, p, _start(kind, c)) for kind in LogKind for p, c in checkpoints.items()]
+
+    # -- what was found --------------------------------------------------------------------------------------------
+
+    def journeys(self) -> Iterator[Journey]:
+        """Yield what is known of each transaction."""
+        for fold in self._folds.values():
+            yield from list(fold.found.values())
+
+    def find(self, transaction_id: bytes) -> Journey | None:
+        """Return what is known of one transaction."""
+        return next((f.found[transaction_id] for f in self._folds.values() if transaction_id in f.found), None)
+
+    @property
+    def cut_partitions(self) -> list[int]:
+        """The partitions of whose half or op log the beginning is gone."""
+        return sorted({log.partition for log in self._logs if log.is_cut and log.kind is not LogKind.PARKED})
+
+    # -- reading -----------------------------------------------------------------------------------------------------
+
+    def catch_up(self) -> None:
+        """Read everything that has arrived.
+
+        Raises:
+            BackendTimeoutError: nothing came for `timeout_s` although something was due.
+            BackendUnavailableError: the broker has been out of reach for as long.
+        """
+        started_s = self._clock.elapsed_s()
+        told_ms = self._tick()
+        self._read_until(lambda: not self._awaited)
+        if not self._has_settled:
+            self._quiet_s = max(self._quiet_s, min(self._clock.elapsed_s() - started_s, QUIET_MAX_S))
+            self._has_settled = True
+        since_s = self._clock.elapsed_s()
+        self._read_until(lambda: all(self._is_read(log, told_ms, since_s) for log in self._logs))
+        self._tick()
+        self._read_until(lambda: not self._awaited)
+
+    def poll(self) -> int:
+        """Read what is there now, without a tick and without waiting; returns how many records that were.
+
+        Raises:
+            BackendUnavailableError: the broker cannot be reached; calling again is allowed.
+        """
+        return self._read_all()
+
+    def close(self) -> None:
+        """Close all readers."""
+        for log in self._logs:
+            log.reader.close()
+
+    def _is_read(self, log: _Log, told_ms: int, since_s: float) -> bool:
+        if log.kind is LogKind.OP or log.newest_ms > told_ms:
+            return True
+        return self._clock.elapsed_s() - max(log.moved_s, since_s) >= self._quiet_s
+
+    def _read_until(self, is_done: Callable[[], bool]) -> None:
+        deadline_s = self._clock.elapsed_s() + self._timeout_s
+        while not is_done():
+            try:
+                count, trouble = self._read_all(), None
+            except BackendUnavailableError as error:
+                count, trouble = 0, error
+            if count:
+                deadline_s = self._clock.elapsed_s() + self._timeout_s
+            elif self._clock.elapsed_s() > deadline_s:
+                raise trouble or BackendTimeoutError(
+                    f"the logs of group {self._group!r} could not be read to their end"
+                )
+            else:
+                time.sleep(POLL_S)
+
+    def _read_all(self) -> int:
+        if self._backend.capabilities.polled:
+            self._backend.poll(0)
+        count = sum(self._read(log) for log in self._logs)
+        self.count += count
+        if count and self._on_progress is not None:
+            self._on_progress(self.count)
+        return count
+
+    def _read(self, log: _Log) -> int:
+        try:
+            records = log.reader.read(READ_COUNT_MAX)
+        except DataLossError as loss:
+            log.reader.close()
+            log.is_cut = True
+            log.reader = self._reader(log.kind, log.partition, None if loss.first is None else Position(loss.first))
+            return 0
+        fold = self._folds[log.partition]
+        for record in records:
+            self._take(log, fold, record)
+        if records:
+            log.moved_s = self._clock.elapsed_s()
+        return len(records)
+
+    def _take(self, log: _Log, fold: Journeys, record: LogRecord) -> None:
+        if log.kind is LogKind.OP:
+            for op in fold.read_ops(record):
+                self._take_op(log.partition, fold, op)
+            return
+        if log.kind is LogKind.HALF:
+            self.halves_read += 1
+            half = fold.read_half(record)
+            log.newest_ms = record.appended_ms or (half.born_ms if half else -1)
+            if half is not None:
+                self._forget(fold, half.transaction_id)
+            return
+        parked = fold.read_parked(record)
+        log.newest_ms = record.appended_ms or (parked.at_ms if parked else -1)
+
+    def _take_op(self, partition: int, fold: Journeys, op: Op) -> None:
+        if op.kind in self.ends:
+            self.ends[OpKind(op.kind)] += 1
+        if op.token:
+            self.owners[partition] = OwnerSeen(op.by, op.at_ms, self._clock.elapsed_s())
+        if op.kind == OpKind.TICK:
+            if self._awaited.get(partition) == op.transaction_id:
+                del self._awaited[partition]
+        elif op.kind in FINAL_KINDS:
+            self._forget(fold, op.transaction_id)
+
+    def _forget(self, fold: Journeys, transaction_id: bytes) -> None:
+        if not self._forget_finished:
+            return
+        journey = fold.found.get(transaction_id)
+        if journey is not None and journey.final and journey.halves:
+            del fold.found[transaction_id]
+            self._finished[transaction_id] = None
+            if len(self._finished) > FINISHED_MAX:
+                self._finished.popitem(last=False)
+
+    def _wanted(self, wanted: Callable[[bytes], bool] | None) -> Callable[[bytes], bool] | None:
+        if not self._forget_finished:
+            return wanted
+        return lambda identity: identity not in self._finished and (wanted is None or wanted(identity))
+
+    def _tick(self) -> int:
+        """Write a tick of our own to each op log; returns the earliest time at which one of them was stored."""
+        now_ms = self._clock.wall_ms()
+        marks = []
+        for partition in range(self.partition_count):
+            nonce = self._randomness.getrandbits(128).to_bytes(16, "big")
+            self._awaited[partition] = nonce
+            marks.append(self._backend.mark(self._group, partition, Op(OpKind.TICK, nonce, 0, self._by, now_ms)))
+        stored_ms = []
+        for mark in marks:
+            outcome = wait_for(mark, self._timeout_s)
+            if outcome.status is not Status.DURABLE:
+                raise outcome.error or BackendTimeoutError(f"the op logs of group {self._group!r} take no records")
+            stored_ms.append(outcome.appended_ms)
+        return min([each for each in stored_ms if each is not None], default=now_ms)
+
+    def _checkpoint(self, partition: int) -> Checkpoint | None:
+        return wait_for(self._backend.load_checkpoint(self._group, partition), self._timeout_s)
+
+    def _open(self, kind: LogKind, partition: int, start: Position | None) -> _Log:
+        return _Log(kind, partition, self._reader(kind, partition, start), self._clock.elapsed_s())
+
+    def _reader(self, kind: LogKind, partition: int, start: Position | None) -> Reader:
+        return self._backend.read(self._group, kind, partition, start)
+
+
+def existing_partitions(backend: Backend, group: str, timeout_s: float = 30.0) -> int:
+    """Return the number of partitions of a group that exists.
+
+    Raises:
+        UsageError: it does not; nothing is created, so that a misspelt name stays one.
+        ConfigError: it exists with settings that the broker refuses.
+    """
+    try:
+        wait_for(backend.load_checkpoint(group, 0), timeout_s)
+    except ConfigError as error:
+        raise UsageError(f"this broker has no group {group!r}; `txcore topics create` would make it") from error
+    return wait_for(backend.ensure_group(group), timeout_s)
+
+
+def wait_for(future: Future[T], timeout_s: float) -> T:
+    """Return the result of a control call.
+
+    Raises:
+        BackendTimeoutError: it did not come in time.
+    """
+    try:
+        return future.result(timeout_s)
+    except TimeoutError as error:
+        raise BackendTimeoutError(f"the broker did not answer within {timeout_s:g} s") from error
+
+
+def _start(kind: LogKind, checkpoint: Checkpoint | None) -> Position | None:
+    if checkpoint is None or kind is LogKind.PARKED:
+        return None
+    return checkpoint.half if kind is LogKind.HALF else checkpoint.op
