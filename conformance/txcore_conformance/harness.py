@@ -21,7 +21,7 @@ from __future__ import annotations
 import abc
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import ClassVar
+from typing import ClassVar, Self
 
 from txcore.port import Backend
 from txcore.records import LogKind
@@ -78,6 +78,13 @@ class Harness(abc.ABC):
 
     def stop(self) -> None:  # noqa: B027
         """Take the broker down; called once after the last test. The default does nothing."""
+
+    def private(self) -> Self | None:
+        """Return the same harness, started, on a broker of its own that tests may kill; its `stop` removes it.
+
+        None where there is no broker process. Raises whatever says that such a broker cannot be had here.
+        """
+        return None
 
     @abc.abstractmethod
     def open(self) -> Backend:

@@ -88,6 +88,10 @@ class Actor:
         self._stop = threading.Event()
         self._number = 0
 
+    def born(self) -> None:
+        """Note that it can be asked to end from now on."""
+        self._journal.write("born")
+
     def stop(self) -> None:
         """Ask it to end."""
         self._stop.set()
@@ -203,6 +207,7 @@ def main(text: str) -> None:
         actor.stop()
 
     signal.signal(signal.SIGTERM, stop)
+    actor.born()
     actor.run()
 
 

@@ -1,0 +1,221 @@
+"""The chaos run: a workload of real processes on a real broker, random faults, then the oracle.
+
+    python -m txcore_conformance.chaos --broker kafka --seconds 300
+    python -m txcore_conformance.chaos --broker nats --seed 4711 --json
+
+Producers in four styles and two checkers work through a proxy while producers, checkers and the broker are killed and
+frozen and the network is cut, frozen, refused, or loses replies. Afterwards every half must be decided or parked within
+60 s, nothing may be lost or leaked, and every duplicate needs a cause. The seed decides which faults come, when and for
+how long; what the processes are just doing then is not replayed. A failed run keeps its seed, histories and broker
+logs under `.artefacts`.
+"""
+
+from __future__ import annotations
+
+import argparse
+import contextlib
+import json
+import shutil
+import sys
+import tempfile
+import time
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import asdict, dataclass, field
+from pathlib import Path
+from typing import Any, Final
+
+from txcore_conformance import servers
+from txcore_conformance.chaos_faults import Nemesis, Planned, shortfall
+from txcore_conformance.harness import Harness
+from txcore_conformance.live import Crew, Verdict
+from txcore_conformance.live_actor import PRODUCERS
+
+REST_TIME_MAX_S: Final = 60.0
+READY_TIME_MAX_S: Final = 60.0
+CHECKERS: Final = 2
+RATE: Final = 12.0
+STATUS_EVERY_S: Final = 10.0
+ARTEFACTS: Final = Path(".artefacts")
+LOG_BYTES_MAX: Final = 20_000_000
+
+
+@dataclass(slots=True)
+class Report:
+    """What a run did and found; `problems` is empty when it passed."""
+
+    broker: str
+    version: str
+    seed: str
+    seconds: float
+    faults: dict[str, int] = field(default_factory=dict)
+    rest_s: float = 0.0
+    verdict: Verdict = field(default_factory=Verdict)
+    problems: list[str] = field(default_factory=list)
+    artefacts: str = ""
+
+
+def run(
+    harness: Harness,
+    seconds: float,
+    seed: str,
+    tell: Callable[[str], None],
+    *,
+    folder: Path,
+    database: str = "",
+    plans: dict[str, list[Planned]] | None = None,
+) -> Report:
+    """Run the workload under faults on a started harness whose broker is nobody else's, and judge it.
+
+    Args:
+        folder: Where the histories go.
+        database: SQLAlchemy URL of the service's database; a SQLite file in *folder* when empty.
+        plans: Instead of what *seed* says; then nothing is demanded of their number.
+    """
+    broker = getattr(harness, "broker", None)
+    url = broker.proxied_url + harness.url_options if broker is not None else harness.url  # type: ignore[attr-defined]
+    report = Report(getattr(broker, "name", type(harness).__name__), getattr(broker, "version", ""), seed, seconds)
+    with Crew(harness, folder, seed=seed, url=url, database=database) as crew:
+        for role in PRODUCERS:
+            crew.start(role, rate=RATE)
+        for _ in range(CHECKERS):
+            crew.start("checker")
+        crew.until(lambda: crew.count("ready") == len(crew.processes), "a start of every process", READY_TIME_MAX_S)
+        nemesis = Nemesis(crew, broker, tell, seed=seed, plans=plans)
+        nemesis.run(seconds, _Status(crew, nemesis, tell).look)
+        last_fault_s = time.monotonic()
+        report.faults = dict(nemesis.counts)
+        report.problems += nemesis.errors
+        if plans is None:
+            report.problems += shortfall(nemesis.counts, nemesis.lanes, seconds)
+        report.problems += crew.unexpected_ends()
+        tell(f"faults are over; {crew.accepted()} transactions were accepted; the rest is for the checkers")
+        report.problems += crew.dismiss(crew.at_work(checkers=False))
+        try:
+            crew.wait_for_rest(max(1.0, REST_TIME_MAX_S - (time.monotonic() - last_fault_s)))
+        except TimeoutError as error:
+            report.problems.append(f"L1: {error}")
+        report.rest_s = time.monotonic() - last_fault_s
+        report.problems += crew.dismiss(crew.at_work(checkers=True))
+        report.verdict = crew.judge()
+        report.problems += report.verdict.problems
+        faults = [asdict(fault) for fault in crew.faults]
+        (folder / "faults.json").write_text(json.dumps(faults, indent=1), encoding="utf-8")
+    return report
+
+
+class _Status:
+    """A line now and then on how the work goes on."""
+
+    def __init__(self, crew: Crew, nemesis: Nemesis, tell: Callable[[str], None]) -> None:
+        self._crew, self._nemesis, self._tell = crew, nemesis, tell
+        self._started_s = self._last_s = time.monotonic()
+
+    def look(self) -> None:
+        now_s = time.monotonic()
+        if now_s - self._last_s >= STATUS_EVERY_S:
+            self._last_s = now_s
+            total = self._nemesis.counts.total()
+            self._tell(f"{now_s - self._started_s:6.1f} s  {total} faults, {self._crew.accepted()} accepted")
+
+
+def keep(report: Report, folder: Path, broker: Any) -> None:
+    """Move a failed run's histories and its broker's logs where they stay, and name the place in *report*."""
+    place = ARTEFACTS / f"chaos-{report.broker}-{report.seed}"
+    shutil.rmtree(place, ignore_errors=True)
+    place.parent.mkdir(exist_ok=True)
+    shutil.copytree(folder, place)
+    if broker is not None:
+        for path in Path(broker.folder).rglob("*.log*"):
+            with contextlib.suppress(OSError):
+                if path.is_file() and path.stat().st_size < LOG_BYTES_MAX:
+                    name = "-".join(path.relative_to(broker.folder).parts)
+                    shutil.copyfile(path, place / f"broker-{name}")
+    report.artefacts = str(place)
+    (place / "report.json").write_text(json.dumps(asdict(report), indent=1), encoding="utf-8")
+
+
+def lines_of(report: Report) -> list[str]:
+    """Return the report for people, at most 80 columns where its facts allow."""
+    verdict = report.verdict
+    ends = ", ".join(f"{count} {end}" for end, count in sorted(verdict.transactions.items()))
+    duplicates = ", ".join(f"{count} {cause}" for cause, count in verdict.duplicates.most_common()) or "none"
+    kinds = [f"{kind} {count}" for kind, count in sorted(report.faults.items())]
+    lines = [
+        f"broker        {report.broker} {report.version}, {report.seconds:g} s, seed {report.seed}",
+        f"faults        {sum(report.faults.values())}",
+        *(f"              {', '.join(kinds[start : start + 3])}" for start in range(0, len(kinds), 3)),
+        f"transactions  {sum(verdict.transactions.values())}: {ends}",
+        f"targets       {verdict.targets}; {verdict.lost} lost, {verdict.leaked} leaked",
+        f"duplicates    {duplicates}",
+        f"at rest       {report.rest_s:.1f} s after the last fault",
+    ]
+    lines += [f"PROBLEM       {problem}" for problem in report.problems[:20]]
+    if len(report.problems) > 20:
+        lines.append(f"              and {len(report.problems) - 20} more")
+    if report.artefacts:
+        lines.append(f"artefacts     {report.artefacts}")
+    return [*lines, "FAILED" if report.problems else "PASSED"]
+
+
+@contextlib.contextmanager
+def started(name: str) -> Iterator[Harness]:
+    """Bring up the harness `module:Class`, or the one of a plugin by its name, on a broker that may be killed."""
+    from txcore_conformance.pytest_plugin import load_harness  # noqa: PLC0415 - needs pytest
+
+    harness = load_harness(name if ":" in name else f"txcore_{name}.testing:{name.capitalize()}Harness")()
+    private = harness.private()
+    if private is None:
+        private = harness
+        harness.start()
+    try:
+        yield private
+    finally:
+        private.stop()
+
+
+@contextlib.contextmanager
+def database_url(kind: str) -> Iterator[str]:
+    """Start the service's database; "" for a SQLite file."""
+    if kind == "sqlite":
+        yield ""
+        return
+    server = servers.postgresql()
+    try:
+        yield server.url
+    finally:
+        server.remove()
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Run the command line; 1 when anything is wrong."""
+    parser = argparse.ArgumentParser(
+        prog="python -m txcore_conformance.chaos", description=(__doc__ or "").split("\n")[0]
+    )
+    parser.add_argument("--broker", required=True, metavar="NAME", help="kafka, rabbitmq, nats, or MODULE:CLASS")
+    parser.add_argument("--seconds", type=float, default=300.0)
+    parser.add_argument("--seed", default="", help="decides the faults; default: from the clock")
+    parser.add_argument("--database", choices=("postgresql", "sqlite"), default="postgresql")
+    parser.add_argument("--json", action="store_true", help="print the report as JSON, progress to standard error")
+    chosen = parser.parse_args(arguments)
+    seed = chosen.seed or str(int(time.time()))
+
+    def tell(line: str) -> None:
+        print(line, file=sys.stderr if chosen.json else sys.stdout, flush=True)
+
+    tell(
+        f"chaos on {chosen.broker} for {chosen.seconds:g} s, seed {seed}; kinds of faults: {len(kinds_of(('broker', 'network', 'process')))}"
+    )
+    with (
+        database_url(chosen.database) as database,
+        started(chosen.broker) as harness,
+        tempfile.TemporaryDirectory(prefix="txcore-chaos-") as folder,
+    ):
+        report = run(harness, chosen.seconds, seed, tell, folder=Path(folder), database=database)
+        if report.problems:
+            keep(report, Path(folder), getattr(harness, "broker", None))
+    print(json.dumps(asdict(report)) if chosen.json else "\n".join(lines_of(report)))
+    return 1 if report.problems else 0
+
+
+if __name__ == "__main__":
+    raise SystemExit(main())
