@@ -72,7 +72,7 @@ class Check(Generic[S]):
         name: The id, `part.what`; stable, for programs.
         meaning: What must be so, in one phrase.
         look: Finds out. May raise `UntoldError`, or anything that its driver raises.
-        needs: The id of a check without whose OK or WARN this one makes no sense.
+        needs: The id of a check that stands before this one; if it fails or is not told, this one is not made.
     """
 
     name: str
@@ -151,21 +151,21 @@ def examine(examination: Examination[Any]) -> Report:
             roots[check.name] = roots[check.needs]
             skipped.append((check.name, roots[check.name]))
             continue
-        finding = _look(check, examination.subject)
-        if finding.level is Level.FAIL:
+        finding, is_told = _look(check, examination.subject)
+        if finding.level is Level.FAIL or not is_told:
             roots[check.name] = check.name
         lines.append(Line(check.name, finding))
     return Report(lines, skipped)
 
 
-def _look(check: Check[Any], subject: object) -> Finding:
+def _look(check: Check[Any], subject: object) -> tuple[Finding, bool]:
     try:
-        return check.look(subject)
+        return check.look(subject), True
     except UntoldError as error:
-        return warn(f"not known whether {check.meaning}: {error}", error.change)
+        reason, change = str(error), error.change
     except Exception as error:  # noqa: BLE001 - what a driver raises is what this check could not see
-        reason = " ".join(str(error).split()) or type(error).__name__
-        return warn(f"not known whether {check.meaning}: {reason}", "")
+        reason, change = str(error) or type(error).__name__, ""
+    return warn(f"not known whether {check.meaning}: {' '.join(reason.split())}", change), False
 
 
 def shortened(names: Sequence[str], count_max: int = 3) -> str:
