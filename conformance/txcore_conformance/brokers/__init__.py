@@ -1,9 +1,9 @@
 """Real brokers for tests, benchmarks and examples: Kafka, RabbitMQ and NATS without Docker.
 
 `kafka()`, `rabbitmq()` and `nats()` return a running broker, or raise ServerUnavailableError. Each has a folder and
-free loopback ports of its own, so that several runs can be live at once, and ends with the program that started it. One that
-TXCORE_KAFKA_URL, TXCORE_RABBITMQ_URL or TXCORE_NATS_URL names is used as it is, unless a broker of one's own is asked
-for. Programs are downloaded once, into `base_folder()`.
+free loopback ports of its own, so that several runs can be live at once, and ends with the program that started it. One
+that TXCORE_KAFKA_URL, TXCORE_RABBITMQ_URL or TXCORE_NATS_URL names is used as it is, unless a broker of one's own is
+asked for. Programs are downloaded once, into `base_folder()`.
 """
 
 from __future__ import annotations

@@ -10,7 +10,7 @@ import subprocess
 from typing import IO, Final
 
 from txcore_conformance.brokers.broker import ExternalBroker, ManagedBroker
-from txcore_conformance.brokers.programs import rabbitmq_installation
+from txcore_conformance.brokers.rabbitmq_programs import rabbitmq_installation
 from txcore_conformance.machine import run, spawn
 
 _TIME_MAX_S: Final = 5.0

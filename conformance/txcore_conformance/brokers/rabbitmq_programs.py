@@ -1,0 +1,71 @@
+"""Where RabbitMQ's programs come from: the distribution's package, or a small system of another Debian suite."""
+
+from __future__ import annotations
+
+import shutil
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Final
+
+from txcore_conformance.brokers import debian
+from txcore_conformance.brokers.fallback import warn
+from txcore_conformance.machine import base_folder, machine_lock, made_once, run
+from txcore_conformance.server_packages import ServerUnavailableError, find_program, install
+
+NEWEST: Final = "newest"
+DISTRIBUTION: Final = "distribution"
+#: Which Debian suite has which version; the newest one's suite moves.
+SUITES: Final = {"3.10": "bookworm", "4.0": "trixie", NEWEST: "testing"}
+_FOLDER: Final = "/usr/lib/rabbitmq/bin"
+_PACKAGE: Final = "rabbitmq-server"
+
+
+@dataclass(frozen=True, slots=True)
+class Installation:
+    """RabbitMQ's programs, on the machine or in a system of their own."""
+
+    prefix: tuple[str, ...] = ()
+
+    def command(self, name: str, *arguments: str) -> list[str]:
+        """Return the command that runs one of them; the process becomes that program."""
+        # Not the wrappers in /usr/sbin, which change the user and the folder.
+        path = "/usr/bin/epmd" if name == "epmd" else f"{_FOLDER}/{name}"
+        return [*self.prefix, path, *arguments]
+
+
+def rabbitmq_installation(version: str) -> Installation:
+    """Return RabbitMQ in a version: 3.10, 4.0, newest, a Debian suite's name, or distribution.
+
+    A suite that cannot be had is replaced by the distribution's own version, with a warning.
+
+    Raises:
+        ServerUnavailableError: not even that one can be had.
+    """
+    wanted = version or NEWEST
+    suite = SUITES.get(wanted, wanted)
+    base = base_folder()
+    with machine_lock(base / "rabbitmq-download.lock"):
+        if wanted == DISTRIBUTION or suite == debian.codename():
+            return _of_the_distribution()
+        try:
+            return _of_suite(base, suite)
+        except ServerUnavailableError as error:
+            found = _of_the_distribution()
+            warn(f"RabbitMQ {wanted} cannot be had, the distribution's own version runs instead: {error}")
+            return found
+
+
+def _of_suite(base: Path, suite: str) -> Installation:
+    root = made_once(base / f"rabbitmq_{suite}", lambda target: debian.make_root(_PACKAGE, suite, target))
+    found = Installation(debian.inside(root, base))
+    run([*found.prefix, "true"])  # tells whether mounts and chroot are allowed here
+    return found
+
+
+def _of_the_distribution() -> Installation:
+    with machine_lock(base_folder() / "packages.lock"):
+        if find_program(_PACKAGE, _FOLDER) is None or shutil.which("epmd") is None:
+            install(_PACKAGE)
+    if find_program(_PACKAGE, _FOLDER) is None:
+        raise ServerUnavailableError(f"{_PACKAGE} is still not found after installing it")
+    return Installation()
