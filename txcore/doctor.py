@@ -185,7 +185,10 @@ def duration(seconds: float) -> str:
 
 
 def size(count: int) -> str:
-    """Return a number of bytes for people."""
+    """Return a number of bytes for people; exact where it is a limit that one sets."""
+    for unit, factor in (("TB", 10**12), ("GB", 10**9), ("MB", 10**6)):
+        if count >= 20 * factor:
+            return f"{count / factor:.3g} {unit}"
     return f"{count:,} B"
 
 

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from typing import Any
 
+from txcore.doctor import Examination, Request
 from txcore.hookspecs import hookimpl
 from txcore.port import Backend
 from txcore_sqlite.backend import SqliteBackend
@@ -24,3 +26,14 @@ def txcore_open_backend(url: str, options: Mapping[str, str]) -> Backend | None:
     """
     path = parse_path(url)
     return None if path is None else SqliteBackend(path, parse_options(options))
+
+
+@hookimpl
+def txcore_doctor(url: str, options: Mapping[str, str], request: Request) -> Examination[Any] | None:
+    """Return the checks of the file that a `sqlite:///` URL names, which is not made; None for another scheme."""
+    path = parse_path(url)
+    if path is None:
+        return None
+    from txcore_sqlite.doctor import sqlite_examination  # noqa: PLC0415 - only the doctor needs it
+
+    return sqlite_examination(path, options, request)
