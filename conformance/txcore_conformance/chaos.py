@@ -138,7 +138,7 @@ def lines_of(report: Report) -> list[str]:
     """Return the report for people, at most 80 columns where its facts allow."""
     verdict = report.verdict
     ends = ", ".join(f"{count} {end}" for end, count in sorted(verdict.transactions.items()))
-    duplicates = ", ".join(f"{count} {cause}" for cause, count in verdict.duplicates.most_common()) or "none"
+    duplicates = ", ".join(f"{count} {cause}" for cause, count in verdict.duplicates.items()) or "none"
     kinds = [f"{kind} {count}" for kind, count in sorted(report.faults.items())]
     lines = [
         f"broker        {report.broker} {report.version}, {report.seconds:g} s, seed {report.seed}",

@@ -76,9 +76,9 @@ class Verdict:
     """
 
     problems: list[str] = field(default_factory=list)
-    transactions: Counter[str] = field(default_factory=Counter)
+    transactions: dict[str, int] = field(default_factory=dict)
     targets: int = 0
-    duplicates: Counter[str] = field(default_factory=Counter)
+    duplicates: dict[str, int] = field(default_factory=dict)
     lost: int = 0
     leaked: int = 0
 
@@ -307,6 +307,8 @@ class Crew:
             for reason in reasons:
                 history.caused(identity, reason)
         violations, facts = oracle.judge_group(self.harness, self.backend, self.group, history)
+        transactions: Counter[str] = Counter()
+        duplicates: Counter[str] = Counter()
         verdict = Verdict([str(violation) for violation in violations])
         names = {violation.transaction_id: violation.invariant.name for violation in violations}
         verdict.lost = sum(name in {"S3", "S8"} for name in names.values())
@@ -314,11 +316,12 @@ class Crew:
         for each in facts:
             verdict.targets += len(each.targets)
             final = OpKind(each.journey.final).name.lower() if each.journey.final else ""
-            verdict.transactions[final or ("parked" if each.journey.is_parked else "open")] += 1
+            transactions[final or ("parked" if each.journey.is_parked else "open")] += 1
             extra = len(each.targets) - len({target.index for target in each.targets})
             if extra:
                 reasons = history.reasons.get(each.journey.transaction_id) or ["no cause"]
-                verdict.duplicates[reasons[0]] += extra
+                duplicates[reasons[0]] += extra
+        verdict.transactions, verdict.duplicates = dict(transactions), dict(duplicates.most_common())
         return verdict
 
 
