@@ -84,7 +84,7 @@ class PortLocks:
         self.numbers.clear()
 
 
-def lock_port(number: int) -> IO[str] | None:
+def lock_port(number: int | str) -> IO[str] | None:
     """Return the open lock file of a port, or None when another holder has it."""
     folder = base_folder() / "ports"
     folder.mkdir(exist_ok=True)

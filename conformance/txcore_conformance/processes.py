@@ -96,6 +96,12 @@ class ManagedProcess(abc.ABC):
         """Whether the process was started and has not ended."""
         return self._process is not None and self._process.poll() is None
 
+    @property
+    def pid(self) -> int:
+        """The process that leads all others of it."""
+        assert self._process is not None, f"{self.name} does not run"
+        return self._process.pid
+
     def start(self) -> None:
         """Start and wait; ports that somebody took between looking and binding are changed for others.
 
@@ -155,16 +161,19 @@ class ManagedProcess(abc.ABC):
         self._ports.release()
         atexit.unregister(self.remove)
 
+    def _log_file(self) -> Path:
+        return self.folder / _LOG
+
     def last_lines(self, count: int = 6) -> str:
         """Return the end of its log."""
         try:
-            lines = (self.folder / _LOG).read_text(encoding="utf-8", errors="replace").splitlines()
+            lines = self._log_file().read_text(encoding="utf-8", errors="replace").splitlines()
         except OSError:
             return "no log"
         return " / ".join(lines[-count:])
 
     def _spawn(self) -> None:
-        log = self._log = (self.folder / _LOG).open("ab")
+        log = self._log = self._log_file().open("ab")
         self._process = spawn(
             self._command(),
             log,

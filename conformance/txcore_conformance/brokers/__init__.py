@@ -3,69 +3,126 @@
 `kafka()`, `rabbitmq()` and `nats()` return a running broker, or raise ServerUnavailableError. Each has a folder and
 free loopback ports of its own, so that several runs can be live at once, and ends with the program that started it. One
 that TXCORE_KAFKA_URL, TXCORE_RABBITMQ_URL or TXCORE_NATS_URL names is used as it is, unless a broker of one's own is
-asked for. Programs are downloaded once, into `base_folder()`.
+asked for. Programs are downloaded once, into `base_folder()`. docs/testing.md has the versions and the variables.
 """
 
 from __future__ import annotations
 
 import os
+from collections.abc import Mapping
+from typing import Any, Final
 
-from txcore_conformance.brokers.broker import Broker, ExternalBroker, ManagedBroker
+from txcore_conformance.brokers.broker import Broker, ManagedBroker
+from txcore_conformance.brokers.cluster import Cluster, start_cluster
+from txcore_conformance.brokers.external import ExternalBroker
+from txcore_conformance.brokers.fallback import BrokerFallbackWarning, warnings
 from txcore_conformance.brokers.kafka import KafkaBroker
 from txcore_conformance.brokers.nats import NatsBroker
 from txcore_conformance.brokers.proxy import Proxy
-from txcore_conformance.brokers.rabbitmq import ExternalRabbitmq, RabbitmqBroker
+from txcore_conformance.brokers.rabbitmq import RabbitmqBroker
+from txcore_conformance.brokers.security import PASSWORD, USER, Security
 from txcore_conformance.server_packages import ServerUnavailableError
 from txcore_conformance.servers import is_required
 
-__all__ = ["Broker", "Proxy", "ServerUnavailableError", "is_required", "kafka", "nats", "rabbitmq", "start"]
+__all__ = [
+    "NAMES",
+    "PASSWORD",
+    "USER",
+    "Broker",
+    "BrokerFallbackWarning",
+    "Cluster",
+    "Proxy",
+    "ServerUnavailableError",
+    "cluster",
+    "environment",
+    "is_required",
+    "kafka",
+    "nats",
+    "rabbitmq",
+    "start",
+    "warnings",
+]
 
-_MANAGED: dict[str, type[KafkaBroker | RabbitmqBroker | NatsBroker]] = {
+_MANAGED: Final[Mapping[str, type[ManagedBroker]]] = {
     "kafka": KafkaBroker,
     "rabbitmq": RabbitmqBroker,
     "nats": NatsBroker,
 }
+NAMES: Final = tuple(_MANAGED)
 
 
-def kafka(version: str = "", *, own: bool = False, **settings: str) -> Broker:
+def kafka(version: str = "", *, own: bool = False, **options: Any) -> Broker:
     """Return a running Kafka; see `start`."""
-    return start("kafka", version, own=own, **settings)
+    return start("kafka", version, own=own, **options)
 
 
-def rabbitmq(version: str = "", *, own: bool = False, **settings: str) -> Broker:
+def rabbitmq(version: str = "", *, own: bool = False, **options: Any) -> Broker:
     """Return a running RabbitMQ; see `start`."""
-    return start("rabbitmq", version, own=own, **settings)
+    return start("rabbitmq", version, own=own, **options)
 
 
-def nats(version: str = "", *, own: bool = False, **settings: str) -> Broker:
+def nats(version: str = "", *, own: bool = False, **options: Any) -> Broker:
     """Return a running NATS with JetStream; see `start`."""
-    return start("nats", version, own=own, **settings)
+    return start("nats", version, own=own, **options)
 
 
-def start(name: str, version: str = "", *, own: bool = False, **settings: str) -> Broker:
+def start(
+    name: str,
+    version: str = "",
+    *,
+    own: bool = False,
+    tls: bool = False,
+    credentials: bool = False,
+    client_certificate: bool = False,
+    **settings: str,
+) -> Broker:
     """Return a running broker.
+
+    A version, TLS, credentials or settings make it one of this program's own.
 
     Args:
         name: kafka, rabbitmq or nats.
         version: "" means what TXCORE_KAFKA_VERSION and its like say, else the newest.
         own: Whether it must be one of this program's own even though the environment names one.
-        settings: Go into the server's configuration, by its own names; they make it a broker of one's own.
+        tls: Give it a TLS listener: `tls_url`, `ca_file`, `cert_file`, `key_file`. NATS has no other listener then.
+        credentials: Give it the user `USER` with the password `PASSWORD`: `credentials_url`, which is a TLS listener
+            too when both are asked for. NATS lets in nobody else then.
+        client_certificate: Have the TLS listener refuse clients without a certificate; needs *tls*.
+        settings: Go into the server's configuration, by its own names.
 
     Raises:
         ServerUnavailableError: it cannot be had here.
     """
+    security = Security(tls, credentials, client_certificate)
     url = os.environ.get(f"TXCORE_{name.upper()}_URL", "")
-    if url and not own and not settings and not version:
-        monitor_url = os.environ.get(f"TXCORE_{name.upper()}_MONITOR_URL", "")
-        return (ExternalRabbitmq if name == "rabbitmq" else ExternalBroker)(name, url, monitor_url)
-    broker = _MANAGED[name](settings, version or os.environ.get(f"TXCORE_{name.upper()}_VERSION", ""))
-    return _started(broker)
-
-
-def _started(broker: ManagedBroker) -> Broker:
+    if url and not (own or version or settings or security.is_any):
+        return ExternalBroker(name, url)
+    broker = _MANAGED[name](settings, _version(name, version), security)
     try:
         broker.start()
     except BaseException:
         broker.remove()
         raise
     return broker
+
+
+def cluster(name: str, nodes: int = 3, version: str = "", **settings: str) -> Cluster:
+    """Return a running cluster of one's own, set up to keep what it acknowledged when one of three nodes is lost.
+
+    Kafka: replication factor 3, `min.insync.replicas` 2. NATS: `sync_interval: always`; streams ask for their replicas.
+    RabbitMQ: `pause_minority`; quorum queues and streams have a member on each node.
+
+    Raises:
+        ServerUnavailableError: it cannot be had here.
+    """
+    return start_cluster(lambda: _MANAGED[name](settings, _version(name, version)), nodes)
+
+
+def environment(brokers: Mapping[str, Broker]) -> dict[str, str]:
+    """Return the variables with which another program uses these brokers."""
+    found = {name: value for broker in brokers.values() for name, value in broker.environment().items()}
+    return {name: value for name, value in found.items() if value}
+
+
+def _version(name: str, version: str) -> str:
+    return version or os.environ.get(f"TXCORE_{name.upper()}_VERSION", "")

@@ -4,9 +4,12 @@ from __future__ import annotations
 
 import abc
 import os
+from collections.abc import Mapping, Sequence
 from pathlib import Path
+from typing import Self
 
 from txcore_conformance.brokers.proxy import Proxy
+from txcore_conformance.brokers.security import Certificates, Security, make_certificates
 from txcore_conformance.processes import ManagedProcess
 from txcore_conformance.server_packages import ServerUnavailableError
 
@@ -18,17 +21,22 @@ class Broker(abc.ABC):
         name: kafka, rabbitmq or nats.
         version: Its version as it tells it itself; "" when it tells nothing.
         url: txcore URL without options.
+        tls_url: The same of its TLS listener; "" without one.
+        credentials_url: The same with user and password in it; "" without such a user.
         can_be_killed: False for a broker that somebody else runs, which can only be used.
         monitor_url: HTTP monitoring of NATS or management API of RabbitMQ; "" when there is none.
-        folder: Logs, settings and data; the current folder for a broker that somebody else runs.
+        folder: Logs, settings and data; `server.log` is what it said.
     """
 
     name: str
     version: str = ""
     url: str
+    tls_url: str = ""
+    credentials_url: str = ""
     can_be_killed: bool = True
     monitor_url: str = ""
     folder: Path
+    certificates: Certificates | None = None
     _proxy: Proxy | None = None
 
     @abc.abstractmethod
@@ -69,6 +77,26 @@ class Broker(abc.ABC):
         """The broker's URL through `proxy`: whatever a client learns from it leads to the proxy again."""
         return self._url_at(self.proxy.port)
 
+    @property
+    def ca_file(self) -> Path:
+        """The authority that signed the server's certificate, PEM."""
+        return self._certificates().ca_file
+
+    @property
+    def stranger_ca_file(self) -> Path:
+        """An authority that has nothing to do with the server, PEM."""
+        return self._certificates().stranger_ca_file
+
+    @property
+    def cert_file(self) -> Path:
+        """A client's certificate that the server accepts, PEM."""
+        return self._certificates().cert_file("client")
+
+    @property
+    def key_file(self) -> Path:
+        """The key of `cert_file`, PEM, not encrypted."""
+        return self._certificates().key_file("client")
+
     def control(self, *arguments: str) -> str:
         """Run the broker's command-line tool (rabbitmqctl) and return its output.
 
@@ -77,11 +105,26 @@ class Broker(abc.ABC):
         """
         raise ServerUnavailableError(f"{self.name} has no command-line tool here: {' '.join(arguments)}")
 
+    def environment(self) -> Mapping[str, str]:
+        """Return the variables with which another program uses this broker as one that somebody else runs."""
+        prefix = f"TXCORE_{self.name.upper()}"
+        return {
+            f"{prefix}_URL": self.url,
+            f"{prefix}_MONITOR_URL": self.monitor_url,
+            f"{prefix}_FOLDER": str(self.folder),
+            f"{prefix}_RUNNING": self.version,
+        }
+
     @abc.abstractmethod
     def _new_proxy(self) -> Proxy: ...
 
     @abc.abstractmethod
-    def _url_at(self, port: int) -> str: ...
+    def _url_at(self, port: int, account: str = "") -> str: ...
+
+    def _certificates(self) -> Certificates:
+        if self.certificates is None:
+            raise ServerUnavailableError(f"this {self.name} was started without tls=True")
+        return self.certificates
 
 
 class ManagedBroker(ManagedProcess, Broker):
@@ -89,13 +132,24 @@ class ManagedBroker(ManagedProcess, Broker):
 
     Args:
         settings: Go into the server's own configuration, by its names.
+        version: As `brokers.start` takes it.
+        security: What it asks of its clients.
     """
 
-    def __init__(self, settings: dict[str, str]) -> None:
+    def __init__(self, settings: Mapping[str, str], version: str = "", security: Security = Security()) -> None:  # noqa: B008
         super().__init__()
-        self._settings = settings
+        self._settings = dict(settings)
+        self.version_asked_for = version
+        self.security = security
         self.port = 0
         self.proxy_port = 0
+        if security.tls:
+            self.certificates = make_certificates(self.folder / "certificates")
+
+    @classmethod
+    @abc.abstractmethod
+    def join(cls, nodes: Sequence[Self]) -> None:
+        """Make nodes that have not run yet one durable cluster; their ports are known."""
 
     @abc.abstractmethod
     def _tell_version(self) -> str:
@@ -105,6 +159,11 @@ class ManagedBroker(ManagedProcess, Broker):
         """Start, on the same ports and data as before, and wait until it answers its own protocol."""
         super().start()
         self.version = self._tell_version()
+
+    def prepare(self) -> None:
+        """Choose the ports, which `start` does otherwise."""
+        if not self._ports.numbers:
+            self._assign_ports()
 
     def remove(self) -> None:
         """End it at once, delete its data and close its proxy; twice is once."""
@@ -120,51 +179,4 @@ class ManagedBroker(ManagedProcess, Broker):
         self.url = self._url_at(self.port)
 
     def _new_proxy(self) -> Proxy:
-        return Proxy(self.port, self.proxy_port)
-
-
-class ExternalBroker(Broker):
-    """A broker that somebody else runs; it can only be used.
-
-    Args:
-        name: kafka, rabbitmq or nats.
-        url: Where it is.
-        monitor_url: Its HTTP monitoring.
-    """
-
-    can_be_killed = False
-
-    def __init__(self, name: str, url: str, monitor_url: str = "") -> None:
-        self.name = name
-        self.url = url
-        self.monitor_url = monitor_url
-        self.folder = Path.cwd()
-
-    def start(self) -> None:
-        """Refuse."""
-        self._refuse()
-
-    def stop(self) -> None:
-        """Leave it to its owner."""
-
-    def kill(self) -> None:
-        """Refuse."""
-        self._refuse()
-
-    def pause(self) -> None:
-        """Refuse."""
-        self._refuse()
-
-    def resume(self) -> None:
-        """Refuse."""
-        self._refuse()
-
-    def _refuse(self) -> None:
-        raise ServerUnavailableError(f"this {self.name} is run by somebody else")
-
-    def _new_proxy(self) -> Proxy:
-        raise ServerUnavailableError(f"this {self.name} is run by somebody else, without a way through a proxy")
-
-    def _url_at(self, port: int) -> str:
-        head, _, tail = self.url.rpartition(":")
-        return f"{head}:{port}{tail.lstrip('0123456789')}"
+        return Proxy(("127.0.0.1", self.port), self.proxy_port)

@@ -3,107 +3,180 @@
 from __future__ import annotations
 
 import base64
-import os
-import socket
-import struct
-from typing import Final
+import uuid
+from collections.abc import Mapping, Sequence
+from typing import IO, Any, Final, Self
 
 from txcore_conformance.brokers.broker import ManagedBroker
+from txcore_conformance.brokers.external import PROXIED_VARIABLE, claim_proxied_listener
+from txcore_conformance.brokers.greetings import kafka_answers
 from txcore_conformance.brokers.programs import kafka_libraries, kafka_version, program
 from txcore_conformance.brokers.proxy import Proxy
+from txcore_conformance.brokers.security import PASSWORD, USER, Security
 from txcore_conformance.machine import run
+from txcore_conformance.server_packages import ServerUnavailableError
 
-_TIME_MAX_S: Final = 2.0
-_JAVA_OPTIONS: Final = ("-XX:TieredStopAtLevel=1", "-XX:+UseSerialGC", "-Xshare:auto")
-#: ApiVersions, version 0: key 18, correlation 1, no client id.
-_API_VERSIONS: Final = struct.pack(">ihhih", 10, 18, 0, 1, -1)
+#: How many programs may stand with a proxy before one Kafka at once.
+_PROXIED_COUNT: Final = 4
+_JAVA_OPTIONS: Final = ("-XX:TieredStopAtLevel=1", "-XX:+UseSerialGC", "-Xmx384m")
+_PLAIN_LOGIN: Final = "org.apache.kafka.common.security.plain.PlainLoginModule required"
+#: What is replicated in a cluster, and how often.
+_REPLICATED: Final = ("offsets.topic", "transaction.state.log", "share.coordinator.state.topic")
 
 
 class KafkaBroker(ManagedBroker):
     """One Kafka node; settings by the names of server.properties, underscores for dots.
 
-    For example `kafka(message_max_bytes="2000")`. Besides the clients' listener it has one whose advertised address is
-    the proxy's, so that a client which came through the proxy stays there.
+    For example `kafka(message_max_bytes="2000")`. Besides the clients' listener it has some whose advertised address is
+    a proxy's, so that a client which came through that proxy stays there; with TLS or credentials, one listener more
+    for each. A topic that does not exist is not made by asking for it.
     """
 
     name = "kafka"
 
-    def __init__(self, settings: dict[str, str], version: str = "") -> None:
+    def __init__(self, settings: Mapping[str, str], version: str = "", security: Security = Security()) -> None:  # noqa: B008
         self._libraries = kafka_libraries(version)
         self._java = program("java", "default-jre-headless")
-        super().__init__({name.replace("_", "."): value for name, value in settings.items()})
+        super().__init__({name.replace("_", "."): value for name, value in settings.items()}, version, security)
+        self._number = 1
+        self._voters = ""
+        self._cluster_id = _new_cluster_id()
+        self._listeners: dict[str, tuple[int, int, str]] = {}
+        self._proxy_lock: IO[Any] | None = None
+
+    @classmethod
+    def join(cls, nodes: Sequence[Self]) -> None:
+        """Make a cluster that keeps everything three times and acknowledges what two nodes have."""
+        voters = [f"{number}@127.0.0.1:{node._controller_port}" for number, node in enumerate(nodes, 1)]  # noqa: SLF001
+        copies = str(min(len(nodes), 3))
+        durable = {"default.replication.factor": copies, "min.insync.replicas": "2"}
+        durable |= {f"{name}.replication.factor": copies for name in _REPLICATED}
+        durable |= {f"{name}.min.isr": "2" for name in _REPLICATED[1:]}
+        for number, node in enumerate(nodes, 1):
+            node._number = number  # noqa: SLF001
+            node._voters = ",".join(voters)  # noqa: SLF001
+            node._cluster_id = nodes[0]._cluster_id  # noqa: SLF001
+            node._settings = durable | node._settings  # noqa: SLF001
+
+    def remove(self) -> None:
+        """End it at once, delete its data and close its proxy; twice is once."""
+        super().remove()
+        if self._proxy_lock is not None:
+            self._proxy_lock.close()
+            self._proxy_lock = None
+
+    def environment(self) -> Mapping[str, str]:
+        """Return the variables with which another program uses this broker, through a proxy as well."""
+        return {**super().environment(), PROXIED_VARIABLE: self._proxied()}
 
     def _assign_ports(self) -> None:
         super()._assign_ports()
         self._controller_port = self._ports.reserve()
-        self._behind_proxy_port = self._ports.reserve()
+        # Name: port, advertised port, protocol.
+        self._listeners = {"PLAIN": (self.port, self.port, "PLAINTEXT")}
+        for number in range(_PROXIED_COUNT):
+            advertised = self._ports.reserve() if number else self.proxy_port
+            self._listeners[f"PROXIED{number}"] = (self._ports.reserve(), advertised, "PLAINTEXT")
+        if self.security.tls:
+            port = self._ports.reserve()
+            self._listeners["TLS"] = (port, port, "SSL")
+            self.tls_url = self._url_at(port)
+        if self.security.credentials:
+            port = self._ports.reserve()
+            self._listeners["ACCOUNTS"] = (port, port, "SASL_SSL" if self.security.tls else "SASL_PLAINTEXT")
+            self.credentials_url = self._url_at(port, f"{USER}:{PASSWORD}")
+
+    def _proxied(self) -> str:
+        pairs = [each[:2] for name, each in self._listeners.items() if name.startswith("PROXIED")]
+        return ",".join(f"{port}:{advertised}" for port, advertised in pairs)
 
     def _properties(self) -> dict[str, str]:
-        listeners = {"PLAINTEXT": self.port, "PROXIED": self._behind_proxy_port, "CONTROLLER": self._controller_port}
-        advertised = {"PLAINTEXT": self.port, "PROXIED": self.proxy_port}
+        ports = {name: port for name, (port, _, _) in self._listeners.items()} | {"CONTROLLER": self._controller_port}
+        protocols = {name: protocol for name, (_, _, protocol) in self._listeners.items()} | {"CONTROLLER": "PLAINTEXT"}
+        one_node = {f"controller.quorum.{'voters' if self._voters else 'bootstrap.servers'}": self._quorum()}
+        one_node |= {f"{name}.replication.factor": "1" for name in _REPLICATED}
+        one_node |= {f"{name}.min.isr": "1" for name in _REPLICATED[1:]}
+        one_node |= {f"{name}.num.partitions": "1" for name in _REPLICATED}
         return {
             "process.roles": "broker,controller",
-            "node.id": "1",
-            "controller.quorum.bootstrap.servers": f"127.0.0.1:{self._controller_port}",
+            "node.id": str(self._number),
             "controller.listener.names": "CONTROLLER",
-            "listeners": _addresses(listeners),
-            "advertised.listeners": _addresses(advertised),
-            "listener.security.protocol.map": ",".join(f"{name}:PLAINTEXT" for name in listeners),
-            "inter.broker.listener.name": "PLAINTEXT",
+            "listeners": _addresses(ports),
+            "advertised.listeners": _addresses({name: port for name, (_, port, _) in self._listeners.items()}),
+            "listener.security.protocol.map": ",".join(f"{name}:{protocol}" for name, protocol in protocols.items()),
+            "inter.broker.listener.name": "PLAIN",
+            "num.network.threads": "2",
             "log.dirs": str(self.folder / "data"),
             "auto.create.topics.enable": "false",
-            "offsets.topic.replication.factor": "1",
-            "offsets.topic.num.partitions": "1",
-            "transaction.state.log.replication.factor": "1",
-            "transaction.state.log.min.isr": "1",
-            "transaction.state.log.num.partitions": "1",
-            "share.coordinator.state.topic.replication.factor": "1",
-            "share.coordinator.state.topic.min.isr": "1",
-            "share.coordinator.state.topic.num.partitions": "1",
+            **one_node,
             "group.initial.rebalance.delay.ms": "0",
             "group.min.session.timeout.ms": "1000",
+            # A killed node is back once its old session has ended; the default is 9 s.
             "broker.session.timeout.ms": "2000",
             "broker.heartbeat.interval.ms": "500",
             "controller.quorum.election.timeout.ms": "500",
             "log.cleaner.dedupe.buffer.size": "16777216",
-        } | self._settings
+            **self._security_properties(),
+            **self._settings,
+        }
+
+    def _quorum(self) -> str:
+        return self._voters or f"127.0.0.1:{self._controller_port}"
+
+    def _security_properties(self) -> dict[str, str]:
+        properties = {}
+        if self.certificates is not None:
+            properties = {
+                "ssl.keystore.type": "PEM",
+                "ssl.keystore.location": str(self.certificates.chain_file("server")),
+                "ssl.truststore.type": "PEM",
+                "ssl.truststore.location": str(self.certificates.ca_file),
+                "listener.name.tls.ssl.client.auth": "required" if self.security.client_certificate else "requested",
+            }
+        if self.security.credentials:
+            properties |= {
+                "listener.name.accounts.sasl.enabled.mechanisms": "PLAIN",
+                "listener.name.accounts.plain.sasl.jaas.config": f'{_PLAIN_LOGIN} user_{USER}="{PASSWORD}";',
+            }
+        return properties
 
     def _before_spawn(self) -> None:
         lines = [f"{name}={value}" for name, value in self._properties().items()]
         (self.folder / "server.properties").write_text("\n".join(lines) + "\n", encoding="utf-8")
         if not (self.folder / "data").exists():
-            self._format()
-
-    def _format(self) -> None:
-        cluster_id = base64.urlsafe_b64encode(os.urandom(16)).decode().rstrip("=").replace("-", "A")
-        tool = ["kafka.tools.StorageTool", "format", "--standalone", "-t", cluster_id]
-        run([*self._start_of_command(), *tool, "-c", str(self.folder / "server.properties")])
+            form = [] if self._voters else ["--standalone"]
+            tool = ["kafka.tools.StorageTool", "format", *form, "-t", self._cluster_id]
+            run([*self._start_of_command(), *tool, "-c", str(self.folder / "server.properties")])
 
     def _start_of_command(self) -> list[str]:
-        # A fallback for both loggers; the libraries' own settings would be silent or far too loud.
         logging = self._libraries / "logging.properties"
         options = [f"-Dlog4j2.configurationFile={logging}", f"-Dlog4j.configuration=file:{logging}"]
-        return [str(self._java), *_JAVA_OPTIONS, "-Xmx384m", *options, "-cp", f"{self._libraries}/*"]
+        return [str(self._java), *_JAVA_OPTIONS, *options, "-cp", f"{self._libraries}/*"]
 
     def _command(self) -> list[str]:
         return [*self._start_of_command(), "kafka.Kafka", str(self.folder / "server.properties")]
 
     def _check_ready(self) -> None:
-        with socket.create_connection(("127.0.0.1", self.port), _TIME_MAX_S) as connection:
-            connection.sendall(_API_VERSIONS)
-            _size, _correlation, error = struct.unpack(">iih", connection.recv(10, socket.MSG_WAITALL))
-            assert error == 0
+        kafka_answers("127.0.0.1", self.port)
 
     def _tell_version(self) -> str:
-        # The protocol does not say it.
-        return kafka_version(self._libraries)
-
-    def _url_at(self, port: int) -> str:
-        return f"kafka://127.0.0.1:{port}"
+        return kafka_version(self._libraries)  # the protocol does not say it
 
     def _new_proxy(self) -> Proxy:
-        return Proxy(self._behind_proxy_port, self.proxy_port)
+        made = claim_proxied_listener(self._proxied())
+        if made is None:
+            raise ServerUnavailableError(f"{_PROXIED_COUNT} programs have a proxy before this kafka already")
+        proxy, self._proxy_lock = made
+        return proxy
+
+    def _url_at(self, port: int, account: str = "") -> str:
+        return f"kafka://{account}@127.0.0.1:{port}" if account else f"kafka://127.0.0.1:{port}"
 
 
-def _addresses(listeners: dict[str, int]) -> str:
-    return ",".join(f"{name}://127.0.0.1:{port}" for name, port in listeners.items())
+def _addresses(ports: Mapping[str, int]) -> str:
+    return ",".join(f"{name}://127.0.0.1:{port}" for name, port in ports.items())
+
+
+def _new_cluster_id() -> str:
+    # 22 characters of base64, as Kafka's own tool makes them; one that begins with a dash would be taken for an option.
+    return base64.urlsafe_b64encode(uuid.uuid4().bytes).decode().rstrip("=").replace("-", "A")

@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import json
-import socket
 import urllib.request
-from typing import Any, Final
+from collections.abc import Mapping, Sequence
+from typing import Any, Final, Self
 
 from txcore_conformance.brokers.broker import ManagedBroker
+from txcore_conformance.brokers.greetings import nats_information
 from txcore_conformance.brokers.programs import nats_server
+from txcore_conformance.brokers.security import PASSWORD, USER, Security
 
 _TIME_MAX_S: Final = 2.0
 
@@ -16,18 +18,38 @@ _TIME_MAX_S: Final = 2.0
 class NatsBroker(ManagedBroker):
     """One NATS server; settings by the names of its configuration file, dots for nested ones.
 
-    For example `nats(**{"jetstream.sync_interval": "always", "max_payload": "1024"})`.
+    For example `nats(**{"jetstream.sync_interval": "always", "max_payload": "1024"})`. A server knows one kind of
+    client only: with TLS, `url` and `tls_url` are the same; with credentials, both have them.
     """
 
     name = "nats"
 
-    def __init__(self, settings: dict[str, str], version: str = "") -> None:
+    def __init__(self, settings: Mapping[str, str], version: str = "", security: Security = Security()) -> None:  # noqa: B008
         self._program = nats_server(version)
-        super().__init__(settings)
+        super().__init__(settings, version, security)
+        self._cluster: dict[str, str] = {}
+
+    @classmethod
+    def join(cls, nodes: Sequence[Self]) -> None:
+        """Make a cluster whose stores sync before they acknowledge; streams are replicated as they ask for it."""
+        routes = {node: node._ports.reserve() for node in nodes}  # noqa: SLF001 - of the same class
+        for node, port in routes.items():
+            others = [f'"nats://127.0.0.1:{each}"' for other, each in routes.items() if other is not node]
+            node._cluster = {  # noqa: SLF001
+                "cluster.name": "txcore",
+                "cluster.listen": f'"127.0.0.1:{port}"',
+                "cluster.no_advertise": "true",
+                "cluster.routes": f"[{', '.join(others)}]",
+                "jetstream.sync_interval": "always",
+            }
 
     def _assign_ports(self) -> None:
         super()._assign_ports()
         self.monitor_url = f"http://127.0.0.1:{self._ports.reserve()}"
+        account = f"{USER}:{PASSWORD}" if self.security.credentials else ""
+        self.url = self._url_at(self.port, account)
+        self.credentials_url = self.url if account else ""
+        self.tls_url = self.url if self.security.tls else ""
 
     def _before_spawn(self) -> None:
         settings = {
@@ -35,9 +57,22 @@ class NatsBroker(ManagedBroker):
             "listen": f'"127.0.0.1:{self.port}"',
             "http": f'"{self.monitor_url.removeprefix("http://")}"',
             "jetstream.store_dir": f'"{self.folder / "data"}"',
-            "logtime": "true",
-        } | self._settings
+        }
+        settings |= self._cluster | self._security_settings() | self._settings
         (self.folder / "server.conf").write_text(_configuration(settings), encoding="utf-8")
+
+    def _security_settings(self) -> dict[str, str]:
+        settings = {}
+        if self.security.credentials:
+            settings["authorization.users"] = f'[{{user: "{USER}", password: "{PASSWORD}"}}]'
+        if self.certificates is not None:
+            settings |= {
+                "tls.cert_file": f'"{self.certificates.cert_file("server")}"',
+                "tls.key_file": f'"{self.certificates.key_file("server")}"',
+                "tls.ca_file": f'"{self.certificates.ca_file}"',
+                "tls.verify": "true" if self.security.client_certificate else "false",
+            }
+        return settings
 
     def _command(self) -> list[str]:
         return [str(self._program), "-c", str(self.folder / "server.conf")]
@@ -47,20 +82,15 @@ class NatsBroker(ManagedBroker):
             assert json.load(answer)["status"] == "ok"
 
     def _tell_version(self) -> str:
-        return str(server_information(self.port)["version"]).removeprefix("v")
+        return str(nats_information("127.0.0.1", self.port)["version"])
 
-    def _url_at(self, port: int) -> str:
-        return f"nats://127.0.0.1:{port}"
-
-
-def server_information(port: int) -> dict[str, Any]:
-    """Return the INFO with which a NATS server greets."""
-    with socket.create_connection(("127.0.0.1", port), _TIME_MAX_S) as connection, connection.makefile("rb") as lines:
-        information: dict[str, Any] = json.loads(lines.readline().removeprefix(b"INFO "))
-        return information
+    def _url_at(self, port: int, account: str = "") -> str:
+        if not account and self.security.credentials:
+            account = f"{USER}:{PASSWORD}"
+        return f"nats://{account}@127.0.0.1:{port}" if account else f"nats://127.0.0.1:{port}"
 
 
-def _configuration(settings: dict[str, str]) -> str:
+def _configuration(settings: Mapping[str, str]) -> str:
     tree: dict[str, Any] = {}
     for name, value in settings.items():
         *folders, last = name.split(".")
@@ -71,7 +101,7 @@ def _configuration(settings: dict[str, str]) -> str:
     return "\n".join(_lines(tree, "")) + "\n"
 
 
-def _lines(tree: dict[str, Any], indent: str) -> list[str]:
+def _lines(tree: Mapping[str, Any], indent: str) -> list[str]:
     lines = []
     for name, value in tree.items():
         if isinstance(value, dict):

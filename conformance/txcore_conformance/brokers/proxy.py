@@ -34,15 +34,15 @@ class Mode(enum.Enum):
 
 
 class Proxy:
-    """Listens on 127.0.0.1:`port` and passes bytes to and from 127.0.0.1:`target_port`. Thread safe.
+    """Listens on 127.0.0.1:`port` and passes bytes to and from *target*, host and port. Thread safe.
 
     Attributes:
         url: host:port to which clients connect.
         port: Its port.
     """
 
-    def __init__(self, target_port: int, port: int = 0) -> None:
-        self._target_port = target_port
+    def __init__(self, target: tuple[str, int], port: int = 0) -> None:
+        self._target = target
         self._mode = Mode.FORWARD
         self._links: set[_Link] = set()
         self._commands: queue.SimpleQueue[tuple[Callable[[], None], Future[None]]] = queue.SimpleQueue()
@@ -136,7 +136,7 @@ class Proxy:
         for each in (client, server):
             each.setblocking(False)
             each.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
-        server.connect_ex(("127.0.0.1", self._target_port))
+        server.connect_ex(self._target)
         link = _Link(client, server)
         self._links.add(link)
         for end in link.ends:

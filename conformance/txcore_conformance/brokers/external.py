@@ -1,0 +1,120 @@
+"""Brokers that somebody else runs, named by the environment: they can only be used."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import shlex
+from pathlib import Path
+from typing import IO, Any, Final
+from urllib.parse import SplitResult, urlsplit
+
+from txcore_conformance.brokers.broker import Broker
+from txcore_conformance.brokers.greetings import amqp_start, amqp_version, nats_information
+from txcore_conformance.brokers.proxy import Proxy
+from txcore_conformance.machine import lock_port, run
+from txcore_conformance.server_packages import ServerUnavailableError
+
+PROXIED_VARIABLE: Final = "TXCORE_KAFKA_PROXIED"
+CONTROL_VARIABLE: Final = "TXCORE_RABBITMQ_CONTROL"
+CONTROL_TIME_MAX_S: Final = 120.0
+_PORTS: Final = {"kafka": 9092, "rabbitmq": 5672, "nats": 4222}
+
+
+class ExternalBroker(Broker):
+    """A broker that somebody else runs.
+
+    Args:
+        name: kafka, rabbitmq or nats.
+        url: Where it is; of several hosts, the first one is asked.
+    """
+
+    can_be_killed = False
+
+    def __init__(self, name: str, url: str) -> None:
+        self.name = name
+        self.url = url
+        prefix = f"TXCORE_{name.upper()}"
+        self.monitor_url = os.environ.get(f"{prefix}_MONITOR_URL", "")
+        self.folder = Path(os.environ.get(f"{prefix}_FOLDER") or Path.cwd())
+        self.version = os.environ.get(f"{prefix}_RUNNING", "")
+        if not self.version:
+            with contextlib.suppress(OSError, ValueError, LookupError, AssertionError):
+                self.version = self._tell_version()
+        self._port_lock: IO[str] | None = None
+
+    def start(self) -> None:
+        """Refuse."""
+        self._refuse()
+
+    def stop(self) -> None:
+        """Leave it to its owner."""
+
+    def kill(self) -> None:
+        """Refuse."""
+        self._refuse()
+
+    def pause(self) -> None:
+        """Refuse."""
+        self._refuse()
+
+    def resume(self) -> None:
+        """Refuse."""
+        self._refuse()
+
+    def remove(self) -> None:
+        """Close the proxy; the broker is left to its owner."""
+        super().remove()
+        if self._port_lock is not None:
+            self._port_lock.close()
+            self._port_lock = None
+
+    def control(self, *arguments: str) -> str:
+        """Run rabbitmqctl where TXCORE_RABBITMQ_CONTROL says how."""
+        command = os.environ.get(CONTROL_VARIABLE, "") if self.name == "rabbitmq" else ""
+        if not command:
+            return super().control(*arguments)
+        return run(shlex.split(command), *arguments, timeout_s=CONTROL_TIME_MAX_S)
+
+    def _refuse(self) -> None:
+        raise ServerUnavailableError(f"this {self.name} is run by somebody else")
+
+    def _address(self) -> tuple[str, int]:
+        parts = self._parts()
+        return parts.hostname or "127.0.0.1", parts.port or _PORTS[self.name]
+
+    def _parts(self) -> SplitResult:
+        parts = urlsplit(self.url)
+        return parts._replace(netloc=parts.netloc.partition(",")[0])
+
+    def _tell_version(self) -> str:
+        if self.name == "rabbitmq":
+            return amqp_version(amqp_start(*self._address()))
+        if self.name == "nats":
+            return str(nats_information(*self._address())["version"])
+        return ""  # Kafka's protocol does not say it
+
+    def _new_proxy(self) -> Proxy:
+        if self.name != "kafka":
+            return Proxy(self._address())
+        made = claim_proxied_listener(os.environ.get(PROXIED_VARIABLE, ""))
+        if made is None:
+            raise ServerUnavailableError("this kafka has no listener left whose advertised address is a proxy's")
+        proxy, self._port_lock = made
+        return proxy
+
+    def _url_at(self, port: int, account: str = "") -> str:
+        parts = self._parts()
+        account = account or parts.netloc.rpartition("@")[0]
+        place = f"127.0.0.1:{port}"
+        return parts._replace(netloc=f"{account}@{place}" if account else place).geturl()
+
+
+def claim_proxied_listener(pairs: str) -> tuple[Proxy, IO[Any]] | None:
+    """Return a proxy on the first pair `listener:advertised` that no other program has, and the lock that says so."""
+    for pair in filter(None, pairs.split(",")):
+        behind, _, advertised = pair.partition(":")
+        lock = lock_port(f"{advertised}.proxy")
+        if lock is not None:
+            return Proxy(("127.0.0.1", int(behind)), int(advertised)), lock
+    return None

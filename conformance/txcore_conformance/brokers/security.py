@@ -1,0 +1,86 @@
+"""Certificates and the one user that a broker of a test's own may ask for."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Final
+
+from txcore_conformance.machine import run
+
+USER: Final = "txcore"
+PASSWORD: Final = "secret"  # noqa: S105 - of brokers that live for one test
+_DAYS: Final = "30"
+_NEW_KEY: Final = ("-newkey", "ec", "-pkeyopt", "ec_paramgen_curve:P-256", "-nodes", "-days", _DAYS)
+_ADDRESSES: Final = "subjectAltName=IP:127.0.0.1,DNS:localhost"
+
+
+@dataclass(frozen=True, slots=True)
+class Security:
+    """What a broker asks of its clients.
+
+    Attributes:
+        tls: It has a TLS listener; NATS then has no other.
+        credentials: The user `txcore` with the password `secret` exists; NATS then lets in nobody else.
+        client_certificate: The TLS listener lets in nobody without a certificate of the same authority.
+    """
+
+    tls: bool = False
+    credentials: bool = False
+    client_certificate: bool = False
+
+    @property
+    def is_any(self) -> bool:
+        """Whether the broker differs from an open one."""
+        return self.tls or self.credentials or self.client_certificate
+
+
+@dataclass(frozen=True, slots=True)
+class Certificates:
+    """PEM files in one folder: an authority, a server's and a client's certificate by it, and a strange authority."""
+
+    folder: Path
+
+    @property
+    def ca_file(self) -> Path:
+        """The authority that clients and the server trust."""
+        return self.folder / "ca.pem"
+
+    @property
+    def stranger_ca_file(self) -> Path:
+        """An authority that has signed nothing here."""
+        return self.folder / "stranger.pem"
+
+    def cert_file(self, name: str) -> Path:
+        """Return the certificate of the server or the client."""
+        return self.folder / f"{name}.pem"
+
+    def key_file(self, name: str) -> Path:
+        """Return the key of the server or the client, unencrypted PKCS 8."""
+        return self.folder / f"{name}.key"
+
+    def chain_file(self, name: str) -> Path:
+        """Return key and certificate in one file, as Kafka wants them."""
+        return self.folder / f"{name}.chain.pem"
+
+
+def make_certificates(folder: Path) -> Certificates:
+    """Make them with the openssl program.
+
+    Raises:
+        ServerUnavailableError: there is none, or it is too old.
+    """
+    folder.mkdir()
+    made = Certificates(folder)
+    for name in ("ca", "stranger"):
+        files = ("-keyout", str(folder / f"{name}.key"), "-out", str(folder / f"{name}.pem"))
+        extension = "basicConstraints=critical,CA:TRUE"
+        run(["openssl", "req", "-x509", *_NEW_KEY, *files, "-subj", f"/CN=txcore {name}", "-addext", extension])
+    signed = ("-CA", str(made.ca_file), "-CAkey", str(folder / "ca.key"))
+    for name, subject in (("server", "/CN=localhost"), ("client", f"/CN={USER}")):
+        files = ("-keyout", str(made.key_file(name)), "-out", str(made.cert_file(name)))
+        extensions = ("-addext", "basicConstraints=CA:FALSE", "-addext", _ADDRESSES)
+        run(["openssl", "req", "-x509", *signed, *_NEW_KEY, *files, "-subj", subject, *extensions])
+        parts = (made.key_file(name), made.cert_file(name), made.ca_file)
+        made.chain_file(name).write_bytes(b"".join(part.read_bytes() for part in parts))
+    return made
