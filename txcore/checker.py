@@ -166,6 +166,7 @@ class Checker:
         self._membership: Membership | None = None
         self._thread: threading.Thread | None = None
         self._stop = threading.Event()
+        self._counts: dict[str, int] = {}
 
     def start(self) -> None:
         """Join the group and check in a thread until `stop`.
@@ -229,11 +230,11 @@ class Checker:
 
     @property
     def counts(self) -> Mapping[str, int]:
-        """What this checker did since it joined, by name.
+        """What this checker did since it last joined, by name; kept when it has left.
 
         halves (read), asked, commit, rollback, parked, carried, claims, stood_down, stale, conflicts.
         """
-        return {} if self._membership is None else dict(self._membership.context.counts)
+        return self._counts.copy()
 
     @property
     def partitions(self) -> tuple[int, ...]:
@@ -275,6 +276,7 @@ class Checker:
             listeners,
             fence,
         )
+        self._counts = context.counts
         self._loop = Loop(self._backend, clock, claim=claim, pool=self._pool)
         self._membership = Membership(context, self._loop)
         self._loop.spawn(self._membership.run(), self._membership.ended)

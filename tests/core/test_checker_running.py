@@ -144,6 +144,7 @@ def test_stats_tell_what_is_pending_and_how_old(running_clock):
     assert 3 == checker.counts["halves"]
     checker.stop()
     assert not checker.stats().is_running
+    assert 3 == checker.counts["halves"], "kept for whoever counts on"
 
 
 def test_stats_of_a_running_checker_show_its_loop():

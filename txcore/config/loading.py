@@ -1,0 +1,278 @@
+"""Loading a configuration: sources together, converted, names looked up, secrets fetched, all mistakes at once."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path as FilePath
+from typing import Final
+from urllib.parse import urlsplit
+
+from msgspec.structs import replace
+
+from txcore.config.conversion import convert
+from txcore.config.lines import Path
+from txcore.config.problems import ConfigFileError, Problem, closest, key_text
+from txcore.config.schema import CallbackSection, Config, GroupSection
+from txcore.config.sources import (
+    FILE_NAME,
+    PREFIX,
+    Raw,
+    Simple,
+    add_environment,
+    add_settings,
+    add_simple,
+    is_simple,
+    read_file,
+)
+from txcore.errors import ConfigError
+
+SECRET_BYTES_MAX: Final = 64 << 10
+LOOPBACK: Final = frozenset({"127.0.0.1", "::1", "localhost"})
+
+
+@dataclass(frozen=True, slots=True)
+class Loaded:
+    """A configuration without mistakes.
+
+    Attributes:
+        config: The structs; URLs that may hold a password are masked there.
+        fetched: What was fetched, by the path of the setting without its `_file` or `_env`; not for showing.
+    """
+
+    config: Config
+    fetched: Mapping[Path, str] = field(repr=False)
+    _raw: Raw = field(repr=False)
+
+    @property
+    def file(self) -> FilePath | None:
+        """The file it came from."""
+        return self._raw.file
+
+    def secret(self, *path: str) -> str:
+        """Return a URL, token or shared secret; "" when there is none."""
+        return self.fetched.get(path, "")
+
+    def backend_of(self, group: str) -> str:
+        """Return the name of the group's backend."""
+        return self.config.groups[group].backend or next(iter(self.config.backends))
+
+    def problem(self, path: Path, text: str) -> Problem:
+        """Return a problem that was found out later, with the place where the setting was made."""
+        return Problem(key_text(path), self._raw.where(path), text)
+
+
+def load(
+    file: FilePath | str | None = None,
+    *,
+    simple: Simple | None = None,
+    settings: Sequence[str] = (),
+    environment: Mapping[str, str] | None = None,
+    needs_groups: bool = True,
+) -> Loaded:
+    """Read a configuration.
+
+    Args:
+        file: The TOML file; None for TXCORE_CONFIG, else `txcore.toml` in the working directory.
+        simple: One group without a file.
+        settings: Overrides, each `section.key=value` with a TOML value.
+        environment: Instead of the process's own.
+        needs_groups: Whether a configuration without a group is a mistake.
+
+    Raises:
+        ConfigFileError: with every mistake that was found.
+        ConfigError: neither a file nor one-group settings, or both.
+    """
+    environment = os.environ if environment is None else environment
+    raw = _sources(file, simple or Simple(), environment)
+    add_environment(raw, environment)
+    add_settings(raw, settings)
+    problems: list[Problem] = []
+
+    def report(path: Path, text: str) -> None:
+        problems.append(Problem(key_text(path), raw.where(path), text))
+
+    config = convert(raw.table, Config, report)
+    reader = _Reader(config, environment, raw, problems)
+    reader.read(needs_groups=needs_groups)
+    if problems:
+        raise ConfigFileError(problems)
+    backends = {
+        name: replace(each, url=masked(reader.fetched["backends", name, "url"]))
+        for name, each in config.backends.items()
+    }
+    databases = {
+        name: replace(each, url=masked(reader.fetched["databases", name, "url"]))
+        for name, each in config.databases.items()
+    }
+    return Loaded(replace(config, backends=backends, databases=databases), reader.fetched, raw)
+
+
+def masked(url: str) -> str:
+    """Return *url* without its password and without options, any of which may be a secret."""
+    bare = url.partition("?")[0]
+    scheme, separator, rest = bare.partition("://")
+    credentials, at, place = rest.rpartition("@")
+    user, colon, _ = credentials.partition(":")
+    return f"{scheme}{separator}{user}{':***' if colon else ''}{at}{place}"
+
+
+def _sources(file: FilePath | str | None, simple: Simple, environment: Mapping[str, str]) -> Raw:
+    named = file or environment.get(f"{PREFIX}CONFIG", "")
+    one_group = is_simple(simple, environment)
+    if named and one_group:
+        raise ConfigError(f"{one_group} describes a group without a file, but {named} is given too: use one of them")
+    if one_group:
+        raw = Raw()
+        add_simple(raw, simple, environment)
+        return raw
+    path = FilePath(named or FILE_NAME)
+    if not named and not path.exists():
+        raise ConfigError(
+            f"there is no {FILE_NAME} here: write one with `txcore config init`, name one with --config, "
+            "or describe one group with --broker, --group and --database",
+            key="config",
+        )
+    return read_file(path)
+
+
+class _Reader:
+    """Looks names up and fetches secrets; adds to *problems*."""
+
+    def __init__(self, config: Config, environment: Mapping[str, str], raw: Raw, problems: list[Problem]) -> None:
+        self.config = config
+        self.fetched: dict[Path, str] = {}
+        self._environment = environment
+        self._raw = raw
+        self._problems = problems
+
+    def read(self, *, needs_groups: bool) -> None:
+        for kind in ("backends", "databases"):
+            for name in getattr(self.config, kind):
+                self._url((kind, name))
+        self._secret(("http", "token"))
+        self._http()
+        if needs_groups and not self.config.groups and "groups" not in self._raw.table:
+            self._report(("groups",), "no group to check; add one: [groups.NAME]")
+        for name, group in self.config.groups.items():
+            self._group(("groups", name), group)
+
+    def _report(self, path: Path, text: str) -> None:
+        self._problems.append(Problem(key_text(path), self._raw.where(path), text))
+
+    def _http(self) -> None:
+        http = self.config.http
+        if http.enabled and http.host not in LOOPBACK and ("http", "token") not in self.fetched:
+            has_one = http.token_file or http.token_env
+            if not has_one:
+                self._report(
+                    ("http", "host"), f"{http.host} is no loopback address: set http.token_file or http.token_env"
+                )
+
+    def _url(self, path: Path) -> None:
+        section = getattr(self.config, path[0])[path[1]]
+        given = [key for key in ("url", "url_file", "url_env") if getattr(section, key)]
+        if not given and not self._has_problem(path):
+            self._report(path, "needs url, url_file or url_env")
+        elif len(given) > 1:
+            self._report((*path, given[1]), f"{given[0]} is given too; keep one of them")
+        elif given == ["url"]:
+            self._keep_url(path, section.url)
+        elif given:
+            self._secret((*path, "url"))
+            self._keep_url(path, self.fetched.get((*path, "url"), ""))
+
+    def _keep_url(self, path: Path, url: str) -> None:
+        if url and not urlsplit(url).scheme:
+            self._report((*path, "url"), "is no URL; it looks like scheme://…")
+        self.fetched[*path, "url"] = url
+
+    def _has_problem(self, path: Path) -> bool:
+        prefix = f"{key_text(path)}."
+        return any(problem.key.startswith(prefix) for problem in self._problems)
+
+    def _secret(self, path: Path) -> None:
+        """Fetch what `<path>_file` or `<path>_env` names."""
+        section = self.config
+        for part in path[:-1]:
+            section = section[part] if isinstance(section, dict) else getattr(section, part)
+        file_key, variable_key = f"{path[-1]}_file", f"{path[-1]}_env"
+        file, variable = getattr(section, file_key), getattr(section, variable_key)
+        if file and variable:
+            self._report((*path[:-1], variable_key), f"{file_key} is given too; keep one of them")
+        elif file:
+            self._keep(path, (*path[:-1], file_key), self._contents((*path[:-1], file_key), file))
+        elif variable:
+            value = self._environment.get(variable)
+            if value is None:
+                self._report((*path[:-1], variable_key), f"the environment has no {variable}")
+            else:
+                self._keep(path, (*path[:-1], variable_key), value)
+
+    def _keep(self, path: Path, key: Path, value: str | None) -> None:
+        if value is not None and not value.strip():
+            self._report(key, "what it names is empty")
+        elif value is not None:
+            self.fetched[path] = value.strip()
+
+    def _contents(self, key: Path, name: str) -> str | None:
+        try:
+            with self._place(name).open("rb") as file:
+                return file.read(SECRET_BYTES_MAX).decode()
+        except OSError as error:
+            self._report(key, f"{name} cannot be read: {error.strerror}")
+        except UnicodeDecodeError:
+            self._report(key, f"{name} is no UTF-8 text")
+        return None
+
+    def _place(self, name: str) -> FilePath:
+        """Return where a file is: paths are relative to the configuration file."""
+        return (self._raw.file.parent if self._raw.file is not None else FilePath()) / name
+
+    def _group(self, path: Path, group: GroupSection) -> None:
+        backends, databases = self.config.backends, self.config.databases
+        if group.backend and group.backend not in backends:
+            self._report(
+                (*path, "backend"), f"there is no [backends.{group.backend}]{closest(group.backend, backends)}"
+            )
+        elif not group.backend and len(backends) != 1:
+            told = f"say which: {', '.join(backends)}" if backends else "add one: [backends.main] with its url"
+            self._report(path, f"needs a backend; {told}")
+        if group.database and group.database not in databases:
+            known = closest(group.database, databases)
+            self._report((*path, "database"), f"there is no [databases.{group.database}]{known}")
+        if not (group.database or group.listener or group.callback or self._has_problem(path)):
+            self._report(path, "nobody to ask: give it a database (its fence), a listener or a callback")
+        if group.listener and group.callback:
+            self._report((*path, "callback"), "a listener is given too; one of them answers for halves without a fence")
+        if group.listener and not all(part.strip() for part in _attribute(group.listener)):
+            self._report((*path, "listener"), f"{group.listener!r} is no module:attribute")
+        if group.callback is not None:
+            self._callback((*path, "callback"), group.callback, group)
+
+    def _callback(self, path: Path, callback: CallbackSection, group: GroupSection) -> None:
+        parts = urlsplit(callback.url)
+        if parts.scheme not in {"http", "https"} or not parts.hostname:
+            if not self._has_problem(path):
+                self._report((*path, "url"), "must be an http or https URL")
+        elif parts.username or parts.password:
+            self._report((*path, "url"), "holds credentials; use token_file or token_env")
+        if callback.timeout_s >= group.limits.check_deadline_s:
+            deadline_s = group.limits.check_deadline_s
+            self._report((*path, "timeout_s"), f"must be below limits.check_deadline_s, which is {deadline_s:g}")
+        self._secret((*path, "secret"))
+        self._secret((*path, "token"))
+        for key in ("ca_file", "certificate_file", "key_file"):
+            name = getattr(callback, key)
+            if name and not self._place(name).is_file():
+                self._report((*path, key), f"there is no file {name}")
+            elif name:
+                self.fetched[*path, key] = str(self._place(name))
+        if callback.key_file and not callback.certificate_file:
+            self._report((*path, "key_file"), "needs certificate_file beside it")
+
+
+def _attribute(listener: str) -> tuple[str, str]:
+    module, _, attribute = listener.partition(":")
+    return module, attribute
