@@ -16,10 +16,10 @@ from txcore_conformance.brokers.broker import Broker, ManagedBroker
 from txcore_conformance.brokers.cluster import Cluster, start_cluster
 from txcore_conformance.brokers.external import ExternalBroker
 from txcore_conformance.brokers.fallback import BrokerFallbackWarning, warnings
-from txcore_conformance.brokers.kafka import KafkaBroker
-from txcore_conformance.brokers.nats import NatsBroker
+from txcore_conformance.brokers.kafka_node import KafkaBroker
+from txcore_conformance.brokers.nats_node import NatsBroker
 from txcore_conformance.brokers.proxy import Proxy
-from txcore_conformance.brokers.rabbitmq import RabbitmqBroker
+from txcore_conformance.brokers.rabbitmq_node import RabbitmqBroker
 from txcore_conformance.brokers.security import PASSWORD, USER, Security
 from txcore_conformance.server_packages import ServerUnavailableError
 from txcore_conformance.servers import is_required
