@@ -155,7 +155,7 @@ def examine(examination: Examination[Any]) -> Report:
         if finding.level is Level.FAIL or not is_told:
             roots[check.name] = check.name
         lines.append(Line(check.name, finding))
-    return Report(lines, skipped)
+    return Report(tuple(lines), tuple(skipped))
 
 
 def _look(check: Check[Any], subject: object) -> tuple[Finding, bool]:

@@ -12,6 +12,10 @@ from txcore.doctor import Check, Finding, UntoldError, duration, fail, ok, warn
 from txcore.doctor_sql import DatabaseSubject, clock_check, rights, tables, version_check
 
 ID_TYPE: Final = "BINARY(16)"
+MARIADB_OLDEST: Final = "10.6"
+MARIADB_KEPT: Final = "10.11"
+MYSQL_OLDEST: Final = "8.0"
+MYSQL_KEPT: Final = "8.4"
 IDLE_MAX_S: Final = 3_600
 NO_SYNC_METHODS: Final = frozenset({"nosync", "littlesync"})
 
@@ -30,8 +34,8 @@ def _version(subject: DatabaseSubject) -> Finding:
     version = str(subject.ask("SELECT VERSION()")[0])
     number = version.partition("-")[0]
     if "mariadb" in version.lower():
-        return version_check(number, "10.6", "10.11", "MariaDB")
-    return version_check(number, "8.0", "8.4", "MySQL")
+        return version_check(number, MARIADB_OLDEST, MARIADB_KEPT, "MariaDB")
+    return version_check(number, MYSQL_OLDEST, MYSQL_KEPT, "MySQL")
 
 
 def _engine(subject: DatabaseSubject) -> Finding:

@@ -144,6 +144,10 @@ def _group(subject: PortSubject) -> Finding:
         subject.partition_count = subject.wait(subject.backend.ensure_group(name))
     except ConfigError as error:
         return fail(str(error), "use the options with which the group was made, or a new group name")
+    except TxcoreError as error:
+        return fail(
+            f"group {name!r} is there but cannot be verified: {error}", "the reason names it; see the broker's log"
+        )
     return ok(f"group {name!r} is there with {subject.partition_count} partitions, as the URL's options make it")
 
 

@@ -13,12 +13,14 @@ from txcore.doctor import Check, Finding, fail, ok, warn
 from txcore.doctor_sql import DatabaseSubject, rights, tables, version_check
 
 ID_TYPE: Final = "BLOB"
+VERSION_OLDEST: Final = "3.24"
+VERSION_KEPT: Final = "3.31"
 FULL: Final = 2
 NAMES: Final = ("OFF", "NORMAL", "FULL", "EXTRA")
 
 
 def _version(subject: DatabaseSubject) -> Finding:
-    return version_check(str(subject.ask("SELECT sqlite_version()")[0]), "3.24", "3.31", "SQLite")
+    return version_check(str(subject.ask("SELECT sqlite_version()")[0]), VERSION_OLDEST, VERSION_KEPT, "SQLite")
 
 
 def _journal(subject: DatabaseSubject) -> Finding:

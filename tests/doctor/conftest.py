@@ -1,0 +1,206 @@
+"""Servers whose settings are as the doctor wants them, and how one check is looked at alone.
+
+A test that breaks the setting behind a check is marked `breaks("check.id")`; `test_docs.py` wants one for each.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import threading
+import time
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, replace
+from typing import Any
+
+import pytest
+from sqlalchemy import create_engine, text
+from sqlalchemy.pool import NullPool
+from txcore_conformance import brokers, servers
+
+import txcore
+from txcore.cli import main
+from txcore.clock import SystemClock
+from txcore.doctor import Examination, Finding, Level, Request, examine
+from txcore.doctor_database import database_examination
+from txcore.registry import open_doctor
+
+
+def pytest_configure(config: pytest.Config) -> None:
+    """Make the marker known."""
+    config.addinivalue_line("markers", "breaks(check): breaks what the doctor's check is about and sees its line")
+
+
+class ShiftedClock(SystemClock):
+    """This machine's clock, set wrong."""
+
+    def __init__(self, shift_ms: int) -> None:
+        super().__init__()
+        self._shift_ms = shift_ms
+
+    def wall_ms(self) -> int:
+        return super().wall_ms() + self._shift_ms
+
+
+def finding_of(examination: Examination[Any], name: str) -> Finding:
+    """Make one check alone, without those that it needs."""
+    check = next(check for check in examination.checks if check.name == name)
+    try:
+        (line,) = examine(Examination([replace(check, needs="")], examination.subject, examination.close)).lines
+    finally:
+        examination.close()
+    return line.finding
+
+
+@dataclass
+class Look:
+    """The level and the text of one check's line, looked at anew with each call."""
+
+    examination: Callable[[], Examination[Any]]
+    name: str
+
+    def __call__(self, level: str, *words: str) -> Finding:
+        finding = finding_of(self.examination(), self.name)
+        said = f"{finding.text} -> {finding.change}"
+        assert finding.level == level, said
+        assert [word for word in words if word not in said] == [], said
+        assert bool(finding.change) == (finding.level is not Level.OK) or not words, said
+        return finding
+
+
+@pytest.fixture
+def database_line(request: pytest.FixtureRequest) -> Callable[..., Look]:
+    """How the check that the test is marked with looks at a database."""
+
+    def make(url: Any, **options: Any) -> Look:
+        return Look(lambda: database_examination(url, **options), _marked(request))
+
+    return make
+
+
+@pytest.fixture
+def broker_line(request: pytest.FixtureRequest) -> Callable[..., Look]:
+    """How the check that the test is marked with looks at a broker, through the plugin's hook."""
+
+    def make(url: str, group: str, **options: Any) -> Look:
+        def examination() -> Examination[Any]:
+            found = open_doctor(url, Request(group, **options))
+            assert found is not None
+            return found
+
+        return Look(examination, _marked(request))
+
+    return make
+
+
+@pytest.fixture
+def make_group() -> Callable[..., None]:
+    """Make a group as its first producer would."""
+
+    def make(url: str, group: str, partitions: int | None = None) -> None:
+        backend = txcore.connect(url)
+        try:
+            backend.ensure_group(group, partitions).result(30)
+        finally:
+            backend.close().result(10)
+
+    return make
+
+
+@pytest.fixture(scope="session")
+def eventually() -> Callable[[Callable[[], object]], None]:
+    """Wait until a condition holds, for at most thirty seconds."""
+
+    def wait(condition: Callable[[], object]) -> None:
+        deadline = time.monotonic() + 30
+        pause = threading.Event()
+        while not condition():
+            assert time.monotonic() < deadline, "the condition did not come true in thirty seconds"
+            pause.wait(0.05)
+
+    return wait
+
+
+@pytest.fixture
+def execute() -> Callable[[str, str], None]:
+    """Run one statement on a database, committed by itself."""
+
+    def run(url: str, statement: str) -> None:
+        with create_engine(url, poolclass=NullPool, isolation_level="AUTOCOMMIT").connect() as connection:
+            connection.execute(text(statement))
+
+    return run
+
+
+@pytest.fixture
+def wrong_clock() -> Callable[[float], ShiftedClock]:
+    """A clock that is so many seconds fast."""
+    return lambda seconds: ShiftedClock(int(seconds * 1000))
+
+
+@dataclass(frozen=True)
+class Ran:
+    """How a command ended."""
+
+    returncode: int
+    stdout: str
+    stderr: str
+
+
+@pytest.fixture
+def command(monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]) -> Callable[..., Ran]:
+    """`txcore doctor` as users run it, 80 columns wide, in this process."""
+    monkeypatch.setenv("COLUMNS", "80")
+
+    def run(*arguments: str) -> Ran:
+        capfd.readouterr()
+        with pytest.raises(SystemExit) as ended:
+            main(["doctor", *arguments])
+        return Ran(int(ended.value.code or 0), *capfd.readouterr())
+
+    return run
+
+
+@contextlib.contextmanager
+def started(name: str, start: Callable[[], Any]) -> Iterator[Any]:
+    """A server or broker, or a skip; a failure where TXCORE_REQUIRE names it."""
+    try:
+        server = start()
+    except servers.ServerUnavailableError as error:
+        if servers.is_required(name):
+            pytest.fail(f"{name} is required by TXCORE_REQUIRE: {error}")
+        pytest.skip(f"{name}: {error}")
+    try:
+        yield server
+    finally:
+        server.remove()
+
+
+@pytest.fixture(scope="session")
+def start() -> Callable[..., contextlib.AbstractContextManager[Any]]:
+    """Start a broker of one's own by name, with settings."""
+    return lambda name, **settings: started(name, lambda: brokers.start(name, own=True, **settings))
+
+
+@pytest.fixture(scope="session")
+def postgresql_server() -> Iterator[servers.DatabaseServer]:
+    """A PostgreSQL as the doctor wants it."""
+    with started(
+        "postgresql", lambda: servers.postgresql(fsync="on", full_page_writes="on", max_prepared_transactions="5")
+    ) as server:
+        yield server
+
+
+@pytest.fixture(scope="session")
+def mariadb_server() -> Iterator[servers.DatabaseServer]:
+    """A MariaDB as the doctor wants it."""
+    settings = {"innodb-flush-method": "fsync", "log-bin": "binlog", "sync-binlog": "1", "server-id": "1"}
+    settings["idle-write-transaction-timeout"] = "60"
+    with started("mariadb", lambda: servers.mariadb(**settings)) as server:
+        yield server
+
+
+def _marked(request: pytest.FixtureRequest) -> str:
+    marker = request.node.get_closest_marker("breaks")
+    assert marker is not None, "mark the test with @pytest.mark.breaks"
+    name: str = marker.args[0]
+    return name

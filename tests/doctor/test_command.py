@@ -1,0 +1,181 @@
+"""`txcore doctor` as users run it: lines, exit codes, JSON, and one sentence for each mistake."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+
+import pytest
+from sqlalchemy import create_engine
+
+import txcore
+from txcore import doctor_port
+from txcore.doctor import Check, Examination, Level, UntoldError, duration, examine, fail, ok, size, version_of, warn
+
+GROUP = "orders"
+
+
+@pytest.fixture
+def url(tmp_path, make_group):
+    url = f"sqlite:///{tmp_path}/broker.db"
+    make_group(url, GROUP, 2)
+    backend = txcore.connect(url)
+    backend.create_topic("mail")
+    backend.close().result(5)
+    return url
+
+
+@pytest.fixture
+def fence_url(tmp_path):
+    url = f"sqlite:///{tmp_path}/shop.db"
+    engine = create_engine(url)
+    txcore.SqlFence(engine).create()
+    with engine.connect() as connection:
+        connection.exec_driver_sql("PRAGMA journal_mode = WAL")
+    engine.dispose()
+    return url
+
+
+def test_all_ok(command, url, fence_url):
+    """Exit code 0, a line for each check, 80 columns."""
+    ran = command(url, "--group", GROUP, "--target", "mail", "--database", fence_url)
+    assert (ran.returncode, ran.stderr) == (0, "")
+    assert max(len(line) for line in ran.stdout.splitlines()) <= 80
+    assert {line[:6] for line in ran.stdout.splitlines()} == {"OK    ", "      ", "0 FAIL"}
+    assert ran.stdout.splitlines()[-1] == "0 FAIL, 0 WARN, 25 OK of 25 checks"
+
+
+def test_warning(command, url):
+    """Exit code 3, and the change on a line of its own."""
+    ran = command(url, "--group", GROUP)
+    assert ran.returncode == 3
+    assert (
+        "\nWARN  sqlite.targets: not known whether targets exist: no target was named\n      -> --target TOPIC"
+        in ran.stdout
+    )
+
+
+def test_failure(command, url):
+    """Exit code 1; what could not be looked at is named."""
+    ran = command(url, "--group", "order", "--target", "mail")
+    assert ran.returncode == 1
+    assert "\nFAIL  port.group: group 'order' does not exist yet" in ran.stdout
+    assert "not looked at, because of port.group: port.probe, port.clock" in ran.stdout
+    assert max(len(line) for line in ran.stdout.splitlines()) <= 80
+
+
+def test_json(command, url):
+    """The same for programs."""
+    ran = command(url, "--group", "order", "--json", "--max-body", "3000000")
+    assert ran.returncode == 1
+    report = json.loads(ran.stdout)
+    assert report["level"] == "FAIL"
+    lines = {line["check"]: line for line in report["checks"]}
+    assert lines["port.body-size"]["level"] == "FAIL"
+    assert "body_size_max=3004096" in lines["port.body-size"]["change"]
+    assert {"check": "port.clock", "needs": "port.group"} in report["skipped"]
+    assert set(lines) | {line["check"] for line in report["skipped"]} >= {check.name for check in doctor_port.CHECKS}
+
+
+@pytest.mark.parametrize(
+    ("arguments", "words", "status"),
+    [
+        (["pigeon://loft", "--group", "g"], "unknown backend 'pigeon'", 2),
+        (["broker.db", "--group", "g"], "a backend URL looks like scheme://…", 2),
+        (["memory://x", "--group", "g"], "memory:// lives inside one process", 2),
+        (["sqlite:///no-such.db", "--group", "g"], "there is no broker file", 2),
+        (["{url}?nope=1", "--group", "g"], "no option 'nope'", 2),
+        (["{url}", "--group", "g", "--database", "shop.db"], "this is no database URL that SQLAlchemy knows", 2),
+        (["{url}", "--group", "g", "--database", "sqlite:///no.db"], "there is no file no.db; nothing was created", 2),
+        (["{url}", "--group", "g", "--database", "sqlite://"], "in memory cannot carry a fence", 2),
+        (["{url}", "--group", "g", "--database", "sqlite+aiosqlite:///x"], "needs a synchronous driver", 2),
+        (["{url}", "--group", "g", "--database", "{fence}", "--table", "a b"], "is no plain table name", 2),
+        (
+            ["{url}", "--group", "g", "--database", "postgresql+psycopg://shop:hidden@127.0.0.1:1/shop"],
+            "the database cannot be used: the connection was lost or could not be made",
+            1,
+        ),
+        (["{url}", "--group", "g", "--database", "mysql+pymysql://shop:hidden@127.0.0.1:1/shop"], "cannot be used", 1),
+    ],
+)
+def test_mistakes_are_one_sentence(command, url, fence_url, arguments, words, status):
+    """Nothing is examined, and no password is shown."""
+    ran = command(*(argument.format(url=url, fence=fence_url) for argument in arguments))
+    assert words in ran.stderr
+    assert ran.stderr.startswith("txcore: ")
+    assert len(ran.stderr.splitlines()) == 1
+    assert "hidden" not in ran.stderr
+    assert (ran.returncode, ran.stdout) == (status, "")
+
+
+def test_missing_group_option_is_a_usage_error(command, url):
+    """The command line itself says so."""
+    ran = command(url)
+    assert (ran.returncode, "--group" in ran.stderr) == (2, True)
+
+
+def test_database_without_sqlalchemy_names_the_extra(url):
+    """The broker alone needs none."""
+    hide = "import sys; sys.modules['sqlalchemy'] = None; from txcore.cli import main; main()"
+    program = [sys.executable, "-c", hide, "doctor", url, "--group", GROUP]
+    ran = subprocess.run([*program, "--database", "sqlite:///x"], capture_output=True, text=True, check=False)
+    assert ran.stderr == (
+        "txcore: 'txcore doctor --database' needs SQLAlchemy; install it with: pip install \"txcore[sql]\"\n"
+    )
+    assert subprocess.run(program, capture_output=True, check=False).returncode == 3
+
+
+def test_what_a_check_raises_is_a_line():
+    """The others are made; what needs an answer that was not given is not."""
+
+    def untold(_subject):
+        raise UntoldError("no right", "GRANT it")
+
+    def broken(_subject):
+        raise ZeroDivisionError
+
+    checks = (
+        Check("a.untold", "it is so", untold),
+        Check("a.needs", "it is so too", lambda _: ok("fine"), needs="a.untold"),
+        Check("a.deep", "it is so too", lambda _: ok("fine"), needs="a.needs"),
+        Check("a.broken", "it holds", broken),
+        Check("a.warned", "it lasts", lambda _: warn("hm", "mend it")),
+        Check("a.after", "it goes on", lambda subject: fail(subject, "mend it"), needs="a.warned"),
+    )
+    report = examine(Examination(checks, "subject", lambda: None))
+    said = [(line.name, line.finding.level.value, line.finding.text, line.finding.change) for line in report.lines]
+    assert said == [
+        ("a.untold", "WARN", "not known whether it is so: no right", "GRANT it"),
+        ("a.broken", "WARN", "not known whether it holds: ZeroDivisionError", ""),
+        ("a.warned", "WARN", "hm", "mend it"),
+        ("a.after", "FAIL", "subject", "mend it"),
+    ]
+    assert report.skipped == (("a.needs", "a.untold"), ("a.deep", "a.untold"))
+    assert report.level is Level.FAIL
+
+
+def test_words_for_people():
+    """Versions compare by their numbers; lengths and sizes are short."""
+    assert [version_of(text) for text in ("2.12.1", "v2.9", "2.12.0-rc.1", "15.18 (Debian)", "", "x")] == [
+        (2, 12, 1),
+        (2, 9),
+        (2, 12, 0),
+        (15, 18),
+        (),
+        (),
+    ]
+    assert version_of("10.11") > version_of("10.6")
+    assert [duration(value) for value in (0.0042, 5, 600, 7_200, 604_800)] == [
+        "4.2 ms",
+        "5 s",
+        "10 min",
+        "2 h",
+        "7 days",
+    ]
+    assert [size(value) for value in (0, 1_048_576, 25_000_000, 83_250_647_040)] == [
+        "0 B",
+        "1,048,576 B",
+        "25 MB",
+        "83.3 GB",
+    ]

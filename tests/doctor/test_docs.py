@@ -1,0 +1,50 @@
+"""docs/doctor.md names every check and no other, and every check has a test that breaks it."""
+
+from __future__ import annotations
+
+import importlib
+import re
+from pathlib import Path
+
+import pytest
+
+from txcore import doctor_database, doctor_port
+
+ROOT = Path(__file__).parents[2]
+PLUGINS = ("kafka", "nats", "rabbitmq", "sqlite")
+
+
+def tables():
+    """Return part -> checks, all of them."""
+    found = {"port": doctor_port.CHECKS, **doctor_database.CHECKS}
+    found |= {f"plugin {name}": importlib.import_module(f"txcore_{name}.doctor").CHECKS for name in PLUGINS}
+    return found
+
+
+def checks():
+    return [check for table in tables().values() for check in table]
+
+
+def test_document_lists_the_checks_as_they_are():
+    """Ids and meanings, in the code's order."""
+    text = (ROOT / "docs" / "doctor.md").read_text(encoding="utf-8")
+    rows = re.findall(r"^\| `([a-z-]+\.[a-z-]+)` \| (.+?) \|$", text, flags=re.MULTILINE)
+    assert dict(rows) == {check.name: check.meaning for check in checks()}
+    assert len(rows) == len(checks())
+
+
+def test_every_check_is_broken_by_a_test():
+    """A test marked `breaks` for each id, and none for an id that is gone."""
+    sources = "".join(path.read_text(encoding="utf-8") for path in Path(__file__).parent.glob("test_*.py"))
+    broken = set(re.findall(r'^@pytest\.mark\.breaks\("([a-z.-]+)"\)$', sources, flags=re.MULTILINE))
+    assert broken == {check.name for check in checks()}
+
+
+@pytest.mark.parametrize("part", tables())
+def test_tables_are_sound(part):
+    """Ids are unique, and each check needs one that stands before it."""
+    names = [check.name for check in tables()[part]]
+    assert len(names) == len(set(names))
+    for place, check in enumerate(tables()[part]):
+        assert not check.needs or check.needs in names[:place], check.name
+    assert len(names) >= (4 if part in doctor_database.CHECKS else 7 if part == "port" else 8)

@@ -1,0 +1,157 @@
+"""The checks on the port: each is broken on a real broker, the SQLite file unless its test says otherwise."""
+
+from __future__ import annotations
+
+import sqlite3
+from contextlib import closing
+
+import pytest
+
+import txcore
+from txcore import CheckPolicy, LocalTransactionState, Message, TransactionListener, TransactionProducer, doctor_port
+from txcore.doctor import Level, Request, examine
+from txcore.doctor_port import port_examination
+from txcore.records import LogKind
+
+GROUP = "orders"
+STATE = LocalTransactionState
+
+
+class Listener(TransactionListener):
+    def execute_local_transaction(self, message, arg):
+        return arg
+
+    def check_local_transaction(self, half):
+        return STATE.UNKNOWN
+
+
+@pytest.fixture
+def path(tmp_path, make_group):
+    path = tmp_path / "broker.db"
+    make_group(f"sqlite:///{path}", GROUP, 2)
+    return path
+
+
+@pytest.fixture
+def opened(path):
+    """The backend on the file, with options."""
+    backends = []
+
+    def make(options=""):
+        backends.append(txcore.connect(f"sqlite:///{path}{options}"))
+        return backends[-1]
+
+    yield make
+    for backend in backends:
+        backend.close().result(5)
+
+
+@pytest.fixture
+def port_line(request):
+    """How the check that the test is marked with looks through the port."""
+    name = request.node.get_closest_marker("breaks").args[0]
+
+    def make(backend, group=GROUP, clock=None, **options):
+        def look(level, *words):
+            # The group's size is what the first check finds out.
+            lines = examine(port_examination(backend, Request(group, **options), clock)).lines
+            finding = next(line.finding for line in lines if line.name == name)
+            said = f"{finding.text} -> {finding.change}"
+            assert finding.level == level, said
+            assert [word for word in words if word not in said] == [], said
+
+        return look
+
+    return make
+
+
+def send(backend, state, count=1):
+    """Send transactions that end as their listener says."""
+    producer = TransactionProducer(backend, GROUP, listener=Listener(), policy=CheckPolicy(immunity_s=60))
+    producer.send_many([(Message("mail", b"x"), state)] * count)
+    producer.close()
+
+
+def test_all_is_well(opened):
+    """No line but OK, and nothing but TICK marks is written."""
+    backend = opened()
+    report = examine(port_examination(backend, Request(GROUP)))
+    assert [line for line in report.lines if line.finding.level is not Level.OK] == []
+    assert len(report.lines) == len(doctor_port.CHECKS)
+    reader = backend.read(GROUP, LogKind.HALF, 0)
+    assert list(reader.read(10)) == []
+    reader.close()
+
+
+@pytest.mark.breaks("port.group")
+def test_missing_group_is_reported_and_not_made(opened, path, port_line):
+    """What needs it is not looked at."""
+    backend = opened()
+    port_line(backend)("OK", "2 partitions")
+    port_line(backend, "order")("FAIL", "'order' does not exist", "check the spelling")
+    report = examine(port_examination(backend, Request("order")))
+    assert [(name, needed) for name, needed in report.skipped if name == "port.probe"] == [("port.probe", "port.group")]
+    with closing(sqlite3.connect(path)) as connection:
+        assert connection.execute("SELECT name FROM producer_group").fetchall() == [(GROUP,)]
+
+
+@pytest.mark.breaks("port.group")
+def test_group_that_cannot_be_verified(opened, path, port_line):
+    """Somebody holds the file's lock."""
+    backend = opened("?busy_timeout_s=0.05")
+    with closing(sqlite3.connect(path, isolation_level=None)) as holder:
+        holder.execute("BEGIN IMMEDIATE")
+        port_line(backend)("FAIL", "cannot be verified")
+
+
+@pytest.mark.breaks("port.probe")
+def test_refused_marks(opened, path, port_line):
+    """The store takes no more ops."""
+    line = port_line(opened())
+    line("OK", "100 marks: append p50")
+    with closing(sqlite3.connect(path)) as connection:
+        connection.execute("CREATE TRIGGER full BEFORE INSERT ON op BEGIN SELECT raise(ABORT, 'no room'); END")
+    line("FAIL", "marks cannot be appended")
+
+
+@pytest.mark.breaks("port.clock")
+@pytest.mark.parametrize(("shift_s", "level"), [(0.2, "OK"), (5, "WARN"), (-5, "WARN"), (600, "FAIL")])
+def test_clock(opened, port_line, wrong_clock, shift_s, level):
+    """The doctor's clock is set wrong against the broker's; small differences are nothing."""
+    port_line(opened(), clock=wrong_clock(shift_s))(level, "off this machine's")
+
+
+@pytest.mark.breaks("port.body-size")
+def test_body_size(opened, port_line):
+    """What would be refused is told beforehand, the envelope counted in."""
+    line = port_line(opened("?body_size_max=150000"))
+    line("OK", "150,000 B")
+    port_line(opened("?body_size_max=100000"))("FAIL", "100,000 B", "body_size_max=104096")
+    port_line(opened(), body_size=2_000_000)("FAIL", "body_size_max=2004096")
+
+
+@pytest.mark.breaks("port.checkpoint")
+def test_checkpoint_without_a_checker(opened, port_line, monkeypatch, eventually):
+    """Finished halves wait for a checkpoint; a checker writes it."""
+    backend = opened()
+    send(backend, STATE.COMMIT, 20)
+    line = port_line(backend)
+    line("OK", "0 of 2 partitions")
+    monkeypatch.setattr(doctor_port, "STALE_S", 0.0)
+    line("WARN", "no checkpoint has been written", "start a checker")
+    checker = txcore.Checker(backend, GROUP, listener=Listener())
+    checker.run_once()
+    checker.stop()
+    line("OK")
+    send(backend, STATE.COMMIT, 20)
+    line("WARN", "has not passed", "2 of 2 partitions")
+
+
+@pytest.mark.breaks("port.pending")
+def test_undecided_half(opened, port_line):
+    """Older than the horizon is a warning."""
+    backend = opened()
+    port_line(backend)("OK", "no half is undecided")
+    send(backend, STATE.UNKNOWN)
+    port_line(backend)("OK", "1 undecided")
+    port_line(backend, horizon_s=0.001)("WARN", "more than the check horizon", "start a checker")

@@ -1,0 +1,151 @@
+"""An SQLite database with a fence: each check is broken on a real file, and mended."""
+
+from __future__ import annotations
+
+import os
+import sqlite3
+from contextlib import closing
+
+import pytest
+from sqlalchemy import create_engine, event
+from sqlalchemy.pool import NullPool
+
+import txcore
+from txcore import doctor_sql, doctor_sqlite
+from txcore.doctor import Level, examine
+from txcore.doctor_database import database_examination
+
+
+@pytest.fixture
+def path(tmp_path):
+    """A file with the fence's tables, in WAL mode."""
+    path = tmp_path / "shop.db"
+    with closing(sqlite3.connect(path)) as connection:
+        connection.execute("PRAGMA journal_mode = WAL")
+    engine = create_engine(f"sqlite:///{path}")
+    txcore.SqlFence(engine).create()
+    engine.dispose()
+    return path
+
+
+@pytest.fixture
+def url(path):
+    return f"sqlite:///{path}"
+
+
+@pytest.fixture
+def engine_with(url):
+    """A program's own engine that sets a pragma on each connection."""
+    engines = []
+
+    def make(pragma):
+        engine = create_engine(url, poolclass=NullPool)
+        event.listen(engine, "connect", lambda connection, _record: connection.execute(f"PRAGMA {pragma}"))
+        engines.append(engine)
+        return engine
+
+    yield make
+    for engine in engines:
+        engine.dispose()
+
+
+def test_all_is_well(url, path):
+    """No line but OK, and the file is as before."""
+    before = path.read_bytes()
+    examination = database_examination(url)
+    report = examine(examination)
+    examination.close()
+    assert [line for line in report.lines if line.finding.level is not Level.OK] == []
+    assert (len(report.lines), report.skipped) == (len(doctor_sqlite.CHECKS), ())
+    assert before == path.read_bytes()
+
+
+@pytest.mark.breaks("sqlite-fence.version")
+def test_old_library(url, database_line, monkeypatch):
+    """Below the oldest that the fence knows is a failure."""
+    line = database_line(url)
+    line("OK")
+    monkeypatch.setattr(doctor_sqlite, "VERSION_OLDEST", "90")
+    line("FAIL", "older than 90")
+
+
+@pytest.mark.breaks("sqlite-fence.tables")
+@pytest.mark.parametrize(
+    ("statement", "words"),
+    [
+        ("DROP TABLE txcore_tx", ["txcore_tx does not exist", "create()"]),
+        ("DROP TABLE txcore_tx_meta", ["txcore_tx_meta does not exist"]),
+        ("ALTER TABLE txcore_tx DROP COLUMN checks", ["lacks checks"]),
+        ("INSERT INTO txcore_tx_meta VALUES (NULL, 1, x'00')", None),
+        ("UPDATE txcore_tx_meta SET schema_version = 7", ["schema version 7"]),
+    ],
+)
+def test_tables(url, database_line, execute, statement, words):
+    """Missing and changed tables are told apart."""
+    line = database_line(url)
+    line("OK")
+    if words is None:  # the database itself keeps it to one row
+        with pytest.raises(Exception, match="CHECK constraint"):
+            execute(url, statement)
+        return
+    execute(url, statement)
+    line("FAIL", *words)
+
+
+@pytest.mark.breaks("sqlite-fence.rights")
+def test_locked_and_read_only(url, path, database_line, monkeypatch):
+    """Somebody's open transaction is a warning, a trigger that refuses a failure."""
+    monkeypatch.setattr(doctor_sql, "LOCK_TIMEOUT_S", 0.05)
+    line = database_line(url)
+    line("OK")
+    with closing(sqlite3.connect(path, isolation_level=None)) as holder:
+        holder.execute("BEGIN IMMEDIATE")
+        line("WARN", "is refused", "a lock was not free")
+        holder.execute("ROLLBACK")
+        holder.execute("CREATE TRIGGER no BEFORE DELETE ON txcore_tx BEGIN SELECT raise(ABORT, 'kept for ever'); END")
+    line("FAIL", "a producer's withdrawal is refused", "kept for ever")
+
+
+@pytest.mark.breaks("sqlite-fence.rights")
+def test_read_only_database(database_line, engine_with):
+    """A connection that may only read carries no fence."""
+    database_line(engine_with("query_only = ON"))("FAIL", "takes no writes", "primary server")
+
+
+@pytest.mark.breaks("sqlite-fence.journal")
+def test_journal(url, path, database_line, engine_with):
+    """Without WAL readers and writers wait for each other; without a journal a crash breaks the file."""
+    line = database_line(url)
+    line("OK")
+    with closing(sqlite3.connect(path)) as connection:
+        connection.execute("PRAGMA journal_mode = DELETE")
+    line("WARN", "journal_mode is delete", "PRAGMA journal_mode = WAL")
+    database_line(engine_with("journal_mode = MEMORY"))("FAIL", "journal_mode is memory")
+
+
+@pytest.mark.breaks("sqlite-fence.synchronous")
+def test_synchronous(url, database_line, engine_with):
+    """The program's own engine loses commits."""
+    database_line(url)("OK")
+    database_line(engine_with("synchronous = NORMAL"))("FAIL", "synchronous is NORMAL", "PRAGMA synchronous = FULL")
+
+
+@pytest.mark.breaks("sqlite-fence.locking")
+def test_locking(url, database_line, engine_with):
+    """A program that keeps the file to itself lets no check in."""
+    database_line(url)("OK")
+    database_line(engine_with("locking_mode = EXCLUSIVE"))("FAIL", "locking_mode is exclusive")
+
+
+@pytest.mark.breaks("sqlite-fence.folder")
+def test_folder(url, path, database_line, monkeypatch):
+    """The journal stands beside the file."""
+    line = database_line(url)
+    line("OK")
+    path.parent.chmod(0o500)
+    if os.geteuid() == 0:  # root may write everywhere; ask as another user would be answered
+        monkeypatch.setattr(doctor_sqlite.os, "access", lambda place, _mode: bool(place.stat().st_mode & 0o200))
+    try:
+        line("FAIL", f"{path.parent} is not writable", "chmod u+w")
+    finally:
+        path.parent.chmod(0o700)
