@@ -25,7 +25,7 @@ def build_app() -> Typer:
     """Return the app with all commands."""
     from typer import Typer  # noqa: PLC0415 - see the module's first sentence
 
-    from txcore.cli import backends, version  # noqa: PLC0415
+    from txcore.cli import backends, checker, config, version  # noqa: PLC0415
     from txcore.cli.demo.command import demo  # noqa: PLC0415
     from txcore.cli.doctor import doctor  # noqa: PLC0415
 
@@ -39,6 +39,8 @@ def build_app() -> Typer:
     app.callback()(version.root)
     app.command("demo")(demo)
     app.command("backends")(backends.backends)
+    app.command("checker")(checker.checker)
+    app.add_typer(config.config)
     app.command("doctor")(doctor)
     return app
 

@@ -1,0 +1,131 @@
+"""The SQL fence as a sidecar uses it: behind a gate, timed, on an engine that several groups may share."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from typing import TYPE_CHECKING, Any, Final, cast
+
+from txcore.clock import Clock
+from txcore.config import DatabaseSection
+from txcore.errors import BackendNotInstalledError, CheckPostponedError, ConfigError
+from txcore.fence import FenceAnswer, FenceReading
+from txcore.sidecar.gate import Gate
+
+if TYPE_CHECKING:
+    from sqlalchemy import Engine
+
+    from txcore.sqlfence import SqlFence
+
+DRIVERS: Final = {"psycopg": "postgresql", "pymysql": "mysql"}
+"""Extras by the driver that they bring."""
+POOL_TIMEOUT_S: Final = 5.0
+
+
+def open_engine(url: str, section: DatabaseSection) -> Engine:
+    """Return an engine for the checks; nothing is connected yet.
+
+    Raises:
+        BackendNotInstalledError: SQLAlchemy or the database's driver is missing.
+        ConfigError: no database URL, or one with an asynchronous driver.
+    """
+    try:
+        from sqlalchemy import create_engine, make_url  # noqa: PLC0415 - only groups with a fence need it
+        from sqlalchemy.exc import ArgumentError, NoSuchModuleError  # noqa: PLC0415
+    except ImportError as error:
+        raise BackendNotInstalledError("a fence", "SQLAlchemy", "sql") from error
+    try:
+        parsed = make_url(url)
+        driver = parsed.get_dialect()
+    except (ArgumentError, NoSuchModuleError, ValueError) as error:
+        raise ConfigError("this is no database URL that SQLAlchemy knows", key="url") from error
+    except ModuleNotFoundError as error:
+        raise _not_installed(parsed.drivername, error) from error
+    if driver.is_async:
+        raise ConfigError(f"{parsed.drivername} is asynchronous; the checks need a synchronous driver", key="url")
+    arguments: dict[str, Any] = {}
+    if parsed.get_backend_name() in {"postgresql", "mysql", "mariadb"}:
+        arguments["connect_timeout"] = max(round(section.connect_timeout_s), 1)
+    try:
+        return create_engine(
+            parsed,
+            pool_size=section.connections_max,
+            max_overflow=0,
+            pool_timeout=POOL_TIMEOUT_S,
+            connect_args=arguments,
+        )
+    except ModuleNotFoundError as error:
+        raise _not_installed(parsed.drivername, error) from error
+    except TypeError as error:
+        raise ConfigError(
+            "an SQLite database in memory cannot be shared by processes; name a file", key="url"
+        ) from error
+
+
+def _not_installed(name: str, error: ModuleNotFoundError) -> BackendNotInstalledError:
+    driver = error.name or "its driver"
+    return BackendNotInstalledError(name, driver, DRIVERS.get(driver, "sql"))
+
+
+def open_fence(engine: Engine, table: str, section: DatabaseSection) -> SqlFence:
+    """Return the fence in *table*.
+
+    Raises:
+        ConfigError: the table's name is no plain one, or the database has no fence.
+    """
+    from txcore.sqlfence import SqlFence  # noqa: PLC0415 - SQLAlchemy again
+
+    return SqlFence(
+        engine,
+        table=table,
+        lock_timeout_s=section.lock_timeout_s,
+        statement_timeout_s=section.statement_timeout_s,
+    )
+
+
+class GuardedFence:
+    """What a checker asks of a fence, behind a gate. Thread safe.
+
+    Locked ids are no failure; the gate closes only when the database does not even answer a plain read.
+    """
+
+    def __init__(
+        self, fence: SqlFence, gate: Gate, clock: Clock, observe: Callable[[float], None], deadline_s: float
+    ) -> None:
+        self.fence = fence
+        self.gate = gate
+        self._clock = clock
+        self._observe = observe
+        self._deadline_s = deadline_s
+
+    def check(self, transaction_ids: Sequence[bytes], group: str) -> Mapping[bytes, FenceReading]:
+        """See `Fence.check`; while the gate is closed, no answer and when to ask again."""
+        try:
+            with self.gate.passage(self._deadline_s) as passage:
+                began_s = self._clock.elapsed_s()
+                readings = cast("Mapping[bytes, FenceReading]", self.fence.check(transaction_ids, group))
+                if all(reading.answer is FenceAnswer.NO_ANSWER for reading in readings.values()):
+                    passage.failure = self._failure(transaction_ids)
+                else:
+                    self._observe(self._clock.elapsed_s() - began_s)
+        except CheckPostponedError as error:
+            reading = FenceReading(FenceAnswer.NO_ANSWER, str(error), error.retry_after_s)
+            return dict.fromkeys(transaction_ids, reading)
+        retry_after_s = self.gate.retry_after_s
+        if not retry_after_s:
+            return readings
+        return {item: FenceReading(each.answer, each.reason, retry_after_s) for item, each in readings.items()}
+
+    def peek(self, transaction_ids: Sequence[bytes]) -> Mapping[bytes, FenceReading]:
+        """See `Fence.peek`."""
+        return cast("Mapping[bytes, FenceReading]", self.fence.peek(transaction_ids))
+
+    def force(self, transaction_id: bytes, group: str) -> None:
+        """See `Fence.force`; an operator's word passes the gate."""
+        self.fence.force(transaction_id, group)
+
+    def _failure(self, transaction_ids: Sequence[bytes]) -> str:
+        """Return why the database cannot be asked at all; "" when only these ids have no answer."""
+        if not transaction_ids:
+            return ""
+        reading = self.peek(transaction_ids[:1])[transaction_ids[0]]
+        return reading.reason if reading.answer is FenceAnswer.NO_ANSWER else ""

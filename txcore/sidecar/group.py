@@ -1,0 +1,199 @@
+"""One group in the sidecar: its checker is started, again and again while that fails, and stopped in bounded time."""
+
+from __future__ import annotations
+
+import enum
+import logging
+import threading
+from dataclasses import dataclass
+from typing import Final
+
+from txcore.checker import Checker, CheckerStats
+from txcore.clock import Clock, Randomness
+from txcore.errors import TxcoreError
+from txcore.port import Backend
+from txcore.sidecar.answers import Answers, open_answers
+from txcore.sidecar.figures import Figures
+from txcore.sidecar.plan import GroupPlan
+from txcore.sidecar.resources import Resources
+
+LOG: Final = logging.getLogger("txcore.sidecar")
+STUCK_S: Final = 60.0
+"""After so long without a turn of its loop a checker counts as stuck."""
+GROUP_TIMEOUT_S: Final = 30.0
+
+
+class GroupState(enum.StrEnum):
+    """Where a group is in its life."""
+
+    STARTING = "starting"
+    RUNNING = "running"
+    WAITING = "waiting"  #: could not start; tried again after a pause
+    STOPPING = "stopping"
+    STOPPED = "stopped"
+
+
+@dataclass(frozen=True, slots=True)
+class GroupStatus:
+    """How a group is doing, for health checks and people.
+
+    Attributes:
+        reason: Why it waits; "" otherwise.
+        degraded: What is down behind a running group; it goes on with everything else.
+        is_stuck: Its checker's loop has not turned for a long time, or its thread has died.
+    """
+
+    state: GroupState
+    reason: str
+    degraded: tuple[str, ...]
+    is_stuck: bool
+    checker: CheckerStats
+
+
+NO_STATS: Final = CheckerStats(False, 0.0, 0.0, 0, ())
+
+
+class GroupRunner:
+    """See the module. `start`, `ask_to_stop` and `join` are called by one thread; everything else by any."""
+
+    def __init__(
+        self, plan: GroupPlan, resources: Resources, figures: Figures, clock: Clock, randomness: Randomness
+    ) -> None:
+        self.plan = plan
+        self.figures = figures
+        self._resources = resources
+        self._clock = clock
+        self._randomness = randomness
+        self._state = GroupState.STARTING
+        self._reason = ""
+        self._checker: Checker | None = None
+        self._answers: Answers | None = None
+        self._backend: Backend | None = None
+        self._stop = threading.Event()
+        self._counting = threading.Lock()
+        self._thread = threading.Thread(target=self._run, name=f"txcore-group-{plan.name}", daemon=True)
+
+    def start(self) -> None:
+        """Begin; returns at once, whatever is reachable."""
+        self._thread.start()
+
+    def ask_to_stop(self) -> None:
+        """Begin to drain; returns at once."""
+        self._stop.set()
+
+    def join(self, timeout_s: float) -> bool:
+        """Wait for the end; returns whether it came in time."""
+        self._thread.join(max(timeout_s, 0.0))
+        return not self._thread.is_alive()
+
+    @property
+    def backend(self) -> Backend | None:
+        """The open backend, for readers; None while there is none."""
+        return self._backend
+
+    @property
+    def answers(self) -> Answers | None:
+        """Who answers; None while the group waits."""
+        return self._answers
+
+    def status(self) -> GroupStatus:
+        """Return how the group is doing."""
+        checker, answers = self._checker, self._answers
+        stats = NO_STATS if checker is None else checker.stats()
+        gates = () if answers is None else answers.gates
+        degraded = tuple(f"{gate.name}: {reason}" for gate in gates if (reason := gate.reason))
+        is_stuck = self._state is GroupState.RUNNING and (not stats.is_running or stats.turned_s > STUCK_S)
+        return GroupStatus(self._state, self._reason, degraded, is_stuck, stats)
+
+    def _run(self) -> None:
+        section = self.plan.checker
+        pause_s = section.restart_s
+        while not self._stop.is_set():
+            try:
+                self._start_checker()
+            except (TxcoreError, TimeoutError) as error:
+                self._wait(str(error) or type(error).__name__, pause_s)
+                pause_s = min(pause_s * 2, section.restart_max_s)
+            except Exception as error:  # a plugin's or driver's own error must not end the group for good
+                LOG.exception("group.failed", extra={"txcore": {"group": self.plan.name}})
+                self._wait(repr(error), pause_s)
+                pause_s = min(pause_s * 2, section.restart_max_s)
+            else:
+                self._become(GroupState.RUNNING)
+                self._stop.wait()
+                break
+        self._become(GroupState.STOPPING)
+        self._stop_checker()
+        self._become(GroupState.STOPPED)
+
+    def _start_checker(self) -> None:
+        plan = self.plan
+        self._become(GroupState.STARTING)
+        try:
+            self._answers = answers = open_answers(plan, self._resources, self.figures, self._clock, self._randomness)
+            self._backend = self._resources.take_backend(plan.backend_url)
+            self._backend.ensure_group(plan.name, plan.section.partitions or None).result(GROUP_TIMEOUT_S)
+            self._checker = Checker(
+                self._backend,
+                plan.name,
+                listener=answers.listeners,
+                fence=answers.port,
+                policy=plan.policy,
+                member=plan.checker.member,
+                limits=plan.limits,
+                event_loop=answers.event_loop,
+                plugins=[self.figures],
+                clock=self._clock,
+                randomness=self._randomness,
+            )
+            self._checker.start()
+        except BaseException:
+            self.figures.starts_failed += 1
+            self._give_back()
+            raise
+
+    def _stop_checker(self) -> None:
+        if self._checker is not None:
+            try:
+                self._checker.stop(self.plan.checker.shutdown_s)
+            except TimeoutError as error:
+                LOG.warning("group.leave_failed", extra={"txcore": {"group": self.plan.name, "error": repr(error)}})
+        self._give_back()
+
+    def _give_back(self) -> None:
+        with self._counting:
+            self.figures.halves += 0 if self._checker is None else self._checker_halves()
+            self._checker = None
+        answers, self._answers = self._answers, None
+        backend, self._backend = self._backend, None
+        if answers is not None:
+            answers.close()
+        if backend is not None:
+            self._resources.give_back_backend(self.plan.backend_url)
+
+    def _wait(self, reason: str, pause_s: float) -> None:
+        is_news = reason != self._reason
+        self._become(GroupState.WAITING, reason)
+        level = logging.WARNING if is_news else logging.DEBUG
+        facts = {"group": self.plan.name, "reason": reason, "retry_s": pause_s}
+        LOG.log(level, "group.waiting", extra={"txcore": facts})
+        self._stop.wait(pause_s)
+
+    def _become(self, state: GroupState, reason: str = "") -> None:
+        if state is not GroupState.STARTING:
+            self._reason = reason
+        if state is self._state:
+            return
+        self._state = state
+        if state is not GroupState.WAITING:
+            LOG.info("group.state", extra={"txcore": {"group": self.plan.name, "state": state.value}})
+
+    @property
+    def halves_read(self) -> int:
+        """Half records read since the process began."""
+        with self._counting:
+            return self.figures.halves + (0 if self._checker is None else self._checker_halves())
+
+    def _checker_halves(self) -> int:
+        assert self._checker is not None
+        return self._checker.counts.get("halves", 0)

@@ -1,0 +1,134 @@
+"""The life of a checker process: started, told by signals to reload or leave, ended with an exit code.
+
+SIGTERM and SIGINT drain and leave within `checker.shutdown_s`; a second one ends the process at once. SIGHUP reloads.
+"""
+
+from __future__ import annotations
+
+import logging
+import os
+import queue
+import signal
+import socket
+from collections.abc import Callable
+from types import FrameType
+from typing import Any, Final
+
+from txcore.clock import SystemClock
+from txcore.config import Config, ConfigFileError, Loaded
+from txcore.errors import BackendNotInstalledError, ConfigError
+from txcore.sidecar import logs
+from txcore.sidecar.process import Sidecar
+
+LOG: Final = logging.getLogger("txcore.sidecar")
+DONE: Final = 0
+NOT_DRAINED: Final = 4
+"""Exit code: the groups did not finish in time; nothing is lost, others repeat some work."""
+KILLED: Final = 128
+"""Added to the number of a second signal."""
+LEAVING: Final = frozenset({signal.SIGTERM, signal.SIGINT})
+
+
+class Life:
+    """See the module.
+
+    Args:
+        loaded: The configuration to begin with.
+        reload: Reads it again; raises ConfigError when it has mistakes now.
+    """
+
+    def __init__(self, loaded: Loaded, reload: Callable[[], Loaded]) -> None:
+        self._loaded = loaded
+        self._reload = reload
+        self._clock = SystemClock()
+        self._signals: queue.SimpleQueue[int] = queue.SimpleQueue()
+        self._is_leaving = False
+
+    def run(self) -> int:
+        """Run until told to leave; returns the exit code. In the main thread only.
+
+        Raises:
+            ConfigError: the HTTP address cannot be had.
+            BackendNotInstalledError: the HTTP endpoint's libraries are missing.
+        """
+        config = self._loaded.config
+        logs.configure(config.log, self._clock)
+        for number in (signal.SIGTERM, signal.SIGINT, signal.SIGHUP):
+            signal.signal(number, self._take)
+        sidecar = Sidecar(self._loaded, clock=self._clock)
+        server = _serve(sidecar, self._loaded)
+        sidecar.start()
+        facts = {
+            "groups": sorted(config.groups),
+            "http": server.url if server is not None else None,
+            "pid": os.getpid(),
+        }
+        LOG.warning("checker.started", extra={"txcore": facts})
+        notify("READY=1")
+        while not self._is_leaving:
+            self._obey(self._signals.get(), sidecar)
+        notify("STOPPING=1")
+        is_drained = sidecar.stop()
+        if server is not None:
+            server.stop()
+        LOG.warning("checker.stopped", extra={"txcore": {"drained": is_drained}})
+        return DONE if is_drained else NOT_DRAINED
+
+    def _take(self, number: int, _: FrameType | None) -> None:
+        if number in LEAVING:
+            if self._is_leaving:
+                os._exit(KILLED + number)
+            self._is_leaving = True
+        self._signals.put(number)
+
+    def _obey(self, number: int, sidecar: Sidecar) -> None:
+        LOG.warning("signal.received", extra={"txcore": {"signal": signal.Signals(number).name}})
+        if number != signal.SIGHUP or self._is_leaving:
+            return
+        notify("RELOADING=1", f"MONOTONIC_USEC={int(self._clock.elapsed_s() * 1_000_000)}")
+        try:
+            loaded = self._reload()
+        except ConfigFileError as error:
+            _refuse(*error.problems)
+        except ConfigError as error:
+            _refuse(error)
+        else:
+            logs.configure(loaded.config.log, self._clock)
+            sidecar.reload(loaded)
+        notify("READY=1")
+
+
+def _refuse(*problems: object) -> None:
+    for problem in problems:
+        LOG.log(logging.ERROR, "config.refused", extra={"txcore": {"problem": str(problem)}})
+
+
+def _serve(sidecar: Sidecar, loaded: Loaded) -> Any:
+    config: Config = loaded.config
+    if not config.http.enabled:
+        return None
+    try:
+        from txcore.sidecar.web.app import make_app  # noqa: PLC0415 - without HTTP nobody needs these libraries
+        from txcore.sidecar.web.guard import Guard  # noqa: PLC0415
+        from txcore.sidecar.web.server import WebServer  # noqa: PLC0415
+    except ModuleNotFoundError as error:
+        raise BackendNotInstalledError("the HTTP endpoint", error.name or "starlette", "checker") from error
+    server = WebServer(config.http.host, config.http.port)
+    server.start(make_app(sidecar, Guard(loaded.secret("http", "token"))))
+    return server
+
+
+def notify(*lines: str) -> None:
+    """Tell systemd, where it listens (NOTIFY_SOCKET); elsewhere nothing.
+
+    Source: sd_notify(3).
+    """
+    address = os.environ.get("NOTIFY_SOCKET", "")
+    if not address:
+        return
+    name = f"\0{address[1:]}" if address.startswith("@") else address
+    try:
+        with socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM) as sender:
+            sender.sendto("\n".join(lines).encode(), name)
+    except OSError as error:
+        LOG.warning("systemd.not_notified", extra={"txcore": {"error": repr(error)}})

@@ -1,0 +1,118 @@
+"""How the sidecar logs: to standard error, lines for people or JSON for machines, and repetitions held back.
+
+Events are constant names with facts beside them (`txcore.instrumentation`); message bodies are in none of them.
+"""
+
+from __future__ import annotations
+
+import json
+import logging
+import threading
+from collections.abc import Mapping
+from datetime import UTC, datetime
+from typing import Any, Final
+
+from txcore.clock import Clock
+from txcore.config import LogSection
+from txcore.sidecar.figures import text_of
+
+PERIOD_S: Final = 10.0
+EVENTS_KEPT: Final = 1_000
+FACT_CHARACTERS_MAX: Final = 2_000
+OTHERS_LEVEL: Final = logging.WARNING
+"""For libraries; their debug lines could hold what is sent."""
+
+
+def configure(section: LogSection, clock: Clock) -> None:
+    """Set up logging for the process; again after each reload."""
+    handler = logging.StreamHandler()
+    handler.setFormatter(JsonFormatter() if section.format == "json" else HumanFormatter())
+    handler.addFilter(RepeatFilter(clock, section.repeats_max))
+    root = logging.getLogger()
+    root.handlers[:] = [handler]
+    root.setLevel(OTHERS_LEVEL)
+    logging.getLogger("txcore").setLevel(section.level.upper())
+
+
+class HumanFormatter(logging.Formatter):
+    """`2026-01-31 12:00:00.123 WARNING check.no_answer group=orders reason='…'`."""
+
+    def format(self, record: logging.LogRecord) -> str:
+        """Return the line, with a traceback behind it where there is one."""
+        at = datetime.fromtimestamp(record.created, UTC).strftime("%Y-%m-%d %H:%M:%S.%f")[:-3]
+        facts = "".join(f" {key}={_quoted(value)}" for key, value in facts_of(record).items())
+        line = f"{at} {record.levelname} {_printable(record.getMessage())}{facts}"
+        return f"{line}\n{self.formatException(record.exc_info)}" if record.exc_info else line
+
+
+class JsonFormatter(logging.Formatter):
+    """One JSON object per line: time, level, logger, event, and the event's facts."""
+
+    def format(self, record: logging.LogRecord) -> str:
+        """Return the line."""
+        told: dict[str, Any] = {
+            "time": datetime.fromtimestamp(record.created, UTC).isoformat(timespec="milliseconds"),
+            "level": record.levelname.lower(),
+            "logger": record.name,
+            "event": record.getMessage(),
+        }
+        told |= {key: value for key, value in facts_of(record).items() if key not in told}
+        if record.exc_info:
+            told["traceback"] = self.formatException(record.exc_info)
+        return json.dumps(told, ensure_ascii=True)
+
+
+class RepeatFilter(logging.Filter):
+    """Lets *repeats_max* lines of one event and group through in `PERIOD_S`; the next one says how many fell out.
+
+    Errors with a traceback always pass.
+    """
+
+    def __init__(self, clock: Clock, repeats_max: int) -> None:
+        super().__init__()
+        self._clock = clock
+        self._repeats_max = repeats_max
+        self._seen: dict[tuple[str, str], tuple[float, int]] = {}
+        self._lock = threading.Lock()
+
+    def filter(self, record: logging.LogRecord) -> bool:
+        """Return whether the line is written."""
+        if record.exc_info:
+            return True
+        key = (str(record.msg), str(getattr(record, "txcore", {}).get("group", "")))
+        now_s = self._clock.elapsed_s()
+        with self._lock:
+            began_s, count = self._seen.get(key, (now_s, 0))
+            left_out = 0
+            if now_s - began_s >= PERIOD_S:
+                left_out = max(count - self._repeats_max, 0)
+                began_s, count = now_s, 0
+            if key not in self._seen and len(self._seen) >= EVENTS_KEPT:
+                self._seen.clear()
+            self._seen[key] = (began_s, count + 1)
+        if left_out:
+            record.txcore = {**getattr(record, "txcore", {}), "left_out": left_out}
+        return count < self._repeats_max
+
+
+def facts_of(record: logging.LogRecord) -> dict[str, Any]:
+    """Return the facts beside an event, plain and bounded."""
+    facts: Mapping[str, Any] = getattr(record, "txcore", {})
+    return {key: _plain(value) for key, value in facts.items()}
+
+
+def _plain(value: Any) -> Any:
+    if value is None or isinstance(value, bool | int | float):
+        return value
+    text = text_of(value)
+    return text if len(text) <= FACT_CHARACTERS_MAX else f"{text[:FACT_CHARACTERS_MAX]}…"
+
+
+def _quoted(value: Any) -> str:
+    text = _printable(str(value))
+    return repr(text) if not text or " " in text else text
+
+
+def _printable(text: str) -> str:
+    """Return *text* on one line, without control characters."""
+    return "".join(each if each.isprintable() else repr(each)[1:-1] for each in text)

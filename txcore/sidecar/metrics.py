@@ -1,0 +1,178 @@
+"""Every metric's name, unit and labels in one place, and the page that Prometheus reads.
+
+Figures are counted where things happen (`figures`) and read here when the page is asked for.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass
+from importlib.metadata import version
+from typing import Any, Final
+
+from prometheus_client import CollectorRegistry, ProcessCollector, generate_latest
+from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, HistogramMetricFamily
+from prometheus_client.exposition import CONTENT_TYPE_LATEST
+from prometheus_client.metrics_core import Metric as Family
+from prometheus_client.registry import Collector
+
+from txcore import instrumentation as names
+from txcore.sidecar.figures import Histogram
+from txcore.sidecar.group import GroupRunner, GroupState
+
+CONTENT_TYPE: Final = CONTENT_TYPE_LATEST
+
+
+@dataclass(frozen=True, slots=True)
+class Metric:
+    """One metric: its unit is the last part of its name, as Prometheus asks."""
+
+    name: str
+    kind: str
+    help: str
+    labels: tuple[str, ...] = ("group",)
+
+
+BUILD_INFO: Final = Metric("txcore_build_info", "gauge", "Always 1; the label tells the version.", ("version",))
+GROUP_STATE: Final = Metric(
+    "txcore_group_state", "gauge", "1 for the state the group is in, 0 for the others.", ("group", "state")
+)
+SOURCE_UP: Final = Metric(
+    "txcore_source_up", "gauge", "0 while a database or callback is down and not asked.", ("group", "source")
+)
+PARTITIONS: Final = Metric("txcore_partitions", "gauge", "Partitions in this checker's hands.")
+PENDING: Final = Metric("txcore_pending_halves", "gauge", "Undecided halves on this checker's partitions.")
+OLDEST: Final = Metric("txcore_pending_oldest_age_seconds", "gauge", "Age of the oldest undecided half; 0 for none.")
+IN_HAND: Final = Metric("txcore_in_hand_halves", "gauge", "Halves that are being checked or finished now.")
+CHECKPOINT_AGE: Final = Metric(
+    "txcore_checkpoint_age_seconds",
+    "gauge",
+    "Since the partition's checkpoint was last up to date.",
+    ("group", "partition"),
+)
+LOOP_LAG: Final = Metric("txcore_loop_lag_seconds", "gauge", "How late the checker's loop woke up last.")
+STUCK_CALLS: Final = Metric(
+    "txcore_stuck_calls", "gauge", "Questions that have passed their deadline and still occupy a thread."
+)
+HALVES: Final = Metric("txcore_halves_total", "counter", "Half records read, replays after a takeover included.")
+CHECKS: Final = Metric(
+    "txcore_checks_total",
+    "counter",
+    "Answers: COMMIT, ROLLBACK, UNKNOWN, PRUNED, or none (time-out, error, lock, unreachable).",
+    ("group", "answer"),
+)
+CHECK_DURATION: Final = Metric("txcore_check_duration_seconds", "histogram", "Time of an answered question.")
+ENDS: Final = Metric(
+    "txcore_ends_total", "counter", "Halves that this checker finished: COMMIT or ROLLBACK.", ("group", "result")
+)
+VISIBLE: Final = Metric(
+    "txcore_commit_to_visible_seconds",
+    "histogram",
+    "From the half's birth to its release, for those that this checker committed.",
+)
+PARKED: Final = Metric("txcore_parked_total", "counter", "Halves parked, by reason.", ("group", "code"))
+CARRIED: Final = Metric("txcore_carried_total", "counter", "Halves carried forward.")
+TAKEOVERS: Final = Metric("txcore_takeovers_total", "counter", "Partitions claimed.")
+STOOD_DOWN: Final = Metric("txcore_stood_down_total", "counter", "Partitions lost to another checker.")
+BROKER_ERRORS: Final = Metric(
+    "txcore_broker_errors_total", "counter", "Calls to the broker that failed or are uncertain."
+)
+REFUSED: Final = Metric("txcore_release_refused_total", "counter", "Releases that a target refused.")
+CONFLICTS: Final = Metric("txcore_op_conflicts_total", "counter", "Ends that contradict the first one; never expected.")
+STALE: Final = Metric("txcore_stale_ops_total", "counter", "Records of replaced checkers that were ignored.")
+POISON: Final = Metric("txcore_poison_total", "counter", "Records that could not be decoded.")
+TRUNCATED: Final = Metric(
+    "txcore_truncated_logs_total", "counter", "Logs that no longer reached back to their checkpoint."
+)
+STARTS_FAILED: Final = Metric("txcore_group_starts_failed_total", "counter", "Failed tries to start the group.")
+CALLBACKS: Final = Metric(
+    "txcore_callback_requests_total",
+    "counter",
+    "Requests to the HTTP callback: answered, refused, malformed, timeout, unreachable.",
+    ("group", "result"),
+)
+
+METRICS: Final = tuple(value for value in list(globals().values()) if isinstance(value, Metric))
+BY_EVENT: Final = {
+    CARRIED: names.HALF_CARRIED,
+    TAKEOVERS: names.CHECKER_CLAIMED,
+    STOOD_DOWN: names.CHECKER_STOOD_DOWN,
+    REFUSED: names.RELEASE_REFUSED,
+    CONFLICTS: names.OP_CONFLICT,
+    STALE: names.OP_STALE,
+    POISON: names.LOG_POISON,
+    TRUNCATED: names.LOG_TRUNCATED,
+}
+CALLBACK_RESULTS: Final = ("answered", "refused", "malformed", "timeout", "unreachable")
+
+
+class Page(Collector):
+    """Collects from the groups' runners. Thread safe."""
+
+    def __init__(self, runners: Mapping[str, GroupRunner]) -> None:
+        self._runners = runners
+        self._registry = CollectorRegistry()
+        self._registry.register(self)
+        ProcessCollector(registry=self._registry)
+
+    def render(self) -> bytes:
+        """Return the page in Prometheus's text format."""
+        return generate_latest(self._registry)
+
+    def collect(self) -> Iterable[Family]:
+        """Yield every metric, each with all groups."""
+        families = {metric: _family(metric) for metric in METRICS}
+        _add(families[BUILD_INFO], (version("txcore"),), 1)
+        for name, runner in list(self._runners.items()):
+            for metric, labels, value in _samples(runner):
+                _add(families[metric], (name, *labels), value)
+        return families.values()
+
+
+def _samples(runner: GroupRunner) -> Iterator[tuple[Metric, tuple[str, ...], Any]]:
+    status, figures = runner.status(), runner.figures
+    partitions = status.checker.partitions
+    for state in GroupState:
+        yield GROUP_STATE, (state.value,), int(status.state is state)
+    answers = runner.answers
+    for gate in () if answers is None else answers.gates:
+        yield SOURCE_UP, (gate.name,), int(not gate.reason)
+    yield PARTITIONS, (), len(partitions)
+    yield PENDING, (), sum(each.pending for each in partitions)
+    yield OLDEST, (), max((each.oldest_age_s for each in partitions), default=0.0)
+    yield IN_HAND, (), sum(each.in_hand for each in partitions)
+    for each in partitions:
+        yield CHECKPOINT_AGE, (str(each.partition),), each.checkpoint_age_s
+    yield LOOP_LAG, (), status.checker.lag_s
+    yield STUCK_CALLS, (), status.checker.stuck_calls
+    yield HALVES, (), runner.halves_read
+    for metric, counter in ((CHECKS, figures.answers), (ENDS, figures.ends), (PARKED, figures.parked)):
+        for label, count in list(counter.items()):
+            yield metric, (label,), count
+    if runner.plan.callback is not None:
+        for result in CALLBACK_RESULTS:
+            yield CALLBACKS, (result,), figures.callbacks[result]
+    for metric, event in BY_EVENT.items():
+        yield metric, (), figures.events[event]
+    yield BROKER_ERRORS, (), figures.broker_errors
+    yield STARTS_FAILED, (), figures.starts_failed
+    yield CHECK_DURATION, (), figures.asked_s
+    yield VISIBLE, (), figures.visible_s
+
+
+def _family(metric: Metric) -> Family:
+    kinds: dict[str, type[Family]] = {
+        "counter": CounterMetricFamily,
+        "gauge": GaugeMetricFamily,
+        "histogram": HistogramMetricFamily,
+    }
+    return kinds[metric.kind](metric.name, metric.help, labels=metric.labels)  # type: ignore[call-arg]
+
+
+def _add(family: Any, labels: tuple[str, ...], value: Any) -> None:
+    if not isinstance(value, Histogram):
+        family.add_metric(labels, value)
+        return
+    counts, total = value.read()
+    bounds = [*(f"{bound:g}" for bound in value.bounds), "+Inf"]
+    family.add_metric(labels, list(zip(bounds, counts, strict=True)), total)

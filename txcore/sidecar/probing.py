@@ -1,0 +1,128 @@
+"""`txcore checker --check-config`: tries everything a configuration names, without checking anything.
+
+Stricter than a start: there a broker that is down is waited for; here it is a failure.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack
+from dataclasses import dataclass
+from functools import partial
+from typing import Final
+
+from txcore.clock import SystemClock, system_randomness
+from txcore.config import ConfigFileError, Loaded
+from txcore.config.lines import Path
+from txcore.config.problems import key_text
+from txcore.errors import BackendUnavailableError, TxcoreError, UsageError
+from txcore.fence import FenceAnswer
+from txcore.ids import ID_BYTES
+from txcore.sidecar.answers import open_answers
+from txcore.sidecar.figures import Figures
+from txcore.sidecar.plan import GroupPlan, plans_of
+from txcore.sidecar.resources import Resources
+from txcore.survey import existing_partitions
+
+TIMEOUT_S: Final = 10.0
+RANDOM: Final = system_randomness()
+
+
+@dataclass(frozen=True, slots=True)
+class Probe:
+    """One thing that was tried: the setting that names it, what was found, and whether that is well."""
+
+    key: str
+    text: str
+    is_well: bool
+
+
+def validate(loaded: Loaded) -> None:
+    """Find what can be found out without a network: listeners that cannot be imported, drivers that are missing.
+
+    Raises:
+        ConfigFileError: with every such mistake.
+    """
+    resources, problems = Resources(), []
+    for name, plan in plans_of(loaded).items():
+        tries: tuple[tuple[Path, Callable[[], None]], ...] = (
+            (("backends", plan.backend, "url"), partial(_open_backend, plan, resources)),
+            (("groups", name), partial(_open_answers, plan, resources)),
+        )
+        for path, attempt in tries:
+            try:
+                attempt()
+            except UsageError as error:
+                problems.append(loaded.problem(_place(path, plan, getattr(error, "key", "")), str(error)))
+    if problems:
+        raise ConfigFileError(list(dict.fromkeys(problems)))
+
+
+def _open_backend(plan: GroupPlan, resources: Resources) -> None:
+    try:
+        resources.take_backend(plan.backend_url)
+    except BackendUnavailableError:
+        return  # It is waited for.
+    resources.give_back_backend(plan.backend_url)
+
+
+def _open_answers(plan: GroupPlan, resources: Resources) -> None:
+    clock = SystemClock()
+    open_answers(plan, resources, Figures(clock), clock, RANDOM).close()
+
+
+def _place(path: Path, plan: GroupPlan, key: str) -> Path:
+    """Return the setting that an error of a fence, listener or callback speaks of."""
+    if path[0] == "backends":
+        return path
+    places: dict[str, Path] = {
+        "url": ("databases", plan.database, "url"),
+        "engine": ("databases", plan.database, "url"),
+        "table": (*path, "fence_table"),
+        "listener": (*path, "listener"),
+        "callback": (*path, "callback"),
+    }
+    return places.get(key, path)
+
+
+def probe(loaded: Loaded) -> Iterator[Probe]:
+    """Try every group's broker, fence, listener and callback, one after the other."""
+    resources = Resources()
+    for plan in plans_of(loaded).values():
+        with ExitStack() as closing:
+            yield _broker(plan, resources, closing)
+            yield from _answers(plan, resources, closing)
+
+
+def _broker(plan: GroupPlan, resources: Resources, closing: ExitStack) -> Probe:
+    key = key_text(("groups", plan.name))
+    try:
+        backend = resources.take_backend(plan.backend_url)
+        closing.callback(resources.give_back_backend, plan.backend_url)
+        count = existing_partitions(backend, plan.name, TIMEOUT_S)
+    except (TxcoreError, TimeoutError) as error:
+        return Probe(key, f"backend {plan.backend}: {error or 'no answer in time'}", is_well=False)
+    return Probe(key, f"backend {plan.backend} has the group with {count} partitions", is_well=True)
+
+
+def _answers(plan: GroupPlan, resources: Resources, closing: ExitStack) -> Iterator[Probe]:
+    key = key_text(("groups", plan.name))
+    clock = SystemClock()
+    try:
+        answers = open_answers(plan, resources, Figures(clock), clock, RANDOM)
+    except TxcoreError as error:
+        name = getattr(error, "key", "")
+        yield Probe(f"{key}.{name}" if name else key, str(error), is_well=False)
+        return
+    closing.callback(answers.close)
+    if answers.fence is not None:
+        nobody = b"\xff" * ID_BYTES
+        reading = answers.fence.peek([nobody])[nobody]
+        is_there = reading.answer is not FenceAnswer.NO_ANSWER
+        said = f"fence table {plan.section.fence_table} is there" if is_there else reading.reason
+        yield Probe(f"{key}.database", f"database {plan.database}: {said}", is_there)
+    if plan.section.listener:
+        yield Probe(f"{key}.listener", f"{plan.section.listener} can be imported", is_well=True)
+    if answers.callback is not None:
+        trouble = answers.callback.probe()
+        yield Probe(f"{key}.callback", trouble or "something answers at its URL", is_well=not trouble)

@@ -1,0 +1,123 @@
+"""Health, metrics and the read-only JSON API. Handlers run in threads where they may block."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import asdict
+from typing import TYPE_CHECKING, Any, Final
+
+import msgspec
+from starlette.requests import Request
+from starlette.responses import JSONResponse, Response
+from starlette.routing import Route
+
+from txcore.errors import TxcoreError
+from txcore.sidecar import metrics
+from txcore.sidecar.web.guard import refused
+from txcore.sidecar.web.lists import Lists
+
+if TYPE_CHECKING:
+    from txcore.sidecar.group import GroupRunner, GroupStatus
+    from txcore.sidecar.process import Sidecar
+
+LIMIT_DEFAULT: Final = 100
+LIMIT_MAX: Final = 1_000
+
+
+def health_routes(sidecar: Sidecar) -> list[Route]:
+    """Return `/healthz` (does it move?), `/readyz` (does it do its work?) and `/metrics`."""
+    page = metrics.Page(sidecar.runners)
+
+    def healthz(_: Request) -> Response:
+        stuck = sidecar.stuck()
+        return JSONResponse({"status": "stuck" if stuck else "ok", "reasons": stuck}, 503 if stuck else 200)
+
+    def readyz(request: Request) -> Response:
+        unready, degraded = sidecar.unready(), sidecar.degraded()
+        status = "unready" if unready else "degraded" if degraded else "ready"
+        is_refused = bool(unready) or (bool(degraded) and "strict" in request.query_params)
+        return JSONResponse({"status": status, "reasons": unready + degraded}, 503 if is_refused else 200)
+
+    def show_metrics(_: Request) -> Response:
+        return Response(page.render(), media_type=metrics.CONTENT_TYPE)
+
+    return [
+        Route("/healthz", healthz),
+        Route("/readyz", readyz),
+        Route("/metrics", show_metrics),
+    ]
+
+
+def api_routes(sidecar: Sidecar) -> list[Route]:
+    """Return `/api/v1/groups` and what is below it."""
+    lists = Lists(sidecar.clock)
+
+    def groups(_: Request) -> Response:
+        found = {name: sidecar.runners.get(name) for name in sorted(sidecar.runners)}
+        return JSONResponse({"groups": [_group(runner) for runner in found.values() if runner is not None]})
+
+    def group(request: Request) -> Response:
+        runner = sidecar.runners.get(request.path_params["group"])
+        if runner is None:
+            return refused(404, "this checker has no such group")
+        partitions = [asdict(each) for each in runner.status().checker.partitions]
+        alerts = [asdict(alert) for alert in list(runner.figures.alerts)]
+        return JSONResponse({**_group(runner), "partitions": partitions, "alerts": alerts})
+
+    def listing(kind: str, read: Callable[..., Sequence[dict[str, Any]]]) -> Callable[[Request], Response]:
+        def show(request: Request) -> Response:
+            runner = sidecar.runners.get(request.path_params["group"])
+            limit = _limit(request)
+            if runner is None:
+                return refused(404, "this checker has no such group")
+            if limit is None:
+                return refused(400, f"limit is a whole number from 1 to {LIMIT_MAX}")
+            backend = runner.backend
+            if backend is None:
+                return refused(503, f"the group is not running: {runner.status().reason}")
+            try:
+                rows = read(backend, runner.plan.name)
+            except (TxcoreError, TimeoutError) as error:
+                return refused(503, f"the logs cannot be read: {error}")
+            return JSONResponse({"count": len(rows), kind: rows[:limit]})
+
+        return show
+
+    return [
+        Route("/api/v1/groups", groups),
+        Route("/api/v1/groups/{group}", group),
+        Route("/api/v1/groups/{group}/pending", listing("pending", lists.pending)),
+        Route("/api/v1/groups/{group}/parked", listing("parked", lists.parked)),
+    ]
+
+
+def _limit(request: Request) -> int | None:
+    text = request.query_params.get("limit", str(LIMIT_DEFAULT))
+    if not (text.isascii() and text.isdigit() and len(text) <= 6):
+        return None
+    return int(text) if 1 <= int(text) <= LIMIT_MAX else None
+
+
+def _group(runner: GroupRunner) -> dict[str, Any]:
+    plan, figures = runner.plan, runner.figures
+    status: GroupStatus = runner.status()
+    partitions = status.checker.partitions
+    return {
+        "group": plan.name,
+        "state": status.state.value,
+        "reason": status.reason,
+        "degraded": status.degraded,
+        "backend": plan.backend,
+        "sources": plan.sources,
+        "database": plan.database,
+        "policy": msgspec.structs.asdict(plan.section.policy),
+        "owned": [each.partition for each in partitions],
+        "pending": sum(each.pending for each in partitions),
+        "oldest_age_s": max((each.oldest_age_s for each in partitions), default=0.0),
+        "halves": runner.halves_read,
+        "checks": dict(figures.answers),
+        "ends": dict(figures.ends),
+        "parked": dict(figures.parked),
+        "broker_errors": figures.broker_errors,
+        "loop_lag_s": status.checker.lag_s,
+    }

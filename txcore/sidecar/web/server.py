@@ -1,0 +1,68 @@
+"""The server: a socket that is bound before anything starts, and uvicorn on it in a thread of its own."""
+
+from __future__ import annotations
+
+import socket
+import threading
+from typing import Final
+
+import uvicorn
+from starlette.types import ASGIApp
+
+from txcore.errors import ConfigError
+
+CONNECTIONS_MAX: Final = 100
+IDLE_CONNECTION_S: Final = 5
+BACKLOG: Final = 64
+GRACE_S: Final = 2
+
+
+class WebServer:
+    """Serves an application on one address.
+
+    Raises:
+        ConfigError: the address cannot be had.
+    """
+
+    def __init__(self, host: str, port: int) -> None:
+        try:
+            family, kind, protocol, _, address = socket.getaddrinfo(
+                host, port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE
+            )[0]
+            self._socket = socket.socket(family, kind, protocol)
+            self._socket.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+            self._socket.bind(address)
+            self._socket.listen(BACKLOG)
+        except OSError as error:
+            raise ConfigError(f"cannot listen on {host}:{port}: {error.strerror or error}", key="http.port") from error
+        bound = self._socket.getsockname()
+        self.url = f"http://{f'[{bound[0]}]' if family is socket.AF_INET6 else bound[0]}:{bound[1]}"
+        self._server: uvicorn.Server | None = None
+        self._thread: threading.Thread | None = None
+
+    def start(self, app: ASGIApp) -> None:
+        """Serve *app* in a daemon thread; connections wait in the socket until it does."""
+        config = uvicorn.Config(
+            app,
+            log_config=None,
+            access_log=False,
+            lifespan="off",
+            ws="none",
+            server_header=False,
+            proxy_headers=False,
+            limit_concurrency=CONNECTIONS_MAX,
+            timeout_keep_alive=IDLE_CONNECTION_S,
+            timeout_graceful_shutdown=GRACE_S,
+        )
+        self._server = uvicorn.Server(config)
+        self._thread = threading.Thread(
+            target=self._server.run, args=([self._socket],), name="txcore-http", daemon=True
+        )
+        self._thread.start()
+
+    def stop(self) -> None:
+        """Stop serving; bounded by `GRACE_S`."""
+        if self._server is not None and self._thread is not None:
+            self._server.should_exit = True
+            self._thread.join(GRACE_S + 1)
+        self._socket.close()
