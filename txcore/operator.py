@@ -7,7 +7,7 @@ through the fence; nothing here ever publishes a target.
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import closing
 from dataclasses import dataclass
 from typing import Final
@@ -58,6 +58,23 @@ class ParkedHalf:
     check_times: int
     topics: tuple[str, ...]
     missing: tuple[int, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Awaited:
+    """A request whose end is awaited: of a decision, or of a resume (`kind` None, any final op will do)."""
+
+    transaction_id: bytes
+    kind: OpKind | None
+    generation: int
+
+    @classmethod
+    def after(cls, journey: Journey, kind: OpKind | None) -> Awaited:
+        """Return what to wait for behind a request about *journey*, as it was when the request was made."""
+        generation = journey.generation
+        if journey.is_parked:
+            generation = max(journey.discarded_generation, generation) + 1
+        return cls(journey.transaction_id, kind, generation)
 
 
 class Operator:
@@ -191,7 +208,7 @@ class Operator:
         if result.state is not EndState.UNKNOWN or result.error is not None or wait_s <= 0:
             return result
         with closing(self.watch([transaction_id], from_checkpoint=True)) as survey:
-            return next(iter(self.follow(survey, {transaction_id: kind}, wait_s)))
+            return next(iter(self.follow(survey, [Awaited.after(journey, kind)], wait_s)))
 
     def ask(self, journey: Journey, kind: OpKind, reason: str, *, override_fence: bool = False) -> EndResult:
         """Write a request for a decision about what was read just now, and do not wait.
@@ -223,39 +240,44 @@ class Operator:
         outcome = run_blocking(_one(Resolution(half, op, (), b"", self._by, flush=True)), self._gatherer)
         return EndResult(EndState.UNKNOWN, transaction_id, None if outcome.status is Status.DURABLE else outcome.error)
 
-    def follow(self, survey: Survey, asked: Mapping[bytes, OpKind], wait_s: float) -> Iterator[EndResult]:
+    def follow(self, survey: Survey, awaited: Iterable[Awaited], wait_s: float) -> Iterator[EndResult]:
         """Yield how each request of this operator ended, as its end is read; UNKNOWN for those left after *wait_s*.
 
-        ACCEPTED: the final op agrees. CONFLICT: another final op holds, or the owner refused, with its reason.
+        ACCEPTED: the final op agrees. CONFLICT: another final op holds, the owner refused, or it was parked (again);
+        the error says which.
 
         Args:
             survey: Reads at least these transactions, and does not forget finished ones.
         """
-        open_ids = dict(asked)
+        left = {each.transaction_id: each for each in awaited}
         deadline_s = self._clock.elapsed_s() + wait_s
-        while open_ids:
-            for transaction_id, kind in list(open_ids.items()):
-                result = self._end_of(survey.find(transaction_id), kind)
+        while left:
+            for each in list(left.values()):
+                result = self._end_of(survey.find(each.transaction_id), each)
                 if result is not None:
-                    del open_ids[transaction_id]
+                    del left[each.transaction_id]
                     yield result
             if self._clock.elapsed_s() > deadline_s:
                 break
-            if open_ids and not survey.poll():
+            if left and not survey.poll():
                 time.sleep(POLL_S)
-        for transaction_id in open_ids:
+        for transaction_id in left:
             yield EndResult(EndState.UNKNOWN, transaction_id)
 
-    def _end_of(self, journey: Journey | None, kind: OpKind) -> EndResult | None:
+    def _end_of(self, journey: Journey | None, awaited: Awaited) -> EndResult | None:
         if journey is None:
             return None
         if journey.final:
-            state = EndState.ACCEPTED if journey.final == kind else EndState.CONFLICT
-            return EndResult(state, journey.transaction_id)
-        reply = journey.reply_to(self._by)
-        if reply is None:
-            return None
-        return EndResult(EndState.CONFLICT, journey.transaction_id, TransactionStateError(reply.reason))
+            agrees = awaited.kind in {None, journey.final}
+            error = None if agrees else TransactionStateError(f"the other end holds: {OpKind(journey.final).name}")
+            return EndResult(EndState.ACCEPTED if agrees else EndState.CONFLICT, journey.transaction_id, error)
+        reply = journey.reply_to(self._by) if awaited.kind is not None else None
+        if reply is not None:
+            return EndResult(EndState.CONFLICT, journey.transaction_id, TransactionStateError(reply.reason))
+        if journey.discarded_generation >= awaited.generation:
+            code = next((op.reason for _, op in reversed(journey.ops) if op.kind == OpKind.DISCARD), "")
+            return EndResult(EndState.CONFLICT, journey.transaction_id, TransactionStateError(f"parked: {code}"))
+        return None
 
     def _append_next_generation(self, journey: Journey, reason: str) -> int:
         record = next_generation(journey, self._by, reason)

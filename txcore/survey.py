@@ -113,6 +113,15 @@ class Survey:
         """Return what is known of one transaction."""
         return next((f.found[transaction_id] for f in self._folds.values() if transaction_id in f.found), None)
 
+    def elapsed_s(self) -> float:
+        """Return the clock that `OwnerSeen.seen_s` is of."""
+        return self._clock.elapsed_s()
+
+    def was_owned_since(self, partition: int, elapsed_s: float) -> bool:
+        """Return whether something that a checker wrote was read behind *elapsed_s* on our clock."""
+        owner = self.owners.get(partition)
+        return owner is not None and owner.seen_s >= elapsed_s
+
     @property
     def cut_partitions(self) -> list[int]:
         """The partitions of whose half or op log the beginning is gone."""

@@ -12,6 +12,7 @@ from txcore.clock import SystemClock, system_randomness
 from txcore.errors import BackendTimeoutError, BackendUnavailableError, TransactionStateError, UsageError
 from txcore.journey import Journeys
 from txcore.memory import RABBITMQ_LIKE, STRONG, MemoryBackend, MemoryBroker
+from txcore.operator import Awaited
 from txcore.port import resolved
 from txcore.records import (
     Half,
@@ -377,7 +378,7 @@ class TestForce:
         assert EndState.UNKNOWN is world.operator.rollback(A, "why", wait_s=0.05).state
         world.op(record, OpKind.FORCE, token=TOKEN, reason="refused: the fence says COMMIT", decision=OpKind.ROLLBACK)
         with closing(world.operator.watch([A], from_checkpoint=True)) as survey:
-            (result,) = world.operator.follow(survey, {A: OpKind.ROLLBACK}, 1.0)
+            (result,) = world.operator.follow(survey, [Awaited(A, OpKind.ROLLBACK, 0)], 1.0)
         assert (EndState.CONFLICT, "refused: the fence says COMMIT") == (result.state, str(result.error))
         assert world.operator.show(A).request is None
 
@@ -385,15 +386,37 @@ class TestForce:
         """Each is told when its end is read; those left over at last are UNKNOWN."""
         records = {identity: world.half(identity) for identity in (A, B, C)}
         with closing(world.operator.watch([A, B, C], from_checkpoint=True)) as survey:
+            awaited = [Awaited.after(survey.find(identity), OpKind.COMMIT) for identity in (A, B, C)]
             for identity in (A, B, C):
                 world.operator.ask(survey.find(identity), OpKind.COMMIT, "why")
             world.op(records[B], OpKind.COMMIT)
             world.op(records[A], OpKind.ROLLBACK)
-            ends = {
-                end.transaction_id: end.state
-                for end in world.operator.follow(survey, dict.fromkeys((A, B, C), OpKind.COMMIT), 0.1)
-            }
+            ends = {end.transaction_id: end.state for end in world.operator.follow(survey, awaited, 0.1)}
         assert {A: EndState.CONFLICT, B: EndState.ACCEPTED, C: EndState.UNKNOWN} == ends
+
+    def test_what_is_parked_again_is_told(self, world):
+        """A commit whose topic still refuses ends there, not at the end of the wait."""
+        world.park(world.half(A))
+        with closing(world.operator.watch([A], from_checkpoint=False)) as survey:
+            journey = survey.find(A)
+            awaited = Awaited.after(journey, OpKind.COMMIT)
+            world.operator.ask(journey, OpKind.COMMIT, "why")
+            assert 1 == awaited.generation
+            (early,) = world.operator.follow(survey, [awaited], 0.05)
+            assert EndState.UNKNOWN is early.state
+            world.park(world.half(A, generation=1), ParkCode.UNDELIVERABLE)
+            (result,) = world.operator.follow(survey, [awaited], 1.0)
+        assert (EndState.CONFLICT, "parked: UNDELIVERABLE") == (result.state, str(result.error))
+
+    def test_any_end_of_a_resumed_half_will_do(self, world):
+        """A resume asks for no particular one."""
+        world.park(world.half(A))
+        with closing(world.operator.watch([A], from_checkpoint=False)) as survey:
+            awaited = Awaited.after(survey.find(A), None)
+            world.operator.resume_journey(survey.find(A))
+            world.op(world.half(A, generation=1), OpKind.ROLLBACK)
+            (result,) = world.operator.follow(survey, [awaited], 1.0)
+        assert EndState.ACCEPTED is result.state
 
     def test_a_request_for_what_is_finished_writes_nothing(self, world):
         """It is told what holds."""

@@ -28,6 +28,7 @@ def build_app() -> Typer:
     from txcore.cli import backends, checker, config, version  # noqa: PLC0415
     from txcore.cli.demo.command import demo  # noqa: PLC0415
     from txcore.cli.doctor import doctor  # noqa: PLC0415
+    from txcore.cli.operating import commands as operating  # noqa: PLC0415
 
     app = Typer(
         name="txcore",
@@ -39,6 +40,7 @@ def build_app() -> Typer:
     app.callback()(version.root)
     app.command("demo")(demo)
     app.command("backends")(backends.backends)
+    operating.add_to(app)
     app.command("checker")(checker.checker)
     app.add_typer(config.config)
     app.command("doctor")(doctor)

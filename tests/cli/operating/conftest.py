@@ -1,0 +1,253 @@
+"""A group with a bit of everything in it, on a broker and a database that the command's own processes reach."""
+
+from __future__ import annotations
+
+import contextlib
+import io
+import json
+import os
+import secrets
+import sqlite3
+import subprocess
+import sys
+import time
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+import pytest
+import sqlalchemy
+from txcore_conformance import raw
+from txcore_conformance.kit import FAST, Answers, Kit
+from txcore_conformance.pytest_plugin import load_harness
+
+import txcore as library
+from txcore.cli import main
+from txcore.ids import id_text
+from txcore.records import HalfRecord
+
+HARNESS = os.environ.get("TXCORE_OPERATING_HARNESS", "txcore_sqlite.testing:SqliteHarness")
+CHECKER = """
+import sys, time
+import sqlalchemy, txcore
+from txcore_conformance import raw
+from txcore_conformance.kit import FAST
+broker, group, database = sys.argv[1:]
+fence = txcore.SqlFence(sqlalchemy.create_engine(database))
+
+class Listener(txcore.TransactionListener):
+    def execute_local_transaction(self, message, arg): ...
+    def check_local_transaction(self, half): return None
+
+backend = txcore.connect(broker)
+checker = txcore.Checker(backend, group, fence=fence, listener=Listener(), limits=FAST, member="tester")
+checker.start()
+print("ready", flush=True)
+sys.stdin.read()
+checker.stop()
+backend.close().result(10)
+"""
+
+
+@dataclass(frozen=True)
+class Ran:
+    """How a command ended."""
+
+    status: int
+    output: str
+    errors: str
+
+    @property
+    def sentence(self) -> str:
+        """The one sentence on standard error; fails when there is anything else."""
+        lines = self.errors.splitlines()
+        assert [line[:8] for line in lines] == ["txcore: "], self.errors
+        return lines[0].removeprefix("txcore: ")
+
+    @property
+    def width(self) -> int:
+        """The longest line."""
+        return max(len(line.rstrip()) for line in self.output.splitlines())
+
+
+def run_here(*arguments: str) -> Ran:
+    """Run the command line in this process, 80 columns wide, nobody at the terminal."""
+    out, err, status = io.StringIO(), io.StringIO(), 0
+    with contextlib.redirect_stdout(out), contextlib.redirect_stderr(err):
+        try:
+            main(arguments)
+        except SystemExit as end:
+            status = end.code or 0
+    return Ran(status, out.getvalue(), err.getvalue())
+
+
+class World:
+    """See the module. Transactions are named by their UUID."""
+
+    def __init__(self, kit: Kit, folder: Path, command) -> None:
+        self.kit = kit
+        self.folder = folder
+        self.command = command
+        self.broker_url = kit.harness.url
+        self.database_url = f"sqlite:///{folder / 'service.db'}"
+        self.engine = sqlalchemy.create_engine(self.database_url)
+        self.fence = library.SqlFence(self.engine)
+        self.fence.create()
+        self.topic = kit.topic("orders")
+        self._checkers: list[subprocess.Popen] = []
+        assert kit.backend  # makes the group
+
+    @property
+    def place(self) -> list[str]:
+        """The options that say where."""
+        return ["--broker", self.broker_url, "--group", self.kit.group, "--database", self.database_url]
+
+    def __call__(self, *arguments: str) -> Ran:
+        """Run `txcore` about this group, in this process."""
+        return run_here(*arguments, *self.place)
+
+    here = staticmethod(run_here)
+
+    def process(self, *arguments: str, timeout_s: float = 60):
+        """Run `txcore` about this group as users do: in a process of its own."""
+        return self.command(*arguments, *self.place, timeout_s=timeout_s)
+
+    def json(self, *arguments: str, status: int = 0):
+        """Run `txcore` with --json and return what it says."""
+        ran = self(*arguments, "--json")
+        assert (ran.status, ran.errors) == (status, ""), ran
+        return json.loads(ran.output)
+
+    # -- transactions ------------------------------------------------------------------------------------------------
+
+    def message(self, topic: str = "", **fields) -> library.Message:
+        return library.Message(
+            topic or self.topic, fields.pop("body", b"a parcel"), fields.pop("key", b"42"), {"kind": "order", **fields}
+        )
+
+    def pending(self, *messages: library.Message, **options) -> str:
+        """A half whose listener will be asked."""
+        return id_text(self.kit.orphan(*(messages or [self.message()]), **options).transaction_id)
+
+    def fenced(self, end: str = "commit") -> str:
+        """A half whose producer died, its database transaction committed, rolled back, or `open` (returned too)."""
+        transaction = self.kit.hasty_producer(fence=self.fence).begin()
+        transaction.publish(self.message())
+        connection = self.engine.connect()
+        connection.begin()
+        transaction.prepare(connection)
+        if end == "open":
+            self.open_connection = connection
+        else:
+            getattr(connection, end)()
+            connection.close()
+        return id_text(transaction.transaction_id)
+
+    def parked(self, *messages: library.Message) -> str:
+        """A half that stayed UNKNOWN."""
+        identity = self.pending(*messages)
+        self.sweep(Answers(), check_max=2)
+        return identity
+
+    def undeliverable(self) -> str:
+        """A half that is committed, of whose two messages one cannot be delivered."""
+        lost = self.kit.topic("lost")
+        identity = self.pending(self.message(), self.message(lost))
+        self.refuse(lost)
+        self.sweep(Answers(library.LocalTransactionState.COMMIT))
+        return identity
+
+    def poison(self) -> str:
+        """A record that is no half, parked; returns the name it was given."""
+        raw.append(self.kit, HalfRecord(self.kit.group, 0, b"p" * 16, 0, b"\xc1 no half", []))
+        self.sweep(Answers())
+        (entry,) = [each for each in self.kit.operator().parked() if each.code == "POISON"]
+        return id_text(entry.transaction_id)
+
+    def finished(self, state: str = "COMMIT") -> str:
+        """A half that the listener decided."""
+        identity = self.pending()
+        self.sweep(Answers(library.LocalTransactionState[state]))
+        return identity
+
+    def refuse(self, topic: str) -> None:
+        """Take a topic away, so that it refuses."""
+        if not self.kit.harness.refuse_topic(topic, refuses=True):
+            path = self.broker_url.partition(":///")[2].partition("?")[0]
+            with sqlite3.connect(path) as broker:
+                broker.execute("DELETE FROM topic WHERE name = ?", (topic,))
+
+    def sweep(self, listener, **options) -> None:
+        """Let a checker of this process judge all that is due."""
+        checker = self.kit.checker(listener, limits=replace(FAST, retry_max_s=0.02), **options)
+        self.kit.sweep(checker)
+        checker.stop()
+
+    def journey(self, identity: str):
+        """What the logs say."""
+        return self.kit.operator().show(bytes.fromhex(identity.replace("-", "")))
+
+    def bodies(self) -> list[bytes]:
+        """What consumers of the topic see."""
+        return self.kit.bodies(self.topic)
+
+    # -- processes ---------------------------------------------------------------------------------------------------
+
+    def start_checker(self) -> subprocess.Popen:
+        """A checker in a process of its own, whose listener never knows."""
+        process = subprocess.Popen(
+            [sys.executable, "-c", CHECKER, self.broker_url, self.kit.group, self.database_url],
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            text=True,
+        )
+        self._checkers.append(process)
+        assert process.stdout.readline() == "ready\n"
+        return process
+
+    def until(self, condition, timeout_s: float = 20):
+        """Return the first true value of *condition*."""
+        deadline_s = time.monotonic() + timeout_s
+        while not (value := condition()):
+            assert time.monotonic() < deadline_s
+            time.sleep(0.02)
+        return value
+
+    def close(self) -> None:
+        for process in self._checkers:
+            process.stdin.close()
+            try:
+                process.wait(20)
+            except subprocess.TimeoutExpired:
+                process.kill()
+                process.wait()
+            process.stdout.close()
+        self.engine.dispose()
+
+
+@pytest.fixture(scope="session")
+def operating_harness():
+    harness = load_harness(HARNESS)()
+    harness.start()
+    yield harness
+    harness.stop()
+
+
+@pytest.fixture
+def kit(operating_harness):
+    made = Kit(operating_harness, f"orders-{secrets.token_hex(3)}")
+    yield made
+    made.close()
+
+
+@pytest.fixture
+def world(kit, tmp_path, txcore, monkeypatch):
+    monkeypatch.setenv("COLUMNS", "80")
+    monkeypatch.setattr(sys, "stdin", io.StringIO())
+    made = World(kit, tmp_path, txcore)
+    yield made
+    made.close()
+
+
+def short(identity: str) -> str:
+    """How tables call a transaction."""
+    return identity.replace("-", "")[-8:]

@@ -1,0 +1,106 @@
+"""`txcore pending` and `txcore parked`."""
+
+from __future__ import annotations
+
+
+def short(identity: str) -> str:
+    """How tables call a transaction."""
+    return identity.replace("-", "")[-8:]
+
+
+def test_pending_lists_what_is_undecided_oldest_first(world):
+    """A table of 80 columns: id, age, checks, who decides, topics; and what is finished is not there."""
+    world.finished()
+    first, second = world.pending(), world.fenced()
+    ran = world("pending")
+    assert (ran.status, ran.errors) == (0, "")
+    lines = ran.output.splitlines()
+    assert [line.split()[0] for line in lines] == ["id", short(first), short(second), "2"]
+    assert "listener" in lines[1]
+    assert "fence" in lines[2]
+    assert world.topic in lines[1].replace("\n", "")
+    assert lines[-1] == f"2 pending in group {world.kit.group}"
+    assert ran.width <= 80
+
+
+def test_pending_for_programs(world):
+    """Every documented field, with whole ids and ISO times."""
+    identity = world.pending(world.message(), world.message())
+    (line,) = world.json("pending")
+    assert line["transaction_id"] == identity
+    assert line["short_id"] == short(identity)
+    assert line["born"].endswith("Z")
+    assert 0 <= line["age_s"] < 60
+    assert set(line) == {
+        "transaction_id",
+        "short_id",
+        "partition",
+        "generation",
+        "born",
+        "age_s",
+        "checks",
+        "checks_max",
+        "fenced",
+        "decided",
+        "topics",
+        "messages",
+        "by",
+        "request",
+    }
+    assert (line["topics"], line["messages"], line["fenced"], line["checks"]) == ([world.topic], 2, False, 0)
+
+
+def test_nothing_is_said_to_be_nothing(world):
+    """Not an empty table; for programs an empty list."""
+    assert world("pending").output == f"nothing is pending in group {world.kit.group}\n"
+    assert world("parked").output == f"nothing is parked in group {world.kit.group}\n"
+    assert world.json("pending") == world.json("parked") == []
+
+
+def test_parked_lists_each_with_its_reason(world):
+    """Code, age, topics, and the checker's words."""
+    identity, poison = world.parked(), world.poison()
+    ran = world("parked")
+    assert (ran.status, ran.errors) == (0, "")
+    assert f"\n{short(identity)} " in ran.output
+    assert "CHECKS_EXHAUSTED" in ran.output
+    assert "2 checks were" in ran.output
+    assert f"\n{short(poison)} " in ran.output
+    assert f"2 parked in group {world.kit.group}" in ran.output
+    assert ran.width <= 80
+    first, second = world.json("parked")
+    assert (first["transaction_id"], first["code"], first["checks"]) == (identity, "CHECKS_EXHAUSTED", 2)
+    assert (second["code"], second["born"], second["messages"]) == ("POISON", None, 0)
+    assert set(first) == set(second)
+
+
+def test_filters_choose(world):
+    """By age, topic and code; all that are given must hold."""
+    other = world.kit.topic("other")
+    exhausted = world.parked()
+    mine, elsewhere = world.pending(), world.pending(world.message(other))
+    assert [line["transaction_id"] for line in world.json("pending", "--topic", other)] == [elsewhere]
+    assert {line["transaction_id"] for line in world.json("pending", "--older-than", "0s")} == {mine, elsewhere}
+    assert world.json("pending", "--older-than", "1h") == []
+    assert [line["transaction_id"] for line in world.json("parked", "--reason", "checks-exhausted")] == [exhausted]
+    assert world.json("parked", "--reason", "POISON") == []
+    assert world.json("parked", "--reason", "CHECKS_EXHAUSTED", "--topic", other) == []
+
+
+def test_long_lists_are_cut_and_say_so(world):
+    """The oldest are shown; `--limit 0` shows all."""
+    identities = [world.pending() for _ in range(4)]
+    ran = world("pending", "--limit", "2", "--long")
+    assert ran.output.count("listener") == 2
+    assert identities[0] in ran.output
+    assert "4 pending" in ran.output
+    assert "the oldest 2 are shown" in " ".join(ran.output.split())
+    assert len(world.json("pending", "--limit", "0")) == 4
+
+
+def test_a_misspelt_group_is_not_created(world):
+    """It would look as if all were well."""
+    for _ in range(2):
+        ran = world.here("pending", "--broker", world.broker_url, "--group", "ordres")
+        assert ran.sentence == "this broker has no group 'ordres'; `txcore topics create` would make it"
+        assert ran.status == 2

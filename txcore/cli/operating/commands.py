@@ -1,0 +1,24 @@
+"""The operator's commands by name."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Final
+
+from txcore.cli.operating import deciding, listing
+
+if TYPE_CHECKING:
+    from typer import Typer
+
+PANEL: Final = "Operating a group"
+
+
+def add_to(app: Typer) -> None:
+    """Add all commands to *app*."""
+    for name, command in (
+        ("pending", listing.pending),
+        ("parked", listing.parked),
+        ("resume", deciding.resume),
+        ("commit", deciding.commit),
+        ("rollback", deciding.rollback),
+    ):
+        app.command(name, rich_help_panel=PANEL)(command)

@@ -1,0 +1,383 @@
+"""`txcore resume`, `commit` and `rollback`: choose, ask the fence without writing, show, confirm, act, wait."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from contextlib import closing
+from dataclasses import dataclass
+from typing import Annotated, Any, Final
+
+import typer
+
+from txcore.cli.operating import choosing, telling, words
+from txcore.cli.operating.listing import OlderThan, Reason, Topic, filter_of, names_of, now_ms, parked_journeys
+from txcore.cli.operating.place import Place, Session, at_place, opened
+from txcore.cli.operating.planning import Plan, Step, Verb, is_doubtful, plan
+from txcore.cli.operating.screen import Screen
+from txcore.errors import TxcoreError, UsageError
+from txcore.fence import FenceReading
+from txcore.ids import id_text
+from txcore.journey import Journey
+from txcore.operator import REASON_TEXT, Awaited
+from txcore.results import EndState
+from txcore.survey import Survey
+
+DONE: Final = 0
+FAILED: Final = 1
+UNDECIDED: Final = 3
+SHOWN_MAX: Final = 20
+WAIT_S: Final = 10.0
+Ids = Annotated[
+    list[str] | None, typer.Argument(metavar="[ID]...", help="Transactions; their first or last digits will do.")
+]
+All = Annotated[bool, typer.Option("--all", help="All of them.")]
+Yes = Annotated[bool, typer.Option("--yes", "-y", help="Do it without asking; needed with filters.")]
+Why = Annotated[str, typer.Option("--why", metavar="TEXT", help="The reason, kept in the log for ever.")]
+Override = Annotated[
+    bool, typer.Option("--override-fence", help="Go against the database, or on without it. Recorded as such.")
+]
+Wait = Annotated[
+    float, typer.Option("--wait", metavar="SECONDS", min=0, help="Wait so long for the checker; 0 not at all.")
+]
+Parked = Annotated[bool, typer.Option("--parked", help="With filters: only what is parked.")]
+Pending = Annotated[bool, typer.Option("--pending", help="With filters: only what is pending.")]
+
+
+@dataclass(frozen=True, slots=True)
+class Asked:
+    """What the command line asks for."""
+
+    verb: Verb
+    ids: Sequence[str]
+    chosen: choosing.Filter
+    why: str
+    is_sure: bool
+    override: bool
+    wait_s: float
+    has_parked: bool = True
+    has_pending: bool = True
+
+
+@at_place
+def resume(
+    place: Place,
+    ids: Ids = None,
+    older_than: OlderThan = "",
+    topic: Topic = "",
+    reason: Reason = "",
+    why: Why = "",
+    wait: Wait = 0.0,
+    *,
+    is_all: All = False,
+    yes: Yes = False,
+) -> None:
+    """Have parked transactions checked again, with a fresh budget of checks. Repeating it is harmless.
+
+    Name transactions, or choose with --all, --older-than, --topic, --reason: then nothing happens without --yes, and
+    what would happen is shown.
+
+    Exit code: 0 done, 1 something was refused or failed, 2 misuse, 3 not decided within --wait.
+    """
+    chosen = filter_of(older_than, topic, reason, is_all=is_all)
+    asked = Asked(Verb.RESUME, ids or (), chosen, why, yes, override=False, wait_s=wait, has_pending=False)
+    _run(place, asked)
+
+
+@at_place
+def commit(
+    place: Place,
+    ids: Ids = None,
+    older_than: OlderThan = "",
+    topic: Topic = "",
+    reason: Reason = "",
+    why: Why = "",
+    wait: Wait = WAIT_S,
+    *,
+    is_all: All = False,
+    parked: Parked = False,
+    pending: Pending = False,
+    yes: Yes = False,
+    override_fence: Override = False,
+) -> None:
+    """Have pending or parked transactions committed: their messages are delivered.
+
+    A request goes into the log; the checker that owns the partition executes it, after immunity, through the fence.
+
+    Exit code: 0 done, 1 something was refused or failed, 2 misuse, 3 not decided within --wait.
+    """
+    chosen = filter_of(older_than, topic, reason, is_all=is_all)
+    both = parked == pending
+    _run(place, Asked(Verb.COMMIT, ids or (), chosen, why, yes, override_fence, wait, both or parked, both or pending))
+
+
+@at_place
+def rollback(
+    place: Place,
+    ids: Ids = None,
+    older_than: OlderThan = "",
+    topic: Topic = "",
+    reason: Reason = "",
+    why: Why = "",
+    wait: Wait = WAIT_S,
+    *,
+    is_all: All = False,
+    parked: Parked = False,
+    pending: Pending = False,
+    yes: Yes = False,
+    override_fence: Override = False,
+) -> None:
+    """Have pending or parked transactions rolled back: their messages are never delivered.
+
+    A request goes into the log; the checker that owns the partition executes it, after immunity, through the fence.
+
+    Exit code: 0 done, 1 something was refused or failed, 2 misuse, 3 not decided within --wait.
+    """
+    chosen = filter_of(older_than, topic, reason, is_all=is_all)
+    both = parked == pending
+    _run(
+        place, Asked(Verb.ROLLBACK, ids or (), chosen, why, yes, override_fence, wait, both or parked, both or pending)
+    )
+
+
+def _run(place: Place, asked: Asked) -> None:
+    if bool(asked.ids) == bool(asked.chosen):
+        raise UsageError("name transactions, or choose them with --all, --older-than, --topic or --reason; not both")
+    if asked.verb is not Verb.RESUME and not asked.why.strip():
+        raise UsageError(f"{REASON_TEXT}: --why TEXT")
+    parsed = [choosing.wanted(text) for text in asked.ids]
+    screen = Screen(as_json=place.as_json)
+    with opened(place, screen) as session:
+        status = _Decision(session, asked).run(parsed)
+    raise typer.Exit(status)
+
+
+class _Decision:
+    """One run of a state-changing command."""
+
+    def __init__(self, session: Session, asked: Asked) -> None:
+        self._session = session
+        self._asked = asked
+        self._screen = session.screen
+        self._names: dict[bytes, str] = {}
+        self._results: list[dict[str, Any]] = []
+
+    def run(self, parsed: Sequence[choosing.Wanted]) -> int:
+        with self._screen.busy():
+            journeys = self._chosen() if self._asked.chosen else self._named(parsed)
+        if not journeys:
+            self._screen.say(f"nothing in group {self._session.address.group} is meant by that; nothing was done")
+            if self._screen.as_json:
+                self._screen.json([])
+            return DONE
+        self._names = names_of(journeys)
+        plans = self._plans(journeys)
+        if not self._screen.as_json:
+            self._show(plans)
+        doable = [each for each in plans if each.step is Step.ACT]
+        if doable and not self._is_confirmed(doable):
+            return self._not_done(plans)
+        return self._act(plans)
+
+    # -- choosing ----------------------------------------------------------------------------------------------------
+
+    def _chosen(self) -> Sequence[Journey]:
+        asked, now = self._asked, now_ms()
+        found: list[Journey] = []
+        if asked.has_pending and not asked.chosen.reason:
+            with closing(self._session.operator.look()) as survey:
+                found += [each for each in survey.journeys() if each.is_pending and asked.chosen.accepts(each, now)]
+        if asked.has_parked:
+            found += [each for each in parked_journeys(self._session) if asked.chosen.accepts(each, now)]
+        return choosing.oldest_first(found)
+
+    def _named(self, parsed: Sequence[choosing.Wanted]) -> Sequence[Journey]:
+        """Return the named transactions, once each, in the order in which they were named."""
+        operator = self._session.operator
+        identities = [bytes.fromhex(each.digits) for each in parsed if each.is_whole]
+        if len(identities) < len(parsed):
+            with closing(operator.look()) as survey:
+                known = [each.transaction_id for each in survey.journeys() if each.is_pending or each.parked]
+            identities = [self._meant(each, known) for each in parsed]
+        identities = list(dict.fromkeys(identities))
+        with closing(operator.watch(identities, from_checkpoint=True)) as survey:
+            found = [survey.find(identity) for identity in identities]
+        if any(each is None or not each.has_beginning for each in found):
+            with closing(operator.watch(identities, from_checkpoint=False)) as survey:
+                found = [survey.find(identity) for identity in identities]
+        for identity, journey in zip(identities, found, strict=True):
+            if journey is None:
+                raise UsageError(f"group {self._session.address.group!r} knows no transaction {id_text(identity)}")
+        return [each for each in found if each is not None]
+
+    def _meant(self, wanted: choosing.Wanted, known: Sequence[bytes]) -> bytes:
+        if wanted.is_whole:
+            return bytes.fromhex(wanted.digits)
+        identity = choosing.the_one(wanted, known)
+        if identity is None:
+            raise UsageError(
+                f"nothing pending or parked is called {wanted.text!r}; `txcore show {wanted.text}` looks for it among "
+                "what is finished"
+            )
+        return identity
+
+    # -- planning ----------------------------------------------------------------------------------------------------
+
+    def _plans(self, journeys: Sequence[Journey]) -> list[Plan]:
+        readings = self._readings(journeys)
+        return [
+            plan(
+                self._asked.verb,
+                journey,
+                readings.get(journey.transaction_id),
+                has_database=self._session.fence is not None,
+                override=self._asked.override,
+            )
+            for journey in journeys
+        ]
+
+    def _readings(self, journeys: Sequence[Journey]) -> Mapping[bytes, FenceReading]:
+        fenced = [each.transaction_id for each in journeys if (half := telling.any_half(each)) and half.fenced]
+        if self._session.fence is None or not fenced:
+            return {}
+        with self._screen.busy("asking the fence, without writing"):
+            readings: Mapping[bytes, FenceReading] = self._session.fence.peek(fenced)
+        return readings
+
+    def _show(self, plans: Sequence[Plan]) -> None:
+        for each in plans[:SHOWN_MAX]:
+            journey = each.journey
+            state = telling.state_of(journey)
+            code = f" {journey.parked[-1].code}" if journey.is_parked and journey.parked else ""
+            old = words.age(choosing.age_s(journey, now_ms()))
+            topics = " ".join(choosing.topics_in(journey)) or "-"
+            self._screen.say(f"{self._names[journey.transaction_id]}  {state}{code} for {old}, to {topics}", "bold")
+            self._screen.say(f"  fence  {each.fence_text}")
+            self._screen.say(f"  plan   {'REFUSED: ' if each.step is Step.REFUSED else ''}{each.text}")
+            if each.step is Step.ACT and is_doubtful(journey):
+                self._screen.say(f"  note   {is_doubtful(journey)}")
+        if len(plans) > SHOWN_MAX:
+            self._screen.say(f"… and {len(plans) - SHOWN_MAX:,} more; --json shows all")
+        counts = {step: sum(each.step is step for each in plans) for step in Step}
+        self._screen.say(
+            f"{self._asked.verb.value}: {counts[Step.ACT]:,} to do, {counts[Step.ALREADY]:,} already so, "
+            f"{counts[Step.REFUSED]:,} refused"
+        )
+
+    # -- confirming --------------------------------------------------------------------------------------------------
+
+    def _is_confirmed(self, plans: Sequence[Plan]) -> bool:
+        asked, screen = self._asked, self._screen
+        if asked.is_sure:
+            return True
+        if asked.chosen:
+            return False
+        if not screen.can_ask:
+            raise UsageError("nothing was done: add --yes, as there is no terminal to confirm on")
+        word = self._names[plans[0].journey.transaction_id] if len(plans) == 1 else asked.verb.value
+        return bool(screen.err.input(f"type {word} to {asked.verb.value}: ").strip() == word)
+
+    def _not_done(self, plans: Sequence[Plan]) -> int:
+        is_dry = bool(self._asked.chosen)
+        if self._screen.as_json:
+            self._screen.json([self._told(each, "would_do" if each.step is Step.ACT else "") for each in plans])
+        elif is_dry:
+            self._screen.say("dry run, nothing was done; add --yes to do it")
+        else:
+            self._screen.say("not confirmed, nothing was done")
+        return DONE if is_dry and all(each.step is not Step.REFUSED for each in plans) else FAILED
+
+    # -- acting ------------------------------------------------------------------------------------------------------
+
+    def _act(self, plans: Sequence[Plan]) -> int:
+        """Read once more, do what is still to be done, and wait for the ends."""
+        doable = {each.journey.transaction_id for each in plans if each.step is Step.ACT}
+        for each in plans:
+            if each.step is not Step.ACT:
+                self._report(each, "")
+        if doable:
+            from_checkpoint = not any(
+                each.journey.is_parked or not each.journey.has_beginning for each in plans if each.step is Step.ACT
+            )
+            with self._screen.busy():
+                survey = self._session.operator.watch(doable, from_checkpoint=from_checkpoint)
+            with closing(survey):
+                found = [survey.find(each.journey.transaction_id) for each in plans if each.step is Step.ACT]
+                self._execute(survey, self._plans([each for each in found if each is not None]))
+        if self._screen.as_json:
+            self._screen.json(self._results)
+        results = {each["result"] for each in self._results}
+        if results & {"refused", "failed"}:
+            return FAILED
+        return UNDECIDED if "undecided" in results else DONE
+
+    def _execute(self, survey: Survey, plans: Sequence[Plan]) -> None:
+        asked = self._asked
+        waiting: list[tuple[Plan, Awaited]] = []
+        since_s = survey.elapsed_s()
+        for each in self._screen.steps(plans, asked.verb.value):
+            if each.step is not Step.ACT:
+                self._report(each, "")
+                continue
+            awaited = Awaited.after(each.journey, None if asked.verb is Verb.RESUME else asked.verb.kind)
+            try:
+                result, text = self._write(each)
+            except TxcoreError as error:
+                self._report(each, "failed", str(error))
+                continue
+            if asked.wait_s > 0:
+                waiting.append((each, awaited))
+            else:
+                self._report(each, result, text)
+        if waiting:
+            self._wait(survey, waiting, since_s)
+
+    def _write(self, each: Plan) -> tuple[str, str]:
+        operator, asked = self._session.operator, self._asked
+        if asked.verb is Verb.RESUME:
+            return "done", f"resumed as generation {operator.resume_journey(each.journey, asked.why)}"
+        half = telling.any_half(each.journey)
+        override = asked.override and half is not None and half.fenced
+        result = operator.ask(each.journey, asked.verb.kind, asked.why, override_fence=override)
+        if result.error is not None:
+            raise TxcoreError(f"the request may not be stored: {result.error}; look again before repeating it")
+        return "requested", f"{asked.verb.value} requested; the checker executes it"
+
+    def _wait(self, survey: Survey, waiting: Sequence[tuple[Plan, Awaited]], since_s: float) -> None:
+        plans = {each.journey.transaction_id: each for each, _ in waiting}
+        ends = self._session.operator.follow(survey, [awaited for _, awaited in waiting], self._asked.wait_s)
+        with self._screen.bar(len(waiting), "waiting for the checker") as advance:
+            for end in ends:
+                each, journey = plans[end.transaction_id], survey.find(end.transaction_id)
+                if end.state is EndState.ACCEPTED:
+                    self._report(each, "done", telling.kind_name(journey.final if journey else 0) or "")
+                elif end.state is EndState.CONFLICT:
+                    self._report(each, "refused", str(end.error))
+                else:
+                    self._report(each, "undecided", self._silence(survey, each.journey, since_s))
+                advance()
+
+    def _silence(self, survey: Survey, journey: Journey, since_s: float) -> str:
+        wait_s, group = f"{self._asked.wait_s:g} s", self._session.address.group
+        what = "the half" if self._asked.verb is Verb.RESUME else "the request"
+        if survey.was_owned_since(journey.partition, since_s):
+            owner = survey.owners[journey.partition].by
+            return f"checker {owner} is at work but has not decided within {wait_s}; {what} stays in the log"
+        return f"no checker answered within {wait_s}; {what} stays in the log for the next checker of group {group}"
+
+    def _report(self, each: Plan, result: str, text: str = "") -> None:
+        told = self._told(each, result, text)
+        self._results.append(told)
+        if result:
+            name = self._names.get(each.journey.transaction_id, told["short_id"])
+            self._screen.say(f"{name}  {told['result']}: {told['text']}")
+
+    def _told(self, each: Plan, result: str, text: str = "") -> dict[str, Any]:
+        return {
+            "transaction_id": id_text(each.journey.transaction_id),
+            "short_id": choosing.short_id(each.journey.transaction_id),
+            "action": self._asked.verb.value,
+            "state": telling.state_of(each.journey),
+            "fence": telling.fence(each.reading),
+            "result": result or each.step.value,
+            "text": text or each.text,
+        }

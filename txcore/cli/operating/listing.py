@@ -1,0 +1,152 @@
+"""`txcore pending` and `txcore parked`: what is undecided, oldest first."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from contextlib import closing
+from typing import Annotated, Final
+
+import typer
+
+from txcore.cli.operating import telling, words
+from txcore.cli.operating.choosing import Filter, age_s, oldest_first, reason_code, short_ids, topics_in
+from txcore.cli.operating.place import Place, Session, at_place, opened
+from txcore.cli.operating.screen import Screen
+from txcore.clock import SystemClock
+from txcore.ids import id_text
+from txcore.journey import Journey
+
+LIMIT: Final = 50
+OlderThan = Annotated[str, typer.Option("--older-than", metavar="AGE", help="Only those older than 90s, 15m, 1h, 2d…")]
+Topic = Annotated[str, typer.Option("--topic", metavar="NAME", help="Only those with a message for this topic.")]
+Reason = Annotated[str, typer.Option("--reason", metavar="CODE", help="Only those parked for this reason.")]
+Limit = Annotated[int, typer.Option("--limit", min=0, help="Show so many of the oldest; 0 for all.")]
+Long = Annotated[bool, typer.Option("--long", help="Show whole ids.")]
+
+
+@at_place
+def pending(
+    place: Place, older_than: OlderThan = "", topic: Topic = "", limit: Limit = LIMIT, *, long: Long = False
+) -> None:
+    """List the transactions that nobody has decided yet, oldest first.
+
+    Undecided is normal for a while: a producer is at work, or the checker will ask. Exit code 0, also when there are
+    none.
+    """
+    screen = Screen(as_json=place.as_json)
+    chosen = filter_of(older_than, topic)
+    with opened(place, screen) as session:
+        found = [each for each in pending_journeys(session) if chosen.accepts(each, now_ms())]
+    if place.as_json:
+        screen.json([telling.pending(each, now_ms()) for each in found[: limit or None]])
+        return
+    if not found:
+        screen.say(f"nothing is pending in group {session.address.group}")
+        return
+    names = names_of(found, is_long=long)
+    rows = [_pending_row(each, names) for each in found[: limit or None]]
+    screen.table(("id", "age", "checks", "partition", "decided by", "topics"), rows, right=("age", "checks"))
+    _end(screen, len(found), limit, f"pending in group {session.address.group}")
+
+
+@at_place
+def parked(
+    place: Place,
+    older_than: OlderThan = "",
+    topic: Topic = "",
+    reason: Reason = "",
+    limit: Limit = LIMIT,
+    *,
+    long: Long = False,
+) -> None:
+    """List the transactions that were put aside, each with its reason, oldest first.
+
+    The checker does nothing about them: `txcore resume`, `commit` or `rollback` does. Exit code 0, also when there
+    are none.
+    """
+    screen = Screen(as_json=place.as_json)
+    chosen = filter_of(older_than, topic, reason)
+    with opened(place, screen) as session:
+        found = [each for each in parked_journeys(session) if chosen.accepts(each, now_ms())]
+    if place.as_json:
+        screen.json([telling.parked(each, now_ms()) for each in found[: limit or None]])
+        return
+    if not found:
+        screen.say(f"nothing is parked in group {session.address.group}")
+        return
+    names = names_of(found, is_long=long)
+    rows = [_parked_row(each, names) for each in found[: limit or None]]
+    screen.table(("id", "parked", "code", "topics", "reason"), rows, right=("parked",))
+    _end(screen, len(found), limit, f"parked in group {session.address.group}")
+
+
+def filter_of(older_than: str, topic: str, reason: str = "", *, is_all: bool = False) -> Filter:
+    """Return the filter that the options make."""
+    older_than_s = words.duration_s(older_than, "--older-than") if older_than else None
+    return Filter(older_than_s, topic, reason_code(reason), is_all)
+
+
+def pending_journeys(session: Session) -> Sequence[Journey]:
+    """Return what is pending, oldest first."""
+    with session.screen.busy(), closing(session.operator.look()) as survey:
+        return oldest_first(journey for journey in survey.journeys() if journey.is_pending)
+
+
+def parked_journeys(session: Session) -> Sequence[Journey]:
+    """Return what is parked, oldest first; the whole logs are read if anything ever was."""
+    operator = session.operator
+    with session.screen.busy():
+        with closing(operator.look()) as survey:
+            identities = {journey.transaction_id for journey in survey.journeys() if journey.parked}
+        if not identities:
+            return []
+        with closing(operator.watch(identities, from_checkpoint=False)) as survey:
+            return oldest_first(each for each in survey.journeys() if each.is_parked and each.parked)
+
+
+def now_ms() -> int:
+    """Return the wall clock's time, for ages."""
+    return SystemClock().wall_ms()
+
+
+def names_of(journeys: Sequence[Journey], *, is_long: bool = False) -> dict[bytes, str]:
+    """Return how each transaction is called in a table."""
+    identities = [journey.transaction_id for journey in journeys]
+    return {identity: id_text(identity) for identity in identities} if is_long else short_ids(identities)
+
+
+def _pending_row(journey: Journey, names: dict[bytes, str]) -> Sequence[str]:
+    half = journey.half
+    assert half is not None  # it would not be pending
+    if journey.decided:
+        decider = f"{telling.kind_name(journey.decided)}, journaled"
+    elif journey.request is not None:
+        decider = f"{journey.request.by} asks"
+    else:
+        decider = "fence" if half.fenced else "listener"
+    checks = f"{journey.count}/{half.check_max}" if half.check_max else str(journey.count)
+    return (
+        names[journey.transaction_id],
+        words.age(age_s(journey, now_ms())),
+        checks,
+        str(journey.partition),
+        decider,
+        " ".join(topics_in(journey)),
+    )
+
+
+def _parked_row(journey: Journey, names: dict[bytes, str]) -> Sequence[str]:
+    entry = journey.parked[-1]
+    return (
+        names[journey.transaction_id],
+        words.age(age_s(journey, now_ms())),
+        entry.code,
+        " ".join(topics_in(journey)),
+        words.readable(entry.reason),
+    )
+
+
+def _end(screen: Screen, count: int, limit: int, what: str) -> None:
+    shown = count if not limit else min(count, limit)
+    more = f"; the oldest {shown:,} are shown, --limit 0 shows all" if shown < count else ""
+    screen.say(f"{count:,} {what}{more}")

@@ -1,0 +1,242 @@
+"""Where an operator's command works: broker, group and database, from options, environment or `txcore.toml`."""
+
+from __future__ import annotations
+
+import inspect
+import os
+import pwd
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack, contextmanager
+from dataclasses import dataclass, fields
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any, Final, get_type_hints
+from urllib.parse import urlsplit
+
+import typer
+
+from txcore.errors import BackendNotInstalledError, UsageError
+from txcore.operator import Operator
+from txcore.registry import connect
+
+if TYPE_CHECKING:
+    from txcore.cli.operating.screen import Screen
+    from txcore.port import Backend
+    from txcore.sqlfence import SqlFence
+
+CLOSE_TIMEOUT_S: Final = 5.0
+CONNECT_TIMEOUT_S: Final = 5
+TABLE: Final = "txcore_tx"
+FILE_NAME: Final = "txcore.toml"
+ONE_GROUP: Final = ("BROKER", "GROUP", "DATABASE", "LISTENER", "CALLBACK")
+"""Endings of the environment variables that describe one group without a file."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Place:
+    """The options that every operator's command has."""
+
+    broker: Annotated[
+        str, typer.Option(metavar="URL", help="The broker, as given to txcore.connect(). Or TXCORE_BROKER.")
+    ] = ""
+    group: Annotated[str, typer.Option(metavar="NAME", help="The producer group. Or TXCORE_GROUP.")] = ""
+    database: Annotated[
+        str, typer.Option(metavar="URL", help="The fence's database (SQLAlchemy). Or TXCORE_DATABASE.")
+    ] = ""
+    table: Annotated[str, typer.Option(metavar="NAME", help="The fence's table there.", show_default=TABLE)] = ""
+    config: Annotated[
+        Path | None,
+        typer.Option(metavar="FILE", help=f"Take these from a file; {FILE_NAME} here, if there is no --broker."),
+    ] = None
+    by: Annotated[str, typer.Option(metavar="NAME", help="Who acts, for the log.", show_default="your login")] = ""
+    as_json: Annotated[bool, typer.Option("--json", help="For programs: stable, documented fields.")] = False
+
+
+@dataclass(frozen=True, slots=True)
+class Address:
+    """One group's place, found."""
+
+    broker: str
+    group: str
+    database: str
+    table: str
+
+
+def at_place(command: Callable[..., None]) -> Callable[..., None]:
+    """Give *command* the options of `Place` instead of its first parameter, for typer to see."""
+    hints = get_type_hints(command, include_extras=True)
+    own = list(inspect.signature(command).parameters.values())[1:]
+    shared = get_type_hints(Place, include_extras=True)
+    names = [each.name for each in fields(Place)]
+
+    def run(**given: Any) -> None:
+        command(Place(**{name: given.pop(name) for name in names}), **given)
+
+    parameters = [each.replace(annotation=hints[each.name], kind=inspect.Parameter.KEYWORD_ONLY) for each in own] + [
+        inspect.Parameter(each.name, inspect.Parameter.KEYWORD_ONLY, default=each.default, annotation=shared[each.name])
+        for each in fields(Place)
+    ]
+    run.__signature__ = inspect.Signature(parameters)  # type: ignore[attr-defined]
+    run.__annotations__ = {each.name: each.annotation for each in parameters}
+    run.__doc__, run.__name__ = command.__doc__, command.__name__
+    return run
+
+
+def addresses(place: Place, *, needs_broker: bool = True) -> list[Address]:
+    """Return the groups that are meant: the named one, else every group of the file.
+
+    Raises:
+        UsageError: nothing says where the broker is, or what is said contradicts itself.
+        ConfigFileError: the file cannot be used.
+    """
+    environment = os.environ
+    broker = place.broker or ("" if place.config else environment.get("TXCORE_BROKER", ""))
+    database = place.database or ("" if place.config else environment.get("TXCORE_DATABASE", ""))
+    group = place.group or environment.get("TXCORE_GROUP", "")
+    if place.broker and place.config:
+        raise UsageError("--broker and --config are given: use one of them")
+    is_enough = broker if needs_broker else broker or database
+    if is_enough:
+        if not group and needs_broker:
+            raise UsageError("name the producer group with --group or TXCORE_GROUP")
+        return [Address(broker, group, database, place.table or TABLE)]
+    if not (place.config or environment.get("TXCORE_CONFIG") or Path(FILE_NAME).exists()):
+        named = "--broker and --group" if needs_broker else "--database"
+        raise UsageError(f"say where: give {named}, or --config FILE; there is no {FILE_NAME} here")
+    found = _from_file(place, group)
+    if database:
+        found = [Address(each.broker, each.group, database, each.table) for each in found]
+    return found
+
+
+def _from_file(place: Place, group: str) -> list[Address]:
+    from txcore.config import load  # noqa: PLC0415 - only commands with a file need it
+
+    plain = {name: value for name, value in os.environ.items() if name not in {f"TXCORE_{each}" for each in ONE_GROUP}}
+    loaded = load(place.config, environment=plain)
+    known = loaded.config.groups
+    if group and group not in known:
+        raise UsageError(f"the configuration has no group {group!r}, only {', '.join(known)}")
+    return [
+        Address(
+            loaded.secret("backends", loaded.backend_of(name), "url"),
+            name,
+            loaded.secret("databases", section.database, "url") if section.database else "",
+            place.table or section.fence_table,
+        )
+        for name, section in known.items()
+        if group in {"", name}
+    ]
+
+
+def the_address(place: Place, *, needs_broker: bool = True) -> Address:
+    """Return the one group that is meant.
+
+    Raises:
+        UsageError: as for `addresses`, or the file has several groups and none is named.
+    """
+    found = addresses(place, needs_broker=needs_broker)
+    if len(found) > 1:
+        raise UsageError(f"which group? Name it with --group: {', '.join(each.group for each in found)}")
+    return found[0]
+
+
+def who(place: Place) -> str:
+    """Return who acts: `--by`, else the login name, of whoever called sudo where that is known."""
+    if place.by:
+        return place.by
+    sudo = os.environ.get("SUDO_USER", "")
+    if sudo and os.getuid() == 0:
+        return sudo
+    try:
+        return pwd.getpwuid(os.getuid()).pw_name
+    except KeyError:
+        return f"uid {os.getuid()}"
+
+
+@dataclass(slots=True)
+class Session:
+    """An open group: the broker's side, and the fence where a database was named."""
+
+    address: Address
+    by: str
+    screen: Screen
+    backend: Backend
+    operator: Operator
+    fence: SqlFence | None
+
+
+@contextmanager
+def opened(place: Place, screen: Screen) -> Iterator[Session]:
+    """Open the one group that is meant, and close it again.
+
+    Raises:
+        UsageError, ConfigError: what was said cannot be used.
+        BackendUnavailableError: the broker cannot be reached.
+    """
+    address = the_address(place)
+    with ExitStack() as stack:
+        yield open_session(stack, place, address, screen)
+
+
+def open_session(stack: ExitStack, place: Place, address: Address, screen: Screen) -> Session:
+    """Open one group until *stack* is closed."""
+    if urlsplit(address.broker).scheme == "memory":
+        raise UsageError("memory:// lives inside one process: no other process can look into it")
+    require_file(address.broker, "broker")
+    fence = stack.enter_context(open_fence(address)) if address.database else None
+    backend = connect(address.broker)
+    stack.callback(lambda: backend.close(CLOSE_TIMEOUT_S).result(2 * CLOSE_TIMEOUT_S))
+    by = who(place)
+    operator = Operator(backend, address.group, by=by, on_progress=screen.reading)
+    return Session(address, by, screen, backend, operator, fence)
+
+
+@contextmanager
+def open_fence(address: Address) -> Iterator[SqlFence]:
+    """Open the fence; nothing is asked of the database yet.
+
+    Raises:
+        UsageError: the URL is none that SQLAlchemy knows, or its driver is asynchronous.
+        BackendNotInstalledError: SQLAlchemy or the database's driver is missing.
+    """
+    try:
+        import sqlalchemy as sql  # noqa: PLC0415 - only commands with a database need it
+        from sqlalchemy.exc import ArgumentError, NoSuchModuleError  # noqa: PLC0415
+    except ImportError as error:
+        raise BackendNotInstalledError("--database", "SQLAlchemy", "sql") from error
+    from txcore.sqlfence import SqlFence  # noqa: PLC0415
+
+    try:
+        url = sql.make_url(address.database)
+        is_async = url.get_dialect().is_async
+    except (ArgumentError, NoSuchModuleError) as error:
+        raise UsageError("--database: this is no database URL that SQLAlchemy knows") from error
+    if is_async:
+        raise UsageError(f"--database: {url.drivername} is an asynchronous driver; name a synchronous one")
+    family = url.get_backend_name()
+    if family == "sqlite":
+        require_file(address.database, "database")
+    arguments = {"connect_timeout": CONNECT_TIMEOUT_S} if family in {"postgresql", "mysql", "mariadb"} else {}
+    try:
+        engine = sql.create_engine(url, connect_args=arguments)
+    except ImportError as error:
+        raise BackendNotInstalledError("--database", error.name or "its driver", family) from error
+    try:
+        yield SqlFence(engine, table=address.table)
+    finally:
+        engine.dispose()
+
+
+def require_file(url: str, what: str) -> None:
+    """Refuse an SQLite file that is not there: opening it would make an empty one.
+
+    Raises:
+        UsageError: it is not there.
+    """
+    parts = urlsplit(url)
+    name = parts.path.removeprefix("/")
+    if parts.scheme.partition("+")[0] != "sqlite" or not name or name.startswith("file:"):
+        return
+    path = Path(name)
+    if not path.exists():
+        raise UsageError(f"there is no {what} file {path}")

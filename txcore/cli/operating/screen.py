@@ -1,0 +1,100 @@
+"""What an operator sees: results on standard output, everything else on standard error, progress on a terminal only."""
+
+from __future__ import annotations
+
+import json
+import sys
+from collections.abc import Iterable, Iterator, Sequence
+from contextlib import contextmanager
+from typing import TYPE_CHECKING, Any, Final, TypeVar
+
+from rich.console import Console
+from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
+from rich.table import Table
+from rich.text import Text
+
+if TYPE_CHECKING:
+    from rich.status import Status
+
+T = TypeVar("T")
+BAR_FROM: Final = 20
+"""Steps from which a progress bar is worth its line."""
+
+
+class Screen:
+    """Where one command writes to."""
+
+    def __init__(self, *, as_json: bool) -> None:
+        self.as_json = as_json
+        self.out = Console(highlight=False)
+        self.err = Console(stderr=True, highlight=False)
+        self._status: Status | None = None
+
+    @property
+    def can_ask(self) -> bool:
+        """Whether there is somebody to answer."""
+        return sys.stdin.isatty() and self.err.is_terminal
+
+    def say(self, text: str = "", style: str = "") -> None:
+        """Write a line of the result for people; nothing with `--json`."""
+        if not self.as_json:
+            self.out.print(text, style=style or None, markup=False, soft_wrap=False)
+
+    def note(self, text: str) -> None:
+        """Write a line that is not part of the result."""
+        self.err.print(text, markup=False)
+
+    def json(self, value: Any) -> None:
+        """Write the result for programs."""
+        self.out.file.write(json.dumps(value, indent=2, ensure_ascii=False) + "\n")
+
+    def table(self, headings: Sequence[str], rows: Iterable[Sequence[str]], *, right: Sequence[str] = ()) -> None:
+        """Write a table that folds its last column."""
+        table = Table(box=None, pad_edge=False, header_style="bold")
+        for number, heading in enumerate(headings):
+            is_last = number == len(headings) - 1
+            table.add_column(
+                heading, justify="right" if heading in right else "left", no_wrap=not is_last, overflow="fold"
+            )
+        for row in rows:
+            table.add_row(*map(Text, row))
+        self.out.print(table)
+
+    def reading(self, count: int) -> None:
+        """Show that a long reading moves."""
+        if self._status is not None:
+            self._status.update(f"reading the logs: {count:,} records")
+
+    @contextmanager
+    def busy(self, text: str = "reading the logs") -> Iterator[None]:
+        """Show on a terminal that something is going on."""
+        if not self.err.is_terminal:
+            yield
+            return
+        with self.err.status(text) as status:
+            self._status = status
+            try:
+                yield
+            finally:
+                self._status = None
+
+    def steps(self, items: Sequence[T], text: str) -> Iterator[T]:
+        """Yield *items* beside a progress bar, if there are many and this is a terminal."""
+        if len(items) < BAR_FROM or not self.err.is_terminal:
+            yield from items
+            return
+        with self.bar(len(items), text) as advance:
+            for item in items:
+                yield item
+                advance()
+
+    @contextmanager
+    def bar(self, count: int, text: str) -> Iterator[Any]:
+        """Show a progress bar on a terminal; yields what moves it by one."""
+        if count < BAR_FROM or not self.err.is_terminal:
+            yield lambda: None
+            return
+        columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TimeRemainingColumn())
+        with Progress(*columns, console=self.err, transient=True) as progress:
+            task = progress.add_task(text, total=count)
+            yield lambda: progress.advance(task)

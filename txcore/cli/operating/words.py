@@ -1,0 +1,71 @@
+"""Times, sizes and bytes as people read and write them."""
+
+from __future__ import annotations
+
+import re
+from datetime import UTC, datetime
+from typing import Final
+
+from txcore.errors import UsageError
+
+_UNITS_S: Final = {"s": 1, "m": 60, "h": 3_600, "d": 86_400, "w": 604_800}
+_DURATION: Final = re.compile(r"(\d+(?:\.\d+)?[smhdw])+")
+_PART: Final = re.compile(r"(\d+(?:\.\d+)?)([smhdw])")
+TEXT_MAX: Final = 200
+
+
+def duration_s(text: str, option: str) -> float:
+    """Return the seconds of a duration such as `90s`, `15m`, `1h30m`, `2d`.
+
+    Raises:
+        UsageError: it has no unit, or is none; *option* is named.
+    """
+    compact = text.replace(" ", "").lower()
+    if not _DURATION.fullmatch(compact):
+        raise UsageError(f"{option} takes a duration such as 90s, 15m, 1h30m or 2d, not {text!r}")
+    return sum(float(number) * _UNITS_S[unit] for number, unit in _PART.findall(compact))
+
+
+def age(seconds: float) -> str:
+    """Return an age in its two largest units: `5s`, `3m10s`, `2h5m`, `4d1h`."""
+    whole = max(int(seconds), 0)
+    if whole < 60:
+        return f"{whole}s"
+    for large, small, unit_s, part_s in (("m", "s", 60, 1), ("h", "m", 3_600, 60), ("d", "h", 86_400, 3_600)):
+        if whole < unit_s * (60 if large == "m" else 24) or large == "d":
+            rest = whole % unit_s // part_s
+            return f"{whole // unit_s}{large}{f'{rest}{small}' if rest else ''}"
+    raise AssertionError
+
+
+def iso(wall_ms: int) -> str:
+    """Return a moment in UTC, to the millisecond."""
+    return datetime.fromtimestamp(wall_ms / 1000, UTC).isoformat(timespec="milliseconds").replace("+00:00", "Z")
+
+
+def size(count: int) -> str:
+    """Return a number of bytes."""
+    if count < 10_000:
+        return f"{count} B"
+    return f"{count / 1024:.0f} KiB" if count < 10 << 20 else f"{count / (1 << 20):.0f} MiB"
+
+
+def many(count: int, noun: str) -> str:
+    """Return a number with its noun."""
+    return f"{count:,} {noun}{'' if count == 1 else 's'}"
+
+
+def readable(value: str | bytes, length_max: int = TEXT_MAX) -> str:
+    """Return a key, header or body on one line: text as it is, control characters and other bytes escaped, cut."""
+    if isinstance(value, bytes):
+        try:
+            text = value.decode()
+        except UnicodeDecodeError:
+            head = value[: length_max // 2]
+            return f"0x{head.hex()}{f'… ({size(len(value))})' if len(head) < len(value) else ''}"
+    else:
+        text = value
+    shown = "".join(
+        each if each.isprintable() else each.encode("unicode_escape").decode() for each in text[:length_max]
+    )
+    return f"{shown}… ({len(text):,} characters)" if len(text) > length_max else shown
