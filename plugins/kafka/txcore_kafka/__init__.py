@@ -10,8 +10,10 @@ from urllib.parse import urlsplit
 from txcore.errors import BackendNotInstalledError
 from txcore.hookspecs import hookimpl
 from txcore.port import Backend
+from txcore_kafka.guarantees import GUARANTEES
+from txcore_kafka.options import Options, parse_url
 
-__all__ = ["check_driver", "txcore_open_backend"]
+__all__ = ["GUARANTEES", "Options", "check_driver", "parse_url", "txcore_open_backend"]
 
 SCHEME: Final = "kafka"
 
@@ -27,7 +29,7 @@ def check_driver() -> None:
 
 
 @hookimpl
-def txcore_open_backend(url: str, options: Mapping[str, str]) -> Backend | None:  # noqa: ARG001 - read from the URL
+def txcore_open_backend(url: str, options: Mapping[str, str]) -> Backend | None:
     """Open the broker that a `kafka://` URL names; None for another scheme. Connects with the first call.
 
     Raises:
@@ -36,5 +38,8 @@ def txcore_open_backend(url: str, options: Mapping[str, str]) -> Backend | None:
     """
     if urlsplit(url).scheme != SCHEME:
         return None
+    parsed = parse_url(url, options)
     check_driver()
-    raise NotImplementedError
+    from txcore_kafka.backend import KafkaBackend  # noqa: PLC0415 - needs the driver
+
+    return KafkaBackend(parsed)

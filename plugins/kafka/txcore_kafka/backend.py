@@ -1,0 +1,209 @@
+"""The backend port on Kafka: a producer with its poll thread, two workers, a consumer per reader and per claim."""
+
+from __future__ import annotations
+
+import functools
+import os
+import threading
+from collections.abc import Callable
+from concurrent.futures import Future
+from typing import Any, Final
+
+from confluent_kafka import KafkaError
+
+from txcore.clock import Clock, SystemClock
+from txcore.errors import ClosedError, TxcoreError, UsageError
+from txcore.port import Batch, Claim
+from txcore.records import (
+    MARK_KINDS,
+    Capabilities,
+    Checkpoint,
+    HalfRecord,
+    LogKind,
+    Op,
+    Outcome,
+    Position,
+    Resolution,
+    Status,
+)
+from txcore_kafka.codec import delivery_outcome, encode_checkpoint
+from txcore_kafka.control import Control
+from txcore_kafka.guarantees import capabilities_of
+from txcore_kafka.options import Options, checkpoint_topic
+from txcore_kafka.ownership import KafkaClaim
+from txcore_kafka.producing import Producing, Record
+from txcore_kafka.reading import KafkaReader, Readers
+from txcore_kafka.releasing import Releaser
+from txcore_kafka.targets import Targets
+from txcore_kafka.threads import Worker, new_future
+
+CHECKPOINT_KEY: Final = b"checkpoint"
+"""The key of every checkpoint: compaction keeps the last record of each partition."""
+
+
+class KafkaBackend:
+    """One Kafka cluster as a txcore backend. Thread safe; threads and connections start with the first call.
+
+    A forked child that inherits a started backend must open its own.
+    """
+
+    def __init__(self, options: Options | None = None, *, clock: Clock | None = None) -> None:
+        self._options = options or Options()
+        self._clock = clock or SystemClock()
+        self._lock = threading.Lock()
+        self._closing: Future[None] | None = None
+        self._pid: int | None = None
+        self._claims: list[KafkaClaim] = []
+        self._control = Control(self._options, self._clock)
+        self._worker = Worker("txcore-kafka-control")
+        self._lookups = Worker("txcore-kafka-topics")
+        self._targets = Targets(self._control, self._lookups, self._clock)
+        self._producing = Producing(self._options, self._clock)
+        self._readers = Readers(self._options, self._control, self._worker, self._clock)
+        self._releaser = Releaser(
+            self._options, self._producing, self._control, self._targets, self._lookups, self._clock
+        )
+        self._capabilities = capabilities_of(self._options)
+
+    @property
+    def capabilities(self) -> Capabilities:
+        """See `Backend.capabilities`."""
+        return self._capabilities
+
+    def ensure_group(self, group: str, partition_count: int | None = None) -> Future[int]:
+        """See `Backend.ensure_group`; makes the group's four topics or verifies them."""
+        self._enter()
+        return self._worker.submit(lambda: self._control.ensure_group(group, partition_count))
+
+    def append_halves(self, batch: Batch[HalfRecord]) -> None:
+        """See `Backend.append_halves`.
+
+        Raises:
+            ClosedError: after `close`.
+            UsageError: in a forked child.
+        """
+        self._enter()
+        self._releaser.append(batch)
+
+    def release(self, batch: Batch[Resolution], claim: Claim | None = None) -> None:  # noqa: ARG002 - not fenced here
+        """See `Backend.release`: targets first, then the op.
+
+        Raises:
+            ClosedError: after `close`.
+            UsageError: in a forked child.
+        """
+        self._enter()
+        self._releaser.release(batch)
+
+    def mark(self, group: str, partition: int, op: Op, claim: Claim | None = None) -> Future[Outcome]:  # noqa: ARG002
+        """See `Backend.mark`."""
+        self._enter()
+        assert op.kind in MARK_KINDS
+        return self._releaser.mark(group, partition, op)
+
+    def read(self, group: str, kind: LogKind, partition: int, start: Position | None = None) -> KafkaReader:
+        """See `Backend.read`."""
+        self._enter()
+        return KafkaReader(self._readers, group, kind, partition, start)
+
+    def claim(self, group: str, member: str) -> KafkaClaim:
+        """See `Backend.claim`; joins the consumer group `txc.<group>`."""
+        self._enter()
+        claim = KafkaClaim(self._options, self._control, self._clock, group, member, self._store_checkpoint)
+        with self._lock:
+            self._claims = [each for each in self._claims if not each.is_closed]
+            self._claims.append(claim)
+        return claim
+
+    def load_checkpoint(self, group: str, partition: int) -> Future[Checkpoint | None]:
+        """See `Backend.load_checkpoint`."""
+        self._enter()
+        return self._worker.submit(lambda: self._readers.load_checkpoint(group, partition))
+
+    def poll(self, timeout_s: float) -> None:
+        """See `Backend.poll`; the threads make progress."""
+
+    def close(self, timeout_s: float = 10.0) -> Future[None]:
+        """See `Backend.close`; claims leave their groups, so that others take over at once."""
+        with self._lock:
+            if self._closing is None:
+                self._closing = new_future()
+                if self._pid is None or self._pid != os.getpid():
+                    self._closing.set_result(None)  # Never used, or a parent's: its threads are not here.
+                else:
+                    closer = threading.Thread(
+                        target=self._close, args=(timeout_s, self._closing), name="txcore-kafka-close", daemon=True
+                    )
+                    closer.start()
+            return self._closing
+
+    def _close(self, timeout_s: float, future: Future[None]) -> None:
+        deadline_s = self._clock.elapsed_s() + timeout_s
+        try:
+            leaving = [claim.close(timeout_s) for claim in self._claims]
+            self._readers.is_closed = True
+            self._producing.close(timeout_s * 0.8)
+            steps: list[Callable[[], Any]] = [
+                lambda: self._worker.stop(self._left_s(deadline_s)),
+                lambda: self._lookups.stop(self._left_s(deadline_s)),
+                *(functools.partial(each.result, self._left_s(deadline_s)) for each in leaving),
+            ]
+            for step in steps:
+                step()
+
+        finally:
+            future.set_result(None)
+
+    def _left_s(self, deadline_s: float) -> float:
+        return max(0.0, deadline_s - self._clock.elapsed_s())
+
+    def _enter(self) -> None:
+        """Refuse calls after `close` and in forked children."""
+        if self._closing is not None:
+            raise ClosedError("this kafka backend is closed")
+        pid = os.getpid()
+        if self._pid != pid:
+            if self._pid is not None:
+                raise UsageError("this kafka backend was opened before a fork; open another one in the child")
+            self._pid = pid
+            self._producing.start()
+
+    def _store_checkpoint(self, group: str, partition: int, checkpoint: Checkpoint) -> Future[None]:
+        self._enter()
+        future: Future[None] = new_future()
+        record = _CheckpointRecord(
+            self._producing, checkpoint_topic(group), encode_checkpoint(checkpoint), partition, CHECKPOINT_KEY
+        )
+        record.future = future
+
+        def send() -> None:
+            self._control.partition_count(group)
+            self._producing.send(record)
+
+        def sent(done: Future[None]) -> None:
+            error = done.exception()
+            if error is not None:
+                future.set_exception(error)
+
+        if group in self._control.partition_counts:
+            try:
+                send()
+            except TxcoreError as error:
+                future.set_exception(error)
+        else:
+            self._worker.submit(send).add_done_callback(sent)
+        return future
+
+
+class _CheckpointRecord(Record):
+    __slots__ = ("future",)
+    future: Future[None]
+
+    def stored(self, message: Any) -> None:  # noqa: ARG002
+        self.future.set_result(None)
+
+    def failed(self, error: KafkaError) -> None:
+        outcome = delivery_outcome(error, self.topic)
+        assert outcome.status is not Status.DURABLE
+        assert outcome.error is not None
+        self.future.set_exception(outcome.error)

@@ -1,0 +1,214 @@
+"""The border to confluent-kafka: its errors become ours here, and records get their sizes and Kafka's form."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any, Final
+
+import msgspec
+from confluent_kafka import KafkaError, KafkaException
+
+from txcore.errors import (
+    BackendTimeoutError,
+    BackendUnavailableError,
+    ConfigError,
+    HalfRefusedError,
+    MessageRejectedError,
+    OutcomeUnknownError,
+    TxcoreError,
+    WireFormatError,
+)
+from txcore.records import Checkpoint, Outcome, Position, Status, TargetMessage
+
+CHECKPOINT_VERSION: Final = 1
+BATCH_HEADER_BYTES: Final = 61
+HEADERS_ALLOWANCE: Final = 400
+"""Bytes kept for our own headers, whose attempt names are not known when the half is stored."""
+_MISSING: Final = frozenset(
+    {
+        KafkaError.UNKNOWN_TOPIC_OR_PART,
+        KafkaError._UNKNOWN_TOPIC,  # noqa: SLF001 - the driver's names for its own errors begin so
+        KafkaError._UNKNOWN_PARTITION,  # noqa: SLF001
+        KafkaError.UNKNOWN_TOPIC_ID,
+    }
+)
+_TOO_LARGE: Final = frozenset({KafkaError.MSG_SIZE_TOO_LARGE, KafkaError.RECORD_LIST_TOO_LARGE})
+_REFUSALS: Final = (
+    _MISSING
+    | _TOO_LARGE
+    | {
+        KafkaError.TOPIC_AUTHORIZATION_FAILED,
+        KafkaError.CLUSTER_AUTHORIZATION_FAILED,
+        KafkaError.TOPIC_EXCEPTION,
+        KafkaError.POLICY_VIOLATION,
+        KafkaError.INVALID_RECORD,
+        KafkaError.INVALID_MSG,
+        KafkaError.INVALID_MSG_SIZE,
+        KafkaError.INVALID_TIMESTAMP,
+        KafkaError.UNSUPPORTED_FOR_MESSAGE_FORMAT,
+    }
+)
+"""A broker's own answers that say "not stored", and will say so again."""
+_SETTINGS: Final = frozenset(
+    {
+        KafkaError.INVALID_CONFIG,
+        KafkaError.INVALID_REPLICATION_FACTOR,
+        KafkaError.INVALID_PARTITIONS,
+        KafkaError.INVALID_REPLICA_ASSIGNMENT,
+        KafkaError.POLICY_VIOLATION,
+        KafkaError.TOPIC_EXCEPTION,
+        KafkaError.TOPIC_AUTHORIZATION_FAILED,
+        KafkaError.GROUP_AUTHORIZATION_FAILED,
+        KafkaError.CLUSTER_AUTHORIZATION_FAILED,
+        KafkaError.TRANSACTIONAL_ID_AUTHORIZATION_FAILED,
+        KafkaError.INVALID_SESSION_TIMEOUT,
+        KafkaError.SASL_AUTHENTICATION_FAILED,
+        KafkaError._AUTHENTICATION,  # noqa: SLF001
+        KafkaError._INVALID_ARG,  # noqa: SLF001
+    }
+)
+_TIMEOUTS: Final = frozenset(
+    {
+        KafkaError._TIMED_OUT,  # noqa: SLF001
+        KafkaError._TIMED_OUT_QUEUE,  # noqa: SLF001
+        KafkaError.REQUEST_TIMED_OUT,
+    }
+)
+
+
+class _CheckpointRecord(msgspec.Struct, array_like=True, tag="txcp"):
+    version: int
+    half: int | None
+    op: int | None
+    token: bytes
+    note: bytes
+
+
+_encode: Final = msgspec.msgpack.Encoder().encode
+_checkpoint_decoder: Final = msgspec.msgpack.Decoder(_CheckpointRecord)
+
+
+def kafka_error(error: BaseException | KafkaError) -> KafkaError | None:
+    """Return the driver's error inside its exception, or None."""
+    if isinstance(error, KafkaException) and error.args and isinstance(error.args[0], KafkaError):
+        return error.args[0]
+    return error if isinstance(error, KafkaError) else None
+
+
+def is_missing(error: BaseException | KafkaError) -> bool:
+    """Return whether a topic or partition does not exist."""
+    cause = kafka_error(error)
+    return cause is not None and cause.code() in _MISSING
+
+
+def is_too_large(error: KafkaError) -> bool:
+    """Return whether a record, or the batch in which it travelled, was larger than the topic takes."""
+    return error.code() in _TOO_LARGE
+
+
+def exists_already(error: BaseException) -> bool:
+    """Return whether a topic could not be made because it is there."""
+    cause = kafka_error(error)
+    return cause is not None and cause.code() == KafkaError.TOPIC_ALREADY_EXISTS
+
+
+def is_unreadable(error: BaseException) -> bool:
+    """Return whether a topic's settings may not be read by this user."""
+    cause = kafka_error(error)
+    return cause is not None and cause.code() in {
+        KafkaError.TOPIC_AUTHORIZATION_FAILED,
+        KafkaError.CLUSTER_AUTHORIZATION_FAILED,
+    }
+
+
+def translated(error: BaseException | KafkaError, what: str = "the request") -> TxcoreError:
+    """Return our error for what a control call raised."""
+    if isinstance(error, TxcoreError):
+        return error
+    cause = kafka_error(error)
+    if cause is None:
+        return BackendUnavailableError(f"{what} failed: {error!r}")
+    text = f"{what} failed: {cause.str()}"
+    if cause.code() in _SETTINGS:
+        return ConfigError(text, key="url")
+    if cause.code() in _TIMEOUTS:
+        return BackendTimeoutError(text)
+    return BackendUnavailableError(text)
+
+
+def delivery_outcome(error: KafkaError, topic: str) -> Outcome:
+    """Return how a record ended that the broker did not acknowledge."""
+    code, text = error.code(), f"a record for topic {topic!r} was not stored: {error.str()}"
+    if code in _TOO_LARGE:
+        return Outcome(Status.REFUSED, MessageRejectedError(text, topic=topic, reason="size"))
+    if code in _MISSING:
+        return Outcome(Status.REFUSED, MessageRejectedError(text, topic=topic, reason="topic"))
+    if code in _REFUSALS:
+        return Outcome(Status.REFUSED, HalfRefusedError(text, topic=topic))
+    unknown = f"a record for topic {topic!r} may be stored or not: {error.str()}"
+    return Outcome(Status.UNKNOWN, OutcomeUnknownError(unknown))
+
+
+def record_size(key: bytes | None, body: bytes, headers: Mapping[str, str | bytes]) -> int:
+    """Return the bytes of a batch that holds this record alone, with room for our headers."""
+    size = _sized(key or b"") + _sized(body) + HEADERS_ALLOWANCE
+    for name, value in headers.items():
+        size += _sized(name.encode()) + _sized(value.encode() if isinstance(value, str) else value)
+    return BATCH_HEADER_BYTES + size + _varint_size(size) + 8
+
+
+def check_headers(message: TargetMessage) -> None:
+    """Refuse what Kafka's headers cannot carry.
+
+    Raises:
+        MessageRejectedError: a header's name or text is not valid Unicode, or a name holds a NUL, which ends it.
+    """
+    for name, value in message.headers.items():
+        try:
+            encoded = name.encode()
+            if isinstance(value, str):
+                value.encode()
+        except UnicodeEncodeError as error:
+            text = f"header {name!r} of a message for {message.topic!r} is no valid text"
+            raise MessageRejectedError(text, topic=message.topic, reason="headers") from error
+        if b"\0" in encoded:
+            text = f"the name of header {name!r} of a message for {message.topic!r} holds a NUL"
+            raise MessageRejectedError(text, topic=message.topic, reason="headers")
+
+
+def encode_checkpoint(checkpoint: Checkpoint) -> bytes:
+    """Return a checkpoint as the value of a record."""
+    return _encode(
+        _CheckpointRecord(CHECKPOINT_VERSION, checkpoint.half, checkpoint.op, checkpoint.token, checkpoint.note)
+    )
+
+
+def decode_checkpoint(body: bytes) -> Checkpoint:
+    """Return the checkpoint in a record's value.
+
+    Raises:
+        WireFormatError: it is none, or one of a later version.
+    """
+    try:
+        record = _checkpoint_decoder.decode(body)
+    except msgspec.DecodeError as error:
+        raise WireFormatError(f"{len(body)} bytes are no checkpoint: {error}") from error
+    if record.version != CHECKPOINT_VERSION:
+        raise WireFormatError(f"a checkpoint of version {record.version}; this txcore reads {CHECKPOINT_VERSION}")
+    half = None if record.half is None else Position(record.half)
+    op = None if record.op is None else Position(record.op)
+    return Checkpoint(half, op, record.token, record.note)
+
+
+def header_list(headers: Mapping[str, str | bytes]) -> list[tuple[str, Any]]:
+    """Return headers in the driver's form."""
+    return list(headers.items())
+
+
+def _sized(data: bytes) -> int:
+    return len(data) + _varint_size(len(data))
+
+
+def _varint_size(value: int) -> int:
+    """Return the bytes of a zigzag variable-length number."""
+    return max(1, ((value << 1).bit_length() + 6) // 7)

@@ -1,0 +1,53 @@
+"""What Kafka promises under txcore, said for `docs/guarantees.md`."""
+
+from __future__ import annotations
+
+from typing import Final
+
+from txcore.guarantees import Guarantees
+from txcore.records import Capabilities
+from txcore_kafka.options import TRANSACTION, Options
+
+SETTLE_TICK_S: Final = 0.2
+"""How much later than its deadline an item may be settled."""
+BATCH_COUNT_MAX: Final = 2_000
+NOTE_SIZE_MAX: Final = 32_000
+
+
+def capabilities_of(options: Options) -> Capabilities:
+    """Return what a broker promises to a backend opened with *options*."""
+    return Capabilities(
+        atomic_release=options.release == TRANSACTION,
+        resolution_is_unique=False,
+        fences_checkers=False,
+        server_time=True,
+        rejects_when_full=False,
+        fsync_before_ack="no",
+        body_size_max=options.body_size_max,
+        batch_count_max=BATCH_COUNT_MAX,
+        note_size_max=NOTE_SIZE_MAX,
+        release_time_max_s=options.delivery_timeout_s + SETTLE_TICK_S,
+        half_retention_s=options.half_retention_s,
+        notes={"fsync_before_ack": "Kafka relies on replicas; `flush.messages=1` on the half topic syncs each append"},
+    )
+
+
+GUARANTEES: Final = (
+    Guarantees(
+        url="kafka://host:9092",
+        capabilities=capabilities_of(Options()),
+        duplicates=(
+            "a crash between a target and its op",
+            "an acknowledgement that was lost or late, seen by the process that hands over",
+            "a producer that was stopped for longer than its immunity after its last look at the clock",
+            "a checker that acts once more after another one took over",
+        ),
+        zombies="nothing stops its targets: duplicates with the same id; its records do not count behind the new claim",
+        order="per partition of a topic, in the order in which transactions end; not across transactions of one key",
+        message_size_max="1,000,000 bytes a transaction (`body_size_max`); a target's own `max.message.bytes`",
+        retention="halves for 7 days (`half_retention_s`), pending ones are carried forward; ops twice as long; "
+        "parked records are kept",
+        version_min="Kafka 2.4",
+        versions_tested=("4.3",),
+    ),
+)

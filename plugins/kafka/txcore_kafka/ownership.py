@@ -1,0 +1,284 @@
+"""Ownership: one member of a consumer group that is subscribed to the half topic, on a thread of its own.
+
+It fetches nothing. The assignment is a hint, as everywhere; the CLAIM mark is the truth.
+"""
+
+from __future__ import annotations
+
+import logging
+import threading
+from collections import deque
+from collections.abc import Callable, Sequence
+from concurrent.futures import Future
+from typing import Any, Final
+
+from confluent_kafka import Consumer, KafkaError, KafkaException, TopicPartition
+
+from txcore.clock import Clock
+from txcore.errors import ClosedError, ConfigError, TxcoreError
+from txcore.records import Checkpoint, ClaimEvent, ClaimEventKind, LogKind
+from txcore_kafka.codec import translated
+from txcore_kafka.control import Control
+from txcore_kafka.options import Options, consumer_group, topic_name
+from txcore_kafka.threads import new_future
+
+_log = logging.getLogger("txcore.kafka")
+
+POLL_S: Final = 0.05
+RETRY_S: Final = 1.0
+HEARTBEATS: Final = 10
+"""Heartbeats within a session; each is also how soon a member hears of a rebalance."""
+
+
+class Holding:
+    """What one member holds; its own lock, no I/O. The driver's thread tells, the checker's thread asks."""
+
+    def __init__(self) -> None:
+        self.changed = threading.Condition()
+        self._events: deque[ClaimEvent] = deque()
+        self._told: set[int] = set()  # ASSIGNED was returned and is not over
+        self._held: set[int] = set()
+        self._revoking: set[int] = set()
+
+    @property
+    def held(self) -> frozenset[int]:
+        """The partitions held, those being given up included."""
+        with self.changed:
+            return frozenset(self._held)
+
+    def take_events(self) -> list[ClaimEvent]:
+        """Return what happened since the last call."""
+        with self.changed:
+            events = list(self._events)
+            self._events.clear()
+            for event in events:
+                if event.kind is ClaimEventKind.ASSIGNED:
+                    self._told.add(event.partition)
+                elif event.kind is ClaimEventKind.LOST:
+                    self._told.discard(event.partition)
+            return events
+
+    def assigned(self, partitions: Sequence[int]) -> None:
+        """The group gave us *partitions*."""
+        with self.changed:
+            for partition in partitions:
+                self._held.add(partition)
+                self._events.append(ClaimEvent(ClaimEventKind.ASSIGNED, partition))
+
+    def revoking(self, partitions: Sequence[int], drain_s: float) -> None:
+        """The group wants *partitions* back; those never heard of are given back at once."""
+        with self.changed:
+            for partition in partitions:
+                if partition in self._told:
+                    self._revoking.add(partition)
+                    self._events.append(ClaimEvent(ClaimEventKind.REVOKING, partition, drain_s))
+                else:
+                    self._forget(partition)
+
+    def lost(self, partitions: Sequence[int]) -> None:
+        """*partitions* are gone; nothing may be written for them."""
+        with self.changed:
+            for partition in partitions:
+                if partition in self._told:
+                    self._events.append(ClaimEvent(ClaimEventKind.LOST, partition))
+                    self._held.discard(partition)
+                    self._revoking.discard(partition)
+                else:
+                    self._forget(partition)
+
+    def lost_all(self) -> None:
+        """Nothing is held any more."""
+        self.lost(sorted(self.held))
+
+    def await_given_up(self, timeout_s: float, is_over: Callable[[], bool]) -> None:
+        """Block until everything asked for is given up; what is not, is lost."""
+        with self.changed:
+            self.changed.wait_for(lambda: not self._revoking or is_over(), timeout_s)
+            self.lost(sorted(self._revoking))
+
+    def give_up(self, partition: int) -> None:
+        """See `Claim.give_up`."""
+        with self.changed:
+            if partition not in self._told:
+                return
+            self._told.discard(partition)
+            if partition in self._revoking:
+                self._forget(partition)
+                self.changed.notify_all()
+            elif partition in self._held:
+                self._events.append(ClaimEvent(ClaimEventKind.ASSIGNED, partition))
+
+    def _forget(self, partition: int) -> None:
+        self._held.discard(partition)
+        self._revoking.discard(partition)
+        self._events = deque(event for event in self._events if event.partition != partition)
+
+
+class KafkaClaim:
+    """Membership of one checker; implements `Claim`."""
+
+    def __init__(
+        self,
+        options: Options,
+        control: Control,
+        clock: Clock,
+        group: str,
+        member: str,
+        store: Callable[[str, int, Checkpoint], Future[None]],
+    ) -> None:
+        self.group = group
+        self._options = options
+        self._control = control
+        self._clock = clock
+        self._member = member
+        self._store = store
+        self._holding = Holding()
+        self._closing: Future[None] | None = None
+        self._lock = threading.Lock()
+        self._refusal: TxcoreError | None = None
+        self._looked_at_s = clock.elapsed_s()
+        self._consumer: Any = None
+        self._thread = threading.Thread(target=self._run, name=f"txcore-kafka-claim-{group}", daemon=True)
+        self._thread.start()
+
+    def poll(self) -> Sequence[ClaimEvent]:
+        """See `Claim.poll`."""
+        if self._closing is not None:
+            raise ClosedError("this claim is closed")
+        if self._refusal is not None:
+            raise self._refusal
+        self._looked_at_s = self._clock.elapsed_s()
+        return self._holding.take_events()
+
+    def checkpoint(self, partition: int, checkpoint: Checkpoint) -> Future[None]:
+        """See `Claim.checkpoint`."""
+        return self._store(self.group, partition, checkpoint)
+
+    def give_up(self, partition: int) -> None:
+        """See `Claim.give_up`; the group does not hear of it unless it asked, so that nobody else is disturbed."""
+        self._holding.give_up(partition)
+
+    def close(self, timeout_s: float) -> Future[None]:
+        """See `Claim.close`."""
+        with self._lock:
+            if self._closing is None:
+                self._closing = new_future()
+                closer = threading.Thread(
+                    target=self._close, args=(timeout_s, self._closing), name="txcore-kafka-leave", daemon=True
+                )
+                closer.start()
+            return self._closing
+
+    @property
+    def is_closed(self) -> bool:
+        """Whether the member has left, or is about to."""
+        return self._closing is not None
+
+    def owns(self, partition: int) -> bool:
+        """Return whether the group gave us *partition* and has not asked for it back in vain."""
+        return partition in self._holding.held
+
+    def group_metadata(self) -> Any:
+        """Return the member's identity and generation now, for a transaction; None before it has joined."""
+        consumer = self._consumer
+        return None if consumer is None else consumer.consumer_group_metadata()
+
+    def clients(self) -> list[Any]:
+        """Return the driver's objects in use."""
+        return [] if self._consumer is None else [self._consumer]
+
+    def _close(self, timeout_s: float, future: Future[None]) -> None:
+        with self._holding.changed:
+            self._holding.changed.notify_all()
+        self._thread.join(timeout_s)
+        future.set_result(None)
+
+    # -- the claim's thread -----------------------------------------------------------------------------------------
+
+    def _is_silent(self) -> bool:
+        return self._clock.elapsed_s() - self._looked_at_s > self._options.silence_s
+
+    def _run(self) -> None:
+        pause = threading.Event()
+        while not self.is_closed:
+            try:
+                self._control.partition_count(self.group)
+                self._take_part()
+            except ConfigError as error:
+                self._refusal = error
+                return
+            except (TxcoreError, KafkaException) as error:
+                _log.warning("kafka.claim_error", extra={"group": self.group, "reason": str(error)})
+                self._holding.lost_all()
+                pause.wait(RETRY_S)
+
+    def _take_part(self) -> None:
+        """Be a member until closed; leaves while the checker is silent, and joins again when it is heard."""
+        consumer = self._consumer = Consumer(self._config())
+        try:
+            while not self.is_closed:
+                self._join(consumer)
+                while not self.is_closed and not self._is_silent():
+                    message = consumer.poll(POLL_S)
+                    error = None if message is None else message.error()
+                    if error is not None:
+                        self._judge(error)
+                if self._is_silent():
+                    _log.warning("kafka.claim_silent", extra={"group": self.group, "member": self._member})
+                    consumer.unsubscribe()
+                    while self._is_silent() and not self.is_closed:
+                        consumer.poll(POLL_S)
+                    self._holding.lost_all()
+        finally:
+            self._consumer = None
+            consumer.close()
+            self._holding.lost_all()
+
+    def _join(self, consumer: Any) -> None:
+        consumer.subscribe(
+            [topic_name(self.group, LogKind.HALF)],
+            on_assign=self._on_assign,
+            on_revoke=self._on_revoke,
+            on_lost=self._on_lost,
+        )
+
+    def _on_assign(self, consumer: Any, partitions: Sequence[TopicPartition]) -> None:
+        # A member that fetches nothing: the offset is of no interest, and a paused partition is not read.
+        places = [TopicPartition(each.topic, each.partition, 0) for each in partitions]
+        consumer.assign(places)
+        if places:
+            consumer.pause(places)
+        self._holding.assigned(sorted(each.partition for each in partitions))
+
+    def _on_revoke(self, consumer: Any, partitions: Sequence[TopicPartition]) -> None:
+        numbers = sorted(each.partition for each in partitions)
+        if self.is_closed or self._is_silent():
+            self._holding.lost(numbers)
+        else:
+            self._holding.revoking(numbers, self._options.drain_s)
+            self._holding.await_given_up(self._options.drain_s, lambda: self.is_closed)
+        consumer.unassign()
+
+    def _on_lost(self, consumer: Any, partitions: Sequence[TopicPartition]) -> None:
+        self._holding.lost(sorted(each.partition for each in partitions))
+        consumer.unassign()
+
+    def _judge(self, error: KafkaError) -> None:
+        ours = translated(error, f"taking part in group {self.group!r}")
+        if isinstance(ours, ConfigError):
+            raise ours
+        _log.info("kafka.claim", extra={"group": self.group, "reason": error.str()})
+
+    def _config(self) -> dict[str, Any]:
+        session_ms = round(self._options.session_timeout_s * 1000)
+        return self._options.connection() | {
+            "client.id": self._member or "txcore",
+            "group.id": consumer_group(self.group),
+            "partition.assignment.strategy": "range",
+            "session.timeout.ms": session_ms,
+            "heartbeat.interval.ms": session_ms // HEARTBEATS,
+            "max.poll.interval.ms": max(session_ms, round((self._options.drain_s + 30) * 1000)),
+            "enable.auto.commit": False,
+            "enable.auto.offset.store": False,
+            "auto.offset.reset": "error",
+        }

@@ -1,0 +1,259 @@
+"""Readers: one consumer per open log, assigned and never subscribed."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from concurrent.futures import Future
+from typing import Any, Final
+
+from confluent_kafka import Consumer, KafkaError, KafkaException, TopicPartition
+
+from txcore.clock import Clock
+from txcore.errors import (
+    BackendTimeoutError,
+    BackendUnavailableError,
+    ClosedError,
+    DataLossError,
+    WireFormatError,
+)
+from txcore.records import Checkpoint, LogKind, LogRecord, Position
+from txcore_kafka.codec import decode_checkpoint, is_missing, translated
+from txcore_kafka.control import Control
+from txcore_kafka.options import Options, checkpoint_topic, consumer_group, topic_name
+from txcore_kafka.threads import Worker
+
+PREFETCH_KBYTES: Final = 8_192
+FETCH_POLL_S: Final = 0.05
+
+
+class Connection:
+    """A consumer, and what it heard about its broker."""
+
+    __slots__ = ("consumer", "trouble")
+
+    def __init__(self, config: Mapping[str, Any]) -> None:
+        self.trouble: KafkaError | None = None
+        self.consumer: Any = Consumer(dict(config) | {"error_cb": self._heard})
+
+    def _heard(self, error: KafkaError) -> None:
+        if error.code() in {
+            KafkaError._ALL_BROKERS_DOWN,  # noqa: SLF001 - the driver's names for its own errors begin so
+            KafkaError._AUTHENTICATION,  # noqa: SLF001
+        }:
+            self.trouble = error
+
+
+class Readers:
+    """What all readers of one backend share. Thread safe.
+
+    A consumer is never used for a second place: its next fetch would wait behind the one that is under way, for up to
+    `fetch.wait.max.ms`; a new one has its first record within 10 ms.
+    """
+
+    def __init__(self, options: Options, control: Control, worker: Worker, clock: Clock) -> None:
+        self.options = options
+        self.control = control
+        self.worker = worker
+        self.clock = clock
+        self.is_closed = False
+
+    def connect(self, group: str) -> Connection:
+        """Return a consumer without an assignment."""
+        return Connection(reader_config(self.options, group))
+
+    def require_open(self) -> None:
+        """Refuse to go on after `close`."""
+        if self.is_closed:
+            raise ClosedError("this backend is closed")
+
+    def bounds(self, connection: Connection, topic: str, partition: int) -> tuple[int, int]:
+        """Return a log's first offset and the one behind its last; blocks, on a worker's thread.
+
+        Raises:
+            BackendTimeoutError, BackendUnavailableError: the broker did not tell.
+        """
+        place, timeout_s = TopicPartition(topic, partition), self.options.request_timeout_s
+        try:
+            low, high = connection.consumer.get_watermark_offsets(place, timeout=timeout_s, cached=False)
+        except KafkaException as error:
+            raise translated(error, f"asking for the bounds of {topic!r}") from error
+        return low, high
+
+    def read_one(self, connection: Connection, topic: str, partition: int, offset: int) -> Any:
+        """Return the message at *offset*, or None when it is not there; blocks, on a worker's thread.
+
+        Raises:
+            BackendTimeoutError: the broker did not answer in time.
+        """
+        connection.consumer.assign([TopicPartition(topic, partition, offset)])
+        deadline_s = self.clock.elapsed_s() + self.options.request_timeout_s
+        while self.clock.elapsed_s() < deadline_s:
+            message = connection.consumer.poll(FETCH_POLL_S)
+            if message is None:
+                continue
+            error = message.error()
+            if error is None:
+                return message if message.offset() == offset else None
+            if error.code() == KafkaError._AUTO_OFFSET_RESET:  # noqa: SLF001
+                return None
+            raise translated(error, f"reading {topic!r}")
+        raise BackendTimeoutError(f"{topic!r} gave no answer within {self.options.request_timeout_s:g} s")
+
+    def load_checkpoint(self, group: str, partition: int) -> Checkpoint | None:
+        """Return the last record of the checkpoint topic; blocks, on a worker's thread.
+
+        Raises:
+            ConfigError: there is no such group.
+            BackendTimeoutError, BackendUnavailableError: the broker did not answer.
+        """
+        self.control.partition_count(group)
+        topic = checkpoint_topic(group)
+        connection = self.connect(group)
+        try:
+            low, high = self.bounds(connection, topic, partition)
+            message = None if low == high else self.read_one(connection, topic, partition, high - 1)
+            return None if message is None else decode_checkpoint(message.value())
+        except WireFormatError:
+            return None  # A checkpoint only saves work; without it the logs are read from their beginning.
+        finally:
+            connection.consumer.close()
+
+
+class KafkaReader:
+    """One log of one partition; implements `Reader`."""
+
+    def __init__(self, readers: Readers, group: str, kind: LogKind, partition: int, start: Position | None) -> None:
+        self._readers = readers
+        self._group = group
+        self._topic = topic_name(group, kind)
+        self._partition = partition
+        self._next = 0 if start is None else int(start)
+        self._connection: Connection | None = None
+        self._bounds: Future[tuple[int, int]] | None = None
+        self._is_closed = False
+
+    def read(self, count_max: int) -> Sequence[LogRecord]:
+        """See `Reader.read`; blocks only when this backend hears of the group for the first time."""
+        connection = self._require_connection()
+        if self._bounds is not None:
+            self._judge_bounds(connection)
+            return ()
+        try:
+            messages = connection.consumer.consume(count_max, 0)
+        except (KafkaException, RuntimeError) as raised:
+            raise translated(raised, f"reading {self._topic!r}") from raised
+        records = []
+        for message in messages:
+            error = message.error()
+            if error is None:
+                offset = message.offset()
+                if offset >= self._next:
+                    records.append(LogRecord(Position(offset), message.value() or b"", message.timestamp()[1]))
+                    self._next = offset + 1
+            elif not self._judge(error):
+                break
+        if not records and connection.trouble is not None:
+            trouble, connection.trouble = connection.trouble, None
+            raise BackendUnavailableError(f"reading {self._topic!r}: {trouble.str()}")
+        return records
+
+    def fetch(self, positions: Sequence[Position]) -> Future[Mapping[Position, LogRecord]]:
+        """See `Reader.fetch`."""
+        wanted = sorted(set(positions))
+        return self._readers.worker.submit(lambda: self._fetch(wanted))
+
+    def close(self) -> None:
+        """See `Reader.close`."""
+        self._is_closed = True
+        connection, self._connection = self._connection, None
+        if connection is not None:
+            connection.consumer.close()
+
+    def _require_connection(self) -> Connection:
+        self._readers.require_open()
+        if self._is_closed:
+            raise ClosedError("this reader is closed")
+        if self._connection is None:
+            if self._group not in self._readers.control.partition_counts:
+                _blocking(self._readers.worker, lambda: self._readers.control.partition_count(self._group))
+            self._connection = self._readers.connect(self._group)
+            self._assign(self._connection)
+        return self._connection
+
+    def _assign(self, connection: Connection) -> None:
+        connection.consumer.assign([TopicPartition(self._topic, self._partition, self._next)])
+
+    def _judge(self, error: KafkaError) -> bool:
+        """Take in an error in the place of a record; returns whether reading may go on."""
+        if error.code() == KafkaError._AUTO_OFFSET_RESET:  # noqa: SLF001
+            self._bounds = self._readers.worker.submit(self._bounds_now)
+            return False
+        if is_missing(error):
+            self._readers.control.partition_counts.pop(self._group, None)
+            raise BackendUnavailableError(f"reading {self._topic!r}: {error.str()}")
+        connection = self._connection
+        if connection is not None:
+            connection.trouble = error
+        return True
+
+    def _judge_bounds(self, connection: Connection) -> None:
+        """The broker said that our position is out of range: tell a loss from a broker that was not ready."""
+        assert self._bounds is not None
+        if not self._bounds.done():
+            return
+        bounds, self._bounds = self._bounds, None
+        low, high = bounds.result()
+        if low <= self._next <= high:
+            self._assign(connection)
+            return
+        self._bounds = bounds  # Whoever reads on hears it again.
+        raise DataLossError(self._next, low)
+
+    def _bounds_now(self) -> tuple[int, int]:
+        connection = self._readers.connect(self._group)
+        try:
+            return self._readers.bounds(connection, self._topic, self._partition)
+        finally:
+            connection.consumer.close()
+
+    def _fetch(self, positions: Sequence[Position]) -> Mapping[Position, LogRecord]:
+        found: dict[Position, LogRecord] = {}
+        if not positions:
+            return found
+        low, high = self._bounds_now()
+        for position in positions:
+            if low <= position < high:
+                record = self._fetch_one(position)
+                if record is not None:
+                    found[position] = record
+        return found
+
+    def _fetch_one(self, position: Position) -> LogRecord | None:
+        connection = self._readers.connect(self._group)
+        try:
+            message = self._readers.read_one(connection, self._topic, self._partition, position)
+        finally:
+            connection.consumer.close()
+        return None if message is None else LogRecord(position, message.value() or b"", message.timestamp()[1])
+
+
+def reader_config(options: Options, group: str) -> dict[str, Any]:
+    """Return the settings of a consumer that is assigned its partition and commits nothing."""
+    return options.connection() | {
+        "group.id": consumer_group(group),
+        "enable.auto.commit": False,
+        "enable.auto.offset.store": False,
+        "auto.offset.reset": "error",
+        "isolation.level": "read_committed",
+        "fetch.wait.max.ms": 500,
+        "fetch.queue.backoff.ms": 10,
+        "fetch.error.backoff.ms": 100,
+        "queued.min.messages": 10_000,
+        "queued.max.messages.kbytes": PREFETCH_KBYTES,
+        "fetch.message.max.bytes": 1_048_576,
+        "receive.message.max.bytes": 500_000_000,
+    }
+
+
+def _blocking(worker: Worker, request: Callable[[], Any]) -> None:
+    worker.submit(request).result()

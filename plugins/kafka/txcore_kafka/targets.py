@@ -1,0 +1,112 @@
+"""What is known of target topics: whether they exist, and how large a message they take."""
+
+from __future__ import annotations
+
+import functools
+import threading
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Final
+
+from txcore.clock import Clock
+from txcore.errors import MessageRejectedError
+from txcore.records import TargetMessage
+from txcore_kafka.codec import check_headers, record_size
+from txcore_kafka.control import Control
+from txcore_kafka.options import BATCH_BYTES, TOPIC_BYTES_DEFAULT, TOPIC_NAME, is_own_topic
+from txcore_kafka.threads import Worker
+
+KNOWN_FOR_S: Final = 60.0
+REFRESH_AFTER_S: Final = 45.0
+TOPIC_COUNT_MAX: Final = 10_000
+"""Topics remembered; a service that publishes to more of them asks again and again."""
+
+
+@dataclass(slots=True)
+class _Target:
+    bytes_max: int
+    seen_s: float
+    is_asked: bool = False
+
+
+class Targets:
+    """A cache in front of the broker's metadata. Thread safe."""
+
+    def __init__(self, control: Control, worker: Worker, clock: Clock) -> None:
+        self._control = control
+        self._worker = worker
+        self._clock = clock
+        self._lock = threading.Lock()
+        self._known: dict[str, _Target] = {}
+
+    def examine(self, messages: Sequence[TargetMessage]) -> list[str]:
+        """Return the topics that must be asked for before *messages* can be judged; empty: all can be published.
+
+        Raises:
+            MessageRejectedError: one of them cannot, whatever the broker says.
+        """
+        unknown: list[str] = []
+        now_s = self._clock.elapsed_s()
+        for message in messages:
+            target = self._known.get(message.topic)
+            if target is None or now_s - target.seen_s > KNOWN_FOR_S:
+                _check_name(message.topic)
+                unknown.append(message.topic)
+                continue
+            if now_s - target.seen_s > REFRESH_AFTER_S and not target.is_asked:
+                target.is_asked = True
+                self._worker.submit(functools.partial(self.look_up, [message.topic]))
+            if message.headers:
+                check_headers(message)
+            if len(message.body) > target.bytes_max // 2 or message.headers or message.key:
+                _check_size(message, target.bytes_max)
+        return unknown
+
+    def is_small(self, topic: str) -> bool:
+        """Return whether the topic takes less than a full batch, so that its messages travel one by one."""
+        target = self._known.get(topic)
+        return target is not None and target.bytes_max < BATCH_BYTES
+
+    def look_up(self, topics: Sequence[str]) -> None:
+        """Ask the broker about *topics*; blocks, on a worker's thread.
+
+        Raises:
+            MessageRejectedError: one of them does not exist.
+            BackendUnavailableError, BackendTimeoutError, ConfigError: no answer, or none for this user.
+        """
+        topics = list(dict.fromkeys(topics))
+        counts = self._control.counts(topics)
+        settings = self._control.settings(topics)
+        now_s = self._clock.elapsed_s()
+        with self._lock:
+            if len(self._known) + len(topics) > TOPIC_COUNT_MAX:
+                self._known.clear()
+            for topic in topics:
+                if topic in counts:
+                    text = settings.get(topic, {}).get("max.message.bytes", "")
+                    self._known[topic] = _Target(int(text) if text else TOPIC_BYTES_DEFAULT, now_s)
+                else:
+                    self._known.pop(topic, None)
+        for topic in topics:
+            if topic not in counts:
+                text = f"topic {topic!r} does not exist on the broker, and txcore makes no target topics"
+                raise MessageRejectedError(text, topic=topic, reason="topic")
+
+    def forget(self, topic: str) -> None:
+        """Ask again before the next half: the broker refused something."""
+        self._known.pop(topic, None)
+
+
+def _check_name(topic: str) -> None:
+    if not TOPIC_NAME.fullmatch(topic) or topic in {".", ".."}:
+        text = f"{topic!r} is no topic of Kafka: letters, digits, '.', '_' and '-', at most 249 of them"
+        raise MessageRejectedError(text, topic=topic, reason="topic")
+    if is_own_topic(topic):
+        raise MessageRejectedError(f"{topic!r} is not for messages", topic=topic, reason="topic")
+
+
+def _check_size(message: TargetMessage, bytes_max: int) -> None:
+    size = record_size(message.key, message.body, message.headers)
+    if size > bytes_max:
+        text = f"a message of {size} bytes for {message.topic!r}, which takes {bytes_max} (`max.message.bytes`)"
+        raise MessageRejectedError(text, topic=message.topic, reason="size")

@@ -1,0 +1,116 @@
+"""The conformance harness: topics and what is in them, seen through the broker's plain clients."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Sequence
+from typing import Any, ClassVar, Final
+
+from confluent_kafka import Consumer, KafkaException, TopicPartition
+from confluent_kafka.admin import (  # type: ignore[attr-defined] # it lists no names of its own
+    AdminClient,
+    AlterConfigOpType,
+    ConfigEntry,
+    ConfigResource,
+    NewTopic,
+    ResourceType,
+)
+from txcore_conformance.brokers.harness import BrokerHarness
+from txcore_conformance.harness import Delivered
+
+from txcore.records import LogKind
+from txcore_kafka.options import topic_name
+
+TIMEOUT_S: Final = 10.0
+PARTITION_STRIDE: Final = 1 << 40
+REFUSING_BYTES: Final = 64
+"""A topic that takes messages of no more than this refuses every one of ours: the headers alone have more."""
+
+
+class KafkaHarness(BrokerHarness):
+    """A broker; topics are not created by publishing, so that a missing one can be told."""
+
+    broker_name: ClassVar[str] = "kafka"
+    url_options: ClassVar[str] = "?drain_s=1&session_timeout_s=6"
+    quiet_s = 0.1
+    silent_member_max_s = 2.0
+
+    def start(self) -> None:
+        """See `Harness.start`."""
+        super().start()
+        self._servers = self.broker.url.partition("://")[2]
+        self._admin = AdminClient({"bootstrap.servers": self._servers, "allow.auto.create.topics": False})
+
+    def create_topic(self, topic: str) -> None:
+        """See `Harness.create_topic`; two partitions."""
+        for answer in self._admin.create_topics([NewTopic(topic, num_partitions=2)]).values():
+            answer.result(TIMEOUT_S)
+        self._await_topic(topic)
+
+    def read_topic(self, topic: str) -> Sequence[Delivered]:
+        """See `Harness.read_topic`; a consumer of committed records, one partition after the other."""
+        consumer = Consumer(
+            {
+                "bootstrap.servers": self._servers,
+                "group.id": "txcore-conformance",
+                "enable.auto.commit": False,
+                "isolation.level": "read_committed",
+                "auto.offset.reset": "error",
+                "enable.partition.eof": True,
+            }
+        )
+        try:
+            found: list[Delivered] = []
+            for partition in sorted(consumer.list_topics(topic, TIMEOUT_S).topics[topic].partitions):
+                found += _read_partition(consumer, topic, partition)
+        finally:
+            consumer.close()
+        return found
+
+    def missing_topic(self) -> str | None:
+        """See `Harness.missing_topic`."""
+        return "nobody-made-this-topic"
+
+    def refuse_topic(self, topic: str, *, refuses: bool) -> bool:
+        """See `Harness.refuse_topic`; the topic's `max.message.bytes` is lowered, or set back."""
+        how = AlterConfigOpType.SET if refuses else AlterConfigOpType.DELETE
+        entry = ConfigEntry("max.message.bytes", str(REFUSING_BYTES), incremental_operation=how)
+        resource = ConfigResource(ResourceType.TOPIC, topic, incremental_configs=[entry])
+        for answer in self._admin.incremental_alter_configs([resource]).values():
+            answer.result(TIMEOUT_S)
+        return True
+
+    def trim(self, group: str, kind: LogKind, partition: int, before: int) -> bool:
+        """See `Harness.trim`."""
+        place = TopicPartition(topic_name(group, kind), partition, before)
+        for answer in self._admin.delete_records([place]).values():
+            answer.result(TIMEOUT_S)
+        return True
+
+    def _await_topic(self, topic: str) -> None:
+        """Wait until the broker knows the topic that it made."""
+        pause = threading.Event()
+        for _ in range(round(TIMEOUT_S / 0.02)):
+            if self._admin.list_topics(topic, TIMEOUT_S).topics[topic].error is None:
+                return
+            pause.wait(0.02)
+        raise TimeoutError(f"topic {topic!r} did not appear")
+
+
+def _read_partition(consumer: Any, topic: str, partition: int) -> list[Delivered]:
+    place = TopicPartition(topic, partition, 0)
+    place.offset, high = consumer.get_watermark_offsets(place, TIMEOUT_S, cached=False)
+    found: list[Delivered] = []
+    if place.offset == high:
+        return found
+    consumer.assign([place])
+    while True:
+        for message in consumer.consume(500, 0.01):
+            if message.error() is not None:
+                if message.error().code() == message.error()._PARTITION_EOF:  # noqa: SLF001
+                    consumer.unassign()
+                    return found
+                raise KafkaException(message.error())
+            headers = dict(message.headers() or ())
+            position = partition * PARTITION_STRIDE + message.offset()
+            found.append(Delivered(position, message.key(), message.value(), headers, message.timestamp()[1] or None))

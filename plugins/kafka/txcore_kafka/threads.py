@@ -1,0 +1,63 @@
+"""A thread that carries out blocking requests one after the other, and Futures that nobody can cancel."""
+
+from __future__ import annotations
+
+import queue
+import threading
+from collections.abc import Callable
+from concurrent.futures import Future
+from typing import Any, TypeVar
+
+from txcore.errors import ClosedError
+from txcore_kafka.codec import translated
+
+T = TypeVar("T")
+
+
+def new_future() -> Future[Any]:
+    """Return a Future that is marked running, so that a waiter that gives up does not break our threads."""
+    future: Future[Any] = Future()
+    future.set_running_or_notify_cancel()
+    return future
+
+
+class Worker:
+    """One daemon thread, started with the first request. Requests are bounded in time by whoever writes them."""
+
+    def __init__(self, name: str) -> None:
+        self._name = name
+        self._lock = threading.Lock()
+        self._requests: queue.SimpleQueue[tuple[Callable[[], Any], Future[Any]] | None] = queue.SimpleQueue()
+        self._thread: threading.Thread | None = None
+        self._is_stopping = False
+
+    def submit(self, request: Callable[[], T], future: Future[T] | None = None) -> Future[T]:
+        """Run *request* on the thread; its errors are translated into ours."""
+        future = future or new_future()
+        self._requests.put((request, future))
+        if self._thread is None:
+            with self._lock:
+                if self._thread is None:
+                    self._thread = threading.Thread(target=self._run, name=self._name, daemon=True)
+                    self._thread.start()
+        return future
+
+    def stop(self, timeout_s: float) -> None:
+        """End the thread behind what it is doing; what still waits fails with ClosedError."""
+        self._is_stopping = True
+        self._requests.put(None)
+        if self._thread is not None:
+            self._thread.join(timeout_s)
+
+    def _run(self) -> None:
+        while (request := self._requests.get()) is not None:
+            call, future = request
+            if self._is_stopping:
+                future.set_exception(ClosedError("this backend is closed"))
+                continue
+            try:
+                result = call()
+            except Exception as error:  # noqa: BLE001 - whatever it is, the waiter hears of it and the thread goes on
+                future.set_exception(translated(error))
+            else:
+                future.set_result(result)
