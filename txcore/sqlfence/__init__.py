@@ -14,9 +14,9 @@ except ImportError as error:
         raise
     raise BackendNotInstalledError("SqlFence", "SQLAlchemy", "sql") from error
 
-from txcore.sqlfence.fence import FenceStats, SqlFence
+from txcore.sqlfence.fence import FenceRow, FenceStats, SqlFence
 from txcore.sqlfence.prune import PruneResult
 
-__all__ = ["FenceStats", "PruneResult", "SqlFence"]
+__all__ = ["FenceRow", "FenceStats", "PruneResult", "SqlFence"]
 
 del _sqlalchemy

@@ -62,6 +62,7 @@ class Dialect(ABC):
     locks_whole_file: ClassVar[bool] = False
     check_waits: ClassVar[bool] = True  #: whether a check may wait for a lock at all
     share_suffix: ClassVar[str] = ""
+    created_ms: ClassVar[str]  #: an expression for the time of the insert, in milliseconds since the epoch
 
     def __init__(self, tables: Tables) -> None:
         self.tables = tables
@@ -199,10 +200,24 @@ class Dialect(ABC):
         names, values = self._named(ids)
         return border.change(f"DELETE FROM {self.tables.fence} WHERE transaction_id IN ({names})", values)  # noqa: S608
 
-    def count_states(self, border: Border) -> dict[int, int]:
-        """Return how many rows are in each state."""
-        sql = f"SELECT state, count(*) FROM {self.tables.fence} GROUP BY state"  # noqa: S608
-        return {int(state): int(count) for state, count in border.rows(sql, {})}
+    def count_groups(self, border: Border) -> dict[str, dict[int, int]]:
+        """Return how many rows each group has in each state."""
+        sql = f"SELECT producer_group, state, count(*) FROM {self.tables.fence} GROUP BY producer_group, state"  # noqa: S608
+        groups: dict[str, dict[int, int]] = {}
+        for group, state, count in border.rows(sql, {}):
+            groups.setdefault(str(group), {})[int(state)] = int(count)
+        return groups
+
+    def read_whole(self, border: Border, ids: Sequence[bytes]) -> dict[bytes, tuple[int, str, int, int]]:
+        """Return (state, group, time of the insert in ms, checks) of the rows that are there."""
+        names, values = self._named(ids)
+        sql = (
+            f"SELECT transaction_id, state, producer_group, {self.created_ms}, checks FROM {self.tables.fence} "  # noqa: S608
+            f"WHERE transaction_id IN ({names})"
+        )
+        return {
+            decode_id(row[0]): (int(row[1]), str(row[2]), int(row[3]), int(row[4])) for row in border.rows(sql, values)
+        }
 
     def oldest(self, border: Border) -> bytes | None:
         """Return the smallest id."""

@@ -26,7 +26,7 @@ from txcore.sqlfence.prune import IsClosed, prune_steps
 from txcore.sqlfence.rows import RowKeeper
 from txcore.sqlfence.runners import runner_of
 from txcore.sqlfence.savepoints import watch_savepoints
-from txcore.sqlfence.schema import GROUP_LENGTH_MAX, Tables, tables_named
+from txcore.sqlfence.schema import GROUP_LENGTH_MAX, LOWEST_ID, Tables, tables_named
 from txcore.sqlfence.sqlite import SQLite
 
 if TYPE_CHECKING:
@@ -44,11 +44,23 @@ class FenceStats:
         states: Rows per state (1 committed, 2 tombstone, 3 via the message table, 4 forced).
         oldest: The smallest id; `ids.born_ms` gives its time.
         pruned_below: The horizon.
+        groups: The same rows per producer group and state.
     """
 
     states: Mapping[int, int]
     oldest: bytes | None
     pruned_below: bytes
+    groups: Mapping[str, Mapping[int, int]]
+
+
+@dataclass(frozen=True, slots=True)
+class FenceRow:
+    """One row as it stands, for operators: its state, whose it is, when it was made, how often a check read it."""
+
+    state: int
+    group: str
+    created_ms: int
+    checks: int
 
 
 class SqlFence:
@@ -250,6 +262,32 @@ class SqlFence:
 
         return self._own.transact(action, self._lock_timeout_s)
 
+    def rows(self, transaction_ids: Sequence[bytes]) -> Any:
+        """Return the FenceRow of each id that has one, without writing (an awaitable with an AsyncEngine).
+
+        Raises:
+            BackendUnavailableError: unreachable.
+        """
+        _check_arguments(transaction_ids, "")
+        ids = sorted(set(transaction_ids))
+
+        def action(border: Border) -> dict[bytes, FenceRow]:
+            found: dict[bytes, FenceRow] = {}
+            for start in range(0, len(ids), ROWS_MAX):
+                rows = self._dialect.read_whole(border, ids[start : start + ROWS_MAX])
+                found |= {identity: FenceRow(*row) for identity, row in rows.items()}
+            return found
+
+        return self._own.look(action)
+
+    def ids_below(self, below: bytes, after: bytes = LOWEST_ID, count: int = _CHUNK) -> Any:
+        """Return up to *count* ids of rows between *after* and *below*, both left out, ascending.
+
+        Reads only (an awaitable with an AsyncEngine). Raises BackendUnavailableError when unreachable.
+        """
+        _check_arguments([below, after], "")
+        return self._own.look(lambda border: self._dialect.page(border, after, below, count))
+
     def stats(self) -> Any:
         """Return FenceStats (an awaitable with an AsyncEngine). Counts every row.
 
@@ -259,7 +297,12 @@ class SqlFence:
 
         def action(border: Border) -> FenceStats:
             dialect = self._dialect
-            return FenceStats(dialect.count_states(border), dialect.oldest(border), dialect.horizon(border))
+            groups = dialect.count_groups(border)
+            states: dict[int, int] = {}
+            for counts in groups.values():
+                for state, count in counts.items():
+                    states[state] = states.get(state, 0) + count
+            return FenceStats(states, dialect.oldest(border), dialect.horizon(border), groups)
 
         return self._own.transact(action, self._lock_timeout_s)
 

@@ -24,6 +24,7 @@ class MySQL(Dialect):
     """MariaDB 10.6 and later, MySQL 8; any synchronous or asynchronous driver of SQLAlchemy."""
 
     family: ClassVar[str] = MYSQL
+    created_ms = "CAST(UNIX_TIMESTAMP(created) * 1000 AS SIGNED)"
     # Two waiters on one key deadlock when the holder rolls back and both have inherited its gap.
     check_waits: ClassVar[bool] = False
     share_suffix: ClassVar[str] = " LOCK IN SHARE MODE"

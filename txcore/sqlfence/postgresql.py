@@ -38,6 +38,7 @@ class PostgreSQL(Dialect):
     """PostgreSQL 12 and later; any driver of SQLAlchemy."""
 
     family: ClassVar[str] = POSTGRESQL
+    created_ms = "CAST(extract(epoch FROM created) * 1000 AS bigint)"
     own_isolation: ClassVar[str | None] = "READ COMMITTED"
     share_suffix: ClassVar[str] = " FOR SHARE"
 

@@ -7,7 +7,8 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any, Final
 
 from sqlalchemy import Connection, Engine
@@ -65,6 +66,11 @@ class SyncRunner:
     def transact(self, action: Callable[[Border], Any], lock_timeout_s: float) -> Any:
         """Return what *action* returns, run in a transaction of its own; raises BackendUnavailableError."""
         return _uncontended(self._contend(action, lock_timeout_s))
+
+    def look(self, action: Callable[[Border], Any]) -> Any:
+        """Return what *action* reads, without a lock; raises BackendUnavailableError."""
+        with self._open() as connection, _reading(self._secret):
+            return action(_own(connection, self._dialect))
 
     def drive(self, steps: PruneSteps) -> PruneResult:
         """Run a prune."""
@@ -129,6 +135,15 @@ class AsyncRunner:
         """As the synchronous one."""
         return _uncontended(await self._contend(action, lock_timeout_s))
 
+    async def look(self, action: Callable[[Border], Any]) -> Any:
+        """As the synchronous one."""
+        connection = await self._open()
+        try:
+            with _reading(self._secret):
+                return await connection.run_sync(lambda inner: action(_own(inner, self._dialect)))
+        finally:
+            await connection.close()
+
     async def drive(self, steps: PruneSteps) -> PruneResult:
         """As the synchronous one."""
         outcome: Any = None
@@ -178,6 +193,16 @@ def _own(connection: Connection, dialect: Dialect) -> Border:
     if dialect.own_isolation is not None:
         connection = connection.execution_options(isolation_level=dialect.own_isolation)
     return border_of(connection)
+
+
+@contextmanager
+def _reading(secret: str | None) -> Iterator[None]:
+    try:
+        yield
+    except TxcoreError:
+        raise
+    except Exception as error:
+        raise _unavailable(error, secret) from error
 
 
 def _reason(error: Exception, secret: str | None) -> str:

@@ -24,6 +24,7 @@ class SQLite(Dialect):
     """SQLite 3.24 and later, through sqlite3 or aiosqlite."""
 
     family: ClassVar[str] = SQLITE
+    created_ms = "CAST(round((julianday(created) - 2440587.5) * 86400000) AS INTEGER)"
     locks_whole_file: ClassVar[bool] = True
 
     def __init__(self, tables: Tables) -> None:

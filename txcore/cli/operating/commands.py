@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Final
 
-from txcore.cli.operating import deciding, listing
+from txcore.cli.operating import deciding, listing, showing
 
 if TYPE_CHECKING:
     from typer import Typer
@@ -17,6 +17,7 @@ def add_to(app: Typer) -> None:
     for name, command in (
         ("pending", listing.pending),
         ("parked", listing.parked),
+        ("show", showing.show),
         ("resume", deciding.resume),
         ("commit", deciding.commit),
         ("rollback", deciding.rollback),

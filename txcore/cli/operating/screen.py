@@ -40,6 +40,15 @@ class Screen:
         if not self.as_json:
             self.out.print(text, style=style or None, markup=False, soft_wrap=False)
 
+    def hang(self, label: str, text: str) -> None:
+        """Write *text* beside *label*, wrapped under itself."""
+        if self.as_json:
+            return
+        width = max(self.out.width - len(label), 20)
+        for number, line in enumerate(Text(text).wrap(self.out, width)):
+            line.rstrip()
+            self.out.print(Text(label if not number else " " * len(label)) + line, soft_wrap=True)
+
     def note(self, text: str) -> None:
         """Write a line that is not part of the result."""
         self.err.print(text, markup=False)

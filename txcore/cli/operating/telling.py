@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from base64 import b64encode
+from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any, Final
 
 from txcore.cli.operating import words
@@ -13,8 +14,9 @@ from txcore.records import Forced, Half, Op, OpKind
 
 if TYPE_CHECKING:
     from txcore.fence import FenceReading
+    from txcore.sqlfence import FenceRow
 
-FORCED: Final = {Forced.NO: "", Forced.YES: "forced", Forced.OVERRIDE: "forced against the fence"}
+FORCED: Final[Mapping[int, str]] = {Forced.NO: "", Forced.YES: "forced", Forced.OVERRIDE: "forced against the fence"}
 
 
 def kind_name(kind: int) -> str | None:
@@ -90,6 +92,13 @@ def fence(reading: FenceReading | None) -> dict[str, str] | None:
     return None if reading is None else {"answer": reading.answer.value, "reason": reading.reason}
 
 
+def fence_row(row: FenceRow | None) -> dict[str, Any] | None:
+    """Return the fence's row; None where there is none, or the fence was not asked."""
+    if row is None:
+        return None
+    return {"state": row.state, "group": row.group, "created": words.iso(row.created_ms), "checks": row.checks}
+
+
 def journey(journey: Journey, now_ms: int, *, bodies: bool) -> dict[str, Any]:
     """Return `txcore show --json`, without the fence's part."""
     half = any_half(journey)
@@ -159,6 +168,6 @@ def _op(op: Op) -> dict[str, Any]:
         "at": words.iso(op.at_ms),
         "count": op.count,
         "decision": kind_name(op.decision),
-        "forced": FORCED.get(Forced(op.forced), "") if op.forced in set(Forced) else "",
+        "forced": FORCED.get(op.forced, ""),
         "reason": op.reason,
     }
