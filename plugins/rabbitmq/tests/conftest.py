@@ -1,6 +1,135 @@
-"""Lets these tests find the plugin's package from a source tree in which it is not installed."""
+"""What the tests of this folder share: brokers, groups on them, plain channels, processes of their own."""
 
+from __future__ import annotations
+
+import contextlib
+import os
+import subprocess
 import sys
+import threading
+import time
 from pathlib import Path
 
+import pytest
+from txcore_conformance import brokers
+from txcore_conformance.kit import Kit
+
+# Lets these tests find the plugin's package from a source tree in which it is not installed.
 sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
+
+from txcore_rabbitmq.testing import RabbitmqHarness, connect
+
+
+def started(make):
+    """Return a started harness; a broker that cannot be had is a skip, or a failure where it is required."""
+    try:
+        return make()
+    except brokers.ServerUnavailableError as error:
+        if brokers.is_required("rabbitmq"):
+            pytest.fail(str(error))
+        pytest.skip(str(error))
+
+
+class RabbitmqKit(Kit):
+    """The conformance kit and what only RabbitMQ has."""
+
+    def __init__(self, harness):
+        super().__init__(harness)
+        self.opened = []
+        self.children = []
+        self.connections = []
+
+    @property
+    def broker(self):
+        return self.harness.broker
+
+    def url(self, *, proxied=False, **options):
+        """Return the broker's URL with *options*."""
+        query = "&".join(f"{key}={value}" for key, value in options.items())
+        return (self.broker.proxied_url if proxied else self.broker.url) + (f"?{query}" if query else "")
+
+    def connect(self, *, proxied=False, partition_count=2, **options):
+        """Return a connection with *options*, its group in place; closed at the end."""
+        backend = self.harness.open(self.url(proxied=proxied, **options))
+        self.opened.append(backend)
+        if partition_count:
+            self.wait(backend.ensure_group(self.group, partition_count))
+        return backend
+
+    def channel(self):
+        """Return a plain channel, to declare and read targets."""
+        connection = connect(self.broker.url)
+        self.connections.append(connection)
+        return connection.channel()
+
+    def queue(self, name="target", **arguments):
+        """Declare a durable queue and return its name."""
+        name = f"{name}-{self.group}"
+        self.channel().queue_declare(name, durable=True, arguments={"x-queue-type": "classic"} | arguments)
+        return name
+
+    def child(self, *arguments):
+        """Start another Python process with one of the programs in child.py; it is killed after two minutes."""
+        process = subprocess.Popen(
+            [sys.executable, str(Path(__file__).with_name("child.py")), *map(str, arguments)],
+            env={**os.environ, "PYTHONPATH": os.pathsep.join(sys.path)},
+            stdout=subprocess.PIPE,
+            stdin=subprocess.PIPE,
+            text=True,
+        )
+        watch = threading.Timer(120, process.kill)
+        watch.daemon = True
+        watch.start()
+        self.children.append((process, watch))
+        return process
+
+    def close(self):
+        for process, watch in self.children:
+            watch.cancel()
+            process.kill()
+            process.communicate()
+        for backend in self.opened:
+            backend.close(5.0).result(10.0)
+        super().close()
+        for connection in self.connections:
+            with contextlib.suppress(Exception):  # the broker may have been killed meanwhile
+                connection.close()
+
+    @staticmethod
+    def lasts_s(call):
+        """Return how long *call* took, and what it returned."""
+        began_s = time.monotonic()
+        result = call()
+        return time.monotonic() - began_s, result
+
+
+@pytest.fixture(scope="session")
+def harness():
+    made = RabbitmqHarness()
+    started(made.start)
+    yield made
+    made.stop()
+
+
+@pytest.fixture(scope="session")
+def private(harness):
+    """A broker of the tests' own, which may be killed."""
+    made = started(harness.private)
+    yield made
+    made.stop()
+
+
+@pytest.fixture
+def kit(harness):
+    """A group on the broker of this run."""
+    made = RabbitmqKit(harness)
+    yield made
+    made.close()
+
+
+@pytest.fixture
+def hurt(private):
+    """A group on the broker that may be killed."""
+    made = RabbitmqKit(private)
+    yield made
+    made.close()

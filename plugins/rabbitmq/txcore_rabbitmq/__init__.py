@@ -4,17 +4,17 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from importlib.util import find_spec
-from typing import Final
+from typing import Any
 from urllib.parse import urlsplit
 
+from txcore.doctor import Examination, Request
 from txcore.errors import BackendNotInstalledError
 from txcore.hookspecs import hookimpl
 from txcore.port import Backend
-from txcore_rabbitmq.options import Options, parse_url
+from txcore_rabbitmq.guarantees import GUARANTEES
+from txcore_rabbitmq.options import SCHEME, Options, parse_url
 
-__all__ = ["Options", "check_driver", "parse_url", "txcore_open_backend"]
-
-SCHEME: Final = "rabbitmq"
+__all__ = ["GUARANTEES", "Options", "check_driver", "open_consumer", "parse_url", "txcore_open_backend"]
 
 
 def check_driver() -> None:
@@ -28,7 +28,7 @@ def check_driver() -> None:
 
 
 @hookimpl
-def txcore_open_backend(url: str, options: Mapping[str, str]) -> Backend | None:  # noqa: ARG001 - read from the URL
+def txcore_open_backend(url: str, options: Mapping[str, str]) -> Backend | None:
     """Open the broker that a `rabbitmq://` URL names; None for another scheme. Connects with the first call.
 
     Raises:
@@ -40,4 +40,29 @@ def txcore_open_backend(url: str, options: Mapping[str, str]) -> Backend | None:
     check_driver()
     from txcore_rabbitmq.backend import RabbitmqBackend  # noqa: PLC0415 - needs the driver
 
-    return RabbitmqBackend(parse_url(url))
+    return RabbitmqBackend(parse_url(url, options))
+
+
+@hookimpl
+def txcore_doctor(url: str, options: Mapping[str, str], request: Request) -> Examination[Any] | None:  # noqa: ARG001
+    """Return the checks of the live broker that a `rabbitmq://` URL names; None for another scheme."""
+    if urlsplit(url).scheme != SCHEME:
+        return None
+    check_driver()
+    from txcore_rabbitmq.doctor import rabbitmq_examination  # noqa: PLC0415 - needs the driver
+
+    return rabbitmq_examination(parse_url(url), request)
+
+
+def open_consumer(url: str, topic: str, group: str) -> Any:
+    """Open a consumer of *topic*, which is made as a stream if it is missing; for demos and tests.
+
+    Raises:
+        BackendNotInstalledError: pika is missing.
+        ConfigError: an option is unknown, or the topic is a queue of another kind.
+        BackendUnavailableError: the broker cannot be reached, or refuses the login.
+    """
+    check_driver()
+    from txcore_rabbitmq import consumer  # noqa: PLC0415 - needs the driver
+
+    return consumer.open_consumer(url, topic, group)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from typing import Any, Final, NamedTuple
 
 import msgspec
@@ -17,8 +18,9 @@ from txcore.errors import (
 )
 from txcore.records import Checkpoint, HalfRecord, Position, TargetMessage
 from txcore.wire import target_headers, target_id
-from txcore_rabbitmq.options import HEADERS_BYTES_MAX, SHORT_STRING_BYTES_MAX
+from txcore_rabbitmq.names import HEADERS_BYTES_MAX, SHORT_STRING_BYTES_MAX
 
+TRANSIENT: Final = 1
 PERSISTENT: Final = 2
 CHECKPOINT_VERSION: Final = 1
 OFFSET_HEADER: Final = "x-stream-offset"
@@ -26,6 +28,12 @@ _PRECONDITION_FAILED: Final = 406
 _REFUSALS: Final = frozenset({403, 404, 405, _PRECONDITION_FAILED})
 _OTHER_SETTINGS: Final = "inequivalent arg"
 _DOWN: Final = "down or inaccessible"
+_SETTING: Final = re.compile(r"inequivalent arg '([^']+)'")
+_LOGIN_ERRORS: Final = (
+    exceptions.ProbableAuthenticationError,
+    exceptions.AuthenticationError,
+    exceptions.ProbableAccessDeniedError,
+)
 
 
 class Target(NamedTuple):
@@ -43,11 +51,27 @@ class _CheckpointRecord(msgspec.Struct, array_like=True, tag="txcp"):
     note: bytes
 
 
+class Announcement(msgspec.Struct, array_like=True, tag="txca"):
+    """What a member of a group tells the others: what it keeps, what it is giving up.
+
+    Attributes:
+        asks: It has just joined and wants to hear the others now.
+        leaves: It is gone.
+    """
+
+    member: str
+    kept: list[int]
+    revoking: list[int]
+    asks: bool = False
+    leaves: bool = False
+
+
 class _Marker(msgspec.Struct, array_like=True, tag="txcm"):
     nonce: bytes
 
 
 _encode: Final = msgspec.msgpack.Encoder().encode
+_announcement_decoder: Final = msgspec.msgpack.Decoder(Announcement)
 _checkpoint_decoder: Final = msgspec.msgpack.Decoder(_CheckpointRecord | _Marker)
 
 
@@ -109,9 +133,31 @@ def log_properties(message_id: str) -> Any:
     return pika.BasicProperties(delivery_mode=PERSISTENT, message_id=message_id)
 
 
+def transient_properties() -> Any:
+    """Return the properties of a message that nobody needs to find again."""
+    return pika.BasicProperties(delivery_mode=TRANSIENT)
+
+
 def offset_of(properties: Any) -> Position:
     """Return a delivery's place in its stream."""
     return Position(int(properties.headers[OFFSET_HEADER]))  # pika's own integer class prints as "0L"
+
+
+def encode_announcement(announcement: Announcement) -> bytes:
+    """Return the bytes of an announcement."""
+    return _encode(announcement)
+
+
+def decode_announcement(body: bytes) -> Announcement:
+    """Return the announcement in *body*.
+
+    Raises:
+        WireFormatError: it is none.
+    """
+    try:
+        return _announcement_decoder.decode(body)
+    except msgspec.DecodeError as error:
+        raise WireFormatError(f"{len(body)} bytes are no announcement: {error}") from error
 
 
 def encode_checkpoint(checkpoint: Checkpoint) -> bytes:
@@ -154,15 +200,30 @@ def translate(error: BaseException, doing: str) -> TxcoreError:
     text = str(getattr(error, "reply_text", error))
     # 404 and 406 are also said of queues that are still starting, just after the broker has come back.
     if code in _REFUSALS and not _is_down(error) and (code != _PRECONDITION_FAILED or _OTHER_SETTINGS in text):
-        translated = ConfigError(f"{doing}: the broker refuses: {text}")
+        setting = _SETTING.search(text)
+        translated = ConfigError(f"{doing}: the broker refuses: {text}", key=setting[1] if setting else "")
     elif isinstance(error, exceptions.ProbableAuthenticationError | exceptions.AuthenticationError):
         translated = BackendUnavailableError(f"{doing}: user or password are refused")
     elif isinstance(error, exceptions.ProbableAccessDeniedError):
         translated = BackendUnavailableError(f"{doing}: the virtual host is missing or closed to this user")
     else:
-        translated = BackendUnavailableError(f"{doing}: {error!r}")
+        translated = BackendUnavailableError(f"{doing}: {_plain(error)}")
     translated.__cause__ = error
     return translated
+
+
+def _plain(error: BaseException) -> str:
+    """Return pika's error without the nest of workflow errors around it."""
+    while isinstance(error, exceptions.AMQPConnectionError) and error.args and isinstance(error.args[0], Exception):
+        error = error.args[0]
+    inner = getattr(error, "exceptions", ()) or ([error.exception] if hasattr(error, "exception") else [])
+    return _plain(inner[-1]) if inner else repr(error)
+
+
+def is_login_refused(error: BaseException) -> bool:
+    """Say whether *error*, one of ours, comes from a broker that was reached and refuses user, vhost or certificate."""
+    cause = error.__cause__
+    return isinstance(cause, _LOGIN_ERRORS) or "CERTIFICATE_VERIFY_FAILED" in str(error)
 
 
 def translate_refusal(error: BaseException, topic: str) -> TxcoreError:

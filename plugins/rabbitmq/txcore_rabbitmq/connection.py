@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import functools
 import logging
+import ssl
 import threading
 from collections import deque
 from collections.abc import Callable
@@ -15,23 +16,27 @@ from typing import Any, Final, Protocol
 import pika  # type: ignore[import-untyped]
 from pika.adapters.select_connection import IOLoop, SelectConnection  # type: ignore[import-untyped]
 
+from txcore.errors import ConfigError, TxcoreError
+from txcore_rabbitmq.codec import translate
 from txcore_rabbitmq.options import Options
 
 _log = logging.getLogger("txcore.rabbitmq")
 
 RECONNECT_DELAY_FIRST_S: Final = 0.1
 RECONNECT_DELAY_MAX_S: Final = 2.0
+CLOSE_GRACE_S: Final = 1.0
+"""How long a broker may take to agree to a close."""
 
 
 class LoopThread:
     """A daemon thread that owns pika's loop; other threads enter through `call` only.
 
-    The thread starts with the first call. Requests run in the order in which they were handed over.
+    Thread and loop come into being with the first call. Requests run in the order in which they were handed over.
     """
 
     def __init__(self, name: str) -> None:
         self._name = name
-        self._ioloop = IOLoop()
+        self._ioloop: Any = None
         self._inbox: deque[Callable[[], None]] = deque()
         self._is_woken = False
         self._is_stopped = False
@@ -39,12 +44,23 @@ class LoopThread:
         self._thread: threading.Thread | None = None
 
     @property
+    def backlog(self) -> int:
+        """How many requests wait to be run."""
+        return len(self._inbox)
+
+    @property
     def ioloop(self) -> Any:
         """The loop that connections are made on."""
         return self._ioloop
 
     def call(self, request: Callable[[], None]) -> None:
-        """Run *request* on the thread, soon; from any thread. One wake-up serves all requests that wait."""
+        """Run *request* on the thread, soon; from any thread. One wake-up serves all requests that wait.
+
+        After `stop` it runs here and now, to find that everything is closed.
+        """
+        if self._is_stopped:
+            self._guarded(request)
+            return
         if self._thread is None:
             self._start()
         self._inbox.append(request)
@@ -53,11 +69,12 @@ class LoopThread:
             self._ioloop.add_callback_threadsafe(self._drain)
 
     def later(self, delay_s: float, request: Callable[[], None]) -> None:
-        """Run *request* after *delay_s* seconds; on the thread only."""
-        self._ioloop.call_later(delay_s, functools.partial(self._guarded, request))
+        """Run *request* after *delay_s* seconds; on the thread only. Nothing happens after `stop`."""
+        if not self._is_stopped:
+            self._ioloop.call_later(delay_s, functools.partial(self._guarded, request))
 
     def stop(self, timeout_s: float) -> None:
-        """End the thread and wait for it; idempotent."""
+        """End the thread and wait for it; what still waits to be run is run here; idempotent."""
         thread = self._thread
         if thread is None or self._is_stopped:
             return
@@ -65,11 +82,13 @@ class LoopThread:
         self._ioloop.add_callback_threadsafe(self._ioloop.stop)
         thread.join(timeout_s)
         if not thread.is_alive():
+            self._drain()
             self._ioloop.close()
 
     def _start(self) -> None:
         with self._lock:
             if self._thread is None:
+                self._ioloop = IOLoop()
                 thread = threading.Thread(target=self._run, name=self._name, daemon=True)
                 thread.start()
                 self._thread = thread
@@ -100,41 +119,44 @@ class LinkOwner(Protocol):
     def link_up(self, connection: Any) -> None:
         """The connection is open."""
 
-    def link_down(self, error: BaseException) -> None:
+    def link_down(self, error: TxcoreError) -> None:
         """The connection is gone, or could not be opened; it will be tried again unless closed."""
 
-    def link_blocked(self, *, is_blocked: bool) -> None:
-        """The broker has an alarm and takes no publishes, or takes them again."""
+    def link_blocked(self, reason: str) -> None:
+        """The broker has an alarm and takes no publishes for this *reason*; "" when it takes them again."""
 
 
 class Link:
-    """One connection on a loop, reopened with growing delays until closed. All methods on the loop's thread."""
+    """One connection on a loop, reopened with growing delays until closed; each try goes to the next node.
+
+    All methods on the loop's thread.
+    """
 
     def __init__(self, loop: LoopThread, options: Options, heartbeat_s: int, name: str, owner: LinkOwner) -> None:
         self._loop = loop
         self._owner = owner
+        self._name = name
         self._delay_s = RECONNECT_DELAY_FIRST_S
         self._connection: Any = None
+        self._is_open = False
         self._is_closed = False
         self._on_closed: Callable[[], None] | None = None
-        self._parameters = pika.ConnectionParameters(
-            host=options.host,
-            port=options.port,
-            virtual_host=options.vhost,
-            credentials=pika.PlainCredentials(options.user, options.password),
-            heartbeat=heartbeat_s,
-            socket_timeout=options.connect_timeout_s,
-            stack_timeout=options.connect_timeout_s,
-            connection_attempts=1,
-            client_properties={"connection_name": name},
-        )
+        self._nodes = deque(connection_parameters(options, heartbeat_s, name))
+
+    @property
+    def unsent_bytes(self) -> int:
+        """What was published and not yet taken by the network."""
+        transport = getattr(self._connection, "_transport", None)  # pika keeps no other account of it
+        return 0 if transport is None else int(transport.get_write_buffer_size())
 
     def open(self) -> None:
         """Start to connect."""
         if self._is_closed:
             return
+        parameters = self._nodes[0]
+        self._nodes.rotate(-1)
         self._connection = SelectConnection(
-            self._parameters,
+            parameters,
             on_open_callback=self._opened,
             on_open_error_callback=self._lost,
             on_close_callback=self._lost,
@@ -142,32 +164,119 @@ class Link:
         )
 
     def close(self, on_closed: Callable[[], None]) -> None:
-        """Close for good; *on_closed* runs once the broker has agreed or the connection was down."""
+        """Close for good; *on_closed* runs when that is done: a broker that does not agree in time is not waited for.
+
+        Nothing is said to a broker that is not there, and one that has just been dialled is hung up on.
+        """
         self._is_closed = True
-        if self._connection is not None and self._connection.is_open:
-            self._on_closed = on_closed
-            self._connection.close()
-        else:
+        if self._connection is None:
             on_closed()
+            return
+        self._on_closed = on_closed
+        if self._connection.is_open:
+            self._connection.close()
+            self._loop.later(CLOSE_GRACE_S, self.abort)
+        else:
+            self.abort()
+
+    def abort(self) -> None:
+        """Close for good without asking the broker, which sees no more than a closed socket."""
+        self._is_closed = True
+        connection, self._connection = self._connection, None
+        if connection is not None and not connection.is_closed:
+            # What pika itself does when heartbeats fail; there is no public way.
+            connection._terminate_stream(ConnectionAbortedError("closed by txcore"))  # noqa: SLF001
+        self._finish()
 
     def _opened(self, connection: Any) -> None:
-        self._delay_s = RECONNECT_DELAY_FIRST_S
-        connection.add_on_connection_blocked_callback(lambda *_: self._owner.link_blocked(is_blocked=True))
-        connection.add_on_connection_unblocked_callback(lambda *_: self._owner.link_blocked(is_blocked=False))
         if self._is_closed:
             connection.close()
             return
-        _log.info("rabbitmq.link_up", extra={"link": self._parameters.client_properties["connection_name"]})
+        self._delay_s = RECONNECT_DELAY_FIRST_S
+        self._is_open = True
+        connection.add_on_connection_blocked_callback(self._blocked)
+        connection.add_on_connection_unblocked_callback(self._unblocked)
+        _log.info("rabbitmq.link_up", extra={"link": self._name})
         self._owner.link_up(connection)
 
-    def _lost(self, _connection: Any, error: BaseException) -> None:
+    def _blocked(self, _connection: Any, frame: Any) -> None:
+        reason = str(frame.method.reason) or "alarm"
+        _log.warning("rabbitmq.blocked", extra={"link": self._name, "reason": reason})
+        self._owner.link_blocked(reason)
+
+    def _unblocked(self, _connection: Any, _frame: Any) -> None:
+        _log.warning("rabbitmq.unblocked", extra={"link": self._name})
+        self._owner.link_blocked("")
+
+    def _lost(self, connection: Any, error: BaseException) -> None:
+        if connection is not self._connection:
+            return  # given up on before
         self._connection = None
-        _log.info("rabbitmq.link_down", extra={"reason": repr(error)})
+        is_news, self._is_open = self._is_open, False
+        translated = translate(error, f"connecting to {self._nodes[-1].host}:{self._nodes[-1].port}")
+        _log.log(
+            logging.WARNING if is_news else logging.INFO,
+            "rabbitmq.link_down",
+            extra={"link": self._name, "reason": str(translated)},
+        )
         try:
-            self._owner.link_down(error)
+            self._owner.link_down(translated)
         finally:
             if not self._is_closed:
                 self._loop.later(self._delay_s, self.open)
                 self._delay_s = min(2 * self._delay_s, RECONNECT_DELAY_MAX_S)
-            elif self._on_closed is not None:
-                self._on_closed()
+            self._finish()
+
+    def _finish(self) -> None:
+        on_closed, self._on_closed = self._on_closed, None
+        if on_closed is not None:
+            on_closed()
+
+
+def tls_context(options: Options) -> ssl.SSLContext:
+    """Return what TLS connections are made with.
+
+    Raises:
+        ConfigError: a file of certificates or keys cannot be used.
+    """
+    key = "tls_ca_file"
+    try:
+        context = ssl.create_default_context(cafile=options.tls_ca_file or None)
+        if options.tls_certificate_file:
+            key = "tls_certificate_file"
+            # A key with a passphrase is refused instead of asking on the terminal.
+            context.load_cert_chain(options.tls_certificate_file, options.tls_key_file or None, password=_no_passphrase)
+    except (OSError, ValueError) as error:
+        raise ConfigError(f"{key}={getattr(options, key)!r} cannot be used: {error}", key=key) from error
+    if not options.tls_verify:
+        context.check_hostname = False
+        context.verify_mode = ssl.CERT_NONE
+    return context
+
+
+def _no_passphrase() -> str:
+    raise ValueError("the key is protected by a passphrase")
+
+
+def connection_parameters(options: Options, heartbeat_s: int, name: str) -> list[Any]:
+    """Return pika's parameters for each node.
+
+    Raises:
+        ConfigError: a file of certificates or keys cannot be used.
+    """
+    context = tls_context(options) if options.tls else None
+    return [
+        pika.ConnectionParameters(
+            host=host,
+            port=port,
+            virtual_host=options.vhost,
+            credentials=pika.PlainCredentials(options.user, options.password, erase_on_connect=False),
+            heartbeat=heartbeat_s,
+            socket_timeout=options.connect_timeout_s,
+            stack_timeout=options.connect_timeout_s,
+            connection_attempts=1,
+            ssl_options=None if context is None else pika.SSLOptions(context, options.tls_server_name or host),
+            client_properties={"connection_name": name},
+        )
+        for host, port in options.hosts
+    ]

@@ -8,14 +8,14 @@ from collections.abc import Callable
 from concurrent.futures import Future
 from typing import Any, Final, TypeVar
 
-from txcore.errors import BackendTimeoutError, ConfigError, WireFormatError
+from txcore.errors import ConfigError, TxcoreError, WireFormatError
 from txcore.records import Checkpoint, LogKind
 from txcore_rabbitmq.codec import decode_checkpoint, is_missing, translate
-from txcore_rabbitmq.options import Options, checkpoint_name, log_name, stream_arguments
-from txcore_rabbitmq.reading import ReadingLink, Scan
+from txcore_rabbitmq.names import NAME_PREFIX, SHORT_STRING_BYTES_MAX, checkpoint_name, log_name, stream_arguments
+from txcore_rabbitmq.options import PARTITION_COUNT_MAX, Options
+from txcore_rabbitmq.streams import ReadingLink, Scan
 
-CONTROL_TIMEOUT_S: Final = 10.0
-PARTITION_COUNT_MAX: Final = 1_024
+GROUP_BYTES_MAX: Final = SHORT_STRING_BYTES_MAX - len(f"{NAME_PREFIX}..checkpoint.{PARTITION_COUNT_MAX}")
 T = TypeVar("T")
 
 
@@ -26,17 +26,42 @@ def new_future() -> Future[T]:
     return future
 
 
+def verify_group(group: str, partition_count: int | None) -> None:
+    """Refuse what no group can be.
+
+    Raises:
+        ConfigError: the name is empty or too long, or the count out of range.
+    """
+    if not group or len(group.encode()) > GROUP_BYTES_MAX:
+        raise ConfigError(f"a group's name has 1 to {GROUP_BYTES_MAX} bytes, not {len(group.encode())}", key="group")
+    if partition_count is not None and not 1 <= partition_count <= PARTITION_COUNT_MAX:
+        raise ConfigError(
+            f"a group has 1 to {PARTITION_COUNT_MAX} partitions, not {partition_count}", key="partition_count"
+        )
+
+
 class GroupSetup:
     """Makes or verifies the streams of one group, one declaration at a time; on the reading loop's thread.
 
-    Partition 0 is made last, so that its presence means that all others are there.
+    Partition 0 is made last, so that its presence means that all others are there. With *must_exist* nothing is made
+    and no settings are verified; a group that is not there is a ConfigError.
     """
 
-    def __init__(self, link: ReadingLink, options: Options, group: str, asked: int | None, future: Future[int]) -> None:
+    def __init__(
+        self,
+        link: ReadingLink,
+        options: Options,
+        group: str,
+        asked: int | None,
+        future: Future[int],
+        *,
+        must_exist: bool = False,
+    ) -> None:
         self._link = link
         self._options = options
         self._group = group
         self._asked = asked
+        self._must_exist = must_exist
         self._future = future
         self._found = 0
         self._steps: deque[tuple[str, dict[str, Any]]] = deque()
@@ -44,16 +69,18 @@ class GroupSetup:
 
     def start(self) -> None:
         """Count what exists, then declare."""
-        self._link.loop.later(CONTROL_TIMEOUT_S, self._expire)
-        self._link.when_up(functools.partial(self._with_channel, self._count))
+        self._link.watch(self._future)
+        self._link.loop.later(self._options.control_timeout_s, self._expire)
+        self._link.when_up(functools.partial(self._with_channel, self._count), self._fail)
 
     def _with_channel(self, step: Callable[[], None]) -> None:
-        if self._future.done():
-            return
-        self._channel = self._link.connection.channel(on_open_callback=lambda _channel: step())
-        self._channel.add_on_close_callback(self._closed)
+        if not self._future.done():
+            self._channel = self._link.connection.channel(on_open_callback=lambda _channel: step())
+            self._channel.add_on_close_callback(self._closed)
 
     def _count(self) -> None:
+        if self._future.done():
+            return
         if self._found > PARTITION_COUNT_MAX:
             self._fail(ConfigError(f"group {self._group!r} has more than {PARTITION_COUNT_MAX} partitions"))
             return
@@ -73,20 +100,30 @@ class GroupSetup:
             self._fail(translate(error, f"group {self._group!r}"))
 
     def _plan(self) -> None:
-        found, asked = self._found, self._asked
+        asked, found = self._asked, self._found
         if found and asked is not None and asked != found:
-            text = f"group {self._group!r} has {found} partitions, not {asked}; the number is fixed for ever"
-            self._fail(ConfigError(text, key="partition_count"))
+            self._fail(
+                ConfigError(
+                    f"group {self._group!r} has {found} partitions, not {asked}; the number never changes",
+                    key="partition_count",
+                )
+            )
             return
-        count = found or asked or self._options.partitions
-        self._found = count
+        if self._must_exist:
+            if found:
+                self._future.set_result(found)
+            else:
+                self._fail(ConfigError(f"there is no group {self._group!r}; call ensure_group first", key="group"))
+            return
+        self._found = count = found or asked or self._options.partitions
         for partition in reversed(range(count)):
             self._steps.extend(stream_arguments(self._options, self._group, partition).items())
         self._with_channel(self._declare)
 
     def _declare(self) -> None:
-        name, arguments = self._steps[0]
-        self._channel.queue_declare(name, durable=True, arguments=arguments, callback=self._declared)
+        if not self._future.done():
+            name, arguments = self._steps[0]
+            self._channel.queue_declare(name, durable=True, arguments=arguments, callback=self._declared)
 
     def _declared(self, _frame: Any) -> None:
         self._steps.popleft()
@@ -96,14 +133,15 @@ class GroupSetup:
             self._future.set_result(self._found)
             self._channel.close()
 
-    def _fail(self, error: Exception) -> None:
+    def _fail(self, error: TxcoreError) -> None:
         if not self._future.done():
             self._future.set_exception(error)
         if self._channel is not None and self._channel.is_open:
             self._channel.close()
 
     def _expire(self) -> None:
-        self._fail(BackendTimeoutError(f"group {self._group!r} could not be set up within {CONTROL_TIMEOUT_S} s"))
+        if not self._future.done():
+            self._fail(self._link.trouble(f"group {self._group!r} could not be set up"))
 
 
 def scan_checkpoints(
@@ -112,6 +150,7 @@ def scan_checkpoints(
     partition: int,
     nonce: bytes,
     future: Future[Checkpoint | None],
+    timeout_s: float,
 ) -> None:
     """Resolve *future* with the last checkpoint in front of the marker *nonce*; on the reading loop's thread."""
     last: Checkpoint | None = None
@@ -130,6 +169,7 @@ def scan_checkpoints(
             return True
         return False
 
+    link.watch(future)
     scan = Scan(link, checkpoint_name(group, partition), take, future)
-    link.loop.later(CONTROL_TIMEOUT_S, scan.expire)
-    link.when_up(scan.open)
+    link.loop.later(timeout_s, scan.expire)
+    link.when_up(scan.open, scan.refuse)

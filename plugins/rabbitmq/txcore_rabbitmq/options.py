@@ -1,23 +1,21 @@
-"""What a `rabbitmq://` URL may say, and the names and arguments of the streams of a group."""
+"""The options of a `rabbitmq://` URL: their names, units, ranges and defaults."""
 
 from __future__ import annotations
 
-from dataclasses import dataclass, fields
+from collections.abc import Mapping
+from dataclasses import dataclass, field
 from typing import Any, Final
-from urllib.parse import parse_qsl, unquote, urlsplit
+from urllib.parse import parse_qsl, unquote
 
 from txcore.errors import ConfigError
-from txcore.records import LogKind
 
-NAME_PREFIX: Final = "txc"
-SHORT_STRING_BYTES_MAX: Final = 255
-"""AMQP's limit on names of queues and exchanges, routing keys and header names."""
-HEADERS_BYTES_MAX: Final = 64 * 1024
-"""All headers of a message travel in one frame; a larger frame than negotiated (128 KiB by default, ours included)
-costs the whole connection."""
-PARKED_SEGMENT_BYTES: Final = 20_000_000
-CHECKPOINT_SEGMENT_BYTES: Final = 1_000_000
-CHECKPOINT_LENGTH_BYTES: Final = 2_000_000
+SCHEME: Final = "rabbitmq"
+PORT: Final = 5672
+TLS_PORT: Final = 5671
+PARTITION_COUNT_MAX: Final = 1_024
+_TRUE: Final = frozenset({"true", "1", "yes", "on"})
+_FALSE: Final = frozenset({"false", "0", "no", "off"})
+_SEGMENT_RANGE: Final = (100_000, 3_000_000_000)
 
 
 @dataclass(frozen=True, slots=True)
@@ -25,99 +23,170 @@ class Options:
     """One backend's settings; each field from `partitions` on is a query parameter of the URL.
 
     Attributes:
+        hosts: Nodes of one cluster, tried in turn.
+        partitions: Partitions of a group that is made without a number.
         delivery_timeout_s: From handing an item over to its being settled.
         merge_delay_s: How long an op may wait for others to share its record.
+        connect_timeout_s: For a connection and its login.
+        control_timeout_s: For making groups and loading checkpoints.
         heartbeat_s: Heartbeat of the publishing and the reading connection.
         claim_heartbeat_s: Heartbeat of a claim's connection; a frozen owner is noticed after two to three.
+        drain_s: How long a partition that another member is to have may be finished with; then it is taken away.
         half_retention_s: `x-max-age` of the half streams; ops are kept twice as long.
         half_segment_bytes: Segment size of the half streams; retention frees whole segments only.
         half_length_bytes: `x-max-length-bytes` of the half streams; 0 for none. A full stream drops its oldest halves.
+        op_segment_bytes: Segment size of the op streams.
+        replicas: Nodes that hold each stream of a new group (`x-initial-cluster-size`); 0 for the broker's default.
         body_size_max: Largest half record; must leave room below the broker's `max_message_size`.
+        window_count: Messages that may wait for their confirms.
+        window_bytes: Their bodies' bytes.
+        queue_count: Messages that may wait for the connection or the window; beyond, new ones are refused.
+        queue_bytes: Their bodies' bytes.
+        tls: Speak TLS; then the port is 5671 by default.
+        tls_verify: Verify the broker's certificate and name.
+        tls_ca_file: Certificates to trust, instead of the system's.
+        tls_certificate_file: The client's own certificate.
+        tls_key_file: Its key, where it is not in the same file.
+        tls_server_name: The name that the broker's certificate is for, where it is not the host's.
     """
 
-    host: str = "127.0.0.1"
-    port: int = 5672
+    hosts: tuple[tuple[str, int], ...] = (("127.0.0.1", PORT),)
     user: str = "guest"
-    password: str = "guest"  # noqa: S105 - RabbitMQ's own default
+    password: str = field(default="guest", repr=False)
     vhost: str = "/"
     partitions: int = 4
     delivery_timeout_s: float = 2.0
     merge_delay_s: float = 0.005
-    connect_timeout_s: float = 2.0
+    connect_timeout_s: float = 3.0
+    control_timeout_s: float = 10.0
     heartbeat_s: int = 10
     claim_heartbeat_s: int = 5
+    drain_s: float = 20.0
     half_retention_s: int = 7 * 86_400
     half_segment_bytes: int = 50_000_000
     half_length_bytes: int = 0
     op_segment_bytes: int = 20_000_000
+    replicas: int = 0
     body_size_max: int = 1_000_000
+    window_count: int = 4_000
+    window_bytes: int = 32_000_000
+    queue_count: int = 100_000
+    queue_bytes: int = 64_000_000
+    tls: bool = False
+    tls_verify: bool = True
+    tls_ca_file: str = ""
+    tls_certificate_file: str = ""
+    tls_key_file: str = ""
+    tls_server_name: str = ""
+
+    @property
+    def host(self) -> str:
+        """The first node's name."""
+        return self.hosts[0][0]
+
+    @property
+    def port(self) -> int:
+        """The first node's port."""
+        return self.hosts[0][1]
 
 
-def parse_url(url: str) -> Options:
-    """Return the settings in *url*, `rabbitmq://user:password@host:port/vhost?option=value`.
+def parse_url(url: str, options: Mapping[str, str] | None = None) -> Options:
+    """Return the settings in *url*, `rabbitmq://user:password@host:port[,host:port]/vhost?option=value`.
+
+    User, password and virtual host are percent-encoded; an empty path is the virtual host `/`. *options* are the
+    query's, where they were parsed already.
 
     Raises:
-        ConfigError: an option is unknown or not a number; `key` names it.
+        ConfigError: an option is unknown, of the wrong kind or out of range; `key` names it.
     """
-    parts = urlsplit(url)
-    values: dict[str, Any] = {}
-    if parts.hostname:
-        values["host"] = parts.hostname
-    if parts.port:
-        values["port"] = parts.port
-    if parts.username:
-        values["user"] = unquote(parts.username)
-    if parts.password:
-        values["password"] = unquote(parts.password)
-    if len(parts.path) > 1:
-        values["vhost"] = unquote(parts.path[1:])
-    kinds = {field.name: float if "float" in str(field.type) else int for field in fields(Options)[5:]}
-    for key, text in parse_qsl(parts.query, keep_blank_values=True):
-        if key not in kinds:
-            raise ConfigError(f"unknown option {key!r}; known options: {', '.join(kinds)}", key=key)
-        try:
-            values[key] = kinds[key](text)
-        except ValueError as error:
-            raise ConfigError(f"option {key} is a number, not {text!r}", key=key) from error
-        if values[key] < 0:
-            raise ConfigError(f"option {key} is not negative, unlike {text}", key=key)
-    return Options(**values)
+    head, _, query = url.partition("#")[0].partition("?")
+    authority, _, path = head.removeprefix(f"{SCHEME}://").partition("/")
+    if options is None:
+        options = dict(parse_qsl(query, keep_blank_values=True))
+    values = {key: _value(key, text) for key, text in options.items()}
+    login, _, nodes = authority.rpartition("@")
+    if login:
+        user, _, password = login.partition(":")
+        values |= {"user": unquote(user), "password": unquote(password)}
+    if path:
+        values["vhost"] = unquote(path)
+    port = TLS_PORT if values.get("tls") else PORT
+    values["hosts"] = tuple(_node(node, port) for node in nodes.split(","))
+    return _verified(Options(**values))
 
 
-def log_name(group: str, kind: LogKind, partition: int) -> str:
-    """Return the stream that holds one log of one partition."""
-    return f"{NAME_PREFIX}.{group}.{kind.value}.{partition}"
+def _verified(options: Options) -> Options:
+    if not options.tls:
+        for key in ("tls_ca_file", "tls_certificate_file", "tls_key_file", "tls_server_name"):
+            if getattr(options, key):
+                raise ConfigError(f"{key} needs tls=true", key=key)
+    if options.tls_key_file and not options.tls_certificate_file:
+        raise ConfigError("tls_key_file needs tls_certificate_file", key="tls_key_file")
+    if 0 < options.half_length_bytes < 2 * options.half_segment_bytes:
+        raise ConfigError(
+            "half_length_bytes is at least two segments (half_segment_bytes), as only whole segments are dropped",
+            key="half_length_bytes",
+        )
+    return options
 
 
-def checkpoint_name(group: str, partition: int) -> str:
-    """Return the stream that holds a partition's checkpoints."""
-    return f"{NAME_PREFIX}.{group}.checkpoint.{partition}"
+def _node(text: str, port: int) -> tuple[str, int]:
+    if text.startswith("["):
+        host, _, rest = text[1:].partition("]")
+        colon, number = rest[:1], rest[1:]
+    else:
+        host, colon, number = text.partition(":")
+    if not colon:
+        return host or "127.0.0.1", port
+    if not number.isdecimal() or not 0 < int(number) < 65_536:
+        raise ConfigError(f"{number!r} is no port; write host:port, and a password percent-encoded", key="port")
+    return host or "127.0.0.1", int(number)
 
 
-def claim_name(group: str, partition: int) -> str:
-    """Return the exclusive queue that hints at a partition's owner."""
-    return f"{NAME_PREFIX}.{group}.claim.{partition}"
+_RANGES: Final[Mapping[str, tuple[type[int | float], float, float]]] = {
+    "partitions": (int, 1, PARTITION_COUNT_MAX),
+    "delivery_timeout_s": (float, 0.05, 3_600),
+    "merge_delay_s": (float, 0, 10),
+    "connect_timeout_s": (float, 0.05, 600),
+    "control_timeout_s": (float, 0.05, 3_600),
+    "heartbeat_s": (int, 1, 600),
+    "claim_heartbeat_s": (int, 1, 60),
+    "drain_s": (float, 0.1, 3_600),
+    "half_retention_s": (int, 60, 10 * 366 * 86_400),
+    "half_segment_bytes": (int, *_SEGMENT_RANGE),
+    "half_length_bytes": (int, 0, 1 << 50),
+    "op_segment_bytes": (int, *_SEGMENT_RANGE),
+    "replicas": (int, 0, 15),
+    "body_size_max": (int, 1_024, 512 << 20),
+    "window_count": (int, 1, 1_000_000),
+    "window_bytes": (int, 1_024, 1 << 40),
+    "queue_count": (int, 1, 10_000_000),
+    "queue_bytes": (int, 1_024, 1 << 40),
+}
+_SWITCHES: Final = frozenset({"tls", "tls_verify"})
+_TEXTS: Final = frozenset({"tls_ca_file", "tls_certificate_file", "tls_key_file", "tls_server_name"})
 
 
-def stream_arguments(options: Options, group: str, partition: int) -> dict[str, dict[str, Any]]:
-    """Return name -> arguments of a partition's streams; the half stream comes last, as its presence means all."""
-    stream: dict[str, Any] = {"x-queue-type": "stream"}
-    long_s = 2 * options.half_retention_s
-    half = stream | {
-        "x-max-age": f"{options.half_retention_s}s",
-        "x-stream-max-segment-size-bytes": options.half_segment_bytes,
-    }
-    if options.half_length_bytes:
-        half["x-max-length-bytes"] = options.half_length_bytes
-    return {
-        log_name(group, LogKind.OP, partition): stream
-        | {"x-max-age": f"{long_s}s", "x-stream-max-segment-size-bytes": options.op_segment_bytes},
-        log_name(group, LogKind.PARKED, partition): stream
-        | {"x-max-age": f"{long_s}s", "x-stream-max-segment-size-bytes": PARKED_SEGMENT_BYTES},
-        checkpoint_name(group, partition): stream
-        | {
-            "x-max-length-bytes": CHECKPOINT_LENGTH_BYTES,
-            "x-stream-max-segment-size-bytes": CHECKPOINT_SEGMENT_BYTES,
-        },
-        log_name(group, LogKind.HALF, partition): half,
-    }
+def _value(key: str, text: str) -> Any:
+    if key in _RANGES:
+        return _number(key, text)
+    if key in _SWITCHES:
+        if text.lower() not in _TRUE | _FALSE:
+            raise ConfigError(f"{key} is true or false, not {text!r}", key=key)
+        return text.lower() in _TRUE
+    if key in _TEXTS:
+        return text
+    known = ", ".join((*_RANGES, *sorted(_SWITCHES), *sorted(_TEXTS)))
+    raise ConfigError(f"the rabbitmq backend has no option {key!r}; it has {known}", key=key)
+
+
+def _number(key: str, text: str) -> int | float:
+    kind, low, high = _RANGES[key]
+    try:
+        value = kind(text)
+    except ValueError:
+        value = None
+    if value is None or not low <= value <= high:
+        what = "whole number" if kind is int else "number"
+        raise ConfigError(f"{key} is a {what} from {low:g} to {high:g}, not {text!r}", key=key)
+    return value

@@ -1,4 +1,4 @@
-"""Membership in a group: one exclusive queue per partition, on a connection of the member's own.
+"""Membership in a group, on a connection of the member's own: exclusive queues decide, announcements share out.
 
 A hint only. RabbitMQ has neither epochs nor compare-and-set; a frozen owner may wake up after another has taken
 over. The CLAIM in the op log is the truth.
@@ -6,72 +6,91 @@ over. The CLAIM in the op log is the truth.
 
 from __future__ import annotations
 
-import functools
 import logging
 from collections import deque
 from collections.abc import Callable, Sequence
 from concurrent.futures import Future
 from typing import Any, Final
 
+from txcore.clock import Clock
 from txcore.errors import ClosedError, TxcoreError
 from txcore.records import Checkpoint, ClaimEvent, ClaimEventKind
-from txcore_rabbitmq.codec import is_locked
+from txcore_rabbitmq.codec import Announcement
 from txcore_rabbitmq.connection import Link, LoopThread
-from txcore_rabbitmq.options import Options, claim_name
+from txcore_rabbitmq.locks import Locks
+from txcore_rabbitmq.names import members_name
+from txcore_rabbitmq.options import Options
+from txcore_rabbitmq.presence import Presence
+from txcore_rabbitmq.sharing import Roll, Standing, surplus_of, wanted_by
 
 _log = logging.getLogger("txcore.rabbitmq")
 
-RETRY_S: Final = 0.5
-"""Between two rounds of trying the partitions that others hold."""
-STAND_BACK_S: Final = 2.0
-"""How long a partition that was given up is left to others."""
+ANNOUNCE_S: Final = 1.0
+SILENCE_MAX_S: Final = 3.0
+"""A member that was not heard for so long is gone, or frozen: then its locks are tried."""
+ANSWERS_S: Final = 0.05
+"""How long a new member waits for the others' answers before it takes what seems to be free."""
+RETRY_S: Final = 1.0
+"""How long a lock that another one holds is left alone."""
+STAND_BACK_S: Final = 0.5
+"""How long a partition that was given up unasked is left to others."""
+HANDED_OVER_S: Final = 0.2
+"""How long the locks may take to be given back at a close, before the connection is closed with them."""
 
 Store = Callable[[int, Checkpoint], Future[None]]
 
 
 class ExclusiveClaim:
-    """The port's Claim. It takes what it can get; sharing out evenly is not done yet."""
+    """The port's Claim. *member* is unique; two processes of one name are two members."""
 
-    def __init__(self, loop: LoopThread, options: Options, group: str, member: str, store: Store) -> None:
+    def __init__(self, loop: LoopThread, options: Options, group: str, member: str, store: Store, clock: Clock) -> None:
         self._loop = loop
         self._group = group
         self._member = member
         self._store = store
-        self._events: deque[ClaimEvent] = deque()
-        self._connection: Any = None
-        self._channel: Any = None
+        self._clock = clock
+        self._drain_s = options.drain_s
+        self._events: deque[tuple[ClaimEvent, int]] = deque()
+        self._told: dict[int, int] = {}  # assignments that the core knows of; on the core's thread
+        self._owned: dict[int, int] = {}  # partition -> number of its assignment
+        self._revoking: set[int] = set()
+        self._freeing: set[int] = set()
+        self._avoided: dict[int, float] = {}  # partition -> until when it is not tried
+        self._trying: set[int] = set()
+        self._assignment_count = 0
         self._partition_count = 0
-        self._owned: set[int] = set()
-        self._standing_back: set[int] = set()
-        self._told: set[int] = set()  # assignments that the core knows of; on the core's thread
-        self._round: deque[int] = deque()
-        self._is_resting = False
+        self._connection: Any = None
+        self._is_listening = False
+        self._is_blocked = False
+        self._is_parting = False
         self._error: TxcoreError | None = None
         self._closed: Future[None] | None = None
+        self._roll = Roll(SILENCE_MAX_S)
+        self._locks = Locks(loop, group, self._answered, self._freed)
+        self._presence = Presence(loop, members_name(group), member, self._heard, self._audible)
         self._link = Link(loop, options, options.claim_heartbeat_s, f"txcore {group} claim {member}", self)
 
-    def start(self, partition_count: int) -> None:
-        """Begin to compete; on the loop's thread."""
-        if self._closed is None:
-            self._partition_count = partition_count
-            self._link.open()
+    @property
+    def is_closed(self) -> bool:
+        """`close` was called; from any thread."""
+        return self._closed is not None
 
-    def fail(self, error: TxcoreError) -> None:
-        """The group cannot be joined; `poll` will say so."""
-        self._error = error
+    # -- the port, on the core's thread --------------------------------------------------------------------------------
 
     def poll(self) -> Sequence[ClaimEvent]:
         """Return the ownership changes since the last call."""
         if self._error is not None:
             raise self._error
+        if self._closed is not None:
+            raise ClosedError("this claim is closed")
         events = []
         while self._events:
-            event = self._events.popleft()
+            event, assignment = self._events.popleft()
             events.append(event)
             if event.kind is ClaimEventKind.ASSIGNED:
-                self._told.add(event.partition)
-            else:
-                self._told.discard(event.partition)
+                self._told[event.partition] = assignment
+            elif event.kind is ClaimEventKind.LOST:
+                self._told.pop(event.partition, None)
         return events
 
     def checkpoint(self, partition: int, checkpoint: Checkpoint) -> Future[None]:
@@ -85,100 +104,187 @@ class ExclusiveClaim:
 
         Nothing happens where the assignment meant is gone already and a new one has not been polled yet.
         """
-        if partition not in self._told:
-            return
-        self._told.discard(partition)
-        self._loop.call(functools.partial(self._release, partition))
+        assignment = self._told.pop(partition, None)
+        if assignment is not None:
+            self._loop.call(lambda: self._release(partition, assignment))
 
     def close(self, timeout_s: float) -> Future[None]:
-        """Close the connection, and the queues with it."""
+        """Give the locks back, tell the others, close the connection; a broker that does not answer is left alone."""
         if self._closed is None:
             self._closed = Future()
             self._closed.set_running_or_notify_cancel()
-            self._loop.call(lambda: self._link.close(self._is_gone))
-            self._loop.call(lambda: self._loop.later(timeout_s, self._is_gone))
+            self._loop.call(lambda: self._leave(timeout_s))
         return self._closed
 
+    # -- the loop's thread ---------------------------------------------------------------------------------------------
+
+    def start(self, partition_count: int) -> None:
+        """Begin to compete."""
+        if self._closed is None:
+            self._partition_count = partition_count
+            self._link.open()
+            self._loop.later(ANNOUNCE_S, self._tick)
+
+    def fail(self, error: TxcoreError) -> None:
+        """The group cannot be joined; `poll` will say so."""
+        self._error = error
+
     def link_up(self, connection: Any) -> None:
-        """The connection is open: compete."""
+        """The connection is open: look who is there."""
         self._connection = connection
-        self._open_channel()
+        self._is_blocked = False
+        self._presence.open(connection)
+        self._locks.open(connection)
 
-    def link_down(self, error: BaseException) -> None:
-        """The connection is gone, and every queue with it."""
-        self._connection = self._channel = None
-        self._round.clear()
-        owned, self._owned = self._owned, set()
-        for partition in sorted(owned):
-            self._events.append(ClaimEvent(ClaimEventKind.LOST, partition))
-        _log.info("rabbitmq.claim_down", extra={"group": self._group, "reason": repr(error)})
+    def link_down(self, error: TxcoreError) -> None:
+        """The connection is gone, and every lock with it."""
+        self._connection = None
+        self._is_listening = False
+        self._presence.down()
+        self._locks.down()
+        self._roll.clear()
+        for partition in sorted(self._owned):
+            self._lose(partition)
+        self._revoking.clear()
+        self._freeing.clear()
+        self._trying.clear()
+        _log.info("rabbitmq.claim_down", extra={"group": self._group, "reason": str(error)})
 
-    def link_blocked(self, *, is_blocked: bool) -> None:
-        """Nothing is published here."""
+    def link_blocked(self, reason: str) -> None:
+        """While the broker has an alarm nobody can be heard; then everybody counts as there."""
+        self._is_blocked = bool(reason)
+        self._roll.refresh(self._clock.elapsed_s())
+
+    def _audible(self) -> None:
+        """Others can be heard from now on; those who are there answer at once."""
+        self._announce(asks=True)
+        connection = self._connection
+        self._loop.later(ANSWERS_S, lambda: self._begin(connection))
+
+    def _begin(self, connection: Any) -> None:
+        if connection is self._connection is not None:
+            self._is_listening = True
+            self._balance()
+
+    def _heard(self, announcement: Announcement) -> None:
+        if announcement.leaves:
+            self._roll.leave(announcement.member)
+            self._avoided.clear()
+        else:
+            standing = Standing(frozenset(announcement.kept), frozenset(announcement.revoking))
+            self._roll.hear(announcement.member, standing, self._clock.elapsed_s())
+        if announcement.asks:
+            self._announce()
+        self._balance()
+
+    def _tick(self) -> None:
+        if self._closed is None:
+            self._announce()
+            self._balance()
+            self._loop.later(ANNOUNCE_S, self._tick)
+
+    def _standing(self) -> Standing:
+        return Standing(frozenset(self._owned.keys() - self._revoking), frozenset(self._revoking | self._freeing))
+
+    def _announce(self, *, asks: bool = False, leaves: bool = False) -> None:
+        if not self._is_blocked:
+            kept, revoking = self._standing()
+            self._presence.say(Announcement(self._member, sorted(kept), sorted(revoking), asks, leaves))
+
+    def _balance(self) -> None:
+        """Ask for what falls to this member, and begin to give up what does not."""
+        if self._closed is not None or not self._is_listening or self._is_blocked:
+            return
+        now_s = self._clock.elapsed_s()
+        members = self._roll.present(now_s) | {self._member: self._standing()}
+        surplus = surplus_of(self._member, members, self._partition_count)
+        for partition in surplus:
+            self._revoke(partition)
+        if surplus:
+            self._announce()
+            return
+        avoided = {partition for partition, until_s in self._avoided.items() if until_s > now_s}
+        for partition in wanted_by(self._member, members, self._partition_count, avoided):
+            if partition not in self._trying:
+                self._trying.add(partition)
+                self._locks.take(partition)
+
+    def _answered(self, partition: int, is_granted: bool) -> None:  # noqa: FBT001 - the answer itself
+        self._trying.discard(partition)
+        if not is_granted:
+            self._avoid(partition, RETRY_S)
+            return
+        self._assignment_count += 1
+        self._owned[partition] = self._assignment_count
+        self._tell(ClaimEventKind.ASSIGNED, partition)
+        self._announce()
+
+    def _revoke(self, partition: int) -> None:
+        self._revoking.add(partition)
+        self._tell(ClaimEventKind.REVOKING, partition, self._drain_s)
+        assignment = self._owned[partition]
+        self._loop.later(self._drain_s, lambda: self._take_away(partition, assignment))
+
+    def _take_away(self, partition: int, assignment: int) -> None:
+        if self._owned.get(partition) == assignment and self._closed is None:
+            _log.warning("rabbitmq.not_given_up", extra={"group": self._group, "partition": partition})
+            self._lose(partition)
+            self._free(partition)
+
+    def _release(self, partition: int, assignment: int) -> None:
+        if self._owned.get(partition) == assignment:
+            is_unasked = partition not in self._revoking
+            del self._owned[partition]
+            self._free(partition)
+            if is_unasked:
+                self._avoid(partition, STAND_BACK_S)
+
+    def _free(self, partition: int) -> None:
+        self._revoking.discard(partition)
+        self._freeing.add(partition)
+        self._locks.free(partition)
+
+    def _freed(self, partition: int) -> None:
+        self._freeing.discard(partition)
+        if self._closed is None:
+            self._announce()
+            self._balance()
+        elif not self._freeing:
+            self._part()
+
+    def _lose(self, partition: int) -> None:
+        self._tell(ClaimEventKind.LOST, partition)
+        del self._owned[partition]
+
+    def _avoid(self, partition: int, for_s: float) -> None:
+        self._avoided[partition] = self._clock.elapsed_s() + for_s
+        self._loop.later(for_s + 0.01, self._balance)
+
+    def _tell(self, kind: ClaimEventKind, partition: int, drain_s: float = 0.0) -> None:
+        self._events.append((ClaimEvent(kind, partition, drain_s), self._owned[partition]))
+
+    def _leave(self, timeout_s: float) -> None:
+        self._loop.later(timeout_s, self._abort)
+        owned, self._owned = self._owned, {}
+        self._revoking.clear()
+        if not owned or self._connection is None:
+            self._part()
+            return
+        for partition in owned:
+            self._free(partition)
+        self._loop.later(min(HANDED_OVER_S, timeout_s / 2), self._part)
+
+    def _part(self) -> None:
+        if not self._is_parting:
+            self._is_parting = True
+            self._announce(leaves=True)
+            self._link.close(self._is_gone)
+
+    def _abort(self) -> None:
+        if self._closed is not None and not self._closed.done():
+            self._link.abort()
+            self._is_gone()
 
     def _is_gone(self) -> None:
         if self._closed is not None and not self._closed.done():
             self._closed.set_result(None)
-
-    def _open_channel(self) -> None:
-        if self._connection is not None and self._connection.is_open and self._closed is None:
-            self._channel = self._connection.channel(on_open_callback=lambda _channel: self._try_next())
-            self._channel.add_on_close_callback(self._refused)
-
-    def _try_next(self) -> None:
-        if self._channel is None or not self._channel.is_open or self._closed is not None:
-            return
-        if not self._round and not self._is_resting:
-            self._fill_round()
-        if self._round:
-            self._declare()
-
-    def _rest(self) -> None:
-        if not self._is_resting:
-            self._is_resting = True
-            self._loop.later(RETRY_S, self._wake)
-
-    def _wake(self) -> None:
-        self._is_resting = False
-        if self._closed is None:
-            if not self._round:
-                self._try_next()
-            self._rest()
-
-    def _fill_round(self) -> None:
-        wanted = set(range(self._partition_count)) - self._owned - self._standing_back
-        self._round.extend(sorted(wanted))
-        self._rest()
-
-    def _declare(self) -> None:
-        partition = self._round[0]
-        self._channel.queue_declare(
-            claim_name(self._group, partition),
-            exclusive=True,
-            arguments={"x-queue-type": "classic"},
-            callback=lambda _frame: self._got(partition),
-        )
-
-    def _got(self, partition: int) -> None:
-        self._round.popleft()
-        self._owned.add(partition)
-        self._events.append(ClaimEvent(ClaimEventKind.ASSIGNED, partition))
-        self._try_next()
-
-    def _refused(self, _channel: Any, error: BaseException) -> None:
-        self._channel = None
-        if self._connection is None or not self._round:
-            return
-        partition = self._round.popleft()
-        if not is_locked(error):
-            _log.warning("rabbitmq.claim_refused", extra={"partition": partition, "reason": repr(error)})
-        self._open_channel()
-
-    def _release(self, partition: int) -> None:
-        if partition not in self._owned:
-            return
-        self._owned.discard(partition)
-        self._standing_back.add(partition)
-        if self._channel is not None and self._channel.is_open:
-            self._channel.queue_delete(claim_name(self._group, partition))
-        self._loop.later(STAND_BACK_S, lambda: self._standing_back.discard(partition))

@@ -11,14 +11,16 @@ from concurrent.futures import Future
 from typing import Final
 
 from txcore.clock import Clock
-from txcore.errors import MessageRejectedError, TxcoreError
+from txcore.errors import ConfigError, MessageRejectedError, TxcoreError
 from txcore.port import Batch
 from txcore.records import DURABLE, HalfRecord, LogKind, Op, Outcome, Resolution, Status
 from txcore.wire import encode_ops
 from txcore_rabbitmq.codec import Target, check_headers, parse_topic, target_properties
 from txcore_rabbitmq.connection import LoopThread
-from txcore_rabbitmq.options import Options, log_name
-from txcore_rabbitmq.publishing import LOG_LANE, End, Publisher, Sending
+from txcore_rabbitmq.lanes import LOG_LANE, End, Sending
+from txcore_rabbitmq.names import log_name
+from txcore_rabbitmq.options import Options
+from txcore_rabbitmq.publishing import Publisher
 from txcore_rabbitmq.targets import TargetChecks
 
 MERGED_OP_COUNT_MAX: Final = 64
@@ -95,6 +97,7 @@ class Releaser:
         self._checks = checks
         self._clock = clock
         self._queues: dict[tuple[str, int], OpQueue] = {}
+        self._groups: dict[str, int] = {}
         self._topics: dict[str, Target] = {}
 
     def append(self, batch: Batch[HalfRecord], deadline_s: float) -> None:
@@ -114,21 +117,61 @@ class Releaser:
             else:
                 self._publisher.send(sending)
 
+    def know(self, group: str, partition_count: int) -> None:
+        """The group's streams are there; from any thread."""
+        self._groups[group] = partition_count
+
+    def knows(self, group: str, partition: int) -> bool:
+        """Say whether the partition's streams are known to be there; from any thread."""
+        return partition < self._groups.get(group, 0)
+
     def release(self, batch: Batch[Resolution], deadline_s: float) -> None:
         """Publish the targets of each item, or its parked record; ops follow their confirmations."""
         for index, resolution in enumerate(batch.items):
             item = Release(self, resolution, functools.partial(batch.settle, index), deadline_s)
             half = resolution.half
-            item.left = len(resolution.targets) + bool(resolution.parked)
-            if not item.left:
-                item.targets_done()
-                continue
-            if resolution.parked:
-                stream = log_name(half.group, LogKind.PARKED, half.partition)
-                end = functools.partial(item.target_ended, -1)
-                self._publisher.send(Sending(LOG_LANE, stream, resolution.parked, deadline_s, end))
-            for target in resolution.targets:
-                self._publish_target(item, target)
+            if self.knows(half.group, half.partition) or not resolution.targets:
+                self._begin(item)
+            else:
+                self._begin_when_known(item)
+
+    def _begin(self, item: Release) -> None:
+        resolution, half = item.resolution, item.resolution.half
+        item.left = len(resolution.targets) + bool(resolution.parked)
+        if not item.left:
+            item.targets_done()
+            return
+        if resolution.parked:
+            stream = log_name(half.group, LogKind.PARKED, half.partition)
+            end = functools.partial(item.target_ended, -1)
+            self._publisher.send(Sending(LOG_LANE, stream, resolution.parked, item.deadline_s, end))
+        for target in resolution.targets:
+            self._publish_target(item, target)
+
+    def _begin_when_known(self, item: Release) -> None:
+        """Publish nothing for a group that does not exist: its op could never be written."""
+        half, missing = item.resolution.half, tuple(item.resolution.targets)
+        op_stream = Target("", log_name(half.group, LogKind.OP, half.partition))
+
+        def ended(_status: Status, error: TxcoreError | None) -> None:
+            item.settle(Outcome(Status.UNKNOWN, error, missing=missing))
+
+        gate = Sending(LOG_LANE, op_stream.routing_key, b"", item.deadline_s, ended)
+
+        def found(error: TxcoreError | None) -> None:
+            if gate.end is None:
+                return
+            gate.end = None
+            if error is None:
+                self._begin(item)
+            elif isinstance(error, MessageRejectedError):
+                no_group = ConfigError(f"group {half.group!r} has no partition {half.partition} here", key="group")
+                item.settle(Outcome(Status.REFUSED, no_group, missing=missing))
+            else:
+                item.settle(Outcome(Status.UNKNOWN, error, missing=missing))
+
+        self._publisher.watch(gate)
+        self._checks.ask(op_stream, found)
 
     def mark(self, group: str, partition: int, op: Op, future: Future[Outcome], deadline_s: float) -> None:
         """Append a record of one op behind those queued before."""
@@ -150,6 +193,8 @@ class Releaser:
             self._loop.later(0, functools.partial(self.flush, group, partition))
         elif len(queue.ops) == 1:
             self._loop.later(self._options.merge_delay_s, functools.partial(self.flush, group, partition))
+        if self._publisher.is_closed:
+            self.flush(group, partition)
 
     def flush(self, group: str, partition: int) -> None:
         """Send a partition's queued ops now."""
@@ -173,7 +218,7 @@ class Releaser:
                 settle(outcome)
 
         stream = log_name(group, LogKind.OP, partition)
-        self._publisher.send(Sending(LOG_LANE, stream, encode_ops(ops), deadline_s, ended))
+        self._publisher.send(Sending(LOG_LANE, stream, encode_ops(ops), deadline_s, ended, is_urgent=True))
 
     def _publish_target(self, item: Release, index: int) -> None:
         half = item.resolution.half

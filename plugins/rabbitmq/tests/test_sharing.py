@@ -1,0 +1,86 @@
+"""How partitions are shared out: rules without a broker, over every small group."""
+
+from __future__ import annotations
+
+import random
+
+import pytest
+from txcore_rabbitmq.sharing import Roll, Standing, shares, surplus_of, wanted_by
+
+
+def standing(*kept, revoking=()):
+    return Standing(frozenset(kept), frozenset(revoking))
+
+
+def test_odd_partitions_stay_with_those_who_hold_most():
+    """So that few partitions move."""
+    members = {"a": standing(0), "b": standing(1, 2)}
+    assert shares(members, 3) == {"a": 1, "b": 2}
+    assert tuple(surplus_of(name, members, 3) for name in members) == ([], [])
+
+
+def test_a_newcomer_gets_its_share_of_what_the_others_have():
+    """They give up what is too much; it takes nothing before that is free."""
+    members = {"a": standing(0, 1, 2, 3), "b": standing()}
+    assert surplus_of("a", members, 4) == [2, 3]
+    assert wanted_by("b", members, 4, ()) == []
+    members["a"] = standing(0, 1, revoking=(2, 3))
+    assert wanted_by("b", members, 4, ()) == []
+    members["a"] = standing(0, 1)
+    assert wanted_by("b", members, 4, ()) == [2, 3]
+    assert wanted_by("a", members, 4, ()) == []
+
+
+def test_members_that_see_the_same_want_different_partitions():
+    """Nobody runs into another's lock."""
+    members = {name: standing() for name in "abc"}
+    wanted = [wanted_by(name, members, 8, ()) for name in members]
+    assert sorted(partition for each in wanted for partition in each) == list(range(8))
+    assert [len(each) for each in wanted] == [3, 3, 2]
+
+
+def test_what_is_locked_is_left_alone_and_the_rest_is_taken():
+    """A member that was killed a moment ago holds locks that nobody announces."""
+    assert wanted_by("a", {"a": standing()}, 4, {0, 2}) == [1, 3]
+
+
+def test_more_members_than_partitions():
+    """Those without one wait; nobody gives up its only one for them."""
+    members = {"a": standing(0), "b": standing(1), "c": standing()}
+    assert [surplus_of(name, members, 2) for name in members] == [[], [], []]
+    assert wanted_by("c", members, 2, ()) == []
+
+
+@pytest.mark.parametrize("seed", range(50))
+def test_any_group_comes_to_rest_with_equal_shares(seed):
+    """Members come, go and obey: after a few rounds every partition is held once, shares differ by one at most."""
+    chance = random.Random(seed)
+    count = chance.randint(1, 12)
+    held = {f"m{number}": set() for number in range(chance.randint(1, 5))}
+    for _ in range(3):
+        if chance.random() < 0.5:
+            held[f"n{chance.random()}"] = set()
+        elif len(held) > 1:
+            del held[chance.choice(sorted(held))]
+        for _ in range(4):
+            members = {name: standing(*partitions) for name, partitions in held.items()}
+            for name in held:
+                held[name] -= set(surplus_of(name, members, count))
+            members = {name: standing(*partitions) for name, partitions in held.items()}
+            for name in held:
+                held[name] |= set(wanted_by(name, members, count, ()))
+        assert sorted(partition for each in held.values() for partition in each) == list(range(count))
+        assert max(map(len, held.values())) - min(map(len, held.values())) <= 1
+
+
+def test_who_is_silent_for_too_long_is_gone():
+    """Until it is heard again; while nobody can be heard, nobody is."""
+    roll = Roll(3.0)
+    roll.hear("a", standing(1), 10.0)
+    roll.hear("b", standing(2), 12.0)
+    assert {"a": standing(1), "b": standing(2)} == roll.present(12.9)
+    assert {"b": standing(2)} == roll.present(13.5)
+    roll.refresh(16.0)
+    assert {"b": standing(2)} == roll.present(18.0)
+    roll.leave("b")
+    assert roll.present(18.0) == {}

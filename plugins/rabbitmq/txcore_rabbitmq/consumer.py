@@ -1,0 +1,232 @@
+"""Consuming a target for demos and tests: a stream as topic, read by any number of groups, with pika's blocking client.
+
+Whatever consumes queues today goes on doing so; this one exists because several groups are to read one topic from its
+first message on, and to go on after a kill where the last acknowledgement stands. Delivery is at least once.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import secrets
+from collections import deque
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any, Final
+
+import msgspec
+import pika  # type: ignore[import-untyped]
+from pika import exceptions
+
+from txcore.clock import Clock, SystemClock
+from txcore.errors import ClosedError, WireFormatError
+from txcore.wire import HEADER_KEY
+from txcore_rabbitmq.codec import OFFSET_HEADER, is_locked, log_properties, offset_of, translate
+from txcore_rabbitmq.connection import connection_parameters
+from txcore_rabbitmq.names import CHECKPOINT_LENGTH_BYTES, CHECKPOINT_SEGMENT_BYTES, SEGMENT_ARGUMENT
+from txcore_rabbitmq.options import Options, parse_url
+
+HEARTBEAT_S: Final = 20
+PREFETCH_COUNT: Final = 200
+RETRY_S: Final = 1.0
+READ_TIMEOUT_S: Final = 10.0
+TOPIC_SEGMENT_BYTES: Final = 50_000_000
+
+
+class _Done(msgspec.Struct, array_like=True, tag="txcd"):
+    """Everything up to `position` is done; a `nonce` makes it a marker."""
+
+    position: int
+    nonce: bytes = b""
+
+
+_encode: Final = msgspec.msgpack.Encoder().encode
+_decoder: Final = msgspec.msgpack.Decoder(_Done)
+
+
+@dataclass(frozen=True, slots=True)
+class Received:
+    """A message as its consumers get it; `headers` hold the user's and `txcore-id`, `txcore-group`, `txcore-by`."""
+
+    position: int
+    key: bytes | None
+    body: bytes
+    headers: Mapping[str, str | bytes]
+
+
+class RabbitmqConsumer:
+    """Reads the stream *topic* for a consumer group. One thread at a time; any number of processes.
+
+    Of the consumers of one topic and group the one that holds an exclusive queue is active; the others receive nothing
+    and take over when it is gone, or frozen for two to three heartbeats. A lost connection is made again by `poll`.
+
+    Raises:
+        BackendUnavailableError: the broker cannot be reached, or refuses the login.
+        ConfigError: the topic is a queue of another kind.
+    """
+
+    def __init__(self, options: Options, topic: str, group: str, *, clock: Clock | None = None) -> None:
+        self.topic = topic
+        self.group = group
+        self._clock = clock or SystemClock()
+        self._parameters = connection_parameters(options, HEARTBEAT_S, f"txcore consumer {group}")
+        self._connection: Any = None
+        self._offsets: Any = None
+        self._consuming: Any = None
+        self._arrived: deque[tuple[int, Received]] = deque()
+        self._retry_at_s = 0.0
+        self._is_closed = False
+        try:
+            self._connect()
+        except exceptions.AMQPError as error:
+            self._drop()
+            raise translate(error, f"opening {topic!r}") from error
+
+    def poll(self, count_max: int = 100) -> list[Received]:
+        """Return at most *count_max* messages behind those polled before, at once; empty when there are none.
+
+        The first poll of an active consumer starts behind the last acknowledged message of its group.
+
+        Raises:
+            ConfigError: the topic was made anew as a queue of another kind.
+        """
+        self._require_open()
+        try:
+            if self._consuming is None and not self._become_active():
+                return []
+            self._connection.process_data_events(0)
+            taken = [self._arrived.popleft() for _ in range(min(count_max, len(self._arrived)))]
+            if taken:
+                self._consuming.basic_ack(taken[-1][0], multiple=True)  # credit, no more
+        except exceptions.AMQPError:
+            self._drop()
+            return []
+        return [received for _, received in taken]
+
+    def ack(self, position: int) -> bool:
+        """Store that everything up to *position*, inclusive, is done; False when that is not certain.
+
+        Then the connection was lost or another consumer has taken over, and the messages come again.
+        """
+        self._require_open()
+        if self._consuming is None:
+            return False
+        try:
+            self._store(_Done(position))
+        except exceptions.AMQPError:
+            self._drop()
+            return False
+        return True
+
+    def close(self) -> None:
+        """Let another consumer of the group take over at once; idempotent."""
+        if not self._is_closed:
+            self._is_closed = True
+            self._drop()
+
+    # -- becoming active -----------------------------------------------------------------------------------------------
+
+    def _become_active(self) -> bool:
+        now_s = self._clock.elapsed_s()
+        if now_s < self._retry_at_s:
+            if self._connection is not None:
+                self._connection.process_data_events(0)
+            return False
+        self._retry_at_s = now_s + RETRY_S
+        if self._connection is None:
+            self._connect()
+        if not self._lock():
+            return False
+        self._offsets = self._connection.channel()
+        self._offsets.confirm_delivery()
+        following = self._load()
+        self._consuming = self._connection.channel()
+        self._consuming.basic_qos(prefetch_count=PREFETCH_COUNT)
+        self._consuming.basic_consume(self.topic, self._take, arguments={OFFSET_HEADER: following})
+        return True
+
+    def _connect(self) -> None:
+        self._connection = pika.BlockingConnection(self._parameters)
+        channel = self._connection.channel()
+        stream = {"x-queue-type": "stream"}
+        channel.queue_declare(self.topic, durable=True, arguments=stream | {SEGMENT_ARGUMENT: TOPIC_SEGMENT_BYTES})
+        offsets = stream | {"x-max-length-bytes": CHECKPOINT_LENGTH_BYTES, SEGMENT_ARGUMENT: CHECKPOINT_SEGMENT_BYTES}
+        channel.queue_declare(self._name("offsets"), durable=True, arguments=offsets)
+        channel.close()
+
+    def _lock(self) -> bool:
+        channel = self._connection.channel()
+        try:
+            channel.queue_declare(self._name("active"), exclusive=True, arguments={"x-queue-type": "classic"})
+        except exceptions.ChannelClosedByBroker as error:
+            if is_locked(error):
+                return False
+            raise
+        channel.close()
+        return True
+
+    def _load(self) -> int | str:
+        """Return where to go on: behind the largest position that was stored before a marker of our own."""
+        nonce = secrets.token_bytes(16)
+        self._store(_Done(-1, nonce))
+        largest, is_read = -1, False
+
+        def take(_channel: Any, _method: Any, _properties: Any, body: bytes) -> None:
+            nonlocal largest, is_read
+            done = _decode(body)
+            largest = max(largest, done.position)
+            is_read = is_read or done.nonce == nonce
+            channel.basic_ack(_method.delivery_tag)
+
+        channel = self._connection.channel()
+        channel.basic_qos(prefetch_count=PREFETCH_COUNT)
+        channel.basic_consume(self._name("offsets"), take, arguments={OFFSET_HEADER: "first"})
+        deadline_s = self._clock.elapsed_s() + READ_TIMEOUT_S
+        while not is_read:
+            self._connection.process_data_events(RETRY_S)
+            if self._clock.elapsed_s() > deadline_s:
+                raise exceptions.AMQPConnectionError("the offsets could not be read")
+        # The channel stays: closing it would refuse what is under way, which a stream answers with a lost connection.
+        return "first" if largest < 0 else largest + 1
+
+    def _take(self, _channel: Any, method: Any, properties: Any, body: bytes) -> None:
+        headers = {name: value for name, value in properties.headers.items() if name != OFFSET_HEADER}
+        key = headers.get(HEADER_KEY)
+        received = Received(offset_of(properties), key.encode() if isinstance(key, str) else key, body, headers)
+        self._arrived.append((method.delivery_tag, received))
+
+    # -- small things --------------------------------------------------------------------------------------------------
+
+    def _store(self, done: _Done) -> None:
+        self._offsets.basic_publish("", self._name("offsets"), _encode(done), log_properties(""), mandatory=True)
+
+    def _name(self, what: str) -> str:
+        return f"{self.topic}.{self.group}.{what}"
+
+    def _drop(self) -> None:
+        connection, self._connection = self._connection, None
+        self._offsets = self._consuming = None
+        self._arrived.clear()
+        if connection is not None and connection.is_open:
+            with contextlib.suppress(exceptions.AMQPError):
+                connection.close()
+
+    def _require_open(self) -> None:
+        if self._is_closed:
+            raise ClosedError("this consumer is closed")
+
+
+def open_consumer(url: str, topic: str, group: str) -> RabbitmqConsumer:
+    """Open a consumer of *topic*, which is made as a stream if it is missing.
+
+    Raises:
+        ConfigError: an option is unknown, or the topic is a queue of another kind.
+        BackendUnavailableError: the broker cannot be reached, or refuses the login.
+    """
+    return RabbitmqConsumer(parse_url(url), topic, group)
+
+
+def _decode(body: bytes) -> _Done:
+    try:
+        return _decoder.decode(body)
+    except msgspec.DecodeError as error:
+        raise WireFormatError(f"{len(body)} bytes are no acknowledgement: {error}") from error

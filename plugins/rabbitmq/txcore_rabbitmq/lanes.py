@@ -1,0 +1,245 @@
+"""Lanes: channels in confirm mode, on which every message that was published ends once, by ack, nack or return.
+
+They know tags and returns, not deadlines. Everything runs on the loop's thread.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections import deque
+from collections.abc import Callable
+from typing import Any, Final
+
+from txcore.errors import BackendUnavailableError, ConfigError, MessageRejectedError, TxcoreError
+from txcore.records import Status
+from txcore_rabbitmq.codec import log_properties, translate, translate_refusal
+
+_log = logging.getLogger("txcore.rabbitmq")
+
+LOG_LANE: Final = "<log>"
+"""The lane of our own records; no exchange can have this name, as the characters are not AMQP's."""
+PROBE_LANE: Final = "<probe>"
+"""A lane that may be killed without harm; leads to the default exchange too."""
+
+End = Callable[[Status, TxcoreError | None], None]
+
+
+class Sending:
+    """One message on its way. *lane* is LOG_LANE or the name of an exchange.
+
+    Attributes:
+        is_urgent: It ends something that is under way already, and is not refused for want of room.
+        freed: Called once, when it ends.
+        older: The one before it on its lane with the same message id.
+    """
+
+    __slots__ = (
+        "body",
+        "deadline_s",
+        "end",
+        "freed",
+        "is_confirmed",
+        "is_doubtful",
+        "is_returned",
+        "is_sent",
+        "is_urgent",
+        "lane",
+        "message_id",
+        "older",
+        "properties",
+        "routing_key",
+        "size",
+    )
+
+    def __init__(
+        self,
+        lane: str,
+        routing_key: str,
+        body: bytes,
+        deadline_s: float,
+        end: End,
+        *,
+        properties: Any = None,
+        message_id: str = "",
+        is_urgent: bool = False,
+    ) -> None:
+        self.lane = lane
+        self.routing_key = routing_key
+        self.body = body
+        self.size = len(body)
+        self.deadline_s = deadline_s
+        self.end: End | None = end
+        self.properties = properties
+        self.message_id = message_id
+        self.is_urgent = is_urgent
+        self.freed: Callable[[int], None] | None = None
+        self.older: Sending | None = None
+        self.is_sent = False
+        self.is_confirmed = False
+        self.is_returned = False
+        self.is_doubtful = False
+
+    def settle(self, status: Status, error: TxcoreError | None = None) -> None:
+        """End it, once; later answers are dropped."""
+        end, self.end = self.end, None
+        if end is None:
+            return
+        self.body = b""  # the expiry list still holds this object for a while
+        self.properties = None
+        if self.freed is not None:
+            self.freed(self.size)
+        try:
+            end(status, error)
+        except Exception:  # noqa: BLE001 - inside a callback of pika's it would cost the connection
+            _log.exception("rabbitmq.settle_error", extra={"routing_key": self.routing_key})
+
+
+class Lane:
+    """One channel in confirm mode: for our logs, or for one target exchange, so that an error that closes it
+    hurts nobody else.
+    """
+
+    def __init__(self, name: str, connection: Any, freed: Callable[[], None]) -> None:
+        self.name = name
+        self.unconfirmed: dict[int, Sending] = {}
+        self._freed = freed
+        self._waiting: deque[Sending] = deque()
+        self._by_id: dict[str, Sending] = {}
+        self._tag = 0
+        self._is_ready = False
+        self.is_dead = False
+        self._exchange = "" if name in (LOG_LANE, PROBE_LANE) else name
+        self._channel = connection.channel(on_open_callback=self._opened)
+        self._channel.add_on_close_callback(self._closed)
+
+    @property
+    def is_idle(self) -> bool:
+        """Nothing is under way."""
+        return not self.unconfirmed and not self._waiting
+
+    def send(self, sending: Sending) -> None:
+        """Publish, or keep until the channel is open."""
+        if not self._is_ready:
+            self._waiting.append(sending)
+            return
+        if sending.end is None:
+            return
+        message_id = sending.message_id
+        if message_id:
+            sending.older = self._by_id.get(message_id)
+            properties = sending.properties
+        else:
+            message_id = sending.message_id = str(self._tag + 1)
+            properties = log_properties(message_id)
+        self._channel.basic_publish(self._exchange, sending.routing_key, sending.body, properties, mandatory=True)
+        self._tag += 1
+        sending.is_sent = True
+        self._by_id[message_id] = sending
+        self.unconfirmed[self._tag] = sending
+
+    def retire(self) -> None:
+        """Close the channel; what is unanswered on it stays so."""
+        self.is_dead = True
+        if self._channel.is_open:
+            self._channel.close()
+
+    def fail(self, error: TxcoreError) -> None:
+        """The connection is gone: what was sent may be stored; what was not stays certain."""
+        self.is_dead = True
+        self._is_ready = False
+        sent, self.unconfirmed = self.unconfirmed, {}
+        self._by_id.clear()
+        for sending in sent.values():
+            sending.settle(Status.UNKNOWN, error)
+        while self._waiting:
+            self._waiting.popleft().settle(Status.REFUSED, error)
+
+    def _opened(self, channel: Any) -> None:
+        if self._exchange:
+            # A missing exchange shows here, where nothing is under way yet.
+            channel.exchange_declare(self._exchange, passive=True, callback=self._checked)
+        else:
+            self._checked(None)
+
+    def _checked(self, _frame: Any) -> None:
+        self._channel.add_on_return_callback(self._returned)
+        self._channel.confirm_delivery(self._confirmed, callback=self._ready)
+
+    def _ready(self, _frame: Any) -> None:
+        self._is_ready = True
+        while self._waiting and self._is_ready:
+            self.send(self._waiting.popleft())
+
+    def _returned(self, _channel: Any, method: Any, properties: Any, _body: bytes) -> None:
+        # A return names nothing but the message id. Of several under way with one id, any may be meant.
+        candidates = []
+        sending = self._by_id.get(properties.message_id)
+        while sending is not None:
+            if not sending.is_confirmed:
+                candidates.append(sending)
+            sending = sending.older
+        for candidate in candidates:
+            candidate.is_returned = len(candidates) == 1
+            candidate.is_doubtful = len(candidates) > 1
+        _log.info("rabbitmq.returned", extra={"exchange": method.exchange, "reply": method.reply_text})
+
+    def _confirmed(self, frame: Any) -> None:
+        method = frame.method
+        tag, is_ack, unconfirmed = method.delivery_tag, method.NAME == "Basic.Ack", self.unconfirmed
+        if method.multiple:
+            tags = []
+            for sent in unconfirmed:
+                if tag and sent > tag:
+                    break
+                tags.append(sent)
+        else:
+            tags = [tag]
+        for sent in tags:
+            sending = unconfirmed.pop(sent, None)
+            if sending is not None:
+                sending.is_confirmed = True
+                sending.older = None
+                if self._by_id.get(sending.message_id) is sending:
+                    del self._by_id[sending.message_id]
+                self._conclude(sending, is_ack=is_ack)
+        self._freed()
+
+    def _conclude(self, sending: Sending, *, is_ack: bool) -> None:
+        if sending.is_returned:
+            # The return came first; the ack behind it says only that the broker is done with the message.
+            sending.settle(Status.REFUSED, self._no_route(sending.routing_key))
+        elif sending.is_doubtful:
+            sending.settle(Status.UNKNOWN, BackendUnavailableError("one of several messages with this id came back"))
+        elif is_ack:
+            sending.settle(Status.DURABLE)
+        elif self.name == LOG_LANE:
+            sending.settle(
+                Status.UNKNOWN, BackendUnavailableError(f"stream {sending.routing_key!r} did not take a record")
+            )
+        else:
+            # One of several queues behind an exchange may have taken it.
+            topic = self._topic(sending.routing_key)
+            sending.settle(
+                Status.REFUSED,
+                MessageRejectedError(f"a queue behind {topic!r} refuses messages (full?)", topic=topic, reason="full"),
+            )
+
+    def _no_route(self, routing_key: str) -> TxcoreError:
+        if self.name == LOG_LANE:
+            return ConfigError(f"there is no stream {routing_key!r}: does the group exist?", key="group")
+        topic = self._topic(routing_key)
+        return MessageRejectedError(
+            f"no queue takes messages for {topic!r}; bind one", topic=topic, reason="unroutable"
+        )
+
+    def _topic(self, routing_key: str) -> str:
+        return f"{self._exchange}/{routing_key}" if self._exchange else routing_key
+
+    def _closed(self, _channel: Any, error: BaseException) -> None:
+        if not self.is_dead:
+            topic = self._exchange or "the default exchange"
+            if self._is_ready:
+                self.fail(translate(error, f"publishing to {topic!r}"))
+            else:
+                self.fail(translate_refusal(error, topic))
+            self._freed()

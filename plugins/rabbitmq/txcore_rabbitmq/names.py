@@ -1,0 +1,61 @@
+"""The broker objects of a group: their names and arguments, and what AMQP can carry."""
+
+from __future__ import annotations
+
+from typing import Any, Final
+
+from txcore.records import LogKind
+from txcore_rabbitmq.options import Options
+
+NAME_PREFIX: Final = "txc"
+NOWHERE: Final = f"{NAME_PREFIX}.nowhere"
+"""A routing key that leads nowhere; nobody may declare a queue of this name."""
+SHORT_STRING_BYTES_MAX: Final = 255
+"""AMQP's limit on names of queues and exchanges, routing keys and header names."""
+HEADERS_BYTES_MAX: Final = 64 * 1024
+"""All headers of a message travel in one frame; a larger frame than negotiated (128 KiB by default, ours included)
+costs the whole connection."""
+PARKED_SEGMENT_BYTES: Final = 20_000_000
+CHECKPOINT_SEGMENT_BYTES: Final = 1_000_000
+CHECKPOINT_LENGTH_BYTES: Final = 2_000_000
+SEGMENT_ARGUMENT: Final = "x-stream-max-segment-size-bytes"
+
+
+def log_name(group: str, kind: LogKind, partition: int) -> str:
+    """Return the stream that holds one log of one partition."""
+    return f"{NAME_PREFIX}.{group}.{kind.value}.{partition}"
+
+
+def checkpoint_name(group: str, partition: int) -> str:
+    """Return the stream that holds a partition's checkpoints."""
+    return f"{NAME_PREFIX}.{group}.checkpoint.{partition}"
+
+
+def claim_name(group: str, partition: int) -> str:
+    """Return the exclusive queue that hints at a partition's owner."""
+    return f"{NAME_PREFIX}.{group}.claim.{partition}"
+
+
+def members_name(group: str) -> str:
+    """Return the exchange through which the members of a group see each other."""
+    return f"{NAME_PREFIX}.{group}.members"
+
+
+def stream_arguments(options: Options, group: str, partition: int) -> dict[str, dict[str, Any]]:
+    """Return name -> arguments of a partition's streams; the half stream comes last, as its presence means all."""
+    stream: dict[str, Any] = {"x-queue-type": "stream"}
+    if options.replicas:
+        stream["x-initial-cluster-size"] = options.replicas
+    long_s = 2 * options.half_retention_s
+    half = stream | {"x-max-age": f"{options.half_retention_s}s", SEGMENT_ARGUMENT: options.half_segment_bytes}
+    if options.half_length_bytes:
+        half["x-max-length-bytes"] = options.half_length_bytes
+    return {
+        log_name(group, LogKind.OP, partition): stream
+        | {"x-max-age": f"{long_s}s", SEGMENT_ARGUMENT: options.op_segment_bytes},
+        log_name(group, LogKind.PARKED, partition): stream
+        | {"x-max-age": f"{long_s}s", SEGMENT_ARGUMENT: PARKED_SEGMENT_BYTES},
+        checkpoint_name(group, partition): stream
+        | {"x-max-length-bytes": CHECKPOINT_LENGTH_BYTES, SEGMENT_ARGUMENT: CHECKPOINT_SEGMENT_BYTES},
+        log_name(group, LogKind.HALF, partition): half,
+    }

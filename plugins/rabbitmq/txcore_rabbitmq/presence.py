@@ -1,0 +1,93 @@
+"""How members of a group see each other: each announces what it holds, every second, through a fanout exchange.
+
+Announcements are neither stored nor confirmed; a member that is not heard for a while counts as gone. Everything runs
+on the loop's thread.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable
+from typing import Any, Final
+
+from txcore.errors import WireFormatError
+from txcore_rabbitmq.codec import Announcement, decode_announcement, encode_announcement, transient_properties
+from txcore_rabbitmq.connection import LoopThread
+
+_log = logging.getLogger("txcore.rabbitmq")
+
+UNREAD_COUNT_MAX: Final = 1_000
+"""Announcements kept for a member that does not read; the oldest are dropped."""
+REOPEN_DELAY_S: Final = 1.0
+
+
+class Presence:
+    """One member's ear and voice, on a channel of its own. *heard* gets the announcements of the others."""
+
+    def __init__(
+        self,
+        loop: LoopThread,
+        exchange: str,
+        member: str,
+        heard: Callable[[Announcement], None],
+        up: Callable[[], None],
+    ) -> None:
+        self._loop = loop
+        self._exchange = exchange
+        self._member = member
+        self._heard = heard
+        self._up = up
+        self._connection: Any = None
+        self._channel: Any = None
+        self._queue = ""
+
+    def open(self, connection: Any) -> None:
+        """Begin to listen; *up* is called once others can be heard."""
+        self._connection = connection
+        if connection.is_open:
+            self._channel = connection.channel(on_open_callback=self._opened)
+            self._channel.add_on_close_callback(self._closed)
+
+    def down(self) -> None:
+        """The connection is gone."""
+        self._connection = self._channel = None
+        self._queue = ""
+
+    def say(self, announcement: Announcement) -> None:
+        """Tell the others; not heard while there is no channel."""
+        if self._queue and self._channel is not None and self._channel.is_open:
+            self._channel.basic_publish(self._exchange, "", encode_announcement(announcement), transient_properties())
+
+    def _opened(self, channel: Any) -> None:
+        channel.exchange_declare(self._exchange, "fanout", durable=True, callback=self._declare)
+
+    def _declare(self, _frame: Any) -> None:
+        arguments = {"x-queue-type": "classic", "x-max-length": UNREAD_COUNT_MAX}
+        self._channel.queue_declare("", exclusive=True, arguments=arguments, callback=self._bind)
+
+    def _bind(self, frame: Any) -> None:
+        self._queue = frame.method.queue
+        self._channel.queue_bind(self._queue, self._exchange, callback=self._consume)
+
+    def _consume(self, _frame: Any) -> None:
+        self._channel.basic_consume(self._queue, self._arrived, auto_ack=True, callback=lambda _frame: self._up())
+
+    def _arrived(self, _channel: Any, _method: Any, _properties: Any, body: bytes) -> None:
+        try:
+            announcement = decode_announcement(body)
+        except WireFormatError as error:
+            _log.warning("rabbitmq.announcement_unread", extra={"exchange": self._exchange, "reason": str(error)})
+            return
+        if announcement.member != self._member:
+            self._heard(announcement)
+
+    def _closed(self, _channel: Any, error: BaseException) -> None:
+        self._channel, self._queue = None, ""
+        connection = self._connection
+        if connection is not None and connection.is_open:
+            _log.warning("rabbitmq.presence_lost", extra={"exchange": self._exchange, "reason": repr(error)})
+            self._loop.later(REOPEN_DELAY_S, lambda: self._reopen(connection))
+
+    def _reopen(self, connection: Any) -> None:
+        if self._connection is connection and self._channel is None:
+            self.open(connection)

@@ -1,0 +1,107 @@
+"""The conformance harness: target topics are queues and exchanges, made and read with pika alone."""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any, Final
+
+import pika  # type: ignore[import-untyped]
+from txcore_conformance.brokers import Broker
+from txcore_conformance.brokers.harness import BrokerHarness
+from txcore_conformance.harness import Delivered
+
+from txcore_rabbitmq.options import parse_url
+
+ROUTING_KEY: Final = "orders.created"
+REFUSING_NAMES: Final = ("refusing", "other")
+READ_TIMEOUT_S: Final = 10.0
+
+
+class RabbitmqHarness(BrokerHarness):
+    """Topics whose name says that they are to refuse are exchanges with one bound queue; all others are queues."""
+
+    broker_name = "rabbitmq"
+    url_options = "?claim_heartbeat_s=2&drain_s=1"
+    silent_member_max_s = 3.0
+    quiet_s = 0.1
+
+    def __init__(self, broker: Broker | None = None) -> None:
+        super().__init__(broker)
+        self._connection: Any = None
+
+    def stop(self) -> None:
+        """See `Harness.stop`."""
+        if self._connection is not None:
+            with contextlib.suppress(pika.exceptions.AMQPError):
+                self._connection.close()
+        super().stop()
+
+    def topic(self, name: str) -> str:
+        """See `Harness.topic`."""
+        return f"{name}/{ROUTING_KEY}" if name.startswith(REFUSING_NAMES) else name
+
+    def create_topic(self, topic: str) -> None:
+        """See `Harness.create_topic`."""
+        exchange, _, routing_key = topic.rpartition("/")
+        with self._channel() as channel:
+            channel.queue_declare(_queue(topic), durable=True, arguments={"x-queue-type": "classic"})
+            if exchange:
+                channel.exchange_declare(exchange, "topic", durable=True)
+                channel.queue_bind(_queue(topic), exchange, routing_key)
+
+    def read_topic(self, topic: str) -> Sequence[Delivered]:
+        """See `Harness.read_topic`. Everything is taken, and put back by refusing it, which keeps the order."""
+        queue = _queue(topic)
+        taken: list[Delivered] = []
+
+        def take(_channel: Any, _method: Any, properties: Any, body: bytes) -> None:
+            headers = dict(properties.headers or {})
+            taken.append(Delivered(len(taken), None, body, headers))
+
+        with self._channel() as channel:
+            count = channel.queue_declare(queue, passive=True).method.message_count
+            if count:
+                consumer = channel.basic_consume(queue, take)
+                while len(taken) < count:
+                    self._connection.process_data_events(READ_TIMEOUT_S)
+                channel.basic_cancel(consumer)
+                channel.basic_nack(0, multiple=True, requeue=True)
+                # Answered behind the put-back messages, by the same queue.
+                channel.queue_declare(queue, passive=True)
+        return taken
+
+    def missing_topic(self) -> str | None:
+        """See `Harness.missing_topic`."""
+        return "nobody-made-this-queue"
+
+    def refuse_topic(self, topic: str, *, refuses: bool) -> bool:
+        """See `Harness.refuse_topic`: without its binding, an exchange returns what is published."""
+        exchange, _, routing_key = topic.rpartition("/")
+        if not exchange:
+            return False
+        with self._channel() as channel:
+            (channel.queue_unbind if refuses else channel.queue_bind)(_queue(topic), exchange, routing_key)
+        return True
+
+    @contextlib.contextmanager
+    def _channel(self) -> Iterator[Any]:
+        if self._connection is None or not self._connection.is_open:
+            self._connection = connect(self.url)
+        channel = self._connection.channel()
+        yield channel
+        channel.close()
+
+
+def connect(url: str, **settings: Any) -> Any:
+    """Return a plain, blocking connection to the broker behind a `rabbitmq://` URL."""
+    options = parse_url(url)
+    credentials = pika.PlainCredentials(options.user, options.password)
+    parameters: Mapping[str, Any] = {"heartbeat": 0, **settings}
+    return pika.BlockingConnection(
+        pika.ConnectionParameters(options.host, options.port, options.vhost, credentials, **parameters)
+    )
+
+
+def _queue(topic: str) -> str:
+    return topic.partition("/")[0]
