@@ -9,7 +9,7 @@ from typing import Any, Final, Self
 
 from txcore_conformance.brokers.broker import ManagedBroker
 from txcore_conformance.brokers.greetings import nats_information
-from txcore_conformance.brokers.programs import nats_server
+from txcore_conformance.brokers.nats_programs import nats_server
 from txcore_conformance.brokers.security import PASSWORD, USER, Security
 
 _TIME_MAX_S: Final = 2.0

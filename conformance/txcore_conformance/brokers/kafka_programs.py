@@ -1,0 +1,144 @@
+"""Where Kafka comes from: its jars, downloaded once into the base folder, and the machine's Java."""
+
+from __future__ import annotations
+
+import base64
+import re
+import shutil
+import uuid
+from pathlib import Path
+from typing import Final
+
+from txcore_conformance.machine import base_folder, machine_lock, made_once, run
+from txcore_conformance.server_packages import ServerUnavailableError, find_program, install
+
+NEWEST: Final = "newest"
+KAFKA_VERSIONS: Final = {NEWEST: "4.3.1", "3.9": "3.9.1"}
+ARCHIVE: Final = "classes.jsa"
+_BOOTSTRAP: Final = "bootstrap.checkpoint"
+_DOWNLOAD_TIME_MAX_S: Final = 900.0
+_JAVA_OPTIONS: Final = ("-XX:TieredStopAtLevel=1", "-XX:+UseSerialGC", "-Xmx384m")
+_FORMAT_PROPERTIES: Final = """\
+process.roles=broker,controller
+node.id=1
+controller.quorum.voters=1@127.0.0.1:1
+controller.listener.names=CONTROLLER
+listeners=PLAINTEXT://127.0.0.1:2,CONTROLLER://127.0.0.1:1
+log.dirs={folder}
+"""
+_MAVEN_PLUGIN: Final = "org.apache.maven.plugins:maven-dependency-plugin:3.8.1:copy-dependencies"
+_DEPENDENCY: Final = (
+    "    <dependency><groupId>{}</groupId><artifactId>{}</artifactId><version>{}</version></dependency>\n"
+)
+_POM: Final = """\
+<project>
+  <modelVersion>4.0.0</modelVersion>
+  <groupId>txcore</groupId><artifactId>kafka-for-tests</artifactId><version>1</version>
+  <dependencies>
+{dependencies}  </dependencies>
+</project>
+"""
+# Kafka 4 logs through log4j 2, Kafka 3 through the successor of log4j 1.
+_LOG4J_2: Final = """\
+rootLogger.level = warn
+rootLogger.appenderRef.console.ref = console
+appender.console.type = Console
+appender.console.name = console
+appender.console.layout.type = PatternLayout
+appender.console.layout.pattern = %d{ISO8601} %p %c{1}: %m%n
+"""
+_LOG4J_1: Final = """\
+log4j.rootLogger = WARN, console
+log4j.appender.console = org.apache.log4j.ConsoleAppender
+log4j.appender.console.layout = org.apache.log4j.PatternLayout
+log4j.appender.console.layout.ConversionPattern = %d{ISO8601} %p %c{1}: %m%n
+"""
+
+
+def kafka_libraries(version: str) -> Path:
+    """Return a folder with Kafka's jars, fetched by Maven once a version: newest, 3.9, or an exact one.
+
+    Raises:
+        ServerUnavailableError: no Maven, or it could not fetch them.
+    """
+    wanted = KAFKA_VERSIONS.get(version or NEWEST, version)
+    base = base_folder()
+
+    def make(target: Path) -> None:
+        maven = _program("mvn", "maven")
+        pom = target / "pom.xml"
+        logging_jar, logging = _logging(wanted)
+        lines = "".join(_DEPENDENCY.format(*jar) for jar in (("org.apache.kafka", "kafka_2.13", wanted), logging_jar))
+        pom.write_text(_POM.format(dependencies=lines), encoding="utf-8")
+        command = [str(maven), "-q", "-B", "-f", str(pom), _MAVEN_PLUGIN, "-DincludeScope=runtime"]
+        run(command, f"-DoutputDirectory={target}", timeout_s=_DOWNLOAD_TIME_MAX_S)
+        (target / "logging.properties").write_text(logging, encoding="utf-8")
+        _format_once(target)
+
+    with machine_lock(base / "kafka-download.lock"):
+        return made_once(base / f"kafka_{wanted}", make)
+
+
+def kafka_version(libraries: Path) -> str:
+    """Return the version of the jars."""
+    names = [match[1] for path in libraries.iterdir() if (match := re.match(r"kafka_2\.13-(.+)\.jar$", path.name))]
+    return names[0]
+
+
+def write_format(libraries: Path, data: Path, number: int, cluster_id: str) -> None:
+    """Format an empty data folder, as Kafka's storage tool would in a process of its own."""
+    shutil.copy(libraries / _BOOTSTRAP, data)
+    identity = {"version": "1", "node.id": str(number), "directory.id": new_id(), "cluster.id": cluster_id}
+    lines = [f"{name}={value}\n" for name, value in identity.items()]
+    (data / "meta.properties").write_text("".join(lines), encoding="ascii")
+
+
+def new_id() -> str:
+    """Return a random id as Kafka writes them: 22 characters of base64, the first of which is no dash."""
+    return base64.urlsafe_b64encode(uuid.uuid4().bytes).decode().rstrip("=").replace("-", "A")
+
+
+def java_command(libraries: Path, *options: str) -> list[str]:
+    """Return the command to which a class of Kafka is added.
+
+    Raises:
+        ServerUnavailableError: there is no Java.
+    """
+    logging = libraries / "logging.properties"
+    named = (f"-Dlog4j2.configurationFile={logging}", f"-Dlog4j.configuration=file:{logging}")
+    java = _program("java", "default-jre-headless")
+    return [str(java), *_JAVA_OPTIONS, *options, *named, "-cp", f"{libraries}/*"]
+
+
+def _program(name: str, package: str, *folders: str) -> Path:
+    """Return a program of the machine, its Debian package installed when it is missing.
+
+    Raises:
+        ServerUnavailableError: it is missing and cannot be installed.
+    """
+    with machine_lock(base_folder() / "packages.lock"):
+        found = find_program(name, *folders)
+        if found is None:
+            install(package)
+            found = find_program(name, *folders)
+    if found is None:
+        raise ServerUnavailableError(f"{name} is still not found after installing {package}")
+    return found
+
+
+def _format_once(libraries: Path) -> None:
+    """Keep what the storage tool writes: the features of this version, the same for each node of each cluster."""
+    folder = libraries / "format"
+    properties = libraries / "format.properties"
+    properties.write_text(_FORMAT_PROPERTIES.format(folder=folder), encoding="utf-8")
+    tool = ["kafka.tools.StorageTool", "format", "-t", new_id(), "-c", str(properties)]
+    run([*java_command(libraries), *tool], timeout_s=_DOWNLOAD_TIME_MAX_S)
+    (folder / _BOOTSTRAP).rename(libraries / _BOOTSTRAP)
+    shutil.rmtree(folder)
+
+
+def _logging(version: str) -> tuple[tuple[str, str, str], str]:
+    """Return the library through which a version logs, and its settings."""
+    if int(version.partition(".")[0]) >= 4:
+        return ("org.apache.logging.log4j", "log4j-slf4j-impl", "2.25.4"), _LOG4J_2
+    return ("org.slf4j", "slf4j-reload4j", "1.7.36"), _LOG4J_1
