@@ -1,0 +1,180 @@
+"""How the doctor asks RabbitMQ: over AMQP on a connection of its own, and over the management API.
+
+Nothing is declared here, and nothing stays: what is published goes to a routing key that leads nowhere.
+"""
+
+from __future__ import annotations
+
+import base64
+import json
+import secrets
+import urllib.error
+import urllib.request
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager, suppress
+from dataclasses import dataclass, field
+from functools import cached_property
+from typing import Any, Final
+from urllib.parse import quote, unquote, urlsplit, urlunsplit
+
+import pika  # type: ignore[import-untyped]
+from pika import exceptions
+
+from txcore.doctor import Request, UntoldError
+from txcore.errors import BackendUnavailableError
+from txcore.records import LogKind
+from txcore_rabbitmq.codec import is_missing, translate
+from txcore_rabbitmq.connection import tls_context
+from txcore_rabbitmq.names import log_name, stream_arguments
+from txcore_rabbitmq.options import Options
+
+BLOCKED_TIMEOUT_S: Final = 2.0
+TIMEOUT_S: Final = 10.0
+PARTITIONS_MAX: Final = 1_024
+
+
+@dataclass
+class RabbitmqSubject:
+    """One broker and one group on it."""
+
+    options: Options
+    request: Request
+    server_version: str = ""
+    frame_max: int = 0
+    _connection: Any = field(default=None, repr=False)
+
+    @contextmanager
+    def channel(self) -> Iterator[Any]:
+        """Lend a new channel; a refusal may cost the channel, and even the connection."""
+        if self._connection is None or not self._connection.is_open:
+            self._connection = pika.BlockingConnection(self._parameters())
+        channel = self._connection.channel()
+        try:
+            yield channel
+        finally:
+            with suppress(exceptions.AMQPError):
+                channel.close()
+
+    def _parameters(self) -> list[Any]:
+        options = self.options
+        context = tls_context(options) if options.tls else None
+        return [
+            pika.ConnectionParameters(
+                host=host,
+                port=port,
+                virtual_host=options.vhost,
+                credentials=pika.PlainCredentials(options.user, options.password, erase_on_connect=False),
+                heartbeat=0,
+                socket_timeout=options.connect_timeout_s,
+                stack_timeout=2 * options.connect_timeout_s,
+                blocked_connection_timeout=BLOCKED_TIMEOUT_S,
+                connection_attempts=1,
+                ssl_options=None if context is None else pika.SSLOptions(context, options.tls_server_name or host),
+                client_properties={"connection_name": "txcore-doctor"},
+            )
+            for host, port in options.hosts
+        ]
+
+    def close(self) -> None:
+        """Let go of the connection; idempotent."""
+        if self._connection is not None:
+            with suppress(exceptions.AMQPError):
+                self._connection.close()
+
+    def connect(self) -> None:
+        """Find out whether the broker answers, and what it says of itself.
+
+        Raises:
+            BackendUnavailableError: it does not, or refuses the credentials.
+        """
+        place = "RabbitMQ at " + ", ".join(f"{host}:{port}" for host, port in self.options.hosts)
+        try:
+            with self.channel() as channel:
+                inner = channel.connection._impl  # noqa: SLF001 - pika has no public way to the server's properties
+                self.server_version = str(inner.server_properties["version"])
+                self.frame_max = int(inner.params.frame_max)
+        except exceptions.AMQPConnectionError as error:
+            raise _unavailable(error, place) from error
+
+    def exists(self, name: str, *, is_exchange: bool = False) -> bool:
+        """Say whether a queue or exchange exists.
+
+        Raises:
+            UntoldError: the broker refuses to tell.
+        """
+        with self.channel() as channel:
+            try:
+                if is_exchange:
+                    channel.exchange_declare(name, passive=True)
+                else:
+                    channel.queue_declare(name, passive=True)
+            except exceptions.ChannelClosedByBroker as error:
+                if is_missing(error):
+                    return False
+                raise UntoldError(str(translate(error, name))) from error
+        return True
+
+    @cached_property
+    def partition_count(self) -> int:
+        """How many partitions the group has, by its half streams."""
+        half = LogKind.HALF
+        count = 0
+        while count < PARTITIONS_MAX and self.exists(log_name(self.request.group, half, count)):
+            count += 1
+        return count
+
+    @property
+    def streams(self) -> dict[str, dict[str, Any]]:
+        """The streams that the group should have, with their arguments."""
+        found: dict[str, dict[str, Any]] = {}
+        for partition in range(self.partition_count):
+            found |= stream_arguments(self.options, self.request.group, partition)
+        return found
+
+    def managed(self, path: str) -> Any:
+        """Return what the management API says.
+
+        Raises:
+            UntoldError: there is none, or it refuses.
+        """
+        if not self.request.monitor_url:
+            raise UntoldError(
+                "AMQP does not tell",
+                f"--monitor http://{self.options.host}:15672 (rabbitmq-plugins enable rabbitmq_management)",
+            )
+        parts = urlsplit(self.request.monitor_url)
+        user, password = unquote(parts.username or self.options.user), unquote(parts.password or self.options.password)
+        if parts.scheme not in {"http", "https"}:
+            raise UntoldError(f"--monitor is an http URL, not {parts.scheme!r}", "--monitor http://host:15672")
+        bare = urlunsplit(
+            (parts.scheme, parts.netloc.rpartition("@")[2], f"{parts.path.rstrip('/')}/api/{path}", "", "")
+        )
+        token = base64.b64encode(f"{user}:{password}".encode()).decode()
+        request = urllib.request.Request(bare, headers={"Authorization": f"Basic {token}"})  # noqa: S310 - checked above
+        try:
+            with urllib.request.urlopen(request, timeout=TIMEOUT_S) as answer:  # noqa: S310
+                return json.load(answer)
+        except urllib.error.HTTPError as error:
+            change = f"rabbitmqctl set_user_tags {user} monitoring" if error.code in {401, 403} else "see its log"
+            raise UntoldError(f"the management API answers {error.code} {error.reason} to {bare}", change) from error
+        except (OSError, ValueError) as error:
+            raise UntoldError(f"the management API cannot be reached at {bare}: {error}", "check --monitor") from error
+
+    def managed_queues(self, names: Sequence[str]) -> dict[str, dict[str, Any]]:
+        """Return what the management API says of these queues; those it does not know are missing."""
+        vhost = quote(self.options.vhost, safe="")
+        wanted = set(names)
+        return {queue["name"]: queue for queue in self.managed(f"queues/{vhost}") if queue["name"] in wanted}
+
+
+def publish_nowhere(channel: Any, body: bytes) -> None:
+    """Publish to a key that no queue has; the broker takes it, looks at it, and forgets it."""
+    channel.basic_publish("", f"txcore-doctor.nowhere.{secrets.token_hex(8)}", body)
+
+
+def _unavailable(error: BaseException, place: str) -> BackendUnavailableError:
+    """Return one clear sentence; pika wraps what the broker said in a list of attempts."""
+    cause = next((part.exception for part in error.args if hasattr(part, "exception")), error)
+    if isinstance(cause, OSError):
+        return BackendUnavailableError(f"{place} cannot be reached: {cause.strerror or cause}")
+    return BackendUnavailableError(str(translate(cause, place)))

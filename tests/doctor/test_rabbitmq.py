@@ -1,0 +1,421 @@
+"""RabbitMQ: each check is broken on a real broker, and mended."""
+
+from __future__ import annotations
+
+import json
+import threading
+import urllib.request
+import uuid
+
+import pika
+import pytest
+import txcore_rabbitmq.doctor as rabbitmq_doctor
+from txcore_conformance import brokers
+
+import txcore
+from txcore import CheckPolicy, LocalTransactionState, Message, TransactionListener, TransactionProducer
+from txcore.doctor import Level, Request, examine
+from txcore.doctor_port import port_examination
+from txcore.errors import BackendUnavailableError
+from txcore.registry import open_doctor
+
+
+class Listener(TransactionListener):
+    def execute_local_transaction(self, message, arg):
+        return LocalTransactionState.UNKNOWN
+
+    def check_local_transaction(self, half):
+        return LocalTransactionState.UNKNOWN
+
+
+@pytest.fixture(scope="module")
+def broker(start):
+    """A broker of its own: what is broken here would be everybody's. As durable as one node can be."""
+    settings = {"disk_free_limit.absolute": "2GB", "frame_max": "131072"}
+    with start("rabbitmq", **settings) as broker:
+        yield broker
+
+
+@pytest.fixture(scope="module")
+def trio():
+    """A durable cluster of three."""
+    try:
+        cluster = brokers.cluster("rabbitmq", **{"disk_free_limit.absolute": "2GB"})
+    except brokers.ServerUnavailableError as error:
+        if brokers.is_required("rabbitmq"):
+            pytest.fail(str(error))
+        pytest.skip(str(error))
+    yield cluster
+    cluster.remove()
+
+
+@pytest.fixture
+def group(broker, make_group):
+    """A group of two partitions."""
+    name = f"g{uuid.uuid4().hex[:8]}"
+    make_group(broker.url, name, 2)
+    return name
+
+
+@pytest.fixture
+def line(broker, group, broker_line):
+    """How the marked check looks at this group, with the management API."""
+
+    def look(level, *words, url=broker.url, monitor=broker.monitor_url, **options):
+        broker_line(url, group, monitor_url=monitor, **options)(level, *words)
+
+    return look
+
+
+@pytest.fixture
+def channel(broker):
+    """A channel for what pika can do."""
+    connection = pika.BlockingConnection(pika.URLParameters(broker.url.replace("rabbitmq://", "amqp://") + "%2F"))
+    yield connection.channel()
+    connection.close()
+
+
+def test_cluster_is_well(trio, make_group, eventually):
+    """Three nodes with replicas everywhere get no line but OK."""
+    url, monitor = trio.url, trio.nodes[0].monitor_url
+    make_group(url, "orders", 2)
+    connection = pika.BlockingConnection(pika.URLParameters(trio.nodes[0].url.replace("rabbitmq:", "amqp:") + "%2F"))
+    connection.channel().queue_declare("mail", durable=True, arguments={"x-queue-type": "quorum"})
+    connection.close()
+    request = Request("orders", ("mail",), monitor_url=monitor)
+
+    def report():
+        examination = open_doctor(url, request)
+        try:
+            return examine(examination)
+        finally:
+            examination.close()
+
+    # The management API shows new queues a few seconds late.
+    eventually(lambda: report().level is Level.OK)
+    assert len(report().lines) == len(rabbitmq_doctor.CHECKS)
+
+
+@pytest.mark.parametrize(
+    ("change", "words"),
+    [
+        (("guest:guest", "guest:wrong"), "user or password are refused"),
+        (("{port}/", "{port}/nowhere"), "the virtual host is missing"),
+        (("{port}/", "1/"), "cannot be reached"),
+    ],
+)
+def test_who_is_not_let_in_gets_one_sentence(broker, change, words):
+    """And no password is in it."""
+    old, new = (part.replace("{port}", broker.url.rstrip("/").rpartition(":")[2]) for part in change)
+    with pytest.raises(BackendUnavailableError, match=words) as caught:
+        open_doctor(broker.url.replace(old, new), Request("g"))
+    assert "wrong" not in str(caught.value)
+
+
+@pytest.mark.breaks("rabbitmq.version")
+def test_old_server(line, monkeypatch, broker):
+    """Below the oldest that can be used, and below those that get fixes."""
+    monkeypatch.setattr(rabbitmq_doctor, "VERSION_KEPT", broker.version)
+    line("OK", broker.version)
+    monkeypatch.setattr(rabbitmq_doctor, "VERSION_KEPT", "90")
+    line("WARN", "no fixes any more", "upgrade to 90")
+    monkeypatch.setattr(rabbitmq_doctor, "VERSION_OLDEST", "80")
+    line("FAIL", "older than 80")
+
+
+@pytest.mark.breaks("rabbitmq.client")
+def test_client(line, monkeypatch):
+    """A pika that was not tried."""
+    line("OK", "pika 1.")
+    monkeypatch.setattr(pika, "__version__", "2.0.0")
+    line("FAIL", "pika 2.0.0", "pip install")
+
+
+@pytest.mark.breaks("rabbitmq.heartbeat")
+def test_heartbeat(line, broker):
+    """A long one finds a frozen checker late."""
+    line("OK", "of claims 5 s")
+    line("WARN", "only after about 90 s", "claim_heartbeat_s=5", url=f"{broker.url}?claim_heartbeat_s=30")
+
+
+@pytest.mark.breaks("rabbitmq.frame-max")
+def test_frame_max(line, start, broker_line):
+    """Headers of 64 KiB would cost the connection."""
+    line("OK", "131,072 B")
+    with start("rabbitmq", frame_max="8192") as narrow:
+        broker_line(narrow.url, "g")("FAIL", "frame_max is 8,192 B", "frame_max = 131072")
+
+
+@pytest.mark.breaks("rabbitmq.alarm")
+def test_alarm(line, broker):
+    """A memory alarm blocks publishers."""
+    line("OK")
+    broker.control("set_vm_memory_high_watermark", "0.0000001")
+    try:
+        line("FAIL", "blocks publishers", "rabbitmq-diagnostics alarms")
+    finally:
+        broker.control("set_vm_memory_high_watermark", "0.6")
+    line("OK")
+
+
+@pytest.mark.breaks("rabbitmq.message-size")
+def test_message_size(line, broker, start, broker_line):
+    """The broker's limit is below body_size_max, or below what is asked for."""
+    line("OK", "1,004,096 B")
+    line("FAIL", "is refused", "max_message_size = 30004096", body_size=30_000_000)
+    with start("rabbitmq", max_message_size="200000") as small:
+        broker_line(small.url, "g")("FAIL", "a record of 1,004,096 B is refused", "smaller body_size_max")
+        broker_line(f"{small.url}?body_size_max=150000", "g")("OK", "154,096 B")
+
+
+@pytest.mark.breaks("rabbitmq.streams")
+def test_streams(line, group, channel, broker, broker_line):
+    """One of them was deleted; a group that does not exist has none."""
+    line("OK", "8 streams of 2 partitions")
+    channel.queue_delete(f"txc.{group}.op.1")
+    line("FAIL", f"1 of 8 streams are missing: txc.{group}.op.1")
+    broker_line(broker.url, "nobody")("FAIL", "group 'nobody' has no streams")
+    assert f"txc.{group}.op.1" not in broker.control("list_queues", "name")
+
+
+@pytest.mark.breaks("rabbitmq.arguments")
+def test_arguments(line, broker):
+    """The URL has other options than the group was made with."""
+    line("OK")
+    line("FAIL", "inequivalent arg", "x-max-age", url=f"{broker.url}?half_retention_s=100000")
+
+
+@pytest.mark.breaks("rabbitmq.targets")
+def test_targets(line, channel, group):
+    """Queues and exchanges are looked for; names that AMQP cannot carry are told."""
+    line("WARN", "no target was named")
+    channel.queue_declare(f"{group}.mail", durable=True)
+    channel.exchange_declare(f"{group}.events", "topic", durable=True)
+    line("OK", "2 targets exist", targets=(f"{group}.mail", f"{group}.events/order.created"))
+    line("FAIL", "queue 'mial' does not exist", "exchange 'evnts' does not", targets=("mial", "evnts/order.created"))
+    line("FAIL", "longer than 255 bytes", targets=("x" * 300,))
+
+
+@pytest.mark.breaks("rabbitmq.management")
+def test_management(line, broker, group, broker_line):
+    """Not given, not there, no right: each is told, and what needs it is not looked at."""
+    line("OK", "answers for")
+    line("WARN", "AMQP does not tell", "--monitor http://127.0.0.1:15672", monitor="")
+    line("WARN", "cannot be reached", "check --monitor", monitor="http://127.0.0.1:1")
+    line("WARN", "is an http URL", monitor="ftp://127.0.0.1")
+    place = broker.monitor_url.removeprefix("http://")
+    line("WARN", "401", "set_user_tags nobody monitoring", monitor=f"http://nobody:secret@{place}")
+    line("OK", monitor=f"http://guest:guest@{place}/")
+    examination = open_doctor(broker.url, Request(group))
+    skipped = {name for name, needed in examine(examination).skipped if needed == "rabbitmq.management"}
+    examination.close()
+    assert "rabbitmq.replicas" in skipped
+
+
+@pytest.mark.breaks("rabbitmq.nodes")
+def test_nodes(line, trio, make_group, broker_line, eventually):
+    """One node is too few; of three, one is down."""
+    line("FAIL", "1 node", "join_cluster")
+    make_group(trio.url, "nodes", 1)
+    other = broker_line(trio.nodes[0].url, "nodes", monitor_url=trio.nodes[0].monitor_url)
+    other("OK", "3 nodes run")
+    trio.nodes[2].kill()
+    try:
+        eventually(lambda: is_told(trio, "rabbitmq.nodes", Level.FAIL))
+        other("FAIL", "1 of 3 nodes are down", "rabbitmqctl start_app")
+    finally:
+        trio.start()
+
+
+@pytest.mark.breaks("rabbitmq.replicas")
+def test_replicas(line, group, trio, make_group, broker_line, eventually):
+    """Streams on one node; and streams of three, one of which is gone."""
+    eventually(lambda: not_seen_late(line))
+    line("FAIL", "8 of 8 streams have fewer than 3 replicas", "rabbitmq-streams add_replica")
+    make_group(trio.url, "replicas", 1)
+    eventually(lambda: is_told(trio, "rabbitmq.replicas", Level.OK, "replicas"))
+    trio.nodes[1].kill()
+    try:
+        eventually(lambda: is_told(trio, "rabbitmq.replicas", Level.FAIL, "replicas"))
+        broker_line(trio.nodes[0].url, "replicas", monitor_url=trio.nodes[0].monitor_url)("FAIL", "offline")
+    finally:
+        trio.start()
+
+
+def not_seen_late(line):
+    """The management API shows new queues a few seconds late."""
+    try:
+        line("FAIL", "8 of 8 streams")
+    except AssertionError:
+        return False
+    return True
+
+
+def is_told(trio, name, level, group="nodes"):
+    """Whether the first node's management API shows it already; it lags a few seconds behind."""
+    examination = open_doctor(trio.nodes[0].url, Request(group, monitor_url=trio.nodes[0].monitor_url))
+    try:
+        return any(line.name == name and line.finding.level is level for line in examine(examination).lines)
+    finally:
+        examination.close()
+
+
+@pytest.mark.breaks("rabbitmq.policies")
+def test_policies(line, broker, group, eventually):
+    """A policy for all queues shortens what the streams keep."""
+    eventually(lambda: seen_streams(broker, group) == 8)
+    line("OK")
+    broker.control("set_policy", "short", ".*", '{"max-age":"1h"}', "--apply-to", "all")
+    try:
+        eventually(lambda: has_policy(broker, group, 8))
+        line("FAIL", "policy 'short' sets max-age on 8 streams", "clear_policy -p / short")
+    finally:
+        broker.control("clear_policy", "short")
+    eventually(lambda: has_policy(broker, group, 0))
+    line("OK")
+
+
+def has_policy(broker, group, count):
+    """Whether so many of the group's streams are shown with a policy."""
+    queues = [queue for queue in managed(broker, "queues") if queue["name"].startswith(f"txc.{group}.")]
+    return count == sum("max-age" in (queue.get("effective_policy_definition") or {}) for queue in queues)
+
+
+@pytest.mark.breaks("rabbitmq.disk-limit")
+def test_disk_limit(line, broker, eventually):
+    """RabbitMQ's default of 50 MB is full in a second."""
+    line("OK")
+    broker.control("set_disk_free_limit", "50MB")
+    try:
+        eventually(lambda: managed(broker, "nodes")[0]["disk_free_limit"] < 100_000_000)
+        line("WARN", "disk_free_limit is 50 MB", "disk_free_limit.absolute = 2GB")
+    finally:
+        broker.control("set_disk_free_limit", "2GB")
+
+
+@pytest.mark.breaks("rabbitmq.partitions")
+def test_split(line, monkeypatch):
+    """Where metadata is not in Khepri a cluster's fate depends on a setting that no API tells.
+
+    The broker's own answers, with a second node and a split written in: loopback alone cannot be split.
+    """
+    line("OK")
+    real = rabbitmq_doctor.RabbitmqSubject.managed
+
+    def two_nodes(self, path):
+        answer = real(self, path)
+        if path == "nodes":
+            return [*answer, {**answer[0], "name": "rabbit@other"}]
+        return [{**flag, "state": "disabled"} if flag["name"] == "khepri_db" else flag for flag in answer]
+
+    monkeypatch.setattr(rabbitmq_doctor.RabbitmqSubject, "managed", two_nodes)
+    line("WARN", "not in Khepri", "pause_minority")
+
+    def split(self, path):
+        return [{**node, "partitions": ["rabbit@other"]} for node in two_nodes(self, path)]
+
+    monkeypatch.setattr(rabbitmq_doctor.RabbitmqSubject, "managed", split)
+    line("FAIL", "the cluster is split")
+
+
+@pytest.mark.breaks("rabbitmq.target-queues")
+def test_target_queues(line, channel, group, broker, eventually):
+    """A classic queue is not replicated; a quorum queue on one node has one replica."""
+    line("OK", "no target is a queue", targets=("events/order.created",))
+    channel.queue_declare(f"{group}.classic", durable=True, arguments={"x-queue-type": "classic"})
+    channel.queue_declare(f"{group}.quorum", durable=True, arguments={"x-queue-type": "quorum"})
+    eventually(
+        lambda: {f"{group}.classic", f"{group}.quorum"} <= {queue["name"] for queue in managed(broker, "queues")}
+    )
+    line("FAIL", "1 target queues are classic", "x-queue-type=quorum", targets=(f"{group}.classic",))
+    line("FAIL", "fewer than 3 replicas", "rabbitmq-queues add_member", targets=(f"{group}.quorum",))
+    line("WARN", "1 of 1 do not exist", targets=("mial",))
+
+
+# -- what of the port needs such a broker ----------------------------------------------------------------------------
+
+
+def port_finding(url, name, clock=None, **options):
+    """Return one line of the checks on the port."""
+    backend = txcore.connect(url)
+    try:
+        report = examine(port_examination(backend, Request(**options), clock))
+        return next(line.finding for line in report.lines if line.name == name)
+    finally:
+        backend.close().result(10)
+
+
+@pytest.mark.breaks("port.retention")
+def test_retention(broker, group):
+    """Halves must outlive twice the horizon."""
+    assert port_finding(broker.url, "port.retention", group=group).level is Level.OK
+    finding = port_finding(broker.url, "port.retention", group=group, horizon_s=5 * 86_400)
+    assert finding.level is Level.FAIL
+    assert "kept for 7 days, less than twice the check horizon of 5 days" in finding.text
+    assert "half_retention_s=864000" in finding.change
+
+
+def test_group_with_other_settings(broker, group):
+    """The port's own check says it too."""
+    finding = port_finding(f"{broker.url}?half_retention_s=100000", "port.group", group=group)
+    assert (finding.level, "inequivalent arg" in finding.text) == (Level.FAIL, True)
+
+
+def test_undecided_half_near_its_end(broker, make_group, wrong_clock):
+    """More than half of the time for which it is kept is gone, by the doctor's clock."""
+    url = f"{broker.url}?half_retention_s=600"
+    make_group(url, "pending", 1)
+    backend = txcore.connect(url)
+    producer = TransactionProducer(backend, "pending", listener=Listener(), policy=CheckPolicy(immunity_s=60))
+    queue = uuid.uuid4().hex
+    connection = pika.BlockingConnection(pika.URLParameters(broker.url.replace("rabbitmq://", "amqp://") + "%2F"))
+    connection.channel().queue_declare(queue)
+    connection.close()
+    producer.send_message_in_transaction(Message(queue, b"x"), None)
+    producer.close()
+    backend.close().result(10)
+    finding = port_finding(url, "port.pending", group="pending")
+    assert (finding.level, "1 undecided" in finding.text) == (Level.OK, True)
+    finding = port_finding(url, "port.pending", wrong_clock(400), group="pending")
+    assert (finding.level, "more than half of the 10 min" in finding.text) == (Level.FAIL, True), finding
+
+
+def test_slow_probe(start, make_group):
+    """A broker that stops for a while makes the slowest mark too slow."""
+    with start("rabbitmq") as slow:
+        make_group(slow.url, "g", 1)
+        backend = txcore.connect(f"{slow.url}?delivery_timeout_s=3")
+        resume = threading.Timer(2.2, slow.resume)
+        original = backend.mark
+        count = 0
+
+        def mark(*arguments, **options):
+            nonlocal count
+            count += 1
+            if count == 20:
+                slow.pause()
+                resume.start()
+            return original(*arguments, **options)
+
+        backend.mark = mark
+        try:
+            report = examine(port_examination(backend, Request("g")))
+        finally:
+            resume.join()
+            backend.close().result(10)
+        finding = next(line.finding for line in report.lines if line.name == "port.probe")
+        assert (finding.level, "more than a quarter" in finding.text) == (Level.WARN, True), finding
+
+
+def managed(broker, path):
+    """Return what the management API says, asked by hand."""
+    manager = urllib.request.HTTPPasswordMgrWithDefaultRealm()
+    manager.add_password(None, broker.monitor_url, "guest", "guest")
+    opener = urllib.request.build_opener(urllib.request.HTTPBasicAuthHandler(manager))
+    with opener.open(f"{broker.monitor_url}/api/{path}") as answer:
+        return json.load(answer)
+
+
+def seen_streams(broker, group):
+    """Return how many of the group's streams the management API shows already."""
+    return sum(queue["name"].startswith(f"txc.{group}.") for queue in managed(broker, "queues"))
