@@ -66,8 +66,8 @@ class Membership:
         self.lag_s = 0.0
         self.turned_at_s = loop.clock.elapsed_s()
 
-    def poll(self) -> None:
-        """Take in ownership changes, start owners, and give up what has ended."""
+    def poll(self) -> bool:
+        """Take in ownership changes, start owners, give up what has ended; returns whether anything changed."""
         try:
             events = self.context.claim.poll()
         except TxcoreError as error:
@@ -75,10 +75,11 @@ class Membership:
             events = ()
         for event in events:
             self._take(event)
-        for partition, owner in list(self.owners.items()):
-            if owner.has_ended:
-                del self.owners[partition]
-                self.context.claim.give_up(partition)
+        ended = [partition for partition, owner in self.owners.items() if owner.has_ended]
+        for partition in ended:
+            del self.owners[partition]
+            self.context.claim.give_up(partition)
+        return bool(events or ended)
 
     def _take(self, event: ClaimEvent) -> None:
         owner = self.owners.get(event.partition)
@@ -108,10 +109,12 @@ class Membership:
             owner.is_draining = True
 
     def run(self) -> Flow[None]:
-        """Poll for ownership for as long as the loop runs."""
+        """Poll for ownership for as long as the loop runs, less often while nothing changes."""
+        shortest_s = pause_s = self.context.limits.poll_s * 4
+        longest_s = max(self.context.limits.idle_poll_s, shortest_s)
         while not self.is_stopping or self.owners:
-            self.poll()
-            pause_s = self.context.limits.poll_s * 4
+            is_calm = not self.poll() and not self.is_stopping
+            pause_s = min(pause_s * 2, longest_s) if is_calm else shortest_s
             before_s = self.loop.clock.elapsed_s()
             yield pause_s
             self.turned_at_s = self.loop.clock.elapsed_s()

@@ -126,7 +126,7 @@ class LimitsSection(Struct, forbid_unknown_fields=True, frozen=True, kw_only=Tru
     fence_batch_count_max: Annotated[Count, Meta(description="halves of one question to the fence")] = 200
     calls_max: Annotated[int, Meta(ge=1, le=1_000, description="questions to listener, callback or fence at once")] = 8
     poll_s: Annotated[Seconds, Meta(description="pause between two reads while there is work")] = 0.005
-    idle_poll_s: Annotated[Seconds, Meta(description="longest pause between two reads while there is none")] = 0.5
+    idle_poll_s: Annotated[Seconds, Meta(description="longest pause between two reads while there is none")] = 1.0
     mark_timeout_s: Annotated[Seconds, Meta(description="longest wait for a mark of our own to come back")] = 5.0
     read_back_s: Annotated[Seconds, Meta(description="when an end that was not read back is looked at again")] = 5.0
     retry_s: Annotated[

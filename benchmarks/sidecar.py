@@ -1,0 +1,243 @@
+"""`python -m benchmarks.sidecar orphans|idle`: the checker process against what the operators were promised.
+
+*orphans*: halves that nobody ends, the SQL fence alone; from an empty folder, as a user would start it. *idle*: three
+groups with eight partitions each and nothing to do.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import re
+import resource
+import signal
+import subprocess
+import sys
+import tempfile
+import time
+import tomllib
+import urllib.request
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Annotated, Any, Final
+
+import sqlalchemy
+import typer
+from txcore_conformance.kit import Recorder
+
+import txcore
+from txcore import wire
+from txcore.cli.demo.consuming import open_consumer
+from txcore.clock import SystemClock, system_randomness
+from txcore.ids import IdFactory, partition_of
+from txcore.port import Backend
+from txcore.records import Half, HalfRecord, Status, TargetMessage
+
+CLOCK: Final = SystemClock()
+TOPIC: Final = "orders.created"
+BATCH: Final = 500
+FENCE_BATCH: Final = 1_000
+WAIT_S: Final = 300.0
+
+app = typer.Typer(help=__doc__, add_completion=False)
+
+
+@dataclass
+class Sidecar:
+    """A running `txcore checker` in *folder*."""
+
+    folder: Path
+    process: subprocess.Popen[bytes]
+    url: str = ""
+
+    def find_url(self) -> None:
+        """Wait until it says where it listens."""
+        log = self.folder / "checker.log"
+        for _ in range(600):
+            match = re.search(r"http=(http://\S+)", log.read_text())
+            if match:
+                self.url = match[1]
+                return
+            if self.process.poll() is not None:
+                break
+            time.sleep(0.05)
+        raise RuntimeError(f"the checker did not start: {log.read_text()}")
+
+    def get(self, path: str) -> Any:
+        """Return what a path answers."""
+        with urllib.request.urlopen(self.url + path, timeout=10) as answer:
+            body = answer.read()
+        return json.loads(body) if path.startswith("/api") else body.decode()
+
+    def metric(self, name: str) -> float:
+        """Return the sum of a metric over all labels."""
+        return sum(
+            float(line.split()[-1]) for line in self.get("/metrics").splitlines() if line.startswith(f"{name}{{")
+        )
+
+    def cpu_s(self) -> float:
+        """Return the CPU time it has used."""
+        fields = Path(f"/proc/{self.process.pid}/stat").read_text().rpartition(")")[2].split()
+        return (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK")
+
+    def memory_mb(self) -> float:
+        """Return its resident memory in MB."""
+        status = Path(f"/proc/{self.process.pid}/status").read_text()
+        return int(re.search(r"VmRSS:\s+(\d+) kB", status)[1]) / 1024  # type: ignore[index]
+
+
+@contextlib.contextmanager
+def running(folder: Path, *arguments: str) -> Iterator[Sidecar]:
+    """Run `txcore checker` in *folder*."""
+    with (folder / "checker.log").open("wb") as log:
+        process = subprocess.Popen(
+            [sys.executable, "-m", "txcore.cli", "checker", "--set", "http.port=0", *arguments],
+            cwd=folder,
+            stdout=log,
+            stderr=log,
+        )
+    sidecar = Sidecar(folder, process)
+    try:
+        sidecar.find_url()
+        yield sidecar
+    finally:
+        process.send_signal(signal.SIGTERM)
+        code = process.wait(60)
+        print(f"ended with {code}")
+
+
+@contextlib.contextmanager
+def broker_url(name: str, folder: Path) -> Iterator[str]:
+    """Yield the URL of a broker: a file, one that the environment names, or one that is started here."""
+    if name == "sqlite":
+        yield f"sqlite:///{folder / 'broker.db'}"
+    elif "://" in name:
+        yield name
+    else:
+        from txcore_conformance import brokers  # noqa: PLC0415 - not everybody has brokers
+
+        broker = brokers.start(name)
+        try:
+            yield broker.url
+        finally:
+            broker.remove()
+
+
+def append_orphans(backend: Backend, fence: txcore.SqlFence, group: str, topic: str, count: int) -> set[str]:
+    """Append *count* halves that nobody ends, every second one committed; returns the ids of the committed ones."""
+    ids = IdFactory(CLOCK, system_randomness())
+    partitions = backend.ensure_group(group, 8).result(30)
+    made = [ids.new() for _ in range(count)]
+    committed = made[::2]
+    for start in range(0, len(committed), FENCE_BATCH):
+        with fence.engine.begin() as connection:
+            for identity in committed[start : start + FENCE_BATCH]:
+                fence.insert(connection, identity, group)
+    size = min(BATCH, backend.capabilities.batch_count_max)
+    for start in range(0, count, size):
+        records = []
+        for identity in made[start : start + size]:
+            partition = partition_of(identity, partitions)
+            messages = [TargetMessage(topic, b"k", b'{"order": 1}', {})]
+            half = Half(1, identity, group, partition, 0, CLOCK.wall_ms(), 6_000, 0, 0, True, "orphan", messages)
+            records.append(HalfRecord(group, partition, identity, 0, wire.encode_half(half), messages))
+        batch = Recorder(records)
+        backend.append_halves(batch)
+        assert {each.status for each in batch.wait(backend, 60.0)} == {Status.DURABLE}
+    return {wire.target_id(identity, 0) for identity in committed}
+
+
+def consume(url: str, topic: str, group: str, expected: int) -> list[str]:
+    """Return the ids of what was delivered, once as many came and no more follow."""
+    consumer = open_consumer(url, topic, group)
+    found: list[str] = []
+    quiet_at_s = time.monotonic() + 60
+    while time.monotonic() < quiet_at_s:
+        batch = consumer.poll(1_000)
+        for message in batch:
+            value = message.headers["txcore-id"]
+            found.append(value if isinstance(value, str) else value.decode())
+        if batch:
+            consumer.ack(batch[-1].position)
+            quiet_at_s = time.monotonic() + (2 if len(found) >= expected else 60)
+        else:
+            time.sleep(0.05)
+    consumer.close()
+    return found
+
+
+@app.command()
+def orphans(
+    broker: Annotated[str, typer.Option(help="sqlite, kafka, rabbitmq, nats, or a URL.")] = "sqlite",
+    database: Annotated[str, typer.Option(help="The fence's database; a file of its own when empty.")] = "",
+    count: Annotated[int, typer.Option(min=2, help="Halves.")] = 10_000,
+) -> None:
+    """Resolve orphaned halves with the fence alone, and say how long after the first due time that took."""
+    with tempfile.TemporaryDirectory(prefix="txcore-orphans-") as name, broker_url(broker, Path(name)) as url:
+        folder = Path(name)
+        database = database or f"sqlite:///{folder / 'shop.db'}"
+        subprocess.run([sys.executable, "-m", "txcore.cli", "config", "init"], cwd=folder, check=True)
+        file = folder / "txcore.toml"
+        text = file.read_text().replace("sqlite:///broker.db", url).replace("sqlite:///shop.db", database)
+        file.write_text(text)
+        assert url in tomllib.loads(text)["backends"]["main"]["url"]
+        fence = txcore.SqlFence(sqlalchemy.create_engine(database))
+        fence.create()
+        topic = open_consumer(url, TOPIC, "bench").topic
+        backend = txcore.connect(url)
+        began_s = time.monotonic()
+        committed = append_orphans(backend, fence, "orders", topic, count)
+        first_due_s = began_s + 6.0
+        print(f"{count} halves appended in {time.monotonic() - began_s:.1f} s")
+        with running(folder) as sidecar:
+            done = 0.0
+            while done < count and time.monotonic() < first_due_s + WAIT_S:
+                time.sleep(0.1)
+                done = sidecar.metric("txcore_ends_total")
+            end_s = time.monotonic()
+            print(f"resolved {done:.0f} in {end_s - first_due_s:.1f} s after the first due time")
+            print(f"cpu {sidecar.cpu_s():.1f} s, memory {sidecar.memory_mb():.0f} MB")
+            ids = consume(url, topic, "bench", len(committed))
+            missing, extra = committed - set(ids), set(ids) - committed
+            print(
+                f"delivered {len(ids)}, lost {len(missing)}, leaked {len(extra)}, repeated {len(ids) - len(set(ids))}"
+            )
+            print(f"load average {os.getloadavg()[0]:.1f}")
+        backend.close().result(10)
+        if missing or extra:
+            raise typer.Exit(1)
+
+
+@app.command()
+def idle(
+    broker: Annotated[str, typer.Option(help="sqlite, kafka, rabbitmq, nats, or a URL.")] = "sqlite",
+    seconds: Annotated[float, typer.Option(min=1, help="How long to look.")] = 30.0,
+) -> None:
+    """Measure what three groups of eight partitions cost while nothing happens."""
+    with tempfile.TemporaryDirectory(prefix="txcore-idle-") as name, broker_url(broker, Path(name)) as url:
+        folder = Path(name)
+        database = f"sqlite:///{folder / 'shop.db'}"
+        txcore.SqlFence(sqlalchemy.create_engine(database)).create()
+        groups = "".join(f'[groups.g{n}]\ndatabase = "main"\npartitions = 8\n' for n in range(3))
+        (folder / "txcore.toml").write_text(
+            f'[backends.main]\nurl = "{url}"\n[databases.main]\nurl = "{database}"\n{groups}'
+        )
+        with running(folder) as sidecar:
+            deadline_s = time.monotonic() + 60
+            while sidecar.metric("txcore_partitions") < 24 and time.monotonic() < deadline_s:
+                time.sleep(0.1)
+            time.sleep(3)
+            before_s, began_s = sidecar.cpu_s(), time.monotonic()
+            time.sleep(seconds)
+            share = (sidecar.cpu_s() - before_s) / (time.monotonic() - began_s)
+            print(
+                f"idle, {sidecar.metric('txcore_partitions'):.0f} partitions: {share:.2%} of a core, "
+                f"{sidecar.memory_mb():.0f} MB"
+            )
+
+
+if __name__ == "__main__":
+    resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
+    app()
