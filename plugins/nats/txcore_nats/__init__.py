@@ -10,8 +10,10 @@ from urllib.parse import urlsplit
 from txcore.errors import BackendNotInstalledError
 from txcore.hookspecs import hookimpl
 from txcore.port import Backend
+from txcore_nats.guarantees import GUARANTEES
+from txcore_nats.options import Options, parse_url
 
-__all__ = ["check_driver", "txcore_open_backend"]
+__all__ = ["GUARANTEES", "Options", "check_driver", "parse_url", "txcore_open_backend"]
 
 SCHEME: Final = "nats"
 
@@ -27,14 +29,16 @@ def check_driver() -> None:
 
 
 @hookimpl
-def txcore_open_backend(url: str, options: Mapping[str, str]) -> Backend | None:  # noqa: ARG001 - read from the URL
+def txcore_open_backend(url: str, options: Mapping[str, str]) -> Backend | None:
     """Open the broker that a `nats://` URL names; None for another scheme. Connects with the first call.
 
     Raises:
         BackendNotInstalledError: nats-py is missing.
-        ConfigError: an option is unknown or of the wrong kind.
+        ConfigError: an option is unknown, of the wrong type or out of range.
     """
     if urlsplit(url).scheme != SCHEME:
         return None
     check_driver()
-    raise NotImplementedError
+    from txcore_nats.backend import NatsBackend  # noqa: PLC0415 - needs the driver
+
+    return NatsBackend(parse_url(url, options))

@@ -1,0 +1,300 @@
+"""The border to nats-py and JetStream: their errors and answers become ours here, and headers take NATS's form."""
+
+from __future__ import annotations
+
+import asyncio
+import base64
+import binascii
+import re
+import ssl
+from collections.abc import Mapping
+from typing import Any, Final
+
+import msgspec
+from nats import errors
+
+from txcore.errors import (
+    BackendTimeoutError,
+    BackendUnavailableError,
+    ConfigError,
+    HalfRefusedError,
+    MessageRejectedError,
+    TxcoreError,
+    WireFormatError,
+)
+from txcore.records import Checkpoint, Op, OpKind, Position, Status, TargetMessage
+from txcore.wire import HEADER_GROUP, HEADER_ID, HEADER_KEY
+
+CHECKPOINT_VERSION: Final = 1
+HEADER_BASE64: Final = "txcore-base64"
+"""Names, separated by commas, the headers whose values are base64; a NATS header holds nothing but a line of text."""
+HEADER_GENERATION: Final = "txcore-generation"
+HEADER_KIND: Final = "txcore-kind"
+HEADER_EXPECTED: Final = "Nats-Expected-Last-Subject-Sequence"
+HEADER_MESSAGE_ID: Final = "Nats-Msg-Id"
+HEADERS_BYTES_MAX: Final = 60_000
+"""All headers of a message; the server's limit is 65,535."""
+OWN_HEADERS_BYTES_MAX: Final = 2_048
+"""Room for the headers that this plugin adds to a message."""
+STATUS: Final = "Status"
+DESCRIPTION: Final = "Description"
+NO_RESPONDERS: Final = "503"
+NOT_FOUND: Final = "404"
+
+WRONG_SEQUENCE_CODES: Final = frozenset({10071, 10164})
+STREAM_NOT_FOUND: Final = 10059
+STREAM_EXISTS: Final = 10058
+CONSUMER_NOT_FOUND: Final = 10014
+MESSAGE_NOT_FOUND: Final = 10037
+_NO_JETSTREAM_CODES: Final = frozenset({10039, 10076})
+_TOO_LARGE: Final = 10054
+_STORE_FAILED: Final = 10077
+_REFUSAL_CODES: Final = frozenset({10023, 10028, 10047, 10052, 10054, 10060, 10097, 10109})
+_HEADER_NAME: Final = re.compile(r"[!#$%&'*+\-.^_`|~0-9A-Za-z]+")
+
+
+class ApiError(TxcoreError):
+    """JetStream answered a request with an error."""
+
+    def __init__(self, code: int, err_code: int, description: str) -> None:
+        super().__init__(f"JetStream answers {description!r} ({code}, {err_code})")
+        self.code = code
+        self.err_code = err_code
+
+
+class AckError(msgspec.Struct):
+    """Why JetStream did not store a message."""
+
+    code: int = 0
+    err_code: int = 0
+    description: str = ""
+
+
+class Ack(msgspec.Struct):
+    """JetStream's answer to a publish."""
+
+    stream: str = ""
+    seq: int = 0
+    duplicate: bool = False
+    error: AckError | None = None
+
+
+class _CheckpointRecord(msgspec.Struct, array_like=True, tag="txcp"):
+    version: int
+    half: int | None
+    op: int | None
+    token: bytes
+    note: bytes
+
+
+_encode: Final = msgspec.msgpack.Encoder().encode
+_checkpoint_decoder: Final = msgspec.msgpack.Decoder(_CheckpointRecord)
+_ack_decoder: Final = msgspec.json.Decoder(Ack)
+
+
+# -- headers ------------------------------------------------------------------------------------------------------
+
+
+def encode_headers(headers: Mapping[str, str | bytes]) -> dict[str, str]:
+    """Return *headers* as NATS can carry them; values that are no plain line of text travel as base64.
+
+    Raises:
+        MessageRejectedError: a name is none that NATS can carry.
+    """
+    encoded: dict[str, str] = {}
+    changed = []
+    for name, value in headers.items():
+        text = value if isinstance(value, str) else _as_text(value)
+        if text is None or (text and not (text.isprintable() and text == text.strip())):
+            changed.append(name)
+            raw = value.encode("utf-8", "surrogatepass") if isinstance(value, str) else value
+            text = base64.b64encode(raw).decode()
+        encoded[name] = text
+    if changed:
+        encoded[HEADER_BASE64] = ",".join(changed)
+    return encoded
+
+
+def decode_headers(headers: Mapping[str, str] | None) -> dict[str, str | bytes]:
+    """Return the headers that were given to `encode_headers`, and NATS's own; base64 values become bytes."""
+    decoded: dict[str, str | bytes] = dict(headers or {})
+    names = decoded.pop(HEADER_BASE64, "")
+    for name in str(names).split(",") if names else ():
+        try:
+            decoded[name] = base64.b64decode(str(decoded.get(name, "")), validate=True)
+        except binascii.Error:
+            continue  # written by somebody else; left as it is
+    return decoded
+
+
+def check_message(message: TargetMessage, size_max: int) -> None:
+    """Refuse what NATS could not carry.
+
+    Raises:
+        MessageRejectedError: a header's name, the headers together, or the whole message.
+    """
+    size = OWN_HEADERS_BYTES_MAX + len(message.key or b"") * 4 // 3
+    for name, value in message.headers.items():
+        if not _HEADER_NAME.fullmatch(name):
+            text = f"header {name!r} of a message for {message.topic!r} has a name that NATS cannot carry"
+            raise MessageRejectedError(text, topic=message.topic, reason="headers")
+        # The name once more in the list of base64 headers.
+        raw = value if isinstance(value, bytes) else value.encode("utf-8", "replace")
+        size += 2 * len(name) + 5 + len(raw) * 4 // 3
+    if size > HEADERS_BYTES_MAX:
+        text = f"key and headers of a message for {message.topic!r} need {size} bytes; {HEADERS_BYTES_MAX} fit"
+        raise MessageRejectedError(text, topic=message.topic, reason="headers")
+    if size + len(message.body) > size_max:
+        text = (
+            f"a message for {message.topic!r} needs up to {size + len(message.body)} bytes with its headers; "
+            f"the server or the stream takes {size_max}"
+        )
+        raise MessageRejectedError(text, topic=message.topic, reason="size")
+
+
+def check_subject(subject: str, reserved: tuple[str, ...]) -> None:
+    """Refuse a topic that is no subject to publish to.
+
+    Raises:
+        MessageRejectedError: it has wildcards, spaces or empty tokens, or belongs to NATS or to txcore.
+    """
+    tokens = subject.split(".")
+    if not all(tokens) or any(each.isspace() or each == "\x00" for each in subject):
+        problem = "is no subject: its tokens, separated by dots, may not be empty or hold spaces"
+    elif "*" in tokens or ">" in tokens:
+        problem = "has wildcards"
+    elif subject.startswith(reserved):
+        problem = "is reserved"
+    else:
+        return
+    raise MessageRejectedError(f"topic {subject!r} {problem}", topic=subject, reason="topic")
+
+
+def half_headers(transaction_id: str, generation: int) -> dict[str, str]:
+    """Return what headers-only readers learn of a half."""
+    return {HEADER_ID: transaction_id, HEADER_GENERATION: str(generation)}
+
+
+def op_headers(op: Op, transaction_id: str) -> dict[str, str]:
+    """Return what headers-only readers learn of an op."""
+    return {
+        HEADER_ID: transaction_id,
+        HEADER_GENERATION: str(op.generation),
+        HEADER_KIND: OpKind(op.kind).name,
+    }
+
+
+def own_headers() -> frozenset[str]:
+    """Return the names of headers on targets that are ours and not the user's."""
+    return frozenset({HEADER_ID, HEADER_GROUP, HEADER_KEY, HEADER_BASE64})
+
+
+def _as_text(value: bytes) -> str | None:
+    try:
+        return value.decode()
+    except UnicodeDecodeError:
+        return None
+
+
+# -- answers ------------------------------------------------------------------------------------------------------
+
+
+def read_ack(data: bytes, subject: str) -> tuple[Status, TxcoreError | None, Ack | None]:
+    """Return what JetStream's answer to a publish on *subject* says of the message."""
+    try:
+        ack = _ack_decoder.decode(data)
+    except msgspec.DecodeError:
+        ack = Ack()
+    if ack.error is not None:
+        return (*_refusal(ack.error, subject), ack)
+    if not ack.seq or not ack.stream:
+        text = f"something that is no stream answered a message for {subject!r}; it may be stored all the same"
+        return Status.UNKNOWN, BackendUnavailableError(text), None
+    return Status.DURABLE, None, ack
+
+
+def _refusal(error: AckError, subject: str) -> tuple[Status, TxcoreError]:
+    text = f"the stream of {subject!r} refuses: {error.description} ({error.err_code})"
+    if error.err_code == _TOO_LARGE:
+        return Status.REFUSED, MessageRejectedError(text, topic=subject, reason="size")
+    is_full = error.err_code == _STORE_FAILED and "exceeded" in error.description
+    if is_full or error.err_code in _REFUSAL_CODES or error.err_code in WRONG_SEQUENCE_CODES:
+        return Status.REFUSED, HalfRefusedError(text, topic=subject)
+    # Whatever else it says (no leader, store failed), nothing proves that the message is not stored somewhere.
+    return Status.UNKNOWN, BackendUnavailableError(text)
+
+
+def is_conflict(ack: Ack | None) -> bool:
+    """Say whether the answer was that another message stands where this one was to stand."""
+    return ack is not None and ack.error is not None and ack.error.err_code in WRONG_SEQUENCE_CODES
+
+
+def translate(error: BaseException, doing: str) -> TxcoreError:
+    """Return our error for one of nats-py's or asyncio's."""
+    if isinstance(error, ApiError):
+        return _translate_api(error, doing)
+    if isinstance(error, TxcoreError):
+        return error
+    text = str(error).lower()
+    translated: TxcoreError
+    if isinstance(error, errors.AuthorizationError) or "authorization" in text or "authentication" in text:
+        translated = BackendUnavailableError(f"{doing}: NATS refuses the credentials ({error})")
+    elif isinstance(error, errors.NoRespondersError):
+        translated = ConfigError(f"{doing}: nobody answers; JetStream is not enabled for this account", key="url")
+    elif isinstance(error, ssl.SSLError):
+        translated = BackendUnavailableError(f"{doing}: no encrypted connection: {error}")
+    elif isinstance(error, TimeoutError | asyncio.TimeoutError):
+        translated = BackendTimeoutError(f"{doing}: no answer from NATS in time")
+    else:
+        translated = BackendUnavailableError(f"{doing}: {error!r}")
+    translated.__cause__ = error
+    return translated
+
+
+def _translate_api(error: ApiError, doing: str) -> TxcoreError:
+    if error.err_code in _NO_JETSTREAM_CODES:
+        return ConfigError(f"{doing}: JetStream is not enabled ({error})", key="url")
+    if error.code == 503:
+        return BackendUnavailableError(f"{doing}: {error}")
+    return ConfigError(f"{doing}: {error}", key="stream")
+
+
+# -- checkpoints ----------------------------------------------------------------------------------------------------
+
+
+def encode_checkpoint(checkpoint: Checkpoint) -> bytes:
+    """Return a checkpoint record."""
+    return _encode(
+        _CheckpointRecord(CHECKPOINT_VERSION, checkpoint.half, checkpoint.op, checkpoint.token, checkpoint.note)
+    )
+
+
+def decode_checkpoint(body: bytes) -> Checkpoint:
+    """Return the checkpoint in *body*.
+
+    Raises:
+        WireFormatError: it is none, or one of another version.
+    """
+    try:
+        record = _checkpoint_decoder.decode(body)
+    except msgspec.DecodeError as error:
+        raise WireFormatError(f"{len(body)} bytes are no checkpoint: {error}") from error
+    if record.version != CHECKPOINT_VERSION:
+        raise WireFormatError(f"a checkpoint of version {record.version}; this plugin reads {CHECKPOINT_VERSION}")
+    half = None if record.half is None else Position(record.half)
+    op = None if record.op is None else Position(record.op)
+    return Checkpoint(half, op, record.token, record.note)
+
+
+def as_json(value: Any) -> bytes:
+    """Return *value* as JSON."""
+    return msgspec.json.encode(value)
+
+
+def from_json(data: bytes) -> dict[str, Any]:
+    """Return the object in *data*, or an empty one."""
+    try:
+        value = msgspec.json.decode(data)
+    except msgspec.DecodeError:
+        return {}
+    return value if isinstance(value, dict) else {}

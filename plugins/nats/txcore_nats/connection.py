@@ -1,0 +1,331 @@
+"""One thread with an asyncio loop, one connection on it that comes back when it is lost, and requests to JetStream.
+
+Each connection is a client of its own: nats-py's reconnecting would send what stood in its buffers later, long after
+it was settled as unknown, and a flush that timed out ends its reading when the late answer comes.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import logging
+import threading
+from collections import deque
+from collections.abc import Callable, Coroutine
+from pathlib import Path
+from ssl import SSLContext, SSLError, create_default_context
+from typing import Any, Final, Protocol
+
+from nats.aio.client import Client
+
+from txcore.clock import Randomness
+from txcore.errors import BackendTimeoutError, BackendUnavailableError, ClosedError, ConfigError, TxcoreError
+from txcore_nats.codec import ApiError, as_json, from_json, translate
+from txcore_nats.options import Options
+
+_log = logging.getLogger("txcore.nats")
+
+RECONNECT_DELAY_FIRST_S: Final = 0.05
+RECONNECT_DELAY_MAX_S: Final = 2.0
+CLOSED_POLL_S: Final = 0.5
+CLOSE_TIMEOUT_S: Final = 1.0
+SERVERS_MAX: Final = 100
+PENDING_BYTES_MAX: Final = 4 << 20
+"""What nats-py may hold for the socket; beyond, publishing waits."""
+JITTER_BITS: Final = 16
+
+
+class LoopThread:
+    """A daemon thread that owns an asyncio loop; other threads enter through `call` only.
+
+    The thread starts with the first call. Requests run in the order in which they were handed over.
+    """
+
+    def __init__(self, name: str) -> None:
+        self._name = name
+        self._inbox: deque[Callable[[], None]] = deque()
+        self._is_woken = False
+        self._lock = threading.Lock()
+        self._thread: threading.Thread | None = None
+        self._loop: asyncio.AbstractEventLoop | None = None
+        self._tasks: set[asyncio.Task[Any]] = set()
+
+    @property
+    def loop(self) -> asyncio.AbstractEventLoop:
+        """The loop; there once the thread was started."""
+        assert self._loop is not None
+        return self._loop
+
+    def call(self, request: Callable[[], None]) -> None:
+        """Run *request* on the thread, soon; from any thread. One wake-up serves all requests that wait."""
+        if self._thread is None:
+            self._start()
+        self._inbox.append(request)
+        if not self._is_woken:
+            self._is_woken = True
+            with contextlib.suppress(RuntimeError):  # the loop was closed: nobody is left to answer
+                self.loop.call_soon_threadsafe(self._drain)
+
+    def spawn(self, coroutine: Coroutine[Any, Any, None]) -> asyncio.Task[None]:
+        """Run *coroutine* beside everything else; on the thread only. Its errors are logged."""
+        task = self.loop.create_task(coroutine)
+        self._tasks.add(task)
+        task.add_done_callback(self._task_done)
+        return task
+
+    def stop(self, timeout_s: float) -> None:
+        """End the thread and wait for it; idempotent."""
+        thread = self._thread
+        if thread is not None and thread.is_alive():
+            self.loop.call_soon_threadsafe(self.loop.stop)
+            thread.join(timeout_s)
+
+    def _start(self) -> None:
+        with self._lock:
+            if self._thread is None:
+                self._loop = asyncio.new_event_loop()
+                thread = threading.Thread(target=self._run, name=self._name, daemon=True)
+                thread.start()
+                self._thread = thread
+
+    def _run(self) -> None:
+        loop = self.loop
+        asyncio.set_event_loop(loop)
+        try:
+            loop.run_forever()
+        finally:
+            tasks = asyncio.all_tasks(loop)
+            for task in tasks:
+                task.cancel()
+            loop.run_until_complete(asyncio.wait(tasks, timeout=CLOSE_TIMEOUT_S) if tasks else asyncio.sleep(0))
+            loop.close()
+
+    def _drain(self) -> None:
+        # Cleared first: whoever appends from here on either is seen by this loop or wakes the thread again.
+        self._is_woken = False
+        while self._inbox:
+            try:
+                self._inbox.popleft()()
+            except Exception:  # noqa: BLE001 - one failing request must not take the others along
+                _log.exception("nats.request_error")
+
+    def _task_done(self, task: asyncio.Task[Any]) -> None:
+        self._tasks.discard(task)
+        if not task.cancelled() and task.exception() is not None:
+            _log.error("nats.task_error", exc_info=task.exception())
+
+
+class LinkOwner(Protocol):
+    """Who is told about the connection; on the loop's thread."""
+
+    async def link_up(self, client: Client) -> None:
+        """The connection is open."""
+
+    def link_down(self, error: TxcoreError) -> None:
+        """The connection is gone."""
+
+    def link_refused(self, text: str) -> None:
+        """The server said that something is not permitted."""
+
+
+class Link:
+    """One connection, opened anew with growing delays until closed. All methods on the loop's thread."""
+
+    def __init__(self, loop: LoopThread, options: Options, owner: LinkOwner, randomness: Randomness) -> None:
+        self._loop = loop
+        self._options = options
+        self._owner = owner
+        self._randomness = randomness
+        self._servers = list(options.servers)
+        self._client: Client | None = None
+        self._up = asyncio.Event()
+        self._gone = asyncio.Event()
+        self._closing = asyncio.Event()
+        self._task: asyncio.Task[None] | None = None
+        self._is_closed = False
+        self.last_error: TxcoreError = BackendUnavailableError("NATS has not been reached yet")
+
+    @property
+    def client(self) -> Client | None:
+        """The open connection, if there is one."""
+        return self._client
+
+    def open(self) -> None:
+        """Start to connect."""
+        if self._task is None and not self._is_closed:
+            self._task = self._loop.spawn(self._run())
+
+    async def connected(self, timeout_s: float) -> Client:
+        """Return the connection as soon as there is one.
+
+        Raises:
+            BackendUnavailableError, ConfigError: there is none in time; the reason of the last attempt.
+            ClosedError: closed meanwhile.
+        """
+        if self._client is None:
+            with contextlib.suppress(asyncio.TimeoutError):
+                await asyncio.wait_for(self._up.wait(), timeout_s)
+        if self._is_closed:
+            raise ClosedError("this backend is closed")
+        if self._client is None:
+            raise self.last_error
+        return self._client
+
+    async def close(self) -> None:
+        """Close for good."""
+        self._is_closed = True
+        self._closing.set()
+        self._up.set()
+        self._gone.set()
+        if self._task is not None:
+            await asyncio.wait({self._task}, timeout=2 * CLOSE_TIMEOUT_S)
+            self._task.cancel()
+
+    async def _run(self) -> None:
+        delay_s = RECONNECT_DELAY_FIRST_S
+        while not self._is_closed:
+            client = Client()
+            self._gone.clear()
+            try:
+                await self._connect(client)
+                delay_s = RECONNECT_DELAY_FIRST_S
+                await self._serve(client)
+            except Exception as error:  # noqa: BLE001 - whatever it was, it is tried again
+                reason = translate(error, "connecting")
+                unreached = BackendUnavailableError(str(reason)) if isinstance(reason, BackendTimeoutError) else reason
+                self.last_error = unreached
+                _log.info("nats.link_down", extra={"reason": str(self.last_error)})
+            finally:
+                await self._abandon(client)
+            if not self._is_closed:
+                jitter = self._randomness.getrandbits(JITTER_BITS) / (1 << JITTER_BITS)
+                with contextlib.suppress(asyncio.TimeoutError):
+                    await asyncio.wait_for(self._closing.wait(), delay_s * (0.5 + jitter / 2))
+                delay_s = min(2 * delay_s, RECONNECT_DELAY_MAX_S)
+
+    async def _connect(self, client: Client) -> None:
+        options = self._options
+        reasons: list[Exception] = []
+
+        async def failed(error: Exception) -> None:
+            reasons.append(error)
+            if "permissions violation" in str(error):
+                self._owner.link_refused(str(error))
+
+        async def closed() -> None:
+            self._gone.set()
+
+        attempt = client.connect(
+            servers=list(self._servers),
+            name="txcore",
+            error_cb=failed,
+            closed_cb=closed,
+            disconnected_cb=closed,
+            allow_reconnect=False,
+            max_reconnect_attempts=1,
+            reconnect_time_wait=0,
+            connect_timeout=options.connect_timeout_s,  # type: ignore[arg-type] # passed on to wait_for
+            ping_interval=options.ping_interval_s,  # type: ignore[arg-type] # passed on to sleep
+            max_outstanding_pings=2,
+            pending_size=PENDING_BYTES_MAX,
+            skip_subject_validation=True,
+            **_login(options),
+        )
+        try:
+            await asyncio.wait_for(attempt, 3 * options.connect_timeout_s * len(self._servers))
+        except Exception as error:
+            # "No servers available" says less than what went wrong with the last of them.
+            raise reasons[-1] if reasons else error from error
+        del reasons[:]
+        self._learn_servers(client)
+
+    async def _serve(self, client: Client) -> None:
+        await self._owner.link_up(client)
+        self._client = client
+        self._up.set()
+        _log.info("nats.link_up", extra={"server": client.connected_server_version})
+        try:
+            while not client.is_closed and not self._gone.is_set():
+                # A client that hangs in its own closing says so by nothing but its state.
+                with contextlib.suppress(asyncio.TimeoutError):
+                    await asyncio.wait_for(self._gone.wait(), CLOSED_POLL_S)
+        finally:
+            self._client = None
+            if not self._is_closed:
+                self._up.clear()
+            self.last_error = BackendUnavailableError(f"the connection to NATS was lost: {client.last_error!r}")
+            _log.info("nats.link_down", extra={"reason": str(self.last_error)})
+            self._owner.link_down(self.last_error)
+
+    async def _abandon(self, client: Client) -> None:
+        with contextlib.suppress(Exception):
+            await asyncio.wait_for(client.close(), CLOSE_TIMEOUT_S)
+
+    def _learn_servers(self, client: Client) -> None:
+        for server in client.discovered_servers:
+            address = f"nats://{server.netloc.rpartition('@')[2]}"
+            if address not in self._servers and len(self._servers) < SERVERS_MAX:
+                self._servers.append(address)
+
+
+class Api:
+    """Requests to JetStream's API. All methods on the loop's thread."""
+
+    def __init__(self, link: Link, options: Options) -> None:
+        self._link = link
+        self._options = options
+
+    async def call(self, name: str, request: Any = None) -> dict[str, Any]:
+        """Send a request and return its answer.
+
+        Raises:
+            ApiError: JetStream answered with an error.
+            BackendUnavailableError, BackendTimeoutError, ConfigError: nobody answered.
+        """
+        timeout_s = self._options.control_timeout_s
+        client = await self._link.connected(timeout_s)
+        payload = b"" if request is None else as_json(request)
+        try:
+            message = await client.request(f"{self._options.api_prefix}.{name}", payload, timeout=timeout_s)
+        except Exception as error:
+            raise translate(error, f"asking JetStream ({name.partition('.txc')[0]})") from error
+        answer = from_json(message.data)
+        refusal = answer.get("error")
+        if refusal:
+            raise ApiError(refusal.get("code", 0), refusal.get("err_code", 0), refusal.get("description", ""))
+        return answer
+
+
+def _login(options: Options) -> dict[str, Any]:
+    given: dict[str, Any] = {}
+    if options.user:
+        given.update(user=options.user, password=options.password)
+    elif options.token:
+        given.update(token=options.token)
+    elif options.creds:
+        given.update(user_credentials=_existing(options.creds, "creds"))
+    elif options.nkey_seed:
+        given.update(nkeys_seed=_existing(options.nkey_seed, "nkey_seed"))
+    if options.tls or options.tls_ca or options.tls_cert or options.tls_hostname or options.tls_first:
+        given.update(tls=_tls(options), tls_handshake_first=options.tls_first)
+        if options.tls_hostname:
+            given.update(tls_hostname=options.tls_hostname)
+    return given
+
+
+def _tls(options: Options) -> SSLContext:
+    try:
+        context = create_default_context(cafile=options.tls_ca or None)
+        if options.tls_cert:
+            context.load_cert_chain(options.tls_cert, options.tls_key)
+    except (OSError, SSLError) as error:
+        raise ConfigError(
+            f"a TLS file cannot be used: {error}", key="tls_cert" if options.tls_cert else "tls_ca"
+        ) from error
+    return context
+
+
+def _existing(path: str, key: str) -> str:
+    if not Path(path).is_file():
+        raise ConfigError(f"{key}: there is no file {path!r}", key=key)
+    return path

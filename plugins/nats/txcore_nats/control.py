@@ -1,0 +1,207 @@
+"""Groups: their streams, made and verified, and what is known of them; single control requests."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Mapping
+from typing import Any, Final
+
+from txcore.errors import BackendUnavailableError, ConfigError, TxcoreError
+from txcore.records import RECORD_OVERHEAD_MAX, LogKind
+from txcore_nats.codec import OWN_HEADERS_BYTES_MAX, STREAM_EXISTS, STREAM_NOT_FOUND, ApiError, translate
+from txcore_nats.connection import Api, Link
+from txcore_nats.options import PARTITION_COUNT_MAX, GroupNames, Options
+
+HALF_BYTES_MAX_DEFAULT: Final = 1 << 30
+SERVER_VERSION_MIN: Final = (2, 9)
+GROUPS_MAX: Final = 10_000
+_SAME: Final[Mapping[str, Any]] = {
+    "storage": "file",
+    "retention": "limits",
+    "discard": "new",
+    "max_age": 0,
+    "max_msgs": -1,
+    "max_msg_size": -1,
+    "no_ack": False,
+    "sealed": False,
+}
+"""Settings that every stream of ours has, and what a server that does not name one means by that."""
+
+
+class Groups:
+    """What this backend knows of groups. On the loop's thread."""
+
+    def __init__(self, api: Api, link: Link, options: Options) -> None:
+        self._api = api
+        self._link = link
+        self._options = options
+        self._names: dict[str, GroupNames] = {}
+        self._counts: dict[str, int] = {}
+        self._asking: dict[str, asyncio.Task[None]] = {}
+
+    def names(self, group: str) -> GroupNames:
+        """Return a group's names.
+
+        Raises:
+            ConfigError: no group can be called so.
+        """
+        names = self._names.get(group)
+        if names is None:
+            names = GroupNames(group, self._options)
+            if len(self._names) < GROUPS_MAX:
+                self._names[group] = names
+        return names
+
+    def count(self, group: str) -> int:
+        """Return a group's number of partitions; 0 if this backend has not met the group yet."""
+        return self._counts.get(group, 0)
+
+    def forget(self, group: str) -> None:
+        """Look the group up again next time."""
+        self._counts.pop(group, None)
+
+    async def find(self, group: str) -> int:
+        """Return a group's number of partitions.
+
+        Raises:
+            ConfigError: the group does not exist.
+            BackendUnavailableError, BackendTimeoutError: the broker was not reached.
+        """
+        count = self._counts.get(group)
+        if count is None:
+            names = self.names(group)
+            config = await self._config(names.stream(LogKind.HALF))
+            if config is None:
+                raise missing_group(group)
+            count = self._counts[group] = len(config["subjects"])
+        return count
+
+    def when_found(self, group: str, take: Callable[[TxcoreError | None], None]) -> None:
+        """Call *take* with None once the group is known to exist, else with the error."""
+
+        async def ask() -> None:
+            error: TxcoreError | None = None
+            try:
+                await self.find(group)
+            except Exception as raised:  # noqa: BLE001 - told to whoever waits
+                error = translate(raised, f"looking for group {group!r}")
+            take(error)
+
+        asyncio.ensure_future(ask())  # noqa: RUF006 - bounded by the request's own timeout
+
+    async def ensure(self, group: str, asked: int | None) -> int:
+        """Make or verify a group's streams. Raises: see `Backend.ensure_group`."""
+        names = self.names(group)
+        if asked is not None and not 1 <= asked <= PARTITION_COUNT_MAX:
+            text = f"a group has 1 to {PARTITION_COUNT_MAX} partitions, not {asked}"
+            raise ConfigError(text, key="partition_count")
+        await self._check_server()
+        found = await self._config(names.stream(LogKind.HALF))
+        if found is None:
+            await self._make(names, asked or self._options.partitions)
+            found = await self._config(names.stream(LogKind.HALF))
+        if found is None:
+            raise BackendUnavailableError(f"the streams of group {group!r} vanish while they are made")
+        count = len(found["subjects"])
+        if asked is not None and asked != count:
+            raise ConfigError(
+                f"group {group!r} has {count} partitions, not {asked}; the number never changes", key="partition_count"
+            )
+        await self._verify(names, count)
+        self._counts[group] = count
+        return count
+
+    async def _check_server(self) -> None:
+        client = await self._link.connected(self._options.control_timeout_s)
+        version = client.connected_server_version
+        if (version.major, version.minor) < SERVER_VERSION_MIN:
+            raise ConfigError(f"this server is NATS {version}; txcore needs 2.9 or newer", key="url")
+        needed = self._options.body_size_max + RECORD_OVERHEAD_MAX + OWN_HEADERS_BYTES_MAX
+        if client.max_payload < needed:
+            raise ConfigError(
+                f"body_size_max={self._options.body_size_max} needs a max_payload of {needed} bytes; "
+                f"the server has {client.max_payload}",
+                key="body_size_max",
+            )
+
+    async def _make(self, names: GroupNames, count: int) -> None:
+        """Make the streams; the half stream comes last, as its presence means all."""
+        for config in stream_configs(names, count, self._options):
+            try:
+                await self._api.call(f"STREAM.CREATE.{config['name']}", config)
+            except ApiError as error:
+                # Somebody else makes the group at the same time; what came of it is verified next.
+                if error.err_code != STREAM_EXISTS:
+                    raise translate(error, f"making stream {config['name']!r}") from error
+
+    async def _verify(self, names: GroupNames, count: int) -> None:
+        differences = []
+        for wanted in stream_configs(names, count, self._options):
+            found = await self._config(wanted["name"])
+            if found is None:
+                differences.append(f"stream {wanted['name']} is missing")
+                continue
+            for key, value in wanted.items():
+                if not self._is_free(key, wanted["name"], names) and _plain(key, found.get(key)) != value:
+                    differences.append(f"{wanted['name']} has {key} {found.get(key)!r}, not {value!r}")
+            if found.get("persist_mode") == "async":
+                differences.append(f"{wanted['name']} has persist_mode 'async', which acknowledges what is not stored")
+        if differences:
+            raise ConfigError(f"group {names.group!r} has other settings: {'; '.join(differences)}", key="group")
+
+    def _is_free(self, key: str, stream: str, names: GroupNames) -> bool:
+        """Settings that the operator may choose: those that this backend's URL does not name."""
+        if key in {"name", "description", "allow_direct"}:
+            return True
+        if key == "num_replicas":
+            return not self._options.replicas
+        return key == "max_bytes" and (stream != names.stream(LogKind.HALF) or self._options.half_bytes_max < 0)
+
+    async def _config(self, stream: str) -> dict[str, Any] | None:
+        try:
+            answer = await self._api.call(f"STREAM.INFO.{stream}")
+        except ApiError as error:
+            if error.err_code == STREAM_NOT_FOUND:
+                return None
+            raise translate(error, f"looking for stream {stream!r}") from error
+        config: dict[str, Any] = answer["config"]
+        return config
+
+
+def stream_configs(names: GroupNames, count: int, options: Options) -> list[dict[str, Any]]:
+    """Return the streams of a group as JetStream is asked for them, the half stream last."""
+    half_bytes_max = HALF_BYTES_MAX_DEFAULT if options.half_bytes_max < 0 else options.half_bytes_max or -1
+    common = {**_SAME, "num_replicas": options.replicas or 1, "allow_direct": True, "max_msgs_per_subject": -1}
+    configs = [
+        {
+            **common,
+            "name": names.bucket_stream,
+            "description": f"txcore: members and checkpoints of group {names.group}",
+            "subjects": [f"$KV.{names.bucket}.>"],
+            "max_msgs_per_subject": 1,
+            "allow_rollup_hdrs": True,
+            "max_bytes": -1,
+        },
+    ]
+    for kind, max_bytes in ((LogKind.PARKED, -1), (LogKind.OP, -1), (LogKind.HALF, half_bytes_max)):
+        if kind is LogKind.OP and options.is_atomic:
+            continue
+        configs.append(
+            {
+                **common,
+                "name": names.stream(kind),
+                "description": f"txcore: {kind.value} log of group {names.group}",
+                "subjects": [names.subject(kind, partition) for partition in range(count)],
+                "max_bytes": max_bytes,
+            }
+        )
+    return configs
+
+
+def missing_group(group: str) -> ConfigError:
+    """Return what is wrong with a call for a group that nobody made."""
+    return ConfigError(f"group {group!r} does not exist; call ensure_group first", key="group")
+
+
+def _plain(key: str, value: Any) -> Any:
+    return _SAME.get(key) if value is None else value

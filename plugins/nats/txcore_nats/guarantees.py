@@ -1,0 +1,31 @@
+"""What NATS JetStream promises under txcore, said for `docs/guarantees.md`."""
+
+from __future__ import annotations
+
+from typing import Final
+
+from txcore.guarantees import Guarantees
+from txcore_nats.options import Options, capabilities_of
+
+GUARANTEES: Final = (
+    Guarantees(
+        url="nats://user:password@host:4222",
+        capabilities=capabilities_of(Options()),
+        duplicates=(
+            (
+                "a second publish later than the target stream's duplicate window, or one that the stream has "
+                "forgotten (a restart of a work-queue or interest stream): after a crash between a target and its op, "
+                "an answer that was lost or late, a producer that stalls past its immunity, or a takeover"
+            ),
+        ),
+        zombies="a second end is refused by the store, whoever writes it; the targets of an outdated checker are "
+        "dropped within the duplicate window, else duplicates; its records do not count behind the new claim",
+        order="per stream, in the order of the releases of one process; none between processes",
+        message_size_max="1,000,000 bytes a transaction (`body_size_max`); the server's `max_payload` of 1 MiB, and "
+        "the target stream's `max_msg_size`",
+        retention="pending halves for ever: a half log of 1 GiB (`half_bytes_max`) refuses when it is full; what is "
+        "decided is removed a day later (`keep_s`), behind the checkpoint only; parked records are kept",
+        version_min="NATS 2.9",
+        versions_tested=("2.9.10", "2.15.2"),
+    ),
+)

@@ -1,0 +1,163 @@
+"""The conformance harness: one stream for each target topic, read and changed with nats-py alone."""
+
+from __future__ import annotations
+
+import asyncio
+import base64
+import threading
+from collections.abc import Coroutine, Sequence
+from typing import Any, ClassVar, Final, TypeVar
+
+import nats
+from nats.aio.client import Client
+from nats.js.api import AckPolicy, ConsumerConfig, DiscardPolicy, StreamConfig
+from nats.js.errors import NotFoundError
+from txcore_conformance.brokers.harness import BrokerHarness
+from txcore_conformance.harness import Delivered
+
+from txcore.records import LogKind
+
+CALL_TIMEOUT_S: Final = 20.0
+READ_COUNT: Final = 500
+READ_TIMEOUT_S: Final = 5.0
+LOG_TOKENS: Final = {LogKind.HALF: "h", LogKind.PARKED: "p"}
+T = TypeVar("T")
+
+
+class NatsHarness(BrokerHarness):
+    """A NATS server; each topic is a subject in a stream of its own."""
+
+    broker_name = "nats"
+    # Hundreds of groups are made in one run, and JetStream sets the bytes aside that a stream may need.
+    url_options: ClassVar[str] = "?half_bytes_max=33554432&lease_s=2"
+    quiet_s = 0.1
+    silent_member_max_s = 10.0
+
+    def start(self) -> None:
+        """See `BrokerHarness.start`."""
+        super().start()
+        self._loop = asyncio.new_event_loop()
+        self._thread = threading.Thread(target=self._loop.run_forever, name="nats-harness", daemon=True)
+        self._thread.start()
+        self._client: Client | None = None
+
+    def stop(self) -> None:
+        """See `BrokerHarness.stop`."""
+        if self._client is not None:
+            self._call(self._client.close())
+        self._loop.call_soon_threadsafe(self._loop.stop)
+        self._thread.join()
+        self._loop.close()
+        super().stop()
+
+    def create_topic(self, topic: str) -> None:
+        """See `Harness.create_topic`."""
+
+        async def create() -> None:
+            await (await self._manager()).add_stream(StreamConfig(name=self.stream_of(topic), subjects=[topic]))
+
+        self._call(create())
+
+    def read_topic(self, topic: str) -> Sequence[Delivered]:
+        """See `Harness.read_topic`."""
+        return self._call(self._read(self.stream_of(topic), topic))
+
+    def topic(self, name: str) -> str:
+        """See `Harness.topic`."""
+        return f"topics.{name}"
+
+    def missing_topic(self) -> str | None:
+        """See `Harness.missing_topic`."""
+        return "nobody.made.this"
+
+    def refuse_topic(self, topic: str, *, refuses: bool) -> bool:
+        """See `Harness.refuse_topic`: the topic's stream is full."""
+
+        async def update() -> None:
+            manager = await self._manager()
+            info = await manager.stream_info(self.stream_of(topic))
+            info.config.discard = DiscardPolicy.NEW
+            info.config.max_bytes = max(info.state.bytes, 1) if refuses else -1
+            await manager.update_stream(info.config)
+
+        self._call(update())
+        return True
+
+    def expire_member(self, group: str, member: str) -> bool:
+        """See `Harness.expire_member`: the keys of its partitions are set to nobody."""
+
+        async def expire() -> bool:
+            client = await self._connected()
+            bucket = await client.jetstream().key_value(f"txc_{group}")
+            entries = {}
+            for key in await bucket.keys():
+                entries[key] = (await bucket.get(key)).value or b""
+            ids = [key.rpartition(".")[2] for key, value in entries.items() if f'"{member}"'.encode() in value]
+            for key, value in entries.items():
+                if key.startswith("own.lease.") and any(identity.encode() in value for identity in ids):
+                    await bucket.put(key, b'{"owner":""}')
+            return bool(ids)
+
+        return self._call(expire())
+
+    def trim(self, group: str, kind: LogKind, partition: int, before: int) -> bool:
+        """See `Harness.trim`."""
+        token = LOG_TOKENS.get(kind)
+        subject = f"txc.{group}.op.{partition}.>" if token is None else f"txc.{group}.{token}.{partition}"
+
+        async def purge() -> None:
+            await (await self._manager()).purge_stream(f"txc_{group}_{kind.value}", subject=subject, seq=before)
+
+        self._call(purge())
+        return True
+
+    def stream_of(self, topic: str) -> str:
+        """Return the name of the stream that holds *topic*."""
+        return topic.replace(".", "-")
+
+    async def _read(self, stream: str, topic: str) -> list[Delivered]:
+        context = (await self._connected()).jetstream()
+        try:
+            state = (await context.stream_info(stream)).state
+        except NotFoundError:
+            return []
+        subscription = await context.pull_subscribe(
+            topic, stream=stream, config=ConsumerConfig(ack_policy=AckPolicy.NONE, inactive_threshold=READ_TIMEOUT_S)
+        )
+        delivered: list[Delivered] = []
+        try:
+            left = (await subscription.consumer_info()).num_pending or 0
+            while left and state.messages:
+                for message in await subscription.fetch(min(left, READ_COUNT), timeout=READ_TIMEOUT_S):
+                    delivered.append(_delivered(message))
+                    left -= 1
+        finally:
+            await subscription.unsubscribe()
+        return delivered
+
+    async def _connected(self) -> Client:
+        if self._client is None or self._client.is_closed:
+            self._client = await nats.connect(self.broker.url, max_reconnect_attempts=-1, reconnect_time_wait=1)
+        return self._client
+
+    async def _manager(self) -> Any:
+        return (await self._connected()).jsm()
+
+    def _call(self, coroutine: Coroutine[Any, Any, T]) -> T:
+        return asyncio.run_coroutine_threadsafe(coroutine, self._loop).result(CALL_TIMEOUT_S)
+
+
+def _delivered(message: Any) -> Delivered:
+    headers: dict[str, str | bytes] = dict(message.headers or {})
+    for name in filter(None, str(headers.pop("txcore-base64", "")).split(",")):
+        headers[name] = base64.b64decode(headers[name])
+    headers = {name: value for name, value in headers.items() if not name.lower().startswith("nats-")}
+    key = headers.get("txcore-key")
+    metadata = message.metadata
+    return Delivered(
+        metadata.sequence.stream,
+        key.encode() if isinstance(key, str) else key,
+        message.data,
+        headers,
+        round(metadata.timestamp.timestamp() * 1000),
+    )
