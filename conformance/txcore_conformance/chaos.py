@@ -34,6 +34,7 @@ REST_TIME_MAX_S: Final = 60.0
 READY_TIME_MAX_S: Final = 60.0
 CHECKERS: Final = 2
 RATE: Final = 12.0
+ACCEPTED_AFTER: Final = 20
 STATUS_EVERY_S: Final = 10.0
 ARTEFACTS: Final = Path(".artefacts")
 LOG_BYTES_MAX: Final = 20_000_000
@@ -63,6 +64,8 @@ def run(
     folder: Path,
     database: str = "",
     plans: dict[str, list[Planned]] | None = None,
+    producers: Sequence[str] = PRODUCERS,
+    checkers: int = CHECKERS,
 ) -> Report:
     """Run the workload under faults on a started harness whose broker is nobody else's, and judge it.
 
@@ -70,16 +73,19 @@ def run(
         folder: Where the histories go.
         database: SQLAlchemy URL of the service's database; a SQLite file in *folder* when empty.
         plans: Instead of what *seed* says; then nothing is demanded of their number.
+        producers: The styles of the producers, one process each.
+        checkers: How many checkers there are.
     """
     broker = getattr(harness, "broker", None)
     url = broker.proxied_url + harness.url_options if broker is not None else harness.url  # type: ignore[attr-defined]
     report = Report(getattr(broker, "name", type(harness).__name__), getattr(broker, "version", ""), seed, seconds)
     with Crew(harness, folder, seed=seed, url=url, database=database) as crew:
-        for role in PRODUCERS:
+        for role in producers:
             crew.start(role, rate=RATE)
-        for _ in range(CHECKERS):
+        for _ in range(checkers):
             crew.start("checker")
         crew.until(lambda: crew.count("ready") == len(crew.processes), "a start of every process", READY_TIME_MAX_S)
+        crew.until(lambda: crew.accepted() > 0, "the first transaction", READY_TIME_MAX_S)
         nemesis = Nemesis(crew, broker, tell, seed=seed, plans=plans)
         nemesis.run(seconds, _Status(crew, nemesis, tell).look)
         last_fault_s = time.monotonic()
@@ -87,7 +93,7 @@ def run(
         report.problems += nemesis.errors
         if plans is None:
             report.problems += shortfall(nemesis.counts, nemesis.lanes, seconds)
-        report.problems += crew.unexpected_ends()
+        report.problems += crew.unexpected_ends() + _goes_on(crew)
         tell(f"faults are over; {crew.accepted()} transactions were accepted; the rest is for the checkers")
         report.problems += crew.dismiss(crew.at_work(checkers=False))
         try:
@@ -101,6 +107,16 @@ def run(
         faults = [asdict(fault) for fault in crew.faults]
         (folder / "faults.json").write_text(json.dumps(faults, indent=1), encoding="utf-8")
     return report
+
+
+def _goes_on(crew: Crew) -> list[str]:
+    """Return what is wrong with the work after the last fault, which must go on by itself."""
+    before = crew.accepted()
+    try:
+        crew.until(lambda: crew.accepted() >= before + ACCEPTED_AFTER, "work after the last fault", REST_TIME_MAX_S / 2)
+    except TimeoutError as error:
+        return [str(error)]
+    return []
 
 
 class _Status:

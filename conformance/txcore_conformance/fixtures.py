@@ -12,6 +12,8 @@ from txcore.port import Backend
 from txcore_conformance.harness import Harness
 from txcore_conformance.kit import Kit
 from txcore_conformance.pytest_plugin import load_harness, missing_promise
+from txcore_conformance.server_packages import ServerUnavailableError
+from txcore_conformance.servers import is_required
 
 VIOLATIONS_SHOWN_MAX: Final = 20
 
@@ -20,7 +22,13 @@ VIOLATIONS_SHOWN_MAX: Final = 20
 def harness(request: pytest.FixtureRequest) -> Iterator[Harness]:
     """The backend under test, brought up once."""
     made = load_harness(request.param)()
-    made.start()
+    try:
+        made.start()
+    except ServerUnavailableError as error:
+        name = getattr(made, "broker_name", "")
+        if is_required(name):
+            pytest.fail(f"{name} is required by TXCORE_REQUIRE: {error}")
+        pytest.skip(f"{name}: {error}")
     yield made
     made.stop()
 
@@ -34,6 +42,44 @@ def kit(harness: Harness, request: pytest.FixtureRequest) -> Iterator[Kit]:
         yield made
     finally:
         made.close()
+
+
+@pytest.fixture(scope="module")
+def private(harness: Harness) -> Iterator[Harness]:
+    """The backend under test on a broker of the module's own, which its tests may kill, freeze and cut off."""
+    name = getattr(harness, "broker_name", "")
+    try:
+        made = harness.private()
+    except ServerUnavailableError as error:
+        if is_required(name):
+            raise
+        pytest.skip(f"no {name} of one's own: {error}")
+    if made is None:
+        pytest.skip("there is no broker process to kill, freeze or cut off")
+    yield made
+    made.stop()
+
+
+@pytest.fixture
+def live(private: Harness, request: pytest.FixtureRequest) -> Iterator[Kit]:
+    """One group on the private broker, which runs again and is reached again afterwards."""
+    made = Kit(private)
+    try:
+        _skip_what_is_not_promised(made, request)
+        yield made
+    finally:
+        restore(private)
+        made.close()
+
+
+def restore(harness: Harness) -> None:
+    """Let a private broker run, and its proxy forward, whatever a test did to them."""
+    broker: Any = harness.broker  # type: ignore[attr-defined]
+    broker.resume()
+    if not broker.is_running:
+        broker.kill()
+        broker.start()
+    broker.proxy.forward()
 
 
 @pytest.fixture
@@ -77,10 +123,12 @@ def fence(engine: Any) -> Any:
 
 @pytest.hookimpl(wrapper=True)
 def pytest_pyfunc_call(pyfuncitem: pytest.Function) -> Generator[None, Any, Any]:
-    """Judge the test's group once its body has passed; a broken invariant fails the test itself."""
+    """Judge the test's groups once its body has passed; a broken invariant fails the test itself."""
     result = yield
-    kit = pyfuncitem.funcargs.get("kit")
-    if isinstance(kit, Kit) and pyfuncitem.funcargs.get("harness") is kit.harness:
+    own = (pyfuncitem.funcargs.get("harness"), pyfuncitem.funcargs.get("private"))
+    for kit in (pyfuncitem.funcargs.get("kit"), pyfuncitem.funcargs.get("live")):
+        if not isinstance(kit, Kit) or not any(each is kit.harness for each in own):
+            continue
         kit.stop_checkers()
         broken = kit.judge()
         assert not broken, "\n".join(["broken invariants:", *broken[:VIOLATIONS_SHOWN_MAX]])

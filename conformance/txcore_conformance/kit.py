@@ -169,6 +169,7 @@ class Kit:
         self.harness = harness
         self.group = group or f"group-{secrets.token_hex(5)}"
         self.history = History()
+        self.url = ""  #: instead of the harness's own, for harnesses whose `open` takes one
         self.timeout_s = harness.timeout_s
         self._backends: list[Backend] = []
         self._checkers: list[Checker] = []
@@ -190,7 +191,11 @@ class Kit:
 
     def open(self) -> Backend:
         """Return another connection, with the group in place; it is closed at the end."""
-        backend = self.harness.open()
+        harness: Any = self.harness
+        return self.enlist(harness.open(self.url) if self.url else harness.open())
+
+    def enlist(self, backend: Backend) -> Backend:
+        """Put the group in place on a connection that was opened in another way, and close it at the end."""
         self._backends.append(backend)
         self.wait(backend.ensure_group(self.group, PARTITION_COUNT))
         return backend
@@ -283,7 +288,7 @@ class Kit:
 
     def delivered(self, topic: str) -> Sequence[Delivered]:
         """Return what consumers of *topic* see."""
-        return self.harness.read_topic(topic)
+        return oracle.everything_in(self.harness, topic)
 
     def bodies(self, topic: str) -> list[bytes]:
         """Return the bodies in *topic*."""

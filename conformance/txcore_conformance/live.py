@@ -235,7 +235,8 @@ class Crew:
         """Return how many transactions ended with every target confirmed."""
         return sum(each.journal.read_bytes().count(b'"ACCEPTED"') for each in self.processes)
 
-    def claimed(self, process: Process) -> dict[int, float]:
+    @staticmethod
+    def claimed(process: Process) -> dict[int, float]:
         """Return the partitions that a checker has claimed and not given up, and when."""
         held: dict[int, float] = {}
         for what, at_s, *fields in read_lines(process.journal):

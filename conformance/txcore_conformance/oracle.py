@@ -138,7 +138,7 @@ def collect(
         return facts.setdefault(identity, Facts(Journey(identity, -1)))
 
     for topic in sorted(topics):
-        for delivered in _everything_in(harness, topic):
+        for delivered in everything_in(harness, topic):
             name = _text(delivered.headers.get(wire.HEADER_ID, ""))
             if _text(delivered.headers.get(wire.HEADER_GROUP, "")) == group and ":" in name:
                 text, index = name.rsplit(":", 1)
@@ -185,7 +185,7 @@ def causes_of_a_crash(capabilities: Capabilities) -> int:
     return 0 if capabilities.atomic_release and capabilities.resolution_is_unique else 1
 
 
-def _everything_in(harness: Harness, topic: str) -> Sequence[Delivered]:
+def everything_in(harness: Harness, topic: str) -> Sequence[Delivered]:
     """Read a topic; a plain client whose broker was killed meanwhile may notice that only now, so it gets two tries."""
     try:
         return harness.read_topic(topic)

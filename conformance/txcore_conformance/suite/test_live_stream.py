@@ -1,0 +1,65 @@
+"""Faults of a real broker and of its network in mid-stream: producers and a checker as processes, then the oracle."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from txcore_conformance.harness import Harness
+
+pytest.importorskip("sqlalchemy", reason="the live run's programs use the fence")
+
+from txcore_conformance import chaos
+from txcore_conformance.chaos_faults import Planned
+
+SECONDS_MAX = 120.0
+PRODUCERS = ("database", "pipelined")
+
+
+def _run(harness: Harness, folder: Path, **lanes: list[Planned]) -> chaos.Report:
+    report = chaos.run(
+        harness, SECONDS_MAX, "suite", print, folder=folder, plans=lanes, producers=PRODUCERS, checkers=1
+    )
+    print("\n".join(chaos.lines_of(report)))
+    assert [] == report.problems
+    assert sum(len(planned) for planned in lanes.values()) == sum(report.faults.values())
+    assert report.verdict.transactions["commit"] > 0
+    return report
+
+
+def test_a_broker_killed_in_mid_stream_and_restarted_loses_nothing(private: Harness, tmp_path: Path) -> None:
+    """Killed by SIGKILL under load; everybody comes back by himself and every transaction is decided."""
+    _run(private, tmp_path / "run", broker=[Planned(1.0, "kill-broker", 0.5, 0.0)])
+
+
+def test_a_broker_frozen_for_ten_seconds_loses_nothing(private: Harness, tmp_path: Path) -> None:
+    """Connections stay open and silent; whatever then takes effect late is a duplicate at most."""
+    _run(private, tmp_path / "run", broker=[Planned(1.0, "pause-broker", 10.0, 0.0)])
+
+
+def test_connections_that_are_cut_frozen_refused_or_lose_replies_lose_nothing(private: Harness, tmp_path: Path) -> None:
+    """One after the other, under load."""
+    _run(
+        private,
+        tmp_path / "run",
+        network=[
+            Planned(1.0, "swallow-replies", 1.0, 0.0),
+            Planned(1.5, "cut", 0.0, 0.0),
+            Planned(0.5, "freeze-network", 3.0, 0.0),
+            Planned(1.0, "refuse-connections", 1.5, 0.0),
+        ],
+    )
+
+
+def test_producers_and_checkers_killed_and_frozen_lose_nothing(private: Harness, tmp_path: Path) -> None:
+    """Each is replaced, or thaws behind whoever took over."""
+    _run(
+        private,
+        tmp_path / "run",
+        process=[
+            Planned(1.0, "kill-producer", 0.0, 0.0),
+            Planned(0.5, "kill-checker", 0.0, 0.0),
+            Planned(0.5, "pause-producer", 2.0, 0.9),
+        ],
+    )
