@@ -43,14 +43,14 @@ class RabbitmqKit(Kit):
     def broker(self):
         return self.harness.broker
 
-    def url(self, *, proxied=False, **options):
+    def address(self, *, proxied=False, **options):
         """Return the broker's URL with *options*."""
         query = "&".join(f"{key}={value}" for key, value in options.items())
         return (self.broker.proxied_url if proxied else self.broker.url) + (f"?{query}" if query else "")
 
     def connect(self, *, proxied=False, partition_count=2, **options):
         """Return a connection with *options*, its group in place; closed at the end."""
-        backend = self.harness.open(self.url(proxied=proxied, **options))
+        backend = self.harness.open(self.address(proxied=proxied, **options))
         self.opened.append(backend)
         if partition_count:
             self.wait(backend.ensure_group(self.group, partition_count))

@@ -140,10 +140,11 @@ class RabbitmqBackend:
         return future
 
     def read(self, group: str, kind: LogKind, partition: int, start: Position | None = None) -> StreamReader:
-        """See `Backend.read`; the first read of a group that this backend has not met waits for the broker."""
+        """See `Backend.read`; the first `Reader.read` may wait for the broker, at most a second."""
         self._enter()
-        is_known = self._releaser.knows(group, partition)
-        return StreamReader(self._reading_link, log_name(group, kind, partition), start, is_known=is_known)
+        # An op log is read up to a mark; of the others nobody knows the end.
+        waits_once = kind is not LogKind.OP or not self._releaser.knows(group, partition)
+        return StreamReader(self._reading_link, log_name(group, kind, partition), start, waits_once=waits_once)
 
     def claim(self, group: str, member: str) -> ExclusiveClaim:
         """See `Backend.claim`; competes on a connection of its own."""

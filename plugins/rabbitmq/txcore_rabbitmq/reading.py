@@ -14,6 +14,9 @@ from txcore_rabbitmq.codec import translate
 from txcore_rabbitmq.streams import Consumer, Fetch, ReadingLink
 
 REOPEN_DELAY_S: Final = 0.5
+FIRST_READ_S: Final = 1.0
+FIRST_RECORD_S: Final = 0.1
+"""How long a stream that was asked for its beginning may take to bring its first record; then it counts as empty."""
 START_TIMEOUT_S: Final = 2.0
 """A record that was seen before comes at once, or is gone; below that, brokers that elect a leader look alike."""
 
@@ -21,10 +24,11 @@ START_TIMEOUT_S: Final = 2.0
 class StreamReader:
     """The port's Reader. Comes back by itself after a lost connection, at the last record it had.
 
-    A log that is not *known* to exist is waited for once, by the first `read`, so that its absence shows there.
+    With *waits_once* the first `read` waits a moment for the broker to begin to deliver: so that the absence of the log
+    shows there, and "nothing has arrived" is no accident of starting up.
     """
 
-    def __init__(self, link: ReadingLink, stream: str, start: Position | None, *, is_known: bool = True) -> None:
+    def __init__(self, link: ReadingLink, stream: str, start: Position | None, *, waits_once: bool = False) -> None:
         self._loop = link.loop
         self._link = link
         self._stream = stream
@@ -34,7 +38,7 @@ class StreamReader:
         self._error: TxcoreError | None = None
         self._is_lost = False
         self._is_closed = False
-        self._is_known = is_known
+        self._waits_once = waits_once
         self._is_answered = threading.Event()
         self._taken = 0
         self._consumer: Consumer | None = None
@@ -44,9 +48,9 @@ class StreamReader:
         """Return what has arrived."""
         if self._is_closed or self._link.is_closed:
             raise ClosedError("this reader or its backend is closed")
-        if not self._is_known:
-            self._is_known = True
-            self._is_answered.wait(START_TIMEOUT_S)
+        if self._waits_once:
+            self._waits_once = False
+            self._is_answered.wait(FIRST_READ_S)
         records = self._records
         if not records and self._error is not None:
             error = self._error
@@ -109,6 +113,10 @@ class StreamReader:
                 return
             self._last = offset
             self._records.append((LogRecord(offset, body), consumer, tag))
+            self._is_answered.set()
+
+        def started() -> None:
+            self._loop.later(FIRST_RECORD_S, self._is_answered.set)
 
         def overdue() -> None:
             if is_first and expected is not None and consumer is self._consumer and consumer.is_started:
@@ -116,7 +124,7 @@ class StreamReader:
                 self._probe(expected)
 
         start: Position | str = "first" if expected is None else expected
-        consumer = Consumer(self._link, self._stream, start, deliver, self._ended, self._is_answered.set)
+        consumer = Consumer(self._link, self._stream, start, deliver, self._ended, started)
         self._consumer = consumer
         self._loop.later(START_TIMEOUT_S, overdue)
 
@@ -142,6 +150,7 @@ class StreamReader:
     def _lose(self, asked: int, first: int | None) -> None:
         self._is_lost = True
         self._error = DataLossError(asked, first)
+        self._is_answered.set()
         if self._consumer is not None:
             self._consumer.stop()
 

@@ -1,0 +1,202 @@
+"""The streams of a group on a real broker: making and verifying them, reading them, and what retention takes."""
+
+from __future__ import annotations
+
+import pytest
+from txcore_conformance import raw
+from txcore_conformance.kit import error_of
+from txcore_rabbitmq.names import checkpoint_name, log_name, stream_arguments
+from txcore_rabbitmq.options import Options
+from txcore_rabbitmq.testing import connect
+
+from txcore import wire
+from txcore.errors import ClosedError, ConfigError, DataLossError
+from txcore.records import Checkpoint, LogKind, OpKind, Position, Status
+
+SMALL = {"half_segment_bytes": 200_000, "half_length_bytes": 400_000}
+
+
+def test_every_stream_is_there_with_its_arguments(kit):
+    """Declared anew with the documented arguments, none is refused: they are what the broker holds."""
+    kit.wait(kit.backend.ensure_group(kit.group))
+    channel = kit.channel()
+    for partition in range(2):
+        for name, arguments in stream_arguments(Options(), kit.group, partition).items():
+            channel.queue_declare(name, durable=True, arguments=arguments)
+
+
+@pytest.mark.parametrize(
+    ("options", "setting"),
+    [
+        ({"half_retention_s": 3_600}, "x-max-age"),
+        ({"half_segment_bytes": 10_000_000}, "x-stream-max-segment-size-bytes"),
+        ({"op_segment_bytes": 10_000_000}, "x-stream-max-segment-size-bytes"),
+        ({"half_length_bytes": 200_000_000}, "x-max-length-bytes"),
+    ],
+)
+def test_other_settings_of_an_existing_group_are_named(kit, options, setting):
+    """The broker answers 406 and names the first difference; the group stays as it is."""
+    kit.wait(kit.backend.ensure_group(kit.group))
+    other = kit.connect(partition_count=None, **options)
+    error = error_of(lambda: other.ensure_group(kit.group), kit.timeout_s)
+    assert isinstance(error, ConfigError)
+    assert (error.key, setting in str(error)) == (setting, True)
+    assert kit.wait(kit.backend.ensure_group(kit.group)) == 2
+
+
+def test_a_queue_in_the_place_of_a_stream_is_named(kit):
+    """Somebody declared a queue of the group's name."""
+    name = log_name(f"{kit.group}-x", LogKind.OP, 1)
+    kit.channel().queue_declare(name, durable=True, arguments={"x-queue-type": "classic"})
+    error = error_of(lambda: kit.backend.ensure_group(f"{kit.group}-x", 2), kit.timeout_s)
+    assert isinstance(error, ConfigError)
+    assert name in str(error)
+
+
+def test_a_group_that_was_made_in_part_is_completed(kit):
+    """The half stream of partition 0 is made last: without it there is no group yet."""
+    group, options = f"{kit.group}-part", Options()
+    channel = kit.channel()
+    for name, arguments in stream_arguments(options, group, 1).items():
+        channel.queue_declare(name, durable=True, arguments=arguments)
+    assert kit.wait(kit.backend.ensure_group(group, 2)) == 2
+    channel.queue_declare(log_name(group, LogKind.HALF, 0), passive=True)
+
+
+@pytest.mark.parametrize(("group", "count"), [("", 1), ("g" * 300, 1), ("fine", 0), ("fine", 5_000)])
+def test_what_no_group_can_be(kit, group, count):
+    """Names that AMQP cannot carry, counts out of range."""
+    assert isinstance(error_of(lambda: kit.backend.ensure_group(group, count), kit.timeout_s), ConfigError)
+
+
+def test_a_record_larger_than_the_broker_takes_is_found_out_at_the_start(kit):
+    """Met later it would close the channel of everything under way."""
+    group = kit.connect()
+    greedy = kit.connect(partition_count=None, body_size_max=140_000_000)
+    error = error_of(lambda: greedy.ensure_group(kit.group), kit.timeout_s)
+    assert isinstance(error, ConfigError)
+    assert error.key == "body_size_max"
+    assert Status.DURABLE is raw.append(kit, raw.half(kit, kit.queue()), backend=group)[0].status
+
+
+def test_ops_share_records_and_a_tick_stands_alone_behind_them(kit):
+    """Few records for many ops, in the order of the releases."""
+    queue = kit.queue()
+    halves = [raw.half(kit, queue) for _ in range(300)]
+    raw.append(kit, *halves)
+    raw.release(kit, *[raw.rollback(half, flush=False) for half in halves])
+    nonce, _ = raw.mark(kit, OpKind.TICK)
+    records = raw.read(kit, LogKind.OP, lambda found: any(nonce in record.body for record in found))
+    ops = [[op.transaction_id for op in wire.decode_ops(record.body)] for record in records]
+    assert [identity for record in ops for identity in record] == [half.transaction_id for half in halves] + [nonce]
+    assert ops[-1] == [nonce]
+    assert len(ops) < 20
+
+
+def test_single_records_from_a_long_log(kit):
+    """Near ones with one consumer, far ones with another; the rest of the log is not read."""
+    queue = kit.queue()
+    halves = [raw.half(kit, queue, body=b"%d" % number) for number in range(2_000)]
+    raw.append(kit, *halves)
+    records = raw.halves(kit, 2_000)
+    reader = kit.backend.read(kit.group, LogKind.HALF, 0)
+    wanted = [records[index].position for index in (1_999, 3, 4, 700, 1_998)]
+    found = kit.wait(reader.fetch(wanted))
+    assert found == {record.position: record for record in records if record.position in wanted}
+    reader.close()
+    with pytest.raises(ClosedError):
+        reader.read(1)
+
+
+def test_positions_have_gaps_and_ascend(kit):
+    """Each new segment takes an offset for itself; nothing may count on density."""
+    backend, queue = kit.connect(half_segment_bytes=100_000), kit.queue()
+    for _ in range(10):
+        raw.append(kit, *[raw.half(kit, queue, body=bytes(5_000)) for _ in range(10)], backend=backend)
+    records = raw.read(kit, LogKind.HALF, lambda found: len(found) >= 100, backend=backend)
+    positions = [record.position for record in records]
+    assert positions == sorted(set(positions))
+    assert positions[-1] > len(positions) - 1
+    for index in (0, 20, 21, 22, 60, 99):
+        reader = backend.read(kit.group, LogKind.HALF, 0, positions[index])
+        first = kit.until(lambda reader=reader: reader.read(1))
+        assert first[0].position == positions[index]
+        reader.close()
+
+
+def test_a_truncated_start_is_data_loss_with_the_first_position_left(kit):
+    """The broker itself says nothing and delivers from its first record on."""
+    backend, queue = kit.connect(**SMALL), kit.queue()
+    for _ in range(60):
+        raw.append(kit, *[raw.half(kit, queue, body=bytes(10_000)) for _ in range(4)], backend=backend)
+    for start, asked in ((None, 0), (Position(5), 5)):
+        reader = backend.read(kit.group, LogKind.HALF, 0, start)
+        with pytest.raises(DataLossError) as caught:
+            kit.until(lambda reader=reader: reader.read(1))
+        assert caught.value.asked == asked < caught.value.first
+        with pytest.raises(DataLossError):
+            reader.read(1)
+    first = Position(caught.value.first)
+    again = backend.read(kit.group, LogKind.HALF, 0, first)
+    assert kit.until(lambda: again.read(1))[0].position == first
+    assert list(kit.wait(again.fetch([Position(5), first]))) == [first]
+
+
+def test_a_log_that_was_truncated_to_nothing_is_noticed(kit):
+    """Retention may leave an empty segment: a record once seen that does not come is loss, too."""
+    backend, queue = kit.connect(**SMALL), kit.queue()
+    for _ in range(6):
+        raw.append(kit, *[raw.half(kit, queue, body=bytes(10_000)) for _ in range(40)], backend=backend)
+    with pytest.raises(DataLossError) as caught:
+        kit.until(lambda reader=backend.read(kit.group, LogKind.HALF, 0, Position(5)): reader.read(1))
+    assert caught.value.asked == 5
+
+
+def test_a_reader_whose_log_is_truncated_while_it_is_cut_off(hurt):
+    """It comes back at its last record, finds that gone, and says so instead of leaving out what lay between."""
+    direct, queue = hurt.connect(**SMALL), hurt.queue()
+    cut_off = hurt.connect(proxied=True, heartbeat_s=1, **SMALL)
+    raw.append(hurt, *[raw.half(hurt, queue) for _ in range(3)], backend=direct)
+    reader = cut_off.read(hurt.group, LogKind.HALF, 0)
+    last = hurt.until(lambda: reader.read(10))[-1].position
+    hurt.broker.proxy.refuse()
+    hurt.broker.proxy.cut()
+    for _ in range(60):
+        raw.append(hurt, *[raw.half(hurt, queue, body=bytes(10_000)) for _ in range(4)], backend=direct)
+    hurt.broker.proxy.forward()
+
+    def lost():
+        error = error_of(lambda: reader.read(10), hurt.timeout_s)
+        return error if isinstance(error, DataLossError) else None
+
+    error = hurt.until(lost)
+    assert last <= error.asked < error.first
+
+
+def test_the_last_checkpoint_of_many_is_loaded(kit):
+    """Whatever stands in the stream beside it: markers of other loaders, records of a newer plugin."""
+    claim, queue = kit.backend.claim(kit.group, "me"), checkpoint_name(kit.group, 0)
+    kit.history.unjudged = "its checkpoints are made up"
+    for number in range(300):
+        claim.checkpoint(0, Checkpoint(Position(number), None, b"t" * 16, b"n" * 3_000))
+    last = Checkpoint(Position(7), Position(9), b"t" * 16, b"note")
+    kit.wait(claim.checkpoint(0, last))
+    kit.channel().basic_publish("", queue, b"of a newer plugin")
+    assert [kit.wait(backend.load_checkpoint(kit.group, 0)) for backend in (kit.backend, kit.open())] == [last, last]
+    kit.wait(claim.close(5.0))
+
+
+def test_plain_clients_can_read_the_logs(kit):
+    """The records are ordinary stream messages: an audit needs no more than AMQP."""
+    half = raw.half(kit, kit.queue())
+    raw.append(kit, half)
+    bodies = []
+    with connect(kit.broker.url) as connection:
+        channel = connection.channel()
+        channel.basic_qos(prefetch_count=10)
+        arguments = {"x-stream-offset": "first"}
+        channel.basic_consume(
+            log_name(kit.group, LogKind.HALF, 0), lambda *found: bodies.append(found[3]), arguments=arguments
+        )
+        kit.until(lambda: connection.process_data_events(0) or bodies)
+    assert bodies == [half.body]

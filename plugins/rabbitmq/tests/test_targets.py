@@ -1,0 +1,233 @@
+"""Targets on a real broker: what is refused, when it is found out, and that nobody else is hurt by it."""
+
+from __future__ import annotations
+
+import pytest
+from txcore_conformance import raw
+
+from txcore.errors import ConfigError, MessageRejectedError
+from txcore.ids import id_text
+from txcore.records import OpKind, Resolution, Status
+
+DURABLE, REFUSED, UNKNOWN = Status.DURABLE, Status.REFUSED, Status.UNKNOWN
+
+
+def statuses(outcomes):
+    return [outcome.status for outcome in outcomes]
+
+
+def count_in(channel, queue):
+    return channel.queue_declare(queue, passive=True).method.message_count
+
+
+def test_a_target_is_an_ordinary_persistent_message(kit):
+    """Body, headers and key as given; the id is the message id too; delivery mode 2."""
+    queue = kit.queue()
+    half = raw.half(kit, queue, body=b"\x00body", key=b"42", headers={"colour": "red", "raw": b"\xff"})
+    raw.append(kit, half)
+    assert statuses(raw.release(kit, raw.commit(half, by="someone"))) == [DURABLE]
+    _, properties, body = kit.channel().basic_get(queue, auto_ack=True)
+    identity = f"{id_text(half.transaction_id)}:0"
+    assert (body, properties.delivery_mode, properties.message_id) == (b"\x00body", 2, identity)
+    assert properties.headers == {
+        "colour": "red",
+        "raw": b"\xff",
+        "txcore-id": identity,
+        "txcore-group": kit.group,
+        "txcore-by": "someone",
+        "txcore-key": b"42",
+    }
+
+
+def test_missing_queue_and_missing_exchange_refuse_the_half(kit):
+    """Found out before the half is stored, and again once they were made."""
+    queue, exchange = f"late-{kit.group}", f"late-exchange-{kit.group}"
+    halves = [raw.half(kit, queue), raw.half(kit, f"{exchange}/key"), raw.half(kit, kit.queue())]
+    outcomes = raw.append(kit, *halves)
+    assert statuses(outcomes) == [REFUSED, REFUSED, DURABLE]
+    assert [type(outcome.error) for outcome in outcomes[:2]] == [MessageRejectedError] * 2
+    assert [outcome.error.topic for outcome in outcomes[:2]] == [queue, exchange]
+    channel = kit.channel()
+    channel.queue_declare(queue, durable=True, arguments={"x-queue-type": "classic"})
+    channel.exchange_declare(exchange, "topic", durable=True)
+    assert statuses(raw.append(kit, *halves[:2])) == [DURABLE, DURABLE]
+
+
+def test_an_exclusive_queue_of_somebody_else_is_a_target(kit):
+    """Publishing to it is allowed, although it cannot be declared."""
+    channel, queue = kit.channel(), f"exclusive-{kit.group}"
+    channel.queue_declare(queue, exclusive=True, arguments={"x-queue-type": "classic"})
+    half = raw.half(kit, queue)
+    assert statuses(raw.append(kit, half)) == [DURABLE]
+    assert statuses(raw.release(kit, raw.commit(half))) == [DURABLE]
+
+
+def test_an_unroutable_key_is_refused_by_name_and_its_twin_is_delivered(kit):
+    """A return names only a message id; the neighbours under way are confirmed all the same."""
+    channel, exchange, queue = kit.channel(), f"exchange-{kit.group}", kit.queue()
+    channel.exchange_declare(exchange, "topic", durable=True)
+    channel.queue_bind(queue, exchange, "known.*")
+    lost = [raw.half(kit, f"{exchange}/known.{number}", f"{exchange}/nobody.{number}") for number in range(20)]
+    good = [raw.half(kit, f"{exchange}/known.{number}") for number in range(20)]
+    pairs = [half for pair in zip(lost, good, strict=True) for half in pair]
+    raw.append(kit, *pairs)
+    outcomes = raw.release(kit, *[raw.commit(half) for half in pairs])
+    assert statuses(outcomes) == [REFUSED, DURABLE] * 20
+    assert {outcome.missing for outcome in outcomes[::2]} == {(1,)}
+    assert [outcome.error.topic for outcome in outcomes[::2]] == [f"{exchange}/nobody.{n}" for n in range(20)]
+    assert {outcome.error.reason for outcome in outcomes[::2]} == {"unroutable"}
+    assert {each.transaction_id for each in raw.ops(kit)} == {half.transaction_id for half in good}
+    assert count_in(channel, queue) == 40
+
+
+def test_a_full_queue_refuses_and_takes_it_later(kit):
+    """reject-publish answers with a nack; the other target is published, the missing one by the next try."""
+    arguments = {"x-max-length": 1, "x-overflow": "reject-publish"}
+    full, other, channel = kit.queue("full", **arguments), kit.queue(), kit.channel()
+    channel.basic_publish("", full, b"full now")
+    half = raw.half(kit, other, full)
+    raw.append(kit, half)
+    (outcome,) = raw.release(kit, raw.commit(half))
+    assert (outcome.status, outcome.missing, outcome.error.reason) == (REFUSED, (1,), "full")
+    channel.queue_purge(full)
+    again = Resolution(half, raw.op(half, OpKind.COMMIT), outcome.missing, b"", raw.BY, flush=True)
+    assert statuses(raw.release(kit, again)) == [DURABLE]
+    assert (count_in(channel, other), count_in(channel, full)) == (1, 1)
+
+
+def test_two_targets_on_one_topic(kit):
+    """Both arrive, in the order of the half, each with its own id."""
+    queue = kit.queue()
+    half = raw.half(kit, queue, queue)
+    raw.append(kit, half)
+    assert statuses(raw.release(kit, raw.commit(half))) == [DURABLE]
+    channel = kit.channel()
+    found = [channel.basic_get(queue, auto_ack=True)[1].message_id for _ in range(2)]
+    assert found == [f"{id_text(half.transaction_id)}:{index}" for index in range(2)]
+
+
+def test_one_target_twice_under_way_and_one_of_them_returned(kit):
+    """Two attempts share a message id; which of them came back cannot be told, so neither is called certain."""
+    channel, exchange = kit.channel(), f"exchange-{kit.group}"
+    channel.exchange_declare(exchange, "topic", durable=True)
+    half = raw.half(kit, f"{exchange}/nobody")
+    raw.append(kit, half)
+    outcomes = raw.release(kit, *[raw.commit(half)] * 5)
+    assert DURABLE not in statuses(outcomes)
+    assert statuses(outcomes)[-1] is REFUSED
+    assert raw.ops(kit) == []
+
+
+def test_an_exchange_that_vanishes_hurts_only_its_own_messages(kit):
+    """The broker closes the channel; other exchanges and the logs have channels of their own."""
+    channel, exchange, queue = kit.channel(), f"gone-{kit.group}", kit.queue()
+    channel.exchange_declare(exchange, "fanout", durable=True)
+    channel.queue_bind(queue, exchange)
+    doomed = [raw.half(kit, f"{exchange}/any") for _ in range(30)]
+    good = [raw.half(kit, queue) for _ in range(30)]
+    raw.append(kit, *doomed, *good)
+    raw.release(kit, Resolution(doomed[0], None, (0,)))  # its lane is open
+    channel.exchange_delete(exchange)
+    pairs = [half for pair in zip(doomed, good, strict=True) for half in pair]
+    outcomes = raw.release(kit, *[raw.commit(half) for half in pairs])
+    assert statuses(outcomes[1::2]) == [DURABLE] * 30
+    assert DURABLE not in statuses(outcomes[::2])
+    # What was under way when the channel died is uncertain; what is tried now is refused by the broker's own answer.
+    (outcome,) = raw.release(kit, raw.commit(doomed[0]))
+    assert (outcome.status, type(outcome.error)) == (REFUSED, MessageRejectedError)
+    assert exchange in str(outcome.error)
+    assert {each.transaction_id for each in raw.ops(kit)} == {half.transaction_id for half in good}
+
+
+def test_a_queue_deleted_after_the_half_was_stored_is_refused(kit):
+    """And the next half for it is refused before it is stored: what was known is asked for again."""
+    queue = kit.queue()
+    half = raw.half(kit, queue)
+    raw.append(kit, half)
+    kit.channel().queue_delete(queue)
+    (outcome,) = raw.release(kit, raw.commit(half))
+    assert (outcome.status, outcome.missing) == (REFUSED, (0,))
+    assert statuses(raw.append(kit, raw.half(kit, queue))) == [REFUSED]
+
+
+def test_a_stream_is_a_target(kit):
+    """A stream at its limit drops its oldest messages and refuses nothing."""
+    name, channel = f"stream-{kit.group}", kit.channel()
+    arguments = {
+        "x-queue-type": "stream",
+        "x-max-length-bytes": 200_000,
+        "x-stream-max-segment-size-bytes": 100_000,
+    }
+    channel.queue_declare(name, durable=True, arguments=arguments)
+    for _ in range(6):
+        halves = [raw.half(kit, name, body=bytes(50_000)) for _ in range(4)]
+        raw.append(kit, *halves)
+        assert statuses(raw.release(kit, *[raw.commit(half) for half in halves])) == [DURABLE] * 4
+
+
+def test_more_exchanges_than_lanes(kit):
+    """Channels that are idle give way to others, and come back."""
+    from txcore_rabbitmq import publishing  # noqa: PLC0415
+
+    channel, queue, count = kit.channel(), kit.queue(), 12
+    names = [f"many-{number}-{kit.group}" for number in range(count)]
+    for name in names:
+        channel.exchange_declare(name, "fanout")
+        channel.queue_bind(queue, name)
+    halves = [raw.half(kit, f"{name}/any") for name in names for _ in range(2)]
+    raw.append(kit, *halves)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(publishing, "LANE_COUNT_MAX", 4)
+        for half in halves:
+            assert statuses(raw.release(kit, raw.commit(half))) == [DURABLE]
+    assert len(kit.backend._publisher._lanes) <= 5
+    assert count_in(channel, queue) == 2 * count
+
+
+@pytest.mark.parametrize(
+    ("topic", "headers", "reason"),
+    [
+        ("", {}, "topic"),
+        ("q" * 256, {}, "topic"),
+        ("e/" + "k" * 256, {}, "topic"),
+        ("{queue}", {"n" * 256: "v"}, "headers"),
+        ("{queue}", {"big": "v" * 70_000}, "headers"),
+    ],
+)
+def test_what_amqp_cannot_carry_is_refused_before_the_half(kit, topic, headers, reason):
+    """Met later it would cost the connection and everything under way on it."""
+    queue = kit.queue()
+    bad, good = raw.half(kit, topic.format(queue=queue), headers=headers), raw.half(kit, queue)
+    outcomes = raw.append(kit, bad, good)
+    assert statuses(outcomes) == [REFUSED, DURABLE]
+    assert (type(outcomes[0].error), outcomes[0].error.reason) == (MessageRejectedError, reason)
+
+
+def test_large_headers_that_fit_arrive(kit):
+    """Just below our limit, and thus below the broker's frame."""
+    queue = kit.queue()
+    half = raw.half(kit, queue, headers={f"h{number}": "v" * 6_000 for number in range(10)})
+    assert statuses(raw.append(kit, half)) == [DURABLE]
+    assert statuses(raw.release(kit, raw.commit(half))) == [DURABLE]
+
+
+def test_a_queue_with_a_slash_in_its_name(kit):
+    """Written with a slash in front, as the default exchange has no name."""
+    queue = kit.queue("with/slash")
+    half = raw.half(kit, f"/{queue}")
+    assert statuses(raw.append(kit, half)) == [DURABLE]
+    assert statuses(raw.release(kit, raw.commit(half))) == [DURABLE]
+    assert count_in(kit.channel(), queue) == 1
+
+
+def test_nothing_is_published_for_a_group_that_does_not_exist(kit):
+    """A release that this object has not made the group for asks first: its op could never be written."""
+    queue = kit.queue()
+    half = raw.half(kit, queue)
+    half.group = f"nobody-made-{kit.group}"
+    (outcome,) = raw.release(kit, raw.commit(half))
+    assert (outcome.status, type(outcome.error)) == (REFUSED, ConfigError)
+    assert count_in(kit.channel(), queue) == 0
+    backend = kit.connect(partition_count=None)
+    known = raw.half(kit, queue)
+    assert statuses(raw.release(kit, raw.commit(known), backend=backend)) == [DURABLE]
