@@ -191,8 +191,8 @@ _judge = Judge.judge
 _fail = Judge._fail  # noqa: SLF001
 
 
-def _unanswered_counts(self: Judge, pending: Pending, error: Any) -> None:
-    _fail(self, pending, error)
+def _unanswered_counts(self: Judge, pending: Pending, error: Any, retry_after_s: float = 0.0) -> None:
+    _fail(self, pending, error, retry_after_s)
     pending.count += 1
 
 
