@@ -4,9 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from importlib.util import find_spec
-from typing import Final
+from typing import Any, Final
 from urllib.parse import urlsplit
 
+from txcore.doctor import Examination, Request
 from txcore.errors import BackendNotInstalledError
 from txcore.hookspecs import hookimpl
 from txcore.port import Backend
@@ -43,3 +44,15 @@ def txcore_open_backend(url: str, options: Mapping[str, str]) -> Backend | None:
     from txcore_kafka.backend import KafkaBackend  # noqa: PLC0415 - needs the driver
 
     return KafkaBackend(parsed)
+
+
+@hookimpl
+def txcore_doctor(url: str, options: Mapping[str, str], request: Request) -> Examination[Any] | None:
+    """Return the checks of the live cluster that a `kafka://` URL names; None for another scheme."""
+    if urlsplit(url).scheme != SCHEME:
+        return None
+    parsed = parse_url(url, options)
+    check_driver()
+    from txcore_kafka.doctor import kafka_examination  # noqa: PLC0415 - needs the driver
+
+    return kafka_examination(parsed, request)

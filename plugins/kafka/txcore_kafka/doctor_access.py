@@ -1,0 +1,146 @@
+"""How the doctor asks Kafka: metadata and settings, by the driver's admin client; nothing is made or changed."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from functools import cached_property
+from typing import Any, Final
+
+from confluent_kafka import KafkaError, KafkaException
+from confluent_kafka.admin import (  # type: ignore[attr-defined] # it lists no names of its own
+    AdminClient,
+    ConfigResource,
+    ResourceType,
+)
+
+from txcore.doctor import Request, UntoldError
+from txcore.errors import BackendUnavailableError
+from txcore_kafka.codec import is_missing, is_unreadable
+from txcore_kafka.options import Options, topic_settings
+
+TIMEOUT_S: Final = 10.0
+LOGIN_ERRORS: Final = frozenset(
+    {
+        KafkaError._AUTHENTICATION,  # noqa: SLF001 - the driver's names for its own errors begin so
+        KafkaError._SSL,  # noqa: SLF001
+        KafkaError.SASL_AUTHENTICATION_FAILED,
+    }
+)
+
+
+@dataclass(frozen=True, slots=True)
+class TopicView:
+    """One topic: how many partitions, replicas of the one with the fewest, and partitions that lack a replica."""
+
+    name: str
+    partition_count: int
+    replica_count: int
+    lagging: int
+    settings: Mapping[str, str]
+
+
+@dataclass
+class KafkaSubject:
+    """One cluster and one group on it. What was asked once is remembered."""
+
+    options: Options
+    request: Request
+    errors: list[KafkaError] = field(default_factory=list)
+
+    @cached_property
+    def admin(self) -> Any:
+        """The admin client."""
+        return AdminClient(self.options.connection() | {"error_cb": self.errors.append})
+
+    def connect(self) -> None:
+        """Find out whether the cluster answers.
+
+        Raises:
+            BackendUnavailableError: it does not, or refuses certificate, user or password.
+        """
+        try:
+            _ = self.metadata
+        except KafkaException as error:
+            told = [each for each in self.errors if each.code() in LOGIN_ERRORS]
+            said = (told or [*self.errors, error.args[0]])[0].str()
+            what = "refuses the login or the certificate" if told else "cannot be reached"
+            raise BackendUnavailableError(f"Kafka at {self.options.servers} {what}: {said}") from error
+
+    @cached_property
+    def metadata(self) -> Any:
+        """Brokers and topics."""
+        return self.admin.list_topics(timeout=TIMEOUT_S)
+
+    @cached_property
+    def nodes(self) -> Sequence[Any]:
+        """The brokers, with their racks."""
+        return list(self.admin.describe_cluster(request_timeout=TIMEOUT_S).result(2 * TIMEOUT_S).nodes)
+
+    @cached_property
+    def broker_settings(self) -> Mapping[str, str]:
+        """The settings of one broker.
+
+        Raises:
+            UntoldError: this user may not read them.
+        """
+        number = str(min(self.metadata.brokers))
+        return self._settings(ConfigResource(ResourceType.BROKER, number), "--cluster")
+
+    def broker_setting(self, name: str) -> str:
+        """Return one setting of the brokers, "" for none."""
+        return str(self.broker_settings.get(name) or "")
+
+    def topic(self, name: str) -> TopicView | None:
+        """Return one topic, or None when it does not exist.
+
+        Raises:
+            UntoldError: this user may not see it.
+        """
+        found = self.metadata.topics.get(name)
+        if found is None or (found.error is not None and is_missing(found.error)):
+            return None
+        if found.error is not None:
+            raise UntoldError(found.error.str(), _grant(f"--topic {name}"))
+        partitions = list(found.partitions.values())
+        return TopicView(
+            name,
+            len(partitions),
+            min(len(each.replicas) for each in partitions),
+            sum(len(each.isrs) < len(each.replicas) for each in partitions),
+            self._settings(ConfigResource(ResourceType.TOPIC, name), f"--topic {name}"),
+        )
+
+    @cached_property
+    def own_topics(self) -> dict[str, TopicView | None]:
+        """The topics that the group should have."""
+        return {name: self.topic(name) for name in topic_settings(self.options, self.request.group)}
+
+    @property
+    def present_topics(self) -> list[TopicView]:
+        """Those of them that exist."""
+        return [view for view in self.own_topics.values() if view is not None]
+
+    @cached_property
+    def target_topics(self) -> dict[str, TopicView | None]:
+        """The topics that the doctor was asked to look at.
+
+        Raises:
+            UntoldError: none was named.
+        """
+        if not self.request.targets:
+            raise UntoldError("no target was named", "--target TOPIC, once for each")
+        return {name: self.topic(name) for name in self.request.targets}
+
+    def _settings(self, resource: Any, place: str) -> Mapping[str, str]:
+        (answer,) = self.admin.describe_configs([resource], request_timeout=TIMEOUT_S).values()
+        try:
+            return {name: entry.value for name, entry in answer.result(2 * TIMEOUT_S).items()}
+        except KafkaException as error:
+            if is_unreadable(error):
+                raise UntoldError(error.args[0].str(), _grant(place)) from error
+            raise UntoldError(error.args[0].str()) from error
+
+
+def _grant(place: str) -> str:
+    return f"kafka-acls.sh --add --allow-principal User:NAME --operation DescribeConfigs --operation Describe {place}"
