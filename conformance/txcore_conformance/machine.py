@@ -31,6 +31,7 @@ __all__ = [
     "IN_USE",
     "PortLocks",
     "base_folder",
+    "die_with_parent",
     "lock_port",
     "machine_lock",
     "made_once",
@@ -186,7 +187,7 @@ def spawn(
             cwd=folder,
             env=None if environment is None else dict(environment),
             start_new_session=True,
-            preexec_fn=_die_with_parent(death_signal),  # noqa: PLW1509
+            preexec_fn=die_with_parent(death_signal),  # noqa: PLW1509
             **(options or {}),
         )
     )
@@ -247,7 +248,8 @@ def unprivileged() -> dict[str, Any]:
     return {"user": entry.pw_uid, "group": entry.pw_gid, "extra_groups": []}
 
 
-def _die_with_parent(number: signal.Signals) -> Callable[[], None] | None:
+def die_with_parent(number: signal.Signals) -> Callable[[], None] | None:
+    """Return what a new process calls so that the kernel sends it *number* when the starting thread ends."""
     try:
         prctl = ctypes.CDLL(None, use_errno=True).prctl
     except (AttributeError, OSError):

@@ -20,6 +20,7 @@ from typing import Final, cast
 import pytest
 
 from txcore.records import Capabilities
+from txcore_conformance.broker_warnings import BrokerFallbackWarning, warnings
 from txcore_conformance.harness import Harness
 
 SUITE: Final = Path(__file__).parent / "suite"
@@ -46,6 +47,8 @@ def pytest_configure(config: pytest.Config) -> None:
     """Register markers, and the fixtures when a harness is given."""
     for marker in MARKERS:
         config.addinivalue_line("markers", marker)
+    # Shown, never an error: the run goes on with another version of the broker.
+    config.addinivalue_line("filterwarnings", f"default::{BrokerFallbackWarning.__module__}.BrokerFallbackWarning")
     if config.getoption("harness"):
         for name in config.getoption("harness"):
             load_harness(name)
@@ -60,8 +63,18 @@ def pytest_ignore_collect(collection_path: Path, config: pytest.Config) -> bool 
 
 
 def pytest_report_header(config: pytest.Config) -> list[str]:
-    """Name the harnesses."""
-    return [f"txcore harness: {name}" for name in config.getoption("harness")]
+    """Name the harnesses, and the brokers that run in another version."""
+    brokers = [f"txcore broker: {text}" for text in warnings()]
+    return [*brokers, *(f"txcore harness: {name}" for name in config.getoption("harness"))]
+
+
+def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:
+    """Say which broker did not run in the version that was asked for."""
+    texts = warnings()
+    if texts:
+        terminalreporter.section("txcore brokers")
+        for text in texts:
+            terminalreporter.line(f"WARNING {text}", yellow=True)
 
 
 @pytest.hookimpl(tryfirst=True)

@@ -12,10 +12,10 @@ import os
 from collections.abc import Mapping
 from typing import Any, Final
 
+from txcore_conformance.broker_warnings import BrokerFallbackWarning, warnings
 from txcore_conformance.brokers.broker import Broker, ManagedBroker
 from txcore_conformance.brokers.cluster import Cluster, start_cluster
 from txcore_conformance.brokers.external import ExternalBroker
-from txcore_conformance.brokers.fallback import BrokerFallbackWarning, warnings
 from txcore_conformance.brokers.kafka_node import KafkaBroker
 from txcore_conformance.brokers.nats_node import NatsBroker
 from txcore_conformance.brokers.proxy import Proxy

@@ -39,6 +39,11 @@ class Broker(abc.ABC):
     certificates: Certificates | None = None
     _proxy: Proxy | None = None
 
+    @property
+    def is_running(self) -> bool:
+        """Whether it was started and has not ended; a broker that somebody else runs is taken for running."""
+        return True
+
     @abc.abstractmethod
     def start(self) -> None:
         """Start, on the same port and data as before, and wait until it answers its own protocol."""

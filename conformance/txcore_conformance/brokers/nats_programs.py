@@ -7,8 +7,8 @@ import shutil
 from pathlib import Path
 from typing import Final
 
+from txcore_conformance.broker_warnings import warn
 from txcore_conformance.brokers import debian
-from txcore_conformance.brokers.fallback import warn
 from txcore_conformance.machine import base_folder, machine_lock, made_once, run
 from txcore_conformance.server_packages import ServerUnavailableError, find_program
 

@@ -1,0 +1,143 @@
+"""`python -m txcore_conformance.brokers`: all three brokers for manual work, or around one command.
+
+Without `--run`, it prints their URLs and runs until Ctrl-C. With `--run kafka,nats -- COMMAND...` it starts those
+brokers, tells the command of them through the environment, stops them afterwards and ends with the command's exit
+status. A broker that TXCORE_REQUIRE names and that cannot be had ends it with status 1 before the command runs.
+"""
+
+from __future__ import annotations
+
+import argparse
+import os
+import signal
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Callable, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from types import FrameType
+from typing import Final
+
+from rich.console import Console
+from rich.table import Table
+
+from txcore_conformance import brokers
+from txcore_conformance.broker_warnings import WARNINGS_VARIABLE
+from txcore_conformance.machine import die_with_parent
+
+_WIDTH: Final = 80
+_SIGNALS: Final = (signal.SIGTERM, signal.SIGHUP)
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Run the command line; returns the exit status."""
+    parser = argparse.ArgumentParser(prog="python -m txcore_conformance.brokers", description=__doc__)
+    parser.add_argument("--run", metavar="NAMES", default="", help="start these (commas between) around a command")
+    parser.add_argument("command", nargs="*", metavar="-- COMMAND", help="what to run; nothing: until Ctrl-C")
+    given = parser.parse_args(arguments)
+    names = [name.strip() for name in (given.run or ",".join(brokers.NAMES)).split(",") if name.strip()]
+    unknown = sorted(set(names) - set(brokers.NAMES))
+    if unknown:
+        parser.error(f"no such broker: {', '.join(unknown)}; there are {', '.join(brokers.NAMES)}")
+    if bool(given.run) is not bool(given.command):
+        parser.error("--run and a command belong together")
+    console = Console(stderr=bool(given.run), width=_WIDTH, soft_wrap=False)
+    told = _Told()
+    for number in _SIGNALS:
+        signal.signal(number, told)
+    running: dict[str, brokers.Broker] = {}
+    try:
+        missing = _start_all(names, running, console, is_quiet=bool(given.run))
+        if given.run:
+            required = [name for name in missing if brokers.is_required(name)]
+            return 1 if required else _run(given.command, running, told)
+        _show(running, console)
+        if not running:
+            return 1
+        threading.Event().wait()
+    except KeyboardInterrupt:
+        if given.run:
+            return 130
+    finally:
+        for broker in running.values():
+            broker.remove()
+    return 0
+
+
+class _Told:
+    """A signal's handler that ends what goes on as Ctrl-C does, and remembers the signal."""
+
+    number: int = 0
+
+    def __call__(self, number: int, _frame: FrameType | None) -> None:
+        self.number = number
+        raise KeyboardInterrupt
+
+
+def _start_all(
+    names: Sequence[str], running: dict[str, brokers.Broker], console: Console, *, is_quiet: bool
+) -> list[str]:
+    """Start brokers at once, tell what became of them, and return the names of those that cannot be had."""
+    began_s = time.monotonic()
+    with ThreadPoolExecutor(len(names)) as threads:
+        starts = {name: threads.submit(_kept(name, running)) for name in names}
+    missing = []
+    for name, start in starts.items():
+        error = start.exception()
+        if isinstance(error, brokers.ServerUnavailableError):
+            missing.append(name)
+            console.print(f"{name}: {error}", style="red", markup=False, highlight=False)
+        elif error is not None:
+            raise error
+    for text in brokers.warnings():
+        console.print(f"warning: {text}", style="yellow", markup=False, highlight=False)
+    if is_quiet and running:
+        said = ", ".join(f"{name} {broker.version}" for name, broker in sorted(running.items()))
+        console.print(f"brokers: {said} ({time.monotonic() - began_s:.0f} s)", highlight=False)
+    return missing
+
+
+def _kept(name: str, running: dict[str, brokers.Broker]) -> Callable[[], None]:
+    def start() -> None:
+        running[name] = brokers.start(name)
+
+    return start
+
+
+def _show(running: Mapping[str, brokers.Broker], console: Console) -> None:
+    table = Table(box=None, pad_edge=False, padding=(0, 1, 0, 0))
+    for title in ("broker", "version", "URL", "monitoring"):
+        table.add_column(title, overflow="fold")
+    for name, broker in sorted(running.items()):
+        table.add_row(name, broker.version, broker.url, broker.monitor_url)
+    console.print(table)
+    console.print()
+    for name, value in brokers.environment(running).items():
+        if name.endswith("_URL"):
+            console.print(f"export {name}={value}", highlight=False, soft_wrap=True)
+    if running:
+        folder = next(iter(running.values())).folder.parent
+        console.print(f"\nLogs and data are in {folder}. Ctrl-C ends them and deletes it all.", highlight=False)
+
+
+def _run(command: Sequence[str], running: Mapping[str, brokers.Broker], told: _Told) -> int:
+    """Run the command with the brokers in its environment; a signal to this program goes to it as well."""
+    environment = os.environ | brokers.environment(running) | {WARNINGS_VARIABLE: "\n".join(brokers.warnings())}
+    process = subprocess.Popen(  # noqa: S603 - the user's own command
+        command,
+        env=environment,
+        preexec_fn=die_with_parent(signal.SIGTERM),  # noqa: PLW1509 - no thread of ours is in a lock here
+    )
+    while True:
+        try:
+            status = process.wait()
+        except KeyboardInterrupt:
+            if told.number:  # Ctrl-C at a terminal has reached the command itself
+                process.send_signal(told.number)
+        else:
+            return status if status >= 0 else 128 - status
+
+
+if __name__ == "__main__":
+    sys.exit(main())
