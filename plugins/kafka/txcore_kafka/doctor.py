@@ -137,6 +137,12 @@ def _replicas(subject: KafkaSubject) -> Finding:
 
 
 def _in_sync(subject: KafkaSubject) -> Finding:
+    dead = [view for view in subject.present_topics if view.leaderless]
+    if dead:
+        text = (
+            f"{sum(view.leaderless for view in dead)} partitions have no leader ({_names(dead)}): nothing reaches them"
+        )
+        return fail(text, "start the broker that is down: kafka-topics.sh --describe --unavailable-partitions")
     lagging = [view for view in subject.present_topics if view.lagging]
     if not lagging:
         return ok("all replicas are in sync")

@@ -31,12 +31,13 @@ LOGIN_ERRORS: Final = frozenset(
 
 @dataclass(frozen=True, slots=True)
 class TopicView:
-    """One topic: how many partitions, replicas of the one with the fewest, and partitions that lack a replica."""
+    """One topic: its partitions, the replicas of the one with the fewest, how many lack a replica, or even a leader."""
 
     name: str
     partition_count: int
     replica_count: int
     lagging: int
+    leaderless: int
     settings: Mapping[str, str]
 
 
@@ -108,6 +109,7 @@ class KafkaSubject:
             len(partitions),
             min(len(each.replicas) for each in partitions),
             sum(len(each.isrs) < len(each.replicas) for each in partitions),
+            sum(each.leader < 0 for each in partitions),
             self._settings(ConfigResource(ResourceType.TOPIC, name), f"--topic {name}"),
         )
 

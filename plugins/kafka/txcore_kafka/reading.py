@@ -23,6 +23,10 @@ from txcore_kafka.options import Options, checkpoint_topic, consumer_group, topi
 from txcore_kafka.threads import Worker
 
 PREFETCH_KBYTES: Final = 8_192
+ARRIVAL_S: Final = 0.5
+"""How long a read waits for records that are there but have not arrived; never twice in a row."""
+RETRY_S: Final = 1.0
+"""Between two questions to a broker that did not answer the first."""
 FETCH_POLL_S: Final = 0.05
 
 
@@ -66,13 +70,13 @@ class Readers:
         if self.is_closed:
             raise ClosedError("this backend is closed")
 
-    def bounds(self, connection: Connection, topic: str, partition: int) -> tuple[int, int]:
-        """Return a log's first offset and the one behind its last; blocks, on a worker's thread.
+    def bounds(self, connection: Connection, topic: str, partition: int, timeout_s: float) -> tuple[int, int]:
+        """Return a log's first offset and the one behind its last; blocks for at most *timeout_s*.
 
         Raises:
             BackendTimeoutError, BackendUnavailableError: the broker did not tell.
         """
-        place, timeout_s = TopicPartition(topic, partition), self.options.request_timeout_s
+        place = TopicPartition(topic, partition)
         try:
             low, high = connection.consumer.get_watermark_offsets(place, timeout=timeout_s, cached=False)
         except KafkaException as error:
@@ -110,7 +114,7 @@ class Readers:
         topic = checkpoint_topic(group)
         connection = self.connect(group)
         try:
-            low, high = self.bounds(connection, topic, partition)
+            low, high = self.bounds(connection, topic, partition, self.options.request_timeout_s)
             message = None if low == high else self.read_one(connection, topic, partition, high - 1)
             return None if message is None else decode_checkpoint(message.value())
         except WireFormatError:
@@ -128,34 +132,52 @@ class KafkaReader:
         self._topic = topic_name(group, kind)
         self._partition = partition
         self._next = 0 if start is None else int(start)
+        self._end = 0  #: behind the last record known to be there
         self._connection: Connection | None = None
-        self._bounds: Future[tuple[int, int]] | None = None
+        self._is_assigned = False
+        self._asks_at_s = 0.0
+        self._may_wait = True
         self._is_closed = False
 
     def read(self, count_max: int) -> Sequence[LogRecord]:
-        """See `Reader.read`; blocks only when this backend hears of the group for the first time."""
+        """See `Reader.read`.
+
+        What is known to be in the log is waited for, for at most `ARRIVAL_S` and never twice in a row; so the first
+        empty result says, on a broker that answers, that everything was read that was there when reading began.
+        """
         connection = self._require_connection()
-        if self._bounds is not None:
-            self._judge_bounds(connection)
+        if not self._is_assigned and not self._assign(connection):
             return ()
+        records: list[LogRecord] = []
         try:
-            messages = connection.consumer.consume(count_max, 0)
+            for message in self._arrived(connection.consumer, count_max):
+                error = message.error()
+                if error is None:
+                    self._take(message, records)
+                else:
+                    self._judge(error, connection)
         except (KafkaException, RuntimeError) as raised:
             raise translated(raised, f"reading {self._topic!r}") from raised
-        records = []
-        for message in messages:
-            error = message.error()
-            if error is None:
-                offset = message.offset()
-                if offset >= self._next:
-                    records.append(LogRecord(Position(offset), message.value() or b"", message.timestamp()[1]))
-                    self._next = offset + 1
-            elif not self._judge(error):
-                break
         if not records and connection.trouble is not None:
             trouble, connection.trouble = connection.trouble, None
             raise BackendUnavailableError(f"reading {self._topic!r}: {trouble.str()}")
         return records
+
+    def _arrived(self, consumer: Any, count_max: int) -> Sequence[Any]:
+        messages: list[Any] = consumer.consume(count_max, 0)
+        if not messages and self._may_wait and self._next < self._end:
+            self._may_wait = False
+            first = consumer.poll(ARRIVAL_S)
+            if first is not None:
+                messages = [first, *consumer.consume(count_max - 1, 0)] if count_max > 1 else [first]
+        return messages
+
+    def _take(self, message: Any, records: list[LogRecord]) -> None:
+        offset = message.offset()
+        if offset >= self._next:
+            records.append(LogRecord(Position(offset), message.value() or b"", message.timestamp()[1]))
+            self._next = offset + 1
+            self._may_wait = True
 
     def fetch(self, positions: Sequence[Position]) -> Future[Mapping[Position, LogRecord]]:
         """See `Reader.fetch`."""
@@ -177,42 +199,48 @@ class KafkaReader:
             if self._group not in self._readers.control.partition_counts:
                 _blocking(self._readers.worker, lambda: self._readers.control.partition_count(self._group))
             self._connection = self._readers.connect(self._group)
-            self._assign(self._connection)
         return self._connection
 
-    def _assign(self, connection: Connection) -> None:
-        connection.consumer.assign([TopicPartition(self._topic, self._partition, self._next)])
+    def _assign(self, connection: Connection) -> bool:
+        """Begin at our position if it is still there; False when the broker was asked a moment ago and did not answer.
 
-    def _judge(self, error: KafkaError) -> bool:
-        """Take in an error in the place of a record; returns whether reading may go on."""
-        if error.code() == KafkaError._AUTO_OFFSET_RESET:  # noqa: SLF001
-            self._bounds = self._readers.worker.submit(self._bounds_now)
+        Raises:
+            DataLossError: the position is not within the log any more.
+            BackendUnavailableError: the broker did not tell.
+        """
+        now_s = self._readers.clock.elapsed_s()
+        if now_s < self._asks_at_s:
             return False
-        if is_missing(error):
-            self._readers.control.partition_counts.pop(self._group, None)
-            raise BackendUnavailableError(f"reading {self._topic!r}: {error.str()}")
-        connection = self._connection
-        if connection is not None:
-            connection.trouble = error
+        self._asks_at_s = now_s + RETRY_S
+        try:
+            low, high = self._readers.bounds(connection, self._topic, self._partition, ARRIVAL_S)
+        except BackendTimeoutError as error:
+            raise BackendUnavailableError(str(error)) from error
+        self._asks_at_s = 0.0
+        if not low <= self._next <= high:
+            raise DataLossError(self._next, low)
+        connection.consumer.assign([TopicPartition(self._topic, self._partition, self._next)])
+        self._is_assigned = True
+        self._end = high
         return True
 
-    def _judge_bounds(self, connection: Connection) -> None:
-        """The broker said that our position is out of range: tell a loss from a broker that was not ready."""
-        assert self._bounds is not None
-        if not self._bounds.done():
-            return
-        bounds, self._bounds = self._bounds, None
-        low, high = bounds.result()
-        if low <= self._next <= high:
-            self._assign(connection)
-            return
-        self._bounds = bounds  # Whoever reads on hears it again.
-        raise DataLossError(self._next, low)
+    def _judge(self, error: KafkaError, connection: Connection) -> None:
+        """Take in an error in the place of a record."""
+        if error.code() == KafkaError._AUTO_OFFSET_RESET:  # noqa: SLF001
+            # Our position is gone, or the broker was not ready; the bounds tell which.
+            self._is_assigned = False
+        elif is_missing(error):
+            self._readers.control.partition_counts.pop(self._group, None)
+            connection.trouble = error
+        else:
+            connection.trouble = error
 
     def _bounds_now(self) -> tuple[int, int]:
         connection = self._readers.connect(self._group)
         try:
-            return self._readers.bounds(connection, self._topic, self._partition)
+            return self._readers.bounds(
+                connection, self._topic, self._partition, self._readers.options.request_timeout_s
+            )
         finally:
             connection.consumer.close()
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import functools
 import threading
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Final
 
@@ -18,6 +18,8 @@ from txcore_kafka.threads import Worker
 
 KNOWN_FOR_S: Final = 60.0
 REFRESH_AFTER_S: Final = 45.0
+FRESH_S: Final = 0.5
+"""Many halves that wait for news of one topic share one answer, also a bad one."""
 TOPIC_COUNT_MAX: Final = 10_000
 """Topics remembered; a service that publishes to more of them asks again and again."""
 
@@ -38,6 +40,7 @@ class Targets:
         self._clock = clock
         self._lock = threading.Lock()
         self._known: dict[str, _Target] = {}
+        self._missing: dict[str, float] = {}
 
     def examine(self, messages: Sequence[TargetMessage]) -> list[str]:
         """Return the topics that must be asked for before *messages* can be judged; empty: all can be published.
@@ -68,29 +71,43 @@ class Targets:
         return target is not None and target.bytes_max < BATCH_BYTES
 
     def look_up(self, topics: Sequence[str]) -> None:
-        """Ask the broker about *topics*; blocks, on a worker's thread.
+        """Ask the broker about those of *topics* that nobody asked for a moment ago; blocks, on a worker's thread.
 
         Raises:
             MessageRejectedError: one of them does not exist.
             BackendUnavailableError, BackendTimeoutError, ConfigError: no answer, or none for this user.
         """
-        topics = list(dict.fromkeys(topics))
-        counts = self._control.counts(topics)
-        settings = self._control.settings(topics)
+        now_s = self._clock.elapsed_s()
+        asked = [topic for topic in dict.fromkeys(topics) if not self._is_fresh(topic, now_s)]
+        if asked:
+            counts = self._control.counts(asked)
+            self._remember(asked, counts, self._control.settings(list(counts)) if counts else {})
+        for topic in topics:
+            if topic in self._missing:
+                text = f"topic {topic!r} does not exist on the broker, and txcore makes no target topics"
+                raise MessageRejectedError(text, topic=topic, reason="topic")
+
+    def _is_fresh(self, topic: str, now_s: float) -> bool:
+        target = self._known.get(topic)
+        seen_s = self._missing.get(topic) if target is None else target.seen_s
+        return seen_s is not None and now_s - seen_s < FRESH_S
+
+    def _remember(
+        self, asked: Sequence[str], counts: Mapping[str, int], settings: Mapping[str, Mapping[str, str]]
+    ) -> None:
         now_s = self._clock.elapsed_s()
         with self._lock:
-            if len(self._known) + len(topics) > TOPIC_COUNT_MAX:
-                self._known.clear()
-            for topic in topics:
+            for memory in (self._known, self._missing):
+                if len(memory) + len(asked) > TOPIC_COUNT_MAX:
+                    memory.clear()
+            for topic in asked:
+                self._known.pop(topic, None)
+                self._missing.pop(topic, None)
                 if topic in counts:
                     text = settings.get(topic, {}).get("max.message.bytes", "")
                     self._known[topic] = _Target(int(text) if text else TOPIC_BYTES_DEFAULT, now_s)
                 else:
-                    self._known.pop(topic, None)
-        for topic in topics:
-            if topic not in counts:
-                text = f"topic {topic!r} does not exist on the broker, and txcore makes no target topics"
-                raise MessageRejectedError(text, topic=topic, reason="topic")
+                    self._missing[topic] = now_s
 
     def forget(self, topic: str) -> None:
         """Ask again before the next half: the broker refused something."""

@@ -57,6 +57,7 @@ class KafkaHarness(BrokerHarness):
                 "isolation.level": "read_committed",
                 "auto.offset.reset": "error",
                 "enable.partition.eof": True,
+                "fetch.wait.max.ms": 10,
             }
         )
         try:
