@@ -147,8 +147,9 @@ def test_a_log_that_was_truncated_to_nothing_is_noticed(kit):
     backend, queue = kit.connect(**SMALL), kit.queue()
     for _ in range(6):
         raw.append(kit, *[raw.half(kit, queue, body=bytes(10_000)) for _ in range(40)], backend=backend)
+    reader = backend.read(kit.group, LogKind.HALF, 0, Position(5))
     with pytest.raises(DataLossError) as caught:
-        kit.until(lambda reader=backend.read(kit.group, LogKind.HALF, 0, Position(5)): reader.read(1))
+        kit.until(lambda: reader.read(1))
     assert caught.value.asked == 5
 
 

@@ -215,7 +215,7 @@ class Link:
         is_news, self._is_open = self._is_open, False
         translated = translate(error, f"connecting to {self._nodes[-1].host}:{self._nodes[-1].port}")
         _log.log(
-            logging.WARNING if is_news else logging.INFO,
+            logging.WARNING if is_news and not self._is_closed else logging.INFO,
             "rabbitmq.link_down",
             extra={"link": self._name, "reason": str(translated)},
         )

@@ -67,7 +67,7 @@ class ExclusiveClaim:
         self._closed: Future[None] | None = None
         self._roll = Roll(SILENCE_MAX_S)
         self._locks = Locks(loop, group, self._answered, self._freed)
-        self._presence = Presence(loop, members_name(group), member, self._heard, self._audible)
+        self._presence = Presence(loop, clock, members_name(group), member, self._heard, self._audible)
         self._link = Link(loop, options, options.claim_heartbeat_s, f"txcore {group} claim {member}", self)
 
     @property

@@ -10,6 +10,7 @@ import logging
 from collections.abc import Callable
 from typing import Any, Final
 
+from txcore.clock import Clock
 from txcore.errors import WireFormatError
 from txcore_rabbitmq.codec import Announcement, decode_announcement, encode_announcement, transient_properties
 from txcore_rabbitmq.connection import LoopThread
@@ -18,6 +19,8 @@ _log = logging.getLogger("txcore.rabbitmq")
 
 UNREAD_COUNT_MAX: Final = 1_000
 """Announcements kept for a member that does not read; the oldest are dropped."""
+DEAF_S: Final = 3.0
+"""A member that has not heard even itself for so long lost its binding: it begins anew."""
 REOPEN_DELAY_S: Final = 1.0
 
 
@@ -27,12 +30,14 @@ class Presence:
     def __init__(
         self,
         loop: LoopThread,
+        clock: Clock,
         exchange: str,
         member: str,
         heard: Callable[[Announcement], None],
         up: Callable[[], None],
     ) -> None:
         self._loop = loop
+        self._clock = clock
         self._exchange = exchange
         self._member = member
         self._heard = heard
@@ -40,6 +45,7 @@ class Presence:
         self._connection: Any = None
         self._channel: Any = None
         self._queue = ""
+        self._unheard_since_s: float | None = None
 
     def open(self, connection: Any) -> None:
         """Begin to listen; *up* is called once others can be heard."""
@@ -55,8 +61,15 @@ class Presence:
 
     def say(self, announcement: Announcement) -> None:
         """Tell the others; not heard while there is no channel."""
-        if self._queue and self._channel is not None and self._channel.is_open:
-            self._channel.basic_publish(self._exchange, "", encode_announcement(announcement), transient_properties())
+        if not self._queue or self._channel is None or not self._channel.is_open:
+            return
+        now_s = self._clock.elapsed_s()
+        if self._unheard_since_s is None:
+            self._unheard_since_s = now_s
+        elif now_s - self._unheard_since_s > DEAF_S:
+            self._channel.close()
+            return
+        self._channel.basic_publish(self._exchange, "", encode_announcement(announcement), transient_properties())
 
     def _opened(self, channel: Any) -> None:
         channel.exchange_declare(self._exchange, "fanout", durable=True, callback=self._declare)
@@ -67,6 +80,7 @@ class Presence:
 
     def _bind(self, frame: Any) -> None:
         self._queue = frame.method.queue
+        self._unheard_since_s = None
         self._channel.queue_bind(self._queue, self._exchange, callback=self._consume)
 
     def _consume(self, _frame: Any) -> None:
@@ -78,7 +92,9 @@ class Presence:
         except WireFormatError as error:
             _log.warning("rabbitmq.announcement_unread", extra={"exchange": self._exchange, "reason": str(error)})
             return
-        if announcement.member != self._member:
+        if announcement.member == self._member:
+            self._unheard_since_s = None
+        else:
             self._heard(announcement)
 
     def _closed(self, _channel: Any, error: BaseException) -> None:

@@ -1,0 +1,78 @@
+"""Programs that tests run in processes of their own: `child.py PROGRAM URL GROUP …`."""
+
+from __future__ import annotations
+
+import os
+import sys
+import threading
+from pathlib import Path
+
+sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
+
+from txcore_conformance import raw
+from txcore_conformance.kit import Kit, Recorder
+from txcore_rabbitmq.backend import RabbitmqBackend
+from txcore_rabbitmq.consumer import open_consumer
+from txcore_rabbitmq.testing import RabbitmqHarness
+
+from txcore.errors import UsageError
+
+
+def say(*words):
+    sys.stdout.write(" ".join(map(str, words)) + "\n")
+    sys.stdout.flush()
+
+
+def hold(url, group):
+    """Hold the partitions that fall to this member until killed; say so whenever they change."""
+    backend = RabbitmqBackend(url)
+    claim = backend.claim(group, "child")
+    held, pause = set(), threading.Event()
+    while True:
+        before = set(held)
+        for event in claim.poll():
+            if event.kind.value == "assigned":
+                held.add(event.partition)
+            else:
+                held.discard(event.partition)
+                claim.give_up(event.partition)
+        if held != before:
+            say("held", *sorted(held))
+        pause.wait(0.01)
+
+
+def consume(url, topic, group):
+    """Take what is there, acknowledge the first two, hold on until killed."""
+    consumer, received = open_consumer(url, topic, group), []
+    while len(received) < 5:
+        received += consumer.poll()
+    consumer.ack(received[1].position)
+    say("received", len(received))
+    sys.stdin.readline()
+
+
+def fork(url, group, queue):
+    """Use a started backend in a forked child, in which a new one works; then in the parent again."""
+    harness = RabbitmqHarness()
+    harness.url = url
+    kit = Kit(harness, group)
+    half = raw.half(kit, queue)
+    say("before:", raw.append(kit, half)[0].status.value)
+    if os.fork() == 0:
+        try:
+            kit.backend.append_halves(Recorder([half]))
+        except UsageError as error:
+            say("child:", error)
+        kit.backend.close().result(5)
+        own = Kit(harness, group)
+        say("own:", raw.append(own, raw.half(own, queue))[0].status.value)
+        own.close()
+        os._exit(0)
+    os.wait()
+    say("parent:", raw.append(kit, raw.half(kit, queue))[0].status.value)
+    kit.close()
+
+
+if __name__ == "__main__":
+    program, *rest = sys.argv[1:]
+    {each.__name__: each for each in (hold, consume, fork)}[program](*rest)

@@ -1,0 +1,207 @@
+"""Members of a group on a real broker: sharing, handing over, taking over from the killed and the frozen."""
+
+from __future__ import annotations
+
+import logging
+import os
+import signal
+import threading
+import time
+
+from txcore_conformance import raw
+from txcore_rabbitmq.names import claim_name
+
+from txcore.errors import ClosedError, ConfigError
+from txcore.records import ClaimEventKind, OpKind, Resolution, Status
+
+_log = logging.getLogger("tests")
+ASSIGNED, REVOKING, LOST = ClaimEventKind.ASSIGNED, ClaimEventKind.REVOKING, ClaimEventKind.LOST
+KILLED_MAX_S = 15.0
+FROZEN_MAX_S = 40.0
+
+
+class Member:
+    """A claim and what it holds; `obeys` says whether it gives up what it is asked for."""
+
+    def __init__(self, backend, group, name, *, obeys=True):
+        self.claim = backend.claim(group, name)
+        self.obeys = obeys
+        self.held = set()
+        self.heard = []
+
+    def poll(self):
+        for event in self.claim.poll():
+            self.heard.append((event.kind, event.partition))
+            if event.kind is ASSIGNED:
+                self.held.add(event.partition)
+            elif event.kind is LOST or self.obeys:
+                self.held.discard(event.partition)
+                self.claim.give_up(event.partition)
+        return self.held
+
+
+def poll(members):
+    """Return what each member holds; no partition is held twice."""
+    held = [set(member.poll()) for member in members]
+    assert len(set().union(*held)) == sum(map(len, held))
+    return [len(each) for each in held]
+
+
+def test_five_members_come_and_go(kit):
+    """Shares differ by one at most once they come to rest, and every partition is held."""
+    backend = kit.connect(partition_count=8)
+    members = []
+    for count in range(1, 6):
+        members.append(Member(backend, kit.group, f"m{count}"))
+        kit.until(lambda: sum(shares := poll(members)) == 8 and max(shares) - min(shares) <= 1)
+    while len(members) > 1:
+        kit.wait(members.pop(0).claim.close(5.0))
+        kit.until(lambda: sum(shares := poll(members)) == 8 and max(shares) - min(shares) <= 1)
+    moved = [kind for kind, _ in members[0].heard]
+    assert LOST not in moved
+
+
+def test_members_that_join_at_once_share_without_a_detour(kit):
+    """They hear each other before they take anything."""
+    kit.wait(kit.backend.ensure_group(kit.group))
+    members = [Member(kit.open(), kit.group, name) for name in ("a", "b")]
+    kit.until(lambda: poll(members) == [1, 1])
+    assert sum(len(member.heard) for member in members) <= 4
+
+
+def test_a_member_that_does_not_obey_loses_its_surplus_after_drain_s(kit):
+    """It hears REVOKING, then LOST; the newcomer is not kept waiting for ever."""
+    deaf = Member(kit.connect(drain_s=0.5), kit.group, "deaf", obeys=False)
+    kit.until(lambda: poll([deaf]) == [2])
+    other = Member(kit.connect(), kit.group, "other")
+    kit.until(lambda: poll([deaf, other]) == [1, 1])
+    assert [kind for kind, _ in deaf.heard] == [ASSIGNED, ASSIGNED, REVOKING, LOST]
+
+
+def test_a_late_answer_does_not_give_up_a_new_assignment(kit):
+    """`give_up` means the last assignment that was polled, not the one behind it."""
+    member = Member(kit.connect(), kit.group, "me", obeys=False)
+    kit.until(lambda: poll([member]) == [2])
+    link, loop = member.claim._link, kit.opened[0]._reading
+    loop.call(link._connection.close)  # lost and made again, unpolled
+    kit.until(lambda: len(member.claim._events) == 4)
+    member.claim.give_up(0)
+    seen = threading.Event()
+    loop.call(lambda: loop.later(0.3, seen.set))
+    assert seen.wait(5.0)
+    kit.until(lambda: poll([member]) == [2])
+    assert [kind for kind, _ in member.heard] == [ASSIGNED, ASSIGNED, LOST, LOST, ASSIGNED, ASSIGNED]
+
+
+def test_takeover_after_a_kill(kit):
+    """SIGKILL of a member's process: its partitions are the other's within 15 s."""
+    backend = kit.connect(partition_count=4)
+    child = kit.child("hold", kit.address(), kit.group)
+    assert "held 0 1 2 3\n" in iter(child.stdout.readline, "")
+    other = Member(backend, kit.group, "other")
+    kit.until(lambda: poll([other]) == [2])
+    child.kill()
+    took_s, _ = kit.lasts_s(lambda: kit.until(lambda: poll([other]) == [4]))
+    _log.info("takeover after a kill: %.1f s", took_s)
+    assert took_s < KILLED_MAX_S
+
+
+def test_takeover_after_a_freeze_and_the_thawed_owner_is_harmless(kit):
+    """SIGSTOP of a member's process: taken over within 40 s; thawed, it hears LOST and then shares again."""
+    kit.timeout_s = FROZEN_MAX_S + 10
+    backend = kit.connect(partition_count=4)
+    child = kit.child("hold", kit.address(), kit.group)
+    assert "held 0 1 2 3\n" in iter(child.stdout.readline, "")
+    other = Member(backend, kit.group, "other")
+    kit.until(lambda: poll([other]) == [2])
+    os.kill(child.pid, signal.SIGSTOP)
+    took_s, _ = kit.lasts_s(lambda: kit.until(lambda: poll([other]) == [4]))
+    _log.info("takeover after a freeze: %.1f s", took_s)
+    assert took_s < FROZEN_MAX_S
+    os.kill(child.pid, signal.SIGCONT)
+    kit.until(lambda: poll([other]) == [2])
+
+
+def test_claims_are_told_in_log_order_whoever_holds_the_lock(kit):
+    """What a replaced owner writes late stands behind the new claim, where it does not count."""
+    first, second = kit.connect(claim_heartbeat_s=1), kit.connect(claim_heartbeat_s=1)
+    old = Member(first, kit.group, "old")
+    kit.until(lambda: len(old.poll()) == 2)
+    half = raw.half(kit, kit.queue())
+    raw.append(kit, half, backend=first)
+    raw.mark(kit, OpKind.CLAIM, b"1" * 16, backend=first)
+    thaw = threading.Event()
+    first._reading.call(lambda: thaw.wait(30))  # frozen: it answers no heartbeat
+    try:
+        new = Member(second, kit.group, "new")
+        kit.until(lambda: len(new.poll()) == 2)
+        raw.mark(kit, OpKind.CLAIM, b"2" * 16, backend=second)
+        stale = Resolution(half, raw.op(half, OpKind.CHECKED, b"1" * 16, count=1), flush=True)
+        assert raw.release(kit, stale, backend=first)[0].status is Status.DURABLE
+    finally:
+        thaw.set()
+    found = [(op.kind, op.token) for op in raw.ops(kit, backend=second)]
+    assert found == [(OpKind.CLAIM, b"1" * 16), (OpKind.CLAIM, b"2" * 16), (OpKind.CHECKED, b"1" * 16)]
+    kit.until(lambda: (LOST, 0) in ((old.poll() and old.heard) or old.heard))
+
+
+def test_a_lock_that_somebody_else_holds_is_left_alone_and_taken_later(kit):
+    """A plain client declares a partition's queue: the other partition is taken, and this one when it is free."""
+    backend, channel = kit.connect(), kit.channel()
+    channel.queue_declare(claim_name(kit.group, 0), exclusive=True, arguments={"x-queue-type": "classic"})
+    member = Member(backend, kit.group, "me")
+    kit.until(lambda: member.poll() == {1})
+    channel.queue_delete(claim_name(kit.group, 0))
+    kit.until(lambda: member.poll() == {0, 1})
+
+
+def test_members_that_cannot_hear_each_other_still_never_hold_one_together(kit):
+    """The exchange is deleted under them: locks decide; it is made again, and they share."""
+    backend = kit.connect()
+    first = Member(backend, kit.group, "first")
+    kit.until(lambda: poll([first]) == [2])
+    kit.channel().exchange_delete(f"txc.{kit.group}.members")
+    second = Member(backend, kit.group, "second")
+    kit.until(lambda: poll([first, second]) == [1, 1])
+
+
+def test_a_group_that_nobody_made_cannot_be_joined(kit):
+    """`poll` says so, again and again; nothing is made."""
+    claim = kit.backend.claim(f"no-{kit.group}", "me")
+
+    def refused():
+        try:
+            claim.poll()
+        except ConfigError as error:
+            return str(error)
+        return ""
+
+    assert f"no-{kit.group}" in kit.until(refused)
+    assert refused()
+    kit.wait(claim.close(1.0))
+
+
+def test_a_closed_claim_is_closed(kit):
+    """Polling and checkpointing it is a mistake; closing it again is none."""
+    claim = Member(kit.connect(), kit.group, "me").claim
+    began_s = time.monotonic()
+    kit.wait(claim.close(5.0))
+    kit.wait(claim.close(5.0))
+    assert time.monotonic() - began_s < 5.0
+    for call in (claim.poll, lambda: claim.checkpoint(0, None)):
+        try:
+            call()
+        except ClosedError:
+            continue
+        raise AssertionError("a closed claim answered")
+
+
+def test_strange_announcements_are_ignored(kit):
+    """Anybody may publish to an exchange; a newer plugin may announce in another form."""
+    member = Member(kit.connect(), kit.group, "me")
+    kit.until(lambda: len(member.poll()) == 2)
+    channel = kit.channel()
+    for body in (b"", b"hello", b"\x93\x01\x02\x03"):
+        channel.basic_publish(f"txc.{kit.group}.members", "", body)
+    other = Member(kit.connect(), kit.group, "other")
+    kit.until(lambda: poll([member, other]) == [1, 1])
