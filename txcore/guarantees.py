@@ -35,3 +35,23 @@ class Guarantees:
     retention: str
     version_min: str
     versions_tested: tuple[str, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class BrokerObject:
+    """Something that a group has on its broker: a topic, a stream, a table.
+
+    A plugin's module may offer `describe_group(url, group, partition_count)`, which returns all of them without a
+    server; `txcore topics describe` shows them.
+
+    Attributes:
+        kind: The broker's own word.
+        name: The object's name there.
+        settings: How it must be set up, in the broker's own terms.
+        purpose: What it is for.
+    """
+
+    kind: str
+    name: str
+    settings: str
+    purpose: str

@@ -157,6 +157,17 @@ class Operator:
         """Return a survey, read to the end, of the transactions that are *wanted*. Close it."""
         return self._read(from_checkpoint=from_checkpoint, wanted=wanted)
 
+    def finished(self, wanted: Callable[[bytes], bool]) -> set[bytes]:
+        """Return the *wanted* transactions whose final op is in the log; reads all of it, keeps only ids."""
+        found: set[bytes] = set()
+
+        def note(transaction_id: bytes) -> None:
+            if wanted(transaction_id):
+                found.add(transaction_id)
+
+        with closing(self._read(from_checkpoint=False, wanted=lambda _: False, on_final=note)):
+            return found
+
     # -- acting --------------------------------------------------------------------------------------------------------
 
     def resume(self, transaction_id: bytes, reason: str = "") -> None:
@@ -296,6 +307,7 @@ class Operator:
         from_checkpoint: bool,
         wanted: Callable[[bytes], bool] | None = None,
         forget_finished: bool = False,
+        on_final: Callable[[bytes], None] | None = None,
     ) -> Survey:
         survey = Survey(
             self._backend,
@@ -308,6 +320,7 @@ class Operator:
             forget_finished=forget_finished,
             quiet_s=self._quiet_s,
             on_progress=self._on_progress,
+            on_final=on_final,
         )
         try:
             survey.catch_up()

@@ -61,6 +61,7 @@ class Survey:
         quiet_s: Shortest time without a record after which a log counts as read.
         timeout_s: Longest time without any progress.
         on_progress: Told now and then how many records have been read.
+        on_final: Told the id of each final op, wanted or not.
 
     Raises:
         UsageError: the broker has no such group; nothing is created.
@@ -81,12 +82,14 @@ class Survey:
         quiet_s: float = 0.25,
         timeout_s: float = 30.0,
         on_progress: Progress | None = None,
+        on_final: Callable[[bytes], None] | None = None,
     ) -> None:
         self._backend, self._group = backend, group
         self._clock, self._randomness, self._by = clock, randomness, by
         self._quiet_s, self._timeout_s = quiet_s, timeout_s
         self._forget_finished = forget_finished
         self._on_progress = on_progress
+        self._on_final = on_final
         self._finished: OrderedDict[bytes, None] = OrderedDict()
         self._awaited: dict[int, bytes] = {}
         self._has_settled = False
@@ -229,6 +232,8 @@ class Survey:
             if self._awaited.get(partition) == op.transaction_id:
                 del self._awaited[partition]
         elif op.kind in FINAL_KINDS:
+            if self._on_final is not None:
+                self._on_final(op.transaction_id)
             self._forget(fold, op.transaction_id)
 
     def _forget(self, fold: Journeys, transaction_id: bytes) -> None:

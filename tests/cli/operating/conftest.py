@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import io
+import itertools
 import json
 import os
 import secrets
@@ -21,6 +22,7 @@ from txcore_conformance.kit import FAST, Answers, Kit
 from txcore_conformance.pytest_plugin import load_harness
 
 import txcore as library
+from txcore import LocalTransactionState
 from txcore.cli import main
 from txcore.ids import id_text
 from txcore.records import HalfRecord
@@ -94,6 +96,7 @@ class World:
         self.fence.create()
         self.topic = kit.topic("orders")
         self._checkers: list[subprocess.Popen] = []
+        self._numbers = itertools.count(1)
         assert kit.backend  # makes the group
 
     @property
@@ -121,12 +124,22 @@ class World:
 
     def message(self, topic: str = "", **fields) -> library.Message:
         return library.Message(
-            topic or self.topic, fields.pop("body", b"a parcel"), fields.pop("key", b"42"), {"kind": "order", **fields}
+            topic or self.topic,
+            fields.pop("body", b"parcel %d" % next(self._numbers)),
+            fields.pop("key", b"42"),
+            {"kind": "order", **fields},
         )
 
     def pending(self, *messages: library.Message, **options) -> str:
         """A half whose listener will be asked."""
         return id_text(self.kit.orphan(*(messages or [self.message()]), **options).transaction_id)
+
+    def young(self) -> str:
+        """A half that is immune for as long as usual."""
+        transaction = self.kit.producer().begin()
+        transaction.publish(self.message())
+        transaction.prepare()
+        return id_text(transaction.transaction_id)
 
     def fenced(self, end: str = "commit") -> str:
         """A half whose producer died, its database transaction committed, rolled back, or `open` (returned too)."""
@@ -145,7 +158,7 @@ class World:
     def parked(self, *messages: library.Message) -> str:
         """A half that stayed UNKNOWN."""
         identity = self.pending(*messages)
-        self.sweep(Answers(), check_max=2)
+        self.decide(identity, LocalTransactionState.UNKNOWN)
         return identity
 
     def undeliverable(self) -> str:
@@ -153,34 +166,50 @@ class World:
         lost = self.kit.topic("lost")
         identity = self.pending(self.message(), self.message(lost))
         self.refuse(lost)
-        self.sweep(Answers(library.LocalTransactionState.COMMIT))
+        self.decide(identity, LocalTransactionState.COMMIT, self.kit.open())  # one that does not remember the topic
         return identity
 
     def poison(self) -> str:
         """A record that is no half, parked; returns the name it was given."""
         raw.append(self.kit, HalfRecord(self.kit.group, 0, b"p" * 16, 0, b"\xc1 no half", []))
-        self.sweep(Answers())
-        (entry,) = [each for each in self.kit.operator().parked() if each.code == "POISON"]
-        return id_text(entry.transaction_id)
 
-    def finished(self, state: str = "COMMIT") -> str:
+        def found():
+            return [each for each in self.kit.operator().parked() if each.code == "POISON"]
+
+        self.sweep(Answers(None), found)
+        return id_text(found()[0].transaction_id)
+
+    def finished(self, state: LocalTransactionState = LocalTransactionState.COMMIT) -> str:
         """A half that the listener decided."""
         identity = self.pending()
-        self.sweep(Answers(library.LocalTransactionState[state]))
+        self.decide(identity, state)
         return identity
+
+    def decide(self, identity: str, state: LocalTransactionState, backend=None) -> None:
+        """Have the listener answer about one half only, until it is no longer pending."""
+        body = self.journey(identity).half.messages[0].body
+        listener = Answers(None, by_body={body: state})
+        self.sweep(
+            listener, lambda: not self.journey(identity).is_pending, check_max=2, backend=backend or self.kit.backend
+        )
 
     def refuse(self, topic: str) -> None:
         """Take a topic away, so that it refuses."""
         if not self.kit.harness.refuse_topic(topic, refuses=True):
             path = self.broker_url.partition(":///")[2].partition("?")[0]
             with sqlite3.connect(path) as broker:
+                broker.execute("INSERT INTO topic (name) VALUES (?)", (f"{topic}-after",))  # no id is used twice
                 broker.execute("DELETE FROM topic WHERE name = ?", (topic,))
 
-    def sweep(self, listener, **options) -> None:
-        """Let a checker of this process judge all that is due."""
+    def sweep(self, listener, condition, **options) -> None:
+        """Let a checker of this process judge until *condition* holds."""
         checker = self.kit.checker(listener, limits=replace(FAST, retry_max_s=0.02), **options)
-        self.kit.sweep(checker)
+        self.kit.sweep(checker, lambda: bool(condition()))
         checker.stop()
+
+    def sweep_fenced(self, condition) -> None:
+        """Let a checker with the fence judge until *condition* holds."""
+        self.sweep(Answers(None), condition, fence=self.fence)
 
     def journey(self, identity: str):
         """What the logs say."""
@@ -246,8 +275,3 @@ def world(kit, tmp_path, txcore, monkeypatch):
     made = World(kit, tmp_path, txcore)
     yield made
     made.close()
-
-
-def short(identity: str) -> str:
-    """How tables call a transaction."""
-    return identity.replace("-", "")[-8:]

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Final
 
-from txcore.cli.operating import deciding, listing, showing
+from txcore.cli.operating import deciding, fences, listing, showing, topics
 
 if TYPE_CHECKING:
     from typer import Typer
@@ -23,3 +23,5 @@ def add_to(app: Typer) -> None:
         ("rollback", deciding.rollback),
     ):
         app.command(name, rich_help_panel=PANEL)(command)
+    app.add_typer(topics.app, name="topics", rich_help_panel=PANEL)
+    app.add_typer(fences.app, name="fence", rich_help_panel=PANEL)

@@ -251,10 +251,10 @@ class _Decision:
             old = words.age(choosing.age_s(journey, now_ms()))
             topics = " ".join(choosing.topics_in(journey)) or "-"
             self._screen.say(f"{self._names[journey.transaction_id]}  {state}{code} for {old}, to {topics}", "bold")
-            self._screen.say(f"  fence  {each.fence_text}")
-            self._screen.say(f"  plan   {'REFUSED: ' if each.step is Step.REFUSED else ''}{each.text}")
-            if each.step is Step.ACT and is_doubtful(journey):
-                self._screen.say(f"  note   {is_doubtful(journey)}")
+            self._screen.hang("  fence  ", each.fence_text)
+            self._screen.hang("  plan   ", f"{'REFUSED: ' if each.step is Step.REFUSED else ''}{each.text}")
+            if each.step is Step.ACT and is_doubtful(each):
+                self._screen.hang("  note   ", is_doubtful(each))
         if len(plans) > SHOWN_MAX:
             self._screen.say(f"… and {len(plans) - SHOWN_MAX:,} more; --json shows all")
         counts = {step: sum(each.step is step for each in plans) for step in Step}
@@ -361,15 +361,19 @@ class _Decision:
         what = "the half" if self._asked.verb is Verb.RESUME else "the request"
         if survey.was_owned_since(journey.partition, since_s):
             owner = survey.owners[journey.partition].by
-            return f"checker {owner} is at work but has not decided within {wait_s}; {what} stays in the log"
-        return f"no checker answered within {wait_s}; {what} stays in the log for the next checker of group {group}"
+            text = f"checker {owner} is at work but has not decided within {wait_s}; {what} stays in the log"
+        else:
+            text = f"no checker answered within {wait_s}; {what} stays in the log for the next checker of group {group}"
+        half = journey.half
+        immune_s = (half.born_ms + half.immunity_ms - now_ms()) / 1000 if half is not None else 0
+        return f"{text} (and the half is immune for {words.age(immune_s + 1)} more)" if immune_s > 0 else text
 
     def _report(self, each: Plan, result: str, text: str = "") -> None:
         told = self._told(each, result, text)
         self._results.append(told)
         if result:
             name = self._names.get(each.journey.transaction_id, told["short_id"])
-            self._screen.say(f"{name}  {told['result']}: {told['text']}")
+            self._screen.hang(f"{name}  ", f"{told['result']}: {told['text']}")
 
     def _told(self, each: Plan, result: str, text: str = "") -> dict[str, Any]:
         return {

@@ -140,6 +140,20 @@ def the_address(place: Place, *, needs_broker: bool = True) -> Address:
     return found[0]
 
 
+def the_database(place: Place) -> Address:
+    """Return where the fence is, for commands that need no broker.
+
+    Raises:
+        UsageError: nothing says so, or several tables are meant.
+    """
+    found = [each for each in addresses(place, needs_broker=False) if each.database]
+    if not found:
+        raise UsageError("which database? Give --database URL, or a group of the file that has one")
+    if len({(each.database, each.table) for each in found}) > 1:
+        raise UsageError(f"which fence? Name its group with --group: {', '.join(each.group for each in found)}")
+    return found[0]
+
+
 def who(place: Place) -> str:
     """Return who acts: `--by`, else the login name, of whoever called sudo where that is known."""
     if place.by:
@@ -166,8 +180,11 @@ class Session:
 
 
 @contextmanager
-def opened(place: Place, screen: Screen) -> Iterator[Session]:
+def opened(place: Place, screen: Screen, *, may_create: bool = False) -> Iterator[Session]:
     """Open the one group that is meant, and close it again.
+
+    Args:
+        may_create: Whether an SQLite file that is not there may be made.
 
     Raises:
         UsageError, ConfigError: what was said cannot be used.
@@ -175,14 +192,17 @@ def opened(place: Place, screen: Screen) -> Iterator[Session]:
     """
     address = the_address(place)
     with ExitStack() as stack:
-        yield open_session(stack, place, address, screen)
+        yield open_session(stack, place, address, screen, may_create=may_create)
 
 
-def open_session(stack: ExitStack, place: Place, address: Address, screen: Screen) -> Session:
+def open_session(
+    stack: ExitStack, place: Place, address: Address, screen: Screen, *, may_create: bool = False
+) -> Session:
     """Open one group until *stack* is closed."""
     if urlsplit(address.broker).scheme == "memory":
         raise UsageError("memory:// lives inside one process: no other process can look into it")
-    require_file(address.broker, "broker")
+    if not may_create:
+        require_file(address.broker, "broker")
     fence = stack.enter_context(open_fence(address)) if address.database else None
     backend = connect(address.broker)
     stack.callback(lambda: backend.close(CLOSE_TIMEOUT_S).result(2 * CLOSE_TIMEOUT_S))
@@ -192,7 +212,7 @@ def open_session(stack: ExitStack, place: Place, address: Address, screen: Scree
 
 
 @contextmanager
-def open_fence(address: Address) -> Iterator[SqlFence]:
+def open_fence(address: Address, *, may_create: bool = False) -> Iterator[SqlFence]:
     """Open the fence; nothing is asked of the database yet.
 
     Raises:
@@ -214,7 +234,7 @@ def open_fence(address: Address) -> Iterator[SqlFence]:
     if is_async:
         raise UsageError(f"--database: {url.drivername} is an asynchronous driver; name a synchronous one")
     family = url.get_backend_name()
-    if family == "sqlite":
+    if family == "sqlite" and not may_create:
         require_file(address.database, "database")
     arguments = {"connect_timeout": CONNECT_TIMEOUT_S} if family in {"postgresql", "mysql", "mariadb"} else {}
     try:

@@ -27,6 +27,11 @@ class Verb(enum.Enum):
     ROLLBACK = "rollback"
 
     @property
+    def words(self) -> str:
+        """The verb in a sentence."""
+        return "roll back" if self is Verb.ROLLBACK else self.value
+
+    @property
     def kind(self) -> OpKind:
         """The decision that is asked for; not for RESUME."""
         return OpKind[self.name]
@@ -119,7 +124,7 @@ def _force(
     if journey.decided:
         return _decided(journey, kind, override=override)
     if not half.fenced:
-        return Step.ACT, f"will {verb.value}; no fence stands against it"
+        return Step.ACT, f"will {verb.words}; no fence stands against it"
     if not has_database or reading is None:
         allowed, why = False, "the fence was not asked; give --database"
     else:
@@ -127,9 +132,9 @@ def _force(
     if reading is not None and reading.answer is FenceAnswer.VIA_TABLE:
         return Step.REFUSED, "it travels by the local message table, whose relay delivers it"
     if allowed:
-        return Step.ACT, f"will {verb.value}, through the fence"
+        return Step.ACT, f"will {verb.words}, through the fence"
     if override:
-        return Step.ACT, f"will {verb.value} AGAINST THE FENCE: {why}"
+        return Step.ACT, f"will {verb.words} AGAINST THE FENCE: {why}"
     return Step.REFUSED, f"{why}; --override-fence goes against it"
 
 
@@ -159,8 +164,13 @@ def _agrees(kind: OpKind, reading: FenceReading) -> tuple[bool, str]:
     return False, f"the database says {answer.value}"
 
 
-def is_doubtful(journey: Journey) -> str:
+def is_doubtful(each: Plan) -> str:
     """Return what else an operator should know before acting; "" for nothing."""
+    journey = each.journey
     if journey.is_parked and journey.parked and journey.parked[-1].code == ParkCode.COVERAGE_GAP:
         return "part of its log is gone: it may have been delivered before, and would be again with the same id"
+    if "AGAINST" in each.text and each.reading is not None and each.reading.answer is FenceAnswer.COMMIT:
+        return "it committed, so its producer or a checker may have delivered some of its messages already"
+    if "AGAINST" in each.text and each.reading is not None and each.reading.answer is FenceAnswer.ABSENT:
+        return "should its database transaction still be open, it will fail to commit"
     return ""

@@ -1,0 +1,287 @@
+"""`txcore resume`, `commit` and `rollback`: what is said, asked for, refused, and how it ends."""
+
+from __future__ import annotations
+
+import pytest
+from txcore_conformance.kit import Answers
+
+from txcore import LocalTransactionState
+from txcore.records import Forced, OpKind
+
+COMMIT, ROLLBACK = LocalTransactionState.COMMIT, LocalTransactionState.ROLLBACK
+WHY = ["--why", "the customer called"]
+NOW = ["--wait", "0"]
+
+
+def short(identity: str) -> str:
+    """How tables call a transaction."""
+    return identity.replace("-", "")[-8:]
+
+
+def squeezed(text: str) -> str:
+    """The text on one line."""
+    return " ".join(text.split())
+
+
+def results(lines):
+    """What became of each transaction."""
+    return {line["transaction_id"]: line["result"] for line in lines}
+
+
+def kinds(world, identity):
+    """What was written about a transaction."""
+    return [op.kind for _, op in world.journey(identity).ops]
+
+
+class TestResume:
+    def test_a_parked_half_is_asked_again(self, world):
+        """With who and why in the log; the next generation is decided by the listener."""
+        identity = world.parked()
+        ran = world("resume", short(identity), "--yes", "--why", "it is back", "--by", "anna")
+        assert (ran.status, ran.errors) == (0, "")
+        assert f"{short(identity)}  done: resumed as generation 1" in ran.output
+        assert "fence  no fence: the listener decides" in ran.output
+        assert world.journey(identity).half.reason == "anna: it is back"
+        world.decide(identity, COMMIT)
+        assert world.bodies() == [b"parcel 1"]
+
+    def test_repeating_it_is_harmless(self, world):
+        """One copy is written, one message delivered; pending and finished are no failure."""
+        identity = world.parked()
+        assert [world("resume", short(identity), "--yes").status for _ in range(3)] == [0, 0, 0]
+        assert len(world.journey(identity).halves) == 2
+        world.decide(identity, COMMIT)
+        again = world("resume", identity, "--yes")
+        assert (again.status, "finished already: COMMIT" in again.output) == (0, True)
+        assert len(world.journey(identity).halves) == 2
+        assert world.bodies() == [b"parcel 1"]
+
+    def test_an_undeliverable_half_is_published_without_asking(self, world):
+        """Its decision stands in the log."""
+        identity = world.undeliverable()
+        ran = world("resume", short(identity), "--yes")
+        assert "will publish what is missing; COMMIT is decided" in squeezed(ran.output)
+        assert ran.status == 0
+
+    def test_poison_is_refused(self, world):
+        """There is nothing to ask about."""
+        identity = world.poison()
+        ran = world("resume", short(identity), "--yes")
+        assert (ran.status, "REFUSED: it is poison" in ran.output) == (1, True)
+
+    def test_waiting_tells_the_end(self, world):
+        """Decided, parked again, or not in time."""
+        identity = world.parked()
+        (line,) = world.json("resume", identity, "--yes", "--wait", "0.2", status=3)
+        assert line["result"] == "undecided"
+        assert line["text"].startswith("no checker answered within 0.2 s; the half stays in the log")
+
+
+class TestForce:
+    @pytest.mark.parametrize(("verb", "state"), [("commit", OpKind.COMMIT), ("rollback", OpKind.ROLLBACK)])
+    def test_a_request_stays_in_the_log_until_a_checker_executes_it(self, world, verb, state):
+        """Who, when, why; then the end."""
+        identity = world.pending()
+        ran = world(verb, short(identity), "--yes", *WHY, "--by", "anna", *NOW)
+        assert (ran.status, ran.errors) == (0, "")
+        assert f"requested: {verb} requested; the checker executes it" in squeezed(ran.output)
+        (line,) = world.json("pending")
+        assert (line["request"]["by"], line["request"]["decision"]) == ("anna", state.name)
+        assert "anna asks" in world("pending").output
+        world.sweep(Answers(None), lambda: world.journey(identity).final)
+        decided = next(op for _, op in world.journey(identity).ops if op.kind == OpKind.DECIDED)
+        assert (decided.forced, decided.reason) == (Forced.YES, "anna: the customer called")
+        assert world.journey(identity).final == state
+        assert world.bodies() == ([b"parcel 1"] if state is OpKind.COMMIT else [])
+
+    def test_no_running_checker_is_said_plainly(self, world):
+        """Exit code 3, and the request is not lost."""
+        identity = world.pending()
+        ran = world("commit", short(identity), "--yes", *WHY, "--wait", "0.2")
+        assert ran.status == 3
+        assert "undecided: no checker answered within 0.2 s; the request stays in the log" in squeezed(ran.output)
+        assert kinds(world, identity) == [OpKind.FORCE]
+
+    def test_immunity_is_told(self, world):
+        """A young half waits for it."""
+        identity = world.young()
+        ran = world("rollback", identity, "--yes", *WHY, "--wait", "0.2")
+        assert "(and the half is immune for" in squeezed(ran.output)
+
+    def test_repeating_it_is_harmless(self, world):
+        """The second request finds the end, or is one more request for the same."""
+        identity = world.pending()
+        for _ in range(2):
+            assert world("commit", identity, "--yes", *WHY, *NOW).status == 0
+        world.sweep(Answers(None), lambda: world.journey(identity).final)
+        ran = world("commit", identity, "--yes", *WHY)
+        assert (ran.status, "finished already: COMMIT" in ran.output) == (0, True)
+        other = world("rollback", identity, "--yes", *WHY)
+        assert (other.status, "finished already, the other way: COMMIT" in squeezed(other.output)) == (1, True)
+        assert world.bodies() == [b"parcel 1"]
+
+    def test_a_reason_is_required(self, world):
+        """It is kept for ever."""
+        identity = world.pending()
+        for arguments in (["commit", identity, "--yes"], ["rollback", identity, "--yes", "--why", "  "]):
+            ran = world(*arguments)
+            assert ran.sentence == "a forced decision needs a reason; it is kept in the op log: --why TEXT"
+            assert ran.status == 2
+        assert kinds(world, identity) == []
+
+    def test_the_fence_is_obeyed(self, world):
+        """What it says is said first; against it nothing is written."""
+        committed, absent = world.fenced("commit"), world.fenced("rollback")
+        ran = world("rollback", short(committed), "--yes", *WHY)
+        assert "fence  COMMIT: the local transaction committed" in ran.output
+        assert "REFUSED: the database says COMMIT; --override-fence goes against it" in squeezed(ran.output)
+        assert ran.status == 1
+        ran = world("commit", short(absent), "--yes", *WHY)
+        assert "fence  ABSENT: no row; it was rolled back, or is still open" in ran.output
+        assert ran.status == 1
+        assert kinds(world, committed) == kinds(world, absent) == []
+        assert world.fence.stats().states == {1: 1}, "asking leaves no tombstone"
+        lines = world.json("rollback", committed, absent, "--yes", *WHY, *NOW, status=1)
+        assert results(lines) == {committed: "refused", absent: "requested"}
+        assert lines[0]["fence"]["answer"] in {"COMMIT", "ABSENT"}
+
+    def test_an_override_is_recorded_as_such(self, world):
+        """State 4, and the log says who went against the fence and why."""
+        identity = world.fenced("rollback")
+        ran = world("commit", identity, "--yes", *WHY, *NOW, "--override-fence")
+        assert "AGAINST THE FENCE" in ran.output
+        assert "should its database transaction still be open, it will fail to commit" in squeezed(ran.output)
+        world.sweep_fenced(lambda: world.journey(identity).final)
+        assert world.journey(identity).final == OpKind.COMMIT
+        assert world.fence.stats().states == {4: 1}
+        assert "forced against the fence" in squeezed(world("show", identity).output)
+
+    def test_without_a_database_only_an_override_goes_on(self, world):
+        """Unreachable is as good as none."""
+        identity = world.fenced()
+        place = world.place[:4]
+        ran = world.here("commit", identity, "--yes", *WHY, *place)
+        assert (ran.status, "the fence was not asked; give --database" in squeezed(ran.output)) == (1, True)
+        gone = [*place, "--database", "postgresql+psycopg://shop:hidden@127.0.0.1:1/shop"]
+        ran = world.here("commit", identity, "--yes", *WHY, *gone)
+        assert (ran.status, "the database does not answer" in squeezed(ran.output)) == (1, True)
+        assert kinds(world, identity) == []
+        ran = world.here("commit", identity, "--yes", *WHY, *NOW, "--override-fence", *gone)
+        assert ran.status == 0
+        assert kinds(world, identity) == [OpKind.FORCE]
+
+    def test_what_may_be_out_is_not_rolled_back(self, world):
+        """A COMMIT is journaled: neither a rollback nor an override is written, and nothing is resumed."""
+        identity = world.undeliverable()
+        before = kinds(world, identity)
+        for extra in ([], ["--override-fence"]):
+            ran = world("rollback", identity, "--yes", *WHY, *extra)
+            assert (ran.status, "messages may be out" in squeezed(ran.output)) == (1, True)
+        assert kinds(world, identity) == before
+        assert len(world.journey(identity).halves) == 1
+
+
+class TestBulk:
+    def test_nothing_happens_without_yes(self, world):
+        """A dry run shows what would; then it is done."""
+        first, second = world.parked(), world.parked()
+        pending = world.pending()
+        ran = world("resume", "--all")
+        assert (ran.status, ran.errors) == (0, "")
+        assert "resume: 2 to do, 0 already so, 0 refused" in ran.output
+        assert "dry run, nothing was done; add --yes to do it" in ran.output
+        assert results(world.json("resume", "--all")) == {first: "would_do", second: "would_do"}
+        assert {len(world.journey(each).halves) for each in (first, second)} == {1}
+        assert results(world.json("resume", "--all", "--yes")) == {first: "done", second: "done"}
+        assert {len(world.journey(each).halves) for each in (first, second)} == {2}
+        assert results(world.json("resume", "--all", "--yes")) == {}
+        assert len(world.journey(pending).halves) == 1
+
+    def test_filters_choose(self, world):
+        """By age, topic, reason for parking; pending, parked, or both."""
+        other = world.kit.topic("other")
+        parked = world.parked()
+        pending, elsewhere = world.pending(), world.pending(world.message(other))
+
+        def would(*arguments):
+            return set(results(world.json("rollback", *WHY, *arguments)))
+
+        assert would("--all") == {parked, pending, elsewhere}
+        assert would("--all", "--parked") == would("--reason", "CHECKS_EXHAUSTED") == {parked}
+        assert would("--all", "--pending") == {pending, elsewhere}
+        assert would("--topic", other) == {elsewhere}
+        assert would("--older-than", "1h") == set()
+        assert would("--older-than", "0s", "--topic", world.topic) == {parked, pending}
+
+    def test_what_is_refused_does_not_stop_the_others(self, world):
+        """And shows in the exit code, in the dry run too."""
+        poison, parked = world.poison(), world.parked()
+        lines = world.json("resume", "--all", status=1)
+        assert results(lines) == {poison: "refused", parked: "would_do"}
+        assert results(world.json("resume", "--all", "--yes", status=1)) == {poison: "refused", parked: "done"}
+
+    def test_many_are_shown_in_part(self, world):
+        """The dry run of thousands stays readable."""
+        identities = [world.pending() for _ in range(23)]
+        ran = world("rollback", "--all", *WHY)
+        assert "… and 3 more; --json shows all" in ran.output
+        assert "rollback: 23 to do" in ran.output
+        assert set(results(world.json("rollback", "--all", *WHY, "--yes", *NOW))) == set(identities)
+
+
+class TestMisuse:
+    @pytest.mark.parametrize(
+        ("arguments", "words"),
+        [
+            (["resume"], "name transactions, or choose them with --all, --older-than, --topic or --reason; not both"),
+            (["resume", "abcd1234", "--all"], "not both"),
+            (["resume", "abc", "--yes"], "'abc' is too short: give at least 4 digits of the id"),
+            (["commit", "order-17", "--yes", *WHY], "'order-17' is no transaction id"),
+            (["resume", "abcd1234", "--yes"], "nothing pending or parked is called 'abcd1234'"),
+            (["resume", "01a1feb1-d200-775f-9898-13a298331c24", "--yes"], "knows no transaction 01a1feb1-d200"),
+            (["rollback", "--reason", "customer called", "--why", "x"], "--reason selects by the reason for parking"),
+            (["resume", "--older-than", "tomorrow"], "--older-than takes a duration"),
+        ],
+    )
+    def test_is_one_sentence(self, world, arguments, words):
+        """And exit code 2."""
+        ran = world(*arguments)
+        assert words in ran.sentence
+        assert (ran.status, ran.output) == (2, "")
+
+    def test_without_a_terminal_yes_is_needed(self, world):
+        """Nobody is there to confirm."""
+        identity = world.parked()
+        ran = world("resume", identity)
+        assert ran.sentence == "nothing was done: add --yes, as there is no terminal to confirm on"
+        assert ran.status == 2
+        assert len(world.journey(identity).halves) == 1
+
+    def test_an_ambiguous_id_lists_the_candidates(self, world):
+        """As git does."""
+        first, second = world.pending(), world.pending()
+        ran = world("rollback", first[:6], "--yes", *WHY)
+        assert first in ran.sentence
+        assert second in ran.sentence
+        assert ran.status == 2
+
+    def test_a_database_that_is_none_is_said(self, world):
+        """Before anything else happens."""
+        identity = world.fenced()
+        for url, words in (
+            ("sqlite:///nope.db", "there is no database file nope.db"),
+            ("shop", "--database: this is no database URL that SQLAlchemy knows"),
+            ("sqlite+aiosqlite:///x.db", "--database: sqlite+aiosqlite is an asynchronous driver"),
+        ):
+            ran = world.here("commit", identity, "--yes", *WHY, *world.place[:4], "--database", url)
+            assert words in ran.sentence
+            assert ran.status == 2
+
+    def test_a_database_without_the_fence_is_no_answer(self, world):
+        """A wrong database must not pass as "rolled back"."""
+        identity = world.fenced("rollback")
+        other = world.folder / "other.db"
+        other.touch()
+        ran = world.here("rollback", identity, "--yes", *WHY, *world.place[:4], "--database", f"sqlite:///{other}")
+        assert ran.status == 1
+        assert "run create()" in squeezed(ran.output)

@@ -1,0 +1,154 @@
+"""`txcore show`: one transaction's whole journey."""
+
+from __future__ import annotations
+
+import base64
+
+from txcore_conformance.kit import Answers
+
+
+def short(identity: str) -> str:
+    """How tables call a transaction."""
+    return identity.replace("-", "")[-8:]
+
+
+def squeezed(text: str) -> str:
+    """The text on one line."""
+    return " ".join(text.split())
+
+
+def test_a_pending_half_with_its_fence_row(world):
+    """Messages with topic, key, size and headers; bodies only when asked for; the row, and no tombstone."""
+    identity = world.fenced()
+    ran = world("show", short(identity))
+    assert (ran.status, ran.errors) == (0, "")
+    assert ran.output.startswith(f"{identity}  PENDING\n")
+    text = squeezed(ran.output)
+    assert f"[0] {world.topic} key 42 8 B kind: order" in text
+    assert "fence COMMIT: the local transaction committed" in text
+    assert f"row: state 1, group {world.kit.group}, made 20" in text
+    assert "read by 0 checks" in text
+    assert "next the checker asks the fence" in text
+    assert "parcel" not in text
+    assert ran.width <= 80
+    assert "body: parcel 1" in world("show", short(identity), "--bodies").output
+
+
+def test_looking_leaves_no_tombstone(world):
+    """An open producer still commits after any number of looks."""
+    identity = world.fenced("open")
+    for _ in range(2):
+        assert "ABSENT: no row" in world("show", short(identity)).output
+    world.open_connection.commit()
+    world.open_connection.close()
+    assert "fence   COMMIT" in world("show", short(identity)).output
+    assert world.fence.stats().states == {1: 1}
+
+
+def test_the_whole_journey_in_order(world):
+    """Half, checks, parked record, discard, resume, request, decision, end: each with who, when, why."""
+    identity = world.parked()
+    assert world("resume", short(identity), "--yes", "--why", "the listener is back", "--by", "anna").status == 0
+    assert world("commit", short(identity), "--yes", "--why", "paid", "--by", "bert", "--wait", "0").status == 0
+    world.sweep(Answers(None), lambda: world.journey(identity).final)
+    ran = world("show", identity)
+    assert ran.output.startswith(f"{identity}  COMMITTED\n")
+    lines = [line.split(maxsplit=1) for line in ran.output.splitlines() if line.startswith("  20")]
+    assert [rest.split()[0] for _, rest in lines] == [
+        "half",
+        "checked",
+        "checked",
+        "parked",
+        "discard",
+        "half",
+        "force",
+        "decided",
+        "commit",
+    ]
+    text = squeezed(ran.output)
+    assert "generation 1: resumed, anna: the listener is back" in text
+    assert "bert asks for COMMIT, paid" in text
+    assert "forced, bert: paid" in text
+    assert "answered UNKNOWN, 2 times now" in text
+    assert "next nothing: it is finished" in text
+    assert world.bodies() == [b"parcel 1"]
+
+
+def test_an_undeliverable_half_names_what_is_missing(world):
+    """The messages that are not out, beside the topic."""
+    identity = world.undeliverable()
+    ran = world("show", short(identity))
+    assert f"{identity}  PARKED" in ran.output
+    assert "MISSING" in ran.output
+    assert "UNDELIVERABLE" in ran.output
+    shown = world.json("show", short(identity))
+    assert (shown["state"], shown["decided"], shown["missing"]) == ("parked", "COMMIT", [0, 1])
+
+
+def test_poison_is_shown_with_its_bytes(world):
+    """And what can be done about it: nothing."""
+    identity = world.poison()
+    ran = world("show", short(identity))
+    assert "poison  0xc1206e6f2068616c66" in ran.output
+    assert "nothing can be done with these bytes" in ran.output
+    (parked,) = world.json("show", short(identity))["parked"]
+    assert base64.b64decode(parked["poison"]) == b"\xc1 no half"
+
+
+def test_for_programs(world):
+    """Every documented field; bodies as base64, and only when asked for."""
+    identity = world.fenced()
+    shown = world.json("show", short(identity), "--bodies")
+    assert set(shown) == {
+        "transaction_id",
+        "short_id",
+        "state",
+        "partition",
+        "generation",
+        "age_s",
+        "checks",
+        "decided",
+        "fenced",
+        "missing",
+        "messages",
+        "halves",
+        "ops",
+        "parked",
+        "fence",
+        "fence_row",
+    }
+    (message,) = shown["messages"]
+    assert base64.b64decode(message.pop("body_base64")) == b"parcel 1"
+    assert message == {"index": 0, "topic": world.topic, "key": "42", "size": 8, "headers": {"kind": "order"}}
+    assert (shown["fence"]["answer"], shown["fence_row"]["state"]) == ("COMMIT", 1)
+    assert (shown["state"], shown["fenced"], shown["ops"]) == ("pending", True, [])
+    (message,) = world.json("show", short(identity))["messages"]
+    assert "body_base64" not in message
+
+
+def test_what_is_finished_long_ago_is_found_by_a_short_id(world):
+    """In the whole log, also when no checkpoint reaches back so far."""
+    identity = world.finished()
+    world.finished()
+    assert world.json("show", short(identity))["state"] == "committed"
+    assert world.json("show", identity[:18])["transaction_id"] == identity
+
+
+def test_nobody_is_said_to_be_nobody(world):
+    """Whole or short; an id that is none is said to be none."""
+    world.pending()
+    ran = world("show", "01a1feb1-d200-775f-9898-13a298331c24")
+    assert ran.sentence.endswith("knows no transaction 01a1feb1-d200-775f-9898-13a298331c24")
+    assert ran.status == 2
+    assert world("show", "ffff0000ffff").sentence.endswith("knows no transaction 'ffff0000ffff'")
+    assert "is no transaction id" in world("show", "order-17").sentence
+
+
+def test_an_unreachable_database_hides_only_its_own_part(world):
+    """The log is shown, and what is wrong with the database."""
+    identity = world.fenced()
+    place = [*world.place[:4], "--database", "postgresql+psycopg://shop:hidden@127.0.0.1:1/shop"]
+    ran = world.here("show", identity, *place)
+    assert ran.status == 0
+    assert "fence   no answer: the connection was lost or could not be made" in ran.output
+    assert "hidden" not in ran.output + ran.errors

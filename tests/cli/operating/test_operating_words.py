@@ -1,0 +1,244 @@
+"""Durations, ages, ids and plans, without any broker."""
+
+from __future__ import annotations
+
+import re
+
+import pytest
+
+from txcore import wire
+from txcore.cli.operating import choosing, words
+from txcore.cli.operating.planning import Plan, Step, Verb, is_doubtful, plan
+from txcore.errors import UsageError
+from txcore.fence import FenceAnswer, FenceReading
+from txcore.ids import id_text
+from txcore.journey import Journey
+from txcore.records import Half, Op, OpKind, ParkCode, Parked, TargetMessage
+
+A = bytes.fromhex("01a1feb1d200775f989813a298331c24")
+B = bytes.fromhex("01a1feb1d20172f4afda692e1e79366b")
+
+
+@pytest.mark.parametrize(
+    ("text", "seconds"),
+    [("90s", 90), ("15m", 900), ("1h30m", 5400), ("2d", 172_800), ("1w", 604_800), ("1.5h", 5400), (" 1H 5s ", 3605)],
+)
+def test_durations_are_read(text, seconds):
+    """Units may be joined."""
+    assert seconds == words.duration_s(text, "--older-than")
+
+
+@pytest.mark.parametrize("text", ["", "5", "h", "1y", "-1h", "1h-", "5 minutes"])
+def test_what_is_no_duration_is_refused_by_the_options_name(text):
+    """With examples."""
+    with pytest.raises(UsageError, match=r"--older-than takes a duration such as 90s"):
+        words.duration_s(text, "--older-than")
+
+
+@pytest.mark.parametrize(
+    ("seconds", "text"),
+    [
+        (-3, "0s"),
+        (0.9, "0s"),
+        (59, "59s"),
+        (60, "1m"),
+        (190, "3m10s"),
+        (3599, "59m59s"),
+        (3600, "1h"),
+        (7500, "2h5m"),
+        (86_399, "23h59m"),
+        (86_400, "1d"),
+        (349_200, "4d1h"),
+        (8_640_000, "100d"),
+    ],
+)
+def test_ages_have_two_units_at_most(seconds, text):
+    """Short enough for a column."""
+    assert text == words.age(seconds)
+
+
+def test_moments_are_in_utc():
+    """To the millisecond, sortable."""
+    assert "2023-11-14T22:13:20.123Z" == words.iso(1_700_000_000_123)
+
+
+@pytest.mark.parametrize(
+    ("value", "text"),
+    [
+        ("order 1", "order 1"),
+        (b"order 1", "order 1"),
+        ("a\nb\x1b[31m", r"a\nb\x1b[31m"),
+        (b"\xff\x00", "0xff00"),
+        ("ä€", "ä€"),
+        ("x" * 300, "x" * 200 + "… (300 characters)"),
+        (b"\xff" * 300, "0x" + "ff" * 100 + "… (300 B)"),
+    ],
+)
+def test_what_users_wrote_is_shown_on_one_line_and_cannot_spoil_the_terminal(value, text):
+    """Control characters and other bytes are escaped; long texts are cut."""
+    assert text == words.readable(value)
+
+
+def test_sizes_and_numbers():
+    """For people."""
+    assert ["8 B", "20 KiB", "12 MiB"] == [words.size(8), words.size(20_000), words.size(12 << 20)]
+    assert ["1 row", "1,000 rows"] == [words.many(1, "row"), words.many(1_000, "row")]
+
+
+class TestIds:
+    @pytest.mark.parametrize(
+        "text",
+        [
+            id_text(A),
+            A.hex(),
+            id_text(A).upper(),
+            f"{id_text(A)}:3",
+            "98331c24",
+            "1c24",
+            "a298331c24",
+            "13a2-98331c24",
+            "01a1feb1-d200",
+            "…98331c24",
+            "  98331c24 ",
+        ],
+    )
+    def test_an_id_may_be_shortened_from_either_end(self, text):
+        """Dashes, capitals and the index of a `txcore-id` header do not matter."""
+        assert A == choosing.the_one(choosing.wanted(text), [A, B])
+
+    def test_nothing_that_is_called_so_is_none(self):
+        """Neither a beginning nor an end."""
+        assert choosing.the_one(choosing.wanted("775f"), [A, B]) is None
+
+    def test_several_are_listed(self):
+        """As git does."""
+        with pytest.raises(UsageError, match=f"'01a1feb1' is ambiguous, it may be {id_text(A)}, {id_text(B)}"):
+            choosing.the_one(choosing.wanted("01a1feb1"), [B, A, A])
+        with pytest.raises(UsageError, match=r" and 5 more$"):
+            choosing.the_one(choosing.wanted("0000"), [bytes(15) + bytes([n]) for n in range(15)])
+
+    @pytest.mark.parametrize("text", ["", "abc", "xyz123", "98331c24!", "0" * 33, "--"])
+    def test_what_is_no_id_is_refused(self, text):
+        """In one sentence."""
+        with pytest.raises(UsageError, match=r"is no transaction id|is too short"):
+            choosing.wanted(text)
+
+    def test_shown_names_tell_apart_what_is_shown(self):
+        """Eight digits, more when two are alike."""
+        assert {A: "98331c24", B: "1e79366b"} == choosing.short_ids([A, B])
+        twin = B[:11] + bytes([B[11] ^ 1]) + B[12:]
+        assert {B: B.hex()[-12:], twin: twin.hex()[-12:]} == choosing.short_ids([B, twin])
+
+
+def half(*, fenced=True, generation=0):
+    """A half with one message."""
+    messages = [TargetMessage("orders", None, b"1", {})]
+    return Half(1, A, "g", 0, generation, 5, 100, 0, 3, fenced=fenced, by="p", messages=messages)
+
+
+def journey(*, fenced=True, park="", final=0, decided=0, halves=True):
+    """What a plan is made for."""
+    made = Journey(A, 0)
+    if halves:
+        made.add_half(half(fenced=fenced), 5)
+    made.final, made.decided = final, decided
+    if park:
+        body = b"\xc1" if park == ParkCode.POISON else wire.encode_half(half(fenced=fenced))
+        made.parked.append(Parked(1, A, 0, park, "r", 3, "c", 5, b"", body, []))
+        made.discarded_generation = 0
+        made.ops.append((1, Op(OpKind.DISCARD, A, reason=park)))
+    return made
+
+
+def planned(verb, answer=None, *, override=False, has_database=True, **fields) -> Plan:
+    """The plan for one transaction."""
+    reading = None if answer is None else FenceReading(answer, "connection refused")
+    return plan(verb, journey(**fields), reading, has_database=has_database, override=override)
+
+
+AGAINST = "AGAINST THE FENCE"
+
+
+@pytest.mark.parametrize(
+    ("verb", "answer", "step", "text"),
+    [
+        (Verb.COMMIT, FenceAnswer.COMMIT, Step.ACT, "through the fence"),
+        (Verb.ROLLBACK, FenceAnswer.ROLLBACK, Step.ACT, "through the fence"),
+        (Verb.ROLLBACK, FenceAnswer.ABSENT, Step.ACT, "through the fence"),
+        (Verb.COMMIT, FenceAnswer.ABSENT, Step.REFUSED, "the database has no row"),
+        (Verb.COMMIT, FenceAnswer.ROLLBACK, Step.REFUSED, "the database says ROLLBACK"),
+        (Verb.ROLLBACK, FenceAnswer.COMMIT, Step.REFUSED, "the database says COMMIT"),
+        (Verb.COMMIT, FenceAnswer.NO_ANSWER, Step.REFUSED, "the database does not answer"),
+        (Verb.COMMIT, FenceAnswer.PRUNED, Step.REFUSED, "may have been pruned"),
+        (Verb.ROLLBACK, FenceAnswer.FORCED, Step.REFUSED, "has forced it before"),
+        (Verb.COMMIT, None, Step.REFUSED, "the fence was not asked"),
+    ],
+)
+def test_a_forced_decision_obeys_the_fence(verb, answer, step, text):
+    """And against it, or without it, only with an override, which is told."""
+    made = planned(verb, answer)
+    assert step is made.step
+    assert text in made.text
+    overridden = planned(verb, answer, override=True)
+    assert overridden.step is Step.ACT
+    assert (AGAINST in overridden.text) is (step is Step.REFUSED)
+
+
+@pytest.mark.parametrize("override", [False, True])
+@pytest.mark.parametrize("verb", [Verb.COMMIT, Verb.ROLLBACK])
+def test_what_travels_by_the_message_table_is_not_forced(verb, override):
+    """Its relay delivers it whatever the log says."""
+    assert planned(verb, FenceAnswer.VIA_TABLE, override=override).step is Step.REFUSED
+
+
+@pytest.mark.parametrize("override", [False, True])
+def test_a_journaled_decision_is_not_turned_round(override):
+    """Messages may be out; with an override neither."""
+    made = planned(Verb.ROLLBACK, FenceAnswer.COMMIT, decided=OpKind.COMMIT, override=override)
+    assert made.step is Step.REFUSED
+    assert "messages may be out" in made.text
+    assert planned(Verb.COMMIT, FenceAnswer.COMMIT, decided=OpKind.COMMIT, override=True).step is Step.REFUSED
+    assert planned(Verb.COMMIT, FenceAnswer.COMMIT, decided=OpKind.COMMIT).step is Step.ALREADY
+    parked = planned(Verb.COMMIT, None, decided=OpKind.COMMIT, park=ParkCode.UNDELIVERABLE)
+    assert (Step.ACT, "will publish what is missing; COMMIT is decided") == (parked.step, parked.text)
+
+
+def test_without_a_fence_nothing_stands_against_a_decision():
+    """Neither a database nor an override is needed."""
+    assert planned(Verb.COMMIT, fenced=False, has_database=False).step is Step.ACT
+
+
+def test_what_is_finished_stays():
+    """The same end is no mistake, the other one is."""
+    assert planned(Verb.COMMIT, final=OpKind.COMMIT).step is Step.ALREADY
+    assert planned(Verb.RESUME, final=OpKind.COMMIT).step is Step.ALREADY
+    assert planned(Verb.ROLLBACK, final=OpKind.COMMIT, override=True).step is Step.REFUSED
+
+
+def test_only_what_is_parked_and_a_half_is_resumed():
+    """Pending is what a resume is for, so it is no mistake; poison is one."""
+    assert planned(Verb.RESUME).step is Step.ALREADY
+    assert planned(Verb.RESUME, park=ParkCode.CHECKS_EXHAUSTED).step is Step.ACT
+    assert planned(Verb.RESUME, halves=False).step is Step.REFUSED
+    for verb in Verb:
+        poison = planned(verb, park=ParkCode.POISON, halves=False)
+        assert (Step.REFUSED, True) == (poison.step, "poison" in poison.text)
+
+
+def test_doubts_are_told():
+    """What an operator should know before the word is typed."""
+    assert "delivered before" in is_doubtful(planned(Verb.COMMIT, FenceAnswer.COMMIT, park=ParkCode.COVERAGE_GAP))
+    assert "some of its messages" in is_doubtful(planned(Verb.ROLLBACK, FenceAnswer.COMMIT, override=True))
+    assert "will fail to commit" in is_doubtful(planned(Verb.COMMIT, FenceAnswer.ABSENT, override=True))
+    assert is_doubtful(planned(Verb.COMMIT, FenceAnswer.COMMIT)) == ""
+
+
+def test_what_the_fence_says_is_told_in_words():
+    """Also that it was not asked, does not answer, or is not there."""
+    assert planned(Verb.COMMIT, FenceAnswer.COMMIT).fence_text.startswith("COMMIT: ")
+    assert planned(Verb.COMMIT, FenceAnswer.NO_ANSWER).fence_text == "no answer: connection refused"
+    assert planned(Verb.COMMIT).fence_text == "not asked: no --database"
+    assert planned(Verb.COMMIT, fenced=False).fence_text == "no fence: the listener decides"
+    assert planned(Verb.COMMIT, park=ParkCode.POISON, halves=False).fence_text == "no half"
+    for answer in FenceAnswer:
+        assert re.match(r"^[A-Z_]+: |^no answer: ", planned(Verb.COMMIT, answer).fence_text)

@@ -1,0 +1,254 @@
+"""`txcore fence`: the table that makes a check decisive; made, counted, pruned."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from contextlib import ExitStack, closing
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING, Annotated, Any, Final
+
+import typer
+
+from txcore.cli.operating import words
+from txcore.cli.operating.listing import now_ms
+from txcore.cli.operating.place import (
+    Address,
+    Place,
+    Session,
+    addresses,
+    at_place,
+    open_fence,
+    open_session,
+    the_database,
+)
+from txcore.cli.operating.screen import Screen
+from txcore.errors import UsageError
+from txcore.ids import born_ms, first_id_at, id_text
+
+if TYPE_CHECKING:
+    from txcore.sqlfence import FenceStats, SqlFence
+
+STATES: Final = {1: "committed", 2: "rolled back", 3: "via table", 4: "forced"}
+YOUNGEST_S: Final = 3_600.0
+"""A horizon younger than this could refuse producers that are still at work."""
+PAGE: Final = 500
+DRY_MAX: Final = 1_000_000
+"""Rows after which a dry run stops counting."""
+
+app = typer.Typer(no_args_is_help=True, help="Create, count or prune the fence table in the service's database.")
+
+
+def create(place: Place) -> None:
+    """Create the fence table and its companion, if they are missing. Repeating it is harmless.
+
+    Exit code: 0 done, 1 the database refused, 2 misuse.
+    """
+    screen, address = Screen(as_json=place.as_json), the_database(place)
+    with open_fence(address, may_create=True) as fence:
+        fence.create()
+    if place.as_json:
+        screen.json({"table": address.table, "exists": True})
+    else:
+        screen.say(f"table {address.table} is there, with {address.table}_meta beside it")
+
+
+def stats(place: Place) -> None:
+    """Count the fence's rows by group and state, and tell its oldest row and its horizon. Reads only.
+
+    Exit code: 0 done, 1 the database cannot be reached, 2 misuse.
+    """
+    screen, address = Screen(as_json=place.as_json), the_database(place)
+    with open_fence(address) as fence, screen.busy("counting"):
+        found = fence.stats()
+    if place.as_json:
+        screen.json(_stats_json(address, found))
+        return
+    if found.groups:
+        rows = [_stats_row(group, counts) for group, counts in sorted(found.groups.items())]
+        screen.table(("group", *STATES.values(), "all"), rows, right=(*STATES.values(), "all"))
+    oldest = f"{words.iso(born_ms(found.oldest))}" if found.oldest else "none"
+    screen.say(f"{words.many(sum(found.states.values()), 'row')} in {address.table}, the oldest of {oldest}")
+    screen.say(_horizon_text(found.pruned_below))
+
+
+def prune(
+    place: Place,
+    older_than: Annotated[str, typer.Option("--older-than", metavar="AGE", help="Prune what is older: 7d, 36h…")],
+    also: Annotated[
+        list[str] | None, typer.Option("--also-group", metavar="NAME", help="Another group in this table.")
+    ] = None,
+    without: Annotated[
+        list[str] | None, typer.Option("--ignore-group", metavar="NAME", help="A group that is no more; its rows stay.")
+    ] = None,
+    wait: Annotated[
+        float, typer.Option(metavar="SECONDS", min=0, help="Longer than any statement of a producer may take.")
+    ] = 11.0,
+    *,
+    yes: Annotated[bool, typer.Option("--yes", "-y", help="Do it; else it is a dry run.")] = False,
+) -> None:
+    """Delete old rows of transactions whose end is in the log; what is pending or parked stays.
+
+    First the horizon is raised: below it nobody inserts a row any more, and a check that finds none says PRUNED. It
+    is never raised above what is undecided. Can be interrupted and run again.
+
+    Exit code: 0 done (or dry run), 1 failed, 2 misuse.
+    """
+    screen = Screen(as_json=place.as_json)
+    age_s = words.duration_s(older_than, "--older-than")
+    if age_s < YOUNGEST_S:
+        raise UsageError(f"--older-than must be at least {words.age(YOUNGEST_S)}: producers may still be at work below")
+    with ExitStack() as stack:
+        pruning = _Pruning(screen, _sessions(stack, place, screen, also or ()), set(without or ()))
+        below, bound = pruning.horizon(first_id_at(now_ms() - round(age_s * 1000)))
+        plan = pruning.plan(below, bound)
+        if not yes:
+            told = _Told(plan.below, plan.bound, plan.closed, plan.kept, is_dry=True)
+        else:
+            told = pruning.run(plan, wait)
+    _tell_prune(screen, told)
+
+
+for _command in (create, stats, prune):
+    app.command(_command.__name__)(at_place(_command))
+
+
+@dataclass(frozen=True, slots=True)
+class _Plan:
+    """How far to prune, what keeps the horizon down, and how many rows would go and stay (None: more than counted)."""
+
+    below: bytes
+    bound: str
+    closed: int
+    kept: int
+    is_closed: Callable[[Sequence[bytes]], Collection[bytes]]
+
+
+@dataclass(frozen=True, slots=True)
+class _Told:
+    """What became of a prune."""
+
+    below: bytes
+    bound: str
+    deleted: int
+    kept: int
+    is_dry: bool
+
+
+class _Pruning:
+    """One fence table and every group in it."""
+
+    def __init__(self, screen: Screen, sessions: Sequence[Session], ignored: set[str]) -> None:
+        self._screen = screen
+        self._sessions = sessions
+        assert sessions[0].fence is not None  # `_sessions` sees to it
+        self._fence: SqlFence = sessions[0].fence
+        known = {session.address.group for session in sessions} | ignored
+        with screen.busy("counting"):
+            found = self._fence.stats().groups
+        strangers = sorted(set(found) - known)
+        if strangers:
+            raise UsageError(
+                f"the table holds rows of {', '.join(strangers)} too, for which the horizon would rise as well: name "
+                "each with --also-group, or with --ignore-group if it is no more"
+            )
+
+    def horizon(self, asked: bytes) -> tuple[bytes, str]:
+        """Return how far the horizon may rise, and what keeps it from rising to *asked*."""
+        below, bound = asked, ""
+        for session in self._sessions:
+            with self._screen.busy(f"reading the logs of {session.address.group}"):
+                identity = _oldest_undecided(session)
+            if identity is not None and identity < below:
+                below, bound = identity, f"{id_text(identity)} of group {session.address.group} is undecided"
+        return below, bound
+
+    def plan(self, below: bytes, bound: str) -> _Plan:
+        """Find out which rows below are closed: whose final op is in a log."""
+        finished: set[bytes] = set()
+        for session in self._sessions:
+            with self._screen.busy(f"reading the logs of {session.address.group}"):
+                finished |= session.operator.finished(lambda identity: identity < below)
+        closed = count = 0
+        with self._screen.busy("counting"):
+            for page in self._pages(below):
+                count += len(page)
+                closed += len(finished.intersection(page))
+                if count >= DRY_MAX:
+                    break
+        return _Plan(below, bound, closed, count - closed, finished.intersection)
+
+    def run(self, plan: _Plan, wait_s: float) -> _Told:
+        """Prune."""
+        with self._screen.busy(f"raising the horizon, waiting {wait_s:g} s, deleting"):
+            result = self._fence.prune(plan.below, plan.is_closed, wait_s=wait_s)
+        return _Told(result.horizon, plan.bound, result.deleted, result.kept, is_dry=False)
+
+    def _pages(self, below: bytes) -> Iterator[list[bytes]]:
+        after = bytes(16)
+        while page := self._fence.ids_below(below, after, PAGE):
+            yield page
+            after = page[-1]
+
+
+def _oldest_undecided(session: Session) -> bytes | None:
+    operator = session.operator
+    with closing(operator.look()) as survey:
+        pending = {each.transaction_id for each in survey.journeys() if each.is_pending}
+        parked = {each.transaction_id for each in survey.journeys() if each.parked}
+    if parked:
+        with closing(operator.watch(parked, from_checkpoint=False)) as survey:
+            pending |= {each.transaction_id for each in survey.journeys() if each.is_parked}
+    return min(pending, default=None)
+
+
+def _sessions(stack: ExitStack, place: Place, screen: Screen, also: Sequence[str]) -> list[Session]:
+    """Open every group that shares the table."""
+    found = addresses(replace(place, group="") if place.config and also else place)
+    found += [replace(found[0], group=group) for group in also if group not in {each.group for each in found}]
+    if not all(each.database for each in found):
+        raise UsageError("a prune needs the fence's database: --database URL, or `database` in the file")
+    if len({(each.database, each.table) for each in found}) > 1:
+        raise UsageError("these groups have several fence tables: name one with --group and its companions")
+    return [open_session(stack, place, each, screen) for each in found]
+
+
+def _tell_prune(screen: Screen, told: _Told) -> None:
+    if screen.as_json:
+        screen.json(
+            {
+                "dry_run": told.is_dry,
+                "horizon": id_text(told.below),
+                "horizon_time": words.iso(born_ms(told.below)),
+                "bound_by": told.bound or None,
+                "deleted": 0 if told.is_dry else told.deleted,
+                "closed": told.deleted,
+                "kept": told.kept,
+            }
+        )
+        return
+    if told.bound:
+        screen.hang("note: ", f"the horizon stops early, as {told.bound}")
+    verb = "would go" if told.is_dry else "deleted"
+    screen.say(f"{words.many(told.deleted, 'row')} {verb}, {told.kept:,} stay: their end is in no log")
+    screen.say(_horizon_text(told.below) if not told.is_dry else "dry run, nothing was done; add --yes to do it")
+
+
+def _horizon_text(below: bytes) -> str:
+    return f"horizon: {words.iso(born_ms(below))}" if below != bytes(16) else "horizon: never pruned"
+
+
+def _stats_row(group: str, counts: Mapping[int, int]) -> Sequence[str]:
+    return (group, *(f"{counts.get(state, 0):,}" for state in STATES), f"{sum(counts.values()):,}")
+
+
+def _stats_json(address: Address, found: FenceStats) -> dict[str, Any]:
+    def named(counts: Mapping[int, int]) -> dict[str, int]:
+        return {name.replace(" ", "_"): counts.get(state, 0) for state, name in STATES.items()}
+
+    return {
+        "table": address.table,
+        "states": named(found.states),
+        "groups": {group: named(counts) for group, counts in sorted(found.groups.items())},
+        "oldest": words.iso(born_ms(found.oldest)) if found.oldest else None,
+        "horizon": words.iso(born_ms(found.pruned_below)) if found.pruned_below != bytes(16) else None,
+    }

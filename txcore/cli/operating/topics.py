@@ -1,0 +1,124 @@
+"""`txcore topics`: the logs that a group has on its broker. Deeper questions about a broker are `txcore doctor`'s."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import asdict
+from typing import Annotated, Any, Final
+from urllib.parse import urlsplit
+
+import typer
+
+from txcore.cli.operating import words
+from txcore.cli.operating.place import Place, Session, at_place, opened
+from txcore.cli.operating.screen import Screen
+from txcore.errors import ConfigError, TxcoreError, UsageError
+from txcore.guarantees import BrokerObject
+from txcore.records import LogKind
+from txcore.registry import find_entry_point
+from txcore.survey import existing_partitions, wait_for
+
+FUNCTION: Final = "describe_group"
+"""What a plugin's module offers: (url, group, partition_count) -> Sequence[BrokerObject]; needs no server."""
+TIMEOUT_S: Final = 60.0
+Partitions = Annotated[int, typer.Option("--partitions", min=0, help="For a new group; 0 takes the backend's default.")]
+PURPOSES: Final = {
+    LogKind.HALF: "halves, which no consumer reads",
+    LogKind.OP: "what became of them",
+    LogKind.PARKED: "what was put aside, with its reason",
+}
+
+app = typer.Typer(no_args_is_help=True, help="Create, verify or describe the logs that a group needs on its broker.")
+
+
+def create(place: Place, partitions: Partitions = 0) -> None:
+    """Create what the group needs on its broker, or verify it where it exists. Repeating it is harmless.
+
+    Exit code: 0 done, 1 the broker refused or has it with other settings, 2 misuse.
+    """
+    screen = Screen(as_json=place.as_json)
+    with opened(place, screen, may_create=True) as session:
+        count = _verified(session, lambda: wait_for(_ensured(session, partitions), TIMEOUT_S))
+    _tell(screen, session, count)
+
+
+def verify(place: Place) -> None:
+    """Check that the group exists with the settings it needs, that all its logs can be read and its op logs written.
+
+    Exit code: 0 as it should be, 1 not so, 2 misuse or no such group.
+    """
+    screen = Screen(as_json=place.as_json)
+    with opened(place, screen) as session:
+
+        def look() -> int:
+            with screen.busy():
+                survey = session.operator.look()
+                survey.close()
+            return survey.partition_count
+
+        count = _verified(session, look)
+    _tell(screen, session, count)
+
+
+def describe(place: Place, partitions: Partitions = 0) -> None:
+    """Say which objects of the broker the group consists of: names, settings, what each is for. Changes nothing.
+
+    Exit code: 0, 2 misuse.
+    """
+    screen = Screen(as_json=place.as_json)
+    with opened(place, screen, may_create=True) as session:
+        try:
+            count, exists = existing_partitions(session.backend, session.address.group), True
+        except ConfigError:
+            count, exists = partitions, True
+        except UsageError:
+            count, exists = partitions, False
+    objects = objects_of(session.address.broker, session.address.group, count or 1)
+    if place.as_json:
+        screen.json(_told(session, count, exists=exists) | {"objects": [asdict(each) for each in objects]})
+        return
+    state = f"exists, with {words.many(count, 'partition')}" if exists else "does not exist yet"
+    screen.say(f"group {session.address.group} {state}", "bold")
+    for each in objects:
+        screen.hang(f"{each.kind:10} ", each.name)
+        screen.hang(" " * 11, "; ".join(part for part in (each.purpose, each.settings) if part))
+
+
+for _command in (create, verify, describe):
+    app.command(_command.__name__)(at_place(_command))
+
+
+def objects_of(url: str, group: str, partition_count: int) -> Sequence[BrokerObject]:
+    """Return what a group consists of; where the backend does not say, its logs in txcore's own words."""
+    function = getattr(find_entry_point(urlsplit(url).scheme).load(), FUNCTION, None)
+    if function is not None:
+        found: Sequence[BrokerObject] = function(url, group, partition_count)
+        return found
+    return [
+        BrokerObject("log", f"{kind.value} log of partition {partition}", "", PURPOSES[kind])
+        for partition in range(partition_count)
+        for kind in LogKind
+    ]
+
+
+def _ensured(session: Session, partitions: int) -> Any:
+    return session.backend.ensure_group(session.address.group, partitions or None)
+
+
+def _verified(session: Session, call: Any) -> int:
+    try:
+        count: int = call()
+    except ConfigError as error:
+        raise TxcoreError(f"group {session.address.group!r} is not as it should be: {error}") from error
+    return count
+
+
+def _tell(screen: Screen, session: Session, count: int) -> None:
+    if screen.as_json:
+        screen.json(_told(session, count, exists=True))
+    else:
+        screen.say(f"group {session.address.group} is as it should be: {words.many(count, 'partition')}")
+
+
+def _told(session: Session, count: int, *, exists: bool) -> dict[str, Any]:
+    return {"group": session.address.group, "exists": exists, "partitions": count if exists else None}
