@@ -1,0 +1,343 @@
+"""Kafka: each check is broken on a real broker, and mended."""
+
+from __future__ import annotations
+
+import uuid
+
+import confluent_kafka
+import pytest
+import txcore_kafka.doctor as kafka_doctor
+from confluent_kafka.admin import (
+    AdminClient,
+    AlterConfigOpType,
+    ConfigEntry,
+    ConfigResource,
+    NewPartitions,
+    NewTopic,
+    ResourceType,
+)
+from txcore_conformance import brokers
+
+from txcore.doctor import Level, Request, examine
+from txcore.errors import BackendUnavailableError, ConfigError
+from txcore.registry import open_doctor
+
+
+class Admin:
+    """What an operator does."""
+
+    def __init__(self, url):
+        self.url = url
+        self._client = AdminClient({"bootstrap.servers": url.partition("://")[2], "log_level": 2})
+
+    def create(self, topic, partitions=1, replicas=-1, **settings):
+        config = {name.replace("_", "."): value for name, value in settings.items()}
+        new = NewTopic(topic, num_partitions=partitions, replication_factor=replicas, config=config)
+        self._client.create_topics([new])[topic].result(20)
+
+    def set(self, topic, setting, value):
+        entry = ConfigEntry(setting, value, incremental_operation=AlterConfigOpType.SET)
+        resource = ConfigResource(ResourceType.TOPIC, topic, incremental_configs=[entry])
+        self._client.incremental_alter_configs([resource])[resource].result(20)
+
+    def delete(self, topic):
+        self._client.delete_topics([topic])[topic].result(20)
+
+    def grow(self, topic, partitions):
+        self._client.create_partitions([NewPartitions(topic, partitions)])[topic].result(20)
+
+
+@pytest.fixture(scope="module")
+def broker(start):
+    """A broker of its own: what is broken here would be everybody's."""
+    with start("kafka") as broker:
+        yield broker
+
+
+@pytest.fixture(scope="module")
+def trio():
+    """A durable cluster of three, all in one rack."""
+    try:
+        cluster = brokers.cluster("kafka", broker_rack="cellar")
+    except brokers.ServerUnavailableError as error:
+        if brokers.is_required("kafka"):
+            pytest.fail(str(error))
+        pytest.skip(str(error))
+    yield cluster
+    cluster.remove()
+
+
+@pytest.fixture(scope="module")
+def admin(trio):
+    return Admin(trio.url)
+
+
+@pytest.fixture
+def group(trio, make_group):
+    """A group of two partitions on the cluster."""
+    name = f"g{uuid.uuid4().hex[:8]}"
+    make_group(trio.url, name, 2)
+    return name
+
+
+@pytest.fixture
+def line(trio, group, broker_line):
+    """How the marked check looks at this group on the cluster."""
+
+    def look(level, *words, options="", **request):
+        broker_line(f"{trio.url}{options}", group, **request)(level, *words)
+
+    return look
+
+
+def level_in(url, name, request):
+    """Return how one line stands now; "" while the cluster does not tell."""
+    examination = open_doctor(url, request)
+    try:
+        levels = [line.finding.level.value for line in examine(examination).lines if line.name == name]
+    finally:
+        examination.close()
+    return levels[0] if levels else ""
+
+
+def test_cluster_is_well(trio, group, admin, eventually):
+    """Three brokers with replicas everywhere get no line but OK, apart from their rack."""
+    topic = f"mail-{group}"
+    admin.create(topic)
+    examination = open_doctor(trio.url, Request(group, (topic,)))
+    report = examine(examination)
+    examination.close()
+    assert ["kafka.racks"] == [line.name for line in report.lines if line.finding.level is not Level.OK]
+    assert len(report.lines) == len(kafka_doctor.CHECKS)
+
+
+def test_what_cannot_be_reached_is_one_sentence():
+    """Nobody listens there."""
+    with pytest.raises(BackendUnavailableError, match=r"Kafka at 127\.0\.0\.1:1 cannot be reached"):
+        open_doctor("kafka://127.0.0.1:1", Request("g"))
+
+
+def test_wrong_password_is_one_sentence(start):
+    """It is said that the login is refused, not what it was."""
+    try:
+        broker = brokers.kafka(own=True, credentials=True)
+    except brokers.ServerUnavailableError as error:
+        pytest.skip(str(error))
+    try:
+        open_doctor(broker.credentials_url, Request("g")).close()
+        with pytest.raises(BackendUnavailableError, match="refuses the login") as caught:
+            open_doctor(broker.credentials_url.replace(":secret@", ":wrong-one@"), Request("g"))
+        assert "wrong-one" not in str(caught.value)
+    finally:
+        broker.remove()
+
+
+def test_unknown_option_is_refused_before_anything_is_asked():
+    """As when the backend is opened."""
+    with pytest.raises(ConfigError, match="no option 'nope'"):
+        open_doctor("kafka://127.0.0.1:1?nope=1", Request("g"))
+
+
+@pytest.mark.breaks("kafka.client")
+def test_client(line, monkeypatch):
+    """A librdkafka that could pass over records."""
+    line("OK", "librdkafka 2.")
+    monkeypatch.setattr(confluent_kafka, "libversion", lambda: ("2.10.1", 0))
+    line("FAIL", "2.10.1 is older", "pip install")
+
+
+@pytest.mark.breaks("kafka.version")
+def test_old_broker(line, broker_line, monkeypatch):
+    """A real 3.9 tells its version, 4.0 and later do not."""
+    line("OK", "4.0 or later")
+    try:
+        old = brokers.kafka("3.9", own=True)
+    except brokers.ServerUnavailableError as error:
+        pytest.skip(str(error))
+    try:
+        look = broker_line(old.url, "g")
+        look("OK", "Kafka 3.9")
+        monkeypatch.setattr(kafka_doctor, "VERSION_KEPT", "4.0")
+        look("WARN", "Kafka 3.9", "no fixes any more", "upgrade to 4.0")
+        monkeypatch.setattr(kafka_doctor, "VERSION_OLDEST", "3.10")
+        look("FAIL", "older than 3.10")
+    finally:
+        old.remove()
+
+
+@pytest.mark.breaks("kafka.brokers")
+def test_brokers(line, broker, broker_line):
+    """One is too few."""
+    line("OK", "3 brokers")
+    broker_line(broker.url, "g")("FAIL", "1 broker", "two more brokers")
+
+
+@pytest.mark.breaks("kafka.racks")
+def test_racks(line, broker, broker_line):
+    """All three stand in one."""
+    broker_line(broker.url, "g")("OK", "tell no racks")
+    line("WARN", "all 3 brokers are in rack 'cellar'", "broker.rack")
+
+
+@pytest.mark.breaks("kafka.auto-create")
+def test_auto_create(line, start, broker_line):
+    """Kafka's default."""
+    line("OK")
+    with start("kafka", auto_create_topics_enable="true") as careless:
+        broker_line(careless.url, "g")("WARN", "auto.create.topics.enable is true", "auto.create.topics.enable=false")
+
+
+@pytest.mark.breaks("kafka.session-timeout")
+def test_session_timeout(line, start, broker_line):
+    """The broker's bounds shut the checkers out."""
+    line("OK", "session_timeout_s=10")
+    with start("kafka", group_max_session_timeout_ms="8000") as narrow:
+        broker_line(narrow.url, "g")("FAIL", "from 1 to 8 s, not 10", "group.max.session.timeout.ms=10000")
+        broker_line(f"{narrow.url}?session_timeout_s=8", "g")("OK")
+
+
+@pytest.mark.breaks("kafka.transactions")
+def test_transactions(line):
+    """They are opt-in, and told."""
+    line("OK", "release=steps")
+    line("WARN", "librdkafka #5423", "read_committed", options="?release=transaction")
+
+
+@pytest.mark.breaks("kafka.internal-topics")
+def test_internal_topics(line, broker, broker_line):
+    """One replica of them loses ownership, or transactions."""
+    line("OK", "__consumer_offsets have 3")
+    line("OK", "__transaction_state", options="?release=transaction")
+    broker_line(broker.url, "g")("WARN", "__consumer_offsets will have 1 replica", "offsets.topic.replication.factor=3")
+
+
+@pytest.mark.breaks("kafka.internal-topics")
+def test_internal_topic_of_transactions(start, broker_line):
+    """A failure where transactions are used."""
+    with start("kafka", offsets_topic_replication_factor="3") as other:
+        look = broker_line(f"{other.url}?release=transaction", "g")
+        look("FAIL", "__transaction_state will have 1 replica", "transaction.state.log.replication.factor=3")
+
+
+@pytest.mark.breaks("kafka.topics")
+def test_topics(line, group, admin, trio, broker_line, eventually):
+    """One with other partitions, one missing, none at all."""
+    line("OK", "4 topics with 2 partitions")
+    broker_line(trio.url, "nobody")("FAIL", "group 'nobody' has no topics")
+    admin.grow(f"txc.{group}.op", 3)
+    request = Request(group)
+    eventually(lambda: level_in(trio.url, "kafka.topics", request) == "FAIL")
+    line("FAIL", "partitions differ", f"txc.{group}.op 3")
+
+
+@pytest.mark.breaks("kafka.topics")
+def test_missing_topic(line, group, admin, eventually):
+    """Somebody deleted it."""
+    line("OK")
+    admin.delete(f"txc.{group}.parked")
+    eventually(lambda: level_in(f"{admin.url}", "kafka.topics", Request(group)) == "FAIL")
+    line("FAIL", f"topics are missing: txc.{group}.parked")
+
+
+@pytest.mark.breaks("kafka.replicas")
+def test_replicas(line, broker, broker_line, make_group):
+    """What stands on one disk."""
+    line("OK")
+    make_group(broker.url, "alone", 1)
+    broker_line(broker.url, "alone")("FAIL", "replication factor 1", "txc.alone.", "kafka-reassign-partitions.sh")
+
+
+@pytest.mark.breaks("kafka.in-sync")
+def test_in_sync(line, trio, group, make_group, broker_line, eventually):
+    """A broker is killed, and comes back; partitions that only it had are gone meanwhile."""
+    line("OK")
+    alone = f"alone-{group}"
+    make_group(f"{trio.url}?replication_factor=1", alone, 6)
+    trio.nodes[2].kill()
+    try:
+        eventually(lambda: level_in(trio.url, "kafka.in-sync", Request(group)) == "WARN")
+        line("WARN", "lack a replica", "--under-replicated")
+        eventually(lambda: level_in(trio.url, "kafka.in-sync", Request(alone)) == "FAIL")
+        broker_line(trio.url, alone)("FAIL", "have no leader", "start the broker")
+    finally:
+        trio.start()
+    eventually(lambda: level_in(trio.url, "kafka.in-sync", Request(group)) == "OK")
+
+
+@pytest.mark.breaks("kafka.min-in-sync")
+def test_min_in_sync(line, group, admin):
+    """One acknowledgement is no safety, three of three no availability."""
+    line("OK")
+    admin.set(f"txc.{group}.op", "min.insync.replicas", "1")
+    line("FAIL", f"min.insync.replicas is 1 on txc.{group}.op", "--add-config min.insync.replicas=2")
+    admin.set(f"txc.{group}.op", "min.insync.replicas", "3")
+    line("WARN", "any broker's absence stops writing")
+
+
+@pytest.mark.breaks("kafka.unclean-election")
+def test_unclean_election(line, group, admin):
+    """A replica that lacks records may lead."""
+    line("OK")
+    admin.set(f"txc.{group}.half", "unclean.leader.election.enable", "true")
+    line("FAIL", f"true on txc.{group}.half", "--add-config unclean.leader.election.enable=false")
+
+
+@pytest.mark.breaks("kafka.timestamps")
+def test_timestamps(line, group, admin):
+    """Producers' clocks would rule."""
+    line("OK")
+    admin.set(f"txc.{group}.half", "message.timestamp.type", "CreateTime")
+    line("FAIL", f"is CreateTime on txc.{group}.half", "message.timestamp.type=LogAppendTime")
+
+
+@pytest.mark.breaks("kafka.cleanup")
+def test_cleanup(line, group, admin):
+    """Records without a key of their own would be thrown together."""
+    line("OK")
+    admin.set(f"txc.{group}.op", "cleanup.policy", "compact")
+    line("FAIL", f"cleanup.policy is compact on txc.{group}.op", "cleanup.policy=delete")
+
+
+@pytest.mark.breaks("kafka.retention")
+def test_retention(line, group, admin):
+    """Too short, too small, and ops that go before their halves."""
+    line("OK", "for 7 days", "for 14 days")
+    line("FAIL", "less than twice the check horizon of 5 days", "retention.ms=864000000", horizon_s=5 * 86_400)
+    admin.set(f"txc.{group}.op", "retention.ms", "86400000")
+    line("FAIL", "finished halves would look undecided", "retention.ms=1209600000")
+    admin.set(f"txc.{group}.half", "retention.bytes", "1000000")
+    line("FAIL", "retention.bytes is 1000000", "retention.bytes=-1")
+
+
+@pytest.mark.breaks("kafka.message-size")
+def test_message_size(line, group, admin):
+    """The largest record and its envelope."""
+    line("OK")
+    admin.set(f"txc.{group}.parked", "max.message.bytes", "5000")
+    line("FAIL", f"max.message.bytes is 5000 on txc.{group}.parked", "max.message.bytes=1004296")
+
+
+@pytest.mark.breaks("kafka.targets")
+def test_targets(line, group, admin):
+    """Misspelt, or not made yet."""
+    line("WARN", "no target was named")
+    topic = f"mail-{group}"
+    admin.create(topic)
+    line("OK", "1 targets exist", targets=(topic,))
+    line("FAIL", "targets do not exist: mial", "kafka-topics.sh --create --topic mial", targets=(topic, "mial"))
+
+
+@pytest.mark.breaks("kafka.target-settings")
+def test_target_settings(line, group, admin):
+    """Targets are where messages live."""
+    good, lone, small, unclean, tight = (f"{name}-{group}" for name in ("good", "lone", "small", "unclean", "tight"))
+    admin.create(good)
+    admin.create(lone, replicas=1, min_insync_replicas="1")
+    admin.create(small, max_message_bytes="50000")
+    admin.create(unclean, unclean_leader_election_enable="true")
+    admin.create(tight, min_insync_replicas="1")
+    line("OK", "1 targets are as durable", targets=(good,))
+    line("FAIL", f"replication factor 1 on {lone}", targets=(good, lone))
+    line("FAIL", f"max.message.bytes is 50000 on {small}", "max.message.bytes=100000", targets=(small,))
+    line("FAIL", f"unclean.leader.election.enable is true on {unclean}", targets=(unclean,))
+    line("FAIL", f"min.insync.replicas is 1 on {tight}", targets=(tight,))
