@@ -211,6 +211,10 @@ class World:
         """Let a checker with the fence judge until *condition* holds."""
         self.sweep(Answers(None), condition, fence=self.fence)
 
+    def sweep_once_forced(self, identity) -> None:
+        """Let a checker execute a request, and nothing else."""
+        self.sweep(Answers(None), lambda: self.journey(identity).final)
+
     def journey(self, identity: str):
         """What the logs say."""
         return self.kit.operator().show(bytes.fromhex(identity.replace("-", "")))

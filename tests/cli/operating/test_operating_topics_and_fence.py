@@ -1,0 +1,205 @@
+"""`txcore topics` and `txcore fence`: what a group needs, made, verified, described, counted, pruned."""
+
+from __future__ import annotations
+
+import time
+from types import SimpleNamespace
+
+import pytest
+from txcore_conformance.kit import Kit
+
+from txcore import ids
+from txcore.cli.operating import fences
+from txcore.fence import FenceAnswer
+from txcore.ids import id_text
+
+DAY_MS = 86_400_000
+
+
+def squeezed(text: str) -> str:
+    """The text on one line."""
+    return " ".join(text.split())
+
+
+class TestTopics:
+    def test_create_makes_the_group_once(self, world):
+        """Repeating it verifies; another number of partitions is refused."""
+        place = ["--broker", world.broker_url, "--group", f"{world.kit.group}-new"]
+        ran = world.here("topics", "create", "--partitions", "3", *place)
+        assert (ran.status, ran.errors) == (0, "")
+        assert ran.output == f"group {world.kit.group}-new is as it should be: 3 partitions\n"
+        assert world.here("topics", "create", *place).output == ran.output
+        other = world.here("topics", "create", "--partitions", "4", *place)
+        assert other.status == 1
+        assert "is not as it should be" in other.sentence
+
+    def test_create_makes_a_broker_file(self, txcore, tmp_path):
+        """The one command that may, in a process of its own."""
+        place = ["--broker", "sqlite:///new.db", "--group", "orders"]
+        assert "there is no broker file new.db" in txcore("topics", "verify", *place).sentence
+        assert txcore("topics", "create", *place).status == 0
+        assert (tmp_path / "new.db").exists()
+        assert "as it should be" in txcore("topics", "verify", *place).output
+
+    def test_verify_reads_every_log_and_makes_nothing(self, world):
+        """A group that is not there stays so."""
+        assert world.json("topics", "verify") == {"group": world.kit.group, "exists": True, "partitions": 2}
+        place = ["--broker", world.broker_url, "--group", "nobody"]
+        for _ in range(2):
+            ran = world.here("topics", "verify", *place)
+            assert (ran.status, "has no group 'nobody'" in ran.sentence) == (2, True)
+
+    def test_describe_names_what_a_group_consists_of(self, world):
+        """Also before it exists, and without making it."""
+        ran = world("topics", "describe")
+        assert (ran.status, ran.errors) == (0, "")
+        assert squeezed(ran.output).startswith(f"group {world.kit.group} exists, with 2 partitions")
+        place = ["--broker", world.broker_url, "--group", "nobody"]
+        ran = world.here("topics", "describe", "--partitions", "2", *place)
+        assert squeezed(ran.output).startswith("group nobody does not exist yet")
+        assert "halves" in ran.output
+        assert world.here("topics", "verify", *place).status == 2
+        shown = world.json("topics", "describe")
+        assert (shown["exists"], shown["partitions"]) == (True, 2)
+        assert {"kind", "name", "settings", "purpose"} == set(shown["objects"][0])
+
+
+class TestFence:
+    def test_create_makes_the_tables_once(self, world):
+        """In a database that may be new; repeating it is harmless."""
+        database = ["--database", f"sqlite:///{world.folder / 'new.db'}", "--table", "shop_fence"]
+        for _ in range(2):
+            ran = world.here("fence", "create", *database)
+            assert (ran.status, ran.errors) == (0, "")
+            assert ran.output == "table shop_fence is there, with shop_fence_meta beside it\n"
+        assert world.here("fence", "stats", *database).output == (
+            "0 rows in shop_fence, the oldest of none\nhorizon: never pruned\n"
+        )
+
+    def test_stats_count_by_group_and_state(self, world):
+        """Without a broker, and without writing."""
+        world.fenced("commit")
+        world.fence.check([b"\xff" * 16], "billing")
+        database = ["--database", world.database_url]
+        ran = world.here("fence", "stats", *database)
+        assert (ran.status, ran.errors) == (0, "")
+        lines = [line.split() for line in ran.output.splitlines()]
+        assert ["billing", "0", "1", "0", "0", "1"] in lines
+        assert [world.kit.group, "1", "0", "0", "0", "1"] in lines
+        assert ran.width <= 80
+        shown = world.json("fence", "stats")
+        assert shown["states"] == {"committed": 1, "rolled_back": 1, "via_table": 0, "forced": 0}
+        assert shown["groups"]["billing"]["rolled_back"] == 1
+        assert shown["horizon"] is None
+
+    @pytest.mark.parametrize(
+        ("arguments", "words", "status"),
+        [
+            (["stats"], "say where: give --database, or --config FILE", 2),
+            (["stats", "--database", "sqlite:///nope.db"], "there is no database file nope.db", 2),
+            (["stats", "--database", "postgresql+psycopg://u:hidden@127.0.0.1:1/d"], "the fence's database: ", 1),
+            (["stats", "--database", "sqlite:///x.db", "--table", "a;b"], "is no plain table name", 2),
+            (["create", "--database", "postgresql+psycopg://u:hidden@127.0.0.1:1/d"], "the fence's database: ", 1),
+            (["prune", "--older-than", "5m"], "--older-than must be at least 1h", 2),
+            (["prune", "--older-than", "2"], "--older-than takes a duration", 2),
+        ],
+    )
+    def test_mistakes_are_one_sentence(self, txcore, tmp_path, arguments, words, status):
+        """Without a password in it."""
+        (tmp_path / "x.db").touch()
+        ran = txcore("fence", *arguments)
+        assert words in ran.sentence
+        assert "hidden" not in ran.sentence
+        assert (ran.status, ran.output) == (status, "")
+
+
+class TestPrune:
+    @pytest.fixture
+    def old(self, world, monkeypatch):
+        """Everything that was made so far is two days old; and nobody waits for the statements of producers."""
+        monkeypatch.setattr("txcore.sqlfence.runners.time", SimpleNamespace(sleep=lambda seconds: None))
+
+        def age() -> None:
+            now_ms = time.time_ns() // 1_000_000
+            monkeypatch.setattr(fences, "now_ms", lambda: now_ms + 2 * DAY_MS)
+
+        return age
+
+    def finished(self, world) -> str:
+        """A fenced transaction whose end is in the log."""
+        identity = world.fenced("commit")
+        world.sweep_fenced(lambda: world.journey(identity).final)
+        return identity
+
+    def states(self, world) -> dict:
+        return dict(world.fence.stats().states)
+
+    def test_a_dry_run_counts_and_deletes_nothing(self, world, old):
+        """And the horizon stands."""
+        self.finished(world)
+        self.finished(world)
+        old()
+        ran = world("fence", "prune", "--older-than", "1d")
+        assert (ran.status, ran.errors) == (0, "")
+        assert "2 rows would go, 0 stay" in ran.output
+        assert "dry run, nothing was done; add --yes to do it" in ran.output
+        assert self.states(world) == {1: 2}
+        assert world.fence.stats().pruned_below == bytes(16)
+
+    def test_only_what_is_finished_goes(self, world, old):
+        """A row whose end is in no log stays; the horizon rises to the age that was asked for."""
+        self.finished(world)
+        world.fence.check([ids.first_id_at(1)], world.kit.group)
+        old()
+        shown = world.json("fence", "prune", "--older-than", "1d", "--yes", "--wait", "10.5")
+        assert (shown["deleted"], shown["kept"], shown["dry_run"], shown["bound_by"]) == (1, 1, False, None)
+        assert self.states(world) == {2: 1}
+        assert ids.born_ms(world.fence.stats().pruned_below) == pytest.approx(time.time() * 1000 + DAY_MS, abs=600_000)
+
+    def test_the_horizon_never_rises_above_what_is_undecided(self, world, old):
+        """A pending or parked half keeps its answer; the note says which one it is."""
+        done = self.finished(world)
+        parked = world.parked()
+        pending = world.fenced("commit")
+        old()
+        shown = world.json("fence", "prune", "--older-than", "1d")
+        assert shown["bound_by"] == f"{parked} of group {world.kit.group} is undecided"
+        assert (shown["closed"], shown["kept"]) == (1, 0)
+        assert world.json("rollback", parked, "--yes", "--why", "x", "--wait", "0")[0]["result"] == "requested"
+        world.sweep_once_forced(parked)
+        ran = world("fence", "prune", "--older-than", "1d", "--yes", "--wait", "10.5")
+        assert f"the horizon stops early, as {pending}" in squeezed(ran.output)
+        assert "1 row deleted" in ran.output
+        readings = world.fence.peek([bytes.fromhex(each.replace("-", "")) for each in (done, pending)])
+        assert [each.answer for each in readings.values()] == [FenceAnswer.PRUNED, FenceAnswer.COMMIT]
+
+    def test_every_group_of_the_table_must_be_named(self, world, old):
+        """The horizon is the table's, so it would rise for the others too."""
+        world.fence.check([ids.first_id_at(1)], "billing")
+        ran = world("fence", "prune", "--older-than", "1d")
+        assert "the table holds rows of billing too" in ran.sentence
+        assert ran.status == 2
+        ran = world("fence", "prune", "--older-than", "1d", "--also-group", "billing")
+        assert "this broker has no group 'billing'" in ran.sentence
+        ran = world("fence", "prune", "--older-than", "1d", "--ignore-group", "billing")
+        assert (ran.status, "0 rows would go, 1 stay" in squeezed(ran.output)) == (0, True)
+
+    def test_another_group_of_the_table_holds_the_horizon_down_too(self, world, old, kit):
+        """It is read as well."""
+        other = Kit(kit.harness, f"{kit.group}-2")
+        try:
+            other.topic()
+            identity = other.orphan(world.message()).transaction_id
+            world.fence.check([ids.first_id_at(1)], other.group)
+            old()
+            shown = world.json("fence", "prune", "--older-than", "1d", "--also-group", other.group)
+            assert shown["bound_by"] == f"{id_text(identity)} of group {other.group} is undecided"
+        finally:
+            other.close()
+
+    def test_a_prune_needs_broker_group_and_database(self, world):
+        """The ends are in the logs."""
+        ran = world.here("fence", "prune", "--older-than", "1d", *world.place[:4])
+        assert ran.sentence == "a prune needs the fence's database: --database URL, or `database` in the file"
+        ran = world.here("fence", "prune", "--older-than", "1d", *world.place[4:])
+        assert "say where: give --broker and --group" in ran.sentence
