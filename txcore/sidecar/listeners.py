@@ -50,7 +50,7 @@ def _listener(name: str, found: Any) -> CheckListener:
         except Exception as error:  # the user's own code
             raise ConfigError(f"{name} cannot be made without arguments: {_said(error)}", key="listener") from error
     if not callable(getattr(found, METHOD, None)):
-        raise ConfigError(f"{name} is a {type(found).__name__} without {METHOD}(half)", key="listener")
+        raise ConfigError(f"{name} is of type {type(found).__name__} and has no {METHOD}(half)", key="listener")
     listener: CheckListener = found
     return listener
 

@@ -1,0 +1,319 @@
+"""What the sidecar's tests share: a clock in the hand, a callback server that answers as it is told, orphaned halves,
+and the checker as a process of its own.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import signal
+import subprocess
+import sys
+import threading
+import time
+import urllib.error
+import urllib.request
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from pathlib import Path
+
+import pytest
+from sqlalchemy import create_engine
+from txcore_conformance.kit import hasty
+from txcore_sqlite.consumer import read_topic
+
+import txcore
+from txcore.ids import id_text
+
+DEADLINE_S = 60.0
+TOPIC = "orders.created"
+
+
+class HandClock:
+    """A clock that stands until it is advanced."""
+
+    def __init__(self):
+        self.now_s = 1_000.0
+
+    def wall_ms(self):
+        return 1_700_000_000_000 + round(self.now_s * 1000)
+
+    def elapsed_s(self):
+        return self.now_s
+
+    def boot_id(self):
+        return "boot"
+
+    def advance(self, seconds):
+        self.now_s += seconds
+
+
+class NoJitter:
+    """Randomness without surprises."""
+
+    def getrandbits(self, k):
+        return 0
+
+
+@dataclass
+class Asked:
+    """One request that the callback server got."""
+
+    method: str
+    headers: dict[str, str]
+    body: bytes
+
+    @property
+    def half(self):
+        return json.loads(self.body)
+
+
+@dataclass
+class CallbackServer:
+    """Answers each request by `answer(asked) -> (status, headers, body)`."""
+
+    answer: Callable[[Asked], tuple[int, dict[str, str], bytes]] = lambda _: (200, {}, b'{"state": "COMMIT"}')
+    asked: list[Asked] = field(default_factory=list)
+    url: str = ""
+    _server: ThreadingHTTPServer | None = None
+
+    def start(self, port=0, context=None):
+        parent = self
+
+        class Handler(BaseHTTPRequestHandler):
+            protocol_version = "HTTP/1.1"
+
+            def do_POST(self):
+                body = self.rfile.read(int(self.headers.get("content-length", "0")))
+                asked = Asked(self.command, {key.lower(): value for key, value in self.headers.items()}, body)
+                parent.asked.append(asked)
+                status, headers, content = parent.answer(asked)
+                self.send_response(status)
+                for key, value in headers.items():
+                    self.send_header(key, value)
+                self.send_header("content-length", str(len(content)))
+                self.end_headers()
+                try:
+                    self.wfile.write(content)
+                except OSError:
+                    self.close_connection = True
+
+            do_OPTIONS = do_POST  # noqa: N815 - the name that http.server looks for
+
+            def log_message(self, *_):
+                pass
+
+        class Server(ThreadingHTTPServer):
+            daemon_threads = True
+            block_on_close = False
+
+            def handle_error(self, request, client_address):
+                pass
+
+        self._server = Server(("127.0.0.1", port), Handler)
+        if context is not None:
+            self._server.socket = context.wrap_socket(self._server.socket, server_side=True)
+        self.url = f"{'https' if context else 'http'}://127.0.0.1:{self._server.server_port}/check"
+        threading.Thread(target=self._server.serve_forever, kwargs={"poll_interval": 0.02}, daemon=True).start()
+        return self
+
+    def stop(self):
+        if self._server is not None:
+            self._server.shutdown()
+            self._server.server_close()
+            self._server = None
+
+
+def wait_until(condition, what, timeout_s=DEADLINE_S):
+    """Return the first true value of *condition*; fail saying *what* never came."""
+    deadline_s = time.monotonic() + timeout_s
+    while time.monotonic() < deadline_s:
+        value = condition()
+        if value:
+            return value
+        time.sleep(0.02)
+    raise AssertionError(f"{what} did not come true within {timeout_s:g} s")
+
+
+class Shop:
+    """A broker file, a database file with a fence, and halves that a crashed producer left behind."""
+
+    def __init__(self, folder: Path):
+        self.folder = folder
+        self.broker_file, self.database_file = folder / "broker.db", folder / "shop.db"
+        self.broker_url, self.database_url = f"sqlite:///{self.broker_file}", f"sqlite:///{self.database_file}"
+        self.engine = create_engine(self.database_url)
+        self.fence = txcore.SqlFence(self.engine)
+        self.fence.create()
+        self.backend = txcore.connect(self.broker_url)
+
+    def orphans(self, count, *, group="orders", fenced=True, immunity_s=0.01, committed=lambda number: number % 2 == 0):
+        """Leave *count* halves without an end; returns the ids, by whether their transaction committed."""
+        policy = txcore.CheckPolicy(immunity_s=immunity_s)
+        producer = txcore.TransactionProducer(
+            hasty(self.backend), group, fence=self.fence, policy=policy, partition_count=2
+        )
+        found = {True: set(), False: set()}
+        for number in range(count):
+            transaction = producer.begin()
+            transaction.publish(txcore.Message(TOPIC, b"%d" % number, key=b"k"))
+            if fenced:
+                with self.engine.connect() as connection:
+                    transaction.prepare(connection)
+                    connection.commit() if committed(number) else connection.rollback()
+            else:
+                transaction.prepare()
+            found[bool(committed(number))].add(id_text(transaction.transaction_id))
+        producer.close()
+        return found
+
+    def delivered(self):
+        """Return the ids of the transactions whose message is out, one per message."""
+        return [str(each.headers["txcore-id"]).partition(":")[0] for each in read_topic(self.broker_file, TOPIC)]
+
+    def close(self):
+        self.backend.close().result(10)
+        self.engine.dispose()
+
+
+@dataclass
+class Running:
+    """A `txcore checker` process."""
+
+    process: subprocess.Popen
+    log: Path
+
+    @property
+    def url(self):
+        return wait_until(lambda: re.search(r"http=(http://\S+)", self.text), "the address").group(1)
+
+    @property
+    def text(self):
+        return self.log.read_text()
+
+    def get(self, path, **headers):
+        """Return status and body."""
+        request = urllib.request.Request(self.url + path, headers=headers)
+        try:
+            with urllib.request.urlopen(request, timeout=10) as answer:
+                return answer.status, answer.read().decode()
+        except urllib.error.HTTPError as error:
+            with error:
+                return error.code, error.read().decode()
+
+    def is_ready(self):
+        """Return whether it says that it is ready."""
+        try:
+            return self.get("/readyz")[0] == 200
+        except OSError:
+            return False
+
+    def metric(self, name, **labels):
+        """Return the sum of a metric over the samples that have *labels*."""
+        wanted = [f'{key}="{value}"' for key, value in labels.items()]
+        return sum(
+            float(line.split()[-1])
+            for line in self.get("/metrics")[1].splitlines()
+            if re.match(rf"{name}[{{ ]", line) and all(each in line for each in wanted)
+        )
+
+    def signal(self, number):
+        self.process.send_signal(number)
+
+    def cpu_s(self):
+        fields = Path(f"/proc/{self.process.pid}/stat").read_text().rpartition(")")[2].split()
+        return (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK")
+
+    def wait(self, timeout_s=DEADLINE_S):
+        return self.process.wait(timeout_s)
+
+    def stop(self):
+        """End it by SIGTERM and return the exit code."""
+        self.signal(signal.SIGTERM)
+        return self.wait()
+
+
+class Checkers:
+    """Starts checker processes in a folder, and leaves none behind."""
+
+    def __init__(self, folder: Path):
+        self.folder = folder
+        self._running = []
+
+    def __call__(self, *arguments, environment=None):
+        log = self.folder / f"checker-{len(self._running)}.log"
+        with log.open("wb") as output:
+            process = subprocess.Popen(
+                [sys.executable, "-m", "txcore.cli", "checker", "--set", "http.port=0", *arguments],
+                cwd=self.folder,
+                env={**os.environ, **(environment or {})},
+                stdout=output,
+                stderr=output,
+            )
+        self._running.append(Running(process, log))
+        return self._running[-1]
+
+    def ready(self, *arguments, environment=None):
+        """Start one and wait until it is ready."""
+        running = self(*arguments, environment=environment)
+        wait_until(lambda: running.is_ready() or running.process.poll() is not None, "readiness")
+        assert running.process.poll() is None, running.text
+        return running
+
+    def close(self):
+        for running in self._running:
+            if running.process.poll() is None:
+                running.process.kill()
+                running.process.wait()
+
+
+@pytest.fixture
+def clock():
+    return HandClock()
+
+
+@pytest.fixture
+def callback_server():
+    server = CallbackServer()
+    yield server
+    server.stop()
+
+
+@pytest.fixture
+def shop(tmp_path):
+    shop = Shop(tmp_path)
+    yield shop
+    shop.close()
+
+
+@pytest.fixture
+def checkers(tmp_path):
+    checkers = Checkers(tmp_path)
+    yield checkers
+    checkers.close()
+
+
+@pytest.fixture(name="wait_until")
+def waiting():
+    return wait_until
+
+
+@pytest.fixture
+def no_jitter():
+    return NoJitter()
+
+
+@pytest.fixture
+def make_callback_server():
+    """Callback servers on a port or with TLS of one's own."""
+    servers = []
+
+    def make(**settings):
+        servers.append(CallbackServer().start(**settings))
+        return servers[-1]
+
+    yield make
+    for server in servers:
+        server.stop()

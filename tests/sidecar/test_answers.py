@@ -1,0 +1,321 @@
+"""Who answers: the fence behind its gate, Python listeners by name, and what a plan makes of the configuration."""
+
+from __future__ import annotations
+
+import asyncio
+import threading
+
+import pytest
+
+from txcore import BackendNotInstalledError, ConfigError, HalfView, Limits, LocalTransactionState, Message
+from txcore.clock import SystemClock, system_randomness
+from txcore.config import DatabaseSection, load
+from txcore.fence import FenceAnswer, FenceReading
+from txcore.ids import IdFactory
+from txcore.sidecar import resources as resources_module
+from txcore.sidecar.answers import open_answers
+from txcore.sidecar.fences import GuardedFence, open_engine
+from txcore.sidecar.figures import Figures
+from txcore.sidecar.gate import Gate
+from txcore.sidecar.listeners import TimedListener, load_listeners
+from txcore.sidecar.plan import plans_of
+from txcore.sidecar.resources import Resources, Shared
+
+HALF = HalfView(bytes(16), "orders", (Message("t", b"x"),), 0, 0)
+MODULE = """
+import txcore
+COMMIT = txcore.LocalTransactionState.COMMIT
+
+class Plain(txcore.TransactionListener):
+    topics = ("a",)
+    def check_local_transaction(self, half):
+        return COMMIT
+
+class Asynchronous(txcore.AsyncTransactionListener):
+    async def check_local_transaction(self, half):
+        return COMMIT
+
+class Needy(Plain):
+    def __init__(self, connection):
+        pass
+
+class Nested:
+    made = Plain()
+
+plain = Plain()
+several = [Plain(), Plain]
+empty = []
+number = 7
+"""
+
+
+class HandFence:
+    """A fence of which the database is up, locked or down."""
+
+    def __init__(self):
+        self.state = "up"
+        self.checks = self.peeks = 0
+        self.forced = []
+
+    def check(self, transaction_ids, group):
+        self.checks += 1
+        answers = {"up": FenceReading(FenceAnswer.COMMIT)}
+        return dict.fromkeys(transaction_ids, answers.get(self.state, FenceReading(FenceAnswer.NO_ANSWER, self.state)))
+
+    def peek(self, transaction_ids):
+        self.peeks += 1
+        answer = (
+            FenceReading(FenceAnswer.NO_ANSWER, "gone") if self.state == "down" else FenceReading(FenceAnswer.ABSENT)
+        )
+        return dict.fromkeys(transaction_ids, answer)
+
+    def force(self, transaction_id, group):
+        self.forced.append((transaction_id, group))
+
+
+@pytest.fixture
+def guarded(clock, no_jitter):
+    gate = Gate("database shop", clock, no_jitter, failures_max=1, first_s=2.0)
+    latencies = []
+    fence = GuardedFence(HandFence(), gate, clock, latencies.append, 1.0)
+    fence.latencies = latencies
+    return fence
+
+
+def test_a_fence_that_answers_is_timed(guarded):
+    """And asked once."""
+    assert FenceAnswer.COMMIT is guarded.check([b"a", b"b"], "g")[b"b"].answer
+    assert (1, 0, [0.0]) == (guarded.fence.checks, guarded.fence.peeks, guarded.latencies)
+
+
+def test_locked_ids_do_not_close_the_gate(guarded):
+    """The producer's transaction is open; the next half may well have an answer."""
+    guarded.fence.state = "locked"
+    reading = guarded.check([b"a"], "g")[b"a"]
+    assert FenceReading(FenceAnswer.NO_ANSWER, "locked", 0.0) == reading
+    assert ("", 1, []) == (guarded.gate.reason, guarded.fence.peeks, guarded.latencies)
+
+
+def test_a_database_that_is_down_is_asked_once_and_then_left_alone(guarded, clock):
+    """Every half learns when it may be asked about again; after the pause one question finds out."""
+    guarded.fence.state = "down"
+    assert FenceReading(FenceAnswer.NO_ANSWER, "down", 2.0) == guarded.check([b"a"], "g")[b"a"]
+    reading = guarded.check([b"b"], "g")[b"b"]
+    assert (FenceAnswer.NO_ANSWER, 2.0, 1) == (reading.answer, reading.retry_after_s, guarded.fence.checks)
+    assert "database shop is down (gone)" in reading.reason
+    clock.advance(2)
+    guarded.fence.state = "up"
+    assert FenceReading(FenceAnswer.COMMIT) == guarded.check([b"b"], "g")[b"b"]
+    assert "" == guarded.gate.reason
+
+
+def test_an_operators_word_passes_the_gate(guarded):
+    """An override is for exactly the case that the database is down."""
+    guarded.fence.state = "down"
+    guarded.check([b"a"], "g")
+    guarded.force(b"a", "g")
+    assert [(b"a", "g")] == guarded.fence.forced
+
+
+def test_a_real_fence_behind_a_real_gate(shop, no_jitter):
+    """A missing table is a database that cannot be asked; the table's answers come through."""
+    latencies = []
+    gate = Gate("database", SystemClock(), no_jitter, failures_max=1, first_s=20)
+    guarded = GuardedFence(shop.fence, gate, SystemClock(), latencies.append, 1.0)
+    identity = IdFactory(SystemClock(), system_randomness()).new()
+    assert FenceAnswer.ROLLBACK is guarded.check([identity], "g")[identity].answer
+    with shop.engine.begin() as connection:
+        connection.exec_driver_sql("DROP TABLE txcore_tx")
+    reading = guarded.check([identity], "g")[identity]
+    assert FenceAnswer.NO_ANSWER is reading.answer
+    assert 15 < reading.retry_after_s
+    assert 1 == len(latencies)
+    assert "fence table is missing" in gate.reason
+
+
+@pytest.mark.parametrize(
+    ("url", "words"),
+    [
+        ("shop.db", "no database URL"),
+        ("nosuchdatabase://h/x", "no database URL"),
+        ("sqlite+aiosqlite:///shop.db", "is asynchronous"),
+        ("sqlite://", "in memory"),
+    ],
+)
+def test_a_database_url_that_cannot_serve_is_a_mistake(url, words):
+    """Found before anything is connected."""
+    with pytest.raises(ConfigError, match=words) as raised:
+        open_engine(url, DatabaseSection())
+    assert "url" == raised.value.key
+
+
+def test_a_databases_missing_driver_is_named(monkeypatch):
+    """With the extra that brings it."""
+    monkeypatch.setitem(__import__("sys").modules, "psycopg", None)
+    with pytest.raises(BackendNotInstalledError, match=r"txcore\[postgresql\]"):
+        open_engine("postgresql+psycopg://h/x", DatabaseSection())
+
+
+@pytest.fixture
+def module(tmp_path, monkeypatch):
+    """A module in the working directory."""
+    name = f"listeners_{tmp_path.name.replace('-', '_')}"
+    (tmp_path / f"{name}.py").write_text(MODULE)
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr("sys.path", [*__import__("sys").path])
+    return name
+
+
+@pytest.mark.parametrize(("attribute", "count"), [("plain", 1), ("Plain", 1), ("several", 2), ("Nested.made", 1)])
+def test_a_listener_is_found_by_name(module, attribute, count):
+    """An object, a class, a list, or an attribute of either."""
+    found = load_listeners(f"{module}:{attribute}")
+    assert [LocalTransactionState.COMMIT] * count == [each.check_local_transaction(HALF) for each in found]
+
+
+@pytest.mark.parametrize(
+    ("attribute", "words"),
+    [
+        ("nobody", "AttributeError"),
+        ("Needy", "cannot be made without arguments: TypeError"),
+        ("number", "is of type int and has no check_local_transaction"),
+        ("empty", "is empty"),
+    ],
+)
+def test_what_is_no_listener_is_said_so(module, attribute, words):
+    """By the name that was given."""
+    with pytest.raises(ConfigError, match=words) as raised:
+        load_listeners(f"{module}:{attribute}")
+    assert "listener" == raised.value.key
+    assert f"{module}:{attribute}" in str(raised.value)
+
+
+def test_a_module_that_fails_says_how():
+    """One that is not there, too."""
+    with pytest.raises(ConfigError, match="no_such_module:x cannot be imported: ModuleNotFoundError"):
+        load_listeners("no_such_module:x")
+
+
+def test_a_listener_keeps_its_topics_and_is_timed(module, clock):
+    """An exception is no answer and not timed; it goes on to the checker."""
+    latencies = []
+    timed = TimedListener(load_listeners(f"{module}:plain")[0], clock, latencies.append)
+    assert (("a",), LocalTransactionState.COMMIT) == (timed.topics, timed.check_local_transaction(HALF))
+    assert [0.0] == latencies
+
+    class Failing:
+        def check_local_transaction(self, half):
+            raise LookupError("gone")
+
+    failing = TimedListener(Failing(), clock, latencies.append)
+    with pytest.raises(LookupError):
+        failing.check_local_transaction(HALF)
+    assert (None, [0.0]) == (failing.topics, latencies)
+
+
+def write(tmp_path, text):
+    (tmp_path / "txcore.toml").write_text(f'[backends.main]\nurl = "sqlite:///b.db"\n{text}')
+    return load(tmp_path / "txcore.toml", environment={})
+
+
+def opened(plan, resources):
+    clock = SystemClock()
+    return open_answers(plan, resources, Figures(clock), clock, system_randomness())
+
+
+def test_an_asynchronous_listener_gets_an_event_loop(module, tmp_path):
+    """One for all groups, which ends with the last one."""
+    loaded = write(
+        tmp_path, f'[groups.a]\nlistener = "{module}:Asynchronous"\n[groups.b]\nlistener = "{module}:Plain"\n'
+    )
+    plans, resources = plans_of(loaded), Resources()
+    answers, other = opened(plans["a"], resources), opened(plans["b"], resources)
+    coroutine = answers.listeners[0].check_local_transaction(HALF)
+    future = asyncio.run_coroutine_threadsafe(coroutine, answers.event_loop)
+    assert LocalTransactionState.COMMIT is future.result(10)
+    assert other.event_loop is None
+    answers.close()
+    other.close()
+    assert answers.event_loop.is_closed()
+
+
+def test_a_plan_is_what_the_configuration_says(tmp_path):
+    """Two readings of one file are equal; a changed secret is a changed plan."""
+    (tmp_path / "secret").write_text("one")
+    text = (
+        "[groups.a]\nlimits.calls_max = 3\npolicy = { immunity_s = 9, interval_s = 4, check_max = 2 }\n"
+        '[groups.a.callback]\nurl = "http://h/"\nsecret_file = "secret"\n'
+    )
+    plan = plans_of(write(tmp_path, text))["a"]
+    assert plan == plans_of(write(tmp_path, text))["a"]
+    assert (3, 9.0, 1.0) == (plan.limits.calls_max, plan.limits.immunity_min_s, plan.limits.idle_poll_s)
+    assert (4.0, 2, ("callback",)) == (plan.policy.interval_s, plan.policy.check_max, plan.sources)
+    assert isinstance(plan.limits, Limits)
+    (tmp_path / "secret").write_text("two")
+    changed = plans_of(write(tmp_path, text))["a"]
+    assert plan != changed
+    assert "two" not in repr(changed)
+    assert "sqlite:///b.db" not in repr(changed), "a broker's URL may hold a password"
+
+
+def test_groups_with_one_database_share_its_engine(tmp_path):
+    """And give it back; a group that cannot be opened keeps nothing."""
+    database = f'[databases.d]\nurl = "sqlite:///{tmp_path}/d.db"\n'
+    groups = '[groups.a]\ndatabase = "d"\n[groups.b]\ndatabase = "d"\nfence_table = "other"\n'
+    broken = '[groups.c]\ndatabase = "d"\nlistener = "no_such_module:x"\n'
+    plans, resources = plans_of(write(tmp_path, database + groups + broken)), Resources()
+    first, second = opened(plans["a"], resources), opened(plans["b"], resources)
+    assert first.fence.fence.engine is second.fence.fence.engine
+    assert ("txcore_tx", "other") == (first.fence.fence.table, second.fence.fence.table)
+    with pytest.raises(ConfigError):
+        opened(plans["c"], resources)
+    first.close()
+    second.close()
+    assert {} == resources._engines._held
+
+
+def test_what_is_shared_is_opened_once_even_at_once():
+    """Two groups that start together wait for one connection; it closes with the last user."""
+    opened, closed, gate = [], [], threading.Event()
+
+    def opener():
+        gate.wait(5)
+        opened.append(object())
+        return opened[-1]
+
+    shared = Shared(closed.append)
+    found = []
+    threads = [threading.Thread(target=lambda: found.append(shared.take("k", opener))) for _ in range(4)]
+    for thread in threads:
+        thread.start()
+    gate.set()
+    for thread in threads:
+        thread.join(5)
+    assert ([opened[0]] * 4, 1) == (found, len(opened))
+    for _ in range(3):
+        shared.give_back("k")
+    assert [] == closed
+    shared.give_back("k")
+    assert opened == closed
+    assert shared.take("k", opener) is opened[1]
+
+
+def test_what_cannot_be_opened_is_tried_again_by_the_next():
+    """Nothing is kept of the failure."""
+    shared = Shared(lambda _: None)
+    with pytest.raises(ZeroDivisionError):
+        shared.take("k", lambda: 1 / 0)
+    assert 5 == shared.take("k", lambda: 5)
+
+
+def test_a_backend_that_does_not_close_holds_nobody_up(caplog):
+    """It is said, and that is all."""
+
+    class Stuck:
+        def close(self, timeout_s):
+            raise resources_module.TxcoreError("stuck")
+
+    resources = Resources(close_s=0.01)
+    resources._backends.take("u", Stuck)
+    resources.give_back_backend("u")
+    assert ["backend.close_failed"] == [record.message for record in caplog.records]
