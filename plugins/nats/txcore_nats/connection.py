@@ -229,7 +229,7 @@ class Link:
             max_outstanding_pings=2,
             pending_size=PENDING_BYTES_MAX,
             skip_subject_validation=True,
-            **_login(options),
+            **login(options),
         )
         try:
             await asyncio.wait_for(attempt, 3 * options.connect_timeout_s * len(self._servers))
@@ -296,7 +296,12 @@ class Api:
         return answer
 
 
-def _login(options: Options) -> dict[str, Any]:
+def login(options: Options) -> dict[str, Any]:
+    """Return nats-py's arguments for credentials and TLS.
+
+    Raises:
+        ConfigError: a file of them cannot be used.
+    """
     given: dict[str, Any] = {}
     if options.user:
         given.update(user=options.user, password=options.password)
