@@ -2,9 +2,12 @@
 
     python -m txcore_conformance.crash --harness txcore_sqlite.testing:SqliteHarness --cycles 200
     python -m txcore_conformance.crash --harness txcore_sqlite.testing:SqliteHarness --list
+    python -m txcore_conformance.crash --harness txcore_nats.testing:NatsHarness --cycles 200 --broker-kills 20
 
 The steps are not written down anywhere: a run without a kill lists every command that the flows yield, so a new step
-of the protocol is killed at from the day it exists.
+of the protocol is killed at from the day it exists. Kills go round a few groups, so that what one dead process left
+is in the way of the next, and nobody waits for a broker to notice a dead checker. `--broker-kills` kills the broker
+itself under a live workload of producers and a checker.
 """
 
 from __future__ import annotations
@@ -17,13 +20,16 @@ import signal
 import subprocess
 import sys
 import tempfile
-from collections.abc import Iterator, Sequence
+import time
+from collections.abc import Callable, Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Final, Self
 
 from txcore import Message
 from txcore.port import Backend
+from txcore.records import FINAL_KINDS
 from txcore_conformance import oracle
 from txcore_conformance.harness import Harness
 from txcore_conformance.kit import Kit
@@ -32,6 +38,10 @@ from txcore_conformance.oracle import History
 IMMUNITY_S: Final = 1.0
 """Long enough for a producer's own end on a busy machine, short enough to wait for it once at the end."""
 TRIES_MAX: Final = 3
+GROUPS: Final = 16
+"""How many groups a long run goes round: a broker must have missed a dead checker before its group's next turn."""
+JUDGES: Final = 4
+PROGRESS_EVERY: Final = 25
 
 
 @dataclass(frozen=True, slots=True, order=True)
@@ -43,6 +53,16 @@ class Step:
 
     def __str__(self) -> str:
         return f"{self.program}: {self.failpoint}"
+
+
+@dataclass(frozen=True, slots=True)
+class Kill:
+    """One process that died: where, in which group, and between which times (wall clock, milliseconds)."""
+
+    step: Step
+    group: str
+    started_ms: int
+    ended_ms: int
 
 
 @dataclass(slots=True)
@@ -65,7 +85,7 @@ class CrashKit:
         self._database = str(Path(self._folder.name) / "service.db")
         self._server: subprocess.Popen[str] | None = None
         self._backend: Backend | None = None
-        self._killed: list[tuple[Step, str]] = []
+        self._killed: list[Kill] = []
         self._committed: dict[str, set[bytes]] = {}  #: what the database committed while a group's programs ran
         self._known: set[bytes] = set()
         self._topics: tuple[str, ...] = ()
@@ -106,32 +126,47 @@ class CrashKit:
             if status:
                 raise RuntimeError(f"the {program} program ended with {status} although nobody killed it")
             found += [Step(program, name) for name in path.read_text(encoding="utf-8").splitlines()]
-            violations = self._judge(group)
-            if violations:
-                raise RuntimeError(f"{program} without a kill: {violations}")
+            if violations := self._judge(group):
+                raise RuntimeError(f"{program} without a kill: {[text for _, text in violations]}")
         return found
 
-    def kill_at(self, step: Step, tally: Tally) -> None:
-        """Run the step's program until it dies there; judged later by `judge`."""
+    def kill_at(self, step: Step, tally: Tally, group: str = "") -> None:
+        """Run the step's program until it dies there, in *group* or one of its own; judged later by `judge`."""
         for _ in range(TRIES_MAX):
-            group = self._group(step.program)
+            started_ms = now_ms()
+            if group:
+                self._prepare(step.program, group)
+            group = group or self._group(step.program)
             status = self._run(step.program, group, step.failpoint)
+            self._killed.append(Kill(step, group, started_ms, now_ms()))
             if status == -signal.SIGKILL:
                 tally.kills += 1
-                self._killed.append((step, group))
                 return
             if status:
                 tally.violations.append(f"the program ended with status {status}")
                 return
+            group = ""
         tally.missed += 1
 
-    def judge(self, tallies: dict[Step, Tally]) -> None:
+    def groups(self, count: int) -> list[str]:
+        """Make groups for many kills each."""
+        return [self._group("") for _ in range(count)]
+
+    def judge(self, tallies: dict[Step, Tally], tell: Callable[[str], None] = lambda _: None) -> None:
         """Let a checker finish what the dead left behind, and judge every group."""
         killed, self._killed = self._killed, []
-        for step, group in killed:
-            tallies[step].violations += self._judge(group)
+        by_group: dict[str, list[Kill]] = {}
+        for kill in killed:
+            by_group.setdefault(kill.group, []).append(kill)
+        with ThreadPoolExecutor(JUDGES) as pool:
+            judged = pool.map(self._judge, by_group, by_group.values())
+            for number, (kills, violations) in enumerate(zip(by_group.values(), judged, strict=True), 1):
+                for identity, text in violations:
+                    tallies[_culprit(identity, kills).step].violations.append(text)
+                if number % PROGRESS_EVERY == 0 or number == len(by_group):
+                    tell(f"{number} of {len(by_group)} groups judged")
 
-    def _judge(self, group: str) -> list[str]:
+    def _judge(self, group: str, kills: Sequence[Kill] = ()) -> list[tuple[bytes, str]]:
         from txcore_conformance import crash_child  # noqa: PLC0415
 
         assert self._backend is not None
@@ -139,18 +174,22 @@ class CrashKit:
         try:
             crash_child.check_all(self._backend, self._job("checker", group), orders)
         except TimeoutError as error:
-            return [str(error)]
+            return [(bytes(16), str(error))]
         history = History(at_rest=True, topics=set(self._topics))
-        history.causes_default = oracle.causes_of_a_crash(self._backend.capabilities)
         for identity in self._committed[group]:
             history.committed(identity)  # Also one that no log holds: then it is lost.
+        most = oracle.causes_of_a_crash(self._backend.capabilities)
         for identity, journey in oracle.journeys(self._harness, self._backend, group).items():
             half = journey.half
             is_known = half is not None and half.messages[0].body != crash_child.UNKNOWN_BODY
             if identity not in self._committed[group] and is_known:
                 history.rolled_back(identity)
+            final_ms = min((op.at_ms for _, op in journey.ops if op.kind in FINAL_KINDS), default=None)
+            for kill in kills:
+                if most and is_cause(kill, identity, final_ms):
+                    history.caused(identity, f"killed {kill.step}")
         violations, _ = oracle.judge_group(self._harness, self._backend, group, history)
-        return [str(violation) for violation in violations]
+        return [(violation.transaction_id, str(violation)) for violation in violations]
 
     # -- preparing -------------------------------------------------------------------------------------------------
 
@@ -159,9 +198,12 @@ class CrashKit:
         group = f"crash-{secrets.token_hex(5)}"
         self._backend.ensure_group(group, 1).result(30)
         self._committed[group] = set()
+        self._prepare(program, group)
+        return group
+
+    def _prepare(self, program: str, group: str) -> None:
         if program == "checker":
             self._leave_orphans(group)
-        return group
 
     def _leave_orphans(self, group: str) -> None:
         """Leave one half of each kind behind: both fenced ends, both listener ends, and one that nobody knows."""
@@ -212,8 +254,36 @@ class CrashKit:
         return int(answer)
 
 
+def is_cause(kill: Kill, identity: bytes, final_ms: int | None) -> bool:
+    """Return whether a kill may have doubled a transaction's targets: its producer's, or an undecided one's checker's.
+
+    Args:
+        final_ms: When its first final op was written.
+    """
+    born_ms = int.from_bytes(identity[:6], "big")
+    if kill.step.program == "checker":
+        return born_ms <= kill.ended_ms and (final_ms is None or final_ms >= kill.started_ms)
+    return kill.started_ms <= born_ms <= kill.ended_ms
+
+
+def _culprit(identity: bytes, kills: Sequence[Kill]) -> Kill:
+    """Return the kill during which a transaction was born, else the last."""
+    born_ms = int.from_bytes(identity[:6], "big")
+    return next((kill for kill in kills if kill.started_ms <= born_ms <= kill.ended_ms), kills[-1])
+
+
+def now_ms() -> int:
+    """Return the wall clock, in whose milliseconds ids are born."""
+    return time.time_ns() // 1_000_000
+
+
 def kill_everywhere(
-    harness: Harness, programs: Sequence[str], cycles: int = 0, *, first_only: bool = False
+    harness: Harness,
+    programs: Sequence[str],
+    cycles: int = 0,
+    *,
+    first_only: bool = False,
+    tell: Callable[[str], None] = lambda _: None,
 ) -> dict[Step, Tally]:
     """Kill *programs* at each of their steps, once or, with *cycles*, until so many processes were killed.
 
@@ -222,10 +292,14 @@ def kill_everywhere(
     with CrashKit(harness) as kit:
         steps = [step for step in kit.steps(programs) if not first_only or step.failpoint.endswith(":1")]
         tallies = {step: Tally() for step in steps}
-        chosen = itertools.islice(itertools.cycle(steps), cycles) if cycles else steps
-        for step in chosen:
-            kit.kill_at(step, tallies[step])
-        kit.judge(tallies)
+        count = cycles or len(steps)
+        tell(f"{len(steps)} steps found; {count} processes will be killed")
+        groups = itertools.cycle(kit.groups(GROUPS))
+        for number, step in enumerate(itertools.islice(itertools.cycle(steps), count), 1):
+            kit.kill_at(step, tallies[step], next(groups))
+            if number % PROGRESS_EVERY == 0:
+                tell(f"{number} of {count} killed")
+        kit.judge(tallies, tell)
     return tallies
 
 
@@ -268,6 +342,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser.add_argument("--harness", required=True, metavar="MODULE:CLASS")
     parser.add_argument("--cycles", type=int, default=0, help="processes to kill in all; 0 for one at each step")
     parser.add_argument("--program", action="append", choices=PROGRAMS, help="only these; may be repeated")
+    parser.add_argument("--broker-kills", type=int, default=0, metavar="N", help="then kill the broker itself N times")
     parser.add_argument("--list", action="store_true", help="list the steps and kill nobody")
     chosen = parser.parse_args(arguments)
     programs = chosen.program or PROGRAMS
@@ -279,7 +354,18 @@ def main(arguments: Sequence[str] | None = None) -> int:
                 for step in kit.steps(programs):
                     print(step)
             return 0
-        return 1 if show(kill_everywhere(harness, programs, chosen.cycles)) else 0
+        is_wrong = bool(show(kill_everywhere(harness, programs, chosen.cycles, tell=_tell)))
+        if chosen.broker_kills:
+            from txcore_conformance.chaos_kills import kill_broker, lines_of  # noqa: PLC0415 - needs SQLAlchemy
+
+            report = kill_broker(harness, chosen.broker_kills, _tell)
+            print("\n".join(lines_of(report)))
+            is_wrong |= bool(report.problems)
+        return int(is_wrong)
+
+
+def _tell(line: str) -> None:
+    print(line, file=sys.stderr, flush=True)
 
 
 if __name__ == "__main__":

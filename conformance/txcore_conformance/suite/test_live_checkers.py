@@ -1,10 +1,14 @@
-"""Two checkers as processes share a group's partitions; one is killed, or frozen past its lease and thawed."""
+"""Two checkers as processes share a group's partitions; one is killed, or frozen past its lease and thawed.
+
+Timeouts are those that a user gets by default.
+"""
 
 from __future__ import annotations
 
 import time
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -24,13 +28,19 @@ ALL = set(range(PARTITION_COUNT))
 @pytest.fixture
 def crew(private: Harness, tmp_path: Path) -> Iterator[Crew]:
     """Two checkers that share the partitions, and a producer that leaves some of its transactions to them."""
-    with Crew(private, tmp_path / "run") as made:
+    with Crew(private, tmp_path / "run", url=_url_of(private)) as made:
         checkers = [made.start("checker"), made.start("checker")]
         made.until(lambda: made.count("ready") == len(checkers), "a start of both", READY_TIME_MAX_S)
         made.until(lambda: _is_shared(checkers), "a share of the partitions for each", READY_TIME_MAX_S)
         made.start("listener")
         made.until(lambda: made.accepted() > 0, "the first transaction", READY_TIME_MAX_S)
         yield made
+
+
+def _url_of(harness: Any) -> str:
+    """Return the URL under test with a user's defaults: without the short leases that make other tests quick."""
+    options = [each for each in harness.url_options.lstrip("?").split("&") if each.startswith("release=")]
+    return str(harness.broker.url) + ("?" + "&".join(options) if options else "")
 
 
 def _is_shared(checkers: list[Process]) -> bool:

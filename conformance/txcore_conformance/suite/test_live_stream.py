@@ -50,16 +50,3 @@ def test_connections_that_are_cut_frozen_refused_or_lose_replies_lose_nothing(pr
             Planned(1.0, "refuse-connections", 1.5, 0.0),
         ],
     )
-
-
-def test_producers_and_checkers_killed_and_frozen_lose_nothing(private: Harness, tmp_path: Path) -> None:
-    """Each is replaced, or thaws behind whoever took over."""
-    _run(
-        private,
-        tmp_path / "run",
-        process=[
-            Planned(1.0, "kill-producer", 0.0, 0.0),
-            Planned(0.5, "kill-checker", 0.0, 0.0),
-            Planned(0.5, "pause-producer", 2.0, 0.9),
-        ],
-    )

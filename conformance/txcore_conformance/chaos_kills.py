@@ -1,0 +1,42 @@
+"""The broker itself killed by SIGKILL, again and again, under a live workload."""
+
+from __future__ import annotations
+
+import tempfile
+from collections.abc import Callable
+from pathlib import Path
+from typing import Final
+
+from txcore_conformance.chaos import Report, keep, lines_of, run
+from txcore_conformance.chaos_faults import Planned
+from txcore_conformance.harness import Harness
+
+__all__ = ["kill_broker", "lines_of"]
+
+GAP_S: Final = 3.0
+DOWN_S: Final = 0.3
+
+
+def kill_broker(harness: Harness, count: int, tell: Callable[[str], None]) -> Report:
+    """Kill the broker of a started harness *count* times under a live workload, restart it each time, and judge.
+
+    Raises:
+        ValueError: the harness has no broker process.
+    """
+    private = harness.private()
+    if private is None:
+        raise ValueError("there is no broker process to kill")
+    plan = [Planned(GAP_S, "kill-broker", DOWN_S, 0.0)] * count
+    try:
+        with tempfile.TemporaryDirectory(prefix="txcore-kills-") as folder:
+            seed = f"{count}-broker-kills"
+            report = run(private, float("inf"), seed, tell, folder=Path(folder), plans={"broker": plan}, checkers=1)
+            if report.faults.get("kill-broker", 0) < count:
+                report.problems.append(
+                    f"the broker was killed {report.faults.get('kill-broker', 0)} times, not {count}"
+                )
+            if report.problems:
+                keep(report, Path(folder), getattr(private, "broker", None))
+    finally:
+        private.stop()
+    return report
