@@ -26,17 +26,11 @@ class WebServer:
 
     def __init__(self, host: str, port: int) -> None:
         try:
-            family, kind, protocol, _, address = socket.getaddrinfo(
-                host, port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE
-            )[0]
-            self._socket = socket.socket(family, kind, protocol)
-            self._socket.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-            self._socket.bind(address)
-            self._socket.listen(BACKLOG)
+            self._socket = _bound(host, port)
         except OSError as error:
             raise ConfigError(f"cannot listen on {host}:{port}: {error.strerror or error}", key="http.port") from error
-        bound = self._socket.getsockname()
-        self.url = f"http://{f'[{bound[0]}]' if family is socket.AF_INET6 else bound[0]}:{bound[1]}"
+        name, bound_port = self._socket.getsockname()[:2]
+        self.url = f"http://{f'[{name}]' if ':' in name else name}:{bound_port}"
         self._server: uvicorn.Server | None = None
         self._thread: threading.Thread | None = None
 
@@ -66,3 +60,18 @@ class WebServer:
             self._server.should_exit = True
             self._thread.join(GRACE_S + 1)
         self._socket.close()
+
+
+def _bound(host: str, port: int) -> socket.socket:
+    family, kind, protocol, _, address = socket.getaddrinfo(
+        host, port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE
+    )[0]
+    bound = socket.socket(family, kind, protocol)
+    try:
+        bound.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        bound.bind(address)
+        bound.listen(BACKLOG)
+    except OSError:
+        bound.close()
+        raise
+    return bound

@@ -1,0 +1,360 @@
+"""The HTTP endpoint: what each path answers, who may ask, and the headers of every answer."""
+
+from __future__ import annotations
+
+import http.client
+import json
+import socket
+import urllib.request
+from dataclasses import dataclass, field
+from urllib.parse import quote, urlencode
+
+import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+from prometheus_client.parser import text_string_to_metric_families
+from starlette.responses import JSONResponse
+from starlette.routing import Route
+
+from txcore import ConfigError
+from txcore.config import load
+from txcore.sidecar.metrics import METRICS
+from txcore.sidecar.process import Sidecar
+from txcore.sidecar.web.app import make_app
+from txcore.sidecar.web.guard import SECURITY_HEADERS, Guard, read_body
+from txcore.sidecar.web.server import WebServer
+
+PATHS = ["/healthz", "/readyz", "/metrics", "/api/v1/groups", "/api/v1/groups/orders", "/api/v1/groups/orders/parked"]
+
+
+@dataclass(frozen=True)
+class Answer:
+    """What came back."""
+
+    status_code: int
+    headers: dict[str, str]
+    text: str
+
+    def json(self):
+        return json.loads(self.text)
+
+
+class Client:
+    """Asks a server of its own, byte for byte as it is told."""
+
+    def __init__(self, app):
+        self._server = WebServer("127.0.0.1", 0)
+        self._server.start(app)
+        self._address = self._server.url.removeprefix("http://")
+
+    def request(self, method, path, headers=None, content=None):
+        connection = http.client.HTTPConnection(self._address, timeout=10)
+        try:
+            connection.request(method, path, content, dict(headers or {}))
+            answer = connection.getresponse()
+            return Answer(answer.status, {k.lower(): v for k, v in answer.headers.items()}, answer.read().decode())
+        finally:
+            connection.close()
+
+    def get(self, path, headers=None):
+        return self.request("GET", path, headers)
+
+    def post(self, path, content, headers=None):
+        return self.request("POST", path, headers, content)
+
+    def close(self):
+        self._server.stop()
+
+
+@dataclass
+class Served:
+    """A sidecar over a shop, its application, and somebody who asks."""
+
+    sidecar: Sidecar
+    shop: object
+    clients: list = field(default_factory=list)
+
+    def client(self, token="", more=()):
+        """Return a client of the endpoint as it is with *token*."""
+        self.clients.append(Client(make_app(self.sidecar, Guard(token), more)))
+        return self.clients[-1]
+
+    def get(self, path, **headers):
+        client = self.clients[0] if self.clients else self.client()
+        return client.get(path, headers)
+
+
+@pytest.fixture
+def served(shop, wait_until):
+    (shop.folder / "txcore.toml").write_text(
+        f'[backends.main]\nurl = "{shop.broker_url}"\n[databases.shop]\nurl = "{shop.database_url}"\n'
+        '[groups.orders]\ndatabase = "shop"\npartitions = 2\nlimits.idle_poll_s = 0.01\npolicy.immunity_s = 600\n'
+    )
+    sidecar = Sidecar(load(shop.folder / "txcore.toml", environment={}))
+    served = Served(sidecar, shop)
+    sidecar.start()
+    wait_until(lambda: len(sidecar.status()["orders"].checker.partitions) == 2, "ownership")
+    yield served
+    assert sidecar.stop()
+    for client in served.clients:
+        client.close()
+
+
+def test_health_and_readiness_say_that_all_is_well(served):
+    """Once the group runs."""
+    assert {"status": "ok", "reasons": []} == served.get("/healthz").json()
+    assert {"status": "ready", "reasons": []} == served.get("/readyz").json()
+
+
+def test_readiness_names_what_is_missing(served):
+    """A dead database degrades; only strict askers mind. Draining is no readiness."""
+    gate = served.sidecar.runners["orders"].answers.gates[0]
+    with gate.passage(0.0) as passage:
+        passage.failure = "the server is gone"
+    reason = "group orders: database shop: the server is gone"
+    assert (200, {"status": "degraded", "reasons": [reason]}) == _told(served.get("/readyz"))
+    assert 503 == served.get("/readyz?strict").status_code
+    served.sidecar.is_draining = True
+    assert (503, {"status": "unready", "reasons": ["draining", reason]}) == _told(served.get("/readyz"))
+
+
+def _told(answer):
+    return answer.status_code, answer.json()
+
+
+def test_a_group_that_cannot_start_is_no_readiness(tmp_path, wait_until):
+    """With the reason; the process lives on and tries again."""
+    (tmp_path / "txcore.toml").write_text(
+        f'[backends.main]\nurl = "sqlite:///{tmp_path}/no/such/folder/b.db"\n[groups.orders]\nlistener = "nobody:x"\n'
+        "[checker]\nrestart_s = 0.01\nrestart_max_s = 0.02\n"
+    )
+    sidecar = Sidecar(load(tmp_path / "txcore.toml", environment={}))
+    sidecar.start()
+    wait_until(lambda: sidecar.runners["orders"].figures.starts_failed > 2, "three tries")
+    client = Client(make_app(sidecar, Guard("")))
+    status, told = _told(client.get("/readyz"))
+    assert (503, "unready", 1) == (status, told["status"], len(told["reasons"]))
+    assert "group orders is" in told["reasons"][0]
+    assert 200 == client.get("/healthz").status_code
+    assert 503 == client.get("/api/v1/groups/orders/pending").status_code
+    assert sidecar.stop()
+    client.close()
+
+
+def test_a_checker_whose_thread_is_dead_is_no_health(served):
+    """Only a new process helps then."""
+    checker = served.sidecar.runners["orders"]._checker
+    checker._stop.set()
+    checker._thread.join(10)
+    assert (503, {"status": "stuck", "reasons": ["group orders is stuck"]}) == _told(served.get("/healthz"))
+
+
+def test_metrics_show_every_metric_with_its_labels(served, shop, wait_until):
+    """What the table of names promises, neither more nor less."""
+    shop.orphans(3)
+    wait_until(lambda: served.sidecar.runners["orders"].halves_read == 3, "the halves")
+    families = {family.name: family for family in text_string_to_metric_families(served.get("/metrics").text)}
+    promised = {metric.name.removesuffix("_total"): metric for metric in METRICS}
+    ours = {name: family for name, family in families.items() if name.startswith("txcore_")}
+    assert set(promised) == set(ours)
+    for name, family in ours.items():
+        metric = promised[name]
+        assert (metric.kind, metric.help) == (family.type, family.documentation)
+        for sample in family.samples:
+            assert set(metric.labels) == set(sample.labels) - {"le"}
+    values = {sample.name: sample.value for family in ours.values() for sample in family.samples}
+    assert (3, 3, 2) == (values["txcore_pending_halves"], values["txcore_halves_total"], values["txcore_partitions"])
+    assert 0 < values["txcore_pending_oldest_age_seconds"] < 60
+
+
+def test_the_api_tells_groups_and_partitions(served, shop, wait_until):
+    """By name; secrets and URLs are not among it."""
+    shop.orphans(2)
+    wait_until(lambda: served.sidecar.runners["orders"].halves_read == 2, "the halves")
+    (group,) = served.get("/api/v1/groups").json()["groups"]
+    assert ("orders", "running", "main", ["fence"], "shop") == (
+        group["group"],
+        group["state"],
+        group["backend"],
+        group["sources"],
+        group["database"],
+    )
+    assert ([0, 1], 2, 600.0) == (group["owned"], group["pending"], group["policy"]["immunity_s"])
+    told = served.get("/api/v1/groups/orders").json()
+    assert [0, 1] == [each["partition"] for each in told["partitions"]]
+    assert all(each["is_claimed"] for each in told["partitions"])
+    assert str(shop.folder) not in json.dumps(told)
+
+
+def test_the_api_lists_pending_halves(served, shop):
+    """Oldest first, with a limit; ids in their canonical form, no bodies."""
+    ids = set().union(*shop.orphans(5).values())
+    told = served.get("/api/v1/groups/orders/pending?limit=3").json()
+    assert (5, 3) == (told["count"], len(told["pending"]))
+    assert {each["transaction_id"] for each in told["pending"]} < ids
+    assert ["orders.created"] == told["pending"][0]["topics"]
+    births = [each["born_ms"] for each in told["pending"]]
+    assert sorted(births) == births
+
+
+def test_lists_are_kept_for_a_moment(served, shop):
+    """Ten open pages cost the broker no more than one."""
+    client = served.client()
+    assert 0 == client.get("/api/v1/groups/orders/pending").json()["count"]
+    shop.orphans(1)
+    assert 0 == client.get("/api/v1/groups/orders/pending").json()["count"]
+    assert 1 == served.client().get("/api/v1/groups/orders/pending").json()["count"]
+
+
+def test_the_api_lists_parked_halves(served):
+    """None here."""
+    assert {"count": 0, "parked": []} == served.get("/api/v1/groups/orders/parked").json()
+
+
+@pytest.mark.parametrize("limit", ["0", "-1", "1001", "x", "", "1e3", "²", "9" * 5_000])
+def test_a_limit_out_of_range_is_refused(served, limit):
+    """With the range."""
+    answer = served.get(f"/api/v1/groups/orders/pending?{urlencode({'limit': limit})}")
+    assert (400, {"error": "limit is a whole number from 1 to 1000"}) == _told(answer)
+
+
+@pytest.mark.parametrize("path", ["/", "/api", "/api/v1/groups/nobody", "/api/v1/groups/nobody/pending", "/console"])
+def test_what_is_not_there_is_not_found(served, path):
+    """As JSON."""
+    answer = served.get(path)
+    assert 404 == answer.status_code
+    assert answer.json()["error"]
+
+
+@pytest.mark.parametrize("method", ["POST", "PUT", "PATCH", "DELETE"])
+@pytest.mark.parametrize("path", PATHS)
+def test_nothing_here_changes_state(served, path, method):
+    """Reading is all there is."""
+    assert 405 == served.client().request(method, path).status_code
+
+
+@pytest.mark.parametrize("path", [*PATHS, "/nowhere"])
+def test_every_answer_has_the_security_headers(served, path):
+    """Errors included; the server says nothing about itself."""
+    answer = served.get(path)
+    for name, value in SECURITY_HEADERS:
+        assert value.decode() == answer.headers[name.decode()]
+
+
+def test_an_error_inside_is_answered_with_headers_and_without_details(served, caplog):
+    """The log has them."""
+
+    def fail(_):
+        raise RuntimeError("secret detail")
+
+    answer = served.client(more=[Route("/fail", fail)]).get("/fail")
+    assert (500, {"error": "the checker could not answer; its log says why"}) == _told(answer)
+    assert "nosniff" == answer.headers["x-content-type-options"]
+    assert "http.failed" in [record.message for record in caplog.records]
+
+
+def test_with_a_token_the_api_asks_for_it(served):
+    """Health and metrics do not; a wrong one is told nothing."""
+    client = served.client("t0ken")
+    for path in ("/healthz", "/readyz", "/metrics"):
+        assert 200 == client.get(path).status_code
+    for value in ("", "Bearer", "Bearer t0kem", "Basic t0ken", "t0ken", "Bearer t0ken x", "Bearer \xff"):
+        answer = client.get("/api/v1/groups", headers={"authorization": value.encode("latin-1")})
+        assert (401, "Bearer") == (answer.status_code, answer.headers["www-authenticate"])
+    assert 200 == client.get("/api/v1/groups", headers={"authorization": "Bearer t0ken"}).status_code
+    assert 200 == client.get("/api/v1/groups", headers={"authorization": "bearer t0ken"}).status_code
+
+
+@pytest.mark.parametrize(
+    ("host", "status"),
+    [
+        ("127.0.0.1", 200),
+        ("localhost:8181", 200),
+        ("LOCALHOST", 200),
+        ("[::1]:80", 200),
+        ("evil.example", 403),
+        ("evil.example:8181", 403),
+        ("localhost.evil.example", 403),
+        ("127.0.0.1.evil.example:80", 403),
+        ("", 403),
+    ],
+)
+def test_without_a_token_only_loopback_names_are_answered(served, host, status):
+    """A web page that points its own name at this machine learns nothing."""
+    assert status == served.get("/api/v1/groups", host=host).status_code
+
+
+@pytest.mark.parametrize(
+    ("token", "headers", "status"),
+    [
+        ("", {"content-type": "application/json"}, 403),
+        ("t", {"content-type": "application/json"}, 401),
+        ("t", {"content-type": "application/json", "authorization": "Bearer t"}, 200),
+        ("t", {"content-type": "application/json; charset=utf-8", "authorization": "Bearer t"}, 200),
+        ("t", {"content-type": "application/x-www-form-urlencoded", "authorization": "Bearer t"}, 415),
+        ("t", {"content-type": "text/plain", "authorization": "Bearer t"}, 415),
+        (
+            "t",
+            {"content-type": "application/json", "authorization": "Bearer t", "sec-fetch-site": "cross-site"},
+            403,
+        ),
+        (
+            "t",
+            {"content-type": "application/json", "authorization": "Bearer t", "sec-fetch-site": "same-origin"},
+            200,
+        ),
+    ],
+)
+def test_a_change_needs_a_token_and_is_no_foreign_form(served, token, headers, status):
+    """Whoever adds such a route asks the guard."""
+    guard = Guard(token)
+    route = Route("/change", lambda r: guard.refusal_to_change(r) or JSONResponse({}), methods=["POST", "GET"])
+    client = served.client(token, more=[route])
+    assert status == client.post("/change", content=b"{}", headers=headers).status_code
+    if status == 200:
+        assert 405 == client.get("/change", headers=headers).status_code
+
+
+def test_a_body_too_large_is_not_read(served):
+    """Whoever adds a route that takes one reads it so."""
+
+    async def take(request):
+        body = await read_body(request)
+        return JSONResponse({"size": None if body is None else len(body)})
+
+    client = served.client(more=[Route("/take", take, methods=["POST"])])
+    assert [{"size": 65_536}, {"size": None}] == [
+        client.post("/take", content=b"x" * size).json() for size in (65_536, 65_537)
+    ]
+
+
+@settings(max_examples=300, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@given(
+    path=st.text(max_size=40),
+    query=st.text(max_size=20),
+    header=st.text(st.characters(min_codepoint=33, max_codepoint=126), max_size=30),
+)
+def test_no_request_makes_the_endpoint_fail(served, path, query, header):
+    """Any path, query, host and token: an answer, never an error of ours."""
+    path = f"/api/v1/groups/{quote(path, safe='/')}?{urlencode({'limit': query})}"
+    answer = served.get(path, authorization=header)
+    assert 500 > answer.status_code
+
+
+def test_a_port_that_is_taken_is_said_so():
+    """Before anything has started."""
+    with socket.create_server(("127.0.0.1", 0)) as taken:
+        port = taken.getsockname()[1]
+        with pytest.raises(ConfigError, match=f"cannot listen on 127.0.0.1:{port}: Address already in use"):
+            WebServer("127.0.0.1", port)
+
+
+def test_the_server_serves_and_stops(served):
+    """On a port of its own; afterwards nobody listens."""
+    server = WebServer("127.0.0.1", 0)
+    server.start(make_app(served.sidecar, Guard("")))
+    with urllib.request.urlopen(f"{server.url}/healthz", timeout=10) as answer:
+        assert (200, None) == (answer.status, answer.headers["server"])
+    server.stop()
+    with pytest.raises(OSError):
+        urllib.request.urlopen(f"{server.url}/healthz", timeout=10)
