@@ -4,9 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from importlib.util import find_spec
-from typing import Final
+from typing import Any, Final
 from urllib.parse import urlsplit
 
+from txcore.doctor import Examination, Request
 from txcore.errors import BackendNotInstalledError
 from txcore.hookspecs import hookimpl
 from txcore.port import Backend
@@ -42,3 +43,14 @@ def txcore_open_backend(url: str, options: Mapping[str, str]) -> Backend | None:
     from txcore_nats.backend import NatsBackend  # noqa: PLC0415 - needs the driver
 
     return NatsBackend(parse_url(url, options))
+
+
+@hookimpl
+def txcore_doctor(url: str, options: Mapping[str, str], request: Request) -> Examination[Any] | None:
+    """Return the checks of the live server that a `nats://` URL names; None for another scheme."""
+    if urlsplit(url).scheme != SCHEME:
+        return None
+    check_driver()
+    from txcore_nats.doctor import nats_examination  # noqa: PLC0415 - needs the driver
+
+    return nats_examination(parse_url(url, options), request)

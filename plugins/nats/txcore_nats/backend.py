@@ -17,14 +17,16 @@ from txcore.clock import Clock, Randomness, SystemClock, system_randomness
 from txcore.errors import ClosedError, TxcoreError, UsageError
 from txcore.port import Batch, Claim, failed
 from txcore.records import Capabilities, Checkpoint, HalfRecord, LogKind, Op, Outcome, Position, Resolution
+from txcore_nats.batches import Releaser
 from txcore_nats.codec import ApiError, decode_checkpoint, translate
 from txcore_nats.connection import Api, Link, LoopThread
 from txcore_nats.control import Groups
+from txcore_nats.housekeeping import Housekeeper
 from txcore_nats.options import Options, capabilities_of
 from txcore_nats.ownership import LeaseClaim
 from txcore_nats.publishing import Publisher
-from txcore_nats.reading import LogReader, ReadContext
-from txcore_nats.releasing import Releaser
+from txcore_nats.reading import LogReader
+from txcore_nats.shared import Shared
 from txcore_nats.targets import TargetChecks
 
 DRAIN_POLL_S: Final = 0.01
@@ -54,10 +56,15 @@ class NatsBackend:
         self._publisher = Publisher(self._loop, self._clock)
         self._link = Link(self._loop, options, _LinkOwner(self._publisher), self._randomness)
         api = Api(self._link, options)
-        self._groups = Groups(api, self._link, options)
+        self._groups = Groups(self._loop, api, self._link, options)
         self._checks = TargetChecks(self._loop, api, self._publisher, options, self._clock)
-        self._releaser = Releaser(options, self._publisher, self._checks, self._groups, self._clock)
-        self._context = ReadContext(self._loop, self._link, api, self._groups, options)
+        self._releaser = Releaser(
+            options, self._publisher, self._checks, self._groups, self._clock, self._new_identity()
+        )
+        housekeeper = Housekeeper(self._loop, api, options, self._clock)
+        self._shared = Shared(
+            options, self._clock, self._loop, self._link, api, self._publisher, self._groups, housekeeper
+        )
 
     @property
     def capabilities(self) -> Capabilities:
@@ -78,7 +85,7 @@ class NatsBackend:
         self._enter()
         self._loop.call(partial(self._releaser.append, batch, self._deadline_s()))
 
-    def release(self, batch: Batch[Resolution], claim: Claim | None = None) -> None:  # noqa: ARG002 - not fenced here
+    def release(self, batch: Batch[Resolution], claim: Claim | None = None) -> None:
         """See `Backend.release`.
 
         A COMMIT or ROLLBACK is SUPERSEDED by any earlier final op of its transaction, the same one included, and by a
@@ -89,25 +96,25 @@ class NatsBackend:
             UsageError: in a forked child.
         """
         self._enter()
-        self._loop.call(partial(self._releaser.release, batch, self._deadline_s()))
+        self._loop.call(partial(self._releaser.release, batch, self._deadline_s(), by_checker=claim is not None))
 
-    def mark(self, group: str, partition: int, op: Op, claim: Claim | None = None) -> Future[Outcome]:  # noqa: ARG002
+    def mark(self, group: str, partition: int, op: Op, claim: Claim | None = None) -> Future[Outcome]:
         """See `Backend.mark`."""
         self._enter()
         future: Future[Outcome] = _running()
-        self._loop.call(partial(self._releaser.mark, group, partition, op, future, self._deadline_s()))
+        deadline_s, by_checker = self._deadline_s(), claim is not None
+        self._loop.call(partial(self._releaser.mark, group, partition, op, future, deadline_s, by_checker=by_checker))
         return future
 
     def read(self, group: str, kind: LogKind, partition: int, start: Position | None = None) -> LogReader:
         """See `Backend.read`."""
         self._enter()
-        return LogReader(self._context, group, kind, partition, start)
+        return LogReader(self._shared, group, kind, partition, start)
 
     def claim(self, group: str, member: str) -> LeaseClaim:
         """See `Backend.claim`; assignments need a group that `ensure_group` has made."""
         self._enter()
-        identity = f"{self._randomness.getrandbits(IDENTITY_BITS):016x}"
-        claim = LeaseClaim(self._context, self._publisher.send, self._clock, group, member, identity)
+        claim = LeaseClaim(self._shared, group, member, self._new_identity())
         self._claims.append(claim)
         return claim
 
@@ -119,7 +126,7 @@ class NatsBackend:
             names = self._groups.names(group)
             request = {"last_by_subj": names.key("checkpoint", partition)}
             try:
-                answer = await self._context.api.call(f"STREAM.MSG.GET.{names.bucket_stream}", request)
+                answer = await self._shared.api.call(f"STREAM.MSG.GET.{names.bucket_stream}", request)
             except ApiError as error:
                 if error.code == 404:
                     return None
@@ -164,7 +171,7 @@ class NatsBackend:
         left_by = min(timeout_s, LEAVE_TIMEOUT_S)
         for claim in self._claims:
             claim.close(left_by)
-        while not self._publisher.is_idle and self._clock.elapsed_s() < deadline_s:  # noqa: ASYNC110
+        while not (self._publisher.is_idle and self._releaser.is_idle) and self._clock.elapsed_s() < deadline_s:  # noqa: ASYNC110
             await asyncio.sleep(DRAIN_POLL_S)  # the last answer has no event of its own
         self._publisher.fail_all(ClosedError("the backend was closed before the broker answered"))
         await self._link.close()
@@ -206,6 +213,9 @@ class NatsBackend:
 
         self._loop.call(spawn)
         return future
+
+    def _new_identity(self) -> str:
+        return f"{self._randomness.getrandbits(IDENTITY_BITS):016x}"
 
     def _deadline_s(self) -> float:
         return self._clock.elapsed_s() + self._options.delivery_timeout_s

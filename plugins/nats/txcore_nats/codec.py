@@ -8,7 +8,7 @@ import binascii
 import re
 import ssl
 from collections.abc import Mapping
-from typing import Any, Final
+from typing import Any, Final, NamedTuple
 
 import msgspec
 from nats import errors
@@ -23,7 +23,7 @@ from txcore.errors import (
     WireFormatError,
 )
 from txcore.records import Checkpoint, Op, OpKind, Position, Status, TargetMessage
-from txcore.wire import HEADER_GROUP, HEADER_ID, HEADER_KEY
+from txcore.wire import HEADER_ID
 
 CHECKPOINT_VERSION: Final = 1
 HEADER_BASE64: Final = "txcore-base64"
@@ -31,12 +31,14 @@ HEADER_BASE64: Final = "txcore-base64"
 HEADER_GENERATION: Final = "txcore-generation"
 HEADER_KIND: Final = "txcore-kind"
 HEADER_EXPECTED: Final = "Nats-Expected-Last-Subject-Sequence"
+HEADER_EXPECTED_SUBJECT: Final = "Nats-Expected-Last-Subject-Sequence-Subject"
 HEADER_MESSAGE_ID: Final = "Nats-Msg-Id"
 HEADERS_BYTES_MAX: Final = 60_000
 """All headers of a message; the server's limit is 65,535."""
 OWN_HEADERS_BYTES_MAX: Final = 2_048
 """Room for the headers that this plugin adds to a message."""
 STATUS: Final = "Status"
+_SEQUENCE: Final = "Nats-Sequence"
 DESCRIPTION: Final = "Description"
 NO_RESPONDERS: Final = "503"
 NOT_FOUND: Final = "404"
@@ -44,8 +46,8 @@ NOT_FOUND: Final = "404"
 WRONG_SEQUENCE_CODES: Final = frozenset({10071, 10164})
 STREAM_NOT_FOUND: Final = 10059
 STREAM_EXISTS: Final = 10058
-CONSUMER_NOT_FOUND: Final = 10014
 MESSAGE_NOT_FOUND: Final = 10037
+INCOMPLETE_BATCH: Final = 10176
 _NO_JETSTREAM_CODES: Final = frozenset({10039, 10076})
 _TOO_LARGE: Final = 10054
 _STORE_FAILED: Final = 10077
@@ -77,6 +79,13 @@ class Ack(msgspec.Struct):
     seq: int = 0
     duplicate: bool = False
     error: AckError | None = None
+
+
+class Found(NamedTuple):
+    """A message that was looked up: its bytes and its place."""
+
+    body: bytes
+    sequence: int
 
 
 class _CheckpointRecord(msgspec.Struct, array_like=True, tag="txcp"):
@@ -184,11 +193,6 @@ def op_headers(op: Op, transaction_id: str) -> dict[str, str]:
     }
 
 
-def own_headers() -> frozenset[str]:
-    """Return the names of headers on targets that are ours and not the user's."""
-    return frozenset({HEADER_ID, HEADER_GROUP, HEADER_KEY, HEADER_BASE64})
-
-
 def _as_text(value: bytes) -> str | None:
     try:
         return value.decode()
@@ -222,6 +226,28 @@ def _refusal(error: AckError, subject: str) -> tuple[Status, TxcoreError]:
         return Status.REFUSED, HalfRefusedError(text, topic=subject)
     # Whatever else it says (no leader, store failed), nothing proves that the message is not stored somewhere.
     return Status.UNKNOWN, BackendUnavailableError(text)
+
+
+def read_direct(message: Any, subject: str) -> tuple[Status, TxcoreError | None, Found | None]:
+    """Return what the answer to a direct get says."""
+    status = message.headers.get(STATUS) if message.headers else None
+    if status is None:
+        return Status.DURABLE, None, Found(message.data, int(message.headers[_SEQUENCE]))
+    if status == NOT_FOUND:
+        return Status.DURABLE, None, None
+    text = f"looking up {subject!r}: {status} {message.headers.get(DESCRIPTION, '')}"
+    return Status.UNKNOWN, BackendUnavailableError(text), None
+
+
+def read_found(data: bytes, subject: str) -> tuple[Status, TxcoreError | None, Found | None]:
+    """Return what the leader's answer to a request for a message says."""
+    answer = from_json(data)
+    message, error = answer.get("message"), answer.get("error") or {}
+    if message:
+        return Status.DURABLE, None, Found(base64.b64decode(message.get("data") or ""), int(message["seq"]))
+    if error.get("err_code") == MESSAGE_NOT_FOUND:
+        return Status.DURABLE, None, None
+    return Status.UNKNOWN, BackendUnavailableError(f"looking up {subject!r}: {error.get('description', data)}"), None
 
 
 def is_conflict(ack: Ack | None) -> bool:

@@ -2,18 +2,19 @@
 
 from __future__ import annotations
 
-import asyncio
 from collections.abc import Callable, Mapping
 from typing import Any, Final
 
 from txcore.errors import BackendUnavailableError, ConfigError, TxcoreError
 from txcore.records import RECORD_OVERHEAD_MAX, LogKind
 from txcore_nats.codec import OWN_HEADERS_BYTES_MAX, STREAM_EXISTS, STREAM_NOT_FOUND, ApiError, translate
-from txcore_nats.connection import Api, Link
-from txcore_nats.options import PARTITION_COUNT_MAX, GroupNames, Options
+from txcore_nats.connection import Api, Link, LoopThread
+from txcore_nats.options import NAME_PREFIX, PARTITION_COUNT_MAX, GroupNames, Options, shared_prefix
 
 HALF_BYTES_MAX_DEFAULT: Final = 1 << 30
 SERVER_VERSION_MIN: Final = (2, 9)
+ATOMIC_VERSION_MIN: Final = (2, 12)
+NANOSECONDS: Final = 1_000_000_000
 GROUPS_MAX: Final = 10_000
 _SAME: Final[Mapping[str, Any]] = {
     "storage": "file",
@@ -31,13 +32,14 @@ _SAME: Final[Mapping[str, Any]] = {
 class Groups:
     """What this backend knows of groups. On the loop's thread."""
 
-    def __init__(self, api: Api, link: Link, options: Options) -> None:
+    def __init__(self, loop: LoopThread, api: Api, link: Link, options: Options) -> None:
+        self._loop = loop
         self._api = api
         self._link = link
         self._options = options
         self._names: dict[str, GroupNames] = {}
         self._counts: dict[str, int] = {}
-        self._asking: dict[str, asyncio.Task[None]] = {}
+        self._direct: set[str] = set()
 
     def names(self, group: str) -> GroupNames:
         """Return a group's names.
@@ -56,9 +58,9 @@ class Groups:
         """Return a group's number of partitions; 0 if this backend has not met the group yet."""
         return self._counts.get(group, 0)
 
-    def forget(self, group: str) -> None:
-        """Look the group up again next time."""
-        self._counts.pop(group, None)
+    def is_direct(self, group: str) -> bool:
+        """Whether the group's op stream has one replica, which may be asked directly and is never behind."""
+        return group in self._direct
 
     async def find(self, group: str) -> int:
         """Return a group's number of partitions.
@@ -73,6 +75,7 @@ class Groups:
             config = await self._config(names.stream(LogKind.HALF))
             if config is None:
                 raise missing_group(group)
+            self._note(names, await self._config(names.op_stream))
             count = self._counts[group] = len(config["subjects"])
         return count
 
@@ -87,7 +90,7 @@ class Groups:
                 error = translate(raised, f"looking for group {group!r}")
             take(error)
 
-        asyncio.ensure_future(ask())  # noqa: RUF006 - bounded by the request's own timeout
+        self._loop.spawn(ask())
 
     async def ensure(self, group: str, asked: int | None) -> int:
         """Make or verify a group's streams. Raises: see `Backend.ensure_group`."""
@@ -96,8 +99,13 @@ class Groups:
             text = f"a group has 1 to {PARTITION_COUNT_MAX} partitions, not {asked}"
             raise ConfigError(text, key="partition_count")
         await self._check_server()
+        if self._options.is_atomic:
+            await self._share_stream()
         found = await self._config(names.stream(LogKind.HALF))
         if found is None:
+            if self._options.is_atomic and await self._config(plain_op_stream(names)) is not None:
+                text = f"group {group!r} was made without release=atomic; its ops are in a stream of their own"
+                raise ConfigError(text, key="release")
             await self._make(names, asked or self._options.partitions)
             found = await self._config(names.stream(LogKind.HALF))
         if found is None:
@@ -108,14 +116,23 @@ class Groups:
                 f"group {group!r} has {count} partitions, not {asked}; the number never changes", key="partition_count"
             )
         await self._verify(names, count)
+        self._note(names, await self._config(names.op_stream))
         self._counts[group] = count
         return count
+
+    def _note(self, names: GroupNames, config: dict[str, Any] | None) -> None:
+        if config is not None and config.get("allow_direct") and config.get("num_replicas", 1) == 1:
+            self._direct.add(names.group)
+        else:
+            self._direct.discard(names.group)
 
     async def _check_server(self) -> None:
         client = await self._link.connected(self._options.control_timeout_s)
         version = client.connected_server_version
         if (version.major, version.minor) < SERVER_VERSION_MIN:
             raise ConfigError(f"this server is NATS {version}; txcore needs 2.9 or newer", key="url")
+        if self._options.is_atomic and (version.major, version.minor) < ATOMIC_VERSION_MIN:
+            raise ConfigError(f"this server is NATS {version}; release=atomic needs 2.12 or newer", key="release")
         needed = self._options.body_size_max + RECORD_OVERHEAD_MAX + OWN_HEADERS_BYTES_MAX
         if client.max_payload < needed:
             raise ConfigError(
@@ -123,6 +140,24 @@ class Groups:
                 f"the server has {client.max_payload}",
                 key="body_size_max",
             )
+
+    async def _share_stream(self) -> None:
+        """Verify the stream that holds the targets, and have it take our records and atomic batches too."""
+        name = self._options.stream
+        config = await self._config(name)
+        if config is None:
+            raise ConfigError(f"stream {name!r} does not exist; make it with the subjects of the targets", key="stream")
+        problems = shared_stream_problems(config, self._options)
+        if problems:
+            raise ConfigError(f"stream {name!r} cannot hold ops: {'; '.join(problems)}", key="stream")
+        ours = f"{shared_prefix(name)}.>"
+        if ours not in config["subjects"] or not config.get("allow_atomic"):
+            changed = config | {"subjects": sorted({*config["subjects"], ours}), "allow_atomic": True}
+            try:
+                await self._api.call(f"STREAM.UPDATE.{name}", changed)
+            except ApiError as error:
+                text = f"stream {name!r} needs allow_atomic and the subject {ours!r}: {error}"
+                raise ConfigError(text, key="stream") from error
 
     async def _make(self, names: GroupNames, count: int) -> None:
         """Make the streams; the half stream comes last, as its presence means all."""
@@ -151,7 +186,9 @@ class Groups:
 
     def _is_free(self, key: str, stream: str, names: GroupNames) -> bool:
         """Settings that the operator may choose: those that this backend's URL does not name."""
-        if key in {"name", "description", "allow_direct"}:
+        if key == "description":
+            return stream != names.stream(LogKind.HALF)  # that one says where the ops are
+        if key in {"name", "allow_direct"}:
             return True
         if key == "num_replicas":
             return not self._options.replicas
@@ -183,19 +220,45 @@ def stream_configs(names: GroupNames, count: int, options: Options) -> list[dict
             "max_bytes": -1,
         },
     ]
-    for kind, max_bytes in ((LogKind.PARKED, -1), (LogKind.OP, -1), (LogKind.HALF, half_bytes_max)):
-        if kind is LogKind.OP and options.is_atomic:
-            continue
+    kinds = [(LogKind.HALF, half_bytes_max)]
+    if not options.is_atomic:
+        kinds = [(LogKind.PARKED, -1), (LogKind.OP, -1), *kinds]
+    for kind, max_bytes in kinds:
         configs.append(
             {
                 **common,
                 "name": names.stream(kind),
-                "description": f"txcore: {kind.value} log of group {names.group}",
+                "description": f"txcore: {kind.value} log of group {names.group}, ops in {names.op_stream}",
                 "subjects": [names.subject(kind, partition) for partition in range(count)],
                 "max_bytes": max_bytes,
             }
         )
     return configs
+
+
+def shared_stream_problems(config: Mapping[str, Any], options: Options) -> list[str]:
+    """Return what keeps a stream of the user's from holding ops besides targets."""
+    problems = [
+        f"{key} is {config.get(key)!r}, not {value!r}"
+        for key, value in (("storage", "file"), ("retention", "limits"))
+        if config.get(key) != value
+    ]
+    problems += [f"it has {key}" for key in ("sealed", "no_ack", "mirror", "deny_purge") if config.get(key)]
+    if config.get("persist_mode") == "async":
+        problems.append("persist_mode is 'async', which acknowledges what is not stored")
+    if config.get("max_msgs_per_subject", -1) > 0:
+        problems.append("max_msgs_per_subject would drop ops")
+    limited = [key for key in ("max_msgs", "max_bytes") if config.get(key, -1) > 0]
+    if limited and config.get("discard") != "new":
+        problems.append(f"{' and '.join(limited)} would drop ops, as discard is not 'new'")
+    if 0 < config.get("max_age", 0) < options.keep_s * NANOSECONDS:
+        problems.append(f"max_age is below keep_s={options.keep_s:g}")
+    return problems
+
+
+def plain_op_stream(names: GroupNames) -> str:
+    """Return where a group's ops would be without `release=atomic`."""
+    return f"{NAME_PREFIX}_{names.token}_op"
 
 
 def missing_group(group: str) -> ConfigError:

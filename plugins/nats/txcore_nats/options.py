@@ -12,6 +12,7 @@ from txcore.records import FINAL_KINDS, Capabilities, LogKind, OpKind
 
 SCHEME: Final = "nats"
 NAME_PREFIX: Final = "txc"
+SHARED_PREFIX: Final = "txcs"
 PORT_DEFAULT: Final = 4222
 PARTITION_COUNT_MAX: Final = 256
 GROUP_BYTES_MAX: Final = 128
@@ -38,7 +39,7 @@ class Options:
         connect_timeout_s: How long one attempt to connect may take; 0.1 to 60.
         ping_interval_s: A connection whose pings stay unanswered for two intervals is given up; 0.5 to 600.
         lease_s: A member of a group that was silent for so long has lost its partitions; 0.5 to 600.
-        keep_s: How long decided halfs and their ops are kept behind the checkpoint; 60 to 31,536,000.
+        keep_s: How long decided halfs and their ops are kept behind the checkpoint; 10 to 31,536,000.
         replicas: Of each stream; 0 takes what exists and makes one.
         half_bytes_max: Size at which the half log refuses; 0 for no bound but the account's, -1 takes what exists and
             makes 1 GiB.
@@ -101,7 +102,7 @@ _RANGES: Final[Mapping[str, tuple[float, float]]] = {
     "connect_timeout_s": (0.1, 60),
     "ping_interval_s": (0.5, 600),
     "lease_s": (0.5, 600),
-    "keep_s": (60, 31_536_000),
+    "keep_s": (10, 31_536_000),
     "replicas": (0, 5),
     "half_bytes_max": (-1, 1 << 62),
     "body_size_max": (1_024, 60 << 20),
@@ -142,7 +143,8 @@ def capabilities_of(options: Options) -> Capabilities:
         server_time=True,
         rejects_when_full=True,
         fsync_before_ack="configured",
-        deduplicates_targets_s=options.duplicate_window_s,
+        # An atomic release needs no ids: its op is refused the second time, and its targets with it.
+        deduplicates_targets_s=0.0 if options.is_atomic else options.duplicate_window_s,
         body_size_max=options.body_size_max,
         batch_count_max=BATCH_COUNT_MAX,
         note_size_max=NOTE_SIZE_MAX,
@@ -155,17 +157,21 @@ def capabilities_of(options: Options) -> Capabilities:
 class GroupNames:
     """The names of one group's streams and subjects."""
 
-    __slots__ = ("_log_streams", "bucket", "group", "op_stream", "token")
+    __slots__ = ("_log_streams", "_prefix", "bucket", "group", "op_stream", "token")
 
     def __init__(self, group: str, options: Options) -> None:
         self.group = group
         self.token = _token(group)
         self.op_stream = options.stream if options.is_atomic else f"{NAME_PREFIX}_{self.token}_op"
+        #: Ops and parked records; in a shared stream under a prefix that all groups of the stream have in common.
+        self._prefix = (
+            f"{shared_prefix(options.stream)}.{self.token}" if options.is_atomic else f"{NAME_PREFIX}.{self.token}"
+        )
         self.bucket = f"{NAME_PREFIX}_{self.token}"
         self._log_streams = {
             LogKind.HALF: f"{NAME_PREFIX}_{self.token}_half",
             LogKind.OP: self.op_stream,
-            LogKind.PARKED: f"{NAME_PREFIX}_{self.token}_parked",
+            LogKind.PARKED: options.stream if options.is_atomic else f"{NAME_PREFIX}_{self.token}_parked",
         }
 
     @property
@@ -180,16 +186,26 @@ class GroupNames:
     def subject(self, kind: LogKind, partition: int) -> str:
         """Return the subject, for ops the filter, of one log of one partition."""
         if kind is LogKind.OP:
-            return f"{NAME_PREFIX}.{self.token}.op.{partition}.>"
-        return f"{NAME_PREFIX}.{self.token}.{'h' if kind is LogKind.HALF else 'p'}.{partition}"
+            return f"{self._prefix}.op.{partition}.>"
+        if kind is LogKind.PARKED:
+            return f"{self._prefix}.p.{partition}"
+        return f"{NAME_PREFIX}.{self.token}.h.{partition}"
 
     def final_subject(self, partition: int, transaction_id: bytes) -> str:
         """Return the subject that holds a transaction's final op and DISCARDs, nothing else."""
-        return f"{NAME_PREFIX}.{self.token}.op.{partition}.o.{transaction_id.hex()}"
+        return f"{self._prefix}.op.{partition}.o.{transaction_id.hex()}"
+
+    def claim_subject(self, partition: int) -> str:
+        """Return the subject of a partition's CLAIMs."""
+        return f"{self._prefix}.op.{partition}.claim"
+
+    def fence_subject(self, partition: int) -> str:
+        """Return the subject of records that hold no op, but an expectation about the newest CLAIM."""
+        return f"{self._prefix}.op.{partition}.fence"
 
     def op_subject(self, partition: int, kind: int, transaction_id: bytes) -> str:
         """Return the subject of an op; only those of `UNIQUE_KINDS` share one with final ops."""
-        prefix = f"{NAME_PREFIX}.{self.token}.op.{partition}"
+        prefix = f"{self._prefix}.op.{partition}"
         if kind in UNIQUE_KINDS:
             return f"{prefix}.o.{transaction_id.hex()}"
         if kind == OpKind.CLAIM:
@@ -198,9 +214,19 @@ class GroupNames:
             return f"{prefix}.tick"
         return f"{prefix}.j.{transaction_id.hex()}"
 
+    def passing_op_subjects(self, partition: int) -> tuple[str, ...]:
+        """Return filters for a partition's ops, without its CLAIMs."""
+        prefix = self.subject(LogKind.OP, partition).removesuffix(">")
+        return f"{prefix}o.>", f"{prefix}j.>", f"{prefix}tick", f"{prefix}fence"
+
     def key(self, *names: object) -> str:
         """Return the subject of a key in the bucket."""
         return ".".join(("$KV", self.bucket, *map(str, names)))
+
+
+def shared_prefix(stream: str) -> str:
+    """Return what the subjects of all our records in a stream of the user's begin with."""
+    return f"{SHARED_PREFIX}.{stream}"
 
 
 def _token(group: str) -> str:

@@ -10,7 +10,7 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections import deque
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from typing import Any, Final
 
 from nats import errors
@@ -25,7 +25,7 @@ from txcore.errors import (
     TxcoreError,
 )
 from txcore.records import Status
-from txcore_nats.codec import DESCRIPTION, NO_RESPONDERS, NOT_FOUND, STATUS, Ack, read_ack
+from txcore_nats.codec import NO_RESPONDERS, STATUS, read_ack, read_direct, read_found
 from txcore_nats.connection import LoopThread
 from txcore_nats.options import EXPIRY_TICK_S
 
@@ -43,14 +43,14 @@ class NoStreamError(BackendUnavailableError):
 
 
 End = Callable[[Status, TxcoreError | None, Any], None]
-"""Takes what became of a message: DURABLE with the `Ack`, or for a look-up with the message found or None; REFUSED and
+"""Takes what became of a message: DURABLE with the `Ack`, or for a look-up with what was `Found`, or None; REFUSED and
 UNKNOWN with the error, and the `Ack` that brought it, if any."""
 
 
 class Sending:
-    """One message on its way, or a look-up, whose answer is a message."""
+    """One message on its way; a look-up, whose answer is a message; or a part of what is answered as a whole."""
 
-    __slots__ = ("body", "deadline_s", "end", "headers", "is_lookup", "is_sent", "subject", "token")
+    __slots__ = ("body", "deadline_s", "end", "headers", "is_answered", "is_lookup", "is_sent", "subject", "token")
 
     def __init__(
         self,
@@ -61,6 +61,7 @@ class Sending:
         end: End,
         *,
         is_lookup: bool = False,
+        is_answered: bool = True,
     ) -> None:
         self.subject = subject
         self.body = body
@@ -68,6 +69,7 @@ class Sending:
         self.deadline_s = deadline_s
         self.end: End | None = end
         self.is_lookup = is_lookup
+        self.is_answered = is_answered
         self.is_sent = False
         self.token = ""
 
@@ -80,8 +82,7 @@ class Sending:
         """End it, once; later answers are dropped."""
         end, self.end = self.end, None
         if end is not None:
-            self.body = b""  # the expiry list still holds this object for a while
-            self.headers = None
+            self.body, self.headers = b"", None  # the expiry list still holds this object for a while
             end(status, error, answer)
 
 
@@ -101,6 +102,7 @@ class Publisher:
         self._pump: asyncio.Task[None] | None = None
         self._expiring: dict[int, list[Sending]] = {}
         self._is_ticking = False
+        self._end_error: TxcoreError | None = None
         self.payload_max = 0
 
     @property
@@ -110,6 +112,9 @@ class Publisher:
 
     def send(self, sending: Sending) -> None:
         """Publish *sending* as soon as connection and window allow."""
+        if self._end_error is not None:
+            sending.settle(Status.REFUSED, self._end_error)
+            return
         if len(self._waiting) >= WAITING_COUNT_MAX or self._waiting_bytes > WAITING_BYTES_MAX:
             sending.settle(Status.REFUSED, BusyError(f"{len(self._waiting)} messages wait for NATS already"))
             return
@@ -123,19 +128,6 @@ class Publisher:
         held = Sending("", b"", None, deadline_s, end)
         self.watch(held)
         return held
-
-    async def request(
-        self, subject: str, body: bytes, headers: Mapping[str, str] | None = None
-    ) -> tuple[Status, TxcoreError | None, Ack | None]:
-        """Publish one message and wait for its end; for callers that have no deadline of their own."""
-        future: asyncio.Future[tuple[Status, TxcoreError | None, Ack | None]] = self._loop.loop.create_future()
-
-        def ended(status: Status, error: TxcoreError | None, ack: Ack | None) -> None:
-            if not future.done():
-                future.set_result((status, error, ack))
-
-        self.send(Sending(subject, body, dict(headers or {}) or None, self._clock.elapsed_s() + 2.0, ended))
-        return await future
 
     async def up(self, client: Client) -> None:
         """A new connection is open."""
@@ -166,7 +158,8 @@ class Publisher:
                 sending.settle(Status.REFUSED, error)
 
     def fail_all(self, error: TxcoreError) -> None:
-        """Settle everything now."""
+        """Settle everything now, and whatever is still handed over, too."""
+        self._end_error = error
         self.down(error)
         while self._waiting:
             self._waiting.popleft().settle(Status.REFUSED, error)
@@ -186,13 +179,18 @@ class Publisher:
     async def _publish(self, client: Client, sending: Sending) -> None:
         self._count += 1
         token = sending.token = str(self._count)
-        self._in_flight[token] = sending
+        if sending.is_answered:
+            self._in_flight[token] = sending
         sending.is_sent = True
+        reply = self._inbox + token if sending.is_answered else ""
         try:
-            await client.publish(sending.subject, sending.body, self._inbox + token, sending.headers)
+            await client.publish(sending.subject, sending.body, reply, sending.headers)
+            if not sending.is_answered:
+                sending.settle(Status.DURABLE)
         except (errors.ConnectionClosedError, errors.ConnectionDrainingError, errors.OutboundBufferLimitError):
             # Raised before anything was written: it goes out with the next connection.
-            if self._in_flight.pop(token, None) is not None and sending.end is not None:
+            self._in_flight.pop(token, None)
+            if sending.end is not None:
                 sending.is_sent = False
                 self._waiting.appendleft(sending)
                 self._waiting_bytes += len(sending.body)
@@ -219,12 +217,9 @@ class Publisher:
             return Status.REFUSED, NoStreamError(f"no stream takes messages for {sending.subject!r}"), None
         if not sending.is_lookup:
             return read_ack(message.data, sending.subject)
-        if status is None:
-            return Status.DURABLE, None, message
-        if status == NOT_FOUND:
-            return Status.DURABLE, None, None
-        text = f"looking up {sending.subject!r}: {status} {message.headers.get(DESCRIPTION, '')}"
-        return Status.UNKNOWN, BackendUnavailableError(text), None
+        if sending.body:
+            return read_found(message.data, sending.subject)
+        return read_direct(message, sending.subject)
 
     def watch(self, sending: Sending) -> None:
         """Hold *sending* to its deadline, though it is not to be sent yet."""

@@ -1,310 +1,34 @@
-"""Reading streams forward: an ephemeral pull consumer per reader, which asks for no more than there is room for."""
+"""Reading logs: the port's Reader on top of a tail, and single records by their positions."""
 
 from __future__ import annotations
 
 import asyncio
 import base64
-import contextlib
-import logging
 import threading
 from collections import deque
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from concurrent.futures import Future
 from datetime import datetime
-from typing import Any, Final, Protocol
+from typing import Final
 
-from nats.aio.client import Client
-
-from txcore.errors import (
-    BackendTimeoutError,
-    BackendUnavailableError,
-    ClosedError,
-    ConfigError,
-    DataLossError,
-    TxcoreError,
-)
+from txcore.errors import ClosedError, ConfigError, DataLossError, TxcoreError
 from txcore.records import LogKind, LogRecord, Position
-from txcore_nats.codec import MESSAGE_NOT_FOUND, STATUS, STREAM_NOT_FOUND, ApiError, as_json, translate
-from txcore_nats.connection import Api, Link, LoopThread
-from txcore_nats.control import Groups, missing_group
-from txcore_nats.options import GroupNames, Options
+from txcore_nats.codec import MESSAGE_NOT_FOUND, ApiError, translate
+from txcore_nats.options import GroupNames
+from txcore_nats.shared import Shared
+from txcore_nats.tailing import RETRY_S, Tail, reading_error
 
-_log = logging.getLogger("txcore.nats")
-
-PULL_COUNT: Final = 500
-PULL_BYTES_MIN: Final = 4 << 20
-PULL_EXPIRES_S: Final = 10.0
-PULL_HEARTBEAT_S: Final = 1.0
-SILENCE_MAX_S: Final = 3.5
-"""A pull without a message or a heartbeat for so long is lost with its consumer."""
-CONSUMER_KEPT_S: Final = 60
 ROOM_COUNT: Final = 2_000
 ROOM_BYTES: Final = 16 << 20
-RETRY_S: Final = 0.5
-RETRY_MISSING_S: Final = 2.0
 FIRST_READ_WAIT_S: Final = 1.0
 FETCH_AT_ONCE_MAX: Final = 16
-NANOSECONDS: Final = 1_000_000_000
-_IDLE: Final = "100"
-
-
-class Receiver(Protocol):
-    """Who takes what a tail reads; on the loop's thread."""
-
-    def received(self, sequence: int, subject: str, data: bytes, appended_ms: int) -> None:
-        """One record, in log order, once."""
-
-    def lost(self, asked: int, first: int | None) -> None:
-        """The record at the start is gone; nothing more comes."""
-
-    def failed(self, error: TxcoreError) -> None:
-        """Reading does not go on now; it is tried again."""
-
-    def has_room(self) -> bool:
-        """Whether more may be asked for."""
-
-
-class Tail:
-    """Follows the messages of one filter in one stream; comes back by itself. On the loop's thread.
-
-    Args:
-        start: The sequence of a message that was seen before; None for the beginning.
-        is_keyed: Each subject keeps its last message only: older ones go without being missed.
-    """
-
-    def __init__(
-        self,
-        loop: LoopThread,
-        link: Link,
-        api: Api,
-        options: Options,
-        stream: str,
-        subject: str,
-        receiver: Receiver,
-        *,
-        start: int | None = None,
-        is_keyed: bool = False,
-    ) -> None:
-        self._loop = loop
-        self._link = link
-        self._api = api
-        self._options = options
-        self._stream = stream
-        self._subject = subject
-        self._receiver = receiver
-        self._start = start
-        self._is_keyed = is_keyed
-        self._last: int | None = None
-        self._task: asyncio.Task[None] | None = None
-        self._consumer: _Consumer | None = None
-        self._is_over = False
-
-    def open(self) -> None:
-        """Start to read."""
-        if not self._is_over:
-            self._task = self._loop.spawn(self._run())
-
-    def close(self) -> None:
-        """Stop; nothing is delivered any more."""
-        self._is_over = True
-        if self._consumer is not None:
-            self._consumer.end()
-
-    def refill(self) -> None:
-        """There is room again."""
-        if self._consumer is not None:
-            self._consumer.pull()
-
-    async def _run(self) -> None:
-        while not self._is_over:
-            delay_s = RETRY_S
-            try:
-                client = await self._link.connected(self._options.control_timeout_s)
-                await self._follow(client)
-                delay_s = 0.0
-            except ClosedError:
-                return
-            except Exception as raised:  # noqa: BLE001 - whatever it was, it is tried again
-                error = _reading_error(raised, self._stream)
-                if isinstance(error, ConfigError):
-                    delay_s = RETRY_MISSING_S
-                if not self._is_over:
-                    self._receiver.failed(error)
-            if not self._is_over:
-                await asyncio.sleep(delay_s)
-
-    async def _follow(self, client: Client) -> None:
-        """Read with one consumer until it ends."""
-        # Inclusive of the last record that was read, so that a hole behind it cannot go unnoticed.
-        asked = self._last if self._last is not None else self._start
-        if self._is_keyed:
-            asked = None if self._last is None else self._last + 1
-        is_whole = asked is not None or self._is_keyed or await self._is_whole()
-        consumer = self._consumer = _Consumer(client, self._options, self._stream, self._receiver.has_room)
-        expected = asked if not self._is_keyed else None
-        is_first = True
-
-        def arrived(sequence: int, subject: str, data: bytes, appended_ms: int) -> None:
-            nonlocal is_first
-            if self._is_over:
-                return
-            if is_first:
-                is_first = False
-                if (expected is not None and sequence != expected) or not is_whole:
-                    self._lose(expected or 0, sequence)
-                    return
-            if self._last is not None and sequence <= self._last:
-                return
-            self._last = sequence
-            self._receiver.received(sequence, subject, data, appended_ms)
-
-        try:
-            pending = await consumer.open(self._api, self._subject, asked, arrived)
-            if expected is not None and not pending:
-                self._lose(expected, None)
-                return
-            await consumer.run()
-        finally:
-            self._consumer = None
-            await consumer.close()
-
-    async def _is_whole(self) -> bool:
-        """Say whether nothing was ever removed from the stream."""
-        state = (await self._api.call(f"STREAM.INFO.{self._stream}"))["state"]
-        return bool(state["messages"] == state["last_seq"])
-
-    def _lose(self, asked: int, first: int | None) -> None:
-        self._is_over = True
-        if self._consumer is not None:
-            self._consumer.end()
-        self._receiver.lost(asked, first)
-
-
-class _Consumer:
-    """One ephemeral pull consumer on one connection."""
-
-    def __init__(self, client: Client, options: Options, stream: str, has_room: Callable[[], bool]) -> None:
-        self._client = client
-        self._options = options
-        self._stream = stream
-        self._has_room = has_room
-        self._name = ""
-        self._inbox = ""
-        self._subscription: Any = None
-        self._take: Callable[[int, str, bytes, int], None] | None = None
-        self._pulled = 0
-        self._sequence = 0
-        self._heard_s = 0.0
-        self._ended = asyncio.Event()
-        self._pulls: set[asyncio.Task[None]] = set()
-        self._pull_bytes = max(PULL_BYTES_MIN, 2 * options.body_size_max)
-
-    async def open(
-        self, api: Api, subject: str, start: int | None, take: Callable[[int, str, bytes, int], None]
-    ) -> int:
-        """Make the consumer; returns how many messages wait for it."""
-        config: dict[str, Any] = {
-            "deliver_policy": "all",
-            "ack_policy": "none",
-            "filter_subject": subject,
-            "inactive_threshold": CONSUMER_KEPT_S * NANOSECONDS,
-            "mem_storage": True,
-            "num_replicas": 1,
-        }
-        if start is not None:
-            config.update(deliver_policy="by_start_sequence", opt_start_seq=max(start, 1))
-        made = await api.call(f"CONSUMER.CREATE.{self._stream}", {"stream_name": self._stream, "config": config})
-        self._name = made["name"]
-        self._take = take
-        self._inbox = self._client.new_inbox()
-        self._subscription = await self._client.subscribe(
-            self._inbox, cb=self._arrived, pending_msgs_limit=-1, pending_bytes_limit=-1
-        )
-        self._heard_s = asyncio.get_running_loop().time()
-        self.pull()
-        return int(made.get("num_pending", 0))
-
-    async def run(self) -> None:
-        """Return when the consumer is gone: deleted, its server silent, or the connection lost."""
-        loop = asyncio.get_running_loop()
-        while not self._ended.is_set() and not self._client.is_closed:
-            if self._pulled > 0 and loop.time() - self._heard_s > SILENCE_MAX_S:
-                return
-            with contextlib.suppress(asyncio.TimeoutError):
-                await asyncio.wait_for(self._ended.wait(), PULL_HEARTBEAT_S / 2)
-
-    def end(self) -> None:
-        """Let `run` return."""
-        self._ended.set()
-
-    def pull(self) -> None:
-        """Ask for more, if less than half of what was asked for is still to come and there is room."""
-        if self._pulled <= PULL_COUNT // 2 and self._name and self._has_room() and not self._ended.is_set():
-            if self._pulled <= 0:
-                self._heard_s = asyncio.get_running_loop().time()
-            self._pulled += PULL_COUNT
-            task = asyncio.get_running_loop().create_task(self._ask())
-            self._pulls.add(task)
-            task.add_done_callback(self._pulls.discard)
-
-    async def close(self) -> None:
-        """Unsubscribe, and let the server forget the consumer."""
-        self._ended.set()
-        with contextlib.suppress(Exception):
-            if self._subscription is not None:
-                await self._subscription.unsubscribe()
-            if self._name:
-                await self._client.publish(f"{self._options.api_prefix}.CONSUMER.DELETE.{self._stream}.{self._name}")
-
-    async def _ask(self) -> None:
-        request = {
-            "batch": PULL_COUNT,
-            "max_bytes": self._pull_bytes,
-            "expires": round(PULL_EXPIRES_S * NANOSECONDS),
-            "idle_heartbeat": round(PULL_HEARTBEAT_S * NANOSECONDS),
-        }
-        subject = f"{self._options.api_prefix}.CONSUMER.MSG.NEXT.{self._stream}.{self._name}"
-        try:
-            await self._client.publish(subject, as_json(request), self._inbox)
-        except Exception as error:  # noqa: BLE001 - the connection is lost; a new consumer is made on the next one
-            _log.debug("nats.pull_failed", extra={"reason": repr(error)})
-            self._ended.set()
-
-    async def _arrived(self, message: Any) -> None:
-        if self._ended.is_set():
-            return
-        self._heard_s = asyncio.get_running_loop().time()
-        if not message.reply.startswith("$JS.ACK."):
-            self._told(message.headers or {})
-            return
-        sequence, delivered, appended_ms = _metadata(message.reply)
-        if delivered != self._sequence + 1:
-            self._ended.set()  # something went missing on the way: a new consumer begins behind the last record
-            return
-        self._sequence = delivered
-        self._pulled -= 1
-        assert self._take is not None
-        self._take(sequence, message.subject, message.data, appended_ms)
-        if self._pulled <= PULL_COUNT // 2:
-            self.pull()
-
-    def _told(self, headers: Mapping[str, str]) -> None:
-        status = headers.get(STATUS)
-        if status == _IDLE:
-            return
-        if status in {"408", "409"} and "Nats-Pending-Messages" in headers:
-            # This pull is over; what it still owed comes no more.
-            self._pulled = max(0, self._pulled - int(headers["Nats-Pending-Messages"]))
-            self.pull()
-        else:
-            self._ended.set()
 
 
 class LogReader:
     """The port's Reader on one log. Comes back by itself after a lost connection."""
 
-    def __init__(self, context: ReadContext, group: str, kind: LogKind, partition: int, start: Position | None) -> None:
-        self._context = context
+    def __init__(self, shared: Shared, group: str, kind: LogKind, partition: int, start: Position | None) -> None:
+        self._shared = shared
         self._group = group
         self._kind = kind
         self._partition = partition
@@ -318,7 +42,7 @@ class LogReader:
         self._is_thirsty = False
         self._is_known = threading.Event()
         self._tail: Tail | None = None
-        context.loop.call(self._open)
+        shared.loop.call(self._open)
 
     def read(self, count_max: int) -> Sequence[LogRecord]:
         """Return what has arrived."""
@@ -340,30 +64,33 @@ class LogReader:
             taken.append(record)
         if self._is_thirsty and self.has_room():
             self._is_thirsty = False
-            self._context.loop.call(self._refill)
+            self._shared.loop.call(self._refill)
         return taken
 
     def fetch(self, positions: Sequence[Position]) -> Future[Mapping[Position, LogRecord]]:
         """Re-read single records."""
         future: Future[Mapping[Position, LogRecord]] = Future()
         future.set_running_or_notify_cancel()
-        context = self._context
+        shared = self._shared
 
         async def fetch() -> None:
             try:
-                names = context.groups.names(self._group)
-                future.set_result(await context.fetch(names, self._kind, self._partition, sorted(set(positions))))
+                names = shared.groups.names(self._group)
+                future.set_result(await self._fetch(names, self._kind, self._partition, sorted(set(positions))))
             except Exception as error:  # noqa: BLE001 - told through the Future
                 future.set_exception(translate(error, "fetching records"))
 
-        context.loop.call(lambda: _spawned(context.loop, fetch()))
+        def spawn() -> None:
+            shared.loop.spawn(fetch())
+
+        shared.loop.call(spawn)
         return future
 
     def close(self) -> None:
         """Stop reading."""
         if not self._is_closed:
             self._is_closed = True
-            self._context.loop.call(self._close)
+            self._shared.loop.call(self._close)
 
     # -- on the loop's thread ------------------------------------------------------------------------------------------
 
@@ -389,24 +116,24 @@ class LogReader:
         return has_room
 
     def _open(self) -> None:
-        if self._context.groups.count(self._group):
+        if self._shared.groups.count(self._group):
             self._found(None)
         else:
-            self._context.groups.when_found(self._group, self._found)
+            self._shared.groups.when_found(self._group, self._found)
 
     def _found(self, error: TxcoreError | None) -> None:
         if isinstance(error, ConfigError):
             self._error = error
         elif error is not None:
-            self._error = _reading_error(error, self._group)
+            self._error = reading_error(error, self._group)
         if error is None and not self._is_closed:
-            context = self._context
-            names = context.groups.names(self._group)
+            shared = self._shared
+            names = shared.groups.names(self._group)
             self._tail = Tail(
-                context.loop,
-                context.link,
-                context.api,
-                context.options,
+                shared.loop,
+                shared.link,
+                shared.api,
+                shared.options,
                 names.stream(self._kind),
                 names.subject(self._kind, self._partition),
                 self,
@@ -414,8 +141,7 @@ class LogReader:
             )
             self._tail.open()
         elif not self._is_closed:
-            context = self._context
-            context.loop.loop.call_later(RETRY_S, self._open)
+            self._shared.loop.loop.call_later(RETRY_S, self._open)
         self._is_known.set()
 
     def _refill(self) -> None:
@@ -426,18 +152,7 @@ class LogReader:
         if self._tail is not None:
             self._tail.close()
 
-
-class ReadContext:
-    """What all readers of one backend share."""
-
-    def __init__(self, loop: LoopThread, link: Link, api: Api, groups: Groups, options: Options) -> None:
-        self.loop = loop
-        self.link = link
-        self.api = api
-        self.groups = groups
-        self.options = options
-
-    async def fetch(
+    async def _fetch(
         self, names: GroupNames, kind: LogKind, partition: int, positions: Sequence[Position]
     ) -> dict[Position, LogRecord]:
         """Return the records at *positions* that are there and belong to the log."""
@@ -447,7 +162,7 @@ class ReadContext:
         async def get(position: Position) -> LogRecord | None:
             async with limit:
                 try:
-                    answer = await self.api.call(f"STREAM.MSG.GET.{names.stream(kind)}", {"seq": position})
+                    answer = await self._shared.api.call(f"STREAM.MSG.GET.{names.stream(kind)}", {"seq": position})
                 except ApiError as error:
                     if error.err_code == MESSAGE_NOT_FOUND or error.code == 404:
                         return None
@@ -460,27 +175,6 @@ class ReadContext:
 
         found = await asyncio.gather(*map(get, positions))
         return {record.position: record for record in found if record is not None}
-
-
-def _spawned(loop: LoopThread, coroutine: Any) -> None:
-    loop.spawn(coroutine)
-
-
-def _reading_error(error: BaseException, what: str) -> TxcoreError:
-    """Return the error that `Reader.read` may raise for *error*."""
-    if isinstance(error, ApiError) and error.err_code == STREAM_NOT_FOUND:
-        return missing_group(what)
-    translated = translate(error, f"reading {what!r}")
-    if isinstance(translated, BackendTimeoutError):
-        return BackendUnavailableError(str(translated))
-    return translated
-
-
-def _metadata(reply: str) -> tuple[int, int, int]:
-    """Return stream sequence, consumer sequence and time of a message, as its reply subject tells them."""
-    tokens = reply.split(".")
-    at = 5 if len(tokens) < 11 else 7  # newer servers put domain and account in front of the stream
-    return int(tokens[at]), int(tokens[at + 1]), int(tokens[at + 2]) // 1_000_000
 
 
 def _wall_ms(time: str) -> int:

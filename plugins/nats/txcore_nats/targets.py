@@ -11,13 +11,13 @@ from txcore.errors import MessageRejectedError, TxcoreError
 from txcore.records import TargetMessage
 from txcore_nats.codec import STREAM_NOT_FOUND, ApiError, check_message, check_subject, translate
 from txcore_nats.connection import Api, LoopThread
-from txcore_nats.options import NAME_PREFIX, Options
+from txcore_nats.options import NAME_PREFIX, SHARED_PREFIX, Options
 from txcore_nats.publishing import Publisher
 
 REMEMBER_S: Final = 30.0
 STREAMS_MAX: Final = 1_000
 SUBJECTS_MAX: Final = 50_000
-RESERVED_SUBJECTS: Final = (f"{NAME_PREFIX}.", "$", "_INBOX.")
+RESERVED_SUBJECTS: Final = (f"{NAME_PREFIX}.", f"{SHARED_PREFIX}.", "$", "_INBOX.")
 NANOSECONDS: Final = 1_000_000_000
 
 Found = Callable[[TxcoreError | None], None]
@@ -137,7 +137,7 @@ class TargetChecks:
         if config.get("persist_mode") == "async":
             raise _rejected(subject, f"is in stream {name!r}, which acknowledges before it stores", "topic")
         window_s = config.get("duplicate_window", 0) / NANOSECONDS
-        if window_s < self._options.duplicate_window_s:
+        if window_s < self._options.duplicate_window_s and not self._options.is_atomic:
             text = (
                 f"is in stream {name!r}, which remembers ids for {window_s:g} s; this backend promises "
                 f"duplicate_window_s={self._options.duplicate_window_s:g}: raise the one or lower the other"

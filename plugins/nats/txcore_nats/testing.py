@@ -102,11 +102,10 @@ class NatsHarness(BrokerHarness):
 
     def trim(self, group: str, kind: LogKind, partition: int, before: int) -> bool:
         """See `Harness.trim`."""
-        token = LOG_TOKENS.get(kind)
-        subject = f"txc.{group}.op.{partition}.>" if token is None else f"txc.{group}.{token}.{partition}"
+        stream, subject = self._place_of(group, kind, partition)
 
         async def purge() -> None:
-            await (await self._manager()).purge_stream(f"txc_{group}_{kind.value}", subject=subject, seq=before)
+            await (await self._manager()).purge_stream(stream, subject=subject, seq=before)
 
         self._call(purge())
         return True
@@ -114,6 +113,11 @@ class NatsHarness(BrokerHarness):
     def stream_of(self, topic: str) -> str:
         """Return the name of the stream that holds *topic*."""
         return topic.replace(".", "-")
+
+    def _place_of(self, group: str, kind: LogKind, partition: int) -> tuple[str, str]:
+        token = LOG_TOKENS.get(kind)
+        subject = f"txc.{group}.op.{partition}.>" if token is None else f"txc.{group}.{token}.{partition}"
+        return f"txc_{group}_{kind.value}", subject
 
     async def _read(self, stream: str, topic: str) -> list[Delivered]:
         context = (await self._connected()).jetstream()
@@ -145,6 +149,53 @@ class NatsHarness(BrokerHarness):
 
     def _call(self, coroutine: Coroutine[Any, Any, T]) -> T:
         return asyncio.run_coroutine_threadsafe(coroutine, self._loop).result(CALL_TIMEOUT_S)
+
+
+class NatsAtomicHarness(NatsHarness):
+    """The same with `release=atomic`: all topics are subjects of one stream, which takes the ops too."""
+
+    stream_name = "txcore-targets"
+    url_options: ClassVar[str] = f"{NatsHarness.url_options}&release=atomic&stream={stream_name}"
+
+    def start(self) -> None:
+        """See `NatsHarness.start`; makes the stream."""
+        super().start()
+
+        async def create() -> None:
+            manager = await self._manager()
+            try:
+                await manager.stream_info(self.stream_name)
+            except NotFoundError:
+                await manager.add_stream(StreamConfig(name=self.stream_name, subjects=["topics.none"]))
+
+        self._call(create())
+
+    def create_topic(self, topic: str) -> None:
+        """See `Harness.create_topic`."""
+        self.refuse_topic(topic, refuses=False)
+
+    def refuse_topic(self, topic: str, *, refuses: bool) -> bool:
+        """See `Harness.refuse_topic`: the stream has the subject no more."""
+
+        async def update() -> None:
+            manager = await self._manager()
+            config = (await manager.stream_info(self.stream_name)).config
+            subjects = set(config.subjects or ())
+            config.subjects = sorted(subjects - {topic} if refuses else subjects | {topic})
+            await manager.update_stream(config)
+
+        self._call(update())
+        return True
+
+    def stream_of(self, topic: str) -> str:  # noqa: ARG002
+        """See `NatsHarness.stream_of`."""
+        return self.stream_name
+
+    def _place_of(self, group: str, kind: LogKind, partition: int) -> tuple[str, str]:
+        if kind is LogKind.HALF:
+            return super()._place_of(group, kind, partition)
+        token = f"op.{partition}.>" if kind is LogKind.OP else f"p.{partition}"
+        return self.stream_name, f"txcs.{self.stream_name}.{group}.{token}"
 
 
 def _delivered(message: Any) -> Delivered:

@@ -1,0 +1,224 @@
+"""How the doctor asks NATS: JetStream's API on a connection of its own, and the server's monitoring port.
+
+Nothing is made or changed.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import json
+import urllib.error
+import urllib.request
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from functools import cached_property
+from typing import Any, Final
+from urllib.parse import urlsplit
+
+from nats.aio.client import Client
+
+from txcore.doctor import Request, UntoldError
+from txcore.errors import BackendUnavailableError, ConfigError, TxcoreError
+from txcore.records import LogKind
+from txcore_nats.codec import STREAM_NOT_FOUND, ApiError, as_json, from_json, translate
+from txcore_nats.connection import login
+from txcore_nats.options import GroupNames, Options
+
+NANOSECONDS: Final = 1_000_000_000
+TIMEOUT_S: Final = 10.0
+
+
+@dataclass(frozen=True, slots=True)
+class StreamView:
+    """One stream, as JetStream tells it."""
+
+    name: str
+    config: Mapping[str, Any]
+    state: Mapping[str, Any]
+    cluster: Mapping[str, Any]
+
+    @property
+    def age_max_s(self) -> float:
+        """How long it keeps a message; infinite for ever."""
+        return self.config.get("max_age", 0) / NANOSECONDS or float("inf")
+
+    @property
+    def replica_count(self) -> int:
+        """How many servers hold it."""
+        return int(self.config.get("num_replicas", 1))
+
+
+@dataclass
+class NatsSubject:
+    """One server and one group on it. What was asked once is remembered."""
+
+    options: Options
+    request: Request
+    _runner: asyncio.Runner = field(default_factory=asyncio.Runner, repr=False)
+    _client: Client | None = field(default=None, repr=False)
+
+    def connect(self) -> None:
+        """Connect.
+
+        Raises:
+            BackendUnavailableError: the server cannot be reached, or refuses the credentials.
+            ConfigError: a file of the credentials cannot be used.
+        """
+        place = f"NATS at {', '.join(server.removeprefix('nats://') for server in self.options.servers)}"
+        reasons: list[Exception] = []
+
+        async def failed(error: Exception) -> None:
+            reasons.append(error)
+
+        async def connect() -> Client:
+            client = Client()
+            await asyncio.wait_for(
+                client.connect(
+                    servers=list(self.options.servers),
+                    name="txcore-doctor",
+                    error_cb=failed,
+                    allow_reconnect=False,
+                    connect_timeout=self.options.connect_timeout_s,  # type: ignore[arg-type] # passed on to wait_for
+                    **login(self.options),
+                ),
+                3 * self.options.connect_timeout_s * len(self.options.servers),
+            )
+            return client
+
+        try:
+            self._client = self._runner.run(connect())
+        except Exception as error:
+            self.close()
+            if isinstance(error, ConfigError):
+                raise
+            raise _unavailable(reasons[-1] if reasons else error, place) from error
+
+    def close(self) -> None:
+        """Let go of the connection; idempotent."""
+        with contextlib.suppress(Exception):
+            if self._client is not None:
+                self._runner.run(self._client.close())
+        self._client = None
+        self._runner.close()
+
+    @property
+    def server_version(self) -> str:
+        """What the server calls itself."""
+        return str(self._information.get("version", ""))
+
+    @property
+    def payload_max(self) -> int:
+        """Most bytes of one message with its headers."""
+        return int(self._information.get("max_payload", 0))
+
+    @property
+    def _information(self) -> Mapping[str, Any]:
+        assert self._client is not None
+        found: Mapping[str, Any] = self._client._server_info  # noqa: SLF001 - the library shows parts of it only
+        return found
+
+    @cached_property
+    def account(self) -> Mapping[str, Any]:
+        """What the account may use and does use.
+
+        Raises:
+            UntoldError: nobody answers, or JetStream is off.
+        """
+        return self.asked("INFO")
+
+    def asked(self, name: str, request: Any = None) -> Mapping[str, Any]:
+        """Return JetStream's answer.
+
+        Raises:
+            ApiError: it is an error.
+            UntoldError: there is none.
+        """
+        client = self._client
+        assert client is not None
+
+        async def ask() -> bytes:
+            payload = b"" if request is None else as_json(request)
+            message = await client.request(f"{self.options.api_prefix}.{name}", payload, timeout=TIMEOUT_S)
+            return bytes(message.data)
+
+        try:
+            answer = from_json(self._runner.run(ask()))
+        except Exception as error:
+            subject = f"{self.options.api_prefix}.{name}"
+            change = f"allow this user to publish to {subject} and to subscribe to _INBOX.>"
+            raise UntoldError(str(translate(error, "asking JetStream")), change) from error
+        refusal = answer.get("error")
+        if refusal:
+            raise ApiError(refusal.get("code", 0), refusal.get("err_code", 0), refusal.get("description", ""))
+        return answer
+
+    def stream(self, name: str) -> StreamView | None:
+        """Return a stream, or None when it does not exist."""
+        try:
+            answer = self.asked(f"STREAM.INFO.{name}")
+        except ApiError as error:
+            if error.err_code == STREAM_NOT_FOUND:
+                return None
+            raise
+        return StreamView(name, answer["config"], answer.get("state", {}), answer.get("cluster") or {})
+
+    @cached_property
+    def names(self) -> GroupNames:
+        """The names of the group's streams."""
+        return GroupNames(self.request.group, self.options)
+
+    @cached_property
+    def own_streams(self) -> dict[str, StreamView | None]:
+        """The streams that the group should have."""
+        names = [self.names.bucket_stream, *(self.names.stream(kind) for kind in LogKind)]
+        return {name: self.stream(name) for name in names}
+
+    @property
+    def present_streams(self) -> list[StreamView]:
+        """Those of them that exist."""
+        return [view for view in self.own_streams.values() if view is not None]
+
+    @cached_property
+    def target_streams(self) -> dict[str, StreamView | None]:
+        """Subject -> its stream, of those that the doctor was asked to look at.
+
+        Raises:
+            UntoldError: none was named.
+        """
+        if not self.request.targets:
+            raise UntoldError("no target was named", "--target TOPIC, once for each")
+        found: dict[str, StreamView | None] = {}
+        for subject in self.request.targets:
+            names = self.asked("STREAM.NAMES", {"subject": subject}).get("streams") or ()
+            found[subject] = self.stream(str(names[0])) if names else None
+        return found
+
+    def monitored(self, path: str) -> Mapping[str, Any]:
+        """Return what the monitoring port says.
+
+        Raises:
+            UntoldError: there is none.
+        """
+        url = self.request.monitor_url.rstrip("/")
+        if not url:
+            host = urlsplit(self.options.servers[0]).hostname
+            raise UntoldError(
+                "clients are not told", f"--monitor http://{host}:8222 (http: 8222 in the server's config)"
+            )
+        if urlsplit(url).scheme not in {"http", "https"}:
+            raise UntoldError("--monitor is an http URL", "--monitor http://host:8222")
+        try:
+            with urllib.request.urlopen(f"{url}/{path}", timeout=TIMEOUT_S) as answer:  # noqa: S310 - checked above
+                found: Mapping[str, Any] = json.load(answer)
+        except (OSError, ValueError) as error:
+            raise UntoldError(
+                f"the monitoring port cannot be read at {url}/{path}: {error}", "check --monitor"
+            ) from error
+        return found
+
+
+def _unavailable(error: Exception, place: str) -> TxcoreError:
+    if isinstance(error, OSError) and error.strerror:
+        return BackendUnavailableError(f"{place} cannot be reached: {error.strerror}")
+    return BackendUnavailableError(str(translate(error, place)))

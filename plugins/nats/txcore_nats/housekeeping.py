@@ -1,0 +1,131 @@
+"""Removing what is decided: halves and ops behind the checkpoint and older than `keep_s`, partition by partition.
+
+Nothing else is ever removed, and nothing by age alone. A half that stays has all its ops: it stands at the checkpoint
+or behind it, where the checkpoint vouches for that, or is younger than `keep_s`, and so are its ops. CLAIMs stay, so
+that whoever reads from the beginning knows the token in force. A parked record goes once its transaction has a final
+op; the others stay visible, and can be resumed, without half and ops.
+"""
+
+from __future__ import annotations
+
+import base64
+import logging
+from datetime import UTC, datetime
+from typing import Any, Final
+
+from txcore.clock import Clock
+from txcore.errors import TxcoreError, WireFormatError
+from txcore.records import FINAL_KINDS, Checkpoint, LogKind
+from txcore.wire import decode_ops, decode_parked
+from txcore_nats.codec import ApiError
+from txcore_nats.connection import Api, LoopThread
+from txcore_nats.options import GroupNames, Options
+
+_log = logging.getLogger("txcore.nats")
+
+RUNS_PER_KEEP: Final = 100
+RUN_EVERY_MIN_S: Final = 10.0
+PARKED_COUNT_MAX: Final = 1_000
+"""Parked records that one run looks at."""
+
+
+class Housekeeper:
+    """Cleans the partitions whose checkpoints this backend writes. On the loop's thread."""
+
+    def __init__(self, loop: LoopThread, api: Api, options: Options, clock: Clock) -> None:
+        self._loop = loop
+        self._api = api
+        self._keep_s = options.keep_s
+        self._clock = clock
+        self._next_s: dict[tuple[str, int], float] = {}
+
+    def checkpointed(self, names: GroupNames, partition: int, checkpoint: Checkpoint) -> None:
+        """A checkpoint is stored: clean the partition, if that was long ago."""
+        now_s = self._clock.elapsed_s()
+        key = (names.group, partition)
+        if now_s < self._next_s.get(key, 0.0):
+            return
+        self._next_s[key] = now_s + max(self._keep_s / RUNS_PER_KEEP, RUN_EVERY_MIN_S)
+        self._loop.spawn(self._clean_guarded(names, partition, checkpoint))
+
+    async def clean(self, names: GroupNames, partition: int, checkpoint: Checkpoint) -> None:
+        """Remove what is decided and old.
+
+        Raises:
+            TxcoreError: the broker was not reached, or does not permit it; what was removed was removed rightly.
+        """
+        since = datetime.fromtimestamp(self._clock.wall_ms() / 1000 - self._keep_s, UTC)
+        op_stream = names.stream(LogKind.OP)
+        if checkpoint.op is not None:
+            before = min(checkpoint.op, await self._first_since(op_stream, names.subject(LogKind.OP, partition), since))
+            await self._clean_parked(names, partition, since)
+            for subject in names.passing_op_subjects(partition):
+                await self._purge(op_stream, subject, before)
+        if checkpoint.half is not None:
+            stream, subject = names.stream(LogKind.HALF), names.subject(LogKind.HALF, partition)
+            await self._purge(stream, subject, min(checkpoint.half, await self._first_since(stream, subject, since)))
+
+    async def _clean_guarded(self, names: GroupNames, partition: int, checkpoint: Checkpoint) -> None:
+        try:
+            await self.clean(names, partition, checkpoint)
+        except TxcoreError as error:
+            _log.info("nats.cleaning_failed", extra={"group": names.group, "reason": str(error)})
+
+    async def _first_since(self, stream: str, subject: str, since: datetime) -> int:
+        """Return the sequence from which on messages are younger than *since*, as a new consumer is told it."""
+        config = {
+            "deliver_policy": "by_start_time",
+            "opt_start_time": since.isoformat().replace("+00:00", "Z"),
+            "ack_policy": "none",
+            "filter_subject": subject,
+            "mem_storage": True,
+            "num_replicas": 1,
+        }
+        made = await self._api.call(f"CONSUMER.CREATE.{stream}", {"stream_name": stream, "config": config})
+        await self._api.call(f"CONSUMER.DELETE.{stream}.{made['name']}")
+        return int(made["delivered"]["stream_seq"]) + 1
+
+    async def _purge(self, stream: str, subject: str, before: int) -> None:
+        if before > 1:
+            await self._api.call(f"STREAM.PURGE.{stream}", {"filter": subject, "seq": before})
+
+    async def _clean_parked(self, names: GroupNames, partition: int, since: datetime) -> None:
+        """Remove parked records whose transactions have ended, before their final ops go."""
+        stream, subject = names.stream(LogKind.PARKED), names.subject(LogKind.PARKED, partition)
+        sequence = 1
+        for _ in range(PARKED_COUNT_MAX):
+            message = await self._message(stream, {"seq": sequence, "next_by_subj": subject})
+            if message is None or _time(message["time"]) >= since:
+                return
+            sequence = int(message["seq"]) + 1
+            if await self._has_ended(names, partition, base64.b64decode(message["data"])):
+                await self._api.call(f"STREAM.MSG.DELETE.{stream}", {"seq": sequence - 1, "no_erase": True})
+
+    async def _has_ended(self, names: GroupNames, partition: int, body: bytes) -> bool:
+        try:
+            transaction_id = decode_parked(body).transaction_id
+        except WireFormatError:
+            return False
+        subject = names.final_subject(partition, transaction_id)
+        message = await self._message(names.stream(LogKind.OP), {"last_by_subj": subject})
+        if message is None:
+            return False
+        try:
+            return any(op.kind in FINAL_KINDS for op in decode_ops(base64.b64decode(message["data"])))
+        except WireFormatError:
+            return False
+
+    async def _message(self, stream: str, request: dict[str, Any]) -> dict[str, Any] | None:
+        try:
+            answer = await self._api.call(f"STREAM.MSG.GET.{stream}", request)
+        except ApiError as error:
+            if error.code == 404:
+                return None
+            raise
+        message: dict[str, Any] = answer["message"]
+        return message
+
+
+def _time(text: str) -> datetime:
+    whole, _, fraction = text.removesuffix("Z").partition(".")
+    return datetime.fromisoformat(f"{whole}.{fraction[:6].ljust(6, '0')}+00:00")

@@ -1,0 +1,304 @@
+"""Who owns which partition: members that keep a heartbeat in the group's bucket, and one key per partition.
+
+`own.member.<id>` is rewritten with every beat; empty, it says that the member has left. `own.lease.<partition>` names
+the partition's owner and changes by compare-and-set only. Everybody follows both and acts on what it sees: a member
+whose beats stopped for `lease_s` is gone, by the clock of whoever looks; its partitions are taken by those who have
+fewer than their share. Who has more gives the last ones up; who does not in time, or has not polled for long, loses
+them. All this is a hint; CLAIM records are the truth.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Callable
+from concurrent.futures import Future
+from typing import Any, Final
+
+from txcore.errors import ConfigError, TxcoreError
+from txcore.records import Status
+from txcore_nats.codec import HEADER_EXPECTED, as_json, from_json
+from txcore_nats.holdings import Holdings
+from txcore_nats.options import GroupNames
+from txcore_nats.publishing import Sending
+from txcore_nats.shared import Shared
+from txcore_nats.tailing import Tail
+
+_log = logging.getLogger("txcore.nats")
+
+BEATS_PER_LEASE: Final = 4
+STAND_BACK_S: Final = 0.5
+"""How long a member leaves a partition that it gave up to others."""
+FORGET_LEASES: Final = 20
+"""A member silent for so many leases is removed from the bucket."""
+
+
+class Lease:
+    """What a partition's key says: the owner's id, "" for nobody, and the key's revision."""
+
+    __slots__ = ("owner", "revision")
+
+    def __init__(self, owner: str, revision: int) -> None:
+        self.owner = owner
+        self.revision = revision
+
+
+class Membership:
+    """Follows the bucket, beats, and takes or gives up partitions. On the loop's thread; a `Receiver`."""
+
+    def __init__(self, shared: Shared, holdings: Holdings, group: str, member: str, identity: str) -> None:
+        self._shared = shared
+        self._holdings = holdings
+        self._group = group
+        self._member = member
+        self._identity = identity
+        self._names: GroupNames | None = None
+        self._count = 0
+        self._tail: Tail | None = None
+        self._seen_s: dict[str, float] = {}
+        self._leases: dict[int, Lease] = {}
+        self._writing: set[int] = set()
+        self._given: dict[int, float] = {}
+        self._is_caught_up = False
+        self._is_over = False
+        self._timer: asyncio.TimerHandle | None = None
+        self._is_stepping = False
+        self.error: ConfigError | None = None
+
+    def open(self) -> None:
+        """Find the group, then join it."""
+        if not self._is_over:
+            try:
+                self._shared.groups.names(self._group)
+            except ConfigError as error:
+                self.error = error
+                return
+            self._shared.groups.when_found(self._group, self._found)
+
+    def give_back(self, partition: int) -> None:
+        """Free a partition for others, and compete for it again a little later."""
+        self._given[partition] = self._shared.clock.elapsed_s() + STAND_BACK_S
+        self._step()
+
+    def close(self, timeout_s: float, closing: Future[None]) -> None:
+        """Leave: free what is held and say good-bye; *closing* is done when both are stored, or the time is over."""
+        self._is_over = True
+        if self._timer is not None:
+            self._timer.cancel()
+        if self._tail is not None:
+            self._tail.close()
+        left = 1
+        loop = self._shared.loop.loop
+
+        def one_done(*_: Any) -> None:
+            nonlocal left
+            left -= 1
+            if not left and not closing.done():
+                closing.set_result(None)
+
+        names = self._names
+        if names is not None:
+            deadline_s = self._shared.clock.elapsed_s() + timeout_s
+            for partition, lease in self._leases.items():
+                if lease.owner == self._identity:
+                    left += 1
+                    self._put(names.key("own", "lease", partition), _lease(""), deadline_s, one_done, lease.revision)
+            left += 1
+            self._put(names.key("own", "member", self._identity), b"", deadline_s, one_done)
+        one_done()
+
+        def overdue() -> None:
+            if not closing.done():
+                closing.set_result(None)
+
+        loop.call_later(timeout_s, overdue)
+
+    # -- what the bucket says ---------------------------------------------------------------------------------------
+
+    def received(self, sequence: int, subject: str, data: bytes, appended_ms: int) -> None:  # noqa: ARG002
+        """See `Receiver`."""
+        kind, _, name = subject.partition(".own.")[2].partition(".")
+        if kind == "member":
+            if data:
+                self._seen_s[name] = self._shared.clock.elapsed_s()
+            else:
+                self._seen_s.pop(name, None)
+            if name == self._identity:
+                self._is_caught_up = True
+        elif kind == "lease" and name.isdigit():
+            self._leases[int(name)] = Lease(str(from_json(data).get("owner", "")), sequence)
+        self._step_soon()
+
+    def lost(self, asked: int, first: int | None) -> None:
+        """See `Receiver`; cannot happen to keys."""
+
+    def failed(self, error: TxcoreError) -> None:
+        """See `Receiver`."""
+        _log.info("nats.claim_not_reading", extra={"group": self._group, "reason": str(error)})
+
+    def has_room(self) -> bool:
+        """See `Receiver`; what arrives is taken in at once."""
+        return True
+
+    # -- what is done about it ----------------------------------------------------------------------------------------
+
+    def _found(self, error: TxcoreError | None) -> None:
+        if self._is_over:
+            return
+        if error is not None:
+            self.error = error if isinstance(error, ConfigError) else None
+            self._shared.loop.loop.call_later(STAND_BACK_S, self.open)
+            return
+        self.error = None
+        shared = self._shared
+        self._names = shared.groups.names(self._group)
+        self._count = shared.groups.count(self._group)
+        subject = self._names.key("own", ">")
+        self._tail = Tail(
+            shared.loop,
+            shared.link,
+            shared.api,
+            shared.options,
+            self._names.bucket_stream,
+            subject,
+            self,
+            is_keyed=True,
+        )
+        self._tail.open()
+        self._beat()
+
+    def _beat(self) -> None:
+        if self._is_over:
+            return
+        assert self._names is not None
+        lease_s = self._shared.options.lease_s
+        sent_s = self._shared.clock.elapsed_s()
+
+        def beaten(status: Status, error: TxcoreError | None, _ack: Any) -> None:
+            if status is Status.DURABLE:
+                self._holdings.beaten(sent_s)
+                self._step_soon()
+            else:
+                _log.info("nats.beat_failed", extra={"group": self._group, "reason": str(error)})
+
+        if self._holdings.is_polled:
+            subject = self._names.key("own", "member", self._identity)
+            self._put(subject, as_json({"name": self._member}), sent_s + lease_s, beaten)
+        self._timer = self._shared.loop.loop.call_later(lease_s / BEATS_PER_LEASE, self._beat)
+        self._step()
+
+    def _step_soon(self) -> None:
+        if not self._is_stepping and not self._is_over:
+            self._is_stepping = True
+            self._shared.loop.loop.call_soon(self._step_now)
+
+    def _step_now(self) -> None:
+        self._is_stepping = False
+        self._step()
+
+    def _step(self) -> None:
+        if self._is_over or not self._is_caught_up:
+            return
+        holdings, now_s = self._holdings, self._shared.clock.elapsed_s()
+        holdings.lose_overdue()
+        held = holdings.held
+        for partition in held:
+            if self._owner(partition) != self._identity and partition not in self._writing:
+                holdings.lose(partition)
+        for partition in [partition for partition, until_s in self._given.items() if until_s <= now_s]:
+            if self._owner(partition) != self._identity:
+                del self._given[partition]
+        if not holdings.is_fresh:
+            return
+        alive = self._alive(now_s)
+        counts = dict.fromkeys(alive, 0)
+        for partition in range(self._count):
+            owner = self._owner(partition)
+            if owner in counts:
+                counts[owner] += 1
+        share = _share(counts, self._identity, self._count)
+        kept = sorted(holdings.held - holdings.revoking)
+        for partition in kept[share:]:
+            holdings.revoke(partition)
+        self._take(counts, share - len(kept))
+        self._forget_dead(alive, now_s)
+
+    def _take(self, counts: dict[str, int], wanted: int) -> None:
+        """Write this member's name over free leases while some are wanted, and free those that name it in vain."""
+        held = self._holdings.held
+        for partition in range(self._count):
+            if partition in held or partition in self._writing:
+                continue
+            owner = self._owner(partition)
+            is_ours = owner == self._identity
+            if wanted > 0 and partition not in self._given and (is_ours or owner not in counts):
+                wanted -= 1
+                self._write_lease(partition, self._identity)
+            elif is_ours:
+                self._write_lease(partition, "")
+
+    def _write_lease(self, partition: int, owner: str) -> None:
+        assert self._names is not None
+        revision = self._leases[partition].revision if partition in self._leases else 0
+        self._writing.add(partition)
+
+        def written(status: Status, error: TxcoreError | None, ack: Any) -> None:  # noqa: ARG001 - the tail tells
+            self._writing.discard(partition)
+            if status is Status.DURABLE:
+                lease = self._leases.get(partition)
+                if lease is None or lease.revision < ack.seq:
+                    self._leases[partition] = Lease(owner, ack.seq)
+                if owner and self._owner(partition) == owner:
+                    self._holdings.assign(partition)
+            self._step_soon()
+
+        deadline_s = self._shared.clock.elapsed_s() + self._shared.options.lease_s
+        self._put(self._names.key("own", "lease", partition), _lease(owner), deadline_s, written, revision)
+
+    def _put(
+        self,
+        subject: str,
+        value: bytes,
+        deadline_s: float,
+        end: Callable[[Status, TxcoreError | None, Any], None],
+        revision: int | None = None,
+    ) -> None:
+        headers = None if revision is None else {HEADER_EXPECTED: str(revision)}
+        self._shared.publisher.send(Sending(subject, value, headers, deadline_s, end))
+
+    def _owner(self, partition: int) -> str:
+        lease = self._leases.get(partition)
+        return "" if lease is None else lease.owner
+
+    def _alive(self, now_s: float) -> set[str]:
+        lease_s = self._shared.options.lease_s
+        alive = {name for name, seen_s in self._seen_s.items() if now_s - seen_s < lease_s}
+        return alive | {self._identity}
+
+    def _forget_dead(self, alive: set[str], now_s: float) -> None:
+        """Remove keys of members that are long gone; one of the living does it."""
+        if self._identity != min(alive):
+            return
+        assert self._names is not None
+        long_s = FORGET_LEASES * self._shared.options.lease_s
+        for name in [name for name, seen_s in self._seen_s.items() if now_s - seen_s > long_s]:
+            del self._seen_s[name]
+            self._shared.loop.spawn(self._purge(self._names.key("own", "member", name)))
+
+    async def _purge(self, subject: str) -> None:
+        assert self._names is not None
+        try:
+            await self._shared.api.call(f"STREAM.PURGE.{self._names.bucket_stream}", {"filter": subject})
+        except TxcoreError as error:
+            _log.info("nats.purge_failed", extra={"reason": str(error)})
+
+
+def _lease(owner: str) -> bytes:
+    return as_json({"owner": owner})
+
+
+def _share(counts: dict[str, int], identity: str, partition_count: int) -> int:
+    """Return how many partitions fall to a member; those who hold most keep the odd ones, so that few move."""
+    ranked = sorted(counts, key=lambda name: (-counts[name], name))
+    base, odd = divmod(partition_count, len(ranked))
+    return base + (ranked.index(identity) < odd)

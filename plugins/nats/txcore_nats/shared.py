@@ -1,0 +1,26 @@
+"""What the parts of one backend share."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from txcore.clock import Clock
+from txcore_nats.connection import Api, Link, LoopThread
+from txcore_nats.control import Groups
+from txcore_nats.housekeeping import Housekeeper
+from txcore_nats.options import Options
+from txcore_nats.publishing import Publisher
+
+
+@dataclass(frozen=True, slots=True)
+class Shared:
+    """One backend's thread, connection and what stands on them."""
+
+    options: Options
+    clock: Clock
+    loop: LoopThread
+    link: Link
+    api: Api
+    publisher: Publisher
+    groups: Groups
+    housekeeper: Housekeeper
