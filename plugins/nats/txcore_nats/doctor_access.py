@@ -8,6 +8,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import json
+import os
 import urllib.error
 import urllib.request
 from collections.abc import Mapping
@@ -219,6 +220,6 @@ class NatsSubject:
 
 
 def _unavailable(error: Exception, place: str) -> TxcoreError:
-    if isinstance(error, OSError) and error.strerror:
-        return BackendUnavailableError(f"{place} cannot be reached: {error.strerror}")
+    if isinstance(error, OSError) and error.errno:
+        return BackendUnavailableError(f"{place} cannot be reached: {os.strerror(error.errno)}")
     return BackendUnavailableError(str(translate(error, place)))
