@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from importlib.util import find_spec
-from typing import Any, Final
+from typing import TYPE_CHECKING, Any, Final
 from urllib.parse import urlsplit
 
 from txcore.doctor import Examination, Request
@@ -14,7 +14,10 @@ from txcore.port import Backend
 from txcore_nats.guarantees import GUARANTEES
 from txcore_nats.options import Options, parse_url
 
-__all__ = ["GUARANTEES", "Options", "check_driver", "parse_url", "txcore_open_backend"]
+__all__ = ["GUARANTEES", "Options", "check_driver", "open_consumer", "parse_url", "txcore_open_backend"]
+
+if TYPE_CHECKING:
+    from txcore_nats.consumer import NatsConsumer
 
 SCHEME: Final = "nats"
 
@@ -54,3 +57,16 @@ def txcore_doctor(url: str, options: Mapping[str, str], request: Request) -> Exa
     from txcore_nats.doctor import nats_examination  # noqa: PLC0415 - needs the driver
 
     return nats_examination(parse_url(url, options), request)
+
+
+def open_consumer(url: str, topic: str, group: str) -> NatsConsumer:
+    """Return a consumer of the subject *topic* for a consumer group; its stream is made if there is none.
+
+    Raises:
+        BackendNotInstalledError: nats-py is missing.
+        ConfigError, BackendUnavailableError, BackendTimeoutError: see `NatsConsumer`.
+    """
+    check_driver()
+    from txcore_nats import consumer  # noqa: PLC0415 - needs the driver
+
+    return consumer.open_consumer(url, topic, group)

@@ -115,9 +115,10 @@ class Membership:
 
     # -- what the bucket says ---------------------------------------------------------------------------------------
 
-    def received(self, sequence: int, subject: str, data: bytes, appended_ms: int) -> None:  # noqa: ARG002
+    def received(self, message: Any, sequence: int, appended_ms: int) -> None:  # noqa: ARG002
         """See `Receiver`."""
-        kind, _, name = subject.partition(".own.")[2].partition(".")
+        data = message.data
+        kind, _, name = message.subject.partition(".own.")[2].partition(".")
         if kind == "member":
             if data:
                 self._seen_s[name] = self._shared.clock.elapsed_s()

@@ -9,7 +9,7 @@ from collections import deque
 from collections.abc import Mapping, Sequence
 from concurrent.futures import Future
 from datetime import datetime
-from typing import Final
+from typing import Any, Final
 
 from txcore.errors import ClosedError, ConfigError, DataLossError, TxcoreError
 from txcore.records import LogKind, LogRecord, Position
@@ -94,10 +94,10 @@ class LogReader:
 
     # -- on the loop's thread ------------------------------------------------------------------------------------------
 
-    def received(self, sequence: int, subject: str, data: bytes, appended_ms: int) -> None:  # noqa: ARG002
+    def received(self, message: Any, sequence: int, appended_ms: int) -> None:
         """See `Receiver`."""
-        self._bytes_in += len(data)
-        self._records.append(LogRecord(Position(sequence), data, appended_ms))
+        self._bytes_in += len(message.data)
+        self._records.append(LogRecord(Position(sequence), message.data, appended_ms))
 
     def lost(self, asked: int, first: int | None) -> None:
         """See `Receiver`."""

@@ -31,11 +31,14 @@ NANOSECONDS: Final = 1_000_000_000
 _IDLE: Final = "100"
 
 
+Take = Callable[[Any, int, int], None]
+
+
 class Receiver(Protocol):
     """Who takes what a tail reads; on the loop's thread."""
 
-    def received(self, sequence: int, subject: str, data: bytes, appended_ms: int) -> None:
-        """One record, in log order, once."""
+    def received(self, message: Any, sequence: int, appended_ms: int) -> None:
+        """One of nats-py's messages, in log order, once; with its sequence and the broker's time of its append."""
 
     def lost(self, asked: int, first: int | None) -> None:
         """The record at the start is gone; nothing more comes."""
@@ -127,7 +130,7 @@ class Tail:
         expected = asked if not self._is_keyed else None
         is_first = True
 
-        def arrived(sequence: int, subject: str, data: bytes, appended_ms: int) -> None:
+        def arrived(message: Any, sequence: int, appended_ms: int) -> None:
             nonlocal is_first
             if self._is_over:
                 return
@@ -139,7 +142,7 @@ class Tail:
             if self._last is not None and sequence <= self._last:
                 return
             self._last = sequence
-            self._receiver.received(sequence, subject, data, appended_ms)
+            self._receiver.received(message, sequence, appended_ms)
 
         try:
             pending = await consumer.open(self._api, self._subject, asked, arrived)
@@ -174,7 +177,7 @@ class _Consumer:
         self._name = ""
         self._inbox = ""
         self._subscription: Any = None
-        self._take: Callable[[int, str, bytes, int], None] | None = None
+        self._take: Take | None = None
         self._pulled = 0
         self._sequence = 0
         self._heard_s = 0.0
@@ -182,9 +185,7 @@ class _Consumer:
         self._pulls: set[asyncio.Task[None]] = set()
         self._pull_bytes = max(PULL_BYTES_MIN, 2 * options.body_size_max)
 
-    async def open(
-        self, api: Api, subject: str, start: int | None, take: Callable[[int, str, bytes, int], None]
-    ) -> int:
+    async def open(self, api: Api, subject: str, start: int | None, take: Take) -> int:
         """Make the consumer; returns how many messages wait for it."""
         config: dict[str, Any] = {
             "deliver_policy": "all",
@@ -267,7 +268,7 @@ class _Consumer:
         self._sequence = delivered
         self._pulled -= 1
         assert self._take is not None
-        self._take(sequence, message.subject, message.data, appended_ms)
+        self._take(message, sequence, appended_ms)
         if self._pulled <= PULL_COUNT // 2:
             self.pull()
 
