@@ -74,17 +74,20 @@ class NatsSubject:
 
         async def connect() -> Client:
             client = Client()
-            await asyncio.wait_for(
-                client.connect(
-                    servers=list(self.options.servers),
-                    name="txcore-doctor",
-                    error_cb=failed,
-                    allow_reconnect=False,
-                    connect_timeout=self.options.connect_timeout_s,  # type: ignore[arg-type] # passed on to wait_for
-                    **login(self.options),
-                ),
-                3 * self.options.connect_timeout_s * len(self.options.servers),
+            attempt = client.connect(
+                servers=list(self.options.servers),
+                name="txcore-doctor",
+                error_cb=failed,
+                allow_reconnect=False,
+                connect_timeout=self.options.connect_timeout_s,  # type: ignore[arg-type] # passed on to wait_for
+                **login(self.options),
             )
+            try:
+                await asyncio.wait_for(attempt, 3 * self.options.connect_timeout_s * len(self.options.servers))
+            except Exception:
+                with contextlib.suppress(Exception):
+                    await client.close()
+                raise
             return client
 
         try:

@@ -1,0 +1,398 @@
+"""NATS: each check is broken on a real server, and mended."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import uuid
+
+import pytest
+import txcore_nats.doctor as nats_doctor
+from nats.aio.client import Client
+from txcore_conformance import brokers
+
+from txcore.doctor import Level, Request, examine
+from txcore.errors import BackendUnavailableError, ConfigError
+from txcore.registry import open_doctor
+
+
+class Admin:
+    """What an operator does, over JetStream's API."""
+
+    def __init__(self, url):
+        self._url = url
+
+    def ask(self, name, request=None):
+        async def ask():
+            client = Client()
+            await client.connect(self._url)
+            try:
+                message = await client.request(f"$JS.API.{name}", json.dumps(request or {}).encode(), timeout=10)
+            finally:
+                await client.close()
+            return json.loads(message.data)
+
+        answer = asyncio.run(ask())
+        assert "error" not in answer, answer
+        return answer
+
+    def create(self, name, *subjects, **config):
+        self.ask(f"STREAM.CREATE.{name}", {"name": name, "subjects": list(subjects), **config})
+
+    def edit(self, name, **config):
+        old = self.ask(f"STREAM.INFO.{name}")["config"]
+        self.ask(f"STREAM.UPDATE.{name}", {**old, **config})
+
+    def remake(self, name, **config):
+        """What cannot be edited is made anew, as somebody else would have made it."""
+        old = self.ask(f"STREAM.INFO.{name}")["config"]
+        old.pop("metadata", None)
+        self.delete(name)
+        self.ask(f"STREAM.CREATE.{name}", {**old, **config})
+
+    def delete(self, name):
+        self.ask(f"STREAM.DELETE.{name}")
+
+    def publish(self, subject, body):
+        async def publish():
+            client = Client()
+            await client.connect(self._url)
+            try:
+                await client.request(subject, body, timeout=10)
+            finally:
+                await client.close()
+
+        asyncio.run(publish())
+
+
+@pytest.fixture(scope="module")
+def broker(start):
+    """A server of its own: what is broken here would be everybody's."""
+    with start("nats") as broker:
+        yield broker
+
+
+@pytest.fixture(scope="module")
+def trio():
+    """A durable cluster of three."""
+    try:
+        cluster = brokers.cluster("nats")
+    except brokers.ServerUnavailableError as error:
+        if brokers.is_required("nats"):
+            pytest.fail(str(error))
+        pytest.skip(str(error))
+    yield cluster
+    cluster.remove()
+
+
+@pytest.fixture(scope="module")
+def admin(broker):
+    return Admin(broker.url)
+
+
+@pytest.fixture
+def group(broker, make_group):
+    """A group of two partitions."""
+    name = f"g{uuid.uuid4().hex[:8]}"
+    make_group(broker.url, name, 2)
+    return name
+
+
+@pytest.fixture
+def line(broker, group, broker_line):
+    """How the marked check looks at this group."""
+
+    def look(level, *words, options="", **request):
+        broker_line(f"{broker.url}{options}", group, **request)(level, *words)
+
+    return look
+
+
+def level_in(url, name, request):
+    """Return how one line stands now; "" while the cluster does not tell."""
+    try:
+        examination = open_doctor(url, request)
+    except BackendUnavailableError:
+        return ""
+    try:
+        levels = [line.finding.level.value for line in examine(examination).lines if line.name == name]
+    finally:
+        examination.close()
+    return levels[0] if levels else ""
+
+
+def test_cluster_is_well(trio, make_group):
+    """Three servers that sync, with replicas everywhere, get no line but OK."""
+    make_group(f"{trio.url}?replicas=3", "orders", 2)
+    Admin(trio.nodes[0].url).create("mail", "mail.>", num_replicas=3, storage="file", discard="new")
+    request = Request("orders", ("mail.sent",), monitor_url=trio.nodes[0].monitor_url)
+    examination = open_doctor(trio.url, request)
+    report = examine(examination)
+    examination.close()
+    assert [line for line in report.lines if line.finding.level is not Level.OK] == []
+    assert len(report.lines) == len(nats_doctor.CHECKS)
+
+
+def test_who_is_not_let_in_gets_one_sentence():
+    """And no password is in it."""
+    with pytest.raises(BackendUnavailableError, match=r"NATS at 127\.0\.0\.1:1 cannot be reached: Connection refused"):
+        open_doctor("nats://127.0.0.1:1", Request("g"))
+    try:
+        broker = brokers.nats(own=True, credentials=True)
+    except brokers.ServerUnavailableError as error:
+        pytest.skip(str(error))
+    try:
+        open_doctor(broker.credentials_url, Request("g")).close()
+        with pytest.raises(BackendUnavailableError, match="refuses the credentials") as caught:
+            open_doctor(broker.credentials_url.replace(":secret@", ":wrong-one@"), Request("g"))
+        assert "wrong-one" not in str(caught.value)
+    finally:
+        broker.remove()
+
+
+def test_unknown_option_is_refused_before_anything_is_asked():
+    """As when the backend is opened."""
+    with pytest.raises(ConfigError, match="no option 'nope'"):
+        open_doctor("nats://127.0.0.1:1?nope=1", Request("g"))
+
+
+@pytest.mark.breaks("nats.client")
+def test_client(line, monkeypatch):
+    """A nats-py that was not tried."""
+    line("OK", "nats-py 2.")
+    monkeypatch.setattr(nats_doctor, "installed_version", lambda _name: "2.3.1")
+    line("FAIL", "nats-py 2.3.1 is older", "pip install")
+
+
+@pytest.mark.breaks("nats.version")
+def test_version(line, broker, monkeypatch):
+    """Too old, known to lose streams, or before what was mended since."""
+    line("OK", broker.version)
+    monkeypatch.setattr(nats_doctor, "VERSION_KEPT", "90.1")
+    line("WARN", "not mended in it", "upgrade to 90.1")
+    monkeypatch.setattr(nats_doctor, "BAD_VERSIONS", {broker.version})
+    line("FAIL", "loses whole streams")
+    monkeypatch.setattr(nats_doctor, "VERSION_OLDEST", "80")
+    line("FAIL", "older than 80")
+
+
+@pytest.mark.breaks("nats.version")
+@pytest.mark.breaks("nats.sync-interval")
+def test_a_real_old_server(make_group):
+    """NATS 2.9 cannot sync more often than every two minutes."""
+    try:
+        old = brokers.nats("2.9.10", own=True)
+    except brokers.ServerUnavailableError as error:
+        pytest.skip(str(error))
+    try:
+        make_group(old.url, "g", 1)
+        examination = open_doctor(old.url, Request("g", monitor_url=old.monitor_url))
+        found = {line.name: line.finding for line in examine(examination).lines}
+        examination.close()
+    finally:
+        old.remove()
+    assert (found["nats.version"].level, "2.9.10" in found["nats.version"].text) == (Level.WARN, True)
+    assert found["nats.sync-interval"].level is Level.FAIL
+    assert "syncs every 2 minutes" in found["nats.sync-interval"].text
+
+
+@pytest.mark.breaks("nats.jetstream")
+def test_jetstream(line, start, broker_line):
+    """An account without it."""
+    line("OK", "API level")
+    accounts = '{A: {users: [{user: "txcore", password: "secret"}]}}'
+    with start("nats", accounts=accounts) as bare:
+        url = bare.url.replace("nats://", "nats://txcore:secret@")
+        broker_line(url, "g")("FAIL", "JetStream", "jetstream {} in the server's config")
+
+
+@pytest.mark.breaks("nats.limits")
+def test_limits(line, start, make_group, broker_line):
+    """An account whose storage is nearly used up."""
+    line("OK", "no limit")
+    accounts = '{A: {users: [{user: "txcore", password: "secret"}], jetstream: {max_file: 2000000}}}'
+    with start("nats", accounts=accounts) as narrow:
+        url = narrow.url.replace("nats://", "nats://txcore:secret@")
+        admin = Admin(url)
+        admin.create("filler", "filler")
+        broker_line(url, "g")("OK", "2,000,000 B")
+        for _ in range(18):
+            admin.publish("filler", bytes(100_000))
+        broker_line(url, "g")("WARN", "of the account's 2,000,000 B are used", "nsc edit account")
+    demanding = accounts.replace("max_file: 2000000", "max_file: 2000000, max_bytes_required: true")
+    with start("nats", accounts=demanding) as demanding_server:
+        url = demanding_server.url.replace("nats://", "nats://txcore:secret@")
+        broker_line(url, "g")("FAIL", "demands a size for each stream", "max_bytes_required: false")
+
+
+@pytest.mark.breaks("nats.payload")
+def test_payload(line, start, broker_line):
+    """The server's limit is below a half."""
+    line("OK", "1,048,576 B")
+    line("FAIL", "less than a half of 3,006,144 B", "max_payload: 3006144", body_size=3_000_000)
+    with start("nats", max_payload="200000") as small:
+        broker_line(small.url, "g")("FAIL", "max_payload is 200,000 B", "smaller body_size_max")
+        broker_line(f"{small.url}?body_size_max=150000", "g")("OK")
+
+
+@pytest.mark.breaks("nats.sync-interval")
+def test_sync_interval(line, broker, trio, start, broker_line):
+    """Two minutes by default; only the monitoring port tells."""
+    line("WARN", "clients are not told", "--monitor http://127.0.0.1:8222")
+    line("WARN", "cannot be read", "check --monitor", monitor_url="http://127.0.0.1:1")
+    line("WARN", "is an http URL", monitor_url="ftp://127.0.0.1")
+    line("FAIL", "sync_interval is 2 min", "sync_interval: always", monitor_url=broker.monitor_url)
+    broker_line(trio.url, "g", monitor_url=trio.nodes[0].monitor_url)("OK", "always")
+    with start("nats", **{"jetstream.sync_interval": '"500ms"'}) as often:
+        broker_line(often.url, "g", monitor_url=often.monitor_url)("WARN", "sync_interval is 500 ms")
+
+
+@pytest.mark.breaks("nats.atomic")
+def test_atomic(line, admin, group):
+    """The URL asks for what the stream does not take."""
+    line("OK", "release=plain")
+    name = f"shop-{group}"
+    options = f"?release=atomic&stream={name}"
+    line("FAIL", f"no stream '{name}'", options=options)
+    admin.create(name, f"{name}.>")
+    line("FAIL", "takes no atomic batches", "--allow-batch", options=options)
+    admin.edit(name, allow_atomic=True)
+    line("OK", "takes atomic batches", options=options)
+
+
+@pytest.mark.breaks("nats.atomic")
+def test_atomic_on_an_old_server(broker_line):
+    """Batches came with 2.12."""
+    try:
+        old = brokers.nats("2.9.10", own=True)
+    except brokers.ServerUnavailableError as error:
+        pytest.skip(str(error))
+    try:
+        broker_line(f"{old.url}?release=atomic&stream=shop", "g")("FAIL", "the API has level 0", "release=plain")
+    finally:
+        old.remove()
+
+
+@pytest.mark.breaks("nats.streams")
+def test_streams(line, group, admin, broker, broker_line):
+    """One was deleted; a group that does not exist has none."""
+    line("OK", "4 streams")
+    admin.delete(f"txc_{group}_parked")
+    line("FAIL", f"streams are missing: txc_{group}_parked")
+    broker_line(broker.url, "nobody")("FAIL", "group 'nobody' has no streams")
+
+
+@pytest.mark.breaks("nats.storage")
+def test_storage(line, group, admin):
+    """Somebody made it anew, in memory."""
+    line("OK")
+    admin.remake(f"txc_{group}_op", storage="memory")
+    line("FAIL", f"storage is memory on txc_{group}_op", "cannot be changed")
+
+
+@pytest.mark.breaks("nats.replicas")
+def test_replicas(line, group, trio, make_group, broker_line):
+    """What stands on one disk."""
+    line("FAIL", f"1 replica of KV_txc_{group}", "--replicas=3 (for each)", "replicas=3 in the URL")
+    make_group(f"{trio.url}?replicas=3", "replicas", 1)
+    broker_line(trio.url, "replicas")("OK", "3 or more replicas")
+
+
+@pytest.mark.breaks("nats.in-sync")
+def test_in_sync(line, trio, make_group, broker_line, eventually):
+    """A server is killed, then a second one, and both come back."""
+    line("OK")
+    make_group(f"{trio.url}?replicas=3", "sync", 1)
+    url = trio.nodes[0].url
+    eventually(lambda: level_in(url, "nats.in-sync", Request("sync")) == "OK")
+    trio.nodes[2].kill()
+    try:
+        eventually(lambda: level_in(url, "nats.in-sync", Request("sync")) == "WARN")
+        broker_line(url, "sync")("WARN", "is not current on", "nats server report jetstream")
+    finally:
+        trio.start()
+    eventually(lambda: level_in(url, "nats.in-sync", Request("sync")) == "OK")
+
+
+@pytest.mark.breaks("nats.discard")
+def test_discard(line, group, admin):
+    """The default drops the oldest."""
+    line("OK")
+    admin.edit(f"txc_{group}_half", discard="old")
+    line("FAIL", f"discard is old on txc_{group}_half", f"nats stream edit txc_{group}_half --discard=new")
+
+
+@pytest.mark.breaks("nats.max-age")
+def test_max_age(line, group, admin):
+    """Pending halves would go with their age."""
+    line("OK")
+    admin.edit(f"txc_{group}_half", max_age=3_600 * 10**9, duplicate_window=60 * 10**9)
+    line("FAIL", f"max_age is 60 min on txc_{group}_half", "check horizon of 24 h", "--max-age=0")
+    line("OK", horizon_s=60)
+
+
+@pytest.mark.breaks("nats.room")
+def test_room(line, group, admin):
+    """The half log is nearly full."""
+    line("OK")
+    admin.edit(f"txc_{group}_half", max_bytes=1_000_000)
+    for _ in range(9):
+        admin.publish(f"txc.{group}.h.0", bytes(100_000))
+    line(
+        "WARN", f"txc_{group}_half holds", "of 1,000,000 B: at its bound new halves are refused", "--max-bytes=2000000"
+    )
+
+
+@pytest.mark.breaks("nats.persist-mode")
+def test_persist_mode(line, group, admin):
+    """An acknowledgement that comes before the storing."""
+    line("OK")
+    admin.remake(f"txc_{group}_op", persist_mode="async")
+    line("FAIL", f"persist_mode is async on txc_{group}_op")
+
+
+@pytest.mark.breaks("nats.flags")
+def test_flags(line, group, admin):
+    """A stream that takes nothing more, and one that keeps everything."""
+    line("OK")
+    admin.remake(f"txc_{group}_op", deny_purge=True)
+    line("WARN", f"txc_{group}_op deny purging", "stay for ever")
+    admin.edit(f"txc_{group}_parked", sealed=True)
+    line("FAIL", f"txc_{group}_parked is sealed")
+
+
+@pytest.mark.breaks("nats.targets")
+def test_targets(line, group, admin):
+    """A subject that no stream keeps."""
+    line("WARN", "no target was named")
+    admin.create(f"mail-{group}", f"mail.{group}.>")
+    line("OK", "1 targets are in streams", targets=(f"mail.{group}.sent",))
+    line("FAIL", "in no stream: mial.sent", "nats stream add --subjects=mial.sent", targets=("mial.sent",))
+
+
+@pytest.mark.breaks("nats.target-streams")
+def test_target_streams(line, group, trio, broker_line):
+    """Targets are where messages live."""
+    admin = Admin(trio.nodes[0].url)
+    made = {
+        "good": {},
+        "memory": {"storage": "memory"},
+        "alone": {"num_replicas": 1},
+        "unsaid": {"no_ack": True},
+        "forgetful": {"duplicate_window": 10**9},
+        "small": {"max_msg_size": 50_000},
+        "ring": {"max_msgs": 1000, "discard": "old"},
+    }
+    for name, config in made.items():
+        admin.create(f"{name}-{group}", f"{name}.{group}", **{"num_replicas": 3, "storage": "file"} | config)
+
+    def look(name, level, *words):
+        broker_line(trio.nodes[0].url, group, targets=(f"{name}.{group}",))(level, *words)
+
+    look("good", "OK", "1 target streams are durable")
+    look("memory", "FAIL", f"storage is memory on memory-{group}")
+    look("alone", "FAIL", f"1 replica of alone-{group}", "--replicas=3")
+    look("unsaid", "FAIL", "acknowledges nothing")
+    look("forgetful", "FAIL", "shorter than 2 min", "--dupe-window=120s")
+    look("small", "FAIL", "max_msg_size is 50,000 B", "--max-msg-size=102048")
+    look("ring", "WARN", "bounded with discard old", "--discard=new")
