@@ -96,6 +96,7 @@ class World:
         self.fence.create()
         self.topic = kit.topic("orders")
         self._checkers: list[subprocess.Popen] = []
+        self._started: list[subprocess.Popen] = []
         self._numbers = itertools.count(1)
         assert kit.backend  # makes the group
 
@@ -119,6 +120,18 @@ class World:
         ran = self(*arguments, "--json")
         assert (ran.status, ran.errors) == (status, ""), ran
         return json.loads(ran.output)
+
+    def start(self, *arguments: str) -> subprocess.Popen:
+        """Start `txcore` about this group."""
+        process = subprocess.Popen(
+            [sys.executable, "-m", "txcore.cli", *arguments, *self.place],
+            stdin=subprocess.DEVNULL,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
+            text=True,
+        )
+        self._started.append(process)
+        return process
 
     # -- transactions ------------------------------------------------------------------------------------------------
 
@@ -246,6 +259,10 @@ class World:
         return value
 
     def close(self) -> None:
+        for process in self._started:
+            if process.poll() is None:
+                process.kill()
+            process.communicate()
         for process in self._checkers:
             process.stdin.close()
             try:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Final
 
-from txcore.cli.operating import deciding, fences, listing, showing, topics
+from txcore.cli.operating import deciding, fences, listing, showing, top, topics
 
 if TYPE_CHECKING:
     from typer import Typer
@@ -21,6 +21,7 @@ def add_to(app: Typer) -> None:
         ("resume", deciding.resume),
         ("commit", deciding.commit),
         ("rollback", deciding.rollback),
+        ("top", top.top),
     ):
         app.command(name, rich_help_panel=PANEL)(command)
     app.add_typer(topics.app, name="topics", rich_help_panel=PANEL)

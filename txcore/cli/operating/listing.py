@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from contextlib import closing
 from typing import Annotated, Final
 
@@ -44,7 +44,7 @@ def pending(
         screen.say(f"nothing is pending in group {session.address.group}")
         return
     names = names_of(found, is_long=long)
-    rows = [_pending_row(each, names) for each in found[: limit or None]]
+    rows = [pending_row(each, names) for each in found[: limit or None]]
     screen.table(("id", "age", "checks", "partition", "decided by", "topics"), rows, right=("age", "checks"))
     _end(screen, len(found), limit, f"pending in group {session.address.group}")
 
@@ -115,7 +115,8 @@ def names_of(journeys: Sequence[Journey], *, is_long: bool = False) -> dict[byte
     return {identity: id_text(identity) for identity in identities} if is_long else short_ids(identities)
 
 
-def _pending_row(journey: Journey, names: dict[bytes, str]) -> Sequence[str]:
+def pending_row(journey: Journey, names: Mapping[bytes, str]) -> Sequence[str]:
+    """Return a line of the table: id, age, checks, partition, who decides, topics."""
     half = journey.half
     assert half is not None  # it would not be pending
     if journey.decided:

@@ -36,6 +36,13 @@ def state_of(journey: Journey) -> str:
     return "pending" if journey.halves else "unknown"
 
 
+def park_code(journey: Journey) -> str:
+    """Return why a parked transaction was parked, as far as the logs that were read tell."""
+    if journey.parked:
+        return journey.parked[-1].code
+    return next((op.reason for _, op in reversed(journey.ops) if op.kind == OpKind.DISCARD), "")
+
+
 def any_half(journey: Journey) -> Half | None:
     """Return the newest half, or the one that was parked."""
     return journey.half or (half_in(journey.parked[-1]) if journey.parked else None)
