@@ -2,19 +2,20 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from importlib.util import find_spec
 from typing import Any, Final
 from urllib.parse import urlsplit
 
 from txcore.doctor import Examination, Request
 from txcore.errors import BackendNotInstalledError
+from txcore.guarantees import BrokerObject
 from txcore.hookspecs import hookimpl
 from txcore.port import Backend
 from txcore_kafka.guarantees import GUARANTEES
 from txcore_kafka.options import Options, parse_url
 
-__all__ = ["GUARANTEES", "Options", "check_driver", "parse_url", "txcore_open_backend"]
+__all__ = ["GUARANTEES", "Options", "check_driver", "describe_group", "parse_url", "txcore_open_backend"]
 
 SCHEME: Final = "kafka"
 
@@ -56,3 +57,10 @@ def txcore_doctor(url: str, options: Mapping[str, str], request: Request) -> Exa
     from txcore_kafka.doctor import kafka_examination  # noqa: PLC0415 - needs the driver
 
     return kafka_examination(parsed, request)
+
+
+def describe_group(url: str, group: str, partition_count: int) -> Sequence[BrokerObject]:
+    """Return what a group consists of on the broker; 0 partitions for the URL's own number."""
+    from txcore_kafka import describing  # noqa: PLC0415 - only `txcore topics` needs it
+
+    return describing.describe_group(url, group, partition_count)

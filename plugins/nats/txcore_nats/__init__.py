@@ -2,19 +2,28 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from importlib.util import find_spec
 from typing import TYPE_CHECKING, Any, Final
 from urllib.parse import urlsplit
 
 from txcore.doctor import Examination, Request
 from txcore.errors import BackendNotInstalledError
+from txcore.guarantees import BrokerObject
 from txcore.hookspecs import hookimpl
 from txcore.port import Backend
 from txcore_nats.guarantees import GUARANTEES
 from txcore_nats.options import Options, parse_url
 
-__all__ = ["GUARANTEES", "Options", "check_driver", "open_consumer", "parse_url", "txcore_open_backend"]
+__all__ = [
+    "GUARANTEES",
+    "Options",
+    "check_driver",
+    "describe_group",
+    "open_consumer",
+    "parse_url",
+    "txcore_open_backend",
+]
 
 if TYPE_CHECKING:
     from txcore_nats.consumer import NatsConsumer
@@ -70,3 +79,11 @@ def open_consumer(url: str, topic: str, group: str) -> NatsConsumer:
     from txcore_nats import consumer  # noqa: PLC0415 - needs the driver
 
     return consumer.open_consumer(url, topic, group)
+
+
+def describe_group(url: str, group: str, partition_count: int) -> Sequence[BrokerObject]:
+    """Return what a group consists of on the broker; 0 partitions for the URL's own number."""
+    check_driver()
+    from txcore_nats import describing  # noqa: PLC0415 - only `txcore topics` needs it
+
+    return describing.describe_group(url, group, partition_count)

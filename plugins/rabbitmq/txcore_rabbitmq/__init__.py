@@ -2,19 +2,28 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from importlib.util import find_spec
 from typing import Any
 from urllib.parse import urlsplit
 
 from txcore.doctor import Examination, Request
 from txcore.errors import BackendNotInstalledError
+from txcore.guarantees import BrokerObject
 from txcore.hookspecs import hookimpl
 from txcore.port import Backend
 from txcore_rabbitmq.guarantees import GUARANTEES
 from txcore_rabbitmq.options import SCHEME, Options, parse_url
 
-__all__ = ["GUARANTEES", "Options", "check_driver", "open_consumer", "parse_url", "txcore_open_backend"]
+__all__ = [
+    "GUARANTEES",
+    "Options",
+    "check_driver",
+    "describe_group",
+    "open_consumer",
+    "parse_url",
+    "txcore_open_backend",
+]
 
 
 def check_driver() -> None:
@@ -66,3 +75,10 @@ def open_consumer(url: str, topic: str, group: str) -> Any:
     from txcore_rabbitmq import consumer  # noqa: PLC0415 - needs the driver
 
     return consumer.open_consumer(url, topic, group)
+
+
+def describe_group(url: str, group: str, partition_count: int) -> Sequence[BrokerObject]:
+    """Return what a group consists of on the broker; 0 partitions for the URL's own number."""
+    from txcore_rabbitmq import describing  # noqa: PLC0415 - only `txcore topics` needs it
+
+    return describing.describe_group(url, group, partition_count)

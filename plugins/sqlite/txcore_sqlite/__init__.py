@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 from txcore.doctor import Examination, Request
+from txcore.guarantees import BrokerObject
 from txcore.hookspecs import hookimpl
 from txcore.port import Backend
 from txcore_sqlite.backend import SqliteBackend
@@ -13,7 +14,7 @@ from txcore_sqlite.consumer import open_consumer
 from txcore_sqlite.guarantees import GUARANTEES
 from txcore_sqlite.options import Options, parse_options, parse_path
 
-__all__ = ["GUARANTEES", "Options", "SqliteBackend", "open_consumer", "txcore_open_backend"]
+__all__ = ["GUARANTEES", "Options", "SqliteBackend", "describe_group", "open_consumer", "txcore_open_backend"]
 
 
 @hookimpl
@@ -37,3 +38,10 @@ def txcore_doctor(url: str, options: Mapping[str, str], request: Request) -> Exa
     from txcore_sqlite.doctor import sqlite_examination  # noqa: PLC0415 - only the doctor needs it
 
     return sqlite_examination(path, options, request)
+
+
+def describe_group(url: str, group: str, partition_count: int) -> Sequence[BrokerObject]:
+    """Return what a group consists of on the broker; 0 partitions for the URL's own number."""
+    from txcore_sqlite import describing  # noqa: PLC0415 - only `txcore topics` needs it
+
+    return describing.describe_group(url, group, partition_count)

@@ -9,7 +9,7 @@ import pytest
 from txcore_conformance.kit import Kit
 
 from txcore import ids
-from txcore.cli.operating import fences
+from txcore.cli.operating import fences, topics
 from txcore.fence import FenceAnswer
 from txcore.ids import id_text
 
@@ -62,6 +62,27 @@ class TestTopics:
         shown = world.json("topics", "describe")
         assert (shown["exists"], shown["partitions"]) == (True, 2)
         assert {"kind", "name", "settings", "purpose"} == set(shown["objects"][0])
+
+
+@pytest.mark.parametrize(
+    ("url", "names"),
+    [
+        ("sqlite:///broker.db", ["half", "parked"]),
+        ("kafka://host:9092", ["txc.orders.half", "txc.orders.op", "txc.orders.parked", "txc.orders.checkpoint"]),
+        ("rabbitmq://host", ["txc.orders.half.1", "txc.orders.op.0", "txc.orders.claim.1", "txc.orders.members"]),
+        ("nats://host", ["txc_orders_half", "txc_orders_op", "txc_orders_parked", "KV_txc_orders"]),
+        ("nats://host?release=atomic&stream=ORDERS", ["txc_orders_half", "ORDERS", "KV_txc_orders"]),
+        ("memory://shop", ["half log of partition 1"]),
+    ],
+)
+def test_each_backend_names_its_objects_without_a_server(url, names):
+    """What an administrator who creates everything by hand needs to know."""
+    objects = {each.name: each for each in topics.objects_of(url, "orders", 2)}
+    assert [name for name in names if name not in objects] == []
+    assert all(each.kind and each.purpose for each in objects.values())
+    if "half" not in objects and not url.startswith("memory"):
+        half = next(each for name, each in objects.items() if "half" in name)
+        assert half.settings
 
 
 class TestFence:

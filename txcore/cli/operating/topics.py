@@ -19,7 +19,7 @@ from txcore.registry import find_entry_point
 from txcore.survey import existing_partitions, wait_for
 
 FUNCTION: Final = "describe_group"
-"""What a plugin's module offers: (url, group, partition_count) -> Sequence[BrokerObject]; needs no server."""
+"""What a plugin's module may offer: (url, group, partition_count or 0) -> Sequence[BrokerObject]; needs no server."""
 TIMEOUT_S: Final = 60.0
 Partitions = Annotated[int, typer.Option("--partitions", min=0, help="For a new group; 0 takes the backend's default.")]
 PURPOSES: Final = {
@@ -73,7 +73,7 @@ def describe(place: Place, partitions: Partitions = 0) -> None:
             count, exists = partitions, True
         except UsageError:
             count, exists = partitions, False
-    objects = objects_of(session.address.broker, session.address.group, count or 1)
+    objects = objects_of(session.address.broker, session.address.group, count)
     if place.as_json:
         screen.json(_told(session, count, exists=exists) | {"objects": [asdict(each) for each in objects]})
         return
@@ -96,7 +96,7 @@ def objects_of(url: str, group: str, partition_count: int) -> Sequence[BrokerObj
         return found
     return [
         BrokerObject("log", f"{kind.value} log of partition {partition}", "", PURPOSES[kind])
-        for partition in range(partition_count)
+        for partition in range(partition_count or 1)
         for kind in LogKind
     ]
 

@@ -1,0 +1,35 @@
+"""What a group has on the cluster: four topics and a consumer group. Needs no driver and no server."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Final
+from urllib.parse import parse_qsl, urlsplit
+
+from txcore.guarantees import BrokerObject
+from txcore.records import LogKind
+from txcore_kafka.options import checkpoint_topic, consumer_group, parse_url, topic_name, topic_settings
+
+_PURPOSES: Final = {
+    LogKind.HALF: "halves, which no consumer reads",
+    LogKind.OP: "what became of them",
+    LogKind.PARKED: "what was put aside, with its reason",
+}
+
+
+def describe_group(url: str, group: str, partition_count: int) -> Sequence[BrokerObject]:
+    """Return what a group consists of; `ensure_group` makes all of it, given the permission to create topics.
+
+    Raises:
+        ConfigError: the URL cannot be used.
+    """
+    options = parse_url(url, dict(parse_qsl(urlsplit(url).query)))
+    purposes = {topic_name(group, kind): purpose for kind, purpose in _PURPOSES.items()}
+    purposes[checkpoint_topic(group)] = "how far checkers have read"
+    count = partition_count or options.partitions
+    found = []
+    for topic, settings in topic_settings(options, group).items():
+        told = [f"partitions={count}", f"replication-factor={options.replication_factor}"]
+        told += [f"{name}={value}" for name, value in settings.items()]
+        found.append(BrokerObject("topic", topic, " ".join(told), purposes[topic]))
+    return [*found, BrokerObject("group", consumer_group(group), "", "who of the checkers has which partition")]

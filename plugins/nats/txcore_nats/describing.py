@@ -1,0 +1,43 @@
+"""What a group has in JetStream: three streams and a key-value bucket; fewer where a stream is shared."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Final
+from urllib.parse import parse_qsl, urlsplit
+
+from txcore.guarantees import BrokerObject
+from txcore.records import LogKind
+from txcore_nats.control import stream_configs
+from txcore_nats.options import GroupNames, parse_url
+
+_PURPOSES: Final = {
+    LogKind.HALF: "halves, which no consumer reads",
+    LogKind.OP: "what became of them",
+    LogKind.PARKED: "what was put aside, with its reason",
+}
+_LEFT_OUT: Final = frozenset({"name", "description", "sealed"})
+
+
+def describe_group(url: str, group: str, partition_count: int) -> Sequence[BrokerObject]:
+    """Return what a group consists of; `ensure_group` makes all of it, but not the stream that it shares.
+
+    Raises:
+        ConfigError: the URL or the group's name cannot be used.
+    """
+    options = parse_url(url, dict(parse_qsl(urlsplit(url).query)))
+    names = GroupNames(group, options)
+    purposes = {names.stream(kind): purpose for kind, purpose in _PURPOSES.items()}
+    purposes[names.bucket_stream] = "who of the checkers has which partition, and how far it has read"
+    found = []
+    for config in stream_configs(names, partition_count or options.partitions, options):
+        told = [f"{key}={_text(value)}" for key, value in config.items() if key not in _LEFT_OUT]
+        found.append(BrokerObject("stream", config["name"], " ".join(told), purposes[config["name"]]))
+    if options.is_atomic:
+        purpose = "targets, and what became of halves; it must exist"
+        found.append(BrokerObject("stream", options.stream, "allow_atomic=true", purpose))
+    return found
+
+
+def _text(value: object) -> str:
+    return ",".join(map(str, value)) if isinstance(value, list) else str(value).lower()

@@ -1,0 +1,37 @@
+"""What a group has on the broker: streams, exclusive queues, an exchange. Needs no driver and no server."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Final
+
+from txcore.guarantees import BrokerObject
+from txcore.records import LogKind
+from txcore_rabbitmq.names import checkpoint_name, claim_name, log_name, members_name, stream_arguments
+from txcore_rabbitmq.options import parse_url
+
+_PURPOSES: Final = {
+    LogKind.HALF: "halves, which no consumer reads",
+    LogKind.OP: "what became of them",
+    LogKind.PARKED: "what was put aside, with its reason",
+}
+
+
+def describe_group(url: str, group: str, partition_count: int) -> Sequence[BrokerObject]:
+    """Return what a group consists of; `ensure_group` makes the streams, a checker the rest.
+
+    Raises:
+        ConfigError: the URL cannot be used.
+    """
+    options = parse_url(url)
+    found = []
+    for partition in range(partition_count or options.partitions):
+        purposes = {log_name(group, kind, partition): purpose for kind, purpose in _PURPOSES.items()}
+        purposes[checkpoint_name(group, partition)] = "how far checkers have read"
+        for name, arguments in stream_arguments(options, group, partition).items():
+            told = ["durable", *(f"{key}={value}" for key, value in arguments.items())]
+            found.append(BrokerObject("queue", name, " ".join(told), purposes[name]))
+        found.append(
+            BrokerObject("queue", claim_name(group, partition), "exclusive", "which checker has the partition")
+        )
+    return [*found, BrokerObject("exchange", members_name(group), "", "how checkers see each other")]

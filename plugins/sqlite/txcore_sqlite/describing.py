@@ -1,0 +1,21 @@
+"""What a group has in the file: rows of a few tables."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from txcore.guarantees import BrokerObject
+
+_TABLES = (
+    ("producer_group, partition, log", "the group and its partitions"),
+    ("half", "halves, which no consumer reads"),
+    ("op, resolved", "what became of them, one end for each"),
+    ("parked", "what was put aside, with its reason"),
+    ("checkpoint, member", "how far checkers have read, and which ones there are"),
+    ("topic, target", "target topics and their messages, for all groups"),
+)
+
+
+def describe_group(url: str, group: str, partition_count: int) -> Sequence[BrokerObject]:  # noqa: ARG001
+    """Return what a group consists of; `ensure_group` makes all of it."""
+    return [BrokerObject("table", name, "", purpose) for name, purpose in _TABLES]
