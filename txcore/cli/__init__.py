@@ -40,9 +40,9 @@ def build_app() -> Typer:
     app.callback()(version.root)
     app.command("demo")(demo)
     app.command("backends")(backends.backends)
-    operating.add_to(app)
     app.command("checker")(checker.checker)
     app.add_typer(config.config)
+    operating.add_to(app)
     app.command("doctor")(doctor)
     return app
 
