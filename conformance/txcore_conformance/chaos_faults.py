@@ -36,16 +36,21 @@ LENGTHS_S: Final = {
     "pause-checker": (0.5, 20.0),
 }
 LANE_TIME_MAX_S: Final = 90.0
+WORK_TIME_MAX_S: Final = 30.0
 
 
 @dataclass(frozen=True, slots=True)
 class Planned:
-    """One fault to come: how long after the one before, what, how long, and which of those there are."""
+    """One fault to come: how long after the one before, what, how long, and which of those there are.
+
+    With *accepted_min* so many transactions must have been accepted since the one before, within WORK_TIME_MAX_S.
+    """
 
     gap_s: float
     kind: str
     length_s: float
     choice: float
+    accepted_min: int = 0
 
 
 def kinds_of(lanes: tuple[str, ...]) -> tuple[str, ...]:
@@ -134,12 +139,18 @@ class Nemesis:
 
     def _lane(self, planned: list[Planned]) -> None:
         for fault in planned:
+            before = self._crew.accepted() if fault.accepted_min else 0
             if self._stop.wait(fault.gap_s):
                 return
             try:
+                if fault.accepted_min:
+                    self._wait_for_work(before + fault.accepted_min)
                 self._cause(fault)
             except Exception as error:  # noqa: BLE001 - the run goes on and fails at its end
                 self.errors.append(f"{fault.kind}: {error!r}")
+
+    def _wait_for_work(self, accepted_min: int) -> None:
+        self._crew.until(lambda: self._crew.accepted() >= accepted_min, "work between faults", WORK_TIME_MAX_S)
 
     def _cause(self, fault: Planned) -> None:
         action = {

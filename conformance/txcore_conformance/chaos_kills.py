@@ -13,7 +13,8 @@ from txcore_conformance.harness import Harness
 
 __all__ = ["kill_broker", "lines_of"]
 
-GAP_S: Final = 3.0
+GAP_S: Final = 1.0
+ACCEPTED_MIN: Final = 20
 DOWN_S: Final = 0.3
 
 
@@ -26,7 +27,7 @@ def kill_broker(harness: Harness, count: int, tell: Callable[[str], None]) -> Re
     private = harness.private()
     if private is None:
         raise ValueError("there is no broker process to kill")
-    plan = [Planned(GAP_S, "kill-broker", DOWN_S, 0.0)] * count
+    plan = [Planned(GAP_S, "kill-broker", DOWN_S, 0.0, ACCEPTED_MIN)] * count
     try:
         with tempfile.TemporaryDirectory(prefix="txcore-kills-") as folder:
             seed = f"{count}-broker-kills"

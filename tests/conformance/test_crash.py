@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import dataclasses
+
 import pytest
-from txcore_conformance.crash import CrashKit, Step, Tally, main
+from txcore_conformance.chaos_kills import kill_broker
+from txcore_conformance.crash import GROUPS, CrashKit, Kill, Step, Tally, is_cause, kill_everywhere, main
 from txcore_conformance.memory import MemoryHarness
 from txcore_sqlite.testing import SqliteHarness
 
@@ -47,6 +50,37 @@ def test_a_broken_program_is_no_kill(crashes):
     tally = Tally()
     crashes.kill_at(Step("no such program", "before half:1"), tally)
     assert (0, ["the program ended with status 1"]) == (tally.kills, tally.violations)
+
+
+def test_kills_go_round_groups_and_say_how_they_get_on():
+    """Several dead processes may leave their halves in one group; its one judgement covers them all."""
+    harness, told = SqliteHarness(), []
+    harness.start()
+    tallies = kill_everywhere(harness, ["listener", "checker"], cycles=60, tell=told.append)
+    harness.stop()
+    assert (60, []) == (
+        sum(tally.kills for tally in tallies.values()),
+        [text for tally in tallies.values() for text in tally.violations],
+    )
+    assert "50 of 60 killed" in told
+    assert f"{GROUPS} of {GROUPS} groups judged" in told
+
+
+def test_only_the_kill_that_hit_a_transaction_is_a_cause():
+    """Its own producer's, or that of a checker while it was undecided."""
+    identity = (1_000).to_bytes(6, "big") + bytes(10)
+    producer = Kill(Step("listener", "before half:1"), "group", 900, 1_100)
+    checker = Kill(Step("checker", "before half:1"), "group", 2_000, 2_100)
+    assert is_cause(producer, identity, None)
+    assert not is_cause(dataclasses.replace(producer, started_ms=1_001), identity, None)
+    assert is_cause(checker, identity, None)
+    assert is_cause(checker, identity, 2_050)
+    assert not is_cause(checker, identity, 1_999)
+
+
+def test_a_harness_without_a_broker_process_has_none_to_kill():
+    with pytest.raises(ValueError, match="no broker process"):
+        kill_broker(SqliteHarness(), 1, print)
 
 
 def test_a_harness_without_a_url_is_refused():

@@ -83,6 +83,18 @@ def test_a_duplicate_needs_a_cause(kit, topic):
     assert [] == _ids(kit, causes={half.transaction_id: 1})
 
 
+def test_each_cause_allows_one_duplicate(kit, topic):
+    """Noted causes add to the default, and say what they were."""
+    half = raw.half(kit, topic)
+    raw.append(kit, half)
+    raw.release(kit, raw.commit(half), raw.commit(half), raw.commit(half))
+    kit.history.caused(half.transaction_id, "broker killed")
+    assert ["S6"] == _ids(kit)
+    kit.history.caused(half.transaction_id, "ambiguous answer")
+    assert [] == _ids(kit)
+    assert {half.transaction_id: ["broker killed", "ambiguous answer"]} == kit.history.reasons
+
+
 def test_a_changed_payload_breaks_s7(kit, topic):
     half = raw.half(kit, topic)
     raw.append(kit, half)

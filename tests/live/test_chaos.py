@@ -1,0 +1,112 @@
+"""The chaos run on SQLite: what it plans, what it demands of itself, and that it sees what is wrong."""
+
+from __future__ import annotations
+
+import json
+from collections import Counter
+
+import pytest
+from txcore_conformance import chaos, chaos_faults
+from txcore_conformance.chaos_faults import LANES, Planned, kinds_of, plan, shortfall
+from txcore_conformance.live import Verdict
+from txcore_sqlite.testing import SqliteHarness
+
+
+def test_one_seed_is_one_plan():
+    assert plan("network", "7", 40) == plan("network", "7", 40)
+    assert plan("network", "7", 40) != plan("network", "8", 40)
+
+
+@pytest.mark.parametrize("lane", LANES)
+def test_every_kind_comes_in_every_round(lane):
+    """Whatever the seed, three rounds hold each kind three times."""
+    kinds = LANES[lane]
+    counts = Counter(planned.kind for planned in plan(lane, "any", 3 * len(kinds)))
+    assert dict.fromkeys(kinds, 3) == counts
+
+
+def test_plans_for_300_s_hold_more_than_60_faults():
+    """Without counting how long a broker takes to come back."""
+    total = 0
+    for lane in LANES:
+        elapsed_s = 0.0
+        for planned in plan(lane, "any", 1_000):
+            elapsed_s += planned.gap_s + (planned.length_s if lane != "process" else 0.0) + 8.0 * (lane == "broker")
+            total += elapsed_s < 300
+    assert total > 70
+
+
+def test_a_run_with_too_few_faults_of_a_kind_fails():
+    counts = Counter(dict.fromkeys(kinds_of(tuple(LANES)), 6))
+    assert [] == shortfall(counts, tuple(LANES), 300)
+    counts["cut"] = 2
+    counts["kill-producer"] = 10
+    assert ["cut came 2 times; at least 3 are needed"] == shortfall(counts, tuple(LANES), 300)
+    assert ["30 faults; at least 60 are needed"] == shortfall(
+        Counter(dict.fromkeys(kinds_of(tuple(LANES)), 3)), tuple(LANES), 300
+    )
+
+
+@pytest.fixture
+def harness():
+    made = SqliteHarness()
+    made.start()
+    yield made
+    made.stop()
+
+
+def _run(harness, folder, *planned):
+    told = []
+    report = chaos.run(
+        harness,
+        60.0,
+        "test",
+        told.append,
+        folder=folder,
+        plans={"process": list(planned)},
+        producers=("database", "listener"),
+    )
+    return report, told
+
+
+def test_killed_and_frozen_processes_lose_nothing(harness, tmp_path):
+    """A producer and a checker die, a checker freezes; the report counts what was done and found."""
+    faults = [
+        Planned(0.5, "kill-producer", 0.0, 0.0, 5),
+        Planned(0.2, "kill-checker", 0.0, 0.9),
+        Planned(0.2, "pause-checker", 1.0, 0.0),
+    ]
+    report, told = _run(harness, tmp_path / "run", *faults)
+    assert [] == report.problems
+    assert {"kill-producer": 1, "kill-checker": 1, "pause-checker": 1} == report.faults
+    assert report.verdict.transactions["commit"] > 0
+    assert any("kill-producer" in line for line in told)
+    lines = chaos.lines_of(report)
+    assert "PASSED" == lines[-1]
+    assert [] == [line for line in lines if len(line) > 80]
+
+
+def test_a_lost_target_is_named_and_the_artefacts_are_kept(harness, tmp_path, monkeypatch):
+    """The oracle sees what consumers do not: one message less than was committed."""
+    monkeypatch.setattr(chaos, "ARTEFACTS", tmp_path / "kept")
+    read = harness.read_topic
+    monkeypatch.setattr(harness, "read_topic", lambda topic: read(topic)[1:])
+    report, _ = _run(harness, tmp_path / "run", Planned(0.1, "pause-producer", 0.1, 0.0, 10))
+    assert report.verdict.lost >= 1
+    assert {"S3", "S8"} == {problem.split()[0] for problem in report.problems}
+    chaos.keep(report, tmp_path / "run", None)
+    kept = json.loads((tmp_path / "kept" / "chaos-SqliteHarness-test" / "report.json").read_text())
+    assert report.problems == kept["problems"]
+    names = {path.name for path in (tmp_path / "kept" / "chaos-SqliteHarness-test").iterdir()}
+    assert {"faults.json", "report.json", "database-1.jsonl", "checker-1.log"} <= names
+    assert "FAILED" == chaos.lines_of(report)[-1]
+
+
+def test_the_command_line_prints_json(capsys, monkeypatch):
+    """Progress goes to standard error, so that the report can be read by a program."""
+    monkeypatch.setattr(chaos_faults, "FAULTS_PER_S", 0.0)
+    arguments = ["--broker", "txcore_sqlite.testing:SqliteHarness", "--seconds", "2", "--database", "sqlite"]
+    assert 0 == chaos.main([*arguments, "--seed", "5", "--json"])
+    report = json.loads(capsys.readouterr().out)
+    assert ("5", []) == (report["seed"], report["problems"])
+    assert Verdict(**report["verdict"]).transactions["commit"] > 0
