@@ -99,7 +99,7 @@ class KafkaBackend:
         """See `Backend.mark`."""
         self._enter()
         assert op.kind in MARK_KINDS
-        return self._releaser.mark(group, partition, op)
+        return self._releaser.mark(group, partition, op, functools.partial(self._readers.marked, group, partition))
 
     def read(self, group: str, kind: LogKind, partition: int, start: Position | None = None) -> KafkaReader:
         """See `Backend.read`."""
@@ -141,7 +141,6 @@ class KafkaBackend:
         deadline_s = self._clock.elapsed_s() + timeout_s
         try:
             leaving = [claim.close(timeout_s) for claim in self._claims]
-            self._readers.is_closed = True
             self._producing.close(timeout_s * 0.8)
             steps: list[Callable[[], Any]] = [
                 lambda: self._worker.stop(self._left_s(deadline_s)),
@@ -150,6 +149,8 @@ class KafkaBackend:
             ]
             for step in steps:
                 step()
+            self._readers.close()
+            self._readers.close()
 
         finally:
             future.set_result(None)

@@ -12,7 +12,20 @@ from typing import Final
 
 import confluent_kafka
 
-from txcore.doctor import Check, Examination, Finding, Request, duration, fail, ok, shortened, size, version_of, warn
+from txcore.doctor import (
+    Check,
+    Examination,
+    Finding,
+    Request,
+    counted,
+    duration,
+    fail,
+    ok,
+    shortened,
+    size,
+    version_of,
+    warn,
+)
 from txcore.records import LogKind
 from txcore_kafka.doctor_access import KafkaSubject, TopicView
 from txcore_kafka.options import TRANSACTION, Options, topic_name
@@ -65,11 +78,11 @@ def _brokers(subject: KafkaSubject) -> Finding:
     count = len(subject.metadata.brokers)
     if count < BROKERS_WANTED:
         return fail(
-            f"{count} broker: Kafka acknowledges without syncing to disk and relies on other brokers, so a power "
-            "failure loses halves",
+            f"{counted(count, 'broker')}: Kafka acknowledges without syncing to disk and relies on other brokers, so "
+            "a power failure loses halves",
             "two more brokers on other machines; then replicas for the group's topics (see kafka.replicas)",
         )
-    return ok(f"{count} brokers")
+    return ok(counted(count, "broker"))
 
 
 def _racks(subject: KafkaSubject) -> Finding:
@@ -129,7 +142,7 @@ def _topics(subject: KafkaSubject) -> Finding:
     if len(set(counts.values())) > 1:
         text = f"partitions differ: {', '.join(f'{name} {count}' for name, count in counts.items())}"
         return fail(f"{text}; the number may never change", "another group name: partitions cannot be taken away")
-    return ok(f"{len(found)} topics with {found[0].partition_count} partitions each")
+    return ok(f"{len(found)} topics with {counted(found[0].partition_count, 'partition')} each")
 
 
 def _replicas(subject: KafkaSubject) -> Finding:
@@ -139,14 +152,13 @@ def _replicas(subject: KafkaSubject) -> Finding:
 def _in_sync(subject: KafkaSubject) -> Finding:
     dead = [view for view in subject.present_topics if view.leaderless]
     if dead:
-        text = (
-            f"{sum(view.leaderless for view in dead)} partitions have no leader ({_names(dead)}): nothing reaches them"
-        )
+        count = sum(view.leaderless for view in dead)
+        text = f"without a leader: {counted(count, 'partition')} ({_names(dead)}); nothing reaches them"
         return fail(text, "start the broker that is down: kafka-topics.sh --describe --unavailable-partitions")
     lagging = [view for view in subject.present_topics if view.lagging]
     if not lagging:
         return ok("all replicas are in sync")
-    text = f"{sum(view.lagging for view in lagging)} partitions lack a replica ({_names(lagging)})"
+    text = f"a replica lacks in {counted(sum(view.lagging for view in lagging), 'partition')} ({_names(lagging)})"
     return warn(text, "start the broker that is down, or see its log: kafka-topics.sh --describe --under-replicated")
 
 
@@ -223,7 +235,7 @@ def _targets(subject: KafkaSubject) -> Finding:
     if missing:
         change = f"kafka-topics.sh --create --topic {missing[0]} --replication-factor 3 --config min.insync.replicas=2"
         return fail(f"targets do not exist: {shortened(missing)}", change)
-    return ok(f"{len(subject.target_topics)} targets exist")
+    return ok(f"{counted(len(subject.target_topics), 'target')} found")
 
 
 def _target_settings(subject: KafkaSubject) -> Finding:
@@ -239,7 +251,7 @@ def _target_settings(subject: KafkaSubject) -> Finding:
         _few_replicas(views)
         or _few_in_sync(views)
         or unclean
-        or ok(f"{len(views)} targets are as durable as the group")
+        or ok(f"as durable as the group: {counted(len(views), 'target')}")
     )
 
 
@@ -252,7 +264,7 @@ def _internal_topics(subject: KafkaSubject) -> Finding:
         count = int(subject.broker_setting(setting) or 1) if view is None else view.replica_count
         if count < REPLICAS_WANTED:
             what = "transactions" if name == TRANSACTIONS_TOPIC else "who owns which partition"
-            text = f"{name} {'has' if view else 'will have'} {count} replica: with its broker goes {what}"
+            text = f"{name} {'has' if view else 'will have'} {counted(count, 'replica')}: with a broker goes {what}"
             judge = fail if name == TRANSACTIONS_TOPIC else warn
             return judge(text, f"{setting}=3 in server.properties before it is made, else {_reassign(name)}")
     return ok(f"{' and '.join(names)} have {REPLICAS_WANTED} or more replicas")

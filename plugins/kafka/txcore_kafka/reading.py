@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import threading
+from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import Future
 from typing import Any, Final
@@ -25,7 +27,8 @@ from txcore_kafka.threads import Worker
 PREFETCH_KBYTES: Final = 8_192
 ARRIVAL_S: Final = 0.5
 """How long a read waits for records that are there but have not arrived; never twice in a row."""
-RETRY_S: Final = 1.0
+MISSES_MAX: Final = 4
+RETRY_S: Final = 0.6
 """Between two questions to a broker that did not answer the first."""
 FETCH_POLL_S: Final = 0.05
 
@@ -60,10 +63,38 @@ class Readers:
         self.worker = worker
         self.clock = clock
         self.is_closed = False
+        self.mark_counts: Counter[tuple[str, int]] = Counter()  #: by group and partition, of this backend
+        self._asking: dict[str, Connection] = {}
+        self._lock = threading.Lock()
 
     def connect(self, group: str) -> Connection:
         """Return a consumer without an assignment."""
         return Connection(reader_config(self.options, group))
+
+    def marked(self, group: str, partition: int) -> None:
+        """A mark of this backend was stored; called by one thread only."""
+        self.mark_counts[group, partition] += 1
+
+    def end_of(self, group: str, topic: str, partition: int) -> int:
+        """Return the offset behind a log's last record, asked on a connection on which no fetch is under way.
+
+        Raises:
+            BackendTimeoutError, BackendUnavailableError: the broker did not tell.
+        """
+        with self._lock:
+            self.require_open()
+            connection = self._asking.get(group)
+            if connection is None:
+                connection = self._asking[group] = self.connect(group)
+        return self.bounds(connection, topic, partition, ARRIVAL_S)[1]
+
+    def close(self) -> None:
+        """Close what is shared; readers close their own consumers."""
+        with self._lock:
+            self.is_closed = True
+            asking, self._asking = self._asking, {}
+        for connection in asking.values():
+            connection.consumer.close()
 
     def require_open(self) -> None:
         """Refuse to go on after `close`."""
@@ -129,6 +160,7 @@ class KafkaReader:
     def __init__(self, readers: Readers, group: str, kind: LogKind, partition: int, start: Position | None) -> None:
         self._readers = readers
         self._group = group
+        self._kind = kind
         self._topic = topic_name(group, kind)
         self._partition = partition
         self._next = 0 if start is None else int(start)
@@ -136,14 +168,17 @@ class KafkaReader:
         self._connection: Connection | None = None
         self._is_assigned = False
         self._asks_at_s = 0.0
+        self._miss_count = 0
         self._may_wait = True
+        self._mark_count = 0
         self._is_closed = False
 
     def read(self, count_max: int) -> Sequence[LogRecord]:
         """See `Reader.read`.
 
-        What is known to be in the log is waited for, for at most `ARRIVAL_S` and never twice in a row; so the first
-        empty result says, on a broker that answers, that everything was read that was there when reading began.
+        What is known to be in the log is waited for, for at most `ARRIVAL_S` and never twice in a row. So, on a broker
+        that answers, the first empty result says that everything was read that was there when reading began; and of
+        a half log the first one behind a mark, that everything was read that was there before the mark.
         """
         connection = self._require_connection()
         if not self._is_assigned and not self._assign(connection):
@@ -165,12 +200,25 @@ class KafkaReader:
 
     def _arrived(self, consumer: Any, count_max: int) -> Sequence[Any]:
         messages: list[Any] = consumer.consume(count_max, 0)
+        if not messages and self._kind is LogKind.HALF:
+            self._look_for_end()
         if not messages and self._may_wait and self._next < self._end:
             self._may_wait = False
             first = consumer.poll(ARRIVAL_S)
             if first is not None:
                 messages = [first, *consumer.consume(count_max - 1, 0)] if count_max > 1 else [first]
         return messages
+
+    def _look_for_end(self) -> None:
+        """Ask where the log ends now, once for each mark."""
+        count = self._readers.mark_counts[self._group, self._partition]
+        if count != self._mark_count:
+            self._mark_count = count
+            try:
+                self._end = max(self._end, self._readers.end_of(self._group, self._topic, self._partition))
+            except BackendTimeoutError:
+                return
+            self._may_wait = True
 
     def _take(self, message: Any, records: list[LogRecord]) -> None:
         offset = message.offset()
@@ -202,11 +250,11 @@ class KafkaReader:
         return self._connection
 
     def _assign(self, connection: Connection) -> bool:
-        """Begin at our position if it is still there; False when the broker was asked a moment ago and did not answer.
+        """Begin at our position if it is still there; False when the broker has not told yet where the log begins.
 
         Raises:
             DataLossError: the position is not within the log any more.
-            BackendUnavailableError: the broker did not tell.
+            BackendUnavailableError: the broker has been silent for seconds.
         """
         now_s = self._readers.clock.elapsed_s()
         if now_s < self._asks_at_s:
@@ -215,8 +263,12 @@ class KafkaReader:
         try:
             low, high = self._readers.bounds(connection, self._topic, self._partition, ARRIVAL_S)
         except BackendTimeoutError as error:
+            self._miss_count += 1
+            if self._miss_count % MISSES_MAX:
+                return False  # A busy broker; `read` promises nothing but what has arrived.
             raise BackendUnavailableError(str(error)) from error
         self._asks_at_s = 0.0
+        self._miss_count = 0
         if not low <= self._next <= high:
             raise DataLossError(self._next, low)
         connection.consumer.assign([TopicPartition(self._topic, self._partition, self._next)])

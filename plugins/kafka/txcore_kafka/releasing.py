@@ -146,16 +146,19 @@ class TargetSend(Record):
 class Marking(Waiting):
     """A CLAIM or TICK under way."""
 
-    __slots__ = ("future",)
+    __slots__ = ("future", "stored")
 
-    def __init__(self, deadline_s: float) -> None:
+    def __init__(self, deadline_s: float, stored: Callable[[], None]) -> None:
         super().__init__(deadline_s)
+        self.stored = stored
         self.future: Future[Outcome] = new_future()
 
     def settle(self, outcome: Outcome) -> None:
         """End, unless the deadline came first."""
         if not self.is_done:
             self.is_done = True
+            if outcome.status is Status.DURABLE:
+                self.stored()
             self.future.set_result(outcome)
 
     def expire(self, error: TxcoreError) -> None:
@@ -221,9 +224,9 @@ class Releaser:
                 self._start(item)
         self.ops.flush_urgent()
 
-    def mark(self, group: str, partition: int, op: Op) -> Future[Outcome]:
-        """Append a CLAIM or TICK behind the ops queued so far."""
-        marking = Marking(self._deadline_s())
+    def mark(self, group: str, partition: int, op: Op, stored: Callable[[], None]) -> Future[Outcome]:
+        """Append a CLAIM or TICK behind the ops queued so far; *stored* is called before the Future is resolved."""
+        marking = Marking(self._deadline_s(), stored)
 
         def go() -> None:
             self.ops.mark(group, partition, op, marking.settle)

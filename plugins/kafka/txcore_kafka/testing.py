@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+import secrets
 import threading
 from collections.abc import Sequence
 from typing import Any, ClassVar, Final
 
-from confluent_kafka import Consumer, KafkaException, TopicPartition
+from confluent_kafka import Consumer, KafkaError, KafkaException, Producer, TopicPartition
 from confluent_kafka.admin import (  # type: ignore[attr-defined] # it lists no names of its own
     AdminClient,
     AlterConfigOpType,
@@ -22,6 +23,7 @@ from txcore.records import LogKind
 from txcore_kafka.options import topic_name
 
 TIMEOUT_S: Final = 10.0
+PAUSE_S: Final = 0.02
 PARTITION_STRIDE: Final = 1 << 40
 REFUSING_BYTES: Final = 64
 """A topic that takes messages of no more than this refuses every one of ours: the headers alone have more."""
@@ -39,7 +41,9 @@ class KafkaHarness(BrokerHarness):
         """See `Harness.start`."""
         super().start()
         self._servers = self.broker.url.partition("://")[2]
-        self._admin = AdminClient({"bootstrap.servers": self._servers, "allow.auto.create.topics": False})
+        self._admin = AdminClient(
+            {"bootstrap.servers": self._servers, "allow.auto.create.topics": False, "log_level": 2}
+        )
 
     def create_topic(self, topic: str) -> None:
         """See `Harness.create_topic`; two partitions."""
@@ -53,6 +57,7 @@ class KafkaHarness(BrokerHarness):
             {
                 "bootstrap.servers": self._servers,
                 "group.id": "txcore-conformance",
+                "log_level": 2,
                 "enable.auto.commit": False,
                 "isolation.level": "read_committed",
                 "auto.offset.reset": "error",
@@ -79,7 +84,30 @@ class KafkaHarness(BrokerHarness):
         resource = ConfigResource(ResourceType.TOPIC, topic, incremental_configs=[entry])
         for answer in self._admin.incremental_alter_configs([resource]).values():
             answer.result(TIMEOUT_S)
-        return True
+        pause = threading.Event()
+        for _ in range(round(TIMEOUT_S / PAUSE_S)):
+            if self._does_refuse(topic) is refuses:
+                return True
+            pause.wait(PAUSE_S)
+        raise TimeoutError(f"the new limit of {topic!r} did not come into force")
+
+    def _does_refuse(self, topic: str) -> bool:
+        """Try the topic with a record that no consumer of committed records will ever see."""
+        producer = Producer(
+            {
+                "bootstrap.servers": self._servers,
+                "transactional.id": f"txcore-probe-{secrets.token_hex(5)}",
+                "log_level": 2,
+            }
+        )
+        errors: list[KafkaError | None] = []
+        producer.init_transactions(TIMEOUT_S)
+        producer.begin_transaction()
+        producer.produce(topic, b"", on_delivery=lambda error, _: errors.append(error))
+        while not errors:
+            producer.poll(PAUSE_S)
+        producer.abort_transaction(TIMEOUT_S)
+        return errors[0] is not None and errors[0].code() == KafkaError.MSG_SIZE_TOO_LARGE
 
     def trim(self, group: str, kind: LogKind, partition: int, before: int) -> bool:
         """See `Harness.trim`."""
@@ -91,10 +119,10 @@ class KafkaHarness(BrokerHarness):
     def _await_topic(self, topic: str) -> None:
         """Wait until the broker knows the topic that it made."""
         pause = threading.Event()
-        for _ in range(round(TIMEOUT_S / 0.02)):
+        for _ in range(round(TIMEOUT_S / PAUSE_S)):
             if self._admin.list_topics(topic, TIMEOUT_S).topics[topic].error is None:
                 return
-            pause.wait(0.02)
+            pause.wait(PAUSE_S)
         raise TimeoutError(f"topic {topic!r} did not appear")
 
 
