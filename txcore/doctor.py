@@ -174,6 +174,11 @@ def shortened(names: Sequence[str], count_max: int = 3) -> str:
     return shown if len(names) <= count_max else f"{shown} and {len(names) - count_max} more"
 
 
+def counted(count: int, noun: str) -> str:
+    """Return a number of things, as "1 target" or "2 targets"."""
+    return f"{count} {noun}" if count == 1 else f"{count} {noun}s"
+
+
 def duration(seconds: float) -> str:
     """Return a length of time for people."""
     if seconds < 1:

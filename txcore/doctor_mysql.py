@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from typing import Any, Final
 
-from txcore.doctor import Check, Finding, UntoldError, duration, fail, ok, warn
+from txcore.doctor import Check, Finding, UntoldError, counted, duration, fail, ok, warn
 from txcore.doctor_sql import DatabaseSubject, clock_check, rights, tables, version_check
 
 ID_TYPE: Final = "BINARY(16)"
@@ -97,11 +97,11 @@ def _primary(subject: DatabaseSubject) -> Finding:
     count = int(rows[0][1])
     if count and not is_semi:
         return fail(
-            f"{count} replicas, none semi-synchronous: after a failover the producer's row and a check's tombstone may "
-            "stand on two primaries",
+            f"{counted(count, 'replica')}, none semi-synchronous: after a failover the producer's row and a check's "
+            "tombstone may stand on two primaries",
             "SET GLOBAL rpl_semi_sync_master_enabled = ON; on each replica rpl_semi_sync_slave_enabled = ON",
         )
-    return ok(f"this is the primary, with {count} replicas" + (", semi-synchronous" if count else ""))
+    return ok(f"this is the primary, with {counted(count, 'replica')}" + (", semi-synchronous" if count else ""))
 
 
 def _idle_timeout(subject: DatabaseSubject) -> Finding:

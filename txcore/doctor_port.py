@@ -13,7 +13,7 @@ from functools import cached_property
 from typing import Final, TypeVar
 
 from txcore.clock import Clock, Randomness, SystemClock, system_randomness
-from txcore.doctor import Check, Examination, Finding, Request, UntoldError, duration, fail, ok, size, warn
+from txcore.doctor import Check, Examination, Finding, Request, UntoldError, counted, duration, fail, ok, size, warn
 from txcore.errors import BackendTimeoutError, ConfigError, DataLossError, TxcoreError
 from txcore.journey import Journey, journeys_of
 from txcore.logs import read_to_end
@@ -150,7 +150,9 @@ def _group(subject: PortSubject) -> Finding:
         return fail(
             f"group {name!r} is there but cannot be verified: {error}", "the reason names it; see the broker's log"
         )
-    return ok(f"group {name!r} is there with {subject.partition_count} partitions, as the URL's options make it")
+    return ok(
+        f"group {name!r} is there with {counted(subject.partition_count, 'partition')}, as the URL's options make it"
+    )
 
 
 def _probe_line(subject: PortSubject) -> Finding:

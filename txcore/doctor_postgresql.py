@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from typing import Final
 
-from txcore.doctor import Check, Finding, UntoldError, duration, fail, ok, warn
+from txcore.doctor import Check, Finding, UntoldError, counted, duration, fail, ok, warn
 from txcore.doctor_sql import DatabaseSubject, clock_check, rights, tables, version_check
 
 ID_TYPE: Final = "UUID"
@@ -67,8 +67,8 @@ def _standby(subject: DatabaseSubject) -> Finding:
     if all(state == "?" for _, state in rows) and names:
         raise UntoldError("this role may not read pg_stat_replication", f"GRANT pg_read_all_stats TO {subject.user};")
     return fail(
-        f"{len(rows)} standbys, none synchronous: after a failover the producer's row and a check's tombstone may "
-        "stand on two primaries",
+        f"{counted(len(rows), 'standby')}, none synchronous: after a failover the producer's row and a check's "
+        "tombstone may stand on two primaries",
         "ALTER SYSTEM SET synchronous_standby_names = 'ANY 1 (*)'; SELECT pg_reload_conf();",
     )
 
@@ -109,8 +109,8 @@ def _prepared(subject: DatabaseSubject) -> Finding:
     if not count:
         return ok("no prepared transaction is left over")
     return warn(
-        f"{count} prepared transactions, the oldest {duration(float(oldest_s))} old: rows they hold are locked until "
-        "somebody ends them",
+        f"{counted(count, 'prepared transaction')}, the oldest {duration(float(oldest_s))} old: rows they hold are "
+        "locked until somebody ends them",
         "SELECT gid FROM pg_prepared_xacts; then COMMIT PREPARED or ROLLBACK PREPARED each",
     )
 

@@ -256,9 +256,9 @@ def test_in_sync(line, trio, group, make_group, broker_line, eventually):
     trio.nodes[2].kill()
     try:
         eventually(lambda: level_in(trio.url, "kafka.in-sync", Request(group)) == "WARN")
-        line("WARN", "lack a replica", "--under-replicated")
+        line("WARN", "a replica lacks", "--under-replicated")
         eventually(lambda: level_in(trio.url, "kafka.in-sync", Request(alone)) == "FAIL")
-        broker_line(trio.url, alone)("FAIL", "have no leader", "start the broker")
+        broker_line(trio.url, alone)("FAIL", "without a leader", "start the broker")
     finally:
         trio.start()
     eventually(lambda: level_in(trio.url, "kafka.in-sync", Request(group)) == "OK")
@@ -323,7 +323,7 @@ def test_targets(line, group, admin):
     line("WARN", "no target was named")
     topic = f"mail-{group}"
     admin.create(topic)
-    line("OK", "1 targets exist", targets=(topic,))
+    line("OK", "1 target found", targets=(topic,))
     line("FAIL", "targets do not exist: mial", "kafka-topics.sh --create --topic mial", targets=(topic, "mial"))
 
 
@@ -336,7 +336,7 @@ def test_target_settings(line, group, admin):
     admin.create(small, max_message_bytes="50000")
     admin.create(unclean, unclean_leader_election_enable="true")
     admin.create(tight, min_insync_replicas="1")
-    line("OK", "1 targets are as durable", targets=(good,))
+    line("OK", "as durable as the group: 1 target", targets=(good,))
     line("FAIL", f"replication factor 1 on {lone}", targets=(good, lone))
     line("FAIL", f"max.message.bytes is 50000 on {small}", "max.message.bytes=100000", targets=(small,))
     line("FAIL", f"unclean.leader.election.enable is true on {unclean}", targets=(unclean,))

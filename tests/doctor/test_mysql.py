@@ -151,7 +151,7 @@ def test_asynchronous_replica(url, database_line, execute, eventually):
     replica._execute_command(0x15, struct.pack("<IBBBHII", 77, 0, 0, 0, 3306, 0, 0))
     replica._read_ok_packet()
     try:
-        line("FAIL", "1 replicas, none semi-synchronous", "rpl_semi_sync_master_enabled")
+        line("FAIL", "1 replica, none semi-synchronous", "rpl_semi_sync_master_enabled")
         execute(url, "SET GLOBAL rpl_semi_sync_master_enabled = 1")
         line("OK", "semi-synchronous")
     finally:

@@ -366,7 +366,7 @@ def test_targets(line, group, admin):
     """A subject that no stream keeps."""
     line("WARN", "no target was named")
     admin.create(f"mail-{group}", f"mail.{group}.>")
-    line("OK", "1 targets are in streams", targets=(f"mail.{group}.sent",))
+    line("OK", "in streams: 1 target", targets=(f"mail.{group}.sent",))
     line("FAIL", "in no stream: mial.sent", "nats stream add --subjects=mial.sent", targets=("mial.sent",))
 
 
@@ -389,7 +389,7 @@ def test_target_streams(line, group, trio, broker_line):
     def look(name, level, *words):
         broker_line(trio.nodes[0].url, group, targets=(f"{name}.{group}",))(level, *words)
 
-    look("good", "OK", "1 target streams are durable")
+    look("good", "OK", "durable: 1 target stream")
     look("memory", "FAIL", f"storage is memory on memory-{group}")
     look("alone", "FAIL", f"1 replica of alone-{group}", "--replicas=3")
     look("unsaid", "FAIL", "acknowledges nothing")

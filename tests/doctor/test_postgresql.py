@@ -136,7 +136,7 @@ def test_asynchronous_standby(url, postgresql_server, database_line, tmp_path, e
     receiver = subprocess.Popen([program, "-D", tmp_path, "-d", place], stderr=subprocess.DEVNULL)
     try:
         eventually(lambda: _level(url, "postgresql.standby") is Level.FAIL)
-        line("FAIL", "1 standbys, none synchronous", "synchronous_standby_names")
+        line("FAIL", "1 standby, none synchronous", "synchronous_standby_names")
     finally:
         receiver.kill()
         receiver.wait()
@@ -172,7 +172,7 @@ def test_prepared_transaction(url, database_line, execute):
     line("OK")
     execute(url, f"BEGIN; CREATE TABLE held (x int); PREPARE TRANSACTION 'left-{name_of(url)}'")
     try:
-        line("WARN", "1 prepared transactions", "ROLLBACK PREPARED")
+        line("WARN", "1 prepared transaction,", "ROLLBACK PREPARED")
     finally:
         execute(url, f"ROLLBACK PREPARED 'left-{name_of(url)}'")
 

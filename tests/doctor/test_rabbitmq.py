@@ -191,7 +191,7 @@ def test_targets(line, channel, group):
     line("WARN", "no target was named")
     channel.queue_declare(f"{group}.mail", durable=True)
     channel.exchange_declare(f"{group}.events", "topic", durable=True)
-    line("OK", "2 targets exist", targets=(f"{group}.mail", f"{group}.events/order.created"))
+    line("OK", "2 targets found", targets=(f"{group}.mail", f"{group}.events/order.created"))
     line("FAIL", "queue 'mial' does not exist", "exchange 'evnts' does not", targets=("mial", "evnts/order.created"))
     line("FAIL", "longer than 255 bytes", targets=("x" * 300,))
 

@@ -16,6 +16,7 @@ from txcore.doctor import (
     Finding,
     Request,
     UntoldError,
+    counted,
     duration,
     fail,
     ok,
@@ -86,7 +87,7 @@ def _jetstream(subject: NatsSubject) -> Finding:
         )
     except UntoldError as error:
         return fail(f"JetStream does not answer: {error}", "jetstream {} in the server's config; " + error.change)
-    return ok(f"JetStream answers, API level {_level(subject)}, {account.get('streams', 0)} streams")
+    return ok(f"JetStream answers, API level {_level(subject)}, {counted(account.get('streams', 0), 'stream')}")
 
 
 def _limits(subject: NatsSubject) -> Finding:
@@ -228,7 +229,7 @@ def _targets(subject: NatsSubject) -> Finding:
     if missing:
         change = f"nats stream add --subjects={missing[0]} --storage=file --replicas=3 --discard=new"
         return fail(f"in no stream: {shortened(missing)}", change)
-    return ok(f"{len(subject.target_streams)} targets are in streams")
+    return ok(f"in streams: {counted(len(subject.target_streams), 'target')}")
 
 
 def _target_streams(subject: NatsSubject) -> Finding:
@@ -253,7 +254,7 @@ def _target_streams(subject: NatsSubject) -> Finding:
         )
         return fail(text, f"nats stream edit {small[0].name} --max-msg-size={body + OWN_HEADERS_BYTES_MAX}")
     memory = _where(views, "storage", "file", "storage is {value} on {names}: a restart loses messages", None)
-    return memory or _few_replicas(views) or _drops_old(views) or ok(f"{len(views)} target streams are durable")
+    return memory or _few_replicas(views) or _drops_old(views) or ok(f"durable: {counted(len(views), 'target stream')}")
 
 
 def _drops_old(views: Sequence[StreamView]) -> Finding | None:
@@ -276,7 +277,7 @@ def _few_replicas(views: Sequence[StreamView]) -> Finding | None:
     few = [view for view in views if view.replica_count < REPLICAS_WANTED]
     if not few:
         return None
-    text = f"{few[0].replica_count} replica of {_names(few)}: acknowledged records go with a server's disk"
+    text = f"{counted(few[0].replica_count, 'replica')} of {_names(few)}: acknowledged records go with a server's disk"
     return fail(text, f"nats stream edit {few[0].name} --replicas=3" + _for_each(few) + "; replicas=3 in the URL")
 
 

@@ -17,6 +17,7 @@ from txcore.doctor import (
     Finding,
     Request,
     UntoldError,
+    counted,
     fail,
     ok,
     shortened,
@@ -126,7 +127,7 @@ def _streams(subject: RabbitmqSubject) -> Finding:
     if missing:
         text = f"{len(missing)} of {len(subject.streams)} streams are missing: {shortened(missing)}"
         return fail(f"{text}; what they held is lost", "restart a producer of the group: it makes them again")
-    return ok(f"{len(subject.streams)} streams of {subject.partition_count} partitions are there")
+    return ok(f"{len(subject.streams)} streams of {counted(subject.partition_count, 'partition')} are there")
 
 
 def _arguments(subject: RabbitmqSubject) -> Finding:
@@ -160,7 +161,7 @@ def _targets(subject: RabbitmqSubject) -> Finding:
     if trouble or wanting:
         change = "rabbitmqadmin declare queue name=… durable=true queue_type=quorum (exchange: type=topic), and bind it"
         return fail("; ".join([*trouble, *(f"{name} does not exist" for name in wanting)]), change)
-    return ok(f"{len(subject.request.targets)} targets exist")
+    return ok(f"{counted(len(subject.request.targets), 'target')} found")
 
 
 # -- over the management API ----------------------------------------------------------------------------------------
@@ -181,7 +182,7 @@ def _nodes(subject: RabbitmqSubject) -> Finding:
         )
     if len(running) < NODES_WANTED:
         return fail(
-            f"{len(running)} node: streams are never synced to disk, so a power failure of one machine loses halves",
+            f"{counted(len(running), 'node')}: streams are never synced to disk, so a power failure loses halves",
             "rabbitmqctl join_cluster rabbit@first on two more machines, then rabbitmq-streams add_replica",
         )
     return ok(f"{len(running)} nodes run")
@@ -255,7 +256,7 @@ def _target_queues(subject: RabbitmqSubject) -> Finding:
     if few:
         text = f"{len(few)} target queues have fewer than {NODES_WANTED} replicas: {shortened(few)}"
         return fail(text, f"rabbitmq-queues add_member {few[0]} rabbit@other")
-    return ok(f"{len(queues)} target queues are replicated")
+    return ok(f"replicated: {counted(len(queues), 'target queue')}")
 
 
 CHECKS: Final = (

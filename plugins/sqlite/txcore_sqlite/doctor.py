@@ -15,7 +15,20 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final
 
-from txcore.doctor import Check, Examination, Finding, Request, UntoldError, fail, ok, shortened, size, version_of, warn
+from txcore.doctor import (
+    Check,
+    Examination,
+    Finding,
+    Request,
+    UntoldError,
+    counted,
+    fail,
+    ok,
+    shortened,
+    size,
+    version_of,
+    warn,
+)
 from txcore.errors import BackendUnavailableError, ConfigError
 from txcore_sqlite.options import Options, parse_options
 from txcore_sqlite.store import APPLICATION_ID, JOURNAL_BYTES_MAX, SCHEMA_VERSION
@@ -196,8 +209,8 @@ def _targets(subject: SqliteSubject) -> Finding:
         known = {name for (name,) in connection.execute("SELECT name FROM topic")}
     missing = [topic for topic in subject.request.targets if topic not in known]
     if not missing:
-        return ok(f"{len(subject.request.targets)} targets exist")
-    text = f"{len(missing)} targets do not exist: {shortened(missing)}"
+        return ok(f"{counted(len(subject.request.targets), 'target')} found")
+    text = f"targets do not exist: {shortened(missing)}"
     if subject.options.auto_create:
         return warn(f"{text}; a misspelt one will be made as well", "auto_create=false in the URL, once all are there")
     return fail(text, f'txcore.connect(URL).create_topic("{missing[0]}")')
