@@ -18,6 +18,7 @@ import json
 import shutil
 import sys
 import tempfile
+import textwrap
 import time
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import asdict, dataclass, field
@@ -37,6 +38,8 @@ RATE: Final = 12.0
 ACCEPTED_AFTER: Final = 20
 STATUS_EVERY_S: Final = 10.0
 ARTEFACTS: Final = Path(".artefacts")
+PROBLEMS_SHOWN_MAX: Final = 20
+WIDTH: Final = 80
 LOG_BYTES_MAX: Final = 20_000_000
 
 
@@ -151,26 +154,30 @@ def keep(report: Report, folder: Path, broker: Any) -> None:
 
 
 def lines_of(report: Report) -> list[str]:
-    """Return the report for people, at most 80 columns where its facts allow."""
+    """Return the report for people, on 80 columns."""
     verdict = report.verdict
     ends = ", ".join(f"{count} {end}" for end, count in sorted(verdict.transactions.items()))
-    duplicates = ", ".join(f"{count} {cause}" for cause, count in verdict.duplicates.items()) or "none"
-    kinds = [f"{kind} {count}" for kind, count in sorted(report.faults.items())]
+    duplicates = [f"{count} {cause}" for cause, count in verdict.duplicates.items()]
+    kinds = [f"{count} {kind}" for kind, count in sorted(report.faults.items())]
     lines = [
         f"broker        {report.broker} {report.version}, {report.seconds:g} s, seed {report.seed}",
-        f"faults        {sum(report.faults.values())}",
-        *(f"              {', '.join(kinds[start : start + 3])}" for start in range(0, len(kinds), 3)),
+        *_wrapped("faults", f"{sum(report.faults.values())}: " + ", ".join(kinds)),
         f"transactions  {sum(verdict.transactions.values())}: {ends}",
         f"targets       {verdict.targets}; {verdict.lost} lost, {verdict.leaked} leaked",
-        f"duplicates    {duplicates}",
+        *_wrapped("duplicates", f"{sum(verdict.duplicates.values())}: " + ", ".join(duplicates or ["none"])),
         f"at rest       {report.rest_s:.1f} s after the last fault",
     ]
-    lines += [f"PROBLEM       {problem}" for problem in report.problems[:20]]
-    if len(report.problems) > 20:
-        lines.append(f"              and {len(report.problems) - 20} more")
+    for problem in report.problems[:PROBLEMS_SHOWN_MAX]:
+        lines += _wrapped("PROBLEM", problem)
+    if len(report.problems) > PROBLEMS_SHOWN_MAX:
+        lines += _wrapped("", f"and {len(report.problems) - PROBLEMS_SHOWN_MAX} more")
     if report.artefacts:
         lines.append(f"artefacts     {report.artefacts}")
     return [*lines, "FAILED" if report.problems else "PASSED"]
+
+
+def _wrapped(title: str, text: str) -> list[str]:
+    return textwrap.wrap(text, WIDTH, initial_indent=f"{title:<14}", subsequent_indent=" " * 14)
 
 
 @contextlib.contextmanager
