@@ -130,8 +130,8 @@ def decode_headers(headers: Mapping[str, str] | None) -> dict[str, str | bytes]:
     names = decoded.pop(HEADER_BASE64, "")
     for name in str(names).split(",") if names else ():
         try:
-            decoded[name] = base64.b64decode(str(decoded.get(name, "")), validate=True)
-        except binascii.Error:
+            decoded[name] = base64.b64decode(str(decoded[name]), validate=True)
+        except (KeyError, binascii.Error):
             continue  # written by somebody else; left as it is
     return decoded
 

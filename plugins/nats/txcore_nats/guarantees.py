@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Final
 
 from txcore.guarantees import Guarantees
-from txcore_nats.options import Options, capabilities_of
+from txcore_nats.options import Options, capabilities_of, parse_url
 
 GUARANTEES: Final = (
     Guarantees(
@@ -27,5 +27,19 @@ GUARANTEES: Final = (
         "decided is removed a day later (`keep_s`), behind the checkpoint only; parked records are kept",
         version_min="NATS 2.9",
         versions_tested=("2.9.10", "2.15.2"),
+    ),
+    Guarantees(
+        url="nats://host:4222?release=atomic",
+        capabilities=capabilities_of(parse_url("nats://host", {"release": "atomic"})),
+        duplicates=(),
+        zombies="an outdated checker's batch is refused whole: it carries the place of its CLAIM",
+        order="per stream, in the order of the releases of one process, except those that were refused once; none "
+        "between processes",
+        message_size_max="1,000,000 bytes (`body_size_max`) and 990 messages a transaction; the server's `max_payload` "
+        "of 1 MiB, and the stream's `max_msg_size`",
+        retention="as above; ops and parked records are in the stream that holds the targets, whose own limits must "
+        "spare them (verified)",
+        version_min="NATS 2.12",
+        versions_tested=("2.15.2",),
     ),
 )

@@ -13,6 +13,7 @@ from txcore.records import FINAL_KINDS, Capabilities, LogKind, OpKind
 SCHEME: Final = "nats"
 NAME_PREFIX: Final = "txc"
 SHARED_PREFIX: Final = "txcs"
+SHARED_STREAM_DEFAULT: Final = "txcore"
 PORT_DEFAULT: Final = 4222
 PARTITION_COUNT_MAX: Final = 256
 GROUP_BYTES_MAX: Final = 128
@@ -46,7 +47,7 @@ class Options:
         body_size_max: Largest encoded half; the server's `max_payload` must leave room above it.
         duplicate_window_s: For how long target streams must drop repeated ids; 0 if none needs to.
         release: "plain" (targets, then op) or "atomic" (both in one batch, NATS 2.12).
-        stream: For `release=atomic`: the stream that holds the targets and takes the ops.
+        stream: For `release=atomic`: the stream that holds the targets and takes the ops; "txcore" unless given.
         domain: JetStream domain, where the streams are in another one than the connection's.
         tls: Demand an encrypted connection; implied by the next four.
         tls_ca, tls_cert, tls_key: PEM files: authorities to trust, and the client's certificate with its key.
@@ -129,6 +130,8 @@ def parse_url(url: str, options: Mapping[str, str]) -> Options:
         if key not in OPTION_NAMES:
             raise ConfigError(f"the nats backend has no option {key!r}; it has {', '.join(OPTION_NAMES)}", key=key)
         values[key] = _parse(key, text)
+    if values.get("release") == "atomic":
+        values.setdefault("stream", SHARED_STREAM_DEFAULT)
     parsed = Options(**values)
     _check(parsed)
     return parsed
@@ -276,8 +279,6 @@ def _parse(key: str, text: str) -> Any:
 def _check(options: Options) -> None:
     if options.release not in RELEASES:
         raise ConfigError(f"release is {' or '.join(RELEASES)}, not {options.release!r}", key="release")
-    if options.is_atomic and not options.stream:
-        raise ConfigError("release=atomic needs stream=, the name of the stream that holds the targets", key="stream")
     if options.stream and not options.is_atomic:
         raise ConfigError("stream= belongs to release=atomic", key="stream")
     for key in ("stream", "domain"):

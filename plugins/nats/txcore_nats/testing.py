@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import base64
 import threading
-from collections.abc import Coroutine, Sequence
+from collections.abc import Coroutine, Mapping, Sequence
 from typing import Any, ClassVar, Final, TypeVar
 
 import nats
@@ -13,13 +13,16 @@ from nats.aio.client import Client
 from nats.js.api import AckPolicy, ConsumerConfig, DiscardPolicy, StreamConfig
 from nats.js.errors import NotFoundError
 from txcore_conformance.brokers.harness import BrokerHarness
-from txcore_conformance.harness import Delivered
+from txcore_conformance.harness import Delivered, Gap
 
+from txcore.errors import MessageRejectedError
 from txcore.records import LogKind
 
 CALL_TIMEOUT_S: Final = 20.0
 READ_COUNT: Final = 500
 READ_TIMEOUT_S: Final = 5.0
+HALF_BYTES_MAX: Final = 33_554_432
+SHARED_STREAM: Final = "txcore"
 LOG_TOKENS: Final = {LogKind.HALF: "h", LogKind.PARKED: "p"}
 T = TypeVar("T")
 
@@ -29,7 +32,7 @@ class NatsHarness(BrokerHarness):
 
     broker_name = "nats"
     # Hundreds of groups are made in one run, and JetStream sets the bytes aside that a stream may need.
-    url_options: ClassVar[str] = "?half_bytes_max=33554432&lease_s=2"
+    url_options: ClassVar[str] = f"?half_bytes_max={HALF_BYTES_MAX}&lease_s=2"
     quiet_s = 0.1
     silent_member_max_s = 10.0
 
@@ -82,6 +85,22 @@ class NatsHarness(BrokerHarness):
 
         self._call(update())
         return True
+
+    def limited_topic(self, name: str, *, message_size_max: int = 0, message_count_max: int = 0) -> str | None:
+        """See `Harness.limited_topic`."""
+        config = StreamConfig(name=self.stream_of(name), subjects=[name], discard=DiscardPolicy.NEW)
+        config.max_msg_size = message_size_max or -1
+        config.max_msgs = message_count_max or -1
+
+        async def create() -> None:
+            await (await self._manager()).add_stream(config)
+
+        self._call(create())
+        return name
+
+    def small_log_url(self, size: int) -> str:
+        """See `Harness.small_log_url`."""
+        return self.url.replace(f"half_bytes_max={HALF_BYTES_MAX}", f"half_bytes_max={size}")
 
     def expire_member(self, group: str, member: str) -> bool:
         """See `Harness.expire_member`: the keys of its partitions are set to nobody."""
@@ -154,8 +173,15 @@ class NatsHarness(BrokerHarness):
 class NatsAtomicHarness(NatsHarness):
     """The same with `release=atomic`: all topics are subjects of one stream, which takes the ops too."""
 
-    stream_name = "txcore-targets"
-    url_options: ClassVar[str] = f"{NatsHarness.url_options}&release=atomic&stream={stream_name}"
+    stream_name = SHARED_STREAM
+    url_options: ClassVar[str] = f"{NatsHarness.url_options}&release=atomic"
+    gaps: ClassVar[Mapping[str, Gap]] = {
+        "test_an_undeliverable_half_is_parked_with_its_decision_and_resumed": Gap(
+            "notyet",
+            "one subject of a stream refuses only by being taken out of it, which is found before the half is stored",
+            MessageRejectedError,
+        )
+    }
 
     def start(self) -> None:
         """See `NatsHarness.start`; makes the stream."""
@@ -186,6 +212,10 @@ class NatsAtomicHarness(NatsHarness):
 
         self._call(update())
         return True
+
+    def limited_topic(self, name: str, *, message_size_max: int = 0, message_count_max: int = 0) -> str | None:  # noqa: ARG002
+        """See `Harness.limited_topic`: limits hold for the whole stream."""
+        return None
 
     def stream_of(self, topic: str) -> str:  # noqa: ARG002
         """See `NatsHarness.stream_of`."""

@@ -1,0 +1,182 @@
+"""What the tests of this folder share: brokers, groups on them, streams made with the plain client, other processes."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import secrets
+import subprocess
+import sys
+import threading
+import time
+from pathlib import Path
+from urllib.parse import urlencode
+
+import msgspec
+import pytest
+from txcore_conformance import brokers
+from txcore_conformance.kit import Kit
+
+# Lets these tests find the plugin's package from a source tree in which it is not installed.
+sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
+
+from txcore_nats.testing import NatsAtomicHarness, NatsHarness
+
+
+def started(make):
+    """Return what *make* starts; a broker that cannot be had is a skip, or a failure where it is required."""
+    try:
+        return make()
+    except brokers.ServerUnavailableError as error:
+        if brokers.is_required("nats"):
+            pytest.fail(str(error))
+        pytest.skip(str(error))
+
+
+class NatsKit(Kit):
+    """The conformance kit and what only NATS has."""
+
+    def __init__(self, harness):
+        super().__init__(harness)
+        self.opened = []
+        self.children = []
+
+    @property
+    def broker(self):
+        return self.harness.broker
+
+    def address(self, *, proxied=False, **options):
+        """Return the URL under test with more *options*."""
+        base = self.broker.proxied_url if proxied else self.broker.url
+        known = dict(option.split("=") for option in self.harness.url_options.removeprefix("?").split("&"))
+        return f"{base}?{urlencode(known | options)}"
+
+    def connect(self, *, proxied=False, partition_count=2, **options):
+        """Return a connection with *options*, its group in place; closed at the end."""
+        backend = self.harness.open(self.address(proxied=proxied, **options))
+        self.opened.append(backend)
+        if partition_count:
+            self.wait(backend.ensure_group(self.group, partition_count))
+        return backend
+
+    def api(self, subject, /, **request):
+        """Ask JetStream with the plain client; returns the answer as it came."""
+
+        async def ask():
+            client = await self.harness._connected()
+            answer = await client.request(
+                f"$JS.API.{subject}", msgspec.json.encode(request) if request else b"", timeout=10
+            )
+            return msgspec.json.decode(answer.data)
+
+        return self.harness._call(ask())
+
+    def configure(self, stream, **changes):
+        """Change settings of a stream."""
+        config = self.api(f"STREAM.INFO.{stream}")["config"] | changes
+        answer = self.api(f"STREAM.UPDATE.{stream}", **config)
+        assert "error" not in answer, answer
+
+    def state(self, stream):
+        return self.api(f"STREAM.INFO.{stream}")["state"]
+
+    def stream(self, **config):
+        """Make a stream with one subject of its own; returns the subject."""
+        name = f"own-{secrets.token_hex(4)}"
+        answer = self.api(f"STREAM.CREATE.{name}", **({"name": name, "subjects": [f"{name}.>"]} | config))
+        assert "error" not in answer, answer
+        return name, f"{name}.topic"
+
+    def publish(self, subject, body, **headers):
+        """Publish with the plain client."""
+
+        async def send():
+            client = await self.harness._connected()
+            return await client.jetstream().publish(subject, body, headers=headers or None)
+
+        return self.harness._call(send())
+
+    def child(self, *arguments):
+        """Start another Python process with one of the programs in child.py; it is killed after two minutes."""
+        process = subprocess.Popen(
+            [sys.executable, str(Path(__file__).with_name("child.py")), *map(str, arguments)],
+            env={**os.environ, "PYTHONPATH": os.pathsep.join(sys.path)},
+            stdout=subprocess.PIPE,
+            stdin=subprocess.PIPE,
+            text=True,
+        )
+        watch = threading.Timer(120, process.kill)
+        watch.daemon = True
+        watch.start()
+        self.children.append((process, watch))
+        return process
+
+    def close(self):
+        for process, watch in self.children:
+            watch.cancel()
+            process.kill()
+            process.communicate()
+        for backend in self.opened:
+            backend.close(5.0).result(10.0)
+        super().close()
+
+    @staticmethod
+    def lasts_s(call):
+        """Return how long *call* took, and what it returned."""
+        began_s = time.monotonic()
+        result = call()
+        return time.monotonic() - began_s, result
+
+
+@pytest.fixture(scope="session")
+def harness():
+    made = NatsHarness()
+    started(made.start)
+    yield made
+    made.stop()
+
+
+@pytest.fixture(scope="session")
+def private(harness):
+    """A broker of the tests' own, which may be killed."""
+    made = started(harness.private)
+    yield made
+    made.stop()
+
+
+@pytest.fixture(scope="session")
+def atomic_harness(harness):
+    """The same broker with `release=atomic`; skipped on servers that have no atomic batches."""
+    made = NatsAtomicHarness(harness.broker)
+    made.start()
+    client = asyncio.run_coroutine_threadsafe(made._connected(), made._loop).result(10)
+    version = client.connected_server_version
+    if (version.major, version.minor) < (2, 12):
+        made.stop()
+        pytest.skip(f"NATS {version} has no atomic batches")
+    yield made
+    made.stop()
+
+
+@pytest.fixture
+def kit(harness):
+    """A group on the broker of this run."""
+    made = NatsKit(harness)
+    yield made
+    made.close()
+
+
+@pytest.fixture
+def hurt(private):
+    """A group on the broker that may be killed."""
+    made = NatsKit(private)
+    yield made
+    made.close()
+
+
+@pytest.fixture
+def atomic(atomic_harness):
+    """A group with atomic releases."""
+    made = NatsKit(atomic_harness)
+    yield made
+    made.close()

@@ -1,0 +1,350 @@
+"""Halves, targets and ends on the live server: what is refused, what is unique, what is in nobody's way."""
+
+from __future__ import annotations
+
+import base64
+import secrets
+
+import pytest
+from txcore_conformance import raw
+from txcore_conformance.kit import COMMIT, UNKNOWN, Answers, Recorder, error_of
+
+from txcore import Message, MessageRejectedError, wire
+from txcore.errors import ConfigError, DataLossError
+from txcore.records import LogKind, Op, OpKind, Resolution, Status
+
+DURABLE, REFUSED, SUPERSEDED = Status.DURABLE, Status.REFUSED, Status.SUPERSEDED
+
+
+def statuses(outcomes):
+    return [outcome.status for outcome in outcomes]
+
+
+def journal(half, kind, **fields):
+    """Return the release of one journal record."""
+    return Resolution(
+        half, Op(kind, half.transaction_id, half.generation, raw.BY, 5, **fields), (), b"", raw.BY, flush=True
+    )
+
+
+def test_of_many_racing_ends_one_wins_and_all_learn_which(kit):
+    """Commits and rollbacks of two backends for the same halves: one final op each, its target or none, one story."""
+    topic = kit.topic()
+    other = kit.connect()
+    halves = [raw.half(kit, topic, body=b"%d" % number) for number in range(100)]
+    raw.append(kit, *halves)
+    commits, rollbacks = (
+        Recorder([raw.commit(half) for half in halves]),
+        Recorder([raw.rollback(half) for half in halves]),
+    )
+    kit.backend.release(commits)
+    other.release(rollbacks)
+    pairs = list(zip(commits.wait(kit.backend, kit.timeout_s), rollbacks.wait(other, kit.timeout_s), strict=True))
+    ops = raw.ops(kit)
+    finals = {op.transaction_id: op.kind for op in ops}
+    assert 100 == len(ops) == len(finals)
+    for half, (commit, rollback) in zip(halves, pairs, strict=True):
+        winner = finals[half.transaction_id]
+        assert {DURABLE, SUPERSEDED} == {commit.status, rollback.status}
+        assert (commit.status is DURABLE) is (winner == OpKind.COMMIT)
+        loser = rollback if winner == OpKind.COMMIT else commit
+        assert winner == loser.decision
+    committed = {half.messages[0].body for half in halves if finals[half.transaction_id] == OpKind.COMMIT}
+    assert committed <= set(kit.bodies(topic))
+
+
+def test_a_commit_looks_before_its_targets_go_out(kit):
+    """Behind a ROLLBACK nothing is published, however often somebody tries."""
+    topic = kit.topic()
+    half = raw.half(kit, topic)
+    raw.append(kit, half)
+    raw.release(kit, raw.rollback(half))
+    for backend in (kit.backend, kit.connect()):
+        (late,) = raw.release(kit, raw.commit(half), backend=backend)
+        assert (late.status, late.decision) == (SUPERSEDED, OpKind.ROLLBACK)
+    assert kit.bodies(topic) == []
+
+
+def test_the_first_final_op_holds_for_every_generation(kit):
+    """A generation that was resumed cannot be ended otherwise than the one before was."""
+    topic = kit.topic()
+    half = raw.half(kit, topic)
+    raw.append(kit, half)
+    raw.release(kit, raw.commit(half))
+    resumed = raw.half(kit, topic, generation=1, of=half)
+    raw.append(kit, resumed)
+    for late in raw.release(kit, raw.rollback(resumed), raw.discard(resumed), raw.commit(resumed)):
+        assert (late.status, late.decision) == (SUPERSEDED, OpKind.COMMIT)
+    assert 1 == len(kit.bodies(topic)) == len(raw.ops(kit))
+
+
+def test_a_discard_of_a_later_generation_holds_for_earlier_ones(kit):
+    """Discards follow each other by generation; an end from before them comes too late, one behind them does not."""
+    topic = kit.topic()
+    half = raw.half(kit, topic)
+    generations = [half, *(raw.half(kit, topic, generation=number, of=half) for number in (1, 2))]
+    raw.append(kit, *generations)
+    assert statuses(raw.release(kit, raw.discard(generations[0]))) == [DURABLE]
+    assert statuses(raw.release(kit, raw.discard(generations[1]))) == [DURABLE]
+    for late in raw.release(kit, raw.commit(generations[0]), raw.rollback(generations[1]), raw.discard(generations[1])):
+        assert (late.status, late.decision) == (SUPERSEDED, OpKind.DISCARD)
+    assert statuses(raw.release(kit, raw.commit(generations[2]))) == [DURABLE]
+    assert kit.bodies(topic) == [b"payload"]
+
+
+def test_journal_records_stand_in_no_ends_way(kit):
+    """Any number of CHECKED, DECIDED, NUDGE and FORCE before an end, and in its log order."""
+    half = raw.half(kit, kit.topic())
+    raw.append(kit, half)
+    kinds = [OpKind.CHECKED, OpKind.CHECKED, OpKind.DECIDED, OpKind.NUDGE, OpKind.FORCE]
+    for kind in kinds:
+        assert statuses(raw.release(kit, journal(half, kind))) == [DURABLE]
+    assert statuses(raw.release(kit, raw.commit(half))) == [DURABLE]
+    assert statuses(raw.release(kit, journal(half, OpKind.NUDGE))) == [DURABLE]
+    assert [*kinds, OpKind.COMMIT, OpKind.NUDGE] == [op.kind for op in raw.ops(kit)]
+
+
+def test_a_full_half_log_refuses_and_still_takes_ops(kit):
+    """Halves are REFUSED, nothing old is dropped, and what is pending can be ended; then there is no more room."""
+    topic = kit.topic()
+    pending = [raw.half(kit, topic, body=b"x" * 1_000) for _ in range(5)]
+    raw.append(kit, *pending)
+    stream = f"txc_{kit.group}_half"
+    kit.configure(stream, max_bytes=kit.state(stream)["bytes"])
+    (refused,) = raw.append(kit, raw.half(kit, topic))
+    assert REFUSED is refused.status
+    assert "maximum bytes" in str(refused.error)
+    assert statuses(raw.release(kit, *[raw.commit(half) for half in pending])) == [DURABLE] * 5
+    assert 5 == len(raw.ops(kit)) == len(kit.bodies(topic)) == len(raw.halves(kit, 5))
+
+
+def test_a_target_stream_at_its_limit_refuses_and_is_tried_again(kit):
+    """`max_msgs` with `discard: new`: REFUSED, no op; once there is room the same release goes through."""
+    name, topic = kit.stream(max_msgs=2, discard="new")
+    halves = [raw.half(kit, topic, body=b"%d" % number) for number in range(3)]
+    raw.append(kit, *halves)
+    outcomes = [raw.release(kit, raw.commit(half))[0] for half in halves]
+    assert statuses(outcomes) == [DURABLE, DURABLE, REFUSED]
+    assert outcomes[2].missing == (0,)
+    assert len(raw.ops(kit)) == 2
+    kit.configure(name, max_msgs=3)
+    assert statuses(raw.release(kit, raw.commit(halves[2]))) == [DURABLE]
+
+
+def test_a_target_that_stays_full_is_parked_as_undeliverable(kit):
+    """The checker tries, then parks with the decision; a resume delivers without asking again."""
+    name, topic = kit.stream(max_msgs=1, discard="new")
+    kit.publish(topic, b"in the way")
+    identity = kit.orphan(Message(topic, b"body")).transaction_id
+    kit.sweep(kit.checker(Answers(COMMIT)))
+    (parked,) = kit.operator().parked()
+    assert (identity, "UNDELIVERABLE") == (parked.transaction_id, parked.code)
+    kit.stop_checkers()
+    kit.configure(name, max_msgs=10)
+    kit.operator().resume(identity)
+    kit.sweep(kit.checker(Answers(UNKNOWN)))
+    assert kit.journey(identity).final == OpKind.COMMIT
+
+
+def test_a_target_whose_stream_was_deleted_meanwhile_is_refused(kit):
+    """Found before the half, gone before the commit: REFUSED by name, no op, and delivered when the stream is back."""
+    name, topic = kit.stream()
+    half = raw.half(kit, topic)
+    raw.append(kit, half)
+    kit.api(f"STREAM.DELETE.{name}")
+    (refused,) = raw.release(kit, raw.commit(half))
+    assert (refused.status, refused.missing) == (REFUSED, (0,))
+    assert topic in str(refused.error)
+    assert raw.ops(kit) == []
+    assert statuses(raw.append(kit, raw.half(kit, topic))) == [REFUSED]
+    kit.api(f"STREAM.CREATE.{name}", name=name, subjects=[f"{name}.>"])
+    assert statuses(raw.release(kit, raw.commit(half))) == [DURABLE]
+
+
+@pytest.mark.parametrize(
+    ("config", "word"),
+    [({"no_ack": True}, "no_ack"), ({"duplicate_window": 1_000_000_000}, "duplicate_window_s")],
+    ids=["no_ack", "short window"],
+)
+def test_a_stream_that_keeps_no_promise_is_refused_before_the_half(kit, config, word):
+    """A stream that never acknowledges, or forgets ids too soon, is named with what to change."""
+    _, topic = kit.stream(**config)
+    (refused,) = raw.append(kit, raw.half(kit, topic))
+    assert (REFUSED, topic) == (refused.status, refused.error.topic)
+    assert word in str(refused.error)
+
+
+def test_a_short_duplicate_window_can_be_agreed_to(kit):
+    """With `duplicate_window_s` of the same size the stream will do, and its window is used."""
+    _, topic = kit.stream(duplicate_window=2_000_000_000)
+    backend = kit.connect(duplicate_window_s=2)
+    half = raw.half(kit, topic)
+    assert statuses(raw.append(kit, half, backend=backend)) == [DURABLE]
+    for _ in range(2):
+        raw.release(kit, Resolution(half, None, (0,), b"", raw.BY), backend=backend)
+    assert kit.state(topic.removesuffix(".topic"))["messages"] == 1
+
+
+def test_a_message_too_large_for_its_stream_is_refused_before_the_half(kit):
+    """`max_msg_size` of the target's stream, headers counted, and its neighbours go through."""
+    _, topic = kit.stream(max_msg_size=5_000)
+    small, large = raw.half(kit, topic, body=b"x" * 1_000), raw.half(kit, topic, body=b"x" * 5_000)
+    outcomes = raw.append(kit, small, large, raw.half(kit, topic))
+    assert statuses(outcomes) == [DURABLE, REFUSED, DURABLE]
+    assert ("size", topic) == (outcomes[1].error.reason, outcomes[1].error.topic)
+
+
+def test_a_stream_whose_limit_sank_meanwhile_refuses_at_release(kit):
+    """What was accepted with the half and is too large now is REFUSED, not unknown."""
+    name, topic = kit.stream()
+    half = raw.half(kit, topic, body=b"x" * 5_000)
+    raw.append(kit, half)
+    kit.configure(name, max_msg_size=100)
+    (refused,) = raw.release(kit, raw.commit(half))
+    assert (refused.status, refused.missing) == (REFUSED, (0,))
+    assert isinstance(refused.error, MessageRejectedError)
+
+
+def test_many_subjects_of_one_stream_need_one_question(kit):
+    """A stream once met answers for every subject that it covers."""
+    name, _ = kit.stream()
+    raw.append(kit, raw.half(kit, f"{name}.first"))
+    halves = [raw.half(kit, f"{name}.{number}") for number in range(300)]
+    lasts_s, outcomes = kit.lasts_s(lambda: raw.append(kit, *halves))
+    assert {DURABLE} == set(statuses(outcomes))
+    assert lasts_s < kit.timeout_s / 4
+    assert len(kit.backend._checks._subjects) == 301
+
+
+def test_two_targets_on_one_subject_are_two_messages(kit):
+    """Same subject, other index: both arrive, each with its own id."""
+    topic = kit.topic()
+    half = raw.half(kit, topic, topic)
+    raw.append(kit, half)
+    raw.release(kit, raw.commit(half))
+    ids = {each.headers["txcore-id"] for each in kit.delivered(topic)}
+    assert {wire.target_id(half.transaction_id, 0), wire.target_id(half.transaction_id, 1)} == ids
+
+
+def test_something_that_is_no_stream_proves_nothing(kit):
+    """A subscriber that answers a target's message beside its stream does not make it confirmed."""
+    topic = f"nobody.{secrets.token_hex(4)}"
+
+    async def answer():
+        client = await kit.harness._connected()
+
+        async def reply(message):
+            await message.respond(b"+OK")
+
+        return await client.subscribe(topic, cb=reply)
+
+    kit.harness._call(answer())
+    half = raw.half(kit, topic)
+    (outcome,) = raw.release(kit, Resolution(half, None, (0,), b"", raw.BY))
+    assert (outcome.status, outcome.missing) == (Status.UNKNOWN, (0,))
+
+
+def test_headers_of_halves_and_ops_can_be_read_without_bodies(kit):
+    """Id, generation and kind are in headers too."""
+    half = raw.half(kit, kit.topic(), generation=3)
+    raw.append(kit, half)
+    raw.release(kit, raw.rollback(half))
+    identity = wire.target_id(half.transaction_id, 0).removesuffix(":0")
+    for stream, wanted in (("half", {"txcore-generation": "3"}), ("op", {"txcore-kind": "ROLLBACK"})):
+        answer = kit.api(f"STREAM.MSG.GET.txc_{kit.group}_{stream}", seq=1)["message"]
+        headers = base64.b64decode(answer["hdrs"]).decode()
+        for name, value in ({"txcore-id": identity} | wanted).items():
+            assert f"{name}: {value}\r\n" in headers
+
+
+def test_settings_that_differ_are_named(kit):
+    """Another number of replicas, a half log that drops, an op log that ages: each with its stream."""
+    assert kit.backend
+    assert "num_replicas" in str(
+        error_of(lambda: kit.connect(partition_count=0, replicas=3).ensure_group(kit.group), 20)
+    )
+    kit.configure(f"txc_{kit.group}_half", discard="old")
+    kit.configure(f"txc_{kit.group}_op", max_age=3_600_000_000_000)
+    error = error_of(lambda: kit.connect(partition_count=0).ensure_group(kit.group), 20)
+    assert isinstance(error, ConfigError)
+    assert "discard 'old', not 'new'" in str(error)
+    assert "max_age" in str(error)
+
+
+def test_a_missing_stream_of_a_group_is_named(kit):
+    """Somebody deleted the op log: that is said, and not made anew."""
+    assert kit.backend
+    kit.api(f"STREAM.DELETE.txc_{kit.group}_op")
+    error = error_of(lambda: kit.connect(partition_count=0).ensure_group(kit.group), 20)
+    assert isinstance(error, ConfigError)
+    assert f"txc_{kit.group}_op is missing" in str(error)
+
+
+def test_what_the_server_cannot_carry_is_refused_at_the_start(kit):
+    """A `body_size_max` above what the server's `max_payload` leaves room for is a ConfigError by that name."""
+    error = error_of(lambda: kit.connect(partition_count=0, body_size_max=2_000_000).ensure_group(kit.group), 20)
+    assert isinstance(error, ConfigError)
+    assert error.key == "body_size_max"
+
+
+def test_groups_with_awkward_names_work(kit):
+    """Dots, spaces and letters from elsewhere are no trouble."""
+    topic = kit.topic()
+    kit.group = f"Aufträge eu.{kit.group} *>"
+    backend = kit.connect()
+    half = raw.half(kit, topic)
+    assert statuses(raw.append(kit, half, backend=backend)) == [DURABLE]
+    assert statuses(raw.release(kit, raw.commit(half), backend=backend)) == [DURABLE]
+    assert [half.body] == [record.body for record in raw.halves(kit, 1, backend=backend)]
+    assert [op.kind for op in raw.ops(kit, backend=backend)] == [OpKind.COMMIT]
+
+
+def test_a_partition_that_does_not_exist_is_refused(kit):
+    """Nothing is stored beside the group's partitions."""
+    half = raw.half(kit, kit.topic(), partition=7)
+    assert statuses(raw.append(kit, half)) == [REFUSED]
+    assert statuses(raw.release(kit, raw.rollback(half))) == [REFUSED]
+    assert isinstance(error_of(lambda: raw.mark(kit, OpKind.TICK, partition=7), 20), ConfigError)
+
+
+def test_reading_on_behind_records_that_were_removed_is_told(kit):
+    """A start that was trimmed, with something behind it and with nothing, and a log that begins anew."""
+    topic = kit.topic()
+    halves = [raw.half(kit, topic) for _ in range(6)]
+    raw.append(kit, *halves[:2])
+    records = raw.halves(kit, 2)
+    raw.append(kit, *halves[2:])
+    rest = raw.halves(kit, 6)
+    kit.harness.trim(kit.group, LogKind.HALF, 0, rest[4].position)
+    reader = kit.backend.read(kit.group, LogKind.HALF, 0, records[1].position)
+    with pytest.raises(DataLossError) as raised:
+        kit.until(lambda: reader.read(10))
+    assert (records[1].position, rest[4].position) == (raised.value.asked, raised.value.first)
+    kit.harness.trim(kit.group, LogKind.HALF, 0, rest[5].position + 1)
+    nothing_left = kit.backend.read(kit.group, LogKind.HALF, 0, rest[5].position)
+    with pytest.raises(DataLossError) as raised:
+        kit.until(lambda: nothing_left.read(10))
+    assert raised.value.first is None
+    reopened = kit.backend.read(kit.group, LogKind.HALF, 0)
+    raw.append(kit, halves[0])
+    with pytest.raises(DataLossError) as raised:
+        kit.until(lambda: reopened.read(10))
+    assert raised.value.first == rest[5].position + 1
+    for each in (reader, nothing_left, reopened):
+        each.close()
+
+
+def test_a_reader_takes_no_more_than_it_has_room_for(kit):
+    """Thousands of records wait on the server, not in the process, until somebody reads."""
+    topic = kit.topic()
+    count = 6_000
+    for _ in range(3):
+        raw.append(kit, *[raw.half(kit, topic, body=b"x") for _ in range(count // 3)])
+    reader = kit.backend.read(kit.group, LogKind.HALF, 0)
+    kit.until(lambda: len(reader._records) >= 2_000, "a full buffer")
+    kit.until(lambda: reader._is_thirsty)
+    assert len(reader._records) <= 3_500
+    found = []
+    kit.until(lambda: found.extend(reader.read(1_000)) or len(found) >= count)
+    assert count == len(found) == len({record.position for record in found})
+    reader.close()

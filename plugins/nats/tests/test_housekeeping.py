@@ -1,0 +1,117 @@
+"""What is removed: decided, older than `keep_s`, behind the checkpoint; and nothing else."""
+
+from __future__ import annotations
+
+import asyncio
+
+from txcore_conformance import raw
+from txcore_conformance.kit import COMMIT, UNKNOWN, Answers
+
+from txcore import Message
+from txcore.records import Checkpoint, LogKind, OpKind, Position
+
+
+class Later:
+    """A clock that is ahead of the server's, so that everything looks old."""
+
+    def __init__(self, clock, ahead_s):
+        self._clock, self._ahead_ms = clock, round(ahead_s * 1000)
+
+    def wall_ms(self):
+        return self._clock.wall_ms() + self._ahead_ms
+
+    def elapsed_s(self):
+        return self._clock.elapsed_s()
+
+
+def clean(kit, checkpoint, *, ahead_s=0.0, partition=0):
+    """Run the housekeeper of the kit's backend as if *ahead_s* later."""
+    backend = kit.backend
+    keeper = backend._shared.housekeeper
+    clock = keeper._clock
+    keeper._clock = Later(clock, ahead_s)
+    try:
+        names = backend._groups.names(kit.group)
+        cleaning = keeper.clean(names, partition, checkpoint)
+        asyncio.run_coroutine_threadsafe(cleaning, backend._loop.loop).result(20)
+    finally:
+        keeper._clock = clock
+
+
+def counts(kit):
+    return tuple(kit.state(f"txc_{kit.group}_{kind}")["messages"] for kind in ("half", "op", "parked"))
+
+
+def test_only_what_is_behind_the_checkpoint_and_old_goes(kit):
+    """Young: all stays. Old: what lies before both bounds goes; CLAIMs, and other partitions, stay."""
+    topic = kit.topic()
+    raw.mark(kit, OpKind.CLAIM, b"t" * 16)
+    for partition in (0, 1):
+        halves = [raw.half(kit, topic, partition=partition) for _ in range(6)]
+        raw.append(kit, *halves)
+        raw.release(kit, *[raw.rollback(half) for half in halves])
+    records = raw.halves(kit, 6)
+    ops = raw.read(kit, LogKind.OP, lambda found: len(found) >= 7)
+    checkpoint = Checkpoint(records[3].position, ops[4].position)
+    clean(kit, checkpoint)
+    assert counts(kit) == (12, 13, 0)
+    clean(kit, checkpoint, ahead_s=kit.backend._options.keep_s + 60)
+    assert counts(kit) == (12 - 3, 13 - 3, 0)
+    left = raw.read(kit, LogKind.OP, lambda found: len(found) >= 4, start=ops[0].position)
+    assert [ops[0].position, *(record.position for record in ops[4:])] == [record.position for record in left]
+    clean(kit, Checkpoint(None, None), ahead_s=kit.backend._options.keep_s + 60)
+    assert counts(kit) == (9, 10, 0)
+    assert [record.body for record in records[3:]] == [
+        record.body for record in raw.halves(kit, 3, start=records[3].position)
+    ]
+
+
+def test_parked_records_stay_until_their_transactions_end(kit):
+    """One stays pending for ever, one was resumed and finished: the first stays visible, without half and ops."""
+    topic = kit.topic()
+    stuck = kit.orphan(Message(topic, b"stuck")).transaction_id
+    ended = kit.orphan(Message(topic, b"ended")).transaction_id
+    checker = kit.checker(Answers(UNKNOWN), check_max=1)
+    kit.sweep(checker)
+    checker.stop()
+    kit.operator().resume(ended)
+    kit.sweep(kit.checker(Answers(COMMIT)))
+    kit.stop_checkers()
+    assert [stuck] == [parked.transaction_id for parked in kit.operator().parked()]
+    for partition in (0, 1):
+        end = Checkpoint(Position(1 << 40), Position(1 << 40))
+        clean(kit, end, ahead_s=kit.backend._options.keep_s + 60, partition=partition)
+    assert counts(kit)[0] == 0
+    assert counts(kit)[2] == 1
+    assert [stuck] == [parked.transaction_id for parked in kit.operator().parked()]
+    kit.operator().resume(stuck)
+    kit.sweep(kit.checker(Answers(COMMIT)))
+    assert sorted(kit.bodies(topic)) == [b"ended", b"stuck"]
+    assert kit.operator().parked() == []
+    kit.history.unjudged = "what the oracle reads was removed"
+
+
+def test_a_checker_cleans_by_itself_and_a_successor_finds_its_way(kit):
+    """With a short `keep_s` a running checker removes what is done; the next one starts from its checkpoint."""
+    topic = kit.topic()
+    assert kit.backend
+    backend = kit.connect(keep_s=10)
+    backend._shared.housekeeper._keep_s = 0.5
+    checker = kit.checker(Answers(COMMIT), backend=backend)
+    checker.start()
+    kit.until(lambda: len(checker.partitions) == 2, "the partitions")
+    for number in range(20):
+        kit.orphan(Message(topic, b"%d" % number))
+    kit.until(lambda: len(kit.bodies(topic)) == 20, "the deliveries")
+    keeper = backend._shared.housekeeper
+
+    def is_clean():
+        keeper._next_s.clear()
+        kit.orphan(Message(topic, b"more"))
+        return counts(kit)[0] < 15
+
+    kit.until(is_clean, "the cleaning")
+    checker.stop()
+    kit.sweep(kit.checker(Answers(COMMIT)))
+    assert kit.operator().pending() == []
+    kit.history.unjudged = "what the oracle reads was removed"

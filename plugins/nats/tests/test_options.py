@@ -1,0 +1,121 @@
+"""What a URL says, what follows from it, and what is refused by name."""
+
+from __future__ import annotations
+
+import pytest
+from txcore_nats import GUARANTEES, check_driver, parse_url, txcore_open_backend
+from txcore_nats.options import GroupNames, Options, capabilities_of
+
+import txcore
+from txcore.errors import ConfigError
+from txcore.records import LogKind, OpKind
+
+
+def parsed(url="nats://h", **options):
+    return parse_url(url, options)
+
+
+def test_a_bare_url_has_the_defaults():
+    """Host and port are all that a URL needs; the port may be left out."""
+    assert Options(servers=("nats://h:4222",)) == parsed()
+    assert parsed("nats://h:1").servers == ("nats://h:1",)
+
+
+def test_several_hosts_and_an_account():
+    """Hosts stand behind each other with commas; user and password are percent-decoded."""
+    options = parsed("nats://me:p%40ss@a:1,b,[::1]:2?x=y")
+    assert options.servers == ("nats://a:1", "nats://b:4222", "nats://[::1]:2")
+    assert (options.user, options.password, options.token) == ("me", "p@ss", "")
+    assert parsed("nats://s3cret@a").token == "s3cret"
+
+
+def test_secrets_are_in_no_representation():
+    """Neither the options nor the backend show password or token."""
+    options = parsed("nats://me:hidden@a")
+    assert "hidden" not in repr(options)
+    assert "hidden" not in repr(parsed("nats://hidden@a"))
+    assert "hidden" not in repr(txcore_open_backend("nats://me:hidden@a", {}))
+
+
+@pytest.mark.parametrize(
+    ("options", "key"),
+    [
+        ({"unknown": "1"}, "unknown"),
+        ({"servers": "x"}, "servers"),
+        ({"password": "x"}, "password"),
+        ({"partitions": "0"}, "partitions"),
+        ({"partitions": "four"}, "partitions"),
+        ({"lease_s": "0"}, "lease_s"),
+        ({"delivery_timeout_s": "inf"}, "delivery_timeout_s"),
+        ({"delivery_timeout_s": "nan"}, "delivery_timeout_s"),
+        ({"tls": "perhaps"}, "tls"),
+        ({"release": "sometimes"}, "release"),
+        ({"stream": "S"}, "stream"),
+        ({"release": "atomic", "stream": "a.b"}, "stream"),
+        ({"domain": "a b"}, "domain"),
+        ({"tls_cert": "c.pem"}, "tls_key"),
+        ({"tls_key": "k.pem"}, "tls_cert"),
+        ({"creds": "a", "nkey_seed": "b"}, "creds"),
+    ],
+)
+def test_a_wrong_option_is_named(options, key):
+    """The error's key is the option's name."""
+    with pytest.raises(ConfigError) as raised:
+        parse_url("nats://h", options)
+    assert key == raised.value.key
+
+
+@pytest.mark.parametrize("url", ["nats://h:x", "nats://:1", "nats://a,,b"])
+def test_an_address_that_is_none_is_refused(url):
+    """Each host has a name and a port that is a number."""
+    with pytest.raises(ConfigError):
+        parse_url(url, {})
+
+
+def test_another_scheme_is_somebody_elses():
+    """The hook answers only for nats:// URLs, and the driver is there."""
+    assert txcore_open_backend("kafka://h", {}) is None
+    check_driver()
+
+
+def test_every_form_promises_what_its_backend_promises():
+    """`GUARANTEES` holds one entry for each form of the URL, with the capabilities of what is opened."""
+    forms = {"nats://user:password@host:4222": {}, "nats://host:4222?release=atomic": {}}
+    assert list(forms) == [each.url for each in GUARANTEES]
+    for guarantees in GUARANTEES:
+        backend = txcore.connect(guarantees.url)
+        assert guarantees.capabilities == backend.capabilities
+        backend.close().result(5)
+
+
+def test_capabilities_follow_from_the_options():
+    """Timeouts, sizes and the mode of release show in what is promised."""
+    plain, atomic = capabilities_of(parsed()), capabilities_of(parsed(release="atomic", stream="S"))
+    assert (plain.atomic_release, plain.resolution_is_unique, plain.fences_checkers) == (False, True, False)
+    assert (atomic.atomic_release, atomic.resolution_is_unique, atomic.fences_checkers) == (True, True, True)
+    assert pytest.approx(capabilities_of(parsed(delivery_timeout_s="5")).release_time_max_s) == 5.1
+    assert capabilities_of(parsed(duplicate_window_s="7")).deduplicates_targets_s == 7
+
+
+def test_groups_have_names_of_their_own():
+    """What NATS cannot have in a token is written as its bytes, so no two groups share a stream."""
+    names = [GroupNames(group, Options()) for group in ("a.b", "a=2Eb", "a b", "ä", "a_b", "a-b", "A-B")]
+    assert len(names) == len({each.stream(LogKind.HALF) for each in names})
+    for each in names:
+        assert not set(each.stream(LogKind.OP)) & set(" .*>")
+    with pytest.raises(ConfigError):
+        GroupNames("", Options())
+    with pytest.raises(ConfigError):
+        GroupNames("x" * 200, Options())
+
+
+def test_only_ends_share_a_subject():
+    """Journal records and marks have subjects of their own, all below the partition's filter."""
+    names, identity = GroupNames("g", Options()), b"i" * 16
+    ends = {names.op_subject(3, kind, identity) for kind in (OpKind.COMMIT, OpKind.ROLLBACK, OpKind.DISCARD)}
+    assert {names.final_subject(3, identity)} == ends
+    others = {names.op_subject(3, kind, identity) for kind in (OpKind.CHECKED, OpKind.CLAIM, OpKind.TICK)}
+    assert len(others - ends) == 3
+    assert all(subject.startswith("txc.g.op.3.") for subject in ends | others)
+    shared = GroupNames("g", parsed(release="atomic", stream="S"))
+    assert (shared.stream(LogKind.OP), shared.subject(LogKind.OP, 3)) == ("S", "txcs.S.g.op.3.>")

@@ -1,0 +1,228 @@
+"""Partitions shared out among members: evenly, to one living member at a time, and taken over in time."""
+
+from __future__ import annotations
+
+import signal
+
+import pytest
+from txcore_nats.holdings import Holdings
+from txcore_nats.membership import _share
+
+from txcore.errors import ConfigError
+from txcore.records import ClaimEventKind
+
+ASSIGNED, REVOKING, LOST = ClaimEventKind.ASSIGNED, ClaimEventKind.REVOKING, ClaimEventKind.LOST
+TAKEOVER_MAX_S = 15.0
+
+
+class Clock:
+    """A clock set by hand."""
+
+    def __init__(self):
+        self.now_s = 100.0
+
+    def elapsed_s(self):
+        return self.now_s
+
+
+class Member:
+    """A claim and what its owner believes to hold."""
+
+    def __init__(self, backend, group, name):
+        self.claim = backend.claim(group, name)
+        self.held, self.revoking, self.lost = set(), set(), 0
+
+    def poll(self, *, obeys=True):
+        for event in self.claim.poll():
+            if event.kind is ASSIGNED:
+                assert event.partition not in self.held
+                self.held.add(event.partition)
+            elif event.kind is LOST:
+                self.held.remove(event.partition)
+                self.revoking.discard(event.partition)
+                self.lost += 1
+            else:
+                assert event.drain_s > 0
+                self.revoking.add(event.partition)
+            if event.kind is REVOKING and obeys:
+                self.held.remove(event.partition)
+                self.revoking.remove(event.partition)
+                self.claim.give_up(event.partition)
+        return self.held
+
+
+def shared_out(*members):
+    """Poll all members; return their numbers of partitions, none of which two may hold."""
+    held = [set(member.poll()) for member in members]
+    assert sum(map(len, held)) == len(set().union(*held)), "two members hold one partition"
+    return sorted(map(len, held))
+
+
+@pytest.fixture
+def members(kit):
+    """Members of one group of eight partitions, each on a connection of its own."""
+    made = []
+
+    def join(*names, **options):
+        new = [Member(kit.connect(partition_count=8, **options), kit.group, name) for name in names]
+        made.extend(new)
+        return new
+
+    yield join
+    for member in made:
+        member.claim.close(2.0).result(10)
+
+
+def test_members_share_evenly_and_never_one_partition(kit, members):
+    """Members that join get their share once it is given up, those that leave pass theirs on at once."""
+    first, second, third = members("a", "b", "c")
+    kit.until(lambda: shared_out(first, second, third) == [2, 3, 3])
+    second.claim.close(2.0).result(10)
+    kit.until(lambda: shared_out(first, third) == [4, 4])
+    third.claim.close(2.0).result(10)
+    kit.until(lambda: shared_out(first) == [8])
+
+
+def test_whoever_does_not_drain_in_time_loses(kit, members):
+    """A member that ignores REVOKING hears LOST after the time it was given, and the other gets the partition."""
+    (first,) = members("a")
+    kit.until(lambda: shared_out(first) == [8])
+    (second,) = members("b")
+    kit.until(lambda: first.poll(obeys=False) and len(first.revoking) == 4, "the question")
+    kit.until(lambda: first.poll(obeys=False) and second.poll() and len(second.held) == 4, "the others' share")
+    assert first.lost == 4
+    assert not first.held & second.held
+
+
+def test_a_partition_given_up_goes_to_whoever_has_fewer(kit, members):
+    """A member that stands down leaves the partition to the others for a moment."""
+    first, second = members("a", "b")
+    kit.until(lambda: shared_out(first, second) == [4, 4])
+    partition = min(first.held)
+    first.held.discard(partition)
+    first.claim.give_up(partition)
+    kit.until(lambda: shared_out(first, second) == [4, 4])
+
+
+def test_a_key_that_names_a_member_in_vain_is_freed(kit, members):
+    """Somebody else writes another owner: LOST; what nobody holds is taken again."""
+    (first,) = members("a")
+    kit.until(lambda: shared_out(first) == [8])
+    assert kit.harness.expire_member(kit.group, "a")
+    kit.until(lambda: first.poll() is not None and first.lost == 8, "the loss")
+    kit.until(lambda: shared_out(first) == [8])
+
+
+def test_a_member_that_nobody_polls_is_as_good_as_dead(kit, members):
+    """Its heartbeat stops, others take over, and it hears LOST when it polls again."""
+    first, second = members("a", "b")
+    kit.until(lambda: shared_out(first, second) == [4, 4])
+    kit.until(lambda: len(second.poll()) == 8, "the silent member's partitions")
+    first.poll()
+    assert (set(), 4) == (first.held, first.lost)
+    kit.until(lambda: shared_out(first, second) == [4, 4])
+
+
+def test_a_claim_on_a_group_that_does_not_exist_says_so(kit):
+    """`poll` raises ConfigError, until somebody makes the group."""
+    backend = kit.connect(partition_count=0)
+    claim = backend.claim("nobody-made-" + kit.group, "a")
+
+    def told():
+        try:
+            return [event.kind for event in claim.poll()]
+        except ConfigError as error:
+            return [error.key]
+
+    kit.until(lambda: told() == ["group"], "the error")
+    kit.wait(kit.backend.ensure_group("nobody-made-" + kit.group, 1))
+    kit.until(lambda: told() == [ASSIGNED], "the partition")
+    claim.close(1.0).result(5)
+
+
+def test_keys_of_members_long_gone_are_removed(kit, members):
+    """The bucket does not grow with every process that ever was."""
+    ghost = f"$KV.txc_{kit.group}.own.member.0123456789abcdef"
+    (first,) = members("a", lease_s=0.5)
+    kit.publish(ghost, b'{"name":"ghost"}')
+    subjects = {"subjects_filter": f"$KV.txc_{kit.group}.own.member.>"}
+    stream = f"KV_txc_{kit.group}"
+    kit.until(lambda: first.poll() and ghost not in kit.api(f"STREAM.INFO.{stream}", **subjects)["state"]["subjects"])
+    assert first.held
+
+
+@pytest.mark.parametrize(
+    ("fault", "is_frozen"), [(signal.SIGKILL, False), (signal.SIGSTOP, True)], ids=["kill", "freeze"]
+)
+def test_a_dead_or_frozen_members_partitions_are_taken_over_in_time(kit, fault, is_frozen):
+    """With the default lease of 5 s: all within 15 s; the frozen one hears LOST before anything else."""
+    url = kit.address(lease_s=5)
+    assert kit.backend
+    backend = kit.harness.open(url)
+    kit.opened.append(backend)
+    first = Member(backend, kit.group, "survivor")
+    process = kit.child("hold", url, kit.group, "victim")
+    kit.until(lambda: len(first.poll()) == 1, "a share for each")
+    assert "assigned" in process.stdout.readline()
+    process.send_signal(fault)
+    lasts_s, _ = kit.lasts_s(lambda: kit.until(lambda: len(first.poll()) == 2, "the takeover"))
+    assert lasts_s < TAKEOVER_MAX_S
+    if is_frozen:
+        process.send_signal(signal.SIGCONT)
+        heard = [process.stdout.readline().split()[0] for _ in range(2)]
+        assert "lost" in heard
+    first.claim.close(1.0).result(5)
+
+
+def test_shares_add_up_and_move_little():
+    """Every number of members and partitions: all are given away, and nobody who has the odd one must give it up."""
+    for partitions in range(1, 10):
+        for count in range(1, 6):
+            counts = {f"m{number}": 0 for number in range(count)}
+            assert partitions == sum(_share(counts, name, partitions) for name in counts)
+    assert _share({"a": 1, "b": 2}, "b", 3) == 2
+    assert _share({"a": 1, "b": 2}, "a", 3) == 1
+
+
+def test_everything_is_lost_after_a_lease_without_a_beat():
+    """Measured from when the last confirmed beat was sent, by the clock of whoever polls."""
+    clock = Clock()
+    holdings = Holdings(clock, 5.0)
+    holdings.assign(0)
+    assert not holdings.held, "nothing is assigned before the first beat"
+    holdings.beaten(clock.now_s)
+    holdings.assign(0)
+    clock.now_s += 4.9
+    assert [event.kind for event in holdings.take_events()] == [ASSIGNED]
+    clock.now_s += 0.2
+    assert [event.kind for event in holdings.take_events()] == [LOST]
+    holdings.assign(0)
+    assert not holdings.held
+
+
+def test_an_assignment_not_polled_yet_is_given_up_too():
+    """After give_up nothing is said of the partition until it is assigned anew."""
+    clock = Clock()
+    holdings = Holdings(clock, 5.0)
+    holdings.beaten(clock.now_s)
+    holdings.assign(3)
+    assert holdings.give_up(3)
+    assert not holdings.give_up(3)
+    assert list(holdings.take_events()) == []
+    holdings.assign(3)
+    holdings.revoke(3)
+    assert [event.kind for event in holdings.take_events()] == [ASSIGNED, REVOKING]
+    clock.now_s += 5.0
+    holdings.beaten(clock.now_s)
+    assert [event.kind for event in holdings.take_events()] == [LOST]
+
+
+def test_a_process_that_stopped_for_long_notices_by_itself():
+    """`is_polled` turns false without anybody's doing."""
+    clock = Clock()
+    holdings = Holdings(clock, 1.0)
+    assert holdings.is_polled
+    clock.now_s += 3.0
+    assert not holdings.is_polled
+    holdings.take_events()
+    assert holdings.is_polled

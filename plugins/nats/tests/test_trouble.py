@@ -1,0 +1,355 @@
+"""A broker that is killed, frozen, cut off or absent: items end in time, and nothing certain is wrong."""
+
+from __future__ import annotations
+
+import contextlib
+import logging
+import os
+import threading
+
+import pytest
+from nats.aio.client import Client
+from txcore_conformance import raw
+from txcore_conformance.kit import COMMIT, Answers, Recorder, error_of
+
+import txcore
+from txcore import Message, wire
+from txcore.errors import BackendTimeoutError, BackendUnavailableError, BusyError, ClosedError, UsageError
+from txcore.records import Checkpoint, LogKind, OpKind, Position, Resolution, Status
+
+_log = logging.getLogger("tests")
+DURABLE, REFUSED, UNKNOWN = Status.DURABLE, Status.REFUSED, Status.UNKNOWN
+
+
+def statuses(outcomes):
+    return [outcome.status for outcome in outcomes]
+
+
+@contextlib.contextmanager
+def paused(broker):
+    broker.pause()
+    try:
+        yield
+    finally:
+        broker.resume()
+
+
+@pytest.fixture
+def proxy(kit):
+    """The proxy in front of the broker, forwarding again afterwards."""
+    yield kit.broker.proxy
+    kit.broker.proxy.forward()
+
+
+class Load:
+    """Appends halves and releases them from a thread until stopped."""
+
+    def __init__(self, kit, backend, topic):
+        self._kit, self._backend, self._topic = kit, backend, topic
+        self._stop = threading.Event()
+        self.halves, self.releases = [], []
+        self._thread = threading.Thread(target=self._run)
+        self._thread.start()
+
+    def _run(self):
+        while not self._stop.wait(0.01):
+            halves = [raw.half(self._kit, self._topic) for _ in range(20)]
+            appended = Recorder(halves)
+            self._backend.append_halves(appended)
+            self.halves.append(appended)
+            released = Recorder([raw.commit(half) for half in halves])
+            self._backend.release(released)
+            self.releases.append(released)
+
+    def stop(self):
+        self._stop.set()
+        self._thread.join()
+        for batch in (*self.halves, *self.releases):
+            batch.wait(self._backend, self._kit.timeout_s)
+
+    def durable(self):
+        """Return the halves that were stored, and the releases that went through."""
+        halves = [
+            half
+            for batch in self.halves
+            for half, outcome in zip(batch.items, batch.outcomes, strict=True)
+            if outcome.status is DURABLE
+        ]
+        releases = [
+            resolution.half
+            for batch in self.releases
+            for resolution, outcome in zip(batch.items, batch.outcomes, strict=True)
+            if outcome.status is DURABLE
+        ]
+        return halves, releases
+
+
+def check_kept(kit, load, topic):
+    """What was DURABLE is there; what has an op has its target; nothing came twice but under one id."""
+    halves, releases = load.durable()
+    stored = {wire.decode_half(record.body).transaction_id for record in raw.halves(kit, len(halves))}
+    ended = {op.transaction_id for op in raw.ops(kit) if op.kind == OpKind.COMMIT}
+    delivered = [each.headers["txcore-id"] for each in kit.delivered(topic)]
+    assert {half.transaction_id for half in halves} <= stored
+    assert {half.transaction_id for half in releases} <= ended
+    assert {wire.target_id(identity, 0) for identity in ended} <= set(delivered)
+    assert len(delivered) == len(set(delivered))
+    return len(halves)
+
+
+def test_a_killed_broker_comes_back_with_all_that_was_durable(hurt):
+    """SIGKILL in mid-stream: everything is settled in time, and the same connection goes on by itself."""
+    topic = hurt.topic()
+    load = Load(hurt, hurt.backend, topic)
+    hurt.until(lambda: len(load.releases) > 20, "some load")
+    hurt.broker.kill()
+    count = len(load.releases)
+    hurt.until(lambda: len(load.releases) > count + 20, "load while it is away")
+    hurt.broker.start()
+    hurt.until(lambda: statuses(raw.append(hurt, raw.half(hurt, topic))) == [DURABLE], "the connection")
+    load.stop()
+    assert check_kept(hurt, load, topic) > 100
+
+
+def test_a_frozen_broker_leaves_nothing_hanging(hurt):
+    """SIGSTOP: what was sent is UNKNOWN within the timeout, what was not is UNKNOWN or REFUSED; then it goes on."""
+    topic = hurt.topic()
+    half = raw.half(hurt, topic)
+    raw.append(hurt, half)
+    time_max_s = hurt.promises.release_time_max_s + 2.0
+    with paused(hurt.broker):
+        lasts_s, outcomes = hurt.lasts_s(lambda: raw.append(hurt, *[raw.half(hurt, topic) for _ in range(100)]))
+        assert {UNKNOWN} == set(statuses(outcomes))
+        assert lasts_s < time_max_s
+        lasts_s, (outcome,) = hurt.lasts_s(lambda: raw.release(hurt, raw.commit(half)))
+        assert (outcome.status, outcome.missing) == (UNKNOWN, (0,))
+        assert lasts_s < time_max_s
+        assert isinstance(error_of(lambda: hurt.backend.load_checkpoint(hurt.group, 0), 20), BackendTimeoutError)
+    hurt.until(lambda: raw.release(hurt, raw.commit(half))[0].status is not UNKNOWN, "the broker")
+    assert 1 == len(hurt.bodies(topic)) == len([op for op in raw.ops(hurt) if op.kind == OpKind.COMMIT])
+
+
+def test_ten_seconds_of_freeze_are_survived_by_checkers(hurt):
+    """Pending halves are decided after the thaw, on the same connections."""
+    topic = hurt.topic()
+    checker = hurt.checker(Answers(COMMIT), backend=hurt.open())
+    checker.start()
+    hurt.until(lambda: len(checker.partitions) == 2, "the partitions")
+    with paused(hurt.broker):
+        outcome = Recorder([raw.half(hurt, topic, body=b"never")])
+        hurt.backend.append_halves(outcome)
+        outcome.wait(hurt.backend, hurt.timeout_s)
+        threading.Event().wait(10.0)
+    identity = hurt.orphan(Message(topic, b"body")).transaction_id
+    hurt.until(lambda: b"body" in hurt.bodies(topic), "the delivery")
+    assert hurt.journey(identity).final == OpKind.COMMIT
+    hurt.history.unjudged = "what became of the half that was sent to a frozen broker is its own affair"
+
+
+def test_swallowed_answers_are_unknown_and_never_twice(kit, proxy):
+    """Requests go through, replies vanish: UNKNOWN, though stored; a second try changes nothing but the log of ends."""
+    topic = kit.topic()
+    backend = kit.connect(proxied=True)
+    half = raw.half(kit, topic)
+    raw.append(kit, half, backend=backend)
+    proxy.swallow_replies()
+    (outcome,) = raw.append(kit, raw.half(kit, topic, body=b"lost answer"), backend=backend)
+    assert UNKNOWN is outcome.status
+    (outcome,) = raw.release(kit, Resolution(half, None, (0,), b"", raw.BY), backend=backend)
+    assert (outcome.status, outcome.missing) == (UNKNOWN, (0,))
+    (outcome,) = raw.release(kit, raw.rollback(half), backend=backend)
+    assert (outcome.status, outcome.missing) == (UNKNOWN, ())
+    proxy.forward()
+    proxy.cut()
+    assert len(raw.halves(kit, 2)) == 2
+    assert [op.kind for op in raw.ops(kit)] == [OpKind.ROLLBACK]
+    kit.until(lambda: raw.release(kit, raw.commit(half), backend=backend)[0].status is Status.SUPERSEDED)
+    assert len(kit.bodies(topic)) == 1
+
+
+def test_a_cut_connection_comes_back_and_sends_nothing_late(kit, proxy):
+    """What was under way is UNKNOWN at once; nothing waits in a buffer for the next connection."""
+    topic = kit.topic()
+    backend = kit.connect(proxied=True, delivery_timeout_s=20)
+    raw.append(kit, raw.half(kit, topic), backend=backend)
+    proxy.swallow_replies()
+    batch = Recorder([raw.half(kit, topic) for _ in range(50)])
+    backend.append_halves(batch)
+    kit.until(lambda: kit.state(f"txc_{kit.group}_half")["messages"] == 51, "the arrival")
+    lasts_s, _ = kit.lasts_s(lambda: (proxy.cut(), batch.wait(backend, kit.timeout_s)))
+    assert {UNKNOWN} == set(statuses(batch.outcomes))
+    assert lasts_s < 5.0
+    proxy.forward()
+    assert statuses(raw.append(kit, raw.half(kit, topic), backend=backend)) == [DURABLE]
+    assert kit.state(f"txc_{kit.group}_half")["messages"] == 52
+
+
+def test_what_waits_for_the_connection_goes_out_with_the_next_one(kit, proxy):
+    """A short interruption within the timeout is nobody's trouble."""
+    topic = kit.topic()
+    backend = kit.connect(proxied=True, delivery_timeout_s=20)
+    raw.append(kit, raw.half(kit, topic), backend=backend)
+    proxy.refuse()
+    proxy.cut()
+    kit.until(lambda: backend._link.client is None, "the loss")
+    batch = Recorder([raw.half(kit, topic) for _ in range(50)])
+    backend.append_halves(batch)
+    proxy.forward()
+    assert {DURABLE} == set(statuses(batch.wait(backend, kit.timeout_s)))
+
+
+def test_a_frozen_network_is_noticed_by_unanswered_pings(kit, proxy):
+    """A connection that moves nothing is given up after two intervals, and a new one made."""
+    backend = kit.connect(proxied=True, ping_interval_s="0.5")
+    raw.append(kit, raw.half(kit, kit.topic()), backend=backend)
+    first = backend._link.client
+    proxy.freeze()
+    kit.until(lambda: backend._link.client is not first, "the end of the old connection")
+    proxy.forward()
+    proxy.cut()
+    kit.until(lambda: backend._link.client not in {first, None}, "a new connection")
+    assert isinstance(backend._link.client, Client)
+
+
+def test_readers_go_on_after_a_cut_without_loss_or_repetition(kit, proxy):
+    """A reader that was cut off in mid-log brings each record once, in order."""
+    topic = kit.topic()
+    backend = kit.connect(proxied=True)
+    raw.append(kit, *[raw.half(kit, topic) for _ in range(500)])
+    reader = backend.read(kit.group, LogKind.HALF, 0)
+    found = []
+
+    def read(count):
+        with contextlib.suppress(BackendUnavailableError):
+            found.extend(reader.read(100))
+        return len(found) >= count
+
+    kit.until(lambda: read(100))
+    proxy.cut()
+    raw.append(kit, *[raw.half(kit, topic) for _ in range(500)])
+    kit.until(lambda: read(1_000))
+    positions = [record.position for record in found]
+    assert len(positions) == 1_000
+    assert sorted(set(positions)) == positions
+    reader.close()
+
+
+def test_a_readers_consumer_that_was_deleted_is_made_again(kit):
+    """An operator, or the server's own threshold, takes the consumer: the reader makes another."""
+    topic = kit.topic()
+    reader = kit.backend.read(kit.group, LogKind.HALF, 0)
+    first = raw.half(kit, topic)
+    raw.append(kit, first)
+    assert kit.until(lambda: list(reader.read(10)))
+    stream = f"txc_{kit.group}_half"
+    for name in kit.api(f"CONSUMER.NAMES.{stream}")["consumers"]:
+        kit.api(f"CONSUMER.DELETE.{stream}.{name}")
+    second = raw.half(kit, topic)
+    raw.append(kit, second)
+
+    def read():
+        with contextlib.suppress(BackendUnavailableError):
+            return [record.body for record in reader.read(10)]
+
+    assert [second.body] == kit.until(read)
+    reader.close()
+
+
+def test_an_absent_broker_is_named_and_may_come_later(hurt):
+    """Control calls fail within their timeout; halves are REFUSED and ends UNKNOWN, as nothing was sent."""
+    topic = hurt.topic()
+    half = raw.half(hurt, topic)
+    raw.append(hurt, half)
+    hurt.broker.kill()
+    backend = hurt.connect(partition_count=0, control_timeout_s=1, delivery_timeout_s="0.5")
+    lasts_s, error = hurt.lasts_s(lambda: error_of(lambda: backend.ensure_group(hurt.group), 20))
+    assert isinstance(error, BackendUnavailableError)
+    assert lasts_s < 5.0
+    assert statuses(raw.append(hurt, raw.half(hurt, topic), backend=backend)) == [REFUSED]
+    (outcome,) = raw.release(hurt, raw.commit(half), backend=backend)
+    assert (outcome.status, outcome.missing) == (UNKNOWN, (0,))
+    reader = backend.read(hurt.group, LogKind.HALF, 0)
+    with pytest.raises(BackendUnavailableError):
+        hurt.until(lambda: reader.read(1))
+    claim = backend.claim(hurt.group, "early")
+    assert list(claim.poll()) == []
+    assert error_of(lambda: claim.checkpoint(0, Checkpoint(Position(1), None)), 20) is not None
+    hurt.broker.start()
+    hurt.until(lambda: error_of(lambda: backend.ensure_group(hurt.group), 20) is None, "the broker")
+    assert [half.body] == [r.body for r in hurt.until(lambda: list(reader.read(1)))]
+    hurt.until(lambda: len(claim.poll()) > 0, "the partitions")
+    claim.close(1.0).result(5)
+
+
+def test_close_is_bounded_with_the_broker_gone_or_frozen(hurt):
+    """Everything is settled, threads end, twice is once."""
+    topic = hurt.topic()
+    half = raw.half(hurt, topic)
+    raw.append(hurt, half)
+    frozen, gone = hurt.connect(), hurt.connect()
+    for backend in (frozen, gone):
+        assert DURABLE is raw.mark(hurt, OpKind.TICK, backend=backend)[1].status
+        backend.claim(hurt.group, "member")
+    batches = []
+
+    def close(backend):
+        batch = Recorder([raw.half(hurt, topic) for _ in range(10)])
+        backend.append_halves(batch)
+        batches.append(batch)
+        lasts_s, _ = hurt.lasts_s(lambda: backend.close(1.0).result(20))
+        backend.close(1.0).result(20)
+        assert lasts_s < 6.0
+        assert None not in batch.outcomes
+
+    with paused(hurt.broker):
+        close(frozen)
+    hurt.broker.kill()
+    close(gone)
+    hurt.broker.start()
+    hurt.until(lambda: statuses(raw.append(hurt, raw.half(hurt, topic))) == [DURABLE], "the broker")
+    names = [thread.name for thread in threading.enumerate()]
+    assert len([name for name in names if name == "txcore-nats"]) == len(hurt._backends)
+
+
+def test_a_flood_is_turned_away_and_not_hoarded(hurt, monkeypatch):
+    """More than may wait is REFUSED as busy; what was sent ends as it must."""
+    from txcore_nats import publishing
+
+    monkeypatch.setattr(publishing, "WAITING_COUNT_MAX", 500)
+    monkeypatch.setattr(publishing, "WINDOW_COUNT", 100)
+    topic = hurt.topic()
+    raw.append(hurt, raw.half(hurt, topic))
+    with paused(hurt.broker):
+        outcomes = raw.append(hurt, *[raw.half(hurt, topic) for _ in range(2_000)])
+    assert any(isinstance(outcome.error, BusyError) for outcome in outcomes)
+    assert {REFUSED, UNKNOWN} == set(statuses(outcomes))
+    hurt.until(lambda: statuses(raw.append(hurt, raw.half(hurt, topic))) == [DURABLE], "the broker")
+
+
+def test_a_forked_child_opens_its_own(kit):
+    """A backend that was used before a fork says so in the child; the parent's goes on."""
+    topic = kit.topic()
+    backend = kit.backend
+    raw.append(kit, raw.half(kit, topic))
+    reading, writing = os.pipe()
+    child = os.fork()
+    if not child:
+        told = b"nothing"
+        try:
+            backend.append_halves(Recorder([raw.half(kit, topic)]))
+        except UsageError:
+            told = b"refused"
+            backend.close(1.0).result(5)
+        os.write(writing, told)
+        os._exit(0)
+    os.waitpid(child, 0)
+    assert os.read(reading, 20) == b"refused"
+    assert statuses(raw.append(kit, raw.half(kit, topic))) == [DURABLE]
+
+
+def test_a_backend_that_was_never_used_closes_without_a_word(kit):
+    """No thread, no connection; and it is closed all the same."""
+    backend = txcore.connect(kit.address())
+    backend.close(1.0).result(1)
+    with pytest.raises(ClosedError):
+        backend.append_halves(Recorder([]))
