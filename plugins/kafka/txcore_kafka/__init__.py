@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from importlib.util import find_spec
-from typing import Any, Final
+from typing import TYPE_CHECKING, Any, Final
 from urllib.parse import urlsplit
 
 from txcore.doctor import Examination, Request
@@ -15,7 +15,18 @@ from txcore.port import Backend
 from txcore_kafka.guarantees import GUARANTEES
 from txcore_kafka.options import Options, parse_url
 
-__all__ = ["GUARANTEES", "Options", "check_driver", "describe_group", "parse_url", "txcore_open_backend"]
+if TYPE_CHECKING:
+    from txcore_kafka.consumer import KafkaConsumer
+
+__all__ = [
+    "GUARANTEES",
+    "Options",
+    "check_driver",
+    "describe_group",
+    "open_consumer",
+    "parse_url",
+    "txcore_open_backend",
+]
 
 SCHEME: Final = "kafka"
 
@@ -64,3 +75,16 @@ def describe_group(url: str, group: str, partition_count: int) -> Sequence[Broke
     from txcore_kafka import describing  # noqa: PLC0415 - only `txcore topics` needs it
 
     return describing.describe_group(url, group, partition_count)
+
+
+def open_consumer(url: str, topic: str, group: str) -> KafkaConsumer:
+    """Return a plain consumer of *topic*, which is made if it is missing; see `txcore_kafka.consumer`.
+
+    Raises:
+        BackendNotInstalledError: confluent-kafka is missing.
+        ConfigError, BackendUnavailableError, BackendTimeoutError: see `txcore_kafka.consumer.open_consumer`.
+    """
+    check_driver()
+    from txcore_kafka.consumer import open_consumer as opened  # noqa: PLC0415 - needs the driver
+
+    return opened(url, topic, group)

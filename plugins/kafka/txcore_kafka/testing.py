@@ -47,9 +47,7 @@ class KafkaHarness(BrokerHarness):
 
     def create_topic(self, topic: str) -> None:
         """See `Harness.create_topic`; two partitions."""
-        for answer in self._admin.create_topics([NewTopic(topic, num_partitions=2)]).values():
-            answer.result(TIMEOUT_S)
-        self._await_topic(topic)
+        self._create(NewTopic(topic, num_partitions=2))
 
     def read_topic(self, topic: str) -> Sequence[Delivered]:
         """See `Harness.read_topic`; a consumer of committed records, one partition after the other."""
@@ -109,6 +107,13 @@ class KafkaHarness(BrokerHarness):
         producer.abort_transaction(TIMEOUT_S)
         return errors[0] is not None and errors[0].code() == KafkaError.MSG_SIZE_TOO_LARGE
 
+    def limited_topic(self, name: str, *, message_size_max: int = 0, message_count_max: int = 0) -> str | None:
+        """See `Harness.limited_topic`; a topic of Kafka is never full."""
+        if message_count_max:
+            return None
+        self._create(NewTopic(name, num_partitions=2, config={"max.message.bytes": str(message_size_max)}))
+        return name
+
     def trim(self, group: str, kind: LogKind, partition: int, before: int) -> bool:
         """See `Harness.trim`."""
         place = TopicPartition(topic_name(group, kind), partition, before)
@@ -116,8 +121,11 @@ class KafkaHarness(BrokerHarness):
             answer.result(TIMEOUT_S)
         return True
 
-    def _await_topic(self, topic: str) -> None:
-        """Wait until the broker knows the topic that it made."""
+    def _create(self, wanted: Any) -> None:
+        """Make a topic and wait until the broker knows it."""
+        for answer in self._admin.create_topics([wanted]).values():
+            answer.result(TIMEOUT_S)
+        topic = wanted.topic
         pause = threading.Event()
         for _ in range(round(TIMEOUT_S / PAUSE_S)):
             if self._admin.list_topics(topic, TIMEOUT_S).topics[topic].error is None:
