@@ -23,6 +23,8 @@ from txcore.port import Backend
 from txcore.records import ClaimEvent, ClaimEventKind
 
 GROUP_TIMEOUT_S = 30.0
+MEMBERSHIP_PAUSE_MAX_S = 0.25
+"""However calm it is: whoever is asked to give a partition up, or has lost it, learns of it so soon."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -111,7 +113,7 @@ class Membership:
     def run(self) -> Flow[None]:
         """Poll for ownership for as long as the loop runs, less often while nothing changes."""
         shortest_s = pause_s = self.context.limits.poll_s * 4
-        longest_s = max(self.context.limits.idle_poll_s, shortest_s)
+        longest_s = max(min(self.context.limits.idle_poll_s, MEMBERSHIP_PAUSE_MAX_S), shortest_s)
         while not self.is_stopping or self.owners:
             is_calm = not self.poll() and not self.is_stopping
             pause_s = min(pause_s * 2, longest_s) if is_calm else shortest_s

@@ -187,7 +187,7 @@ class Running:
 
     @property
     def url(self):
-        return wait_until(lambda: re.search(r"http=(http://\S+)", self.text), "the address").group(1)
+        return wait_until(lambda: re.search(r"http(?:=|\": \")(http://[^\s\"]+)", self.text), "the address").group(1)
 
     @property
     def text(self):

@@ -10,6 +10,7 @@ import os
 import queue
 import signal
 import socket
+import threading
 from collections.abc import Callable
 from types import FrameType
 from typing import Any, Final
@@ -26,6 +27,7 @@ NOT_DRAINED: Final = 4
 """Exit code: the groups did not finish in time; nothing is lost, others repeat some work."""
 KILLED: Final = 128
 """Added to the number of a second signal."""
+SIGNALS_MAX: Final = 64
 LEAVING: Final = frozenset({signal.SIGTERM, signal.SIGINT})
 
 
@@ -42,7 +44,6 @@ class Life:
         self._reload = reload
         self._clock = SystemClock()
         self._signals: queue.SimpleQueue[int] = queue.SimpleQueue()
-        self._is_leaving = False
 
     def run(self) -> int:
         """Run until told to leave; returns the exit code. In the main thread only.
@@ -53,8 +54,7 @@ class Life:
         """
         config = self._loaded.config
         logs.configure(config.log, self._clock)
-        for number in (signal.SIGTERM, signal.SIGINT, signal.SIGHUP):
-            signal.signal(number, self._take)
+        self._listen()
         sidecar = Sidecar(self._loaded, clock=self._clock)
         server = _serve(sidecar, self._loaded)
         sidecar.start()
@@ -65,8 +65,9 @@ class Life:
         }
         LOG.warning("checker.started", extra={"txcore": facts})
         notify("READY=1")
-        while not self._is_leaving:
-            self._obey(self._signals.get(), sidecar)
+        while (number := self._signals.get()) not in LEAVING:
+            self._reload_into(sidecar, number)
+        LOG.warning("signal.received", extra={"txcore": {"signal": signal.Signals(number).name}})
         notify("STOPPING=1")
         is_drained = sidecar.stop()
         if server is not None:
@@ -74,17 +75,31 @@ class Life:
         LOG.warning("checker.stopped", extra={"txcore": {"drained": is_drained}})
         return DONE if is_drained else NOT_DRAINED
 
-    def _take(self, number: int, _: FrameType | None) -> None:
-        if number in LEAVING:
-            if self._is_leaving:
-                os._exit(KILLED + number)
-            self._is_leaving = True
-        self._signals.put(number)
+    def _listen(self) -> None:
+        """Have signals written to a socket and read by a thread.
 
-    def _obey(self, number: int, sidecar: Sidecar) -> None:
-        LOG.warning("signal.received", extra={"txcore": {"signal": signal.Signals(number).name}})
-        if number != signal.SIGHUP or self._is_leaving:
+        A handler in Python runs only when the main thread gets to it; one that has just begun to wait does not.
+        """
+        reader, writer = socket.socketpair()
+        writer.setblocking(False)
+        signal.set_wakeup_fd(writer.fileno(), warn_on_full_buffer=False)
+        for number in (*LEAVING, signal.SIGHUP):
+            signal.signal(number, _nothing)
+        threading.Thread(target=self._take, args=(reader, writer), name="txcore-signals", daemon=True).start()
+
+    def _take(self, reader: socket.socket, _: socket.socket) -> None:
+        is_leaving = False
+        while numbers := reader.recv(SIGNALS_MAX):
+            for number in numbers:
+                if number in LEAVING and is_leaving:
+                    os._exit(KILLED + number)
+                is_leaving = is_leaving or number in LEAVING
+                self._signals.put(number)
+
+    def _reload_into(self, sidecar: Sidecar, number: int) -> None:
+        if number != signal.SIGHUP:
             return
+        LOG.warning("signal.received", extra={"txcore": {"signal": "SIGHUP"}})
         notify("RELOADING=1", f"MONOTONIC_USEC={int(self._clock.elapsed_s() * 1_000_000)}")
         try:
             loaded = self._reload()
@@ -96,6 +111,10 @@ class Life:
             logs.configure(loaded.config.log, self._clock)
             sidecar.reload(loaded)
         notify("READY=1")
+
+
+def _nothing(number: int, frame: FrameType | None) -> None:
+    """Keep the signal from its default effect; `Life._listen` has it already."""
 
 
 def _refuse(*problems: object) -> None:
