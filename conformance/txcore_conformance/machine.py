@@ -14,6 +14,7 @@ import os
 import pwd
 import queue
 import random
+import re
 import shutil
 import signal
 import socket
@@ -48,6 +49,8 @@ IN_USE: Final = "in-use"
 _PR_SET_PDEATHSIG: Final = 1
 _PORTS_BELOW_EPHEMERAL: Final = 12_000
 _PORT_TRIES_MAX: Final = 500
+_SAID_MAX: Final = 500
+_ANSI: Final = re.compile(r"\x1b\[[0-9;]*m")
 
 
 class PortLocks:
@@ -108,17 +111,20 @@ def base_folder() -> Path:
 
 
 def made_once(folder: Path, make: Callable[[Path], None], own: Callable[[Path], None] = lambda _: None) -> Path:
-    """Make a folder beside its place and rename it, so that an interrupted run leaves none half made.
+    """Make a folder unless it exists: beside its place, then renamed, so that an interrupted run leaves none half made.
 
-    The caller holds a machine lock.
+    Other runs that want the same folder wait meanwhile.
     """
-    if not folder.exists():
-        draft = folder.with_name(folder.name + ".draft")
-        shutil.rmtree(draft, ignore_errors=True)
-        draft.mkdir(mode=0o700, parents=True)
-        own(draft)
-        make(draft)
-        draft.rename(folder)
+    if folder.exists():
+        return folder
+    with machine_lock(folder.with_name(folder.name + ".lock")):
+        if not folder.exists():
+            draft = folder.with_name(folder.name + ".draft")
+            shutil.rmtree(draft, ignore_errors=True)
+            draft.mkdir(mode=0o700)
+            own(draft)
+            make(draft)
+            draft.rename(folder)
     return folder
 
 
@@ -164,7 +170,8 @@ def run(
     except FileNotFoundError as error:
         raise ServerUnavailableError(f"{command[0]} is not installed") from error
     if done.returncode != 0:
-        raise ServerUnavailableError(f"{command[0]} failed: {(done.stderr or done.stdout).strip()[-500:]}")
+        said = _ANSI.sub("", done.stderr).strip() or _ANSI.sub("", done.stdout).strip()
+        raise ServerUnavailableError(f"{command[0]} failed: {said[:_SAID_MAX]}")
     return str(done.stdout)
 
 

@@ -1,6 +1,6 @@
 """Programs of another Debian suite than the machine's, without touching the machine's own packages or sources.
 
-The mirror is the one that the machine's own apt uses. Everything here is called under a machine lock.
+The mirror is the one that the machine's own apt uses.
 """
 
 from __future__ import annotations

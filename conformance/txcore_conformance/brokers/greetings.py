@@ -15,21 +15,21 @@ _KAFKA_API_VERSIONS: Final = struct.pack(">ihhih", 10, 18, 0, 1, -1)
 
 def kafka_answers(host: str, port: int) -> None:
     """Return when Kafka answers ApiVersions, else raise OSError, struct.error or AssertionError."""
-    with socket.create_connection((host, port), _TIME_MAX_S) as connection:
+    with socket.create_connection((host, port), _TIME_MAX_S) as connection, connection.makefile("rb") as answer:
         connection.sendall(_KAFKA_API_VERSIONS)
-        _size, correlation, error = struct.unpack(">iih", connection.recv(10, socket.MSG_WAITALL))
+        _size, correlation, error = struct.unpack(">iih", answer.read(10))
         assert (correlation, error) == (1, 0)
 
 
 def amqp_start(host: str, port: int) -> bytes:
     """Return the Connection.Start with which RabbitMQ answers AMQP's header; raises OSError or AssertionError."""
-    with socket.create_connection((host, port), _TIME_MAX_S) as connection:
+    with socket.create_connection((host, port), _TIME_MAX_S) as connection, connection.makefile("rb") as answer:
         connection.sendall(_AMQP_HEADER)
-        head = connection.recv(7, socket.MSG_WAITALL)
+        head = answer.read(7)
         assert len(head) == 7, head
         kind, _channel, size = struct.unpack(">BHI", head)
         assert kind == 1, head
-        return connection.recv(size, socket.MSG_WAITALL)
+        return answer.read(size)
 
 
 def amqp_version(start: bytes) -> str:

@@ -62,7 +62,6 @@ def kafka_libraries(version: str) -> Path:
         ServerUnavailableError: no Maven, or it could not fetch them.
     """
     wanted = KAFKA_VERSIONS.get(version or NEWEST, version)
-    base = base_folder()
 
     def make(target: Path) -> None:
         maven = _program("mvn", "maven")
@@ -70,13 +69,21 @@ def kafka_libraries(version: str) -> Path:
         logging_jar, logging = _logging(wanted)
         lines = "".join(_DEPENDENCY.format(*jar) for jar in (("org.apache.kafka", "kafka_2.13", wanted), logging_jar))
         pom.write_text(_POM.format(dependencies=lines), encoding="utf-8")
-        command = [str(maven), "-q", "-B", "-f", str(pom), _MAVEN_PLUGIN, "-DincludeScope=runtime"]
+        command = [
+            str(maven),
+            "-q",
+            "-B",
+            "-Dstyle.color=never",
+            "-f",
+            str(pom),
+            _MAVEN_PLUGIN,
+            "-DincludeScope=runtime",
+        ]
         run(command, f"-DoutputDirectory={target}", timeout_s=_DOWNLOAD_TIME_MAX_S)
         (target / "logging.properties").write_text(logging, encoding="utf-8")
         _format_once(target)
 
-    with machine_lock(base / "kafka-download.lock"):
-        return made_once(base / f"kafka_{wanted}", make)
+    return made_once(base_folder() / f"kafka_{wanted}", make)
 
 
 def kafka_version(libraries: Path) -> str:

@@ -43,16 +43,14 @@ def rabbitmq_installation(version: str) -> Installation:
     """
     wanted = version or NEWEST
     suite = SUITES.get(wanted, wanted)
-    base = base_folder()
-    with machine_lock(base / "rabbitmq-download.lock"):
-        if wanted == DISTRIBUTION or suite == debian.codename():
-            return _of_the_distribution()
-        try:
-            return _of_suite(base, suite)
-        except ServerUnavailableError as error:
-            found = _of_the_distribution()
-            warn(f"RabbitMQ {wanted} cannot be had, the distribution's own version runs instead: {error}")
-            return found
+    if wanted == DISTRIBUTION or suite == debian.codename():
+        return _of_the_distribution()
+    try:
+        return _of_suite(base_folder(), suite)
+    except ServerUnavailableError as error:
+        found = _of_the_distribution()
+        warn(f"RabbitMQ {wanted} cannot be had, the distribution's own version runs instead: {error}")
+        return found
 
 
 def _of_suite(base: Path, suite: str) -> Installation:

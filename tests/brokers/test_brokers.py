@@ -1,0 +1,100 @@
+"""Each broker, for real: it keeps data and port through kills, is silent while paused, is reached by a proxy."""
+
+from __future__ import annotations
+
+import re
+import socket
+
+import pytest
+from txcore_conformance import brokers
+
+pytestmark = pytest.mark.filterwarnings("default::ResourceWarning")
+
+
+@pytest.fixture(scope="module")
+def texts(broker, client):
+    """A client with one text stored."""
+    made = client(broker.name, broker.url)
+    made.create()
+    made.put("first")
+    return made
+
+
+def test_tells_what_it_is(broker):
+    """Name, version, a URL on loopback, logs."""
+    assert re.fullmatch(r"\d+\.\d+\.\d+", broker.version)
+    assert re.fullmatch(rf"{broker.name}://(guest:guest@)?127\.0\.0\.1:\d+/?", broker.url)
+    assert (broker.folder / "server.log").is_file()
+    assert broker.can_be_killed
+    assert broker.is_running
+
+
+def test_killed_and_stopped_broker_comes_back_with_its_data_on_the_same_port(broker, texts, runs):
+    """What was acknowledged before is there afterwards, whatever ended it; neither helper nor name server stays."""
+    url = broker.url
+    for end, is_paused in ((broker.kill, False), (broker.stop, True)):
+        pids = [broker.pid, *broker._children()]
+        if is_paused:
+            broker.pause()
+        end()
+        assert not broker.is_running
+        assert [] == [pid for pid in pids if runs(pid)]
+        with pytest.raises(ConnectionRefusedError):
+            socket.create_connection(("127.0.0.1", broker.port))
+        end()
+        broker.start()
+        assert url == broker.url
+    texts.put("second")
+    assert ["first", "second"] == texts.texts()
+    texts.put("first")  # for the tests that follow; a queue was emptied by reading
+
+
+def test_paused_broker_keeps_connections_and_says_nothing(broker, texts):
+    """Clients see silence, not an end; it goes on where it was."""
+    greeting = {"kafka": b"", "rabbitmq": b"AMQP\x00\x00\x09\x01", "nats": b""}[broker.name]
+    broker.pause()
+    with socket.create_connection(("127.0.0.1", broker.port), 1) as connection:
+        connection.sendall(greeting)
+        connection.settimeout(0.3)
+        with pytest.raises(TimeoutError):
+            connection.recv(1)
+    broker.resume()
+    texts.put("second")
+
+
+def test_client_that_came_through_the_proxy_stays_there(broker, texts, client, trouble):
+    """Nothing that the broker tells leads around it: refused at the proxy, the client reaches nothing."""
+    through = client(broker.name, broker.proxied_url, time_max_s=5)
+    assert f":{broker.proxy.port}" in broker.proxied_url
+    through.put("by proxy")
+    broker.proxy.refuse()
+    try:
+        with pytest.raises(trouble):
+            through.put("nowhere")
+    finally:
+        broker.proxy.forward()
+    assert "by proxy" in texts.texts()
+
+
+def test_two_brokers_of_a_kind_run_at_once(broker, texts, started, client):
+    """Apart in ports, folders and data; the end of one is not the other's."""
+    other = started(broker.name)
+    try:
+        assert {broker.folder, broker.url}.isdisjoint({other.folder, other.url})
+        there = client(other.name, other.url)
+        there.create()
+        there.put("other")
+        assert ["other"] == there.texts()
+    finally:
+        other.remove()
+    assert not other.folder.exists()
+    texts.put("third")
+
+
+def test_rabbitmqctl_answers(broker):
+    """The tool reaches the node by its own name server; other brokers have none."""
+    if broker.name == "rabbitmq":
+        assert "guest" in broker.control("list_users")
+    else:
+        with pytest.raises(brokers.ServerUnavailableError, match="no command-line tool"):
+            broker.control("list_users")

@@ -1,0 +1,269 @@
+"""Who runs a broker: this program, somebody else, or `python -m txcore_conformance.brokers` around a command."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+from txcore_conformance import brokers
+from txcore_conformance.brokers.harness import BrokerHarness
+from txcore_conformance.brokers.rabbitmq_node import RabbitmqBroker
+from txcore_conformance.machine import PortLocks, base_folder, lock_port
+
+MODULE = [sys.executable, "-m", "txcore_conformance.brokers"]
+
+
+class NatsHarness(BrokerHarness):
+    broker_name = "nats"
+    url_options = "?release=atomic"
+
+    def create_topic(self, topic):
+        raise NotImplementedError
+
+    def read_topic(self, topic):
+        raise NotImplementedError
+
+
+@pytest.fixture
+def given(nats, monkeypatch):
+    """A NATS that the environment names."""
+    for name, value in brokers.environment({"nats": nats}).items():
+        monkeypatch.setenv(name, value)
+    return nats
+
+
+def test_broker_of_somebody_else_is_used_and_not_hurt(given):
+    """A URL from the environment is taken as it is; the version is what the server says."""
+    found = brokers.nats()
+    assert (given.url, given.monitor_url, given.version, False) == (
+        found.url,
+        found.monitor_url,
+        found.version,
+        found.can_be_killed,
+    )
+    for call in (found.start, found.kill, found.pause, found.resume):
+        with pytest.raises(brokers.ServerUnavailableError, match="run by somebody else"):
+            call()
+    found.stop()
+    found.remove()
+    assert given.is_running
+
+
+def test_version_of_somebody_elses_broker_is_asked_for(nats, monkeypatch):
+    """When only its URL is known; one that does not answer has none."""
+    monkeypatch.setenv("TXCORE_NATS_URL", nats.url)
+    assert nats.version == brokers.nats().version
+    nats.kill()
+    assert brokers.nats().version == ""
+    nats.start()
+
+
+def test_broker_of_ones_own_is_started_although_one_is_named(given):
+    """By `own`, by a setting and by what it is to ask of clients."""
+    for options in ({"own": True}, {"max_payload": "1024"}, {"credentials": True}):
+        made = brokers.nats(**options)
+        try:
+            assert made.can_be_killed
+            assert made.url != given.url
+        finally:
+            made.remove()
+
+
+def test_somebody_elses_broker_is_reached_through_a_proxy(given, client):
+    """User, path and all stay as they were."""
+    found = brokers.nats()
+    assert found.proxied_url != given.url
+    made = client("nats", found.proxied_url)
+    made.create()
+    found.proxy.refuse()
+    with pytest.raises(Exception, match=r"(?i)connect|no servers"):
+        made.put("nowhere")
+    found.remove()
+
+
+def test_kafka_has_a_listener_for_each_of_four_proxies(monkeypatch):
+    """Two programs at one broker get different ones; a fifth is told that there is none."""
+    ports = PortLocks()
+    pairs = ",".join(f"{ports.reserve()}:{ports.reserve()}" for _ in range(2))
+    monkeypatch.setenv("TXCORE_KAFKA_URL", "kafka://127.0.0.1:1")
+    monkeypatch.setenv("TXCORE_KAFKA_PROXIED", pairs)
+    first, second, third = (brokers.kafka() for _ in range(3))
+    assert [pair.partition(":")[2] for pair in pairs.split(",")] == [
+        made.proxied_url.rpartition(":")[2] for made in (first, second)
+    ]
+    with pytest.raises(brokers.ServerUnavailableError, match="no listener left"):
+        _ = third.proxied_url
+    first.remove()
+    assert third.proxied_url
+    second.remove()
+    third.remove()
+    ports.release()
+
+
+def test_rabbitmqctl_of_somebody_else(monkeypatch):
+    """TXCORE_RABBITMQ_CONTROL is the beginning of a command; without it there is none."""
+    monkeypatch.setenv("TXCORE_RABBITMQ_URL", "rabbitmq://guest:guest@127.0.0.1:1/")
+    monkeypatch.setenv("TXCORE_RABBITMQ_CONTROL", "echo 'node one'")
+    assert "node one list_users\n" == brokers.rabbitmq().control("list_users")
+    monkeypatch.delenv("TXCORE_RABBITMQ_CONTROL")
+    with pytest.raises(brokers.ServerUnavailableError, match="no command-line tool"):
+        brokers.rabbitmq().control("list_users")
+
+
+def test_harness_on_the_common_broker_and_on_one_of_its_own(given):
+    """`private` may be hurt; the common one stays."""
+    harness = NatsHarness()
+    harness.start()
+    assert given.url + "?release=atomic" == harness.url
+    private = harness.private()
+    assert private.broker.can_be_killed
+    assert private.url != harness.url
+    folder = private.broker.folder
+    private.stop()
+    harness.stop()
+    assert not folder.exists()
+    assert given.is_running
+
+
+def test_harness_leaves_a_broker_alone_that_it_was_given(nats):
+    """Who started it ends it."""
+    harness = NatsHarness(nats)
+    harness.start()
+    harness.stop()
+    assert nats.is_running
+
+
+@pytest.mark.parametrize("name", brokers.NAMES)
+def test_broker_ends_with_the_program_that_started_it(started, runs, eventually, name):
+    """Even when that is killed, from a thread as well; the next run removes what lies around."""
+    started(name).remove()  # skips where it cannot be had
+    code = (
+        "import os, signal\n"
+        "from concurrent.futures import ThreadPoolExecutor\n"
+        "from txcore_conformance import brokers\n"
+        "with ThreadPoolExecutor() as threads:\n"
+        f"    broker = threads.submit(brokers.start, {name!r}, own=True).result()\n"
+        "print(broker.folder, broker.pid, *broker._children(), flush=True)\n"
+        "os.kill(os.getpid(), signal.SIGKILL)\n"
+    )
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False)
+    assert -signal.SIGKILL == done.returncode, done.stderr
+    folder, *pids = done.stdout.split()
+    eventually(lambda: not any(runs(int(pid)) for pid in pids))
+    started(name).remove()
+    assert not (base_folder() / folder).exists()
+
+
+def test_command_gets_the_brokers_and_its_status_is_passed_on(runs, started):
+    """They are gone when it ends."""
+    started("nats").remove()
+    code = (
+        "import os\n"
+        "from txcore_conformance import brokers\n"
+        "broker = brokers.nats()\n"
+        "assert not broker.can_be_killed\n"
+        "print(broker.url, broker.folder)\n"
+        "raise SystemExit(7)\n"
+    )
+    command = [*MODULE, "--run", "nats", "--", sys.executable, "-c", code]
+    done = subprocess.run(command, env=without_brokers(), capture_output=True, text=True, check=False)
+    assert 7 == done.returncode, done.stderr
+    url, folder = done.stdout.split()
+    assert url.startswith("nats://127.0.0.1:")
+    assert not Path(folder).exists()
+    assert "brokers: nats 2." in done.stderr
+
+
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGKILL])
+def test_killed_runner_takes_command_and_brokers_along(started, runs, eventually, number):
+    """Told to end, it tells the command; killed, the kernel does."""
+    started("nats").remove()
+    code = "import os, time; print(os.getpid(), os.environ['TXCORE_NATS_URL'], flush=True); time.sleep(60)"
+    command = [*MODULE, "--run", "nats", "--", sys.executable, "-c", code]
+    with subprocess.Popen(
+        command, env=without_brokers(), stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True
+    ) as runner:
+        pid, _url = runner.stdout.readline().split()
+        runner.send_signal(number)
+        runner.wait(20)
+        eventually(lambda: not runs(int(pid)))
+    if number == signal.SIGTERM:
+        assert 128 + signal.SIGTERM == runner.returncode
+
+
+@pytest.mark.parametrize(("required", "status"), [("", 7), ("nats", 1)])
+def test_command_runs_without_a_broker_unless_it_is_required(required, status, tmp_path):
+    """A missing one is told on the error output."""
+    tmp_path.joinpath("apt-get").write_text("#!/bin/sh\nexit 1\n")
+    tmp_path.joinpath("apt-get").chmod(0o755)
+    (tmp_path / "servers").mkdir()
+    environment = without_brokers() | {
+        "PATH": str(tmp_path),
+        "TXCORE_SERVERS": str(tmp_path / "servers"),
+        "TXCORE_REQUIRE": required,
+        "TXCORE_NATS_VERSION": "distribution",
+    }
+    command = [*MODULE, "--run", "nats", "--", sys.executable, "-c", "raise SystemExit(7)"]
+    done = subprocess.run(command, env=environment, capture_output=True, text=True, check=False)
+    assert status == done.returncode, done.stderr
+    assert "nats:" in done.stderr
+
+
+def test_runner_names_its_mistakes():
+    """An unknown broker, or a command that is missing."""
+    for arguments in (["--run", "pulsar", "--", "true"], ["--run", "nats"]):
+        done = subprocess.run([*MODULE, *arguments], capture_output=True, text=True, check=False)
+        assert 2 == done.returncode
+        assert "pulsar" in done.stderr or "belong together" in done.stderr
+
+
+def test_without_a_command_urls_are_printed_until_ctrl_c(started):
+    """In 80 columns, ready to be pasted."""
+    if any(os.environ.get(f"TXCORE_{name.upper()}_URL") for name in brokers.NAMES):
+        pytest.skip("the brokers are run by somebody else")
+    for name in brokers.NAMES:
+        started(name).remove()
+    with subprocess.Popen(MODULE, stdout=subprocess.PIPE, text=True) as runner:
+        lines = []
+        for line in runner.stdout:
+            lines.append(line.rstrip("\n"))
+            if "Ctrl-C" in line:
+                runner.send_signal(signal.SIGINT)
+    assert 0 == runner.returncode
+    assert [] == [line for line in lines if len(line) > 80 and not line.startswith("export ")]
+    text = "\n".join(lines)
+    for name in brokers.NAMES:
+        assert f"\n{name} " in text
+        assert f"export TXCORE_{name.upper()}_URL={name}://" in text
+
+
+def test_ports_are_kept_apart_and_out_of_the_kernels_way():
+    """Another holder gets none of them, and no outgoing connection may be given one."""
+    locks = PortLocks()
+    numbers = [locks.reserve() for _ in range(20)]
+    assert 20 == len(set(numbers))
+    low, high = map(int, Path("/proc/sys/net/ipv4/ip_local_port_range").read_text().split())
+    assert [] == [number for number in numbers if low <= number <= high]
+    assert lock_port(numbers[0]) is None
+    locks.release()
+    file = lock_port(numbers[0])
+    assert file is not None
+    file.close()
+
+
+def test_wanted_rabbitmq_settings_reach_the_server(started):
+    """By the names of its own configuration."""
+    broker = started("rabbitmq", channel_max="77")
+    try:
+        assert isinstance(broker, RabbitmqBroker)
+        assert "{channel_max,77}" in broker.control("environment")
+    finally:
+        broker.remove()
+
+
+def without_brokers() -> dict[str, str]:
+    return {name: value for name, value in os.environ.items() if not name.startswith("TXCORE_")}

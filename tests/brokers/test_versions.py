@@ -1,0 +1,77 @@
+"""The versions that may be asked for, and what runs instead of one that cannot be had."""
+
+from __future__ import annotations
+
+import os
+
+import pytest
+from txcore_conformance import broker_warnings, brokers
+from txcore_conformance.brokers import debian, nats_programs, rabbitmq_programs
+
+pytestmark = pytest.mark.filterwarnings("default::ResourceWarning")
+
+
+@pytest.mark.parametrize(
+    ("name", "version", "begin"), [("nats", "2.9", "2.9."), ("nats", "newest", "2."), ("kafka", "3.9", "3.9.")]
+)
+def test_version_that_was_asked_for_runs(started, name, version, begin):
+    """As the server itself tells."""
+    broker = started(name, version)
+    try:
+        assert broker.version.startswith(begin)
+    finally:
+        broker.remove()
+
+
+def test_environment_says_the_version(started, monkeypatch):
+    """Unless the caller does."""
+    monkeypatch.setenv("TXCORE_NATS_VERSION", "2.9")
+    broker = started("nats")
+    try:
+        assert broker.version.startswith("2.9.")
+    finally:
+        broker.remove()
+
+
+@pytest.fixture
+def texts(monkeypatch):
+    """What was warned of in this test."""
+    kept: list[str] = []
+    monkeypatch.setattr(broker_warnings, "_texts", kept)
+    monkeypatch.delenv("TXCORE_BROKER_WARNINGS", raising=False)
+    return kept
+
+
+@pytest.mark.skipif(not debian.codename() or os.geteuid() != 0, reason="needs root on Debian")
+def test_rabbitmq_falls_back_to_the_distributions_own(texts):
+    """A suite that does not exist; the warning says both."""
+    with pytest.warns(brokers.BrokerFallbackWarning, match="no-such-suite cannot be had"):
+        found = rabbitmq_programs.rabbitmq_installation("no-such-suite")
+    assert () == found.prefix
+    assert texts == brokers.warnings()
+    assert 1 == len(texts)
+
+
+@pytest.mark.skipif(not debian.codename(), reason="needs Debian")
+def test_nats_falls_back_to_the_distributions_own(texts):
+    """A version that was never released."""
+    with pytest.warns(brokers.BrokerFallbackWarning, match=r"NATS 2\.9\.999 cannot be built, nats-server: v2\."):
+        found = nats_programs.nats_server("2.9.999")
+    assert debian.codename() in str(found)
+    assert 1 == len(texts)
+
+
+def test_kafka_that_does_not_exist_is_unavailable(started):
+    """There is nothing to fall back to."""
+    started("kafka").remove()  # skips where there is none at all
+    with pytest.raises(brokers.ServerUnavailableError, match=r"0\.0\.1"):
+        brokers.kafka("0.0.1")
+
+
+def test_warning_is_given_once_and_shown_with_those_of_the_runner(texts, monkeypatch):
+    """What started the brokers hands its own over by the environment."""
+    monkeypatch.setenv("TXCORE_BROKER_WARNINGS", "from the runner\nours")
+    with pytest.warns(brokers.BrokerFallbackWarning) as caught:
+        [broker_warnings.warn(text) for text in ("ours", "ours")]
+    assert 1 == len(caught)
+    assert ["from the runner", "ours"] == brokers.warnings()
