@@ -34,10 +34,10 @@ from txcore.records import (
     Status,
 )
 from txcore_rabbitmq.codec import encode_checkpoint, encode_marker, is_too_large
-from txcore_rabbitmq.connection import Link, LoopThread
+from txcore_rabbitmq.connection import CLOSE_GRACE_S, Link, LoopThread
 from txcore_rabbitmq.control import GroupSetup, new_future, scan_checkpoints, verify_group
 from txcore_rabbitmq.guarantees import capabilities_of
-from txcore_rabbitmq.lanes import LOG_LANE, PROBE_LANE, Sending
+from txcore_rabbitmq.lanes import LOG_LANE, PROBE_LANE, Sending, StreamAbsentError
 from txcore_rabbitmq.names import NOWHERE, checkpoint_name, log_name
 from txcore_rabbitmq.options import Options, parse_url
 from txcore_rabbitmq.ownership import ExclusiveClaim
@@ -171,7 +171,7 @@ class RabbitmqBackend:
             else:
                 future.set_exception(error or OutcomeUnknownError("no answer"))
 
-        self._send_log(checkpoint_name(group, partition), encode_marker(nonce), marked)
+        self._send_checkpoint(group, partition, encode_marker(nonce), marked)
         return future
 
     def poll(self, timeout_s: float) -> None:
@@ -205,8 +205,9 @@ class RabbitmqBackend:
             wait(leaving, left_s())
             self._reading.call(self._reading_link.close)
             gone = [threading.Event() for _ in self._links]
+            grace_s = left_s(0.5)
             for (link, loop), event in zip(self._links, gone, strict=True):
-                loop.call(functools.partial(link.close, event.set))
+                loop.call(functools.partial(link.close, event.set, min(CLOSE_GRACE_S, grace_s)))
             for (_, loop), event in zip(self._links, gone, strict=True):
                 event.wait(left_s())
                 loop.stop(left_s())
@@ -309,11 +310,21 @@ class RabbitmqBackend:
                 future.set_exception(error or OutcomeUnknownError("no answer"))
 
         self._enter()
-        self._send_log(checkpoint_name(group, partition), encode_checkpoint(checkpoint), stored)
+        self._send_checkpoint(group, partition, encode_checkpoint(checkpoint), stored)
         return future
 
-    def _send_log(self, stream: str, body: bytes, end: Callable[[Status, TxcoreError | None], None]) -> None:
-        sending = Sending(LOG_LANE, stream, body, self._deadline_s(), end, is_urgent=True)
+    def _send_checkpoint(
+        self, group: str, partition: int, body: bytes, end: Callable[[Status, TxcoreError | None], None]
+    ) -> None:
+        def ended(status: Status, error: TxcoreError | None) -> None:
+            if isinstance(error, StreamAbsentError) and not self._releaser.knows(group, partition):
+                error = ConfigError(
+                    f"group {group!r} has no partition {partition} here; call ensure_group", key="group"
+                )
+            end(status, error)
+
+        stream = checkpoint_name(group, partition)
+        sending = Sending(LOG_LANE, stream, body, self._deadline_s(), ended, is_urgent=True)
         self._publishing.call(functools.partial(self._publisher.send, sending))
 
 
@@ -331,7 +342,7 @@ class _PublishingOwner:
         self._checks.up(connection)
 
     def link_down(self, error: TxcoreError) -> None:
-        self._checks.down()
+        self._checks.down(error)
         self._publisher.down(error)
 
     def link_blocked(self, reason: str) -> None:

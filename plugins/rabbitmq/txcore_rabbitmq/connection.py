@@ -24,6 +24,8 @@ _log = logging.getLogger("txcore.rabbitmq")
 
 RECONNECT_DELAY_FIRST_S: Final = 0.1
 RECONNECT_DELAY_MAX_S: Final = 2.0
+STABLE_S: Final = 5.0
+"""A connection that lives so long is good: the next loss of it is answered at once again."""
 CLOSE_GRACE_S: Final = 1.0
 """How long a broker may take to agree to a close."""
 
@@ -163,8 +165,8 @@ class Link:
             custom_ioloop=self._loop.ioloop,
         )
 
-    def close(self, on_closed: Callable[[], None]) -> None:
-        """Close for good; *on_closed* runs when that is done: a broker that does not agree in time is not waited for.
+    def close(self, on_closed: Callable[[], None], grace_s: float = CLOSE_GRACE_S) -> None:
+        """Close for good; *on_closed* runs when that is done: a broker that agrees not within *grace_s* is left.
 
         Nothing is said to a broker that is not there, and one that has just been dialled is hung up on.
         """
@@ -175,29 +177,34 @@ class Link:
         self._on_closed = on_closed
         if self._connection.is_open:
             self._connection.close()
-            self._loop.later(CLOSE_GRACE_S, self.abort)
+            self._loop.later(grace_s, self.abort)
         else:
             self.abort()
 
     def abort(self) -> None:
         """Close for good without asking the broker, which sees no more than a closed socket."""
         self._is_closed = True
-        connection, self._connection = self._connection, None
+        connection = self._connection
         if connection is not None and not connection.is_closed:
-            # What pika itself does when heartbeats fail; there is no public way.
+            # What pika itself does when heartbeats fail; there is no public way. `_lost` follows.
             connection._terminate_stream(ConnectionAbortedError("closed by txcore"))  # noqa: SLF001
-        self._finish()
+        else:
+            self._finish()
 
     def _opened(self, connection: Any) -> None:
         if self._is_closed:
             connection.close()
             return
-        self._delay_s = RECONNECT_DELAY_FIRST_S
         self._is_open = True
+        self._loop.later(STABLE_S, functools.partial(self._proved, connection))
         connection.add_on_connection_blocked_callback(self._blocked)
         connection.add_on_connection_unblocked_callback(self._unblocked)
         _log.info("rabbitmq.link_up", extra={"link": self._name})
         self._owner.link_up(connection)
+
+    def _proved(self, connection: Any) -> None:
+        if connection is self._connection:
+            self._delay_s = RECONNECT_DELAY_FIRST_S
 
     def _blocked(self, _connection: Any, frame: Any) -> None:
         reason = str(frame.method.reason) or "alarm"
@@ -208,9 +215,7 @@ class Link:
         _log.warning("rabbitmq.unblocked", extra={"link": self._name})
         self._owner.link_blocked("")
 
-    def _lost(self, connection: Any, error: BaseException) -> None:
-        if connection is not self._connection:
-            return  # given up on before
+    def _lost(self, _connection: Any, error: BaseException) -> None:
         self._connection = None
         is_news, self._is_open = self._is_open, False
         translated = translate(error, f"connecting to {self._nodes[-1].host}:{self._nodes[-1].port}")

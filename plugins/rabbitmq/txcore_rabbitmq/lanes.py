@@ -10,7 +10,7 @@ from collections import deque
 from collections.abc import Callable
 from typing import Any, Final
 
-from txcore.errors import BackendUnavailableError, ConfigError, MessageRejectedError, TxcoreError
+from txcore.errors import BackendUnavailableError, MessageRejectedError, TxcoreError
 from txcore.records import Status
 from txcore_rabbitmq.codec import log_properties, translate, translate_refusal
 
@@ -20,6 +20,11 @@ LOG_LANE: Final = "<log>"
 """The lane of our own records; no exchange can have this name, as the characters are not AMQP's."""
 PROBE_LANE: Final = "<probe>"
 """A lane that may be killed without harm; leads to the default exchange too."""
+
+
+class StreamAbsentError(BackendUnavailableError):
+    """One of our own streams takes nothing; the record is certainly not stored. Of a known group it may come back."""
+
 
 End = Callable[[Status, TxcoreError | None], None]
 
@@ -226,7 +231,7 @@ class Lane:
 
     def _no_route(self, routing_key: str) -> TxcoreError:
         if self.name == LOG_LANE:
-            return ConfigError(f"there is no stream {routing_key!r}: does the group exist?", key="group")
+            return StreamAbsentError(f"stream {routing_key!r} is not there: deleted, or its node is down or starting")
         topic = self._topic(routing_key)
         return MessageRejectedError(
             f"no queue takes messages for {topic!r}; bind one", topic=topic, reason="unroutable"

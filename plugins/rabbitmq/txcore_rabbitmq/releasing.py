@@ -111,7 +111,10 @@ class Releaser:
                 continue
             stream = log_name(half.group, LogKind.HALF, half.partition)
             sending = Sending(LOG_LANE, stream, half.body, deadline_s, end)
-            if unknown:
+            if not self.knows(half.group, half.partition):
+                self._publisher.watch(sending)
+                self._send_when_known(sending, half, unknown)
+            elif unknown:
                 self._publisher.watch(sending)
                 self._send_when_found(sending, unknown)
             else:
@@ -148,6 +151,17 @@ class Releaser:
         for target in resolution.targets:
             self._publish_target(item, target)
 
+    def _send_when_known(self, sending: Sending, half: HalfRecord, unknown: Sequence[Target]) -> None:
+        def found(error: TxcoreError | None) -> None:
+            if error is not None:
+                sending.settle(Status.REFUSED, _no_group(half) if isinstance(error, MessageRejectedError) else error)
+            elif unknown:
+                self._send_when_found(sending, unknown)
+            else:
+                self._publisher.start(sending)
+
+        self._checks.ask(Target("", sending.routing_key), found)
+
     def _begin_when_known(self, item: Release) -> None:
         """Publish nothing for a group that does not exist: its op could never be written."""
         half, missing = item.resolution.half, tuple(item.resolution.targets)
@@ -165,8 +179,7 @@ class Releaser:
             if error is None:
                 self._begin(item)
             elif isinstance(error, MessageRejectedError):
-                no_group = ConfigError(f"group {half.group!r} has no partition {half.partition} here", key="group")
-                item.settle(Outcome(Status.REFUSED, no_group, missing=missing))
+                item.settle(Outcome(Status.REFUSED, _no_group(half), missing=missing))
             else:
                 item.settle(Outcome(Status.UNKNOWN, error, missing=missing))
 
@@ -293,6 +306,10 @@ class Releaser:
 
         for target in unknown:
             self._checks.ask(target, found)
+
+
+def _no_group(half: HalfRecord) -> ConfigError:
+    return ConfigError(f"group {half.group!r} has no partition {half.partition} here; call ensure_group", key="group")
 
 
 def _settle_half(batch: Batch[HalfRecord], index: int, status: Status, error: TxcoreError | None) -> None:

@@ -12,7 +12,7 @@ from typing import Any, Final
 
 from txcore.clock import Clock
 from txcore.errors import MessageRejectedError, TxcoreError
-from txcore_rabbitmq.codec import Target, is_locked, is_missing, translate
+from txcore_rabbitmq.codec import Target, is_locked, is_login_refused, is_missing, translate
 
 KNOWN_S: Final = 60.0
 """How long a target that was there counts as there."""
@@ -33,6 +33,7 @@ class TargetChecks:
         self._asked: dict[Target, list[Found]] = {}
         self._queue: deque[Target] = deque()
         self._is_asking = False
+        self._refusal: TxcoreError | None = None
 
     def is_known(self, target: Target) -> bool:
         """Say whether the target was there a short while ago."""
@@ -40,6 +41,9 @@ class TargetChecks:
 
     def ask(self, target: Target, found: Found) -> None:
         """Find out and tell *found*, perhaps never: the caller keeps a deadline."""
+        if self._refusal is not None:
+            found(self._refusal)
+            return
         what = _what(target)
         waiting = self._asked.get(what)
         if waiting is not None:
@@ -56,13 +60,21 @@ class TargetChecks:
     def up(self, connection: Any) -> None:
         """A new connection is open."""
         self._connection = connection
+        self._refusal = None
         self._is_asking = False
         self._next()
 
-    def down(self) -> None:
-        """The connection is gone; questions wait for the next."""
+    def down(self, error: TxcoreError) -> None:
+        """The connection is gone; questions wait for the next, unless the broker refuses the login."""
         self._connection = self._channel = None
         self._is_asking = False
+        if is_login_refused(error):
+            self._refusal = error
+            self._queue.clear()
+            asked, self._asked = self._asked, {}
+            for waiting in asked.values():
+                for found in waiting:
+                    found(error)
 
     def _next(self) -> None:
         if self._is_asking or self._connection is None or not self._queue:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import time
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, Final
 
@@ -16,6 +17,8 @@ from txcore_rabbitmq.options import parse_url
 ROUTING_KEY: Final = "orders.created"
 REFUSING_NAMES: Final = ("refusing", "other")
 READ_TIMEOUT_S: Final = 10.0
+PAUSE_S: Final = 0.05
+FIRST_STREAM: Final = b"rabbit_stream_coordinator"
 
 
 class RabbitmqHarness(BrokerHarness):
@@ -29,6 +32,22 @@ class RabbitmqHarness(BrokerHarness):
     def __init__(self, broker: Broker | None = None) -> None:
         super().__init__(broker)
         self._connection: Any = None
+
+    def start(self) -> None:
+        """See `Harness.start`.
+
+        A node that has just been made forgets its first stream when it is killed within a second: the name of what
+        keeps the list of streams is not on the disk before.
+        """
+        super().start()
+        if self.broker.can_be_killed:
+            with self._channel() as channel:
+                channel.queue_declare("first-stream", durable=True, arguments={"x-queue-type": "stream"})
+            deadline_s = time.monotonic() + READ_TIMEOUT_S
+            while not any(FIRST_STREAM in path.read_bytes() for path in self.broker.folder.rglob("names.dets")):
+                if time.monotonic() > deadline_s:
+                    raise TimeoutError("the node did not store the name of its stream coordinator")
+                time.sleep(PAUSE_S)
 
     def stop(self) -> None:
         """See `Harness.stop`."""
@@ -86,11 +105,16 @@ class RabbitmqHarness(BrokerHarness):
 
     @contextlib.contextmanager
     def _channel(self) -> Iterator[Any]:
-        if self._connection is None or not self._connection.is_open:
-            self._connection = connect(self.url)
-        channel = self._connection.channel()
+        channel = self._opened_channel()
         yield channel
         channel.close()
+
+    def _opened_channel(self) -> Any:
+        if self._connection is not None:
+            with contextlib.suppress(pika.exceptions.AMQPError):  # the broker may have been killed meanwhile
+                return self._connection.channel()
+        self._connection = connect(self.url)
+        return self._connection.channel()
 
 
 def connect(url: str, **settings: Any) -> Any:
