@@ -93,7 +93,9 @@ def await_settled(arguments: list[str]) -> None:
     """Wait until two looks in a row agree and all was told: replicas join, and management shows them, a little late."""
     pause, deadline_s, last = threading.Event(), time.monotonic() + SETTLED_WITHIN_S, None
     while time.monotonic() < deadline_s:
-        report = json.loads(doctor(*arguments, "--json").stdout)
+        ran = doctor(*arguments, "--json")
+        assert ran.stdout, ran.stderr
+        report = json.loads(ran.stdout)
         levels = [(line["check"], line["level"]) for line in report["checks"]]
         if levels == last and not any("not known" in line["text"] for line in report["checks"]):
             return
