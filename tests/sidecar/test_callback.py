@@ -137,7 +137,7 @@ def test_requests_are_signed_and_carry_the_token(asking, callback_server):
         (200, {}, b"COMMIT", "no usable state"),
         (200, {}, b'"COMMIT"', "no usable state"),
         (200, {}, b'{"state": "commit"}', "no usable state"),
-        (200, {}, b'{"state": "UNKNOW"}', "no usable state"),
+        (200, {}, b'{"state": "MAYBE"}', "no usable state"),
         (200, {}, b'{"state": null}', "no usable state"),
         (200, {}, b'{"status": "COMMIT"}', "no usable state"),
         (200, {}, b'[{"state": "COMMIT"}]', "no usable state"),

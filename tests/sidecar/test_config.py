@@ -84,8 +84,8 @@ WRONG = {
         "{file}: groups: no group to check; add one: [groups.NAME]",
     ),
     "unknown backend": (
-        'backend = "mian"\n',
-        "{file}:10: groups.orders.backend: there is no [backends.mian]; did you mean 'main'?",
+        'backend = "mainn"\n',
+        "{file}:10: groups.orders.backend: there is no [backends.mainn]; did you mean 'main'?",
     ),
     "which backend": (
         '[backends.other]\nurl = "sqlite:///o.db"\n',
