@@ -133,3 +133,22 @@ def hurt(private):
     made = RabbitmqKit(private)
     yield made
     made.close()
+
+
+@pytest.fixture(scope="session")
+def secured():
+    """A broker that wants a client certificate on its TLS listener, and has a user of its own."""
+    broker = started(lambda: brokers.rabbitmq(tls=True, credentials=True, client_certificate=True))
+    made = RabbitmqHarness(broker)
+    made.start()
+    yield made
+    made.stop()
+    broker.remove()
+
+
+@pytest.fixture
+def secure(secured):
+    """A group on the broker with TLS."""
+    made = RabbitmqKit(secured)
+    yield made
+    made.close()

@@ -1,0 +1,117 @@
+"""A real TLS listener: own authority, client certificate, names, and what is told when one of them is wrong."""
+
+from __future__ import annotations
+
+import pytest
+from txcore_conformance import brokers, raw
+from txcore_conformance.kit import error_of
+from txcore_rabbitmq import open_consumer
+
+from txcore.errors import BackendUnavailableError, ConfigError
+from txcore.records import LogKind, Status
+
+
+def options(broker, **changed):
+    """Return the URL's options for the broker's TLS listener; None leaves one out."""
+    given = {
+        "tls": "true",
+        "tls_ca_file": broker.ca_file,
+        "tls_certificate_file": broker.cert_file,
+        "tls_key_file": broker.key_file,
+    } | changed
+    return "&".join(f"{key}={value}" for key, value in given.items() if value is not None)
+
+
+def connect(kit, *, url="", **changed):
+    base = (url or kit.broker.credentials_url).partition("?")[0]
+    backend = kit.harness.open(f"{base}?{options(kit.broker, **changed)}")
+    kit.opened.append(backend)
+    return backend
+
+
+def test_everything_works_over_tls(secure):
+    """Own authority, client certificate, a user with a password: halves, targets, logs, claims, consumers."""
+    backend, queue = connect(secure), secure.queue()
+    assert secure.wait(backend.ensure_group(secure.group, 1)) == 1
+    half = raw.half(secure, queue)
+    assert [each.status for each in raw.append(secure, half, backend=backend)] == [Status.DURABLE]
+    assert [each.status for each in raw.release(secure, raw.commit(half), backend=backend)] == [Status.DURABLE]
+    assert raw.read(secure, LogKind.HALF, bool, backend=backend)[0].body == half.body
+    claim = backend.claim(secure.group, "me")
+    assert secure.until(lambda: list(claim.poll()))
+    secure.wait(claim.close(5.0))
+    url = f"{secure.broker.credentials_url.partition('?')[0]}?{options(secure.broker)}"
+    consumer = open_consumer(url, f"topic-{secure.group}", "group")
+    assert consumer.poll() == []
+    consumer.close()
+
+
+def test_large_records_travel_over_tls(secure):
+    """TLS has buffers of its own, in which pika must find everything."""
+    backend, queue = connect(secure), secure.queue()
+    secure.wait(backend.ensure_group(secure.group, 1))
+    halves = [raw.half(secure, queue, body=bytes(800_000)) for _ in range(20)]
+    assert {Status.DURABLE} == {each.status for each in raw.append(secure, *halves, backend=backend)}
+    records = raw.read(secure, LogKind.HALF, lambda found: len(found) >= 20, backend=backend)
+    assert [record.body for record in records] == [half.body for half in halves]
+
+
+@pytest.mark.parametrize(
+    ("changed", "words"),
+    [
+        ({"tls_ca_file": None}, "CERTIFICATE_VERIFY_FAILED"),
+        ({"tls_server_name": "broker.example"}, "CERTIFICATE_VERIFY_FAILED"),
+        ({"tls_ca_file": "{stranger}"}, "CERTIFICATE_VERIFY_FAILED"),
+    ],
+)
+def test_a_broker_that_cannot_be_trusted_is_told_at_once(secure, changed, words):
+    """An authority that signed nothing here, or another name in the certificate: no login is sent."""
+    stranger = secure.broker.certificates.stranger_ca_file
+    backend = connect(secure, **{key: value and value.format(stranger=stranger) for key, value in changed.items()})
+    took_s, error = secure.lasts_s(lambda: error_of(lambda: backend.ensure_group(secure.group), 20.0))
+    assert isinstance(error, BackendUnavailableError)
+    assert words in str(error)
+    assert took_s < 5.0
+
+
+def test_without_verification_any_certificate_will_do(secure):
+    """For tests only; the README says so."""
+    backend = connect(secure, tls_ca_file=None, tls_verify="false")
+    assert secure.wait(backend.ensure_group(secure.group, 1)) == 1
+
+
+def test_a_missing_client_certificate_is_refused(secure):
+    """By the broker, in whatever words its TLS has; nothing hangs."""
+    backend = connect(secure, tls_certificate_file=None, tls_key_file=None, control_timeout_s=3)
+    error = error_of(lambda: backend.ensure_group(secure.group), 20.0)
+    assert isinstance(error, BackendUnavailableError)
+
+
+def test_a_wrong_password_over_tls_is_told_at_once(secure):
+    """As without TLS."""
+    url = secure.broker.credentials_url.replace(brokers.PASSWORD, "wrong-pass")
+    backend = connect(secure, url=url)
+    error = error_of(lambda: backend.ensure_group(secure.group), 20.0)
+    assert isinstance(error, BackendUnavailableError)
+    assert "user or password" in str(error)
+    assert "wrong-pass" not in str(error)
+
+
+def test_tls_to_a_listener_without_it_is_no_hang(secure):
+    """And the other way round: plain AMQP to a TLS listener."""
+    plain = connect(secure, url=secure.broker.url, control_timeout_s=3)
+    assert isinstance(error_of(lambda: plain.ensure_group(secure.group), 20.0), BackendUnavailableError)
+    base = secure.broker.credentials_url.partition("?")[0]
+    other = secure.harness.open(f"{base}?control_timeout_s=3&connect_timeout_s=1")
+    secure.opened.append(other)
+    assert isinstance(error_of(lambda: other.ensure_group(secure.group), 20.0), BackendUnavailableError)
+
+
+def test_a_key_that_does_not_fit_is_named_before_anything_is_contacted(secure, tmp_path):
+    """As is a file that is no certificate."""
+    strange = tmp_path / "strange.pem"
+    strange.write_text("no certificate")
+    for changed in ({"tls_certificate_file": strange}, {"tls_ca_file": strange}):
+        with pytest.raises(ConfigError) as raised:
+            connect(secure, **changed)
+        assert raised.value.key == next(iter(changed))
