@@ -129,6 +129,12 @@ class NatsKit(Kit):
 
 
 @pytest.fixture(scope="session")
+def started_broker():
+    """A function that starts a broker with options of its own; whoever calls it removes the broker."""
+    return lambda version="", **options: started(lambda: brokers.nats(version, **options))
+
+
+@pytest.fixture(scope="session")
 def harness():
     made = NatsHarness()
     started(made.start)

@@ -214,6 +214,11 @@ class AtomicReleaser:
             # No answer, or never sent: nobody refused.
             for item in items:
                 item.fail(Status.UNKNOWN, error)
+        elif len(items) > 1 and is_conflict(ack) and not any(item.attempts for item in items):
+            # Looking is cheap, batches are not: most of those that stand in the way are found at once.
+            for item in items:
+                item.attempts = 1
+                self._look_again(item)
         elif len(items) > 1:
             middle = len(items) // 2
             self._halved.extend((items[:middle], items[middle:]))
@@ -228,14 +233,19 @@ class AtomicReleaser:
         if is_conflict(ack):
             if item.attempts >= ATTEMPTS_MAX:
                 item.fail(Status.UNKNOWN, error)
-            elif item.token is not None:
-                self._look_for_claim(item, self._conflict_behind)
             else:
-                self._look_for_final(item)
+                self._look_again(item)
         elif isinstance(error, NoStreamError) or ack.error.err_code == INCOMPLETE_BATCH:
             self._explain(item, error)
         else:
             item.fail(status, error)
+
+    def _look_again(self, item: AtomicRelease) -> None:
+        """Find out whether the claim or the op's place is another's, and send what may still go through."""
+        if item.token is not None:
+            self._look_for_claim(item, self._conflict_behind)
+        else:
+            self._conflict_behind(item)
 
     def _explain(self, item: AtomicRelease, error: TxcoreError | None) -> None:
         """A message of the batch went nowhere: find the target that is in no stream any more."""

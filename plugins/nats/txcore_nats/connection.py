@@ -12,10 +12,12 @@ import logging
 import threading
 from collections import deque
 from collections.abc import Callable, Coroutine
+from importlib.util import find_spec
 from pathlib import Path
 from ssl import SSLContext, SSLError, create_default_context
 from typing import Any, Final, Protocol
 
+from nats import errors
 from nats.aio.client import Client
 
 from txcore.clock import Randomness
@@ -115,6 +117,15 @@ class LoopThread:
             _log.error("nats.task_error", exc_info=task.exception())
 
 
+class _EncryptedClient(Client):
+    """A client that says nothing to a server without TLS; nats-py alone would log in there in the clear."""
+
+    def _connect_command(self) -> bytes:
+        if not self._server_info.get("tls_required"):
+            raise BackendUnavailableError("the server offers no TLS, and the URL demands it")
+        return super()._connect_command()
+
+
 class LinkOwner(Protocol):
     """Who is told about the connection; on the loop's thread."""
 
@@ -184,7 +195,7 @@ class Link:
     async def _run(self) -> None:
         delay_s = RECONNECT_DELAY_FIRST_S
         while not self._is_closed:
-            client = Client()
+            client = _EncryptedClient() if wants_tls(self._options) else Client()
             self._gone.clear()
             try:
                 await self._connect(client)
@@ -205,10 +216,11 @@ class Link:
 
     async def _connect(self, client: Client) -> None:
         options = self._options
-        reasons: list[Exception] = []
+        reason: Exception | None = None
 
         async def failed(error: Exception) -> None:
-            reasons.append(error)
+            nonlocal reason
+            reason = error
             if "permissions violation" in str(error):
                 self._owner.link_refused(str(error))
 
@@ -235,8 +247,7 @@ class Link:
             await asyncio.wait_for(attempt, 3 * options.connect_timeout_s * len(self._servers))
         except Exception as error:
             # "No servers available" says less than what went wrong with the last of them.
-            raise reasons[-1] if reasons else error from error
-        del reasons[:]
+            raise (reason if isinstance(error, errors.NoServersError) and reason else error) from error
         self._learn_servers(client)
 
     async def _serve(self, client: Client) -> None:
@@ -311,11 +322,17 @@ def login(options: Options) -> dict[str, Any]:
         given.update(user_credentials=_existing(options.creds, "creds"))
     elif options.nkey_seed:
         given.update(nkeys_seed=_existing(options.nkey_seed, "nkey_seed"))
-    if options.tls or options.tls_ca or options.tls_cert or options.tls_hostname or options.tls_first:
+    if wants_tls(options):
         given.update(tls=_tls(options), tls_handshake_first=options.tls_first)
         if options.tls_hostname:
             given.update(tls_hostname=options.tls_hostname)
     return given
+
+
+def wants_tls(options: Options) -> bool:
+    """Say whether an option of the URL demands an encrypted connection."""
+    files = (options.tls_ca, options.tls_cert, options.tls_hostname)
+    return options.tls or options.tls_first or any(files)
 
 
 def _tls(options: Options) -> SSLContext:
@@ -331,6 +348,8 @@ def _tls(options: Options) -> SSLContext:
 
 
 def _existing(path: str, key: str) -> str:
+    if find_spec("nkeys") is None:
+        raise ConfigError(f'{key} needs nkeys; install it with: pip install "nats-py[nkeys]"', key=key)
     if not Path(path).is_file():
         raise ConfigError(f"{key}: there is no file {path!r}", key=key)
     return path

@@ -107,8 +107,8 @@ class Publisher:
 
     @property
     def is_idle(self) -> bool:
-        """Nothing waits and nothing is unanswered."""
-        return not self._waiting and not self._in_flight
+        """Nothing waits, nothing is unanswered, and nothing is held back."""
+        return not any(sending.end is not None for slot in self._expiring.values() for sending in slot)
 
     def send(self, sending: Sending) -> None:
         """Publish *sending* as soon as connection and window allow."""
@@ -164,6 +164,9 @@ class Publisher:
         while self._waiting:
             self._waiting.popleft().settle(Status.REFUSED, error)
         self._waiting_bytes = 0
+        for slot in list(self._expiring.values()):
+            for sending in list(slot):
+                sending.settle(Status.REFUSED, error)
 
     async def _pump_out(self, client: Client) -> None:
         while self._client is client:

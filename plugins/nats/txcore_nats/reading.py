@@ -96,6 +96,8 @@ class LogReader:
 
     def received(self, message: Any, sequence: int, appended_ms: int) -> None:
         """See `Receiver`."""
+        if self._error is not None:
+            self._error = None  # it is over; nobody has asked meanwhile
         self._bytes_in += len(message.data)
         self._records.append(LogRecord(Position(sequence), message.data, appended_ms))
 
@@ -127,6 +129,7 @@ class LogReader:
         elif error is not None:
             self._error = reading_error(error, self._group)
         if error is None and not self._is_closed:
+            self._error = None
             shared = self._shared
             names = shared.groups.names(self._group)
             self._tail = Tail(

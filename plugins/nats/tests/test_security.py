@@ -1,0 +1,165 @@
+"""TLS and credentials, against servers that demand them; and what is said when they are wrong."""
+
+from __future__ import annotations
+
+import logging
+from urllib.parse import quote
+
+import pytest
+from txcore_conformance.brokers.security import PASSWORD, USER
+from txcore_conformance.kit import Recorder, error_of
+
+import txcore
+from txcore.errors import BackendUnavailableError, ConfigError, MessageRejectedError
+from txcore.records import Half, HalfRecord, Resolution, Status, TargetMessage
+from txcore.wire import encode_half
+
+SEED = "SUAMLK2ZNL35WSMW37E7UD4VZ7ELPKW7DHC3BWBSD2GCZ7IUQQXZIORRBU"
+TIMEOUT_S = 20.0
+
+
+@pytest.fixture(scope="module")
+def secured(started_broker):
+    """A server with TLS that wants a certificate, a user and a password."""
+    broker = started_broker(tls=True, credentials=True, client_certificate=True)
+    yield broker
+    broker.remove()
+
+
+@pytest.fixture(scope="module")
+def encrypted(started_broker):
+    """A server with TLS for everybody."""
+    broker = started_broker(tls=True)
+    yield broker
+    broker.remove()
+
+
+def answer_of(url, **options):
+    """Return what `ensure_group` on *url* resolves to, or the error; the backend is closed."""
+    query = "&".join(f"{key}={quote(str(value))}" for key, value in options.items())
+    backend = txcore.connect(f"{url}?half_bytes_max=1000000&control_timeout_s=3&{query}")
+    try:
+        error = error_of(lambda: backend.ensure_group("orders", 2), TIMEOUT_S)
+        return error or backend.ensure_group("orders").result(TIMEOUT_S)
+    finally:
+        backend.close(2.0).result(TIMEOUT_S)
+
+
+def test_the_right_files_and_password_open_the_door(secured):
+    """Authority, client certificate and password together."""
+    files = {"tls_ca": secured.ca_file, "tls_cert": secured.cert_file, "tls_key": secured.key_file}
+    assert answer_of(secured.credentials_url, **files) == 2
+
+
+def test_a_client_without_a_certificate_is_refused(secured):
+    """The server wants one; the error says that the connection could not be made."""
+    error = answer_of(secured.credentials_url, tls_ca=secured.ca_file)
+    assert isinstance(error, BackendUnavailableError)
+
+
+def test_a_wrong_password_is_said_and_not_shown(secured, caplog):
+    """The error names the credentials; neither error, log nor representation has the password."""
+    caplog.set_level(logging.DEBUG)
+    url = secured.credentials_url.replace(f":{PASSWORD}@", ":hidden-one@")
+    assert url != secured.credentials_url
+    files = {"tls_ca": secured.ca_file, "tls_cert": secured.cert_file, "tls_key": secured.key_file}
+    error = answer_of(url, **files)
+    assert isinstance(error, BackendUnavailableError)
+    assert "credentials" in str(error)
+    assert "hidden-one" not in f"{error!r} {error.__cause__!r} {caplog.text}"
+    assert USER in url
+
+
+def test_tls_with_an_own_authority(encrypted):
+    """The authority's file is all that is needed; without it, or with a stranger's, nothing is sent."""
+    assert answer_of(encrypted.url, tls_ca=encrypted.ca_file) == 2
+    for options in ({}, {"tls": "true"}, {"tls_ca": encrypted.stranger_ca_file}):
+        error = answer_of(encrypted.url, **options)
+        assert isinstance(error, BackendUnavailableError)
+        assert "certificate" in str(error).lower()
+
+
+def test_the_name_in_the_certificate_counts(encrypted):
+    """A name that the certificate does not have is refused; one that it has may differ from the URL's."""
+    assert answer_of(encrypted.url, tls_ca=encrypted.ca_file, tls_hostname="localhost") == 2
+    error = answer_of(encrypted.url, tls_ca=encrypted.ca_file, tls_hostname="elsewhere.example")
+    assert isinstance(error, BackendUnavailableError)
+
+
+def test_demanding_tls_of_a_server_without_is_refused(harness):
+    """With `tls=true` nothing is ever sent in the clear."""
+    error = answer_of(harness.broker.url, tls="true")
+    assert isinstance(error, BackendUnavailableError)
+    assert "TLS" in str(error)
+
+
+@pytest.mark.parametrize(
+    ("options", "key"),
+    [
+        ({"tls_ca": "/nowhere/ca.pem"}, "tls_ca"),
+        ({"tls_cert": "/nowhere/c.pem", "tls_key": "/nowhere/k.pem"}, "tls_cert"),
+        # Without the nkeys package these are named for that.
+        ({"creds": "/nowhere/me.creds"}, "creds"),
+        ({"nkey_seed": "/nowhere/seed"}, "nkey_seed"),
+    ],
+)
+def test_a_missing_file_is_named(harness, options, key):
+    """Its option is the error's key."""
+    error = answer_of(harness.broker.url, **options)
+    assert isinstance(error, ConfigError)
+    assert key == error.key
+
+
+def test_a_token_is_a_user_without_a_password(started_broker):
+    """`nats://token@host`; a wrong one is refused by name."""
+    broker = started_broker(**{"authorization.token": '"s3cret"'})
+    try:
+        address = broker.url.partition("://")[2]
+        assert answer_of(f"nats://s3cret@{address}") == 2
+        error = answer_of(f"nats://wrong@{address}")
+        assert isinstance(error, BackendUnavailableError)
+        assert "credentials" in str(error)
+        assert "wrong" not in str(error)
+    finally:
+        broker.remove()
+
+
+def test_an_nkey_signs_in(started_broker, tmp_path):
+    """The seed's file opens the door for its public key."""
+    nkeys = pytest.importorskip("nkeys", reason="nats-py signs with the nkeys package")
+    pair = nkeys.from_seed(SEED.encode())
+    seed = tmp_path / "seed"
+    seed.write_text(SEED, encoding="ascii")
+    broker = started_broker(**{"authorization.users": f'[{{nkey: "{pair.public_key.decode()}"}}]'})
+    try:
+        assert answer_of(broker.url, nkey_seed=seed) == 2
+        assert isinstance(answer_of(broker.url), BackendUnavailableError)
+    finally:
+        broker.remove()
+
+
+def test_a_subject_that_is_not_permitted_is_refused_by_name(started_broker):
+    """The server says so beside the answer that never comes; the target is REFUSED, not unknown."""
+    permissions = '{publish: {deny: ["secret.>"]}}'
+    broker = started_broker(**{"authorization.users": f'[{{user: "me", password: "pw", permissions: {permissions}}}]'})
+    try:
+        _refuse_secret(broker.url.replace("nats://", "nats://me:pw@"))
+    finally:
+        broker.remove()
+
+
+def _refuse_secret(url):
+    backend = txcore.connect(url)
+    try:
+        backend.ensure_group("orders", 1).result(TIMEOUT_S)
+        message = TargetMessage("secret.plan", None, b"body", {})
+        half = Half(1, b"i" * 16, "orders", 0, 0, 5, 6_000, 0, 0, False, "by", [message])
+        record = HalfRecord("orders", 0, b"i" * 16, 0, encode_half(half), [message])
+        batch = Recorder([Resolution(record, None, (0,), b"", "by")])
+        backend.release(batch)
+        (outcome,) = batch.wait(backend, TIMEOUT_S)
+        assert Status.REFUSED is outcome.status
+        assert isinstance(outcome.error, MessageRejectedError)
+        assert (outcome.error.reason, outcome.error.topic) == ("permission", "secret.plan")
+    finally:
+        backend.close(2.0).result(TIMEOUT_S)
