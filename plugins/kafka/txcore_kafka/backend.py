@@ -11,7 +11,7 @@ from typing import Any, Final
 
 from confluent_kafka import KafkaError
 
-from txcore.clock import Clock, SystemClock
+from txcore.clock import Clock, Randomness, SystemClock, system_randomness
 from txcore.errors import ClosedError, TxcoreError, UsageError
 from txcore.port import Batch, Claim
 from txcore.records import (
@@ -29,13 +29,14 @@ from txcore.records import (
 from txcore_kafka.codec import delivery_outcome, encode_checkpoint
 from txcore_kafka.control import Control
 from txcore_kafka.guarantees import capabilities_of
-from txcore_kafka.options import Options, checkpoint_topic
+from txcore_kafka.options import NAME_PREFIX, Options, checkpoint_topic
 from txcore_kafka.ownership import KafkaClaim
 from txcore_kafka.producing import Producing, Record
 from txcore_kafka.reading import KafkaReader, Readers
 from txcore_kafka.releasing import Releaser
 from txcore_kafka.targets import Targets
 from txcore_kafka.threads import Worker, new_future
+from txcore_kafka.transactions import TransactionLane
 
 CHECKPOINT_KEY: Final = b"checkpoint"
 """The key of every checkpoint: compaction keeps the last record of each partition."""
@@ -47,7 +48,9 @@ class KafkaBackend:
     A forked child that inherits a started backend must open its own.
     """
 
-    def __init__(self, options: Options | None = None, *, clock: Clock | None = None) -> None:
+    def __init__(
+        self, options: Options | None = None, *, clock: Clock | None = None, randomness: Randomness | None = None
+    ) -> None:
         self._options = options or Options()
         self._clock = clock or SystemClock()
         self._lock = threading.Lock()
@@ -64,6 +67,9 @@ class KafkaBackend:
             self._options, self._producing, self._control, self._targets, self._lookups, self._clock
         )
         self._capabilities = capabilities_of(self._options)
+        if self._options.is_transactional:
+            name = f"{NAME_PREFIX}.{(randomness or system_randomness()).getrandbits(64):016x}"
+            self._releaser.lane = TransactionLane(self._options, self._clock, name)
 
     @property
     def capabilities(self) -> Capabilities:
@@ -85,21 +91,22 @@ class KafkaBackend:
         self._enter()
         self._releaser.append(batch)
 
-    def release(self, batch: Batch[Resolution], claim: Claim | None = None) -> None:  # noqa: ARG002 - not fenced here
-        """See `Backend.release`: targets first, then the op.
+    def release(self, batch: Batch[Resolution], claim: Claim | None = None) -> None:
+        """See `Backend.release`: targets first, then the op; or all in one transaction.
 
         Raises:
             ClosedError: after `close`.
             UsageError: in a forked child.
         """
         self._enter()
-        self._releaser.release(batch)
+        self._releaser.release(batch, _own(claim))
 
-    def mark(self, group: str, partition: int, op: Op, claim: Claim | None = None) -> Future[Outcome]:  # noqa: ARG002
+    def mark(self, group: str, partition: int, op: Op, claim: Claim | None = None) -> Future[Outcome]:
         """See `Backend.mark`."""
         self._enter()
         assert op.kind in MARK_KINDS
-        return self._releaser.mark(group, partition, op, functools.partial(self._readers.marked, group, partition))
+        stored = functools.partial(self._readers.marked, group, partition)
+        return self._releaser.mark(group, partition, op, stored, _own(claim))
 
     def read(self, group: str, kind: LogKind, partition: int, start: Position | None = None) -> KafkaReader:
         """See `Backend.read`."""
@@ -141,7 +148,9 @@ class KafkaBackend:
         deadline_s = self._clock.elapsed_s() + timeout_s
         try:
             leaving = [claim.close(timeout_s) for claim in self._claims]
-            self._producing.close(timeout_s * 0.8)
+            if self._releaser.lane is not None:
+                self._releaser.lane.close(timeout_s * 0.8)
+            self._producing.close(self._left_s(deadline_s) * 0.8)
             steps: list[Callable[[], Any]] = [
                 lambda: self._worker.stop(self._left_s(deadline_s)),
                 lambda: self._lookups.stop(self._left_s(deadline_s)),
@@ -194,6 +203,11 @@ class KafkaBackend:
         else:
             self._worker.submit(send).add_done_callback(sent)
         return future
+
+
+def _own(claim: Claim | None) -> KafkaClaim | None:
+    assert claim is None or isinstance(claim, KafkaClaim)
+    return claim
 
 
 class _CheckpointRecord(Record):

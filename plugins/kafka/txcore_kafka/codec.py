@@ -112,6 +112,16 @@ def exists_already(error: BaseException) -> bool:
     return cause is not None and cause.code() == KafkaError.TOPIC_ALREADY_EXISTS
 
 
+def is_membership_lost(error: KafkaError) -> bool:
+    """Return whether the broker refused a member of a group because its time is over."""
+    return error.code() in {
+        KafkaError.ILLEGAL_GENERATION,
+        KafkaError.UNKNOWN_MEMBER_ID,
+        KafkaError.FENCED_INSTANCE_ID,
+        KafkaError.REBALANCE_IN_PROGRESS,
+    }
+
+
 def is_unreadable(error: BaseException) -> bool:
     """Return whether a topic's settings may not be read by this user."""
     cause = kafka_error(error)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any, Final
 
 from confluent_kafka import KafkaException, TopicCollection
@@ -30,6 +30,8 @@ from txcore_kafka.options import (
 from txcore_kafka.producing import log_error
 
 SETTLE_POLL_S: Final = 0.05
+SWEEP_SETTING: Final = "transaction.abort.timed.out.transaction.cleanup.interval.ms"
+TIMEOUT_SETTING: Final = "transaction.max.timeout.ms"
 EXACT: Final = ("cleanup.policy", "message.timestamp.type", "retention.bytes")
 AT_LEAST: Final = ("retention.ms", "max.message.bytes")
 
@@ -64,6 +66,8 @@ class Control:
             raise ConfigError(f"a group has 1 to {PARTITION_COUNT_MAX} partitions, not {asked}", key="partition_count")
         settings = topic_settings(self._options, group)
         half = topic_name(group, LogKind.HALF)
+        if self._options.is_transactional:
+            self._verify_broker()
         found = self.counts(list(settings))
         if half not in found:
             self._make(settings, found, asked or next(iter(found.values()), self._options.partitions))
@@ -108,19 +112,37 @@ class Control:
         return found
 
     def settings(self, topics: list[str]) -> dict[str, Mapping[str, str]]:
-        """Return topic -> settings in force; topics that are missing or may not be described are left out."""
+        """Return topic -> settings in force; topics that are missing or may not be described have none."""
         resources = [ConfigResource(ResourceType.TOPIC, topic) for topic in topics]
-        found: dict[str, Mapping[str, str]] = {}
-        request = self.admin.describe_configs(resources, request_timeout=self._options.request_timeout_s)
-        for resource, answer in request.items():
+        return {topic: told for topic, told in zip(topics, self._told(resources), strict=True) if told}
+
+    def _told(self, resources: Sequence[Any]) -> list[Mapping[str, str]]:
+        found: list[Mapping[str, str]] = []
+        request = self.admin.describe_configs(list(resources), request_timeout=self._options.request_timeout_s)
+        for resource in resources:
             try:
-                entries = answer.result(2 * self._options.request_timeout_s)
+                entries = request[resource].result(2 * self._options.request_timeout_s)
             except KafkaException as error:
                 if not is_missing(error) and not is_unreadable(error):
-                    raise translated(error, f"reading the settings of topic {resource.name!r}") from error
+                    raise translated(error, f"reading the settings of {resource.name!r}") from error
+                found.append({})
             else:
-                found[resource.name] = {name: entry.value for name, entry in entries.items()}
+                found.append({name: entry.value for name, entry in entries.items()})
         return found
+
+    def _verify_broker(self) -> None:
+        """Verify that the broker ends abandoned transactions as soon as the URL says, where it tells."""
+        brokers = self.admin.list_topics(timeout=self._options.request_timeout_s).brokers
+        if not brokers:
+            return
+        (told,) = self._told([ConfigResource(ResourceType.BROKER, str(min(brokers)))])
+        sweep_s, timeout_s = self._options.transaction_sweep_s, self._options.transaction_timeout_s
+        if float(told.get(SWEEP_SETTING, 0)) > sweep_s * 1000:
+            text = f"the broker has {SWEEP_SETTING}={told[SWEEP_SETTING]}; set transaction_sweep_s to it, in seconds"
+            raise ConfigError(text, key="transaction_sweep_s")
+        if float(told.get(TIMEOUT_SETTING, "inf")) < timeout_s * 1000:
+            text = f"the broker has {TIMEOUT_SETTING}={told[TIMEOUT_SETTING]}, less than transaction_timeout_s"
+            raise ConfigError(text, key="transaction_timeout_s")
 
     def _make(self, settings: Mapping[str, Mapping[str, str]], found: Mapping[str, int], count: int) -> None:
         *others, half = settings

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Final
 
 from txcore.guarantees import Guarantees
@@ -14,10 +15,22 @@ BATCH_COUNT_MAX: Final = 2_000
 NOTE_SIZE_MAX: Final = 32_000
 
 
+BLOCKED_FACTOR: Final = 1.5
+"""A producer may hand over no later than this many times the longest life of a transaction before its immunity ends:
+until then it may be committed, and until then its op may stand where no reader of committed records can see it."""
+
+
+def release_time_max_s(options: Options) -> float:
+    """Return how long before the end of its immunity a producer must hand over, at the latest."""
+    if options.is_transactional:
+        return BLOCKED_FACTOR * (options.transaction_timeout_s + options.transaction_sweep_s)
+    return options.delivery_timeout_s + SETTLE_TICK_S
+
+
 def capabilities_of(options: Options) -> Capabilities:
     """Return what a broker promises to a backend opened with *options*."""
     return Capabilities(
-        atomic_release=options.release == TRANSACTION,
+        atomic_release=options.is_transactional,
         resolution_is_unique=False,
         fences_checkers=False,
         server_time=True,
@@ -26,28 +39,41 @@ def capabilities_of(options: Options) -> Capabilities:
         body_size_max=options.body_size_max,
         batch_count_max=BATCH_COUNT_MAX,
         note_size_max=NOTE_SIZE_MAX,
-        release_time_max_s=options.delivery_timeout_s + SETTLE_TICK_S,
+        release_time_max_s=release_time_max_s(options),
         half_retention_s=options.half_retention_s,
         notes={"fsync_before_ack": "Kafka relies on replicas; `flush.messages=1` on the half topic syncs each append"},
     )
 
 
+_STEPS: Final = Guarantees(
+    url="kafka://host:9092",
+    capabilities=capabilities_of(Options()),
+    duplicates=(
+        "a crash between a target and its op",
+        "an acknowledgement that was lost or late, seen by the process that hands over",
+        "a producer that was stopped for longer than its immunity after its last look at the clock",
+        "a checker that acts once more after another one took over",
+    ),
+    zombies="nothing stops its targets: duplicates with the same id; its records do not count behind the new claim",
+    order="per partition of a topic, in the order in which transactions end; not across transactions of one key",
+    message_size_max="1,000,000 bytes a transaction (`body_size_max`); a target's own `max.message.bytes`",
+    retention="halves for 7 days (`half_retention_s`), pending ones are carried forward; ops twice as long; "
+    "parked records are kept",
+    version_min="Kafka 2.4",
+    versions_tested=("4.3",),
+)
 GUARANTEES: Final = (
-    Guarantees(
-        url="kafka://host:9092",
-        capabilities=capabilities_of(Options()),
+    _STEPS,
+    replace(
+        _STEPS,
+        url="kafka://host:9092?release=transaction",
+        capabilities=capabilities_of(Options(release=TRANSACTION)),
         duplicates=(
-            "a crash between a target and its op",
-            "an acknowledgement that was lost or late, seen by the process that hands over",
+            "a transaction whose end stays uncertain (a lost or late answer to its commit), decided again by a checker",
             "a producer that was stopped for longer than its immunity after its last look at the clock",
-            "a checker that acts once more after another one took over",
+            "consumers that read uncommitted records (the default of Java clients) see aborted ones too",
         ),
-        zombies="nothing stops its targets: duplicates with the same id; its records do not count behind the new claim",
-        order="per partition of a topic, in the order in which transactions end; not across transactions of one key",
-        message_size_max="1,000,000 bytes a transaction (`body_size_max`); a target's own `max.message.bytes`",
-        retention="halves for 7 days (`half_retention_s`), pending ones are carried forward; ops twice as long; "
-        "parked records are kept",
-        version_min="Kafka 2.4",
-        versions_tested=("4.3",),
+        zombies="the broker refuses the transaction of a member whose generation is over",
+        version_min="Kafka 2.5",
     ),
 )

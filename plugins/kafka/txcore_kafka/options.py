@@ -52,6 +52,9 @@ class Options:
         drain_s: How long a checker may finish what is in hand when its partitions go elsewhere; 0.1 to 60.
         silence_s: A checker whose own loop has not looked at its claim for so long leaves the group; 1 to 3600.
         queue_max: Most records that wait for the broker in this process; beyond, halves are refused.
+        transaction_timeout_s: With release=transaction, how long a transaction may stay open; 2 to 60.
+        transaction_sweep_s: With release=transaction, how often the broker looks for transactions that are open for too
+            long: its `transaction.abort.timed.out.transaction.cleanup.interval.ms`, in seconds; 1 to 60.
         compression: none, gzip, snappy, lz4 or zstd.
         tls: Encrypt; implied by the three file names.
         sasl: PLAIN, SCRAM-SHA-256 or SCRAM-SHA-512; PLAIN when the URL names a user.
@@ -71,6 +74,8 @@ class Options:
     drain_s: float = 5.0
     silence_s: float = 30.0
     queue_max: int = 100_000
+    transaction_timeout_s: float = 10.0
+    transaction_sweep_s: float = 10.0
     compression: str = "none"
     tls: bool = False
     ca_file: str = ""
@@ -83,6 +88,16 @@ class Options:
     def record_bytes_max(self) -> int:
         """What the topics of a group must take as one message."""
         return max(self.body_size_max + RECORD_OVERHEAD_MAX, BATCH_BYTES) + BATCH_OVERHEAD
+
+    @property
+    def is_transactional(self) -> bool:
+        """Whether targets and ops are published in transactions."""
+        return self.release == TRANSACTION
+
+    @property
+    def release_timeout_s(self) -> float:
+        """From handing a release over to its being settled."""
+        return self.transaction_timeout_s if self.is_transactional else self.delivery_timeout_s
 
     def connection(self) -> dict[str, Any]:
         """Return the driver's settings that every client of this backend needs; the passwords are among them."""
@@ -193,6 +208,8 @@ _RANGES: Final[Mapping[str, tuple[type[int | float], float, float]]] = {
     "session_timeout_s": (float, 6, 1_800),
     "drain_s": (float, 0.1, 60),
     "silence_s": (float, 1, 3_600),
+    "transaction_timeout_s": (float, 2, 60),
+    "transaction_sweep_s": (float, 1, 60),
     "queue_max": (int, 1_000, 10_000_000),
 }
 _CHOICES: Final[Mapping[str, tuple[str, ...]]] = {

@@ -137,6 +137,7 @@ class KafkaClaim:
         self._lock = threading.Lock()
         self._refusal: TxcoreError | None = None
         self._looked_at_s = clock.elapsed_s()
+        self._checkpointed: dict[int, int] = {}
         self._consumer: Any = None
         self._thread = threading.Thread(target=self._run, name=f"txcore-kafka-claim-{group}", daemon=True)
         self._thread.start()
@@ -152,7 +153,13 @@ class KafkaClaim:
 
     def checkpoint(self, partition: int, checkpoint: Checkpoint) -> Future[None]:
         """See `Claim.checkpoint`."""
+        if checkpoint.half is not None:
+            self._checkpointed[partition] = checkpoint.half
         return self._store(self.group, partition, checkpoint)
+
+    def checkpointed(self, partition: int) -> int:
+        """Return the half position of the last checkpoint under this claim; 0 before the first."""
+        return self._checkpointed.get(partition, 0)
 
     def give_up(self, partition: int) -> None:
         """See `Claim.give_up`; the group does not hear of it unless it asked, so that nobody else is disturbed."""

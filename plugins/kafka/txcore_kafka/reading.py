@@ -96,6 +96,10 @@ class Readers:
         for connection in asking.values():
             connection.consumer.close()
 
+    def marker_count(self, kind: LogKind) -> int:
+        """Return how many offsets at a log's end may be taken by the marker of the last transaction."""
+        return int(self.options.is_transactional and kind is not LogKind.HALF)
+
     def require_open(self) -> None:
         """Refuse to go on after `close`."""
         if self.is_closed:
@@ -202,7 +206,7 @@ class KafkaReader:
         messages: list[Any] = consumer.consume(count_max, 0)
         if not messages and self._kind is LogKind.HALF:
             self._look_for_end()
-        if not messages and self._may_wait and self._next < self._end:
+        if not messages and self._may_wait and self._next < self._end - self._readers.marker_count(self._kind):
             self._may_wait = False
             first = consumer.poll(ARRIVAL_S)
             if first is not None:

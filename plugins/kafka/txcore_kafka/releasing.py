@@ -6,7 +6,7 @@ import functools
 import threading
 from collections.abc import Callable
 from concurrent.futures import Future
-from typing import Any, Final
+from typing import Any, Final, cast
 
 from confluent_kafka import KafkaError
 
@@ -19,9 +19,11 @@ from txcore_kafka.codec import delivery_outcome, header_list
 from txcore_kafka.control import Control
 from txcore_kafka.ops import OpMerger
 from txcore_kafka.options import Options, topic_name
+from txcore_kafka.ownership import KafkaClaim
 from txcore_kafka.producing import Producing, Record, Waiting
 from txcore_kafka.targets import Targets
 from txcore_kafka.threads import Worker, new_future
+from txcore_kafka.transactions import Entry, TransactionLane
 
 LOG_APPEND_TIME: Final = 2
 PARKED_INDEX: Final = -1
@@ -191,6 +193,7 @@ class Releaser:
         self._deferred_count = 0
         self.targets = targets
         self.ops = OpMerger(producing, clock)
+        self.lane: TransactionLane | None = None  #: publishes releases and marks in transactions, where there is one
         producing.on_turn = self.ops.flush_due
         producing.on_stop = self.ops.flush_all
 
@@ -211,8 +214,11 @@ class Releaser:
             else:
                 self._send_half(sending)
 
-    def release(self, batch: Batch[Resolution]) -> None:
-        """Publish the targets of each item, or its parked record; ops follow their confirmations."""
+    def release(self, batch: Batch[Resolution], claim: KafkaClaim | None) -> None:
+        """Publish the targets of each item, or its parked record; ops follow their confirmations, or go with them."""
+        if self.lane is not None:
+            self._release_together(self.lane, batch, claim)
+            return
         deadline_s = self._deadline_s()
         counts = self._control.partition_counts
         for index, resolution in enumerate(batch.items):
@@ -224,18 +230,39 @@ class Releaser:
                 self._start(item)
         self.ops.flush_urgent()
 
-    def mark(self, group: str, partition: int, op: Op, stored: Callable[[], None]) -> Future[Outcome]:
+    def _release_together(self, lane: TransactionLane, batch: Batch[Resolution], claim: KafkaClaim | None) -> None:
+        deadline_s = self._clock.elapsed_s() + self._options.release_timeout_s
+        ready: list[Entry] = []
+        for index, resolution in enumerate(batch.items):
+            half = resolution.half
+            finish = functools.partial(batch.settle, index)
+            entry = Entry(half, resolution.op, claim, finish, deadline_s, resolution)
+            topics = self.targets.unknown(half.messages[target].topic for target in resolution.targets)
+            if topics or half.group not in self._control.partition_counts:
+                self._defer(entry, half.group, topics, functools.partial(lane.put, [entry]))
+            else:
+                self._producing.watch(entry)
+                ready.append(entry)
+        if ready:
+            lane.put(ready)
+
+    def mark(
+        self, group: str, partition: int, op: Op, stored: Callable[[], None], claim: KafkaClaim | None = None
+    ) -> Future[Outcome]:
         """Append a CLAIM or TICK behind the ops queued so far; *stored* is called before the Future is resolved."""
-        marking = Marking(self._deadline_s(), stored)
-
-        def go() -> None:
-            self.ops.mark(group, partition, op, marking.settle)
-
+        deadline_s = self._clock.elapsed_s() + self._options.release_timeout_s
+        marking = Marking(deadline_s, stored)
+        lane, item = self.lane, cast("Waiting", marking)
+        if lane is None:
+            go = functools.partial(self.ops.mark, group, partition, op, marking.settle)
+        else:
+            item = Entry((group, partition), op, claim, marking.settle, deadline_s)
+            go = functools.partial(lane.put, [item])
         if group in self._control.partition_counts:
-            self._producing.watch(marking)
+            self._producing.watch(item)
             go()
         else:
-            self._defer(marking, group, [], go)
+            self._defer(item, group, [], go)
         return marking.future
 
     def queue_op(self, item: Release) -> None:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import functools
 import threading
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Final
 
@@ -64,6 +64,16 @@ class Targets:
             if len(message.body) > target.bytes_max // 2 or message.headers or message.key:
                 _check_size(message, target.bytes_max)
         return unknown
+
+    def unknown(self, topics: Iterable[str]) -> list[str]:
+        """Return those of *topics* that must be asked for."""
+        now_s = self._clock.elapsed_s()
+        found = []
+        for topic in dict.fromkeys(topics):
+            target = self._known.get(topic)
+            if target is None or now_s - target.seen_s > KNOWN_FOR_S:
+                found.append(topic)
+        return found
 
     def is_small(self, topic: str) -> bool:
         """Return whether the topic takes less than a full batch, so that its messages travel one by one."""

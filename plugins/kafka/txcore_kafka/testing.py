@@ -5,7 +5,7 @@ from __future__ import annotations
 import secrets
 import threading
 from collections.abc import Sequence
-from typing import Any, ClassVar, Final
+from typing import Any, ClassVar, Final, Self
 
 from confluent_kafka import Consumer, KafkaError, KafkaException, Producer, TopicPartition
 from confluent_kafka.admin import (  # type: ignore[attr-defined] # it lists no names of its own
@@ -16,6 +16,7 @@ from confluent_kafka.admin import (  # type: ignore[attr-defined] # it lists no 
     NewTopic,
     ResourceType,
 )
+from txcore_conformance import brokers
 from txcore_conformance.brokers.harness import BrokerHarness
 from txcore_conformance.harness import Delivered
 
@@ -25,6 +26,8 @@ from txcore_kafka.options import topic_name
 TIMEOUT_S: Final = 10.0
 PAUSE_S: Final = 0.02
 PARTITION_STRIDE: Final = 1 << 40
+TRANSACTION_OPTIONS: Final = "transaction_timeout_s=2.5&transaction_sweep_s=1"
+TRANSACTION_SETTINGS: Final[dict[str, Any]] = {"transaction_abort_timed_out_transaction_cleanup_interval_ms": "1000"}
 REFUSING_BYTES: Final = 64
 """A topic that takes messages of no more than this refuses every one of ours: the headers alone have more."""
 
@@ -132,6 +135,26 @@ class KafkaHarness(BrokerHarness):
                 return
             pause.wait(PAUSE_S)
         raise TimeoutError(f"topic {topic!r} did not appear")
+
+
+class KafkaTransactionHarness(KafkaHarness):
+    """The same with `?release=transaction`, on a broker that ends abandoned transactions soon."""
+
+    url_options: ClassVar[str] = f"{KafkaHarness.url_options}&release=transaction&{TRANSACTION_OPTIONS}"
+    timeout_s = 30.0
+
+    def start(self) -> None:
+        """See `Harness.start`; always on a broker of its own, as the one in the environment has other settings."""
+        if self._given is None:
+            self._given = brokers.kafka(own=True, **TRANSACTION_SETTINGS)
+            self._is_owner = True
+        super().start()
+
+    def private(self) -> Self:
+        """See `BrokerHarness.private`."""
+        made = type(self)()
+        made.start()
+        return made
 
 
 def _read_partition(consumer: Any, topic: str, partition: int) -> list[Delivered]:
