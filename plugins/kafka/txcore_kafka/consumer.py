@@ -9,10 +9,11 @@ from dataclasses import dataclass
 from typing import Any, Final
 from urllib.parse import parse_qsl, urlsplit
 
-from confluent_kafka import Consumer, KafkaError, KafkaException, TopicPartition
-from confluent_kafka.admin import AdminClient, NewTopic  # type: ignore[attr-defined] # it lists no names of its own
+from confluent_kafka import KafkaError, KafkaException, TopicPartition
+from confluent_kafka.admin import NewTopic  # type: ignore[attr-defined] # it lists no names of its own
 
 from txcore.errors import BackendTimeoutError, ClosedError, ConfigError
+from txcore_kafka.clients import make_admin, make_consumer
 from txcore_kafka.codec import exists_already, kafka_error, translated
 from txcore_kafka.options import SCHEME, Options, parse_url
 from txcore_kafka.ownership import HEARTBEATS
@@ -52,7 +53,7 @@ class KafkaConsumer:
         self._count = 0
         self._is_closed = False
         session_ms = round(options.session_timeout_s * 1000)
-        self._consumer: Any = Consumer(
+        self._consumer: Any = make_consumer(
             options.connection()
             | {
                 "group.id": group,
@@ -150,7 +151,7 @@ def open_consumer(url: str, topic: str, group: str) -> KafkaConsumer:
 
 
 def _make_topic(options: Options, topic: str) -> None:
-    admin = AdminClient(options.connection())
+    admin = make_admin(options.connection())
     wanted = NewTopic(topic, num_partitions=options.partitions, replication_factor=options.replication_factor)
     timeout_s = options.request_timeout_s
     for answer in admin.create_topics([wanted], request_timeout=timeout_s).values():

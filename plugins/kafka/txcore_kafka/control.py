@@ -8,7 +8,6 @@ from typing import Any, Final
 
 from confluent_kafka import KafkaException, TopicCollection
 from confluent_kafka.admin import (  # type: ignore[attr-defined] # it lists no names of its own
-    AdminClient,
     ConfigResource,
     NewTopic,
     ResourceType,
@@ -17,6 +16,7 @@ from confluent_kafka.admin import (  # type: ignore[attr-defined] # it lists no 
 from txcore.clock import Clock
 from txcore.errors import BackendTimeoutError, ConfigError
 from txcore.records import LogKind
+from txcore_kafka.clients import make_admin
 from txcore_kafka.codec import exists_already, is_missing, is_unreadable, translated
 from txcore_kafka.options import (
     GROUP_NAME_SIZE_MAX,
@@ -49,7 +49,7 @@ class Control:
     def admin(self) -> Any:
         """The driver's admin client, made with the first request."""
         if self._admin is None:
-            self._admin = AdminClient(self._options.connection() | {"error_cb": log_error})
+            self._admin = make_admin(self._options.connection() | {"error_cb": log_error})
         return self._admin
 
     def ensure_group(self, group: str, asked: int | None) -> int:

@@ -12,11 +12,12 @@ from collections.abc import Callable, Sequence
 from concurrent.futures import Future
 from typing import Any, Final
 
-from confluent_kafka import Consumer, KafkaError, KafkaException, TopicPartition
+from confluent_kafka import KafkaError, KafkaException, TopicPartition
 
 from txcore.clock import Clock
 from txcore.errors import ClosedError, ConfigError, TxcoreError
 from txcore.records import Checkpoint, ClaimEvent, ClaimEventKind, LogKind
+from txcore_kafka.clients import make_consumer
 from txcore_kafka.codec import translated
 from txcore_kafka.control import Control
 from txcore_kafka.options import Options, consumer_group, topic_name
@@ -190,10 +191,6 @@ class KafkaClaim:
         consumer = self._consumer
         return None if consumer is None else consumer.consumer_group_metadata()
 
-    def clients(self) -> list[Any]:
-        """Return the driver's objects in use."""
-        return [] if self._consumer is None else [self._consumer]
-
     def _close(self, timeout_s: float, future: Future[None]) -> None:
         with self._holding.changed:
             self._holding.changed.notify_all()
@@ -221,7 +218,7 @@ class KafkaClaim:
 
     def _take_part(self) -> None:
         """Be a member until closed; leaves while the checker is silent, and joins again when it is heard."""
-        consumer = self._consumer = Consumer(self._config())
+        consumer = self._consumer = make_consumer(self._config())
         try:
             while not self.is_closed:
                 self._join(consumer)

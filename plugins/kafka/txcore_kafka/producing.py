@@ -13,7 +13,7 @@ from collections import deque
 from collections.abc import Callable
 from typing import Any, Final
 
-from confluent_kafka import KafkaError, KafkaException, Producer
+from confluent_kafka import KafkaError, KafkaException
 
 from txcore.clock import Clock
 from txcore.errors import (
@@ -23,6 +23,7 @@ from txcore.errors import (
     ClosedError,
     TxcoreError,
 )
+from txcore_kafka.clients import make_producer
 from txcore_kafka.codec import is_too_large, kafka_error
 from txcore_kafka.options import BATCH_BYTES, REQUEST_BYTES_MAX, Options
 
@@ -120,7 +121,7 @@ class Producing:
             return
         with self._lock:
             if self._thread is None and not self._is_closed:
-                self._producer = Producer(self._config())
+                self._producer = make_producer(self._config())
                 self._thread = threading.Thread(target=self._run, name="txcore-kafka-produce", daemon=True)
                 self._thread.start()
 
@@ -236,7 +237,7 @@ class Producing:
         self.rebuilt_count += 1
         with self._lock:
             old = [client for client in (self._producer, self._lone) if client is not None]
-            self._producer, self._lone = Producer(self._config()), None
+            self._producer, self._lone = make_producer(self._config()), None
         for client in old:
             _discard(client)
         self._expire_all(BackendUnavailableError(f"the producer died: {cause}"))
@@ -245,7 +246,7 @@ class Producing:
         if self._lone is None:
             with self._lock:
                 if self._lone is None and not self._is_closed:
-                    self._lone = Producer(self._config() | {"batch.num.messages": 1})
+                    self._lone = make_producer(self._config() | {"batch.num.messages": 1})
         return self._lone
 
     def _config(self) -> dict[str, Any]:

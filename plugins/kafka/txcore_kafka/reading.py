@@ -8,7 +8,7 @@ from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import Future
 from typing import Any, Final
 
-from confluent_kafka import Consumer, KafkaError, KafkaException, TopicPartition
+from confluent_kafka import KafkaError, KafkaException, TopicPartition
 
 from txcore.clock import Clock
 from txcore.errors import (
@@ -19,6 +19,7 @@ from txcore.errors import (
     WireFormatError,
 )
 from txcore.records import Checkpoint, LogKind, LogRecord, Position
+from txcore_kafka.clients import make_consumer
 from txcore_kafka.codec import decode_checkpoint, is_missing, translated
 from txcore_kafka.control import Control
 from txcore_kafka.options import Options, checkpoint_topic, consumer_group, topic_name
@@ -40,7 +41,7 @@ class Connection:
 
     def __init__(self, config: Mapping[str, Any]) -> None:
         self.trouble: KafkaError | None = None
-        self.consumer: Any = Consumer(dict(config) | {"error_cb": self._heard})
+        self.consumer: Any = make_consumer(dict(config) | {"error_cb": self._heard})
 
     def _heard(self, error: KafkaError) -> None:
         if error.code() in {

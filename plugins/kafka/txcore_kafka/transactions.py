@@ -13,12 +13,13 @@ from collections import deque
 from collections.abc import Callable, Sequence
 from typing import Any, Final
 
-from confluent_kafka import KafkaError, KafkaException, Producer, TopicPartition
+from confluent_kafka import KafkaError, KafkaException, TopicPartition
 
 from txcore.clock import Clock
 from txcore.errors import BackendTimeoutError, BackendUnavailableError, ClosedError, TxcoreError
 from txcore.records import DURABLE, HalfRecord, LogKind, Op, Outcome, Resolution, Status
 from txcore.wire import encode_ops, target_headers
+from txcore_kafka.clients import make_producer
 from txcore_kafka.codec import delivery_outcome, header_list, is_membership_lost, kafka_error
 from txcore_kafka.options import Options, topic_name
 from txcore_kafka.ownership import KafkaClaim
@@ -193,10 +194,6 @@ class TransactionLane:
         for entry in left:
             entry.expire(ClosedError("the backend was closed before the broker answered"))
 
-    def clients(self) -> list[Any]:
-        """Return the driver's objects in use."""
-        return [] if self._producer is None else [self._producer]
-
     # -- the lane's thread ------------------------------------------------------------------------------------------
 
     def _run(self) -> None:
@@ -236,7 +233,7 @@ class TransactionLane:
             "message.timeout.ms": timeout_ms,
             "socket.timeout.ms": timeout_ms,
         }
-        producer = Producer(config)
+        producer = make_producer(config)
         producer.init_transactions(CALL_S)
         self._producer = producer
 
