@@ -293,6 +293,31 @@ def test_a_user_who_may_not_write_is_told_what_is_missing(hurt):
     assert statuses(raw.append(hurt, raw.half(hurt, queue))) == [DURABLE]
 
 
+def test_the_documented_permissions_are_enough(hurt):
+    """Those of the README: its own objects, the default exchange, the targets; halves, releases, claims and logs."""
+    broker, queue = hurt.broker, hurt.queue()
+    channel, exchange = hurt.channel(), f"exchange-{hurt.group}"
+    channel.exchange_declare(exchange, "topic", durable=True)
+    channel.queue_bind(queue, exchange, "#")
+    with contextlib.suppress(Exception):
+        broker.control("add_user", "orders", "orders")
+    broker.control("set_permissions", "orders", r"^txc\.", rf"^(txc\.|amq\.default$|{exchange}$)", r"^txc\.")
+    backend = hurt.harness.open(broker.url.replace("guest:guest", "orders:orders"))
+    hurt.opened.append(backend)
+    assert hurt.wait(backend.ensure_group(hurt.group, 2)) == 2
+    half = raw.half(hurt, queue, f"{exchange}/key")
+    (outcome,) = raw.append(hurt, half, backend=backend)
+    assert outcome.status is DURABLE, outcome.error
+    claims = [backend.claim(hurt.group, name) for name in ("a", "b")]
+    for claim in claims:
+        assert hurt.until(lambda claim=claim: list(claim.poll()))
+    assert statuses(raw.release(hurt, raw.commit(half), backend=backend)) == [DURABLE]
+    assert [op.kind for op in raw.ops(hurt, backend=backend)] == [OpKind.COMMIT]
+    assert hurt.wait(backend.load_checkpoint(hurt.group, 0)) is None
+    for claim in claims:
+        hurt.wait(claim.close(5.0))
+
+
 def test_what_waits_is_bounded_by_count_and_by_bytes(hurt):
     """While the broker is frozen, memory does not grow: what has no room is refused at once, and certain."""
     queue = hurt.queue()

@@ -25,7 +25,8 @@ PERSISTENT: Final = 2
 CHECKPOINT_VERSION: Final = 1
 OFFSET_HEADER: Final = "x-stream-offset"
 _PRECONDITION_FAILED: Final = 406
-_REFUSALS: Final = frozenset({403, 404, 405, _PRECONDITION_FAILED})
+_ACCESS_REFUSED: Final = 403
+_REFUSALS: Final = frozenset({_ACCESS_REFUSED, 404, 405, _PRECONDITION_FAILED})
 _OTHER_SETTINGS: Final = "inequivalent arg"
 _DOWN: Final = "down or inaccessible"
 _SETTING: Final = re.compile(r"inequivalent arg '([^']+)'")
@@ -244,6 +245,11 @@ def is_missing(error: BaseException) -> bool:
 def is_locked(error: BaseException) -> bool:
     """Say whether the broker answered that another connection holds the queue."""
     return getattr(error, "reply_code", None) == 405
+
+
+def is_forbidden(error: BaseException) -> bool:
+    """Say whether the broker answered that this user may not do that."""
+    return getattr(error, "reply_code", None) == _ACCESS_REFUSED
 
 
 def is_too_large(error: BaseException | None) -> bool:

@@ -41,6 +41,12 @@ def members_name(group: str) -> str:
     return f"{NAME_PREFIX}.{group}.members"
 
 
+def member_name(group: str, member: str) -> str:
+    """Return the exclusive queue through which one member hears the others; *member* is unique."""
+    name = f"{NAME_PREFIX}.{group}.member.{member.rpartition('#')[2]}"
+    return name[:SHORT_STRING_BYTES_MAX]
+
+
 def stream_arguments(options: Options, group: str, partition: int) -> dict[str, dict[str, Any]]:
     """Return name -> arguments of a partition's streams; the half stream comes last, as its presence means all."""
     stream: dict[str, Any] = {"x-queue-type": "stream"}

@@ -18,7 +18,6 @@ from txcore.records import Checkpoint, ClaimEvent, ClaimEventKind
 from txcore_rabbitmq.codec import Announcement
 from txcore_rabbitmq.connection import Link, LoopThread
 from txcore_rabbitmq.locks import Locks
-from txcore_rabbitmq.names import members_name
 from txcore_rabbitmq.options import Options
 from txcore_rabbitmq.presence import Presence
 from txcore_rabbitmq.sharing import Roll, Standing, surplus_of, wanted_by
@@ -67,7 +66,7 @@ class ExclusiveClaim:
         self._closed: Future[None] | None = None
         self._roll = Roll(SILENCE_MAX_S)
         self._locks = Locks(loop, group, self._answered, self._freed)
-        self._presence = Presence(loop, clock, members_name(group), member, self._heard, self._audible)
+        self._presence = Presence(loop, clock, group, member, self._heard, self._audible)
         self._link = Link(loop, options, options.claim_heartbeat_s, f"txcore {group} claim {member}", self)
 
     @property

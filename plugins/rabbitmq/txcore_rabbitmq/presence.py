@@ -14,6 +14,7 @@ from txcore.clock import Clock
 from txcore.errors import WireFormatError
 from txcore_rabbitmq.codec import Announcement, decode_announcement, encode_announcement, transient_properties
 from txcore_rabbitmq.connection import LoopThread
+from txcore_rabbitmq.names import member_name, members_name
 
 _log = logging.getLogger("txcore.rabbitmq")
 
@@ -31,14 +32,15 @@ class Presence:
         self,
         loop: LoopThread,
         clock: Clock,
-        exchange: str,
+        group: str,
         member: str,
         heard: Callable[[Announcement], None],
         up: Callable[[], None],
     ) -> None:
         self._loop = loop
         self._clock = clock
-        self._exchange = exchange
+        self._exchange = members_name(group)
+        self._name = member_name(group, member)
         self._member = member
         self._heard = heard
         self._up = up
@@ -76,7 +78,7 @@ class Presence:
 
     def _declare(self, _frame: Any) -> None:
         arguments = {"x-queue-type": "classic", "x-max-length": UNREAD_COUNT_MAX}
-        self._channel.queue_declare("", exclusive=True, arguments=arguments, callback=self._bind)
+        self._channel.queue_declare(self._name, exclusive=True, arguments=arguments, callback=self._bind)
 
     def _bind(self, frame: Any) -> None:
         self._queue = frame.method.queue

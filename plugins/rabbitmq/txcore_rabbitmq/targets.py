@@ -12,7 +12,7 @@ from typing import Any, Final
 
 from txcore.clock import Clock
 from txcore.errors import MessageRejectedError, TxcoreError
-from txcore_rabbitmq.codec import Target, is_locked, is_login_refused, is_missing, translate
+from txcore_rabbitmq.codec import Target, is_forbidden, is_locked, is_login_refused, is_missing, translate
 
 KNOWN_S: Final = 60.0
 """How long a target that was there counts as there."""
@@ -98,8 +98,9 @@ class TargetChecks:
         if self._connection is None or not self._is_asking:
             return
         target = self._queue[0]
-        if is_locked(error):
-            self._answer(None)  # exclusive to another connection, but there: publishing to it is allowed
+        if is_locked(error) or is_forbidden(error):
+            # Exclusive to another connection, but there; or not to be asked for by this user, who may publish to it.
+            self._answer(None)
         elif is_missing(error):
             kind, name = ("exchange", target.exchange) if target.exchange else ("queue", target.routing_key)
             text = f"there is no {kind} {name!r}; declare it before sending to it"
