@@ -348,3 +348,19 @@ def test_a_reader_takes_no_more_than_it_has_room_for(kit):
     kit.until(lambda: found.extend(reader.read(1_000)) or len(found) >= count)
     assert count == len(found) == len({record.position for record in found})
     reader.close()
+
+
+def test_an_op_log_that_may_not_be_asked_directly_is_asked_through_its_leader(kit):
+    """With replicas, or without `allow_direct`, the look before a COMMIT goes to the leader; the answer is the same."""
+    topic = kit.topic()
+    assert kit.backend
+    kit.configure(f"txc_{kit.group}_op", allow_direct=False)
+    backend = kit.connect()
+    first, second = raw.half(kit, topic, body=b"first"), raw.half(kit, topic, body=b"second")
+    raw.append(kit, first, second, backend=backend)
+    assert statuses(raw.release(kit, raw.commit(first), raw.discard(second), backend=backend)) == [DURABLE, DURABLE]
+    late = raw.release(kit, raw.rollback(first), raw.commit(first), raw.commit(second), backend=backend)
+    assert [(o.status, o.decision) for o in late] == [(SUPERSEDED, OpKind.COMMIT)] * 2 + [(SUPERSEDED, OpKind.DISCARD)]
+    resumed = raw.half(kit, topic, body=b"second", generation=1, of=second)
+    assert statuses(raw.release(kit, raw.commit(resumed), backend=backend)) == [DURABLE]
+    assert kit.bodies(topic) == [b"first", b"second"]

@@ -115,3 +115,29 @@ def test_a_checker_cleans_by_itself_and_a_successor_finds_its_way(kit):
     kit.sweep(kit.checker(Answers(COMMIT)))
     assert kit.operator().pending() == []
     kit.history.unjudged = "what the oracle reads was removed"
+
+
+def test_a_half_log_that_fills_up_keeps_no_decided_halves(kit):
+    """Below half of its `max_bytes` young halves stay; above, those behind the checkpoint go, and no op with them."""
+    topic = kit.topic()
+    halves = [raw.half(kit, topic, body=b"x" * 1_000) for _ in range(8)]
+    raw.append(kit, *halves)
+    raw.release(kit, *[raw.rollback(half) for half in halves[:5]])
+    records = raw.halves(kit, 8)
+    backend, checkpoint = kit.backend, Checkpoint(records[5].position, Position(1))
+    names = backend._groups.names(kit.group)
+
+    def relieve():
+        relieving = backend._shared.housekeeper.relieve(names, 0, checkpoint)
+        asyncio.run_coroutine_threadsafe(relieving, backend._loop.loop).result(20)
+
+    relieve()
+    assert counts(kit) == (8, 5, 0)
+    stream = f"txc_{kit.group}_half"
+    kit.configure(stream, max_bytes=round(kit.state(stream)["bytes"] * 1.5))
+    relieve()
+    assert counts(kit) == (3, 5, 0)
+    assert [record.body for record in records[5:]] == [
+        record.body for record in raw.halves(kit, 3, start=records[5].position)
+    ]
+    kit.history.unjudged = "what the oracle reads was removed"

@@ -354,3 +354,51 @@ def test_a_backend_that_was_never_used_closes_without_a_word(kit):
     backend.close(1.0).result(1)
     with pytest.raises(ClosedError):
         backend.append_halves(Recorder([]))
+
+
+def test_an_error_inside_the_driver_ends_one_message_only(kit, monkeypatch):
+    """Whatever nats-py raises while it publishes: that message is UNKNOWN, the next ones go out."""
+    topic = kit.topic()
+    raw.append(kit, raw.half(kit, topic))
+    client = kit.backend._link.client
+    publish, calls = client.publish, []
+
+    async def broken(*arguments, **options):
+        calls.append(arguments)
+        if len(calls) == 2:
+            raise RuntimeError("somebody's bug")
+        await publish(*arguments, **options)
+
+    monkeypatch.setattr(client, "publish", broken)
+    outcomes = raw.append(kit, *[raw.half(kit, topic) for _ in range(4)])
+    assert statuses(outcomes) == [DURABLE, UNKNOWN, DURABLE, DURABLE]
+    assert isinstance(outcomes[1].error, BackendUnavailableError)
+
+
+def test_a_failing_taker_of_records_loses_none(kit):
+    """What a reader could not take in comes again with its next consumer."""
+    topic = kit.topic()
+    reader = kit.backend.read(kit.group, LogKind.HALF, 0)
+    received, failures = reader.received, []
+
+    def sometimes(message, sequence, appended_ms):
+        if sequence == 2 and not failures:
+            failures.append(sequence)
+            raise RuntimeError("somebody's bug")
+        received(message, sequence, appended_ms)
+
+    reader.received = sometimes
+    halves = [raw.half(kit, topic) for _ in range(3)]
+    for half in halves:
+        raw.append(kit, half)
+    found = []
+
+    def read():
+        with contextlib.suppress(BackendUnavailableError):
+            found.extend(reader.read(10))
+        return len(found) >= 3
+
+    kit.until(read)
+    assert [half.body for half in halves] == [record.body for record in found]
+    assert failures == [2]
+    reader.close()

@@ -28,6 +28,7 @@ from txcore_nats.options import GroupNames, Options
 
 NANOSECONDS: Final = 1_000_000_000
 TIMEOUT_S: Final = 10.0
+CLOSE_TIMEOUT_S: Final = 2.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -79,6 +80,8 @@ class NatsSubject:
                 name="txcore-doctor",
                 error_cb=failed,
                 allow_reconnect=False,
+                max_reconnect_attempts=1,
+                reconnect_time_wait=0,
                 connect_timeout=self.options.connect_timeout_s,  # type: ignore[arg-type] # passed on to wait_for
                 **login(self.options),
             )
@@ -86,7 +89,7 @@ class NatsSubject:
                 await asyncio.wait_for(attempt, 3 * self.options.connect_timeout_s * len(self.options.servers))
             except Exception:
                 with contextlib.suppress(Exception):
-                    await client.close()
+                    await asyncio.wait_for(client.close(), CLOSE_TIMEOUT_S)
                 raise
             return client
 
@@ -102,7 +105,7 @@ class NatsSubject:
         """Let go of the connection; idempotent."""
         with contextlib.suppress(Exception):
             if self._client is not None:
-                self._runner.run(self._client.close())
+                self._runner.run(asyncio.wait_for(self._client.close(), CLOSE_TIMEOUT_S))
         self._client = None
         self._runner.close()
 

@@ -24,7 +24,8 @@ GUARANTEES: Final = (
         message_size_max="1,000,000 bytes a transaction (`body_size_max`); the server's `max_payload` of 1 MiB, and "
         "the target stream's `max_msg_size`",
         retention="pending halves for ever: a half log of 1 GiB (`half_bytes_max`) refuses when it is full; what is "
-        "decided is removed a day later (`keep_s`), behind the checkpoint only; parked records are kept",
+        "decided is removed six hours later (`keep_s`), halves sooner when the log is half full, behind the checkpoint "
+        "only; parked records are kept",
         version_min="NATS 2.9",
         versions_tested=("2.9.10", "2.15.2"),
     ),

@@ -1,7 +1,8 @@
 """Removing what is decided: halves and ops behind the checkpoint and older than `keep_s`, partition by partition.
 
-Nothing else is ever removed, and nothing by age alone. A half that stays has all its ops: it stands at the checkpoint
-or behind it, where the checkpoint vouches for that, or is younger than `keep_s`, and so are its ops. CLAIMs stay, so
+When the half log is half full, decided halves go whatever their age, so that it is not full of them. Nothing else is
+ever removed, and nothing by age alone. A half that stays has all its ops: it stands at the checkpoint or behind it,
+where the checkpoint vouches for that, or is younger than `keep_s`, and so are its ops. CLAIMs stay, so
 that whoever reads from the beginning knows the token in force. A parked record goes once its transaction has a final
 op; the others stay visible, and can be resumed, without half and ops.
 """
@@ -10,6 +11,7 @@ from __future__ import annotations
 
 import base64
 import logging
+from collections.abc import Coroutine
 from datetime import UTC, datetime
 from typing import Any, Final
 
@@ -25,6 +27,9 @@ _log = logging.getLogger("txcore.nats")
 
 RUNS_PER_KEEP: Final = 100
 RUN_EVERY_MIN_S: Final = 10.0
+LOOK_EVERY_S: Final = 5.0
+FULL_SHARE: Final = 0.5
+"""From this share of its `max_bytes` on a half log keeps no decided halves."""
 PARKED_COUNT_MAX: Final = 1_000
 """Parked records that one run looks at."""
 
@@ -38,15 +43,18 @@ class Housekeeper:
         self._keep_s = options.keep_s
         self._clock = clock
         self._next_s: dict[tuple[str, int], float] = {}
+        self._next_look_s: dict[tuple[str, int], float] = {}
 
     def checkpointed(self, names: GroupNames, partition: int, checkpoint: Checkpoint) -> None:
         """A checkpoint is stored: clean the partition, if that was long ago."""
         now_s = self._clock.elapsed_s()
         key = (names.group, partition)
-        if now_s < self._next_s.get(key, 0.0):
-            return
-        self._next_s[key] = now_s + max(self._keep_s / RUNS_PER_KEEP, RUN_EVERY_MIN_S)
-        self._loop.spawn(self._clean_guarded(names, partition, checkpoint))
+        if now_s >= self._next_s.get(key, 0.0):
+            self._next_s[key] = now_s + max(self._keep_s / RUNS_PER_KEEP, RUN_EVERY_MIN_S)
+            self._loop.spawn(self._guarded(names, self.clean(names, partition, checkpoint)))
+        elif now_s >= self._next_look_s.get(key, 0.0):
+            self._next_look_s[key] = now_s + LOOK_EVERY_S
+            self._loop.spawn(self._guarded(names, self.relieve(names, partition, checkpoint)))
 
     async def clean(self, names: GroupNames, partition: int, checkpoint: Checkpoint) -> None:
         """Remove what is decided and old.
@@ -65,9 +73,21 @@ class Housekeeper:
             stream, subject = names.stream(LogKind.HALF), names.subject(LogKind.HALF, partition)
             await self._purge(stream, subject, min(checkpoint.half, await self._first_since(stream, subject, since)))
 
-    async def _clean_guarded(self, names: GroupNames, partition: int, checkpoint: Checkpoint) -> None:
+    async def relieve(self, names: GroupNames, partition: int, checkpoint: Checkpoint) -> None:
+        """Remove decided halves, however young, from a half log that fills up.
+
+        Raises:
+            TxcoreError: see `clean`.
+        """
+        stream = names.stream(LogKind.HALF)
+        info = await self._api.call(f"STREAM.INFO.{stream}")
+        bytes_max = info["config"].get("max_bytes", -1)
+        if checkpoint.half is not None and 0 < bytes_max * FULL_SHARE <= info["state"]["bytes"]:
+            await self._purge(stream, names.subject(LogKind.HALF, partition), checkpoint.half)
+
+    async def _guarded(self, names: GroupNames, cleaning: Coroutine[Any, Any, None]) -> None:
         try:
-            await self.clean(names, partition, checkpoint)
+            await cleaning
         except TxcoreError as error:
             _log.info("nats.cleaning_failed", extra={"group": names.group, "reason": str(error)})
 

@@ -67,7 +67,7 @@ class Options:
     connect_timeout_s: float = 2.0
     ping_interval_s: float = 5.0
     lease_s: float = 5.0
-    keep_s: float = 86_400.0
+    keep_s: float = 21_600.0
     replicas: int = 0
     half_bytes_max: int = -1
     body_size_max: int = 1_000_000

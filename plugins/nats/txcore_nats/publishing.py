@@ -25,7 +25,7 @@ from txcore.errors import (
     TxcoreError,
 )
 from txcore.records import Status
-from txcore_nats.codec import NO_RESPONDERS, STATUS, read_ack, read_direct, read_found
+from txcore_nats.codec import NO_RESPONDERS, STATUS, read_ack, read_direct, read_found, translate
 from txcore_nats.connection import LoopThread
 from txcore_nats.options import EXPIRY_TICK_S
 
@@ -202,6 +202,10 @@ class Publisher:
             self._in_flight.pop(token, None)
             text = f"NATS cannot carry this message for {sending.subject!r}: {error}"
             sending.settle(Status.REFUSED, MessageRejectedError(text, topic=sending.subject, reason="size"))
+        except Exception as error:  # noqa: BLE001 - whatever the driver does, the next message must go out
+            _log.exception("nats.publish_error")
+            self._in_flight.pop(token, None)
+            sending.settle(Status.UNKNOWN, translate(error, f"publishing to {sending.subject!r}"))
 
     async def _answered(self, message: Any) -> None:
         sending = self._in_flight.pop(message.subject[len(self._inbox) :], None)

@@ -141,15 +141,15 @@ class Tail:
                     return
             if self._last is not None and sequence <= self._last:
                 return
-            self._last = sequence
             self._receiver.received(message, sequence, appended_ms)
+            self._last = sequence
 
         try:
             pending = await consumer.open(self._api, self._subject, asked, arrived)
             if expected is not None and not pending:
                 self._lose(expected, None)
-                return
-            await consumer.run()
+            if not self._is_over:  # closed meanwhile, perhaps
+                await consumer.run()
         finally:
             self._consumer = None
             await consumer.close()
@@ -268,7 +268,11 @@ class _Consumer:
         self._sequence = delivered
         self._pulled -= 1
         assert self._take is not None
-        self._take(message, sequence, appended_ms)
+        try:
+            self._take(message, sequence, appended_ms)
+        except Exception:
+            self._ended.set()  # not taken: it comes again with the next consumer
+            raise
         if self._pulled <= PULL_COUNT // 2:
             self.pull()
 
