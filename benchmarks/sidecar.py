@@ -1,7 +1,8 @@
-"""`python -m benchmarks.sidecar orphans|idle`: the checker process against what the operators were promised.
+"""`python -m benchmarks.sidecar COMMAND`: the checker process against what the operators were promised.
 
 *orphans*: halves that nobody ends, the SQL fence alone; from an empty folder, as a user would start it. *idle*: three
-groups with eight partitions each and nothing to do.
+groups with eight partitions each and nothing to do. *takeovers*: one of three checkers is killed again and again under
+load. *garbage*: records that are no halves.
 """
 
 from __future__ import annotations
@@ -236,6 +237,132 @@ def idle(
                 f"idle, {sidecar.metric('txcore_partitions'):.0f} partitions: {share:.2%} of a core, "
                 f"{sidecar.memory_mb():.0f} MB"
             )
+
+
+@app.command()
+def takeovers(
+    broker: Annotated[str, typer.Option(help="sqlite, kafka, rabbitmq, nats, or a URL.")] = "sqlite",
+    kills: Annotated[int, typer.Option(min=1, help="Checkers to kill.")] = 50,
+    load: Annotated[int, typer.Option(min=2, help="Orphaned halves between two kills.")] = 40,
+) -> None:
+    """Kill one of three checkers again and again under load; say how long its partitions were in nobody's hands."""
+    with (
+        tempfile.TemporaryDirectory(prefix="txcore-takeovers-") as name,
+        broker_url(broker, Path(name)) as url,
+        contextlib.ExitStack() as stack,
+    ):
+        folder = Path(name)
+        database = f"sqlite:///{folder / 'shop.db'}"
+        (folder / "txcore.toml").write_text(
+            f'[backends.main]\nurl = "{url}"\n[databases.main]\nurl = "{database}"\n'
+            '[groups.orders]\ndatabase = "main"\npartitions = 8\n'
+        )
+        fence = txcore.SqlFence(sqlalchemy.create_engine(database))
+        fence.create()
+        topic = open_consumer(url, TOPIC, "bench").topic
+        backend = txcore.connect(url)
+        backend.ensure_group("orders", 8).result(30)
+        places = [folder / str(number) for number in range(3)]
+        checkers = []
+        for place in places:
+            place.mkdir()
+            (place / "txcore.toml").symlink_to(folder / "txcore.toml")
+            checkers.append(stack.enter_context(killable(place)))
+        _await_partitions(checkers, 8)
+        committed: set[str] = set()
+        times_s = []
+        for number in range(kills):
+            committed |= append_orphans(backend, fence, "orders", topic, load)
+            victim = checkers[number % 3]
+            victim.process.kill()
+            victim.process.wait()
+            began_s = time.monotonic()
+            _await_partitions([each for each in checkers if each is not victim], 8)
+            times_s.append(time.monotonic() - began_s)
+            checkers[number % 3] = stack.enter_context(killable(victim.folder))
+            _await_partitions(checkers, 8)
+        ids = consume(url, topic, "bench", len(committed))
+        missing, extra = committed - set(ids), set(ids) - committed
+        times_s.sort()
+        print(f"{kills} kills: takeover p50 {times_s[len(times_s) // 2]:.1f} s, max {times_s[-1]:.1f} s")
+        print(f"delivered {len(ids)}, lost {len(missing)}, leaked {len(extra)}, repeated {len(ids) - len(set(ids))}")
+        print(f"load average {os.getloadavg()[0]:.1f}")
+        backend.close().result(10)
+        if missing or extra:
+            raise typer.Exit(1)
+
+
+@contextlib.contextmanager
+def killable(folder: Path) -> Iterator[Sidecar]:
+    """Run a checker that may be dead by the end."""
+    with (folder / "checker.log").open("wb") as log:
+        command = [sys.executable, "-m", "txcore.cli", "checker", "--set", "http.port=0"]
+        process = subprocess.Popen(command, cwd=folder, stdout=log, stderr=log)
+    sidecar = Sidecar(folder, process)
+    try:
+        sidecar.find_url()
+        yield sidecar
+    finally:
+        process.terminate()
+        process.wait(60)
+
+
+def _await_partitions(checkers: list[Sidecar], count: int) -> None:
+    """Wait until *checkers* hold *count* partitions, each claimed."""
+    deadline_s = time.monotonic() + WAIT_S
+    while time.monotonic() < deadline_s:
+        claimed = set()
+        for each in checkers:
+            partitions = each.get("/api/v1/groups/orders")["partitions"]
+            claimed |= {partition["partition"] for partition in partitions if partition["is_claimed"]}
+        if len(claimed) == count:
+            return
+        time.sleep(0.05)
+    raise RuntimeError(f"{count} partitions were not taken within {WAIT_S:g} s")
+
+
+@app.command()
+def garbage(
+    broker: Annotated[str, typer.Option(help="sqlite, kafka, rabbitmq, nats, or a URL.")] = "sqlite",
+    count: Annotated[int, typer.Option(min=1, help="Records.")] = 10_000,
+    size: Annotated[int, typer.Option(min=1, help="Bytes of each.")] = 200,
+) -> None:
+    """Append records that are no halves; say what memory their parking takes, and that halves behind them are done."""
+    with tempfile.TemporaryDirectory(prefix="txcore-garbage-") as name, broker_url(broker, Path(name)) as url:
+        folder = Path(name)
+        database = f"sqlite:///{folder / 'shop.db'}"
+        (folder / "txcore.toml").write_text(
+            f'[backends.main]\nurl = "{url}"\n[databases.main]\nurl = "{database}"\n'
+            '[groups.orders]\ndatabase = "main"\n'
+        )
+        fence = txcore.SqlFence(sqlalchemy.create_engine(database))
+        fence.create()
+        topic = open_consumer(url, TOPIC, "bench").topic
+        backend = txcore.connect(url)
+        partitions = backend.ensure_group("orders", 8).result(30)
+        ids = IdFactory(CLOCK, system_randomness())
+        with running(folder) as sidecar:
+            before_mb = sidecar.memory_mb()
+            for start in range(0, count, BATCH):
+                made = [ids.new() for _ in range(min(BATCH, count - start))]
+                records = [
+                    HalfRecord("orders", partition_of(identity, partitions), identity, 0, os.urandom(size), ())
+                    for identity in made
+                ]
+                batch = Recorder(records)
+                backend.append_halves(batch)
+                assert {each.status for each in batch.wait(backend, 60.0)} == {Status.DURABLE}
+            began_s = time.monotonic()
+            append_orphans(backend, fence, "orders", topic, 2)
+            parked = ends = 0.0
+            while (parked < count or ends < 2) and time.monotonic() < began_s + WAIT_S:
+                time.sleep(0.1)
+                parked, ends = sidecar.metric("txcore_parked_total"), sidecar.metric("txcore_ends_total")
+            status = Path(f"/proc/{sidecar.process.pid}/status").read_text()
+            peak_mb = int(re.search(r"VmHWM:\s+(\d+) kB", status)[1]) / 1024  # type: ignore[index]
+            print(f"parked {parked:.0f} of {count} records of {size} bytes, {ends:.0f} of 2 halves behind them done")
+            print(f"{time.monotonic() - began_s:.1f} s; memory {before_mb:.0f} MB before, {peak_mb:.0f} MB at most")
+        backend.close().result(10)
 
 
 if __name__ == "__main__":

@@ -21,6 +21,7 @@ from pathlib import Path
 
 import pytest
 from sqlalchemy import create_engine
+from txcore_conformance import servers
 from txcore_conformance.kit import hasty
 from txcore_sqlite.consumer import read_topic
 
@@ -144,10 +145,16 @@ class Shop:
         self.folder = folder
         self.broker_file, self.database_file = folder / "broker.db", folder / "shop.db"
         self.broker_url, self.database_url = f"sqlite:///{self.broker_file}", f"sqlite:///{self.database_file}"
-        self.engine = create_engine(self.database_url)
+        self.backend = txcore.connect(self.broker_url)
+        self.engines = []
+        self.use_database(self.database_url)
+
+    def use_database(self, url):
+        """Keep the fence there from now on."""
+        self.engine = create_engine(url)
+        self.engines.append(self.engine)
         self.fence = txcore.SqlFence(self.engine)
         self.fence.create()
-        self.backend = txcore.connect(self.broker_url)
 
     def orphans(self, count, *, group="orders", fenced=True, immunity_s=0.01, committed=lambda number: number % 2 == 0):
         """Leave *count* halves without an end; returns the ids, by whether their transaction committed."""
@@ -175,7 +182,8 @@ class Shop:
 
     def close(self):
         self.backend.close().result(10)
-        self.engine.dispose()
+        for engine in self.engines:
+            engine.dispose()
 
 
 @dataclass
@@ -317,3 +325,16 @@ def make_callback_server():
     yield make
     for server in servers:
         server.stop()
+
+
+@pytest.fixture
+def postgresql():
+    """A PostgreSQL of the test's own, which may be killed."""
+    try:
+        server = servers.postgresql()
+    except servers.ServerUnavailableError as error:
+        if servers.is_required("postgresql"):
+            raise
+        pytest.skip(str(error))
+    yield server
+    server.remove()

@@ -412,3 +412,27 @@ def test_nothing_secret_is_logged(shop, checkers, wait_until):
     wait_until(lambda: events(running, "source.down"), "the database to be missed")
     assert 0 == running.stop()
     assert "hidden" not in running.text
+
+
+def test_a_database_that_is_down_costs_no_cpu_and_loses_nothing(shop, checkers, postgresql, wait_until):
+    """A real server is killed and comes back: every half is decided as it says, none was parked or asked in vain."""
+    if not postgresql.can_be_killed:
+        pytest.skip("a server of somebody else's is not killed")
+    url = postgresql.fresh_database()
+    shop.use_database(url)
+    text = f'[databases.real]\nurl = "{url}"\nconnect_timeout_s = 1\n[groups.orders]\nbackend = "main"\n'
+    configure(shop, f'{text}database = "real"\n{QUICK}')
+    running = checkers.ready()
+    ids = shop.orphans(100, immunity_s=5.0)
+    postgresql.kill()
+    wait_until(lambda: running.metric("txcore_source_up") == 0, "the gate to close")
+    before_s, began_s, ended = running.cpu_s(), time.monotonic(), running.metric("txcore_ends_total")
+    wait_until(lambda: time.monotonic() - began_s > 3, "three seconds")
+    assert (running.cpu_s() - before_s) / (time.monotonic() - began_s) < 0.6
+    assert ended == running.metric("txcore_ends_total") < 100
+    assert "database real: " in json.loads(running.get("/readyz")[1])["reasons"][0]
+    postgresql.start()
+    wait_until(lambda: all_decided(running, 100), "a hundred ends")
+    assert 0 == running.metric("txcore_parked_total")
+    assert ids[True] == set(shop.delivered())
+    assert 0 == running.stop()
