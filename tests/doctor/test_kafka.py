@@ -324,7 +324,7 @@ def test_targets(line, group, admin):
     topic = f"mail-{group}"
     admin.create(topic)
     line("OK", "1 target found", targets=(topic,))
-    line("FAIL", "targets do not exist: mial", "kafka-topics.sh --create --topic mial", targets=(topic, "mial"))
+    line("FAIL", "targets do not exist: lost", "kafka-topics.sh --create --topic lost", targets=(topic, "lost"))
 
 
 @pytest.mark.breaks("kafka.target-settings")

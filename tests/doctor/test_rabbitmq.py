@@ -192,7 +192,7 @@ def test_targets(line, channel, group):
     channel.queue_declare(f"{group}.mail", durable=True)
     channel.exchange_declare(f"{group}.events", "topic", durable=True)
     line("OK", "2 targets found", targets=(f"{group}.mail", f"{group}.events/order.created"))
-    line("FAIL", "queue 'mial' does not exist", "exchange 'evnts' does not", targets=("mial", "evnts/order.created"))
+    line("FAIL", "queue 'lost' does not exist", "exchange 'gone' does not", targets=("lost", "gone/order.created"))
     line("FAIL", "longer than 255 bytes", targets=("x" * 300,))
 
 
@@ -231,7 +231,7 @@ def test_nodes(line, trio, make_group, broker_line, eventually):
 def test_replicas(line, group, trio, make_group, broker_line, eventually):
     """Streams on one node; and streams of three, one of which is gone."""
     eventually(lambda: not_seen_late(line))
-    line("FAIL", "8 of 8 streams have fewer than 3 replicas", "rabbitmq-streams add_replica")
+    line("FAIL", "fewer than 3 replicas: 8 of 8 streams", "rabbitmq-streams add_replica")
     make_group(trio.url, "replicas", 1)
     eventually(lambda: is_told(trio, "rabbitmq.replicas", Level.OK, "replicas"))
     trio.nodes[1].kill()
@@ -327,9 +327,9 @@ def test_target_queues(line, channel, group, broker, eventually):
     eventually(
         lambda: {f"{group}.classic", f"{group}.quorum"} <= {queue["name"] for queue in managed(broker, "queues")}
     )
-    line("FAIL", "1 target queues are classic", "x-queue-type=quorum", targets=(f"{group}.classic",))
+    line("FAIL", "1 target queue of type classic", "x-queue-type=quorum", targets=(f"{group}.classic",))
     line("FAIL", "fewer than 3 replicas", "rabbitmq-queues add_member", targets=(f"{group}.quorum",))
-    line("WARN", "1 of 1 do not exist", targets=("mial",))
+    line("WARN", "1 of 1 do not exist", targets=("lost",))
 
 
 # -- what of the port needs such a broker ----------------------------------------------------------------------------

@@ -182,6 +182,6 @@ def test_room(url, broker_line):
 def test_targets(url, broker_line):
     """Missing ones are refused, or made when misspelt; unnamed ones are not looked at."""
     broker_line(url, GROUP, targets=("mail",))("OK")
-    broker_line(url, GROUP, targets=("mail", "mial"))("WARN", "targets do not exist: mial", "auto_create=false")
-    broker_line(f"{url}?auto_create=false", GROUP, targets=("mial",))("FAIL", 'create_topic("mial")')
+    broker_line(url, GROUP, targets=("mail", "lost"))("WARN", "targets do not exist: lost", "auto_create=false")
+    broker_line(f"{url}?auto_create=false", GROUP, targets=("lost",))("FAIL", 'create_topic("lost")')
     broker_line(url, GROUP)("WARN", "no target was named", "--target")

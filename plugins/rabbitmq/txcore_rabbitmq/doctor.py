@@ -193,7 +193,7 @@ def _replicas(subject: RabbitmqSubject) -> Finding:
     few = [name for name, queue in queues.items() if len(queue.get("members", [])) < NODES_WANTED]
     offline = [name for name, queue in queues.items() if set(queue.get("members", [])) - set(queue.get("online", []))]
     if few:
-        text = f"{len(few)} of {len(queues)} streams have fewer than {NODES_WANTED} replicas: {shortened(few)}"
+        text = f"fewer than {NODES_WANTED} replicas: {len(few)} of {len(queues)} streams ({shortened(few)})"
         return fail(text, f"rabbitmq-streams add_replica {few[0]} rabbit@other (for each stream and node)")
     if offline:
         text = f"{len(offline)} of {len(queues)} streams have replicas that are offline: {shortened(offline)}"
@@ -250,11 +250,13 @@ def _target_queues(subject: RabbitmqSubject) -> Finding:
     if weak:
         name, kind = weak[0]
         names = [other for other, _ in weak]
-        text = f"{len(weak)} target queues are {kind} ({shortened(names)}): confirmed unsynced, on one node"
+        text = (
+            f"{counted(len(weak), 'target queue')} of type {kind} ({shortened(names)}): confirmed unsynced, on one node"
+        )
         return fail(text, f"a queue declared with x-queue-type=quorum in place of {name}")
     few = [name for name, queue in queues.items() if len(queue.get("members", [])) < NODES_WANTED]
     if few:
-        text = f"{len(few)} target queues have fewer than {NODES_WANTED} replicas: {shortened(few)}"
+        text = f"fewer than {NODES_WANTED} replicas: {counted(len(few), 'target queue')} ({shortened(few)})"
         return fail(text, f"rabbitmq-queues add_member {few[0]} rabbit@other")
     return ok(f"replicated: {counted(len(queues), 'target queue')}")
 

@@ -93,7 +93,7 @@ class RabbitmqSubject:
                 inner = channel.connection._impl  # noqa: SLF001 - pika has no public way to the server's properties
                 self.server_version = str(inner.server_properties["version"])
                 self.frame_max = int(inner.params.frame_max)
-        except exceptions.AMQPConnectionError as error:
+        except (exceptions.AMQPConnectionError, OSError) as error:
             raise _unavailable(error, place) from error
 
     def exists(self, name: str, *, is_exchange: bool = False) -> bool:

@@ -1,0 +1,40 @@
+"""The doctor gets in where the backend gets in: with the URL's own options for TLS and login."""
+
+from __future__ import annotations
+
+import pytest
+from txcore_conformance import brokers
+
+from txcore.doctor import Request, examine
+from txcore.errors import BackendUnavailableError
+from txcore.registry import open_doctor
+
+#: Option of the certificate authority's file, and what else TLS needs.
+OPTIONS = {"kafka": "ca_file={}", "rabbitmq": "tls=true&tls_ca_file={}", "nats": "tls_ca={}"}
+
+
+@pytest.fixture(params=OPTIONS)
+def broker(request):
+    """A broker with a TLS listener and a login."""
+    try:
+        broker = brokers.start(request.param, own=True, tls=True, credentials=True)
+    except brokers.ServerUnavailableError as error:
+        if brokers.is_required(request.param):
+            pytest.fail(str(error))
+        pytest.skip(str(error))
+    yield broker
+    broker.remove()
+
+
+def test_doctor_speaks_tls_and_logs_in(broker):
+    """Also a stranger's authority and a wrong password are told, without the password."""
+    url = (broker.credentials_url if broker.name == "kafka" else broker.tls_url) or broker.tls_url
+    options = OPTIONS[broker.name]
+    examination = open_doctor(f"{url}?{options.format(broker.certificates.ca_file)}", Request("orders"))
+    lines = {line.name: line.finding for line in examine(examination).lines}
+    examination.close()
+    assert lines[f"{broker.name}.version"].text
+    assert "has no" in next(line.text for line in lines.values() if "'orders'" in line.text)
+    with pytest.raises(BackendUnavailableError, match=f"(?i){broker.name} at 127.0.0.1") as caught:
+        open_doctor(f"{url}?{options.format(broker.certificates.stranger_ca_file)}", Request("orders"))
+    assert "secret" not in str(caught.value)
