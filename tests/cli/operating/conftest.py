@@ -174,9 +174,9 @@ class World:
         self.decide(identity, LocalTransactionState.UNKNOWN)
         return identity
 
-    def undeliverable(self) -> str:
+    def undeliverable(self, lost: str = "") -> str:
         """A half that is committed, of whose two messages one cannot be delivered."""
-        lost = self.kit.topic("lost")
+        lost = lost or self.kit.topic("lost")
         identity = self.pending(self.message(), self.message(lost))
         self.refuse(lost)
         self.decide(identity, LocalTransactionState.COMMIT, self.kit.open())  # one that does not remember the topic

@@ -41,7 +41,7 @@ def pending(
         screen.json([telling.pending(each, now_ms()) for each in found[: limit or None]])
         return
     if not found:
-        screen.say(f"nothing is pending in group {session.address.group}")
+        screen.say(_nothing("pending", chosen, session))
         return
     names = names_of(found, is_long=long)
     rows = [pending_row(each, names) for each in found[: limit or None]]
@@ -72,7 +72,7 @@ def parked(
         screen.json([telling.parked(each, now_ms()) for each in found[: limit or None]])
         return
     if not found:
-        screen.say(f"nothing is parked in group {session.address.group}")
+        screen.say(_nothing("parked", chosen, session))
         return
     names = names_of(found, is_long=long)
     rows = [_parked_row(each, names) for each in found[: limit or None]]
@@ -145,6 +145,11 @@ def _parked_row(journey: Journey, names: dict[bytes, str]) -> Sequence[str]:
         " ".join(topics_in(journey)),
         words.readable(entry.reason),
     )
+
+
+def _nothing(what: str, chosen: Filter, session: Session) -> str:
+    like = " like that" if chosen else ""
+    return f"nothing{like} is {what} in group {session.address.group}"
 
 
 def _end(screen: Screen, count: int, limit: int, what: str) -> None:
