@@ -189,6 +189,12 @@ def started() -> Callable[..., brokers.Broker]:
 
 
 @pytest.fixture(scope="session")
+def available() -> Callable[[str], None]:
+    """Fetch a broker's programs and remove what a killed run left behind, without starting it; same condition."""
+    return lambda name: obtained(name, lambda: brokers.managed(name)).remove()
+
+
+@pytest.fixture(scope="session")
 def clustered() -> Callable[[str], brokers.Cluster]:
     """Start a cluster under the same condition."""
     return lambda name: obtained(name, lambda: brokers.cluster(name))

@@ -138,9 +138,9 @@ def test_harness_leaves_a_broker_alone_that_it_was_given(nats):
 
 
 @pytest.mark.parametrize("name", brokers.NAMES)
-def test_broker_ends_with_the_program_that_started_it(started, runs, eventually, name):
+def test_broker_ends_with_the_program_that_started_it(available, runs, eventually, name):
     """Even when that is killed, from a thread as well; the next run removes what lies around."""
-    started(name).remove()  # skips where it cannot be had
+    available(name)
     code = (
         "import os, signal\n"
         "from concurrent.futures import ThreadPoolExecutor\n"
@@ -154,13 +154,13 @@ def test_broker_ends_with_the_program_that_started_it(started, runs, eventually,
     assert -signal.SIGKILL == done.returncode, done.stderr
     folder, *pids = done.stdout.split()
     eventually(lambda: not any(runs(int(pid)) for pid in pids))
-    started(name).remove()
+    available(name)
     assert not (base_folder() / folder).exists()
 
 
-def test_command_gets_the_brokers_and_its_status_is_passed_on(runs, started):
+def test_command_gets_the_brokers_and_its_status_is_passed_on(available):
     """They are gone when it ends."""
-    started("nats").remove()
+    available("nats")
     code = (
         "import os\n"
         "from txcore_conformance import brokers\n"
@@ -179,9 +179,9 @@ def test_command_gets_the_brokers_and_its_status_is_passed_on(runs, started):
 
 
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGKILL])
-def test_killed_runner_takes_command_and_brokers_along(started, runs, eventually, number):
+def test_killed_runner_takes_command_and_brokers_along(available, runs, eventually, number):
     """Told to end, it tells the command; killed, the kernel does."""
-    started("nats").remove()
+    available("nats")
     code = "import os, time; print(os.getpid(), os.environ['TXCORE_NATS_URL'], flush=True); time.sleep(60)"
     command = [*MODULE, "--run", "nats", "--", sys.executable, "-c", code]
     with subprocess.Popen(
@@ -221,12 +221,12 @@ def test_runner_names_its_mistakes():
         assert "pulsar" in done.stderr or "belong together" in done.stderr
 
 
-def test_without_a_command_urls_are_printed_until_ctrl_c(started):
+def test_without_a_command_urls_are_printed_until_ctrl_c(available):
     """In 80 columns, ready to be pasted."""
     if any(os.environ.get(f"TXCORE_{name.upper()}_URL") for name in brokers.NAMES):
         pytest.skip("the brokers are run by somebody else")
     for name in brokers.NAMES:
-        started(name).remove()
+        available(name)
     with subprocess.Popen(MODULE, stdout=subprocess.PIPE, text=True) as runner:
         lines = []
         for line in runner.stdout:

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Mapping
+from dataclasses import fields
 from typing import Any, Final
 
 from txcore_conformance.broker_warnings import BrokerFallbackWarning, warnings
@@ -37,6 +38,7 @@ __all__ = [
     "environment",
     "is_required",
     "kafka",
+    "managed",
     "nats",
     "rabbitmq",
     "start",
@@ -66,44 +68,44 @@ def nats(version: str = "", *, own: bool = False, **options: Any) -> Broker:
     return start("nats", version, own=own, **options)
 
 
-def start(
-    name: str,
-    version: str = "",
-    *,
-    own: bool = False,
-    tls: bool = False,
-    credentials: bool = False,
-    client_certificate: bool = False,
-    **settings: str,
-) -> Broker:
+def start(name: str, version: str = "", *, own: bool = False, **options: Any) -> Broker:
     """Return a running broker.
 
-    A version, TLS, credentials or settings make it one of this program's own.
+    A version or any of the options makes it one of this program's own.
 
     Args:
         name: kafka, rabbitmq or nats.
         version: "" means what TXCORE_KAFKA_VERSION and its like say, else the newest.
         own: Whether it must be one of this program's own even though the environment names one.
-        tls: Give it a TLS listener: `tls_url`, `ca_file`, `cert_file`, `key_file`. NATS has no other listener then.
-        credentials: Give it the user `USER` with the password `PASSWORD`: `credentials_url`, which is a TLS listener
-            too when both are asked for. NATS lets in nobody else then.
-        client_certificate: Have the TLS listener refuse clients without a certificate; needs *tls*.
-        settings: Go into the server's configuration, by its own names.
+        options: `tls=True` gives it a TLS listener: `tls_url`, `ca_file`, `cert_file`, `key_file`; NATS has no other
+            listener then. `credentials=True` gives it the user `USER` with the password `PASSWORD`: `credentials_url`,
+            which is a TLS listener too when both are asked for; NATS lets in nobody else then.
+            `client_certificate=True` has the TLS listener refuse clients without a certificate. All others, strings,
+            go into the server's configuration, by its own names.
 
     Raises:
         ServerUnavailableError: it cannot be had here.
     """
-    security = Security(tls, credentials, client_certificate)
     url = os.environ.get(f"TXCORE_{name.upper()}_URL", "")
-    if url and not (own or version or settings or security.is_any):
+    if url and not (own or version or options):
         return ExternalBroker(name, url)
-    broker = _MANAGED[name](settings, _version(name, version), security)
+    broker = managed(name, version, **options)
     try:
         broker.start()
     except BaseException:
         broker.remove()
         raise
     return broker
+
+
+def managed(name: str, version: str = "", **options: Any) -> ManagedBroker:
+    """Return a broker of this program's own that has not been started; the arguments are those of `start`.
+
+    Raises:
+        ServerUnavailableError: its programs cannot be had here.
+    """
+    guards = {field.name: bool(options.pop(field.name)) for field in fields(Security) if field.name in options}
+    return _MANAGED[name](options, version or os.environ.get(f"TXCORE_{name.upper()}_VERSION", ""), Security(**guards))
 
 
 def cluster(name: str, nodes: int = 3, version: str = "", **settings: str) -> Cluster:
@@ -115,14 +117,10 @@ def cluster(name: str, nodes: int = 3, version: str = "", **settings: str) -> Cl
     Raises:
         ServerUnavailableError: it cannot be had here.
     """
-    return start_cluster(lambda: _MANAGED[name](settings, _version(name, version)), nodes)
+    return start_cluster(lambda: managed(name, version, **settings), nodes)
 
 
 def environment(brokers: Mapping[str, Broker]) -> dict[str, str]:
     """Return the variables with which another program uses these brokers."""
     found = {name: value for broker in brokers.values() for name, value in broker.environment().items()}
     return {name: value for name, value in found.items() if value}
-
-
-def _version(name: str, version: str) -> str:
-    return version or os.environ.get(f"TXCORE_{name.upper()}_VERSION", "")

@@ -29,11 +29,6 @@ class Security:
     credentials: bool = False
     client_certificate: bool = False
 
-    @property
-    def is_any(self) -> bool:
-        """Whether the broker differs from an open one."""
-        return self.tls or self.credentials or self.client_certificate
-
 
 @dataclass(frozen=True, slots=True)
 class Certificates:
