@@ -15,6 +15,7 @@ from __future__ import annotations
 import argparse
 import contextlib
 import json
+import logging
 import shutil
 import sys
 import tempfile
@@ -177,7 +178,7 @@ def lines_of(report: Report) -> list[str]:
 
 
 def _wrapped(title: str, text: str) -> list[str]:
-    return textwrap.wrap(text, WIDTH, initial_indent=f"{title:<14}", subsequent_indent=" " * 14)
+    return textwrap.wrap(text, WIDTH, initial_indent=f"{title:<14}", subsequent_indent=" " * 14, break_on_hyphens=False)
 
 
 @contextlib.contextmanager
@@ -231,6 +232,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
         started(chosen.broker) as harness,
         tempfile.TemporaryDirectory(prefix="txcore-chaos-") as folder,
     ):
+        # What drivers say about broken connections would drown the progress.
+        logging.basicConfig(filename=Path(folder) / "run.log", level=logging.WARNING)
         report = run(harness, chosen.seconds, seed, tell, folder=Path(folder), database=database)
         if report.problems:
             keep(report, Path(folder), getattr(harness, "broker", None))

@@ -21,13 +21,10 @@ from __future__ import annotations
 import abc
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import ClassVar, Final, Self
-from urllib.parse import urlsplit
+from typing import ClassVar, Self
 
 from txcore.port import Backend
 from txcore.records import LogKind
-
-WRONG_SECRET: Final = "no-such-secret"  # noqa: S105 - nobody's
 
 
 @dataclass(frozen=True, slots=True)
@@ -120,23 +117,18 @@ class Harness(abc.ABC):
         message_size_max: int = 0,  # noqa: ARG002
         message_count_max: int = 0,  # noqa: ARG002
     ) -> str | None:
-        """Make a topic that refuses larger messages, or any once it is full; None where there is no such limit."""
+        """Make the topic `topic(name)` with a limit: it refuses larger messages, or any once it is full.
+
+        None where there is no such limit. For Kafka, RabbitMQ and NATS the suite knows how (`live_limits`).
+        """
         return None
 
     def small_log_url(self, size: int) -> str:  # noqa: ARG002
-        """Return the URL under which a new group's half log is full after *size* bytes; "" where there is none."""
-        return ""
+        """Return the URL under which a new group's half log is full after *size* bytes; "" where there is none.
 
-    def refused_url(self) -> str:
-        """Return a URL whose credentials the broker refuses; "" where it asks for none.
-
-        The default puts WRONG_SECRET in the place of the password in `url`.
+        For NATS the suite knows how (`live_limits`).
         """
-        parts = urlsplit(self.url)
-        if not parts.password:
-            return ""
-        _, _, address = parts.netloc.rpartition("@")
-        return parts._replace(netloc=f"{parts.username}:{WRONG_SECRET}@{address}").geturl()
+        return ""
 
     def expire_member(self, group: str, member: str) -> bool:  # noqa: ARG002
         """Make the broker take a silent member's partitions away now; False where that cannot be done."""

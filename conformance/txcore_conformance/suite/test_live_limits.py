@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import secrets
 from dataclasses import replace
 from typing import Any, cast
 
@@ -10,7 +11,7 @@ import pytest
 from txcore import HalfRefusedError, Message, MessageRejectedError
 from txcore.port import Backend
 from txcore.records import LogKind, OpKind, ParkCode, Status
-from txcore_conformance import raw
+from txcore_conformance import live_limits, raw
 from txcore_conformance.kit import COMMIT, PARTITION_COUNT, UNKNOWN, Answers, Kit
 
 LIMIT_BYTES = 4_096
@@ -28,6 +29,10 @@ class _Forgetful:
 
     def __getattr__(self, name: str) -> Any:
         return getattr(self._backend, name)
+
+
+def _unique(name: str) -> str:
+    return f"{name}-{secrets.token_hex(5)}"
 
 
 def _parked(kit: Kit, transaction_id: bytes) -> list[str]:
@@ -61,9 +66,9 @@ def _raw(value: str | bytes) -> bytes:
     return value.encode() if isinstance(value, str) else value
 
 
-def test_a_target_that_is_full_is_parked_and_delivered_after_a_resume(kit: Kit, topic: str) -> None:
-    """What a full queue or stream refuses is retried, parked as undeliverable, and holds up nobody else."""
-    full = kit.harness.limited_topic(kit.harness.topic("full"), message_count_max=FULL_AT)
+def test_what_a_full_target_refuses_is_parked_as_undeliverable(kit: Kit, topic: str) -> None:
+    """Retried, then parked; it holds up nobody else."""
+    full = live_limits.limited_topic(kit.harness, _unique("full"), message_count_max=FULL_AT)
     if full is None:
         pytest.skip("no topic of this backend is ever full")
     kit.history.topics.add(full)
@@ -78,7 +83,7 @@ def test_a_target_that_is_full_is_parked_and_delivered_after_a_resume(kit: Kit, 
 
 def test_a_message_that_its_topic_takes_not_is_refused_early_or_parked(kit: Kit, topic: str) -> None:
     """Refused before the local transaction where the limit can be known, else parked as undeliverable."""
-    small = kit.harness.limited_topic(kit.harness.topic("small"), message_size_max=LIMIT_BYTES)
+    small = live_limits.limited_topic(kit.harness, _unique("small"), message_size_max=LIMIT_BYTES)
     if small is None:
         pytest.skip("no topic of this backend has a limit of its own")
     kit.history.topics.add(small)
@@ -100,7 +105,7 @@ def test_a_message_that_its_topic_takes_not_is_refused_early_or_parked(kit: Kit,
 def test_a_full_half_log_refuses_halves_and_takes_ops(kit: Kit) -> None:
     """What is pending is kept and can still be decided; nothing is dropped for newer halves."""
     small = Kit(kit.harness)
-    small.url = kit.harness.small_log_url(LOG_BYTES)
+    small.url = live_limits.small_log_url(kit.harness, LOG_BYTES)
     if not small.url:
         pytest.skip("this harness has no half log that is soon full")
     try:
