@@ -123,7 +123,11 @@ def made_once(folder: Path, make: Callable[[Path], None], own: Callable[[Path], 
             shutil.rmtree(draft, ignore_errors=True)
             draft.mkdir(mode=0o700)
             own(draft)
-            make(draft)
+            try:
+                make(draft)
+            except BaseException:
+                shutil.rmtree(draft, ignore_errors=True)
+                raise
             draft.rename(folder)
     return folder
 
