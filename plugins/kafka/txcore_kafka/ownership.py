@@ -139,7 +139,8 @@ class KafkaClaim:
         self._refusal: TxcoreError | None = None
         self._looked_at_s = clock.elapsed_s()
         self._checkpointed: dict[int, int] = {}
-        self._consumer: Any = None
+        self._given: list[int] | None = None  # assigned in the poll that is under way
+        self._metadata: Any = None
         self._thread = threading.Thread(target=self._run, name=f"txcore-kafka-claim-{group}", daemon=True)
         self._thread.start()
 
@@ -187,9 +188,8 @@ class KafkaClaim:
         return partition in self._holding.held
 
     def group_metadata(self) -> Any:
-        """Return the member's identity and generation now, for a transaction; None before it has joined."""
-        consumer = self._consumer
-        return None if consumer is None else consumer.consumer_group_metadata()
+        """Return the member's identity and generation, for a transaction; None while it has no partitions."""
+        return self._metadata
 
     def _close(self, timeout_s: float, future: Future[None]) -> None:
         with self._holding.changed:
@@ -218,12 +218,14 @@ class KafkaClaim:
 
     def _take_part(self) -> None:
         """Be a member until closed; leaves while the checker is silent, and joins again when it is heard."""
-        consumer = self._consumer = make_consumer(self._config())
+        consumer = make_consumer(self._config())
         try:
             while not self.is_closed:
                 self._join(consumer)
                 while not self.is_closed and not self._is_silent():
                     message = consumer.poll(POLL_S)
+                    if self._given is not None:
+                        self._take(consumer, self._given)
                     error = None if message is None else message.error()
                     if error is not None:
                         self._judge(error)
@@ -234,7 +236,7 @@ class KafkaClaim:
                         consumer.poll(POLL_S)
                     self._holding.lost_all()
         finally:
-            self._consumer = None
+            self._metadata = None
             consumer.close()
             self._holding.lost_all()
 
@@ -252,7 +254,16 @@ class KafkaClaim:
         consumer.assign(places)
         if places:
             consumer.pause(places)
-        self._holding.assigned(sorted(each.partition for each in partitions))
+        self._given = sorted(each.partition for each in partitions)
+
+    def _take(self, consumer: Any, partitions: Sequence[int]) -> None:
+        """Own what was given. Only now, as the generation must be known before anything is written under it.
+
+        It is read here, behind the poll: another thread that asks the driver for it waits as long as this one polls.
+        """
+        self._given = None
+        self._metadata = consumer.consumer_group_metadata()
+        self._holding.assigned(partitions)
 
     def _on_revoke(self, consumer: Any, partitions: Sequence[TopicPartition]) -> None:
         numbers = sorted(each.partition for each in partitions)
@@ -261,10 +272,12 @@ class KafkaClaim:
         else:
             self._holding.revoking(numbers, self._options.drain_s)
             self._holding.await_given_up(self._options.drain_s, lambda: self.is_closed)
+        self._given = self._metadata = None
         consumer.unassign()
 
     def _on_lost(self, consumer: Any, partitions: Sequence[TopicPartition]) -> None:
         self._holding.lost(sorted(each.partition for each in partitions))
+        self._given = self._metadata = None
         consumer.unassign()
 
     def _judge(self, error: KafkaError) -> None:

@@ -26,7 +26,8 @@ from txcore_kafka.options import Options, checkpoint_topic, consumer_group, topi
 from txcore_kafka.threads import Worker
 
 PREFETCH_KBYTES: Final = 8_192
-ARRIVAL_S: Final = 0.5
+SILENT_S: Final = 0.25
+ARRIVAL_S: Final = 2.0
 """How long a read waits for records that are there but have not arrived; never twice in a row."""
 MISSES_MAX: Final = 4
 RETRY_S: Final = 0.6
@@ -65,6 +66,7 @@ class Readers:
         self.clock = clock
         self.is_closed = False
         self.mark_counts: Counter[tuple[str, int]] = Counter()  #: by group and partition, of this backend
+        self.is_answering = True  #: the last question about a log's bounds was answered
         self._asking: dict[str, Connection] = {}
         self._lock = threading.Lock()
 
@@ -87,7 +89,7 @@ class Readers:
             connection = self._asking.get(group)
             if connection is None:
                 connection = self._asking[group] = self.connect(group)
-        return self.bounds(connection, topic, partition, ARRIVAL_S)[1]
+        return self.bounds(connection, topic, partition, self.patience_s)[1]
 
     def close(self) -> None:
         """Close what is shared; readers close their own consumers."""
@@ -116,8 +118,15 @@ class Readers:
         try:
             low, high = connection.consumer.get_watermark_offsets(place, timeout=timeout_s, cached=False)
         except KafkaException as error:
+            self.is_answering = False
             raise translated(error, f"asking for the bounds of {topic!r}") from error
+        self.is_answering = True
         return low, high
+
+    @property
+    def patience_s(self) -> float:
+        """How long a reader may wait for the broker: next to nothing where others have waited in vain."""
+        return ARRIVAL_S if self.is_answering else SILENT_S
 
     def read_one(self, connection: Connection, topic: str, partition: int, offset: int) -> Any:
         """Return the message at *offset*, or None when it is not there; blocks, on a worker's thread.
@@ -209,7 +218,7 @@ class KafkaReader:
             self._look_for_end()
         if not messages and self._may_wait and self._next < self._end - self._readers.marker_count(self._kind):
             self._may_wait = False
-            first = consumer.poll(ARRIVAL_S)
+            first = consumer.poll(self._readers.patience_s)
             if first is not None:
                 messages = [first, *consumer.consume(count_max - 1, 0)] if count_max > 1 else [first]
         return messages
@@ -218,11 +227,11 @@ class KafkaReader:
         """Ask where the log ends now, once for each mark."""
         count = self._readers.mark_counts[self._group, self._partition]
         if count != self._mark_count:
-            self._mark_count = count
             try:
                 self._end = max(self._end, self._readers.end_of(self._group, self._topic, self._partition))
             except BackendTimeoutError:
                 return
+            self._mark_count = count
             self._may_wait = True
 
     def _take(self, message: Any, records: list[LogRecord]) -> None:
@@ -266,7 +275,7 @@ class KafkaReader:
             return False
         self._asks_at_s = now_s + RETRY_S
         try:
-            low, high = self._readers.bounds(connection, self._topic, self._partition, ARRIVAL_S)
+            low, high = self._readers.bounds(connection, self._topic, self._partition, self._readers.patience_s)
         except BackendTimeoutError as error:
             self._miss_count += 1
             if self._miss_count % MISSES_MAX:

@@ -1,0 +1,186 @@
+"""What the tests of this folder share: brokers, groups on them, topics with settings, other processes."""
+
+from __future__ import annotations
+
+import os
+import secrets
+import subprocess
+import sys
+import threading
+from pathlib import Path
+
+import pytest
+from confluent_kafka import Consumer, Producer, TopicPartition
+from confluent_kafka.admin import ConfigResource, NewTopic, ResourceType
+from txcore_conformance import brokers
+from txcore_conformance.kit import Kit
+
+# Lets these tests find the plugin's package from a source tree in which it is not installed.
+sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
+
+from txcore_kafka.testing import TIMEOUT_S, KafkaHarness, KafkaTransactionHarness
+
+CHILD_TIME_MAX_S = 120
+
+
+def started(make):
+    """Return what *make* starts; a broker that cannot be had is a skip, or a failure where it is required."""
+    try:
+        return make()
+    except brokers.ServerUnavailableError as error:
+        if brokers.is_required("kafka"):
+            pytest.fail(str(error))
+        pytest.skip(str(error))
+
+
+class KafkaKit(Kit):
+    """The conformance kit and what only Kafka has."""
+
+    def __init__(self, harness):
+        super().__init__(harness)
+        self.opened = []
+        self.children = []
+        self.servers = harness.broker.url.partition("://")[2]
+
+    @property
+    def broker(self):
+        return self.harness.broker
+
+    @property
+    def admin(self):
+        return self.harness._admin
+
+    def address(self, *, proxied=False, **options):
+        """Return the URL under test with more *options*."""
+        base = self.broker.proxied_url if proxied else self.broker.url
+        known = dict(option.split("=") for option in self.harness.url_options.removeprefix("?").split("&"))
+        return f"{base}?" + "&".join(f"{key}={value}" for key, value in (known | options).items())
+
+    def connect(self, *, proxied=False, partition_count=2, **options):
+        """Return a connection with *options*, its group in place; closed at the end."""
+        backend = self.harness.open(self.address(proxied=proxied, **options))
+        self.opened.append(backend)
+        if partition_count:
+            self.wait(backend.ensure_group(self.group, partition_count))
+        return backend
+
+    def make_topic(self, name="", partition_count=1, **settings):
+        """Make a topic with the plain client; settings by Kafka's names, underscores for dots."""
+        name = name or f"own-{secrets.token_hex(4)}"
+        config = {key.replace("_", "."): str(value) for key, value in settings.items()}
+        self.harness._create(NewTopic(name, num_partitions=partition_count, config=config))
+        return name
+
+    def settings(self, topic):
+        """Return a topic's settings, as the plain client sees them."""
+        resource = ConfigResource(ResourceType.TOPIC, topic)
+        entries = self.admin.describe_configs([resource])[resource].result(TIMEOUT_S)
+        return {name: entry.value for name, entry in entries.items()}
+
+    def delete(self, topic):
+        self.admin.delete_topics([topic])[topic].result(TIMEOUT_S)
+
+    def plain_producer(self, **settings):
+        return Producer({"bootstrap.servers": self.servers, "log_level": 2, **settings})
+
+    def publish(self, topic, body, partition=0, **settings):
+        """Publish with the plain client."""
+        producer = self.plain_producer(**settings)
+        producer.produce(topic, body, partition=partition)
+        assert producer.flush(TIMEOUT_S) == 0
+
+    def offsets(self, topic, partition=0):
+        """Return a log's first offset and the one behind its last."""
+        consumer = Consumer({"bootstrap.servers": self.servers, "group.id": "plain", "log_level": 2})
+        try:
+            return consumer.get_watermark_offsets(TopicPartition(topic, partition), TIMEOUT_S, cached=False)
+        finally:
+            consumer.close()
+
+    def child(self, *arguments):
+        """Start another Python process with one of the programs in child.py; it is killed after two minutes."""
+        process = subprocess.Popen(
+            [sys.executable, str(Path(__file__).with_name("child.py")), *map(str, arguments)],
+            env={**os.environ, "PYTHONPATH": os.pathsep.join(sys.path)},
+            stdout=subprocess.PIPE,
+            stdin=subprocess.PIPE,
+            text=True,
+        )
+        watch = threading.Timer(CHILD_TIME_MAX_S, process.kill)
+        watch.daemon = True
+        watch.start()
+        self.children.append((process, watch))
+        return process
+
+    def close(self):
+        for process, watch in self.children:
+            watch.cancel()
+            process.kill()
+            process.communicate()
+        for backend in self.opened:
+            backend.close(5.0).result(10.0)
+        super().close()
+
+
+@pytest.fixture(scope="session")
+def started_broker():
+    """A function that starts a broker with options of its own; whoever calls it removes the broker."""
+    return lambda version="", **options: started(lambda: brokers.kafka(version, **options))
+
+
+@pytest.fixture(scope="session")
+def harness():
+    made = KafkaHarness()
+    started(made.start)
+    yield made
+    made.stop()
+
+
+@pytest.fixture(scope="session")
+def private(harness):
+    """A broker of the tests' own, which may be killed."""
+    made = started(harness.private)
+    yield made
+    made.stop()
+
+
+@pytest.fixture(scope="session")
+def transaction_harness():
+    made = KafkaTransactionHarness()
+    started(made.start)
+    yield made
+    made.stop()
+
+
+@pytest.fixture
+def kit(harness):
+    """A group on the broker of this run."""
+    made = KafkaKit(harness)
+    yield made
+    made.close()
+
+
+@pytest.fixture
+def hurt(private):
+    """A group on the broker that may be killed; it runs again afterwards."""
+    made = KafkaKit(private)
+    yield made
+    private.broker.resume()
+    if not private.broker.is_running:
+        private.broker.start()
+    private.broker.proxy.forward()
+    made.close()
+
+
+@pytest.fixture
+def together(transaction_harness):
+    """A group with `release=transaction`."""
+    made = KafkaKit(transaction_harness)
+    yield made
+    made.close()
+
+
+@pytest.fixture
+def topic(kit):
+    """An existing, empty target topic."""
+    return kit.topic()

@@ -1,0 +1,206 @@
+"""Halves, targets and ops on the wire: what is refused when, what is merged, and where keys go."""
+
+from __future__ import annotations
+
+import secrets
+
+import pytest
+from txcore_conformance import raw
+from txcore_conformance.kit import Recorder
+from txcore_kafka.options import topic_name
+
+from txcore import wire
+from txcore.errors import BusyError, MessageRejectedError
+from txcore.records import LogKind, OpKind, Resolution, Status
+
+DURABLE, REFUSED, UNKNOWN = Status.DURABLE, Status.REFUSED, Status.UNKNOWN
+
+
+def statuses(outcomes):
+    return [outcome.status for outcome in outcomes]
+
+
+def target_only(half):
+    return Resolution(half, None, range(len(half.messages)), b"", raw.BY)
+
+
+def test_a_topic_may_be_made_after_it_was_missed(kit):
+    """A missing topic is not remembered for long; nothing of the refused half was stored."""
+    name = f"late-{secrets.token_hex(4)}"
+    (refused,) = raw.append(kit, raw.half(kit, name))
+    assert (refused.status, refused.error.topic, refused.error.reason) == (REFUSED, name, "topic")
+    assert kit.offsets(topic_name(kit.group, LogKind.HALF)) == (0, 0)
+    kit.make_topic(name)
+    kit.until(lambda: statuses(raw.append(kit, raw.half(kit, name))) == [DURABLE], "the topic to be known")
+
+
+def test_many_halves_of_one_new_topic_ask_once(kit, topic, monkeypatch):
+    """The broker is not asked a thousand times about one name."""
+    backend = kit.backend
+    asked = []
+    counts = backend._control.counts
+    monkeypatch.setattr(backend._control, "counts", lambda topics: (asked.append(topics), counts(topics))[1])
+    assert set(statuses(raw.append(kit, *[raw.half(kit, topic) for _ in range(1_000)]))) == {DURABLE}
+    assert asked == [[topic]]
+
+
+@pytest.mark.parametrize("size", [1_800, 3_000])
+def test_a_message_larger_than_its_topic_takes_is_refused_before_the_half(kit, size):
+    """By the topic's own `max.message.bytes`, headers counted in."""
+    small = kit.make_topic(max_message_bytes=2_000)
+    headers = {"name": "x" * 500} if size < 2_000 else None
+    refused, stored = raw.append(
+        kit, raw.half(kit, small, body=bytes(size), headers=headers), raw.half(kit, small, body=bytes(1_000))
+    )
+    assert (refused.status, stored.status) == (REFUSED, DURABLE)
+    assert (refused.error.reason, refused.error.topic) == ("size", small)
+    assert kit.offsets(topic_name(kit.group, LogKind.HALF)) == (0, 1)
+
+
+def test_neighbours_of_an_oversize_record_are_stored(kit):
+    """The limit holds for batches, and the driver does not split them; each message that fits alone gets there."""
+    small = kit.make_topic(max_message_bytes=2_000)
+    halves = [raw.half(kit, small, body=b"%03d" % number + bytes(300)) for number in range(40)]
+    large = raw.half(kit, small, body=bytes(3_000))
+    outcomes = raw.release(kit, *map(target_only, [*halves[:20], large, *halves[20:]]))
+    assert statuses(outcomes) == [DURABLE] * 20 + [REFUSED] + [DURABLE] * 20
+    assert outcomes[20].missing == (0,)
+    assert sorted(body[:3] for body in kit.bodies(small)) == [b"%03d" % number for number in range(40)]
+
+
+def test_a_topic_that_takes_little_gets_its_messages_one_by_one(kit):
+    """Known to be small from the half's check, it costs no failed batches."""
+    small = kit.make_topic(max_message_bytes=2_000)
+    halves = [raw.half(kit, small, body=b"%03d" % number + bytes(300)) for number in range(40)]
+    raw.append(kit, *halves)
+    assert set(statuses(raw.release(kit, *map(target_only, halves)))) == {DURABLE}
+    assert len(kit.bodies(small)) == 40
+    assert kit.backend._targets.is_small(small)
+
+
+@pytest.mark.parametrize("name", ["", ".", "..", "with space", "ümlaut", "x" * 250])
+def test_a_name_that_no_topic_can_have_is_refused(kit, name):
+    """Before the broker is asked."""
+    (refused,) = raw.append(kit, raw.half(kit, name))
+    assert refused.status is REFUSED
+    assert isinstance(refused.error, MessageRejectedError)
+
+
+def test_nobody_publishes_into_our_own_topics(kit):
+    """Nor into Kafka's."""
+    for name in (topic_name(kit.group, LogKind.HALF), topic_name("other", LogKind.OP), "__consumer_offsets"):
+        (refused,) = raw.append(kit, raw.half(kit, name))
+        assert (refused.status, refused.error.topic) == (REFUSED, name)
+
+
+@pytest.mark.parametrize("header", ["sur\udc80rogate", "nul\0"])
+def test_a_header_that_kafka_cannot_carry_is_refused(kit, topic, header):
+    """Before the half is stored."""
+    raw.append(kit, raw.half(kit, topic))
+    half = raw.half(kit, topic)
+    half.messages[0].headers[header] = "value"
+    (refused,) = raw.append(kit, half)
+    assert (refused.status, refused.error.reason) == (REFUSED, "headers")
+
+
+def test_ops_of_many_releases_share_records(kit, topic):
+    """Merged up to 4 KB, in the order of their releases; nobody's op is lost."""
+    halves = [raw.half(kit, topic) for _ in range(500)]
+    raw.append(kit, *halves)
+    assert set(statuses(raw.release(kit, *[raw.rollback(half, flush=False) for half in halves]))) == {DURABLE}
+    assert [each.transaction_id for each in raw.ops(kit)] == [half.transaction_id for half in halves]
+    records = raw.read(kit, LogKind.OP, lambda found: sum(len(wire.decode_ops(r.body)) for r in found) > 500)
+    assert 5 <= len(records) <= 30
+
+
+def test_a_lone_op_leaves_by_itself(kit, topic):
+    """Nobody waits for it, and no later call pushes it."""
+    half = raw.half(kit, topic)
+    raw.append(kit, half)
+    raw.release(kit, raw.rollback(half, flush=False))
+    found = raw.read(kit, LogKind.OP, len)
+    assert [each.transaction_id for each in wire.decode_ops(found[0].body)] == [half.transaction_id]
+
+
+def test_flushed_ops_of_one_batch_share_a_record(kit, topic):
+    """A checker's batch is one record, not hundreds, and settled when that is stored."""
+    halves = [raw.half(kit, topic) for _ in range(50)]
+    raw.append(kit, *halves)
+    assert set(statuses(raw.release(kit, *[raw.rollback(half) for half in halves]))) == {DURABLE}
+    low, high = kit.offsets(topic_name(kit.group, LogKind.OP))
+    assert 1 <= high - low <= 5
+
+
+def test_keys_go_where_java_clients_put_them(kit):
+    """murmur2, so that txcore's messages stand in the partitions of everybody else's."""
+    wide = kit.make_topic(partition_count=7)
+    keys = [b"", b"k", b"ke", b"key", b"key-%d" % 4, *(b"customer-%d" % number for number in range(60))]
+    halves = [raw.half(kit, wide, body=key, key=key) for key in keys]
+    raw.append(kit, *halves)
+    assert set(statuses(raw.release(kit, *map(target_only, halves)))) == {DURABLE}
+    partitions = {each.body: each.position >> 40 for each in kit.delivered(wide)}
+    assert partitions == {key: (murmur2(key) & 0x7FFFFFFF) % 7 for key in keys}
+
+
+def murmur2(data):
+    """As in org.apache.kafka.common.utils.Utils."""
+    mask, m = 0xFFFFFFFF, 0x5BD1E995
+    h = 0x9747B28C ^ len(data)
+    end = len(data) // 4 * 4
+    for start in range(0, end, 4):
+        k = int.from_bytes(data[start : start + 4], "little") * m & mask
+        k ^= k >> 24
+        h = (h * m & mask) ^ (k * m & mask)
+    if data[end:]:
+        h = (h ^ int.from_bytes(data[end:], "little")) * m & mask
+    h ^= h >> 13
+    h = h * m & mask
+    return h ^ h >> 15
+
+
+def test_the_brokers_time_comes_with_the_acknowledgement(kit, topic):
+    """The half's outcome and its record say the same time."""
+    outcomes = raw.append(kit, *[raw.half(kit, topic) for _ in range(3)])
+    times = [record.appended_ms for record in raw.halves(kit, 3)]
+    assert sorted(outcome.appended_ms for outcome in outcomes) == times
+
+
+def test_halves_and_ops_have_no_headers(kit, topic):
+    """They would cost twice the time; all fields stand in the body."""
+    half = raw.half(kit, topic)
+    raw.append(kit, half)
+    raw.release(kit, raw.commit(half))
+    for kind in (LogKind.HALF, LogKind.OP):
+        name = topic_name(kit.group, kind)
+        assert [each.headers for each in kit.delivered(name)] == [{}]
+
+
+def test_a_target_that_vanished_is_refused_and_writes_no_op(kit):
+    """Nobody makes it again; the checker will park what names it."""
+    gone = kit.make_topic()
+    half = raw.half(kit, gone)
+    raw.append(kit, half)
+    kit.delete(gone)
+    kit.until(lambda: kit.admin.list_topics(gone, 10).topics[gone].error, "the topic to go")
+    kit.until(lambda: statuses(raw.release(kit, raw.commit(half))) == [REFUSED], "the refusal")
+    assert OpKind.COMMIT not in [each.kind for each in raw.ops(kit)]
+    assert kit.admin.list_topics(gone, 10).topics[gone].error is not None
+
+
+def test_more_than_the_queue_holds_is_refused_at_once(hurt):
+    """With the broker frozen, memory is bounded: what does not fit is certainly not sent, the rest is UNKNOWN in time."""
+    backend = hurt.connect(queue_max="1000", delivery_timeout_s="2")
+    topic = hurt.topic()
+    raw.append(hurt, raw.half(hurt, topic), backend=backend)
+    hurt.broker.pause()
+    batch = Recorder([raw.half(hurt, topic) for _ in range(3_000)])
+    backend.append_halves(batch)
+    refused = [outcome for outcome in batch.outcomes if outcome is not None]
+    assert len(refused) >= 1_900
+    assert all(outcome.status is REFUSED and isinstance(outcome.error, BusyError) for outcome in refused)
+    outcomes = batch.wait(backend, 10.0)
+    hurt.broker.resume()
+    assert {outcome.status for outcome in outcomes} == {REFUSED, UNKNOWN}
+    hurt.until(
+        lambda: statuses(raw.append(hurt, raw.half(hurt, topic), backend=backend)) == [DURABLE], "the broker again"
+    )

@@ -1,0 +1,152 @@
+"""What a URL may say, and what follows from it without a broker."""
+
+from __future__ import annotations
+
+import pytest
+from txcore_kafka import GUARANTEES, Options, open_consumer, parse_url, txcore_open_backend
+from txcore_kafka.codec import decode_checkpoint, encode_checkpoint, record_size
+from txcore_kafka.guarantees import capabilities_of
+from txcore_kafka.options import checkpoint_topic, is_own_topic, topic_name, topic_settings
+
+import txcore
+from txcore.errors import ConfigError, WireFormatError
+from txcore.records import Checkpoint, LogKind, Position
+from txcore.transaction import require_room
+
+
+def parsed(**options):
+    return parse_url("kafka://host", options)
+
+
+def test_the_servers_are_those_of_the_url():
+    """Several, with ports of their own or Kafka's; names and passwords are decoded."""
+    options = parse_url("kafka://us%40er:p%3Aw%2F@one:19092,two,[::1]:9093", {})
+    assert options.servers == "one:19092,two:9092,[::1]:9093"
+    assert (options.user, options.password, options.sasl) == ("us@er", "p:w/", "PLAIN")
+
+
+@pytest.mark.parametrize(
+    ("url", "options", "key"),
+    [
+        ("kafka://", {}, "url"),
+        ("kafka://host:no", {}, "url"),
+        ("kafka://host:0", {}, "url"),
+        ("kafka://one,,two", {}, "url"),
+        ("kafka://host/topic", {}, "url"),
+        ("kafka://host", {"linger": "5"}, "linger"),
+        ("kafka://host", {"partitions": "0"}, "partitions"),
+        ("kafka://host", {"partitions": "four"}, "partitions"),
+        ("kafka://host", {"replication_factor": "0"}, "replication_factor"),
+        ("kafka://host", {"delivery_timeout_s": "0.1"}, "delivery_timeout_s"),
+        ("kafka://host", {"delivery_timeout_s": "nan"}, "delivery_timeout_s"),
+        ("kafka://host", {"session_timeout_s": "5"}, "session_timeout_s"),
+        ("kafka://host", {"release": "twice"}, "release"),
+        ("kafka://host", {"compression": "zip"}, "compression"),
+        ("kafka://host", {"tls": "maybe"}, "tls"),
+        ("kafka://host", {"ca_file": ""}, "ca_file"),
+        ("kafka://host", {"certificate_file": "a.pem"}, "certificate_file"),
+        ("kafka://host", {"sasl": "PLAIN"}, "sasl"),
+        ("kafka://user:word@host", {"sasl": "GSSAPI"}, "sasl"),
+    ],
+)
+def test_what_cannot_be_used_is_named(url, options, key):
+    """The error's key is the option."""
+    with pytest.raises(ConfigError) as raised:
+        parse_url(url, options)
+    assert raised.value.key == key
+
+
+def test_no_password_stands_in_a_repr():
+    """Neither the user's nor the key's."""
+    options = parse_url("kafka://user:hush@host", {"key_password": "quiet", "key_file": "k", "certificate_file": "c"})
+    assert "hush" not in repr(options)
+    assert "quiet" not in repr(options)
+    assert options.connection()["sasl.password"] == "hush"
+    assert options.connection()["ssl.key.password"] == "quiet"
+
+
+@pytest.mark.parametrize(
+    ("url", "options", "protocol"),
+    [
+        ("kafka://host", {}, "PLAINTEXT"),
+        ("kafka://host", {"tls": "true"}, "SSL"),
+        ("kafka://host", {"ca_file": "ca.pem"}, "SSL"),
+        ("kafka://user:word@host", {}, "SASL_PLAINTEXT"),
+        ("kafka://user:word@host", {"tls": "on", "sasl": "scram-sha-512"}, "SASL_SSL"),
+    ],
+)
+def test_tls_and_credentials_make_the_protocol(url, options, protocol):
+    """In any combination."""
+    assert parse_url(url, options).connection()["security.protocol"] == protocol
+
+
+@pytest.mark.parametrize("form", GUARANTEES, ids=lambda form: form.url)
+def test_guarantees_are_those_of_the_opened_backend(form):
+    """Each form's capabilities are what a backend opened with its URL says."""
+    backend = txcore.connect(form.url)
+    assert backend.capabilities == form.capabilities
+    assert backend.close().result(5) is None
+
+
+def test_another_scheme_is_another_plugins():
+    """Not opened, and no consumer."""
+    assert txcore_open_backend("nats://host", {}) is None
+    with pytest.raises(ConfigError):
+        open_consumer("nats://host", "topic", "group")
+
+
+def test_the_delivery_timeout_is_what_a_producer_must_leave():
+    """Steps: the timeout and a tick. Transactions: half as long again as one may block its readers."""
+    assert capabilities_of(parsed(delivery_timeout_s="5")).release_time_max_s == pytest.approx(5.2)
+    options = parsed(release="transaction", transaction_timeout_s="10", transaction_sweep_s="10")
+    assert capabilities_of(options).release_time_max_s == pytest.approx(30)
+
+
+def test_transactions_refuse_a_short_immunity_by_name():
+    """30 s are too few, and the error says which setting and which number."""
+    room_s = capabilities_of(parsed(release="transaction")).release_time_max_s
+    with pytest.raises(ConfigError, match="above 30 s") as raised:
+        require_room(txcore.CheckPolicy(immunity_s=30.0), room_s)
+    assert raised.value.key == "immunity_s"
+    require_room(txcore.CheckPolicy(immunity_s=30.1), room_s)
+
+
+def test_topics_are_named_after_their_group():
+    """And nobody publishes to them."""
+    names = [topic_name("orders", kind) for kind in LogKind] + [checkpoint_topic("orders")]
+    assert names == ["txc.orders.half", "txc.orders.op", "txc.orders.parked", "txc.orders.checkpoint"]
+    assert all(is_own_topic(name) for name in (*names, "__consumer_offsets"))
+    assert not any(is_own_topic(name) for name in ("orders", "txc.orders", "half", "my.txc.orders.half"))
+
+
+def test_the_half_topic_is_made_last():
+    """Its presence says that the others are there."""
+    settings = topic_settings(parsed(half_retention_s="100"), "orders")
+    assert list(settings)[-1] == "txc.orders.half"
+    assert [settings[name].get("retention.ms") for name in settings] == ["200000", "-1", None, "100000"]
+
+
+def test_checkpoints_travel_whole():
+    """Every field, empty or not; other bytes are refused."""
+    for checkpoint in (
+        Checkpoint(None, None),
+        Checkpoint(Position(2**40), Position(0), b"t" * 16, bytes(range(256)) * 100),
+    ):
+        assert decode_checkpoint(encode_checkpoint(checkpoint)) == checkpoint
+    for damaged in (b"", b"\x00", b"text", encode_checkpoint(checkpoint)[:-1], b"\x96\xa4txcp\x09\xc0\xc0\xc4\0\xc4\0"):
+        with pytest.raises(WireFormatError):
+            decode_checkpoint(damaged)
+
+
+def test_a_records_size_is_never_underrated():
+    """At least the bytes of everything in it, with room for our three headers."""
+    headers = {"name": "value", "raw": b"\0" * 1_000, "ü": "ä"}
+    size = record_size(b"key", b"x" * 10_000, headers)
+    assert 10_000 + 3 + 4 + 5 + 3 + 1_000 + 2 + 2 + 61 + 250 < size < 12_000
+
+
+def test_defaults_are_the_documented_ones():
+    """A backend made without a URL's options."""
+    options = Options()
+    assert (options.delivery_timeout_s, options.session_timeout_s, options.body_size_max) == (3.0, 10.0, 1_000_000)
+    assert options.record_bytes_max <= 1_048_588, "Kafka's default for max.message.bytes must do"
