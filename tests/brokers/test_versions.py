@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import os
+import subprocess
+import sys
 
 import pytest
 from txcore_conformance import broker_warnings, brokers
@@ -75,3 +77,22 @@ def test_warning_is_given_once_and_shown_with_those_of_the_runner(texts, monkeyp
         [broker_warnings.warn(text) for text in ("ours", "ours")]
     assert 1 == len(caught)
     assert ["from the runner", "ours"] == brokers.warnings()
+
+
+def test_pytest_shows_a_fallback_and_goes_on(tmp_path):
+    """In its first lines and its summary, where every other warning is an error."""
+    (tmp_path / "pytest.ini").write_text("[pytest]\nfilterwarnings = error\n")
+    (tmp_path / "test_it.py").write_text(
+        "from txcore_conformance import broker_warnings\ndef test_it(): broker_warnings.warn('another version')\n"
+    )
+    plugin = "txcore_conformance.pytest_plugin"
+    done = subprocess.run(
+        [sys.executable, "-m", "pytest", "-p", plugin, str(tmp_path)],
+        env=os.environ | {"TXCORE_BROKER_WARNINGS": "from the runner"},
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert 0 == done.returncode, done.stdout
+    assert "\ntxcore broker: from the runner\n" in done.stdout
+    assert "\nWARNING from the runner\nWARNING another version\n" in done.stdout
