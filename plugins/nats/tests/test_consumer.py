@@ -50,7 +50,7 @@ def test_a_new_group_begins_with_the_first_message(kit, opened, topic):
         messages = received(kit, consumer, 2)
         assert [message.body for message in messages] == [b"1", b"2"]
         assert messages[0].key == b"\x00key"
-        assert kit.group == messages[0].headers["txcore-group"]
+        assert {"txcore-id", "txcore-group", "txcore-by", "txcore-key"} == set(messages[0].headers)
         assert messages[0].position < messages[1].position
 
 

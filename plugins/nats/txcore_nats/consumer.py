@@ -10,7 +10,7 @@ import asyncio
 import base64
 from collections import deque
 from collections.abc import Coroutine, Mapping, Sequence
-from concurrent.futures import Future
+from concurrent.futures import Future, wait
 from dataclasses import dataclass
 from typing import Any, Final, TypeVar
 from urllib.parse import parse_qsl, urlsplit
@@ -38,6 +38,8 @@ from txcore_nats.publishing import Publisher, Sending
 from txcore_nats.tailing import Tail
 
 BUCKET: Final = f"{NAME_PREFIX}_consumers"
+NATS_HEADERS: Final = "nats-"
+"""What the server's own headers begin with; no user's header may."""
 ROOM_COUNT: Final = 2_000
 ACK_ATTEMPTS_MAX: Final = 3
 IDENTITY_BITS: Final = 64
@@ -118,7 +120,8 @@ class NatsConsumer:
         """Stop reading; idempotent."""
         if not self._is_closed:
             self._is_closed = True
-            asyncio.run_coroutine_threadsafe(self._shut_down(), self._loop.loop)
+            closing = asyncio.run_coroutine_threadsafe(self._shut_down(), self._loop.loop)
+            wait([closing], CLOSE_TIMEOUT_S)
             self._loop.stop(CLOSE_TIMEOUT_S)
 
     # -- for the tail and the link, on the loop's thread --------------------------------------------------------------
@@ -126,7 +129,11 @@ class NatsConsumer:
     def received(self, message: Any, sequence: int, appended_ms: int) -> None:  # noqa: ARG002
         """See `Receiver`."""
         if sequence > self._done:
-            headers = decode_headers(message.headers)
+            headers = {
+                name: value
+                for name, value in decode_headers(message.headers).items()
+                if not name.lower().startswith(NATS_HEADERS)
+            }
             key = headers.get(HEADER_KEY)
             key_bytes = key.encode() if isinstance(key, str) else key
             self._records.append(Received(sequence, key_bytes, message.data, headers))
@@ -246,7 +253,6 @@ class NatsConsumer:
             self._tail.close()
         self._publisher.fail_all(ClosedError("the consumer was closed"))
         await self._link.close()
-        self._loop.loop.stop()
 
     def _call(self, coroutine: Coroutine[Any, Any, T]) -> T:
         async def run() -> T:
