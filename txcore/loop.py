@@ -159,20 +159,29 @@ class Loop:
             self._ready.append((task, value, None))
 
     def _call_in_pool(self, task: Task, call: Call, pool: CallPool) -> None:
-        job = pool.submit(call)
+        job = pool.submit(call, self.clock.elapsed_s)
+        deadline_s = call.deadline_s
         is_answered = threading.Lock()
 
         def answer(future: Future[Any]) -> None:
             if is_answered.acquire(blocking=False):
                 self._future_done(task, future)
 
-        def give_up() -> None:
-            if is_answered.acquire(blocking=False):
+        def give_up(allowed_s: float) -> None:
+            started_s = job.started_s
+            if started_s is None:
+                # Behind others that all make progress it goes on waiting, else a long queue would time out in vain.
+                left_s = 0.0 if pool.abandoned_count else allowed_s
+            else:
+                left_s = started_s + allowed_s - self.clock.elapsed_s()
+            if left_s > 0 and not job.future.done():
+                self.later(left_s, lambda: give_up(allowed_s))
+            elif is_answered.acquire(blocking=False):
                 pool.abandon(job)
-                self.resume(task, None, BackendTimeoutError(f"no answer within {call.deadline_s:g} s"))
+                self.resume(task, None, BackendTimeoutError(f"no answer within {allowed_s:g} s"))
 
-        if call.deadline_s is not None:
-            self.later(call.deadline_s, give_up)
+        if deadline_s is not None:
+            self.later(deadline_s, lambda: give_up(deadline_s))
         job.future.add_done_callback(answer)
 
     def sleep(self, task: Task, delay_s: float) -> None:

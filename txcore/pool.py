@@ -12,7 +12,7 @@ import inspect
 import itertools
 import queue
 import threading
-from collections.abc import Coroutine
+from collections.abc import Callable, Coroutine
 from concurrent.futures import Future
 from typing import Any, Final
 
@@ -23,15 +23,16 @@ _names: Final = itertools.count(1)
 
 
 class Job:
-    """One call in the pool."""
+    """One call in the pool; `started_s` is None while it waits for a thread."""
 
-    __slots__ = ("call", "future", "is_abandoned", "is_started")
+    __slots__ = ("call", "elapsed_s", "future", "is_abandoned", "started_s")
 
-    def __init__(self, call: Call) -> None:
+    def __init__(self, call: Call, elapsed_s: Callable[[], float]) -> None:
         self.call = call
+        self.elapsed_s = elapsed_s
         self.future: Future[Any] = Future()
         self.future.set_running_or_notify_cancel()
-        self.is_started = False
+        self.started_s: float | None = None
         self.is_abandoned = False
 
 
@@ -55,9 +56,12 @@ class CallPool:
         self._abandoned = 0
         self._is_closed = False
 
-    def submit(self, call: Call) -> Job:
-        """Run *call* in a thread; its Future holds the result, or BusyError when too many calls are stuck."""
-        job = Job(call)
+    def submit(self, call: Call, elapsed_s: Callable[[], float] = lambda: 0.0) -> Job:
+        """Run *call* in a thread; its Future holds the result, or BusyError when too many calls are stuck.
+
+        *elapsed_s* tells when it was started.
+        """
+        job = Job(call, elapsed_s)
         with self._lock:
             if self._is_closed or self._abandoned >= self._abandoned_max:
                 job.future.set_exception(BusyError(f"{self._abandoned} calls of user code are stuck; no more are made"))
@@ -75,7 +79,7 @@ class CallPool:
                 return
             job.is_abandoned = True
             self._unfinished -= 1
-            if job.is_started:
+            if job.started_s is not None:
                 self._abandoned += 1
                 self._threads -= 1
                 if self._unfinished and not self._is_closed:
@@ -103,7 +107,7 @@ class CallPool:
             with self._lock:
                 if job.is_abandoned:
                     continue
-                job.is_started = True
+                job.started_s = job.elapsed_s()
             value, error = self._carry_out(job.call)
             with self._lock:
                 was_abandoned = job.is_abandoned

@@ -210,6 +210,84 @@ def test_a_call_past_its_deadline_is_given_up(backend, clock):
         pool.close()
 
 
+def test_waiting_for_a_thread_uses_up_no_deadline(backend, clock):
+    """A long queue in front of slow but living user code is worked off; else each call in it would time out in vain."""
+    pool = CallPool(threads_max=1)
+    loop, results, turns = Loop(backend, clock, pool=pool), [], [threading.Event() for _ in range(4)]
+    started = [threading.Event() for _ in turns]
+
+    def slow(number):
+        started[number].set()
+        turns[number].wait(10)
+        return number
+
+    for number in range(4):
+        loop.spawn(ending(Call(slow, (number,), 5.0), results))
+    loop.turn()
+    for number, event in enumerate(turns):
+        assert started[number].wait(10)
+        clock.advance(4)
+        loop.turn()
+        event.set()
+    loop.run_all()
+    assert ([0, 1, 2, 3], 0) == (results, pool.abandoned_count)
+    pool.close()
+
+
+def test_a_call_that_had_to_wait_has_its_whole_deadline_from_its_start_on(backend, clock):
+    """Neither less, because it waited, nor more."""
+    pool = CallPool(threads_max=1)
+    loop, results, go_on = Loop(backend, clock, pool=pool), [], threading.Event()
+    first, started = threading.Event(), threading.Event()
+
+    def hang():
+        started.set()
+        go_on.wait(10)
+
+    loop.spawn(ending(Call(first.wait, (10,), 5.0), results))
+    loop.spawn(ending(Call(hang, (), 5.0), results))
+    loop.turn()
+    clock.advance(4)
+    first.set()
+    assert started.wait(10)
+    clock.advance(4)
+    try:
+        while not results:
+            loop.turn()
+        loop.turn()
+        assert [True] == results
+        clock.advance(1)
+        loop.run_all()
+        assert isinstance(results[1], BackendTimeoutError)
+    finally:
+        go_on.set()
+        pool.close()
+
+
+def test_who_waits_behind_a_stuck_call_is_given_up_too(backend, clock):
+    """It is never run; else each of a long queue would take another thread that gets stuck."""
+    pool = CallPool(threads_max=1)
+    loop, results, go_on, started = Loop(backend, clock, pool=pool), [], threading.Event(), []
+
+    def hang():
+        started.append(1)
+        go_on.wait(10)
+
+    for _ in range(20):
+        loop.spawn(ending(Call(hang, (), 5.0), results))
+    loop.turn()
+    while not started:
+        loop.turn()
+    clock.advance(5)
+    try:
+        loop.run_all()
+        assert [BackendTimeoutError] * 20 == [type(each) for each in results]
+        assert 2 >= len(started)
+    finally:
+        go_on.set()
+        pool.close()
+
+
 def test_a_call_in_time_is_not_disturbed_by_its_deadline(backend, clock):
     """The timer fires into nothing."""
     pool = CallPool()
