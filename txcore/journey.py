@@ -49,12 +49,15 @@ class Journey:
         self.halves.append(half)
         self.half_times_ms.append(appended_ms)
         self.decided = self.decided or half.decided
-        self.checked[half.generation] = max(self.checked.get(half.generation, 0), half.count)
-        self.count = self.checked.get(self.generation, 0)
+        if half.count or self.checked:
+            self.checked[half.generation] = max(self.checked.get(half.generation, 0), half.count)
+            self.count = self.checked.get(self.generation, 0)
 
     @property
     def half(self) -> Half | None:
         """The newest copy."""
+        if len(self.halves) == 1:
+            return self.halves[0]
         return max(self.halves, key=lambda half: half.generation, default=None)
 
     @property

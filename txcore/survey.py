@@ -94,7 +94,7 @@ class Survey:
         self._awaited: dict[int, bytes] = {}
         self._has_settled = False
         self.count = 0  #: records read
-        self.ends = dict.fromkeys(OpKind, 0)  #: ops read, by kind
+        self.ends: dict[int, int] = dict.fromkeys(OpKind, 0)  #: ops read, by kind
         self.halves_read = 0
         self.owners: dict[int, OwnerSeen] = {}
         self.partition_count = existing_partitions(backend, group, timeout_s)
@@ -224,8 +224,7 @@ class Survey:
         log.newest_ms = record.appended_ms or (parked.at_ms if parked else -1)
 
     def _take_op(self, partition: int, fold: Journeys, op: Op) -> None:
-        if op.kind in self.ends:
-            self.ends[OpKind(op.kind)] += 1
+        self.ends[op.kind] = self.ends.get(op.kind, 0) + 1
         if op.token:
             self.owners[partition] = OwnerSeen(op.by, op.at_ms, self._clock.elapsed_s())
         if op.kind == OpKind.TICK:
