@@ -57,10 +57,16 @@ class Look:
 
     examination: Callable[[], Examination[Any]]
     name: str
+    patience_s: float = 0.0  #: for how long a cluster may not yet have heard of what was changed
 
     def __call__(self, level: str, *words: str) -> Finding:
-        finding = finding_of(self.examination(), self.name)
-        said = f"{finding.text} -> {finding.change}"
+        pause, deadline_s = threading.Event(), time.monotonic() + self.patience_s
+        while True:
+            finding = finding_of(self.examination(), self.name)
+            said = f"{finding.text} -> {finding.change}"
+            if time.monotonic() > deadline_s or (finding.level == level and all(word in said for word in words)):
+                break
+            pause.wait(0.2)
         assert finding.level == level, said
         assert [word for word in words if word not in said] == [], said
         assert bool(finding.change) == (finding.level is not Level.OK) or not words, said
@@ -81,13 +87,13 @@ def database_line(request: pytest.FixtureRequest) -> Callable[..., Look]:
 def broker_line(request: pytest.FixtureRequest) -> Callable[..., Look]:
     """How the check that the test is marked with looks at a broker, through the plugin's hook."""
 
-    def make(url: str, group: str, **options: Any) -> Look:
+    def make(url: str, group: str, patience_s: float = 0.0, **options: Any) -> Look:
         def examination() -> Examination[Any]:
             found = open_doctor(url, Request(group, **options))
             assert found is not None
             return found
 
-        return Look(examination, _marked(request))
+        return Look(examination, _marked(request), patience_s)
 
     return make
 

@@ -11,7 +11,21 @@ from sqlalchemy import create_engine
 
 import txcore
 from txcore import doctor_port
-from txcore.doctor import Check, Examination, Level, UntoldError, duration, examine, fail, ok, size, version_of, warn
+from txcore.doctor import (
+    Check,
+    Examination,
+    Level,
+    Request,
+    UntoldError,
+    duration,
+    examine,
+    fail,
+    ok,
+    size,
+    version_of,
+    warn,
+)
+from txcore.registry import open_doctor
 
 GROUP = "orders"
 
@@ -179,3 +193,8 @@ def test_words_for_people():
         "25 MB",
         "83.3 GB",
     ]
+
+
+def test_a_backend_need_not_offer_checks():
+    """Those on the port are made all the same."""
+    assert open_doctor("memory://nobody", Request("g")) is None
