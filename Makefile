@@ -14,13 +14,20 @@ SEEDS ?= 100000
 CYCLES ?= 200
 WORKERS ?= 2
 BROKER ?= memory,sqlite
+SECONDS ?= 300
+SEED ?= 1
 JSON ?=
 HARNESS ?= txcore_sqlite.testing:SqliteHarness
 # The other profiles of the memory broker run the suite inside tests/conformance.
-HARNESSES := txcore_conformance.memory:MemoryHarness txcore_sqlite.testing:SqliteHarness
+HARNESSES := txcore_conformance.memory:MemoryHarness txcore_sqlite.testing:SqliteHarness \
+	txcore_kafka.testing:KafkaHarness txcore_kafka.testing:KafkaTransactionHarness \
+	txcore_rabbitmq.testing:RabbitmqHarness txcore_nats.testing:NatsHarness txcore_nats.testing:NatsAtomicHarness
 SUITE := conformance/txcore_conformance/suite
 CODE := txcore plugins conformance tests benchmarks
 TEXT := README.md CONTRIBUTING.md CHANGELOG.md Makefile .ci/run docs
+
+# Starts the three brokers, or uses those that TXCORE_KAFKA_URL and its like name, for the command behind it.
+WITH_BROKERS = $(BIN)/python -m txcore_conformance.brokers --run kafka,rabbitmq,nats --
 
 DEMO := $(VENV)/.installed-demo
 DEV := $(VENV)/.installed-dev
@@ -46,8 +53,8 @@ demo: $(DEMO) ## see it work: a crash between database and broker, and what beco
 	$(BIN)/txcore demo
 
 .PHONY: test
-test: $(DEV) ## every test: PostgreSQL, MariaDB and SQLite fences, conformance, simulator, model (minutes)
-	$(BIN)/pytest -q -o faulthandler_timeout=300 -n $(WORKERS) --dist worksteal tests plugins $(SUITE) $(HARNESSES:%=--harness %)
+test: $(DEV) ## every test: real databases and brokers, conformance on each backend, simulator, model (minutes)
+	$(WITH_BROKERS) $(BIN)/pytest -q -o faulthandler_timeout=300 -n $(WORKERS) --dist worksteal tests plugins $(SUITE) $(HARNESSES:%=--harness %)
 
 .PHONY: check
 check: $(DEV) ## lint, types, floors, spelling and the tests that need no server (under a minute)
@@ -73,6 +80,26 @@ model: $(DEV) ## explore every state of the protocol's model within its faults, 
 .PHONY: kills
 kills: $(DEV) ## kill real processes at every step of the flow, CYCLES= times, on HARNESS=
 	$(BIN)/python -m txcore_conformance.crash --harness $(HARNESS) --cycles $(CYCLES)
+
+.PHONY: chaos
+chaos: $(DEV) ## SECONDS= of random faults on BROKER=kafka, rabbitmq or nats (and its processes and network); SEED= repeats
+	$(BIN)/python -m txcore_conformance.chaos --broker $(BROKER) --seconds $(SECONDS) --seed $(SEED)
+
+.PHONY: matrix
+matrix: $(DEV) ## the conformance suite on each broker version; writes docs/versions.md (an hour)
+	$(BIN)/python -m txcore_conformance.matrix --page docs/versions.md -n $(WORKERS) --dist worksteal \
+		--run "kafka newest,3.9 txcore_kafka.testing:KafkaHarness txcore_kafka.testing:KafkaTransactionHarness" \
+		--run "rabbitmq newest,4.0,3.10 txcore_rabbitmq.testing:RabbitmqHarness" \
+		--run "nats newest txcore_nats.testing:NatsHarness txcore_nats.testing:NatsAtomicHarness" \
+		--run "nats 2.9 txcore_nats.testing:NatsHarness"
+
+.PHONY: guarantees
+guarantees: $(DEV) ## write docs/guarantees.md anew from what the backends say of themselves
+	$(BIN)/txcore backends --markdown > docs/guarantees.md
+
+.PHONY: brokers
+brokers: $(DEV) ## start Kafka, RabbitMQ and NATS for manual work, print their URLs, end them with Ctrl-C
+	@$(BIN)/python -m txcore_conformance.brokers
 
 .PHONY: bench
 bench: $(DEV) ## measure BROKER= against raw yardsticks; JSON=file keeps the figures
