@@ -2,7 +2,7 @@
 
 *orphans*: halves that nobody ends, the SQL fence alone; from an empty folder, as a user would start it. *idle*: three
 groups with eight partitions each and nothing to do. *takeovers*: one of three checkers is killed again and again under
-load. *garbage*: records that are no halves.
+load. *garbage*: records that are no halves. *outage*: the HTTP callback is down for a while.
 """
 
 from __future__ import annotations
@@ -13,14 +13,17 @@ import os
 import re
 import resource
 import signal
+import socket
 import subprocess
 import sys
 import tempfile
+import threading
 import time
 import tomllib
 import urllib.request
 from collections.abc import Iterator
 from dataclasses import dataclass
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 from typing import Annotated, Any, Final
 
@@ -126,13 +129,14 @@ def broker_url(name: str, folder: Path) -> Iterator[str]:
             broker.remove()
 
 
-def append_orphans(backend: Backend, fence: txcore.SqlFence, group: str, topic: str, count: int) -> set[str]:
+def append_orphans(backend: Backend, fence: txcore.SqlFence | None, group: str, topic: str, count: int) -> set[str]:
     """Append *count* halves that nobody ends, every second one committed; returns the ids of the committed ones."""
     ids = IdFactory(CLOCK, system_randomness())
     partitions = backend.ensure_group(group, 8).result(30)
     made = [ids.new() for _ in range(count)]
     committed = made[::2]
-    for start in range(0, len(committed), FENCE_BATCH):
+    for start in range(0, len(committed) if fence is not None else 0, FENCE_BATCH):
+        assert fence is not None
         with fence.engine.begin() as connection:
             for identity in committed[start : start + FENCE_BATCH]:
                 fence.insert(connection, identity, group)
@@ -142,7 +146,8 @@ def append_orphans(backend: Backend, fence: txcore.SqlFence, group: str, topic: 
         for identity in made[start : start + size]:
             partition = partition_of(identity, partitions)
             messages = [TargetMessage(topic, b"k", b'{"order": 1}', {})]
-            half = Half(1, identity, group, partition, 0, CLOCK.wall_ms(), 6_000, 0, 0, True, "orphan", messages)
+            is_fenced = fence is not None
+            half = Half(1, identity, group, partition, 0, CLOCK.wall_ms(), 6_000, 0, 0, is_fenced, "orphan", messages)
             records.append(HalfRecord(group, partition, identity, 0, wire.encode_half(half), messages))
         batch = Recorder(records)
         backend.append_halves(batch)
@@ -290,6 +295,70 @@ def takeovers(
         backend.close().result(10)
         if missing or extra:
             raise typer.Exit(1)
+
+
+@app.command()
+def outage(
+    broker: Annotated[str, typer.Option(help="sqlite, kafka, rabbitmq, nats, or a URL.")] = "sqlite",
+    count: Annotated[int, typer.Option(min=1, help="Halves without a fence.")] = 5_000,
+    seconds: Annotated[float, typer.Option(min=1, help="How long the callback stays down.")] = 60.0,
+) -> None:
+    """Let the HTTP callback be down while halves wait for it; say what that costs, and how soon they are decided."""
+    with tempfile.TemporaryDirectory(prefix="txcore-outage-") as name, broker_url(broker, Path(name)) as url:
+        folder = Path(name)
+        with socket.create_server(("127.0.0.1", 0)) as taken:
+            port = taken.getsockname()[1]
+        (folder / "txcore.toml").write_text(
+            f'[backends.main]\nurl = "{url}"\n[groups.orders]\npolicy.check_max = 1\n'
+            f'callback.url = "http://127.0.0.1:{port}/"\n'
+        )
+        open_consumer(url, TOPIC, "bench").close()
+        backend = txcore.connect(url)
+        append_orphans(backend, None, "orders", TOPIC, count)
+        with running(folder) as sidecar:
+            while sidecar.metric("txcore_source_up") or sidecar.metric("txcore_pending_halves") < count:
+                time.sleep(0.1)
+            before_s, asked, began_s = (
+                sidecar.cpu_s(),
+                sidecar.metric("txcore_callback_requests_total"),
+                time.monotonic(),
+            )
+            time.sleep(seconds)
+            share = (sidecar.cpu_s() - before_s) / (time.monotonic() - began_s)
+            asked = sidecar.metric("txcore_callback_requests_total") - asked
+            print(f"{count} halves wait: {share:.1%} of a core, {asked / seconds:.2f} requests/s, ", end="")
+            print(
+                f"{sidecar.metric('txcore_parked_total'):.0f} parked, {sidecar.metric('txcore_ends_total'):.0f} ended"
+            )
+            server = ThreadingHTTPServer(("127.0.0.1", port), Committing)
+            threading.Thread(target=server.serve_forever, daemon=True).start()
+            began_s = time.monotonic()
+            while sidecar.metric("txcore_ends_total") < count and time.monotonic() < began_s + WAIT_S:
+                time.sleep(0.1)
+            print(
+                f"back: {sidecar.metric('txcore_ends_total'):.0f} ended in {time.monotonic() - began_s:.1f} s, ", end=""
+            )
+            print(f"{sidecar.metric('txcore_parked_total'):.0f} parked, load average {os.getloadavg()[0]:.1f}")
+            server.shutdown()
+        backend.close().result(10)
+
+
+class Committing(BaseHTTPRequestHandler):
+    """Answers COMMIT to everything."""
+
+    protocol_version = "HTTP/1.1"
+
+    def do_POST(self) -> None:
+        """Answer."""
+        self.rfile.read(int(self.headers["content-length"]))
+        body = b'{"state": "COMMIT"}'
+        self.send_response(200)
+        self.send_header("content-length", str(len(body)))
+        self.end_headers()
+        self.wfile.write(body)
+
+    def log_message(self, *_: object) -> None:
+        """Say nothing."""
 
 
 @contextlib.contextmanager

@@ -73,6 +73,7 @@ def test_every_metric_of_trouble_has_an_alert():
         "txcore_loop_lag_seconds",
         "txcore_partitions",
         "txcore_takeovers_total",
+        "txcore_wrong_listener_total",
     ):
         assert name in text
 

@@ -319,6 +319,10 @@ def test_a_wrong_configuration_ends_with_2_and_every_mistake(shop, checkers):
             "backends.b.url: unknown backend 'pigeon'",
         ),
         (
+            '[backends.b]\nurl = "memory://x"\n[groups.g]\nbackend = "b"\nlistener = "answers:Even"\n',
+            "backends.b.url: memory:// lives inside one process",
+        ),
+        (
             '[databases.d]\nurl = "nosuch://h/x"\n[groups.g]\nbackend = "main"\ndatabase = "d"\n',
             "databases.d.url: this is no database URL that SQLAlchemy knows",
         ),

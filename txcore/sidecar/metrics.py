@@ -84,6 +84,9 @@ POISON: Final = Metric("txcore_poison_total", "counter", "Records that could not
 TRUNCATED: Final = Metric(
     "txcore_truncated_logs_total", "counter", "Logs that no longer reached back to their checkpoint."
 )
+WRONG_LISTENER: Final = Metric(
+    "txcore_wrong_listener_total", "counter", "Times that nobody here could be asked about a half's topics."
+)
 STARTS_FAILED: Final = Metric("txcore_group_starts_failed_total", "counter", "Failed tries to start the group.")
 CALLBACKS: Final = Metric(
     "txcore_callback_requests_total",
@@ -102,6 +105,7 @@ BY_EVENT: Final = {
     STALE: names.OP_STALE,
     POISON: names.LOG_POISON,
     TRUNCATED: names.LOG_TRUNCATED,
+    WRONG_LISTENER: names.CHECK_WRONG_LISTENER,
 }
 CALLBACK_RESULTS: Final = ("answered", "refused", "malformed", "timeout", "unreachable")
 

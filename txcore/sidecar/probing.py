@@ -59,6 +59,8 @@ def validate(loaded: Loaded) -> None:
 
 
 def _open_backend(plan: GroupPlan, resources: Resources) -> None:
+    if plan.backend_url.startswith("memory:"):
+        raise UsageError("memory:// lives inside one process; name a broker that the producers reach too")
     try:
         resources.take_backend(plan.backend_url)
     except BackendUnavailableError:
