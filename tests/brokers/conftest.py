@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import ssl
 import threading
 import time
@@ -95,6 +96,7 @@ class KafkaClient(Client):
 
 
 class RabbitmqClient(Client):
+    @contextlib.contextmanager
     def _channel(self):
         host, _, port = self.hosts[0].partition(":")
         tls = self.tls()
@@ -108,26 +110,28 @@ class RabbitmqClient(Client):
             socket_timeout=self.time_max_s,
             blocked_connection_timeout=self.time_max_s,
         )
-        return pika.BlockingConnection(parameters).channel()
+        connection = pika.BlockingConnection(parameters)
+        try:
+            yield connection.channel()
+        finally:
+            if connection.is_open:
+                connection.close()
 
     def create(self) -> None:
-        channel = self._channel()
         kind = "quorum" if self.copies > 1 else "classic"
-        channel.queue_declare(TOPIC, durable=True, arguments={"x-queue-type": kind})
-        channel.connection.close()
+        with self._channel() as channel:
+            channel.queue_declare(TOPIC, durable=True, arguments={"x-queue-type": kind})
 
     def put(self, text: str) -> None:
-        channel = self._channel()
-        channel.confirm_delivery()
-        channel.basic_publish("", TOPIC, text.encode(), pika.BasicProperties(delivery_mode=2), mandatory=True)
-        channel.connection.close()
+        with self._channel() as channel:
+            channel.confirm_delivery()
+            channel.basic_publish("", TOPIC, text.encode(), pika.BasicProperties(delivery_mode=2), mandatory=True)
 
     def texts(self) -> list[str]:
-        channel = self._channel()
         found = []
-        while (message := channel.basic_get(TOPIC))[0] is not None:
-            found.append(message[2].decode())
-        channel.connection.close()
+        with self._channel() as channel:
+            while (message := channel.basic_get(TOPIC))[0] is not None:
+                found.append(message[2].decode())
         return found
 
 
@@ -218,13 +222,13 @@ def nats(started) -> Iterator[brokers.Broker]:
 
 @pytest.fixture(scope="session")
 def eventually() -> Callable[[Callable[[], object]], None]:
-    """Wait until a condition holds, for at most twenty seconds."""
+    """Wait until a condition holds, for at most a minute."""
 
     def wait(condition: Callable[[], object]) -> None:
-        deadline = time.monotonic() + 20
+        deadline = time.monotonic() + 60
         pause = threading.Event()
         while not condition():
-            assert time.monotonic() < deadline, "the condition did not come true in twenty seconds"
+            assert time.monotonic() < deadline, "the condition did not come true in a minute"
             pause.wait(0.01)
 
     return wait

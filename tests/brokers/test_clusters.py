@@ -19,6 +19,7 @@ def test_cluster_goes_on_without_a_node(clustered, client, eventually, trouble, 
         made.put("with three")
         cluster.nodes[2].kill()
         eventually(lambda: puts(made, trouble, "with two"))
+        cluster.start()  # to lose all while one is still behind is more than a cluster promises
         cluster.kill()
         cluster.start()
         eventually(lambda: puts(made, trouble, "again"))

@@ -141,6 +141,8 @@ class ManagedBroker(ManagedProcess, Broker):
         security: What it asks of its clients.
     """
 
+    ready_time_max_s = 120.0
+
     def __init__(self, settings: Mapping[str, str], version: str = "", security: Security = Security()) -> None:  # noqa: B008
         super().__init__()
         self._settings = dict(settings)

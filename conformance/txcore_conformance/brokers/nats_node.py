@@ -5,12 +5,14 @@ from __future__ import annotations
 import json
 import urllib.request
 from collections.abc import Mapping, Sequence
+from pathlib import Path
 from typing import Any, Final, Self
 
 from txcore_conformance.brokers.broker import ManagedBroker
 from txcore_conformance.brokers.greetings import nats_information
 from txcore_conformance.brokers.nats_programs import nats_server
 from txcore_conformance.brokers.security import PASSWORD, USER, Security
+from txcore_conformance.machine import run
 
 _TIME_MAX_S: Final = 2.0
 
@@ -31,7 +33,10 @@ class NatsBroker(ManagedBroker):
 
     @classmethod
     def join(cls, nodes: Sequence[Self]) -> None:
-        """Make a cluster whose stores sync before they acknowledge; streams are replicated as they ask for it."""
+        """Make a cluster whose stores sync before they acknowledge; streams are replicated as they ask for it.
+
+        Servers before 2.10 cannot be told to: they write what they have acknowledged within two minutes.
+        """
         routes = {node: node._ports.reserve() for node in nodes}  # noqa: SLF001 - of the same class
         for node, port in routes.items():
             others = [f'"nats://127.0.0.1:{each}"' for other, each in routes.items() if other is not node]
@@ -40,8 +45,9 @@ class NatsBroker(ManagedBroker):
                 "cluster.listen": f'"127.0.0.1:{port}"',
                 "cluster.no_advertise": "true",
                 "cluster.routes": f"[{', '.join(others)}]",
-                "jetstream.sync_interval": "always",
             }
+            if _knows_sync_interval(node._program):  # noqa: SLF001
+                node._cluster["jetstream.sync_interval"] = "always"  # noqa: SLF001
 
     def _assign_ports(self) -> None:
         super()._assign_ports()
@@ -88,6 +94,11 @@ class NatsBroker(ManagedBroker):
         if not account and self.security.credentials:
             account = f"{USER}:{PASSWORD}"
         return f"nats://{account}@127.0.0.1:{port}" if account else f"nats://127.0.0.1:{port}"
+
+
+def _knows_sync_interval(program: Path) -> bool:
+    major, minor = run([str(program), "--version"]).rpartition(" v")[2].split(".")[:2]
+    return (int(major), int(minor)) >= (2, 10)
 
 
 def _configuration(settings: Mapping[str, str]) -> str:
