@@ -72,8 +72,8 @@ def test_what_no_group_can_be(kit, group, count):
 def test_a_record_larger_than_the_broker_takes_is_found_out_at_the_start(kit):
     """Met later it would close the channel of everything under way."""
     group = kit.connect()
-    greedy = kit.connect(partition_count=None, body_size_max=140_000_000)
-    error = error_of(lambda: greedy.ensure_group(kit.group), kit.timeout_s)
+    greedy = kit.connect(partition_count=None, body_size_max=140_000_000, delivery_timeout_s=30)
+    error = error_of(lambda: greedy.ensure_group(kit.group), 60.0)
     assert isinstance(error, ConfigError)
     assert error.key == "body_size_max"
     assert Status.DURABLE is raw.append(kit, raw.half(kit, kit.queue()), backend=group)[0].status
@@ -172,6 +172,22 @@ def test_a_reader_whose_log_is_truncated_while_it_is_cut_off(hurt):
 
     error = hurt.until(lost)
     assert last <= error.asked < error.first
+
+
+def test_a_few_records_are_acknowledged_in_time(hurt, monkeypatch):
+    """Older brokers close the channel of a consumer that leaves records unacknowledged for half an hour."""
+    from txcore_rabbitmq import reading  # noqa: PLC0415
+
+    monkeypatch.setattr(reading, "IDLE_ACK_S", 0.2)
+    backend, queue = hurt.connect(), hurt.queue()
+    raw.append(hurt, *[raw.half(hurt, queue) for _ in range(3)], backend=backend)
+    reader = backend.read(hurt.group, LogKind.HALF, 0)
+    read = []
+    hurt.until(lambda: read.extend(reader.read(10)) or len(read) >= 3)
+    hurt.timeout_s = 60.0
+    unacked = ("list_channels", "consumer_count", "messages_unacknowledged")
+    hurt.until(lambda: {"1\t0"} <= set(lines := hurt.broker.control(*unacked).splitlines()) and "1\t3" not in lines)
+    reader.close()
 
 
 def test_the_last_checkpoint_of_many_is_loaded(kit):

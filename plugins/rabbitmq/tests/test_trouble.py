@@ -275,6 +275,29 @@ def test_a_refused_login_is_told_at_once(kit, login, words):
         backend.close(5.0).result(10.0)
 
 
+def test_a_connection_lost_while_logging_in_is_no_refused_login(hurt):
+    """pika calls both the same; only what the broker itself said is believed, else an outage would look like that."""
+    hurt.wait(hurt.backend.ensure_group(hurt.group))
+    proxy, backend = hurt.broker.proxy, hurt.connect(proxied=True, partition_count=None)
+    stop = threading.Event()
+
+    def cut():
+        while not stop.wait(0.002):
+            proxy.cut()
+
+    cutter = threading.Thread(target=cut)
+    cutter.start()
+    try:
+        asked = [backend.ensure_group(hurt.group) for _ in range(20)]
+        assert not threading.Event().wait(2.0)  # a few dozen logins, cut at any point
+    finally:
+        stop.set()
+        cutter.join()
+    for future in asked:
+        error = future.exception(hurt.timeout_s)
+        assert error is None or ("refused:" not in str(error).lower() and "user or password" not in str(error))
+
+
 def test_a_user_who_may_not_write_is_told_what_is_missing(hurt):
     """Permissions are the broker's own answer: no retry would help, and others are not disturbed."""
     broker, queue = hurt.broker, hurt.queue()

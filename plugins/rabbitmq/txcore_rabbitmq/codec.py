@@ -203,9 +203,9 @@ def translate(error: BaseException, doing: str) -> TxcoreError:
     if code in _REFUSALS and not _is_down(error) and (code != _PRECONDITION_FAILED or _OTHER_SETTINGS in text):
         setting = _SETTING.search(text)
         translated = ConfigError(f"{doing}: the broker refuses: {text}", key=setting[1] if setting else "")
-    elif isinstance(error, exceptions.ProbableAuthenticationError | exceptions.AuthenticationError):
+    elif _is_told(error) and isinstance(error, exceptions.ProbableAuthenticationError | exceptions.AuthenticationError):
         translated = BackendUnavailableError(f"{doing}: user or password are refused")
-    elif isinstance(error, exceptions.ProbableAccessDeniedError):
+    elif _is_told(error) and isinstance(error, exceptions.ProbableAccessDeniedError):
         translated = BackendUnavailableError(f"{doing}: the virtual host is missing or closed to this user")
     else:
         translated = BackendUnavailableError(f"{doing}: {_plain(error)}")
@@ -224,7 +224,14 @@ def _plain(error: BaseException) -> str:
 def is_login_refused(error: BaseException) -> bool:
     """Say whether *error*, one of ours, comes from a broker that was reached and refuses user, vhost or certificate."""
     cause = error.__cause__
-    return isinstance(cause, _LOGIN_ERRORS) or "CERTIFICATE_VERIFY_FAILED" in str(error)
+    if isinstance(cause, _LOGIN_ERRORS):
+        return _is_told(cause)
+    return "CERTIFICATE_VERIFY_FAILED" in str(error)
+
+
+def _is_told(error: BaseException) -> bool:
+    """Say whether the broker itself said why it closed the connection; a lost one looks the same to pika."""
+    return "ConnectionClosedByBroker" in str(error)
 
 
 def translate_refusal(error: BaseException, topic: str) -> TxcoreError:

@@ -17,6 +17,8 @@ REOPEN_DELAY_S: Final = 0.5
 FIRST_READ_S: Final = 1.0
 FIRST_RECORD_S: Final = 0.1
 """How long a stream that was asked for its beginning may take to bring its first record; then it counts as empty."""
+IDLE_ACK_S: Final = 60.0
+"""How long a few records may stay unacknowledged; before 4.3 the broker closes the channel for it after 30 minutes."""
 START_TIMEOUT_S: Final = 2.0
 """A record that was seen before comes at once, or is gone; below that, brokers that elect a leader look alike."""
 
@@ -41,8 +43,10 @@ class StreamReader:
         self._waits_once = waits_once
         self._is_answered = threading.Event()
         self._taken = 0
+        self._last_taken: tuple[Consumer, int] | None = None
         self._consumer: Consumer | None = None
         self._loop.call(self._open)
+        self._loop.call(self._ack_now_and_then)
 
     def read(self, count_max: int) -> Sequence[LogRecord]:
         """Return what has arrived."""
@@ -62,6 +66,7 @@ class StreamReader:
             record, consumer, tag = records.popleft()
             taken.append(record)
             self._taken += 1
+            self._last_taken = consumer, tag
             if self._taken >= self._link.ack_every:
                 self._taken = 0
                 self._loop.call(lambda consumer=consumer, tag=tag: consumer.ack(tag))  # type: ignore[misc]
@@ -84,6 +89,14 @@ class StreamReader:
     def _stop(self) -> None:
         if self._consumer is not None:
             self._consumer.stop()
+
+    def _ack_now_and_then(self) -> None:
+        taken, self._last_taken = self._last_taken, None
+        if taken is not None:
+            consumer, tag = taken
+            consumer.ack(tag)
+        if not self._is_closed:
+            self._loop.later(IDLE_ACK_S, self._ack_now_and_then)
 
     def _open(self) -> None:
         if not self._is_closed and not self._is_lost:

@@ -50,6 +50,7 @@ class Consumer:
         self._on_started = started
         self._is_stopped = False
         self._is_consuming = False
+        self._acked = 0
         self._channel = link.connection.channel(on_open_callback=self._opened)
         self._channel.add_on_close_callback(self._closed)
 
@@ -59,8 +60,9 @@ class Consumer:
         return self._is_consuming and not self._is_stopped
 
     def ack(self, tag: int) -> None:
-        """Give credit for everything up to *tag*."""
-        if self._channel.is_open:
+        """Give credit for everything up to *tag*, unless that was done."""
+        if self._channel.is_open and tag > self._acked:
+            self._acked = tag
             self._channel.basic_ack(tag, multiple=True)
 
     def stop(self) -> None:

@@ -1,0 +1,71 @@
+"""The border to pika: which of its errors mean what; no broker is needed."""
+
+from __future__ import annotations
+
+import pytest
+from pika import exceptions
+from txcore_rabbitmq.codec import (
+    decode_announcement,
+    decode_checkpoint,
+    encode_checkpoint,
+    encode_marker,
+    is_login_refused,
+    is_missing,
+    translate,
+    translate_refusal,
+)
+
+from txcore.errors import BackendUnavailableError, ConfigError, MessageRejectedError, WireFormatError
+from txcore.records import Checkpoint, Position
+
+CLOSED = exceptions.ChannelClosedByBroker
+
+
+def test_a_queue_whose_node_is_down_is_not_a_missing_queue():
+    """Just after a restart the broker answers 404 for queues that are there; nothing may be concluded from it."""
+    down = CLOSED(404, "NOT_FOUND - home node 'a' of durable queue 'b' is down or inaccessible")
+    missing = CLOSED(404, "NOT_FOUND - no queue 'b' in vhost '/'")
+    starting = CLOSED(406, "PRECONDITION_FAILED - no replica on the local node")
+    assert [is_missing(down), is_missing(missing)] == [False, True]
+    kinds = [type(translate(error, "reading")) for error in (down, starting, missing)]
+    assert kinds == [BackendUnavailableError, BackendUnavailableError, ConfigError]
+    refusals = [type(translate_refusal(error, "topic")) for error in (down, missing)]
+    assert refusals == [BackendUnavailableError, MessageRejectedError]
+
+
+def test_a_setting_that_differs_is_the_errors_key():
+    """So that a program can tell which option to change."""
+    error = translate(
+        CLOSED(406, "PRECONDITION_FAILED - inequivalent arg 'x-max-age' for queue 'q' in vhost '/': received …"),
+        "group 'g'",
+    )
+    assert isinstance(error, ConfigError)
+    assert (error.key, "group 'g'" in str(error)) == ("x-max-age", True)
+
+
+@pytest.mark.parametrize("kind", [exceptions.ProbableAuthenticationError, exceptions.ProbableAccessDeniedError])
+def test_only_the_brokers_own_word_is_a_refused_login(kind):
+    """pika calls a connection that was lost at that moment the same."""
+    lost = translate(kind("StreamLostError: (\"Stream connection lost: ConnectionResetError(104, 'reset')\",)"), "x")
+    told = translate(kind("ConnectionClosedByBroker: (403) 'ACCESS_REFUSED - Login was refused'"), "x")
+    assert [type(lost), type(told)] == [BackendUnavailableError] * 2
+    assert [is_login_refused(lost), is_login_refused(told)] == [False, True]
+    assert "refused" not in str(lost)
+
+
+def test_the_innermost_of_nested_connection_errors_is_told():
+    """pika wraps a refused connection four times."""
+    inner = exceptions.AMQPConnectionError(exceptions.AMQPConnectionError(ConnectionRefusedError(111, "refused")))
+    assert str(translate(inner, "connecting")) == "connecting: ConnectionRefusedError(111, 'refused')"
+
+
+def test_checkpoints_and_markers_travel():
+    """And nothing else is taken for one."""
+    checkpoint = Checkpoint(Position(7), None, b"t" * 16, b"note")
+    assert decode_checkpoint(encode_checkpoint(checkpoint)) == checkpoint
+    assert decode_checkpoint(encode_marker(b"nonce")) == b"nonce"
+    for body in (b"", b"hello", encode_checkpoint(checkpoint)[:-1], b"\x96\xa4txcp\x02\xc0\xc0\xc4\x00\xc4\x00"):
+        with pytest.raises(WireFormatError):
+            decode_checkpoint(body)
+        with pytest.raises(WireFormatError):
+            decode_announcement(body)
