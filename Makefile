@@ -34,7 +34,7 @@ DEV := $(VENV)/.installed-dev
 
 .PHONY: help
 help: ## list these commands
-	@sed -n 's/^\([a-z]*\):.*## /\1	/p' Makefile | expand -t 12
+	@sed -n 's/^\([a-z-]*\):.*## /\1	/p' Makefile | expand -t 17
 
 $(BIN)/python:
 	@[[ -n "$(PYTHON)" ]] || { echo "txcore needs Python 3.11 or newer; name one: make PYTHON=/path/to/python3" >&2; exit 1; }
@@ -54,7 +54,15 @@ demo: $(DEMO) ## see it work: a crash between database and broker, and what beco
 
 .PHONY: test
 test: $(DEV) ## every test: real databases and brokers, conformance on each backend, simulator, model (minutes)
-	$(WITH_BROKERS) $(BIN)/pytest -q -o faulthandler_timeout=300 -n $(WORKERS) --dist worksteal tests plugins $(SUITE) $(HARNESSES:%=--harness %)
+	$(WITH_BROKERS) $(BIN)/pytest -q -o faulthandler_timeout=300 -m "not heavy" -n $(WORKERS) --dist worksteal tests plugins $(SUITE) $(HARNESSES:%=--harness %)
+
+.PHONY: heavy
+heavy: $(DEV) ## what `make test` leaves out: clusters of three nodes, other versions of the brokers
+	$(BIN)/pytest -q -o faulthandler_timeout=300 -m heavy tests plugins
+
+.PHONY: doctor-clusters
+doctor-clusters: $(DEV) ## the doctor on a default node and a durable cluster of each broker; the page keeps its output
+	$(BIN)/python tests/doctor/clusters.py --write
 
 .PHONY: check
 check: $(DEV) ## lint, types, floors, spelling and the tests that need no server (under a minute)

@@ -13,6 +13,7 @@ from txcore_conformance.brokers import debian, nats_programs, rabbitmq_programs
 pytestmark = pytest.mark.filterwarnings("default::ResourceWarning")
 
 
+@pytest.mark.heavy
 @pytest.mark.parametrize(
     ("name", "version", "begin"), [("nats", "2.9", "2.9."), ("nats", "newest", "2."), ("kafka", "3.9", "3.9.")]
 )
@@ -25,6 +26,7 @@ def test_version_that_was_asked_for_runs(started, name, version, begin):
         broker.remove()
 
 
+@pytest.mark.heavy
 def test_environment_says_the_version(started, monkeypatch):
     """Unless the caller does."""
     monkeypatch.setenv("TXCORE_NATS_VERSION", "2.9")
@@ -44,6 +46,7 @@ def texts(monkeypatch):
     return kept
 
 
+@pytest.mark.heavy
 @pytest.mark.skipif(not debian.codename() or os.geteuid() != 0, reason="needs root on Debian")
 def test_rabbitmq_falls_back_to_the_distributions_own(texts):
     """A suite that does not exist; the warning says both."""

@@ -1,0 +1,15 @@
+"""What is too heavy for every run: clusters of three, and versions that must be fetched; `make heavy` runs them."""
+
+from __future__ import annotations
+
+import pytest
+
+HEAVY_FIXTURES = {"trio", "clustered"}
+"""Fixtures that start three nodes of one broker."""
+
+
+def pytest_collection_modifyitems(items):
+    """Mark what needs such a fixture; tests that fetch another version are marked where they stand."""
+    for item in items:
+        if HEAVY_FIXTURES & set(getattr(item, "fixturenames", ())):
+            item.add_marker(pytest.mark.heavy)
