@@ -250,7 +250,7 @@ class World:
         assert process.stdout.readline() == "ready\n"
         return process
 
-    def until(self, condition, timeout_s: float = 20):
+    def until(self, condition, timeout_s: float = 60):
         """Return the first true value of *condition*."""
         deadline_s = time.monotonic() + timeout_s
         while not (value := condition()):
