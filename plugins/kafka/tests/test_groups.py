@@ -5,7 +5,7 @@ from __future__ import annotations
 import threading
 
 import pytest
-from confluent_kafka.admin import ConfigResource, ResourceType
+from confluent_kafka.admin import AlterConfigOpType, ConfigEntry, ConfigResource, NewPartitions, ResourceType
 from txcore_conformance import raw
 from txcore_conformance.kit import error_of
 from txcore_kafka.options import checkpoint_topic, topic_name
@@ -18,8 +18,6 @@ HALF, OP, PARKED = LogKind.HALF, LogKind.OP, LogKind.PARKED
 
 def change(kit, topic, **settings):
     """Change settings of a topic, and wait until the broker says so."""
-    from confluent_kafka.admin import AlterConfigOpType, ConfigEntry
-
     entries = [
         ConfigEntry(key.replace("_", "."), value, incremental_operation=AlterConfigOpType.SET)
         for key, value in settings.items()
@@ -126,8 +124,6 @@ def test_a_lost_topic_is_not_made_in_silence(kit):
 
 def test_partitions_that_somebody_added_are_named(kit):
     """Half and op logs belong together, one to one."""
-    from confluent_kafka.admin import NewPartitions
-
     kit.connect()
     topic = topic_name(kit.group, HALF)
     kit.admin.create_partitions([NewPartitions(topic, 3)])[topic].result(10)
@@ -164,7 +160,7 @@ def test_threads_end_with_their_backend(kit):
     claim = backend.claim(kit.group, "me")
     reader = backend.read(kit.group, HALF, 0)
     reader.read(1)
-    kit.until(lambda: claim.poll(), "an assignment")
+    kit.until(claim.poll, "an assignment")
     kit.wait(backend.close(kit.timeout_s))
     kit.wait(claim.close(kit.timeout_s))
     left = {thread.name for thread in threading.enumerate()} - before

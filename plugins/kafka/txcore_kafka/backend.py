@@ -5,8 +5,7 @@ from __future__ import annotations
 import functools
 import os
 import threading
-from collections.abc import Callable
-from concurrent.futures import Future
+from concurrent.futures import Future, wait
 from typing import Any, Final
 
 from confluent_kafka import KafkaError
@@ -57,11 +56,11 @@ class KafkaBackend:
         self._closing: Future[None] | None = None
         self._pid: int | None = None
         self._claims: list[KafkaClaim] = []
-        self._control = Control(self._options, self._clock)
+        self._producing = Producing(self._options, self._clock)
+        self._control = Control(self._options, self._clock, self._producing.news)
         self._worker = Worker("txcore-kafka-control")
         self._lookups = Worker("txcore-kafka-topics")
         self._targets = Targets(self._control, self._lookups, self._clock)
-        self._producing = Producing(self._options, self._clock)
         self._readers = Readers(self._options, self._control, self._worker, self._clock)
         self._releaser = Releaser(
             self._options, self._producing, self._control, self._targets, self._lookups, self._clock
@@ -79,6 +78,8 @@ class KafkaBackend:
     def ensure_group(self, group: str, partition_count: int | None = None) -> Future[int]:
         """See `Backend.ensure_group`; makes the group's four topics or verifies them."""
         self._enter()
+        if self._releaser.lane is not None:
+            self._releaser.lane.start()
         return self._worker.submit(lambda: self._control.ensure_group(group, partition_count))
 
     def append_halves(self, batch: Batch[HalfRecord]) -> None:
@@ -147,20 +148,14 @@ class KafkaBackend:
     def _close(self, timeout_s: float, future: Future[None]) -> None:
         deadline_s = self._clock.elapsed_s() + timeout_s
         try:
-            leaving = [claim.close(timeout_s) for claim in self._claims]
             if self._releaser.lane is not None:
                 self._releaser.lane.close(timeout_s * 0.8)
+            leaving = [claim.close(self._left_s(deadline_s)) for claim in self._claims]
             self._producing.close(self._left_s(deadline_s) * 0.8)
-            steps: list[Callable[[], Any]] = [
-                lambda: self._worker.stop(self._left_s(deadline_s)),
-                lambda: self._lookups.stop(self._left_s(deadline_s)),
-                *(functools.partial(each.result, self._left_s(deadline_s)) for each in leaving),
-            ]
-            for step in steps:
-                step()
+            self._worker.stop(self._left_s(deadline_s))
+            self._lookups.stop(self._left_s(deadline_s))
+            wait(leaving, self._left_s(deadline_s))
             self._readers.close()
-            self._readers.close()
-
         finally:
             future.set_result(None)
 
@@ -175,8 +170,8 @@ class KafkaBackend:
         if self._pid != pid:
             if self._pid is not None:
                 raise UsageError("this kafka backend was opened before a fork; open another one in the child")
-            self._pid = pid
             self._producing.start()
+            self._pid = pid
 
     def _store_checkpoint(self, group: str, partition: int, checkpoint: Checkpoint) -> Future[None]:
         self._enter()

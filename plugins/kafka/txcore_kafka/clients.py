@@ -5,11 +5,14 @@ from __future__ import annotations
 import ctypes
 import os
 import weakref
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import Any, Final
 
-from confluent_kafka import Consumer, Producer
+from confluent_kafka import Consumer, KafkaException, Producer
 from confluent_kafka.admin import AdminClient
+
+from txcore.errors import ConfigError
+from txcore_kafka.codec import kafka_error
 
 
 class _WeakProducer(Producer):
@@ -27,30 +30,36 @@ def make_producer(config: Mapping[str, Any]) -> Any:
     """Return a producer; connects in its own threads.
 
     Raises:
-        KafkaException: the driver does not take the settings.
+        ConfigError: the driver does not take the settings, such as a file that is not there.
     """
-    return _kept(_WeakProducer(dict(config)))
+    return _made(_WeakProducer, config)
 
 
 def make_consumer(config: Mapping[str, Any]) -> Any:
     """Return a consumer; connects in its own threads.
 
     Raises:
-        KafkaException: the driver does not take the settings.
+        ConfigError: the driver does not take the settings, such as a file that is not there.
     """
-    return _kept(_WeakConsumer(dict(config)))
+    return _made(_WeakConsumer, config)
 
 
 def make_admin(config: Mapping[str, Any]) -> Any:
     """Return an admin client; connects in its own threads.
 
     Raises:
-        KafkaException: the driver does not take the settings.
+        ConfigError: the driver does not take the settings, such as a file that is not there.
     """
-    return _kept(AdminClient(dict(config)))
+    return _made(AdminClient, config)
 
 
-def _kept(client: Any) -> Any:
+def _made(kind: Callable[[dict[str, Any]], Any], config: Mapping[str, Any]) -> Any:
+    try:
+        client = kind(dict(config))
+    except KafkaException as error:
+        cause = kafka_error(error)
+        text = str(error) if cause is None else cause.str()
+        raise ConfigError(f"the driver refuses the URL's settings: {text}", key="url") from error
     _alive.add(client)
     return client
 

@@ -122,6 +122,16 @@ def is_membership_lost(error: KafkaError) -> bool:
     }
 
 
+def is_refused_connection(error: KafkaError) -> bool:
+    """Return whether a connection could not be made because of certificates or credentials."""
+    return error.code() in {
+        KafkaError._AUTHENTICATION,  # noqa: SLF001
+        KafkaError._SSL,  # noqa: SLF001
+        KafkaError.SASL_AUTHENTICATION_FAILED,
+        KafkaError.UNSUPPORTED_SASL_MECHANISM,
+    }
+
+
 def is_unreadable(error: BaseException) -> bool:
     """Return whether a topic's settings may not be read by this user."""
     cause = kafka_error(error)

@@ -14,7 +14,7 @@ from confluent_kafka.admin import (  # type: ignore[attr-defined] # it lists no 
 )
 
 from txcore.clock import Clock
-from txcore.errors import BackendTimeoutError, ConfigError
+from txcore.errors import BackendTimeoutError, BackendUnavailableError, ConfigError, TxcoreError
 from txcore.records import LogKind
 from txcore_kafka.clients import make_admin
 from txcore_kafka.codec import exists_already, is_missing, is_unreadable, translated
@@ -27,7 +27,7 @@ from txcore_kafka.options import (
     topic_name,
     topic_settings,
 )
-from txcore_kafka.producing import log_error
+from txcore_kafka.producing import ConnectionNews
 
 SETTLE_POLL_S: Final = 0.05
 SWEEP_SETTING: Final = "transaction.abort.timed.out.transaction.cleanup.interval.ms"
@@ -39,9 +39,10 @@ AT_LEAST: Final = ("retention.ms", "max.message.bytes")
 class Control:
     """The admin client and what is known of groups. `partition_counts` may be read on any thread."""
 
-    def __init__(self, options: Options, clock: Clock) -> None:
+    def __init__(self, options: Options, clock: Clock, news: ConnectionNews) -> None:
         self._options = options
         self._clock = clock
+        self._news = news
         self._admin: Any = None
         self.partition_counts: dict[str, int] = {}
 
@@ -49,8 +50,15 @@ class Control:
     def admin(self) -> Any:
         """The driver's admin client, made with the first request."""
         if self._admin is None:
-            self._admin = make_admin(self._options.connection() | {"error_cb": log_error})
+            self._admin = make_admin(self._options.connection())
         return self._admin
+
+    def _translated(self, error: KafkaException, what: str) -> TxcoreError:
+        """Return our error; a timeout says why nobody answered, where the driver knows."""
+        ours = translated(error, what)
+        if isinstance(ours, BackendTimeoutError | BackendUnavailableError) and self._news.refusal is not None:
+            ours = BackendUnavailableError(f"{ours}; the last connection was refused: {self._news.refusal.str()}")
+        return ours
 
     def ensure_group(self, group: str, asked: int | None) -> int:
         """Make or verify the group's topics; returns its number of partitions.
@@ -106,7 +114,7 @@ class Control:
                 described = answer.result(2 * self._options.request_timeout_s)
             except KafkaException as error:
                 if not is_missing(error):
-                    raise translated(error, f"looking for topic {topic!r}") from error
+                    raise self._translated(error, f"looking for topic {topic!r}") from error
             else:
                 found[topic] = len(described.partitions)
         return found
@@ -124,7 +132,7 @@ class Control:
                 entries = request[resource].result(2 * self._options.request_timeout_s)
             except KafkaException as error:
                 if not is_missing(error) and not is_unreadable(error):
-                    raise translated(error, f"reading the settings of {resource.name!r}") from error
+                    raise self._translated(error, f"reading the settings of {resource.name!r}") from error
                 found.append({})
             else:
                 found.append({name: entry.value for name, entry in entries.items()})
@@ -168,7 +176,7 @@ class Control:
                 answer.result(2 * self._options.request_timeout_s)
             except KafkaException as error:
                 if not exists_already(error):
-                    raise translated(error, f"making topic {topic!r}") from error
+                    raise self._translated(error, f"making topic {topic!r}") from error
 
     def _await_topics(self, topics: list[str]) -> dict[str, int]:
         """Wait until what was made is known to the broker that answers us."""

@@ -37,7 +37,7 @@ class Holding:
     def __init__(self) -> None:
         self.changed = threading.Condition()
         self._events: deque[ClaimEvent] = deque()
-        self._told: set[int] = set()  # ASSIGNED was returned and is not over
+        self._told: set[int] = set()  # ASSIGNED was returned and is not over yet
         self._held: set[int] = set()
         self._revoking: set[int] = set()
 
@@ -55,8 +55,6 @@ class Holding:
             for event in events:
                 if event.kind is ClaimEventKind.ASSIGNED:
                     self._told.add(event.partition)
-                elif event.kind is ClaimEventKind.LOST:
-                    self._told.discard(event.partition)
             return events
 
     def assigned(self, partitions: Sequence[int]) -> None:
@@ -82,6 +80,7 @@ class Holding:
             for partition in partitions:
                 if partition in self._told:
                     self._events.append(ClaimEvent(ClaimEventKind.LOST, partition))
+                    self._told.discard(partition)
                     self._held.discard(partition)
                     self._revoking.discard(partition)
                 else:
@@ -110,9 +109,12 @@ class Holding:
                 self._events.append(ClaimEvent(ClaimEventKind.ASSIGNED, partition))
 
     def _forget(self, partition: int) -> None:
+        """Hold it no more, and say nothing of it; only what was lost before is still said."""
         self._held.discard(partition)
         self._revoking.discard(partition)
-        self._events = deque(event for event in self._events if event.partition != partition)
+        self._events = deque(
+            event for event in self._events if event.partition != partition or event.kind is ClaimEventKind.LOST
+        )
 
 
 class KafkaClaim:

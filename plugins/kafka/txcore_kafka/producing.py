@@ -24,7 +24,7 @@ from txcore.errors import (
     TxcoreError,
 )
 from txcore_kafka.clients import make_producer
-from txcore_kafka.codec import is_too_large, kafka_error
+from txcore_kafka.codec import is_refused_connection, is_too_large, kafka_error
 from txcore_kafka.options import BATCH_BYTES, REQUEST_BYTES_MAX, Options
 
 _log = logging.getLogger("txcore.kafka")
@@ -99,6 +99,7 @@ class Producing:
     """The client, its poll thread, and what is under way."""
 
     def __init__(self, options: Options, clock: Clock) -> None:
+        self.news = ConnectionNews()
         self._options = options
         self._clock = clock
         self._lock = threading.Lock()
@@ -121,7 +122,7 @@ class Producing:
             return
         with self._lock:
             if self._thread is None and not self._is_closed:
-                self._producer = make_producer(self._config())
+                self._producer = make_producer(self._config())  # Raises ConfigError before anything is started.
                 self._thread = threading.Thread(target=self._run, name="txcore-kafka-produce", daemon=True)
                 self._thread.start()
 
@@ -250,10 +251,10 @@ class Producing:
         return self._lone
 
     def _config(self) -> dict[str, Any]:
-        return producer_config(self._options)
+        return producer_config(self._options) | {"error_cb": self.news.heard}
 
 
-def producer_config(options: Options, **more: Any) -> dict[str, Any]:
+def producer_config(options: Options) -> dict[str, Any]:
     """Return the settings of an idempotent producer."""
     own: dict[str, Any] = {
         "enable.idempotence": True,
@@ -269,14 +270,25 @@ def producer_config(options: Options, **more: Any) -> dict[str, Any]:
         "queue.buffering.max.messages": options.queue_max,
         "queue.buffering.max.kbytes": QUEUE_KBYTES_MAX,
         "compression.type": options.compression,
-        "error_cb": log_error,
     }
-    return options.connection() | own | more
+    return options.connection() | own
 
 
-def log_error(error: KafkaError) -> None:
-    """Take the driver's news about connections; they are only information, as it reconnects by itself for ever."""
-    _log.info("kafka.connection", extra={"reason": error.str(), "code": error.name()})
+class ConnectionNews:
+    """The driver's news about connections; only information, as it reconnects by itself for ever.
+
+    Attributes:
+        refusal: Why the last connection was refused, if certificates or credentials were the reason.
+    """
+
+    def __init__(self) -> None:
+        self.refusal: KafkaError | None = None
+
+    def heard(self, error: KafkaError) -> None:
+        """Take what the producer's client says."""
+        if is_refused_connection(error):
+            self.refusal = error
+        _log.info("kafka.connection", extra={"reason": error.str(), "code": error.name()})
 
 
 def _discard(client: Any) -> None:

@@ -340,6 +340,7 @@ def reader_config(options: Options, group: str) -> dict[str, Any]:
         "auto.offset.reset": "error",
         "isolation.level": "read_committed",
         "fetch.wait.max.ms": 500,
+        "topic.metadata.propagation.max.ms": 5_000,
         "fetch.queue.backoff.ms": 10,
         "fetch.error.backoff.ms": 100,
         "queued.min.messages": 10_000,

@@ -54,25 +54,31 @@ class KafkaHarness(BrokerHarness):
 
     def read_topic(self, topic: str) -> Sequence[Delivered]:
         """See `Harness.read_topic`; a consumer of committed records, one partition after the other."""
-        consumer = Consumer(
+        consumer, everything = self._consumer("read_committed"), self._consumer("read_uncommitted")
+        try:
+            found: list[Delivered] = []
+            for partition in sorted(consumer.list_topics(topic, TIMEOUT_S).topics[topic].partitions):
+                _, end = _bounds(everything, topic, partition)
+                _await_markers(consumer, topic, partition, end)
+                found += _read_partition(consumer, topic, partition)
+        finally:
+            consumer.close()
+            everything.close()
+        return found
+
+    def _consumer(self, isolation: str) -> Any:
+        return Consumer(
             {
                 "bootstrap.servers": self._servers,
                 "group.id": "txcore-conformance",
                 "log_level": 2,
                 "enable.auto.commit": False,
-                "isolation.level": "read_committed",
+                "isolation.level": isolation,
                 "auto.offset.reset": "error",
                 "enable.partition.eof": True,
                 "fetch.wait.max.ms": 10,
             }
         )
-        try:
-            found: list[Delivered] = []
-            for partition in sorted(consumer.list_topics(topic, TIMEOUT_S).topics[topic].partitions):
-                found += _read_partition(consumer, topic, partition)
-        finally:
-            consumer.close()
-        return found
 
     def missing_topic(self) -> str | None:
         """See `Harness.missing_topic`."""
@@ -94,21 +100,21 @@ class KafkaHarness(BrokerHarness):
 
     def _does_refuse(self, topic: str) -> bool:
         """Try the topic with a record that no consumer of committed records will ever see."""
-        producer = Producer(
-            {
-                "bootstrap.servers": self._servers,
-                "transactional.id": f"txcore-probe-{secrets.token_hex(5)}",
-                "log_level": 2,
-            }
-        )
         errors: list[KafkaError | None] = []
-        producer.init_transactions(TIMEOUT_S)
-        producer.begin_transaction()
+        producer = self._transaction()
         producer.produce(topic, b"", on_delivery=lambda error, _: errors.append(error))
         while not errors:
             producer.poll(PAUSE_S)
         producer.abort_transaction(TIMEOUT_S)
         return errors[0] is not None and errors[0].code() == KafkaError.MSG_SIZE_TOO_LARGE
+
+    def _transaction(self) -> Any:
+        """Return a producer with a transaction begun; a new broker makes its transaction log first."""
+        name = f"txcore-probe-{secrets.token_hex(5)}"
+        producer = Producer({"bootstrap.servers": self._servers, "transactional.id": name, "log_level": 2})
+        producer.init_transactions(3 * TIMEOUT_S)
+        producer.begin_transaction()
+        return producer
 
     def limited_topic(self, name: str, *, message_size_max: int = 0, message_count_max: int = 0) -> str | None:
         """See `Harness.limited_topic`; a topic of Kafka is never full."""
@@ -149,6 +155,7 @@ class KafkaTransactionHarness(KafkaHarness):
             self._given = brokers.kafka(own=True, **TRANSACTION_SETTINGS)
             self._is_owner = True
         super().start()
+        self._transaction().abort_transaction(TIMEOUT_S)
 
     def private(self) -> Self:
         """See `BrokerHarness.private`."""
@@ -157,9 +164,24 @@ class KafkaTransactionHarness(KafkaHarness):
         return made
 
 
+def _bounds(consumer: Any, topic: str, partition: int) -> tuple[int, int]:
+    low, high = consumer.get_watermark_offsets(TopicPartition(topic, partition), TIMEOUT_S, cached=False)
+    return low, high
+
+
+def _await_markers(consumer: Any, topic: str, partition: int, end: int) -> None:
+    """Wait until every transaction has ended that stands before *end*: what was committed shows a little later."""
+    pause = threading.Event()
+    for _ in range(round(TIMEOUT_S / PAUSE_S)):
+        if _bounds(consumer, topic, partition)[1] >= end:
+            return
+        pause.wait(PAUSE_S)
+    raise TimeoutError(f"a transaction in {topic!r} does not end")
+
+
 def _read_partition(consumer: Any, topic: str, partition: int) -> list[Delivered]:
     place = TopicPartition(topic, partition, 0)
-    place.offset, high = consumer.get_watermark_offsets(place, TIMEOUT_S, cached=False)
+    place.offset, high = _bounds(consumer, topic, partition)
     found: list[Delivered] = []
     if place.offset == high:
         return found

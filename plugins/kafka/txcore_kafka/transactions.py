@@ -168,13 +168,18 @@ class TransactionLane:
 
     # -- any thread -------------------------------------------------------------------------------------------------
 
+    def start(self) -> None:
+        """Make the client now rather than with the first release: `init_transactions` takes its time."""
+        with self._changed:
+            if self._thread is None and self._stop_at_s is None:
+                self._thread = threading.Thread(target=self._run, name="txcore-kafka-transact", daemon=True)
+                self._thread.start()
+
     def put(self, entries: Sequence[Entry]) -> None:
         """Queue *entries* for the next transaction."""
+        self.start()
         with self._changed:
             if self._stop_at_s is None:
-                if self._thread is None:
-                    self._thread = threading.Thread(target=self._run, name="txcore-kafka-transact", daemon=True)
-                    self._thread.start()
                 self._queue.extend(entries)
                 self._changed.notify_all()
                 return

@@ -1,0 +1,59 @@
+"""Programs that tests run in processes of their own, to kill, to freeze or to fork them."""
+
+from __future__ import annotations
+
+import gc
+import os
+import sys
+import time
+
+import txcore
+from txcore.errors import UsageError
+from txcore.records import ClaimEventKind, LogKind
+
+
+def hold(url, group, member):
+    """Join the group, and say each change of ownership on a line of its own, until killed."""
+    backend = txcore.connect(url)
+    backend.ensure_group(group).result(20)
+    claim = backend.claim(group, member)
+    while True:
+        for event in claim.poll():
+            say(f"{event.kind.value} {event.partition}")
+            if event.kind is ClaimEventKind.REVOKING:
+                claim.give_up(event.partition)
+        time.sleep(0.02)
+
+
+def fork(url, group, _):
+    """Use a backend, fork, and let the child try the parent's, drop it, use its own, and end."""
+    backend = txcore.connect(url)
+    backend.ensure_group(group, 2).result(20)
+    reader = backend.read(group, LogKind.HALF, 0)
+    reader.read(1)
+    claim = backend.claim(group, "parent")
+    pid = os.fork()
+    if pid == 0:
+        try:
+            backend.ensure_group(group)
+        except UsageError:
+            say("child: refused")
+        backend.close().result(5)
+        del backend, reader, claim
+        gc.collect()
+        own = txcore.connect(url)
+        say(f"child: {own.ensure_group(group).result(20)} partitions")
+        own.close().result(5)
+        sys.exit(0)
+    say(f"child ended with {os.waitpid(pid, 0)[1]}")
+    say(f"parent: {backend.ensure_group(group).result(20)} partitions")
+    backend.close().result(10)
+
+
+def say(text):
+    sys.stdout.write(text + "\n")
+    sys.stdout.flush()
+
+
+if __name__ == "__main__":
+    {"hold": hold, "fork": fork}[sys.argv[1]](*sys.argv[2:])

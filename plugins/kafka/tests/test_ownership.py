@@ -1,0 +1,237 @@
+"""Who owns a partition: draining, giving up, silence, and members that die or freeze."""
+
+from __future__ import annotations
+
+import os
+import signal
+import time
+
+import pytest
+from confluent_kafka import ConsumerGroupTopicPartitions, TopicPartition
+from txcore_kafka.options import consumer_group, topic_name
+from txcore_kafka.ownership import Holding
+
+from txcore.errors import ClosedError, ConfigError
+from txcore.records import ClaimEvent, ClaimEventKind, LogKind
+
+ASSIGNED, REVOKING, LOST = ClaimEventKind.ASSIGNED, ClaimEventKind.REVOKING, ClaimEventKind.LOST
+
+
+def never():
+    return False
+
+
+def kinds(events):
+    return [(event.kind, event.partition) for event in events]
+
+
+class Member:
+    """A claim whose events a test handles one by one."""
+
+    def __init__(self, kit, name, **options):
+        self.kit = kit
+        self.claim = kit.connect(**options).claim(kit.group, name)
+        self.heard = []
+        self.held = set()
+
+    def poll(self, *, obeys=True):
+        for event in self.claim.poll():
+            self.heard.append((event.kind, event.partition))
+            if event.kind is ASSIGNED:
+                self.held.add(event.partition)
+            else:
+                self.held.discard(event.partition)
+                if event.kind is REVOKING and obeys:
+                    self.claim.give_up(event.partition)
+        return self.held
+
+
+# -- what one member holds, without a broker ---------------------------------------------------------------------------
+
+
+def test_what_is_given_and_taken_before_anybody_looked_is_nothing():
+    """The checker never heard of it, so there is nothing to drain."""
+    holding = Holding()
+    holding.assigned([0, 1])
+    holding.revoking([0], 1.0)
+    holding.await_given_up(0.0, never)
+    assert kinds(holding.take_events()) == [(ASSIGNED, 1)]
+    assert holding.held == {1}
+
+
+def test_what_is_not_given_up_in_time_is_lost():
+    """REVOKING, then LOST; a late give_up changes nothing."""
+    holding = Holding()
+    holding.assigned([0, 1])
+    holding.take_events()
+    holding.revoking([0, 1], 0.01)
+    assert holding.take_events() == [ClaimEvent(REVOKING, 0, 0.01), ClaimEvent(REVOKING, 1, 0.01)]
+    holding.give_up(1)
+    assert holding.held == {0}
+    holding.await_given_up(0.01, never)
+    holding.give_up(0)
+    assert kinds(holding.take_events()) == [(LOST, 0)]
+    assert holding.held == set()
+
+
+def test_giving_up_unasked_competes_again():
+    """Alone, the member has it again at once; the second answer to one assignment is ignored."""
+    holding = Holding()
+    holding.assigned([0])
+    holding.give_up(0)
+    assert kinds(holding.take_events()) == [(ASSIGNED, 0)]
+    holding.give_up(0)
+    holding.give_up(0)
+    assert kinds(holding.take_events()) == [(ASSIGNED, 0)]
+    assert holding.held == {0}
+
+
+def test_an_answer_to_an_old_assignment_is_ignored():
+    """It was lost and given again meanwhile: what the checker gives up is not what it holds now."""
+    holding = Holding()
+    holding.assigned([0])
+    holding.take_events()
+    holding.lost([0])
+    holding.assigned([0])
+    holding.give_up(0)
+    assert kinds(holding.take_events()) == [(LOST, 0), (ASSIGNED, 0)]
+    assert holding.held == {0}
+
+
+def test_a_loss_is_said_although_the_partition_came_and_went_again():
+    """What was given and taken back unheard does not swallow the news of what was lost before."""
+    holding = Holding()
+    holding.assigned([0])
+    holding.take_events()
+    holding.lost([0])
+    holding.assigned([0])
+    holding.revoking([0], 1.0)
+    assert kinds(holding.take_events()) == [(LOST, 0)]
+    assert holding.held == set()
+
+
+# -- with a broker -----------------------------------------------------------------------------------------------------
+
+
+def test_a_partition_changes_hands_only_after_it_was_given_up(kit):
+    """The other member waits while the first one drains."""
+    first = Member(kit, "first", drain_s="10")
+    kit.until(lambda: first.poll() == {0, 1}, "every partition")
+    second = Member(kit, "second", drain_s="10")
+    kit.until(lambda: len([kind for kind, _ in first.heard if kind is REVOKING]) == 2 or not first.poll(obeys=False))
+    draining_s = time.monotonic() + 1.5
+    while time.monotonic() < draining_s:
+        assert second.poll() == set()
+    for partition in (0, 1):
+        first.claim.give_up(partition)
+    kit.until(lambda: first.poll() | second.poll() == {0, 1} and second.held, "a share for each")
+    assert not first.held & second.held
+
+
+def test_draining_for_too_long_is_lost(kit):
+    """After `drain_s` the member hears LOST, and the other one has its share."""
+    first = Member(kit, "first", drain_s="0.5")
+    kit.until(lambda: first.poll() == {0, 1}, "every partition")
+    second = Member(kit, "second")
+    kit.until(lambda: first.poll(obeys=False) is not None and second.poll(), "a share of the second's")
+    assert {(REVOKING, 0), (LOST, 0), (REVOKING, 1), (LOST, 1)} <= set(first.heard)
+
+
+def test_giving_up_unasked_disturbs_nobody(kit):
+    """The other member of the group hears nothing."""
+    first, second = Member(kit, "first"), Member(kit, "second")
+    kit.until(lambda: first.poll() | second.poll() == {0, 1} and first.held and second.held, "a share for each")
+    (mine,) = first.held
+    count = len(second.heard)
+    first.claim.give_up(mine)
+    first.held.clear()
+    kit.until(lambda: first.poll() == {mine}, "the partition again")
+    second.poll()
+    assert len(second.heard) == count
+
+
+def test_a_checker_that_never_looks_leaves_the_group(kit):
+    """Its process lives and its heartbeats go on, but its own loop is stuck: others take over, and it may come back."""
+    stuck = Member(kit, "stuck", silence_s="1.5")
+    kit.until(lambda: stuck.poll() == {0, 1}, "every partition")
+    other = Member(kit, "other")
+    kit.until(lambda: other.poll() == {0, 1}, "what the stuck one had")
+    kit.until(lambda: stuck.poll() and other.poll(), "a share for each again")
+    assert (LOST, 0) in stuck.heard
+
+
+def test_a_killed_member_is_followed_within_15_s(kit):
+    """By the default session timeout of 10 s."""
+    kit.connect()
+    dead = kit.child("hold", kit.address(session_timeout_s="10"), kit.group, "dead")
+    assert {dead.stdout.readline().strip() for _ in range(2)} == {"assigned 0", "assigned 1"}
+    heir = Member(kit, "heir", session_timeout_s="10")
+    kit.until(heir.poll, "a share")
+    dead.kill()
+    began_s = time.monotonic()
+    kit.until(lambda: heir.poll() == {0, 1}, "the dead one's share")
+    assert time.monotonic() - began_s < 15
+
+
+def test_a_frozen_member_hears_that_it_lost_all(kit):
+    """Another one has its partitions after the session timeout; thawed, it says LOST and joins again."""
+    kit.connect()
+    frozen = kit.child("hold", kit.address(session_timeout_s="6"), kit.group, "frozen")
+    assert {frozen.stdout.readline().strip() for _ in range(2)} == {"assigned 0", "assigned 1"}
+    os.kill(frozen.pid, signal.SIGSTOP)
+    heir = Member(kit, "heir", session_timeout_s="6")
+    kit.until(lambda: heir.poll() == {0, 1}, "what the frozen one had")
+    os.kill(frozen.pid, signal.SIGCONT)
+    assert {frozen.stdout.readline().strip() for _ in range(2)} == {"lost 0", "lost 1"}
+    kit.until(lambda: len(heir.poll()) == 1, "a share for the thawed one")
+
+
+def test_members_fetch_nothing(kit):
+    """Ownership costs no traffic: what is appended is read by the readers alone."""
+    member = Member(kit, "me")
+    kit.until(lambda: member.poll() == {0, 1}, "every partition")
+    group = consumer_group(kit.group)
+    described = kit.admin.describe_consumer_groups([group])[group].result(10)
+    (seen,) = described.members
+    assert {place.topic for place in seen.assignment.topic_partitions} == {topic_name(kit.group, LogKind.HALF)}
+    assert seen.client_id == "me"
+
+
+def test_nothing_is_committed_to_the_consumer_group(kit):
+    """Checkpoints stand in their own topic, where no offset expires."""
+    member = Member(kit, "me")
+    kit.until(lambda: member.poll() == {0, 1}, "every partition")
+    kit.wait(member.claim.close(kit.timeout_s))
+    group = consumer_group(kit.group)
+    places = [TopicPartition(topic_name(kit.group, LogKind.HALF), 0)]
+    (answer,) = kit.admin.list_consumer_group_offsets([ConsumerGroupTopicPartitions(group, places)]).values()
+    assert [place.offset for place in answer.result(10).topic_partitions] == [-1001]
+
+
+def test_a_claim_for_a_group_that_nobody_made_says_so(kit):
+    """Polling raises; closing is allowed."""
+    claim = kit.connect(partition_count=0).claim("nobody-made-it", "me")
+    with pytest.raises(ConfigError):
+        kit.until(claim.poll, "the refusal")
+    kit.wait(claim.close(5))
+
+
+def test_a_closed_claim_refuses_to_poll(kit):
+    """And closing twice is once."""
+    claim = kit.connect().claim(kit.group, "me")
+    kit.wait(claim.close(5))
+    kit.wait(claim.close(5))
+    with pytest.raises(ClosedError):
+        claim.poll()
+
+
+def test_closing_while_draining_is_quick(kit):
+    """Nobody waits for `drain_s` then."""
+    first = Member(kit, "first", drain_s="60")
+    kit.until(lambda: first.poll() == {0, 1}, "every partition")
+    second = Member(kit, "second")
+    kit.until(lambda: not first.poll(obeys=False), "being asked for all")
+    began_s = time.monotonic()
+    kit.wait(first.claim.close(kit.timeout_s))
+    assert time.monotonic() - began_s < 10
+    kit.until(lambda: second.poll() == {0, 1}, "every partition")

@@ -1,0 +1,249 @@
+"""`release=transaction`: all or nothing, for readers of committed records, and nobody hurts his neighbours."""
+
+from __future__ import annotations
+
+import secrets
+
+import pytest
+from confluent_kafka import Consumer, TopicPartition
+from txcore_conformance import raw
+from txcore_conformance.kit import Recorder, error_of
+from txcore_kafka.options import consumer_group, topic_name
+
+import txcore
+from txcore import CheckPolicy
+from txcore.errors import ConfigError
+from txcore.records import ClaimEventKind, LogKind, OpKind, Status
+
+DURABLE, REFUSED, UNKNOWN, FENCED = Status.DURABLE, Status.REFUSED, Status.UNKNOWN, Status.FENCED
+
+
+def statuses(outcomes):
+    return [outcome.status for outcome in outcomes]
+
+
+def lane(kit):
+    return kit.backend._releaser.lane
+
+
+def halves_of(kit, topic, count):
+    halves = [raw.half(kit, topic, body=b"%03d" % number) for number in range(count)]
+    assert set(statuses(raw.append(kit, *halves))) == {DURABLE}
+    return halves
+
+
+def everything_in(kit, topic):
+    """Return every record's value, aborted ones too."""
+    consumer = Consumer(
+        {"bootstrap.servers": kit.servers, "group.id": "all", "isolation.level": "read_uncommitted", "log_level": 2}
+    )
+    found = []
+    try:
+        _, high = consumer.get_watermark_offsets(TopicPartition(topic, 0), 10, cached=False)
+        consumer.assign([TopicPartition(topic, 0, 0)])
+        while consumer.position([TopicPartition(topic, 0)])[0].offset < high - 1:
+            message = consumer.poll(1.0)
+            if message is None:
+                break
+            found.append(message.value())
+    finally:
+        consumer.close()
+    return found
+
+
+def assigned_claim(kit, name="me", backend=None):
+    """Return a claim that owns at least one partition, and which."""
+    claim = (backend or kit.backend).claim(kit.group, name)
+    events = kit.until(claim.poll, "an assignment")
+    return claim, {event.partition for event in events if event.kind is ClaimEventKind.ASSIGNED}
+
+
+def test_many_releases_share_a_transaction(together):
+    """Five hundred cost a few transactions, and all of their ops and targets are there."""
+    topic = together.topic()
+    halves = halves_of(together, topic, 500)
+    before = lane(together).commit_count
+    assert set(statuses(raw.release(together, *[raw.commit(half) for half in halves]))) == {DURABLE}
+    assert lane(together).commit_count - before <= 5
+    assert len(together.bodies(topic)) == 500
+    assert {each.transaction_id for each in raw.ops(together)} == {half.transaction_id for half in halves}
+
+
+def test_one_refused_target_hurts_nobody_else(together):
+    """Its transaction is aborted and the others are tried again; of the refused one nothing is visible."""
+    topic, small = together.make_topic(), together.make_topic(max_message_bytes=2_000)
+    good = halves_of(together, topic, 20)
+    bad = raw.half(together, topic, small, body=bytes(3_000))
+    outcomes = raw.release(together, *map(raw.commit, [*good[:10], bad, *good[10:]]))
+    assert statuses(outcomes) == [DURABLE] * 10 + [REFUSED] + [DURABLE] * 10
+    assert outcomes[10].missing == (0, 1)
+    assert together.bodies(topic) == [half.messages[0].body for half in good]
+    assert together.bodies(small) == []
+    assert bad.transaction_id not in {each.transaction_id for each in raw.ops(together)}
+
+
+def test_readers_of_uncommitted_records_see_what_was_aborted(together):
+    """Which is why consumers must read committed records only."""
+    topic, small = together.make_topic(), together.make_topic(max_message_bytes=2_000)
+    raw.release(together, raw.commit(raw.half(together, topic, small, body=bytes(3_000))))
+    assert together.bodies(topic) == []
+    assert everything_in(together, topic) == [bytes(3_000)]
+
+
+def test_a_missing_target_is_refused_without_a_transaction(together):
+    """It is asked for first, so that it delays nobody for as long as the driver would look for it."""
+    before = lane(together).commit_count, lane(together).rebuilt_count
+    (outcome,) = raw.release(together, raw.commit(raw.half(together, "nobody-made-this-topic")))
+    assert (outcome.status, outcome.missing) == (REFUSED, (0,))
+    assert (lane(together).commit_count, lane(together).rebuilt_count) == before
+
+
+def test_a_claim_writes_for_its_own_partitions_only(together):
+    """The broker would take a live member's word for any partition: the backend asks itself."""
+    topic = together.topic()
+    half = halves_of(together, topic, 1)[0]
+    mine, owned = assigned_claim(together, "a")
+    assert owned == {0, 1}
+    assert statuses(raw.release(together, raw.commit(half, b"t" * 16), claim=mine)) == [DURABLE]
+    mine._holding.lost([0])
+    assert statuses(raw.release(together, raw.commit(half, b"t" * 16), claim=mine)) == [FENCED]
+    assert raw.mark(together, OpKind.TICK, b"t" * 16, claim=mine)[1].status is FENCED
+    assert together.bodies(topic) == [b"000"]
+    together.wait(mine.close(10))
+
+
+def test_a_generation_that_is_over_is_fenced_by_the_broker(together):
+    """A checker that sleeps through a rebalance and thaws publishes nothing."""
+    topic = together.topic()
+    half = halves_of(together, topic, 1)[0]
+    mine, _ = assigned_claim(together, "a")
+    stale = mine.group_metadata()
+    other = together.connect().claim(together.group, "b")
+
+    def is_shared():
+        for event in mine.poll():
+            if event.kind is ClaimEventKind.REVOKING:
+                mine.give_up(event.partition)
+        other.poll()
+        return len(mine._holding.held) == 1 and len(other._holding.held) == 1 and mine._metadata is not None
+
+    together.until(is_shared, "a share for each")
+    mine._metadata = stale
+    mine._holding.assigned([0, 1])
+    assert statuses(raw.release(together, raw.commit(half, b"t" * 16), claim=mine)) == [FENCED]
+    assert together.bodies(topic) == []
+    assert statuses(raw.release(together, raw.commit(half))) == [DURABLE], "a producer needs no claim"
+    for claim in (mine, other):
+        together.wait(claim.close(10))
+
+
+def test_a_member_that_left_is_fenced(together):
+    """Its claim is closed, so nothing is written in its name."""
+    half = halves_of(together, together.topic(), 1)[0]
+    claim, _ = assigned_claim(together)
+    together.wait(claim.close(10))
+    assert statuses(raw.release(together, raw.commit(half, b"t" * 16), claim=claim)) == [FENCED]
+
+
+def test_a_client_that_lost_its_name_is_replaced(together):
+    """Another client under the same transactional id fences it; what was under way is never half visible."""
+    topic = together.topic()
+    halves = halves_of(together, topic, 3)
+    assert statuses(raw.release(together, raw.commit(halves[0]))) == [DURABLE]
+    usurper = together.plain_producer(**{"transactional.id": lane(together)._name})
+    usurper.init_transactions(10)
+    (outcome,) = raw.release(together, raw.commit(halves[1]))
+    assert outcome.status in {DURABLE, UNKNOWN}
+    assert lane(together).rebuilt_count >= 1
+    together.until(lambda: statuses(raw.release(together, raw.commit(halves[2]))) == [DURABLE], "a new client")
+    ended = {each.transaction_id for each in raw.ops(together)}
+    assert (halves[1].transaction_id in ended) == (b"001" in together.bodies(topic))
+
+
+def test_a_frozen_broker_leaves_nothing_half_done(together):
+    """UNKNOWN in time; whatever became of the transaction, target and op are both there or both not."""
+    topic = together.topic()
+    first, second = halves_of(together, topic, 2)
+    raw.release(together, raw.commit(first))
+    together.broker.pause()
+    batch = Recorder([raw.commit(second)])
+    together.backend.release(batch)
+    try:
+        outcomes = batch.wait(together.backend, 10.0)
+    finally:
+        together.broker.resume()
+    assert (outcomes[0].status, outcomes[0].missing) == (UNKNOWN, (0,))
+    third = raw.half(together, topic, body=b"third")
+    together.until(lambda: statuses(raw.release(together, raw.commit(third))) == [DURABLE], "the broker again")
+    ended = {each.transaction_id for each in raw.ops(together)}
+    assert (second.transaction_id in ended) == (b"001" in together.bodies(topic))
+
+
+def test_an_abandoned_transaction_hides_the_log_for_a_bounded_time(together):
+    """A process that dies in the middle of one delays readers of its op log until the broker ends it."""
+    together.connect()
+    topic = topic_name(together.group, LogKind.OP)
+    producer = together.plain_producer(
+        **{
+            "transactional.id": secrets.token_hex(8),
+            "transaction.timeout.ms": 2_500,
+            "socket.timeout.ms": 2_500,
+            "message.timeout.ms": 2_500,
+        }
+    )
+    producer.init_transactions(10)
+    producer.begin_transaction()
+    producer.produce(topic, b"abandoned", partition=0)
+    producer.flush(10)
+    reader = together.backend.read(together.group, LogKind.OP, 0)
+    nonce, outcome = raw.mark(together, OpKind.TICK)
+    assert outcome.status is DURABLE
+    assert list(reader.read(10)) == []
+    found = together.until(lambda: reader.read(10), "the tick behind the abandoned record")
+    assert [nonce in record.body for record in found] == [True]
+    reader.close()
+
+
+def test_closing_commits_what_is_queued(together):
+    """Every item is settled, and what was DURABLE is there."""
+    topic = together.topic()
+    backend = together.connect()
+    halves = halves_of(together, topic, 100)
+    batch = Recorder([raw.commit(half, flush=False) for half in halves])
+    backend.release(batch)
+    together.wait(backend.close(20))
+    assert None not in batch.outcomes
+    stored = [half.messages[0].body for half, end in zip(halves, batch.outcomes, strict=True) if end.status is DURABLE]
+    assert set(stored) <= set(together.bodies(topic))
+
+
+def test_a_short_immunity_is_refused_by_name(together):
+    """The producer must hand over before the longest life of a transaction, half as long again."""
+    backend = together.backend
+    policy = CheckPolicy(immunity_s=backend.capabilities.release_time_max_s)
+    with pytest.raises(ConfigError) as raised:
+        txcore.TransactionProducer(backend, together.group, policy=policy)
+    assert raised.value.key == "immunity_s"
+
+
+def test_a_broker_that_looks_less_often_is_named(kit):
+    """The URL's `transaction_sweep_s` is a promise about the broker's own setting."""
+    backend = kit.connect(partition_count=0, release="transaction", transaction_sweep_s="5")
+    error = error_of(lambda: backend.ensure_group(kit.group, 2), kit.timeout_s)
+    assert isinstance(error, ConfigError)
+    assert error.key == "transaction_sweep_s"
+    assert "10000" in str(error)
+
+
+def test_the_group_shows_how_far_a_checker_is(together):
+    """Offsets in the consumer group are the checkpoints' half positions, for whoever watches its lag."""
+    topic = together.topic()
+    half = halves_of(together, topic, 1)[0]
+    claim, _ = assigned_claim(together)
+    together.wait(claim.checkpoint(0, txcore.records.Checkpoint(txcore.records.Position(0), None)))
+    assert statuses(raw.release(together, raw.commit(half, b"t" * 16), claim=claim)) == [DURABLE]
+    consumer = Consumer({"bootstrap.servers": together.servers, "group.id": consumer_group(together.group)})
+    places = [TopicPartition(topic_name(together.group, LogKind.HALF), 0)]
+    assert consumer.committed(places, 10)[0].offset == 0
+    consumer.close()
+    together.wait(claim.close(10))

@@ -1,0 +1,188 @@
+"""A broker that is killed, frozen or absent, a client that dies, a fork: items end in time."""
+
+from __future__ import annotations
+
+import contextlib
+import ctypes
+import time
+from pathlib import Path
+
+import pytest
+from confluent_kafka import KafkaError
+from txcore_conformance import raw
+from txcore_conformance.kit import Recorder, error_of
+
+import txcore
+from txcore.errors import BackendTimeoutError, BackendUnavailableError, OutcomeUnknownError
+from txcore.records import Checkpoint, LogKind, OpKind, Position, Status
+
+DURABLE, REFUSED, UNKNOWN = Status.DURABLE, Status.REFUSED, Status.UNKNOWN
+NOWHERE = "kafka://127.0.0.1:1"
+ALLOWANCE_S = 4.0
+"""What a busy machine may add to a bound."""
+
+
+def statuses(outcomes):
+    return [outcome.status for outcome in outcomes]
+
+
+@contextlib.contextmanager
+def paused(broker):
+    broker.pause()
+    try:
+        yield
+    finally:
+        broker.resume()
+
+
+def lasts_s(call):
+    began_s = time.monotonic()
+    call()
+    return time.monotonic() - began_s
+
+
+def kill_client(client):
+    """Make the driver's client believe in a fatal error."""
+    library = ctypes.CDLL(loaded_librdkafka())
+    library.rd_kafka_test_fatal_error.argtypes = [ctypes.c_void_p, ctypes.c_int, ctypes.c_char_p]
+    handle = ctypes.cast(id(client) + object.__basicsize__, ctypes.POINTER(ctypes.c_void_p)).contents.value
+    library.rd_kafka_test_fatal_error(handle, KafkaError.OUT_OF_ORDER_SEQUENCE_NUMBER, b"as if out of order")
+
+
+def loaded_librdkafka():
+    """Return the file of the library that the driver has loaded."""
+    maps = Path("/proc/self/maps").read_text(encoding="utf-8").splitlines()
+    return next(line.split()[-1] for line in maps if "librdkafka" in line)
+
+
+def test_a_dead_client_is_replaced(kit, topic):
+    """A fatal error ends what was under way as UNKNOWN at the latest; then the backend works on with a new client."""
+    backend = kit.backend
+    raw.append(kit, raw.half(kit, topic))
+    old = backend._producing._producer
+    batch = Recorder([raw.half(kit, topic) for _ in range(500)])
+    backend.append_halves(batch)
+    kill_client(old)
+    assert {outcome.status for outcome in batch.wait(backend, 10.0)} <= {DURABLE, UNKNOWN, REFUSED}
+    kit.until(lambda: backend._producing.rebuilt_count, "a new client")
+    assert backend._producing._producer is not old
+    half = raw.half(kit, topic)
+    kit.until(lambda: statuses(raw.append(kit, half)) == [DURABLE], "the new client")
+    assert statuses(raw.release(kit, raw.commit(half))) == [DURABLE]
+    assert half.transaction_id in [each.transaction_id for each in raw.ops(kit)]
+
+
+def test_a_forked_child_opens_its_own(kit):
+    """The parent's backend refuses, dropping it does not hang, a new one works, and the parent goes on."""
+    kit.connect()
+    process = kit.child("fork", kit.address(), kit.group, "-")
+    output, _ = process.communicate(timeout=60)
+    assert output.splitlines() == [
+        "child: refused",
+        "child: 2 partitions",
+        "child ended with 0",
+        "parent: 2 partitions",
+    ]
+
+
+def test_opening_does_not_wait_for_the_broker():
+    """A broker that is not there shows with the first call's Future, in time; closing is quick."""
+    began_s = time.monotonic()
+    backend = txcore.connect(f"{NOWHERE}?request_timeout_s=1&delivery_timeout_s=1")
+    assert time.monotonic() - began_s < 1.0
+    error = error_of(lambda: backend.ensure_group("orders"), 2 + ALLOWANCE_S)
+    assert isinstance(error, BackendUnavailableError | BackendTimeoutError)
+    assert lasts_s(lambda: backend.close(2.0).result(10)) < 2 + ALLOWANCE_S
+
+
+def test_nothing_hangs_without_a_broker(hurt):
+    """Halves, releases, marks, checkpoints: each ends within its timeout, and closing is bounded."""
+    topic = hurt.topic()
+    backend = hurt.connect(delivery_timeout_s="1", request_timeout_s="1")
+    half = raw.half(hurt, topic)
+    raw.append(hurt, half, backend=backend)
+    claim = backend.claim(hurt.group, "me")
+    hurt.until(lambda: claim.poll(), "an assignment")  # noqa: PLW0108
+    hurt.broker.kill()
+    appended = Recorder([raw.half(hurt, topic) for _ in range(100)])
+    released = Recorder([raw.commit(half)])
+    backend.append_halves(appended)
+    backend.release(released)
+    mark = backend.mark(hurt.group, 0, raw.op(half, OpKind.TICK))
+    checkpoint = claim.checkpoint(0, Checkpoint(Position(0), None))
+    assert set(statuses(appended.wait(backend, 1 + ALLOWANCE_S))) <= {UNKNOWN, REFUSED}
+    assert statuses(released.wait(backend, 1 + ALLOWANCE_S)) == [UNKNOWN]
+    assert released.outcomes[0].missing == (0,)
+    assert mark.result(1 + ALLOWANCE_S).status is UNKNOWN
+    assert isinstance(checkpoint.exception(1 + ALLOWANCE_S), OutcomeUnknownError | BackendUnavailableError)
+    assert isinstance(error_of(lambda: backend.ensure_group(hurt.group), 2 + ALLOWANCE_S), txcore.TxcoreError)
+    assert lasts_s(lambda: backend.close(2.0).result(20)) < 2 + ALLOWANCE_S
+
+
+def test_closing_on_a_frozen_broker_is_bounded(hurt):
+    """Connections are open and silent; what is under way ends as UNKNOWN."""
+    topic = hurt.topic()
+    backend = hurt.connect(delivery_timeout_s="30")
+    raw.append(hurt, raw.half(hurt, topic), backend=backend)
+    reader = backend.read(hurt.group, LogKind.HALF, 0)
+    reader.read(1)
+    claim = backend.claim(hurt.group, "me")
+    hurt.until(lambda: claim.poll(), "an assignment")  # noqa: PLW0108
+    with paused(hurt.broker):
+        batch = Recorder([raw.half(hurt, topic)])
+        backend.append_halves(batch)
+        assert lasts_s(reader.close) < ALLOWANCE_S
+        assert lasts_s(lambda: backend.close(2.0).result(20)) < 2 + ALLOWANCE_S
+        assert statuses(batch.wait(backend, 0.1)) == [UNKNOWN]
+
+
+def test_a_confirmation_that_comes_late_writes_no_op(hurt):
+    """UNKNOWN is the last word: the checker decides, whatever the broker did with the target."""
+    topic = hurt.topic()
+    backend = hurt.connect(delivery_timeout_s="1.5")
+    half, other = raw.half(hurt, topic), raw.half(hurt, topic)
+    raw.append(hurt, half, other, backend=backend)
+    with paused(hurt.broker):
+        (outcome,) = raw.release(hurt, raw.commit(half), backend=backend)
+        assert (outcome.status, outcome.missing) == (UNKNOWN, (0,))
+    hurt.until(
+        lambda: statuses(raw.release(hurt, raw.rollback(other), backend=backend)) == [DURABLE], "the broker again"
+    )
+    assert half.transaction_id not in [each.transaction_id for each in raw.ops(hurt, backend=backend)]
+
+
+def test_a_reader_goes_on_after_the_broker_was_killed(hurt):
+    """It says that the broker cannot be reached, or nothing, and then brings every record once."""
+    topic = hurt.topic()
+    backend = hurt.connect()
+    halves = [raw.half(hurt, topic) for _ in range(10)]
+    raw.append(hurt, *halves[:5], backend=backend)
+    reader = backend.read(hurt.group, LogKind.HALF, 0)
+    found = [record.body for record in hurt.until(lambda: reader.read(10))]
+    hurt.broker.kill()
+    hurt.broker.start()
+
+    def appended():
+        return statuses(raw.append(hurt, *halves[5:], backend=backend)) == [DURABLE] * 5
+
+    hurt.until(appended, "the broker again")
+
+    def read():
+        with contextlib.suppress(BackendUnavailableError):
+            found.extend(record.body for record in reader.read(10))
+        return {half.body for half in halves} <= set(found)
+
+    hurt.until(read, "the records behind the kill")
+    assert found[:5] == [half.body for half in halves[:5]]
+    reader.close()
+
+
+def test_an_outage_is_told_by_the_reader(hurt):
+    """Once in a while, as BackendUnavailableError; reading is never long about it."""
+    backend = hurt.connect()
+    reader = backend.read(hurt.group, LogKind.HALF, 0)
+    reader.read(1)
+    hurt.broker.kill()
+    with pytest.raises(BackendUnavailableError):
+        hurt.until(lambda: reader.read(1), "the news")
+    reader.close()
