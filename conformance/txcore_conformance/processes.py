@@ -144,12 +144,16 @@ class ManagedProcess(abc.ABC):
     def pause(self) -> None:
         """Stop the parent first, so that it starts no more children."""
         if self._process is not None:
-            self._signal([self._process.pid, *self._children()], signal.SIGSTOP)
+            self._process.send_signal(
+                signal.SIGSTOP
+            )  # which does nothing once it has ended and its id may be another's
+            self._signal(self._children(), signal.SIGSTOP)
 
     def resume(self) -> None:
         """Let children and parent go on."""
         if self._process is not None:
-            self._signal([*self._children(), self._process.pid], signal.SIGCONT)
+            self._signal(self._children(), signal.SIGCONT)
+            self._process.send_signal(signal.SIGCONT)
 
     def remove(self) -> None:
         """Stop it and delete its folder; twice is once."""
@@ -199,7 +203,8 @@ class ManagedProcess(abc.ABC):
         """Kill what still runs of it, and wait."""
         if self._process is not None:
             self.pause()  # so that the parent does not see its children die first
-            self._signal([*self._children(), self._process.pid], signal.SIGKILL)
+            self._signal(self._children(), signal.SIGKILL)
+            self._process.send_signal(signal.SIGKILL)
             self._process.wait()
             self._process = None
         if self._log is not None:

@@ -255,6 +255,17 @@ def test_ports_are_kept_apart_and_out_of_the_kernels_way():
     file.close()
 
 
+def test_broker_that_ended_by_itself_is_known_to_and_starts_again(nats, eventually):
+    """As after a crash of its own; `kill` clears it away."""
+    os.kill(nats.pid, signal.SIGKILL)
+    eventually(lambda: not nats.is_running)
+    nats.pause()
+    nats.resume()
+    nats.kill()
+    nats.start()
+    assert nats.is_running
+
+
 def test_wanted_rabbitmq_settings_reach_the_server(started):
     """By the names of its own configuration."""
     broker = started("rabbitmq", channel_max="77")
