@@ -217,7 +217,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     )
     parser.add_argument("--broker", required=True, metavar="NAME", help="kafka, rabbitmq, nats, or MODULE:CLASS")
     parser.add_argument("--seconds", type=float, default=300.0)
-    parser.add_argument("--seed", default="", help="decides the faults; default: from the clock")
+    parser.add_argument("--seed", nargs="?", const="", default="", help="decides the faults; default: from the clock")
     parser.add_argument("--database", choices=("postgresql", "sqlite"), default="postgresql")
     parser.add_argument("--json", action="store_true", help="print the report as JSON, progress to standard error")
     chosen = parser.parse_args(arguments)

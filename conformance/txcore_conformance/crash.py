@@ -38,8 +38,9 @@ from txcore_conformance.oracle import History
 IMMUNITY_S: Final = 1.0
 """Long enough for a producer's own end on a busy machine, short enough to wait for it once at the end."""
 TRIES_MAX: Final = 3
-GROUPS: Final = 16
-"""How many groups a long run goes round: a broker must have missed a dead checker before its group's next turn."""
+PRODUCER_GROUPS: Final = 4
+CHECKER_GROUPS: Final = 16
+"""How many groups kills go round: a broker must have missed a dead checker before its group's next turn."""
 JUDGES: Final = 4
 PROGRESS_EVERY: Final = 25
 
@@ -294,9 +295,10 @@ def kill_everywhere(
         tallies = {step: Tally() for step in steps}
         count = cycles or len(steps)
         tell(f"{len(steps)} steps found; {count} processes will be killed")
-        groups = itertools.cycle(kit.groups(GROUPS))
+        producers_groups = itertools.cycle(kit.groups(min(PRODUCER_GROUPS, count)))
+        checkers_groups = itertools.cycle(kit.groups(min(CHECKER_GROUPS, count) if "checker" in programs else 0))
         for number, step in enumerate(itertools.islice(itertools.cycle(steps), count), 1):
-            kit.kill_at(step, tallies[step], next(groups))
+            kit.kill_at(step, tallies[step], next(checkers_groups if step.program == "checker" else producers_groups))
             if number % PROGRESS_EVERY == 0:
                 tell(f"{number} of {count} killed")
         kit.judge(tallies, tell)

@@ -38,7 +38,7 @@ from txcore.registry import find_entry_point
 from txcore_conformance.failpoints import VARIABLE, Failpoints, Watched, install
 from txcore_conformance.kit import FAST, hasty
 
-LIFETIME_MAX_S: Final = 60
+LIFETIME_MAX_S: Final = 180
 UNKNOWN_BODY: Final = b"nobody knows"
 PRODUCERS: Final = ("database", "listener", "pipelined", "async")
 PROGRAMS: Final = (*PRODUCERS, "checker")

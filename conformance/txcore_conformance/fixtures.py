@@ -44,9 +44,9 @@ def kit(harness: Harness, request: pytest.FixtureRequest) -> Iterator[Kit]:
         made.close()
 
 
-@pytest.fixture(scope="module")
+@pytest.fixture(scope="session")
 def private(harness: Harness) -> Iterator[Harness]:
-    """The backend under test on a broker of the module's own, which its tests may kill, freeze and cut off."""
+    """The backend under test on another broker, which tests may kill, freeze and cut off."""
     name = getattr(harness, "broker_name", "")
     try:
         made = harness.private()
