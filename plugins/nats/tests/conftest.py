@@ -186,3 +186,10 @@ def atomic(atomic_harness):
     made = NatsKit(atomic_harness)
     yield made
     made.close()
+
+
+@pytest.fixture
+def proxy(kit):
+    """The proxy in front of the broker, forwarding again afterwards."""
+    yield kit.broker.proxy
+    kit.broker.proxy.forward()

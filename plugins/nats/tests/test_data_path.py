@@ -10,8 +10,8 @@ from txcore_conformance import raw
 from txcore_conformance.kit import COMMIT, UNKNOWN, Answers, Recorder, error_of
 
 from txcore import Message, MessageRejectedError, wire
-from txcore.errors import ConfigError, DataLossError
-from txcore.records import LogKind, Op, OpKind, Resolution, Status
+from txcore.errors import ConfigError
+from txcore.records import Op, OpKind, Resolution, Status
 
 DURABLE, REFUSED, SUPERSEDED = Status.DURABLE, Status.REFUSED, Status.SUPERSEDED
 
@@ -305,49 +305,6 @@ def test_a_partition_that_does_not_exist_is_refused(kit):
     assert statuses(raw.append(kit, half)) == [REFUSED]
     assert statuses(raw.release(kit, raw.rollback(half))) == [REFUSED]
     assert isinstance(error_of(lambda: raw.mark(kit, OpKind.TICK, partition=7), 20), ConfigError)
-
-
-def test_reading_on_behind_records_that_were_removed_is_told(kit):
-    """A start that was trimmed, with something behind it and with nothing, and a log that begins anew."""
-    topic = kit.topic()
-    halves = [raw.half(kit, topic) for _ in range(6)]
-    raw.append(kit, *halves[:2])
-    records = raw.halves(kit, 2)
-    raw.append(kit, *halves[2:])
-    rest = raw.halves(kit, 6)
-    kit.harness.trim(kit.group, LogKind.HALF, 0, rest[4].position)
-    reader = kit.backend.read(kit.group, LogKind.HALF, 0, records[1].position)
-    with pytest.raises(DataLossError) as raised:
-        kit.until(lambda: reader.read(10))
-    assert (records[1].position, rest[4].position) == (raised.value.asked, raised.value.first)
-    kit.harness.trim(kit.group, LogKind.HALF, 0, rest[5].position + 1)
-    nothing_left = kit.backend.read(kit.group, LogKind.HALF, 0, rest[5].position)
-    with pytest.raises(DataLossError) as raised:
-        kit.until(lambda: nothing_left.read(10))
-    assert raised.value.first is None
-    reopened = kit.backend.read(kit.group, LogKind.HALF, 0)
-    raw.append(kit, halves[0])
-    with pytest.raises(DataLossError) as raised:
-        kit.until(lambda: reopened.read(10))
-    assert raised.value.first == rest[5].position + 1
-    for each in (reader, nothing_left, reopened):
-        each.close()
-
-
-def test_a_reader_takes_no_more_than_it_has_room_for(kit):
-    """Thousands of records wait on the server, not in the process, until somebody reads."""
-    topic = kit.topic()
-    count = 6_000
-    for _ in range(3):
-        raw.append(kit, *[raw.half(kit, topic, body=b"x") for _ in range(count // 3)])
-    reader = kit.backend.read(kit.group, LogKind.HALF, 0)
-    kit.until(lambda: len(reader._records) >= 2_000, "a full buffer")
-    kit.until(lambda: reader._is_thirsty)
-    assert len(reader._records) <= 3_500
-    found = []
-    kit.until(lambda: found.extend(reader.read(1_000)) or len(found) >= count)
-    assert count == len(found) == len({record.position for record in found})
-    reader.close()
 
 
 def test_an_op_log_that_may_not_be_asked_directly_is_asked_through_its_leader(kit):

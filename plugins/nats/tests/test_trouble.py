@@ -35,13 +35,6 @@ def paused(broker):
         broker.resume()
 
 
-@pytest.fixture
-def proxy(kit):
-    """The proxy in front of the broker, forwarding again afterwards."""
-    yield kit.broker.proxy
-    kit.broker.proxy.forward()
-
-
 class Load:
     """Appends halves and releases them from a thread until stopped."""
 
@@ -214,50 +207,6 @@ def test_a_frozen_network_is_noticed_by_unanswered_pings(kit, proxy):
     assert isinstance(backend._link.client, Client)
 
 
-def test_readers_go_on_after_a_cut_without_loss_or_repetition(kit, proxy):
-    """A reader that was cut off in mid-log brings each record once, in order."""
-    topic = kit.topic()
-    backend = kit.connect(proxied=True)
-    raw.append(kit, *[raw.half(kit, topic) for _ in range(500)])
-    reader = backend.read(kit.group, LogKind.HALF, 0)
-    found = []
-
-    def read(count):
-        with contextlib.suppress(BackendUnavailableError):
-            found.extend(reader.read(100))
-        return len(found) >= count
-
-    kit.until(lambda: read(100))
-    proxy.cut()
-    raw.append(kit, *[raw.half(kit, topic) for _ in range(500)])
-    kit.until(lambda: read(1_000))
-    positions = [record.position for record in found]
-    assert len(positions) == 1_000
-    assert sorted(set(positions)) == positions
-    reader.close()
-
-
-def test_a_readers_consumer_that_was_deleted_is_made_again(kit):
-    """An operator, or the server's own threshold, takes the consumer: the reader makes another."""
-    topic = kit.topic()
-    reader = kit.backend.read(kit.group, LogKind.HALF, 0)
-    first = raw.half(kit, topic)
-    raw.append(kit, first)
-    assert kit.until(lambda: list(reader.read(10)))
-    stream = f"txc_{kit.group}_half"
-    for name in kit.api(f"CONSUMER.NAMES.{stream}")["consumers"]:
-        kit.api(f"CONSUMER.DELETE.{stream}.{name}")
-    second = raw.half(kit, topic)
-    raw.append(kit, second)
-
-    def read():
-        with contextlib.suppress(BackendUnavailableError):
-            return [record.body for record in reader.read(10)]
-
-    assert [second.body] == kit.until(read)
-    reader.close()
-
-
 def test_an_absent_broker_is_named_and_may_come_later(hurt):
     """Control calls fail within their timeout; halves are REFUSED and ends UNKNOWN, as nothing was sent."""
     topic = hurt.topic()
@@ -373,32 +322,3 @@ def test_an_error_inside_the_driver_ends_one_message_only(kit, monkeypatch):
     outcomes = raw.append(kit, *[raw.half(kit, topic) for _ in range(4)])
     assert statuses(outcomes) == [DURABLE, UNKNOWN, DURABLE, DURABLE]
     assert isinstance(outcomes[1].error, BackendUnavailableError)
-
-
-def test_a_failing_taker_of_records_loses_none(kit):
-    """What a reader could not take in comes again with its next consumer."""
-    topic = kit.topic()
-    reader = kit.backend.read(kit.group, LogKind.HALF, 0)
-    received, failures = reader.received, []
-
-    def sometimes(message, sequence, appended_ms):
-        if sequence == 2 and not failures:
-            failures.append(sequence)
-            raise RuntimeError("somebody's bug")
-        received(message, sequence, appended_ms)
-
-    reader.received = sometimes
-    halves = [raw.half(kit, topic) for _ in range(3)]
-    for half in halves:
-        raw.append(kit, half)
-    found = []
-
-    def read():
-        with contextlib.suppress(BackendUnavailableError):
-            found.extend(reader.read(10))
-        return len(found) >= 3
-
-    kit.until(read)
-    assert [half.body for half in halves] == [record.body for record in found]
-    assert failures == [2]
-    reader.close()

@@ -141,11 +141,28 @@ class LogReader:
                 names.subject(self._kind, self._partition),
                 self,
                 start=self._start,
+                after=self._earlier(),
             )
+            if self._kind is LogKind.HALF:
+                shared.half_tails.setdefault((self._group, self._partition), []).append(self._tail)
             self._tail.open()
         elif not self._is_closed:
             self._shared.loop.loop.call_later(RETRY_S, self._open)
         self._is_known.set()
+
+    def _earlier(self) -> Sequence[Tail]:
+        """Return what must be brought before this log's first record: the halves, before the ops that close them.
+
+        A reader of halves that was opened before a reader of ops is the one that its owner reads first. Without this,
+        a slow start of the first could let its owner believe that there are no halves.
+        """
+        key = (self._group, self._partition)
+        tails = [tail for tail in self._shared.half_tails.pop(key, []) if not tail.is_level.is_set()]
+        if self._kind is LogKind.OP:
+            return tails
+        if tails:
+            self._shared.half_tails[key] = tails
+        return ()
 
     def _refill(self) -> None:
         if self._tail is not None:

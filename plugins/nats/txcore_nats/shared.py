@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 from txcore.clock import Clock
 from txcore_nats.connection import Api, Link, LoopThread
@@ -10,6 +10,7 @@ from txcore_nats.control import Groups
 from txcore_nats.housekeeping import Housekeeper
 from txcore_nats.options import Options
 from txcore_nats.publishing import Publisher
+from txcore_nats.tailing import Tail
 
 
 @dataclass(frozen=True, slots=True)
@@ -24,3 +25,5 @@ class Shared:
     publisher: Publisher
     groups: Groups
     housekeeper: Housekeeper
+    half_tails: dict[tuple[str, int], list[Tail]] = field(default_factory=dict)
+    """Readers of halves that have not brought yet what stood in the log when they were opened, by partition."""

@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import logging
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Final, Protocol
 
 from nats.aio.client import Client
@@ -31,7 +31,8 @@ NANOSECONDS: Final = 1_000_000_000
 _IDLE: Final = "100"
 
 
-Take = Callable[[Any, int, int], None]
+Take = Callable[[Any, int, int, int], None]
+"""Takes a message, its sequence, the time of its append, and how many are left behind it."""
 
 
 class Receiver(Protocol):
@@ -56,6 +57,7 @@ class Tail:
     Args:
         start: The sequence of a message that was seen before; None for the beginning.
         is_keyed: Each subject keeps its last message only: older ones go without being missed.
+        after: Tails that are to bring first what stood in their logs when they were opened, if they can in time.
     """
 
     def __init__(
@@ -70,7 +72,10 @@ class Tail:
         *,
         start: int | None = None,
         is_keyed: bool = False,
+        after: Sequence[Tail] = (),
     ) -> None:
+        self.is_level = asyncio.Event()  #: set once everything that stood in the log at the opening was brought
+        self._after = after
         self._loop = loop
         self._link = link
         self._api = api
@@ -93,6 +98,7 @@ class Tail:
     def close(self) -> None:
         """Stop; nothing is delivered any more."""
         self._is_over = True
+        self.is_level.set()
         if self._consumer is not None:
             self._consumer.end()
 
@@ -102,6 +108,11 @@ class Tail:
             self._consumer.pull()
 
     async def _run(self) -> None:
+        if self._after:
+            levels = [asyncio.ensure_future(tail.is_level.wait()) for tail in self._after]
+            _, late = await asyncio.wait(levels, timeout=self._options.control_timeout_s)
+            for level in late:
+                level.cancel()
         while not self._is_over:
             delay_s = RETRY_S
             try:
@@ -130,7 +141,7 @@ class Tail:
         expected = asked if not self._is_keyed else None
         is_first = True
 
-        def arrived(message: Any, sequence: int, appended_ms: int) -> None:
+        def arrived(message: Any, sequence: int, appended_ms: int, left: int) -> None:
             nonlocal is_first
             if self._is_over:
                 return
@@ -143,11 +154,15 @@ class Tail:
                 return
             self._receiver.received(message, sequence, appended_ms)
             self._last = sequence
+            if not left or not self._receiver.has_room():
+                self.is_level.set()
 
         try:
             pending = await consumer.open(self._api, self._subject, asked, arrived)
             if expected is not None and not pending:
                 self._lose(expected, None)
+            elif not pending:
+                self.is_level.set()
             if not self._is_over:  # closed meanwhile, perhaps
                 await consumer.run()
         finally:
@@ -161,6 +176,7 @@ class Tail:
 
     def _lose(self, asked: int, first: int | None) -> None:
         self._is_over = True
+        self.is_level.set()
         if self._consumer is not None:
             self._consumer.end()
         self._receiver.lost(asked, first)
@@ -261,7 +277,7 @@ class _Consumer:
         if not message.reply.startswith("$JS.ACK."):
             self._told(message.headers or {})
             return
-        sequence, delivered, appended_ms = _metadata(message.reply)
+        sequence, delivered, appended_ms, left = _metadata(message.reply)
         if delivered != self._sequence + 1:
             self._ended.set()  # something went missing on the way: a new consumer begins behind the last record
             return
@@ -269,7 +285,7 @@ class _Consumer:
         self._pulled -= 1
         assert self._take is not None
         try:
-            self._take(message, sequence, appended_ms)
+            self._take(message, sequence, appended_ms, left)
         except Exception:
             self._ended.set()  # not taken: it comes again with the next consumer
             raise
@@ -298,8 +314,8 @@ def reading_error(error: BaseException, what: str) -> TxcoreError:
     return translated
 
 
-def _metadata(reply: str) -> tuple[int, int, int]:
-    """Return stream sequence, consumer sequence and time of a message, as its reply subject tells them."""
+def _metadata(reply: str) -> tuple[int, int, int, int]:
+    """Return stream sequence, consumer sequence, time and number of those behind, as the reply subject tells them."""
     tokens = reply.split(".")
     at = 5 if len(tokens) < 11 else 7  # newer servers put domain and account in front of the stream
-    return int(tokens[at]), int(tokens[at + 1]), int(tokens[at + 2]) // 1_000_000
+    return int(tokens[at]), int(tokens[at + 1]), int(tokens[at + 2]) // 1_000_000, int(tokens[at + 3])
