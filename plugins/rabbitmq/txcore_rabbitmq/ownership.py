@@ -7,6 +7,7 @@ over. The CLAIM in the op log is the truth.
 from __future__ import annotations
 
 import logging
+import threading
 from collections import deque
 from collections.abc import Callable, Sequence
 from concurrent.futures import Future
@@ -63,6 +64,7 @@ class ExclusiveClaim:
         self._is_blocked = False
         self._is_parting = False
         self._error: TxcoreError | None = None
+        self._closing = threading.Lock()
         self._closed: Future[None] | None = None
         self._roll = Roll(SILENCE_MAX_S)
         self._locks = Locks(loop, group, self._answered, self._freed)
@@ -109,11 +111,12 @@ class ExclusiveClaim:
 
     def close(self, timeout_s: float) -> Future[None]:
         """Give the locks back, tell the others, close the connection; a broker that does not answer is left alone."""
-        if self._closed is None:
-            self._closed = Future()
-            self._closed.set_running_or_notify_cancel()
-            self._loop.call(lambda: self._leave(timeout_s))
-        return self._closed
+        with self._closing:  # the core and the backend may close it at the same time
+            if self._closed is None:
+                self._closed = Future()
+                self._closed.set_running_or_notify_cancel()
+                self._loop.call(lambda: self._leave(timeout_s))
+            return self._closed
 
     # -- the loop's thread ---------------------------------------------------------------------------------------------
 
