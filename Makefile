@@ -20,8 +20,9 @@ JSON ?=
 HARNESS ?= txcore_sqlite.testing:SqliteHarness
 # The other profiles of the memory broker run the suite inside tests/conformance.
 HARNESSES := txcore_conformance.memory:MemoryHarness txcore_sqlite.testing:SqliteHarness \
-	txcore_kafka.testing:KafkaHarness txcore_kafka.testing:KafkaTransactionHarness \
-	txcore_rabbitmq.testing:RabbitmqHarness txcore_nats.testing:NatsHarness txcore_nats.testing:NatsAtomicHarness
+	txcore_kafka.testing:KafkaHarness txcore_rabbitmq.testing:RabbitmqHarness txcore_nats.testing:NatsHarness
+# Other forms of the same brokers; what takes minutes runs on them in `make matrix` only.
+FORMS := txcore_kafka.testing:KafkaTransactionHarness txcore_nats.testing:NatsAtomicHarness
 SUITE := conformance/txcore_conformance/suite
 CODE := txcore plugins conformance tests benchmarks
 TEXT := README.md CONTRIBUTING.md CHANGELOG.md Makefile .ci/run docs
@@ -54,7 +55,7 @@ demo: $(DEMO) ## see it work: a crash between database and broker, and what beco
 
 .PHONY: test
 test: $(DEV) ## every test: real databases and brokers, conformance on each backend, simulator, model (minutes)
-	$(WITH_BROKERS) $(BIN)/pytest -q -o faulthandler_timeout=300 -m "not heavy" -n $(WORKERS) --dist worksteal tests plugins $(SUITE) $(HARNESSES:%=--harness %)
+	$(WITH_BROKERS) $(BIN)/pytest -q -o faulthandler_timeout=300 -m "not heavy" -n $(WORKERS) --dist worksteal tests plugins $(SUITE) $(HARNESSES:%=--harness %) $(FORMS:%=--harness-form %)
 
 .PHONY: heavy
 heavy: $(DEV) ## what `make test` leaves out: clusters of three nodes, other versions of the brokers

@@ -24,6 +24,8 @@ from txcore_conformance.broker_warnings import BrokerFallbackWarning, warnings
 from txcore_conformance.harness import Harness
 
 SUITE: Final = Path(__file__).parent / "suite"
+LONG_MODULES: Final = ("test_crash", "test_live_")
+"""Modules of the suite that kill processes and brokers, and so take minutes."""
 FIXTURES: Final = "txcore_conformance.fixtures"
 MARKERS: Final = (
     "requires(*promises): skip where the backend's capabilities lack one of them; `no:name` asks for its absence",
@@ -41,6 +43,13 @@ def pytest_addoption(parser: pytest.Parser) -> None:
         metavar="MODULE:CLASS",
         help="run the conformance suite against this backend's harness; may be repeated",
     )
+    group.addoption(
+        "--harness-form",
+        action="append",
+        default=[],
+        metavar="MODULE:CLASS",
+        help="the same, without what takes minutes: for another form of a backend that --harness names already",
+    )
 
 
 def pytest_configure(config: pytest.Config) -> None:
@@ -49,15 +58,15 @@ def pytest_configure(config: pytest.Config) -> None:
         config.addinivalue_line("markers", marker)
     # Shown, never an error: the run goes on with another version of the broker.
     config.addinivalue_line("filterwarnings", f"default::{BrokerFallbackWarning.__module__}.BrokerFallbackWarning")
-    if config.getoption("harness"):
-        for name in config.getoption("harness"):
+    if _harnesses(config):
+        for name in _harnesses(config):
             load_harness(name)
         config.pluginmanager.register(importlib.import_module(FIXTURES), FIXTURES)
 
 
 def pytest_ignore_collect(collection_path: Path, config: pytest.Config) -> bool | None:
     """Leave the suite alone in runs without a harness."""
-    if not config.getoption("harness") and collection_path.is_relative_to(SUITE):
+    if collection_path.is_relative_to(SUITE) and not _harnesses(config, collection_path):
         return True
     return None
 
@@ -65,7 +74,7 @@ def pytest_ignore_collect(collection_path: Path, config: pytest.Config) -> bool 
 def pytest_report_header(config: pytest.Config) -> list[str]:
     """Name the harnesses, and the brokers that run in another version."""
     brokers = [f"txcore broker: {text}" for text in warnings()]
-    return [*brokers, *(f"txcore harness: {name}" for name in config.getoption("harness"))]
+    return [*brokers, *(f"txcore harness: {name}" for name in _harnesses(config))]
 
 
 def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:
@@ -84,7 +93,7 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
     Raises:
         UsageError: a gap names a test that does not exist.
     """
-    names = config.getoption("harness")
+    names = _harnesses(config)
     if not names:
         return
     known = suite_tests() | {_plain_name(item) for item in items}
@@ -102,7 +111,7 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
 
 def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
     """Run every test that uses a harness once for each that was given."""
-    names = metafunc.config.getoption("harness")
+    names = _harnesses(metafunc.config, metafunc.definition.path)
     if names and "harness" in metafunc.fixturenames:
         metafunc.parametrize("harness", names, ids=_short_name, indirect=True, scope="session")
 
@@ -153,6 +162,13 @@ def missing_promise(capabilities: Capabilities, promises: Iterator[str] | tuple[
             note = capabilities.notes.get(name, "")
             return f"the backend {'has' if has else 'does not promise'} {name}" + (f": {note}" if note else "")
     return None
+
+
+def _harnesses(config: pytest.Config, module: Path | None = None) -> list[str]:
+    """Return the harnesses for the tests of *module*, or all."""
+    names: list[str] = config.getoption("harness")
+    is_long = module is not None and module.is_relative_to(SUITE) and module.stem.startswith(LONG_MODULES)
+    return names if is_long else [*names, *config.getoption("harness_form")]
 
 
 def _plain_name(item: pytest.Item) -> str:

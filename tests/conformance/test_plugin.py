@@ -78,6 +78,17 @@ def test_several_harnesses_run_side_by_side(suite):
     assert "[NatsLikeHarness]" in output
 
 
+def test_another_form_of_a_backend_runs_without_what_takes_minutes(suite):
+    """Killed processes and brokers are for its first form."""
+    nats = "txcore_conformance.memory:NatsLikeHarness"
+    selected = ("--collect-only", "-k", "test_crash or test_live or test_a_rolled_back_half")
+    status, output = suite(*WHOLE, *selected, "--harness", MEMORY, "--harness-form", nats)
+    assert status == 0, output
+    assert "test_a_rolled_back_half_is_never_delivered[NatsLikeHarness]" in output
+    assert "test_a_process_killed_at_any_step_breaks_no_invariant[MemoryHarness-listener]" in output
+    assert not [line for line in output.splitlines() if "NatsLike" in line and ("crash" in line or "live" in line)]
+
+
 def test_without_a_harness_the_suite_is_left_alone(suite):
     """The plugin does nothing in ordinary runs."""
     status, output = suite(*WHOLE)
