@@ -179,6 +179,24 @@ def test_a_frozen_broker_leaves_nothing_half_done(together):
     assert (second.transaction_id in ended) == (b"001" in together.bodies(topic))
 
 
+def test_a_half_need_not_wait_for_a_releases_deadline(together):
+    """Each kind of item ends by its own timeout, whatever stands before it in the queue."""
+    backend = together.connect(delivery_timeout_s="1", transaction_timeout_s="20")
+    topic = together.topic()
+    half = raw.half(together, topic)
+    raw.append(together, half, backend=backend)
+    together.broker.pause()
+    released, appended = Recorder([raw.commit(half)]), Recorder([raw.half(together, topic)])
+    backend.release(released)
+    backend.append_halves(appended)
+    try:
+        assert statuses(appended.wait(backend, 6.0)) == [UNKNOWN]
+        assert released.outcomes == [None]
+    finally:
+        together.broker.resume()
+    assert statuses(released.wait(backend, 25.0)) == [DURABLE]
+
+
 def test_an_abandoned_transaction_hides_the_log_for_a_bounded_time(together):
     """A process that dies in the middle of one delays readers of its op log until the broker ends it."""
     together.connect()

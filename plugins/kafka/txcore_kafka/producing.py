@@ -103,7 +103,7 @@ class Producing:
         self._options = options
         self._clock = clock
         self._lock = threading.Lock()
-        self._waiting: deque[Waiting] = deque()
+        self._waiting: dict[type[Waiting], deque[Waiting]] = {}  # each kind has one timeout, so its deadlines ascend
         self._calls: deque[Callable[[], None]] = deque()
         self._producer: Any = None
         self._lone: Any = None
@@ -152,8 +152,8 @@ class Producing:
             raise BackendUnavailableError(f"a record was not taken: {error}") from error
 
     def watch(self, waiting: Waiting) -> None:
-        """See to it that *waiting* ends by its deadline. Deadlines ascend, but for a few milliseconds."""
-        self._waiting.append(waiting)
+        """See to it that *waiting* ends by its deadline."""
+        self._waiting.setdefault(type(waiting), deque()).append(waiting)
 
     def call(self, call: Callable[[], None]) -> None:
         """Run *call* on the poll thread, within `IDLE_POLL_S`."""
@@ -202,7 +202,9 @@ class Producing:
             pause_s = min(pause_s, BUSY_POLL_S)
         if self._stop_at_s is None:
             return pause_s, False
-        is_idle = self.on_stop() and not self._waiting and not any(len(client) for client in self.clients())
+        is_idle = (
+            self.on_stop() and not any(self._waiting.values()) and not any(len(client) for client in self.clients())
+        )
         return pause_s, is_idle or now_s >= self._stop_at_s
 
     def _poll(self, timeout_s: float) -> None:
@@ -218,19 +220,18 @@ class Producing:
                 _log.warning("kafka.producer_error", extra={"reason": str(error)})
 
     def _expire(self, now_s: float) -> None:
-        waiting = self._waiting
-        while waiting and (waiting[0].is_done or waiting[0].deadline_s <= now_s):
-            first = waiting.popleft()
-            if not first.is_done:
-                first.expire(
-                    BackendTimeoutError(f"no answer from the broker within {self._options.delivery_timeout_s:g} s")
-                )
+        for waiting in list(self._waiting.values()):
+            while waiting and (waiting[0].is_done or waiting[0].deadline_s <= now_s):
+                first = waiting.popleft()
+                if not first.is_done:
+                    first.expire(BackendTimeoutError("no answer from the broker in time"))
 
     def _expire_all(self, error: TxcoreError) -> None:
-        for _ in range(len(self._waiting)):
-            waiting = self._waiting.popleft()
-            if not waiting.is_done:
-                waiting.expire(error)
+        for waiting in list(self._waiting.values()):
+            for _ in range(len(waiting)):
+                first = waiting.popleft()
+                if not first.is_done:
+                    first.expire(error)
 
     def _rebuild(self, cause: KafkaError | None) -> None:
         """Put a new client in the place of one that is dead; what was under way is UNKNOWN."""
