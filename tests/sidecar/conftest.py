@@ -8,6 +8,7 @@ import json
 import os
 import re
 import signal
+import sqlite3
 import subprocess
 import sys
 import threading
@@ -175,6 +176,19 @@ class Shop:
             found[bool(committed(number))].add(id_text(transaction.transaction_id))
         producer.close()
         return found
+
+    def is_writable(self):
+        """Return whether nobody holds a lock on either file for long."""
+        for file in (self.broker_file, self.database_file):
+            connection = sqlite3.connect(file, timeout=1.0, isolation_level=None)
+            try:
+                connection.execute("BEGIN IMMEDIATE")
+                connection.execute("ROLLBACK")
+            except sqlite3.OperationalError:
+                return False
+            finally:
+                connection.close()
+        return True
 
     def delivered(self):
         """Return the ids of the transactions whose message is out, one per message."""
