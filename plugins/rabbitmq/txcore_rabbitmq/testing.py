@@ -89,9 +89,16 @@ class RabbitmqHarness(BrokerHarness):
                     self._connection.process_data_events(READ_TIMEOUT_S)
                 channel.basic_cancel(consumer)
                 channel.basic_nack(0, multiple=True, requeue=True)
-                # Answered behind the put-back messages, by the same queue.
-                channel.queue_declare(queue, passive=True)
+                self._await_count(channel, queue, count)
         return taken
+
+    def _await_count(self, channel: Any, queue: str, count: int) -> None:
+        """Wait until all is put back: a queue answers how much it holds before what it was told earlier."""
+        deadline_s = time.monotonic() + STORE_TIMEOUT_S
+        while channel.queue_declare(queue, passive=True).method.message_count < count:
+            if time.monotonic() > deadline_s:
+                raise TimeoutError(f"queue {queue!r} did not take back its {count} messages")
+            self._connection.sleep(PAUSE_S)
 
     def missing_topic(self) -> str | None:
         """See `Harness.missing_topic`."""
