@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import threading
+
 import pytest
 from pika import exceptions
 from txcore_rabbitmq.codec import (
@@ -14,6 +16,7 @@ from txcore_rabbitmq.codec import (
     translate,
     translate_refusal,
 )
+from txcore_rabbitmq.connection import LoopThread
 
 from txcore.errors import BackendUnavailableError, ConfigError, MessageRejectedError, WireFormatError
 from txcore.records import Checkpoint, Position
@@ -69,3 +72,20 @@ def test_checkpoints_and_markers_travel():
             decode_checkpoint(body)
         with pytest.raises(WireFormatError):
             decode_announcement(body)
+
+
+def test_a_failing_request_is_logged_and_takes_no_other_along(caplog):
+    """Neither does an error inside the loop itself end its thread."""
+    loop, done = LoopThread("under-test"), threading.Event()
+
+    def fail():
+        raise ValueError("not ours")
+
+    try:
+        loop.call(fail)
+        loop.call(lambda: loop.ioloop.call_later(0, fail))  # not guarded, as what pika calls
+        loop.call(lambda: loop.later(0.05, done.set))
+        assert done.wait(10)
+    finally:
+        loop.stop(10)
+    assert ["rabbitmq.request_error", "rabbitmq.loop_error"] == [record.message for record in caplog.records]

@@ -100,7 +100,7 @@ class LoopThread:
             try:
                 self._ioloop.start()
             except Exception:  # noqa: BLE001 - an error inside pika must not end the thread that settles everything
-                _log.exception("rabbitmq.loop_error", extra={"thread": self._name})
+                _log.exception("rabbitmq.loop_error", extra={"loop": self._name})
 
     def _drain(self) -> None:
         # Cleared first: whoever appends from here on either is seen by this loop or wakes the thread again.
@@ -112,7 +112,7 @@ class LoopThread:
         try:
             request()
         except Exception:  # noqa: BLE001 - one failing request must not take the others along
-            _log.exception("rabbitmq.request_error", extra={"thread": self._name})
+            _log.exception("rabbitmq.request_error", extra={"loop": self._name})
 
 
 class LinkOwner(Protocol):
