@@ -88,4 +88,4 @@ def test_a_failing_request_is_logged_and_takes_no_other_along(caplog):
         assert done.wait(10)
     finally:
         loop.stop(10)
-    assert ["rabbitmq.request_error", "rabbitmq.loop_error"] == [record.message for record in caplog.records]
+    assert [record.message for record in caplog.records] == ["rabbitmq.request_error", "rabbitmq.loop_error"]
