@@ -91,8 +91,10 @@ def run(
         crew.until(lambda: crew.count("ready") == len(crew.processes), "a start of every process", READY_TIME_MAX_S)
         crew.until(lambda: crew.accepted() > 0, "the first transaction", READY_TIME_MAX_S)
         nemesis = Nemesis(crew, broker, tell, seed=seed, plans=plans)
+        started_s = time.monotonic()
         nemesis.run(seconds, _Status(crew, nemesis, tell).look)
         last_fault_s = time.monotonic()
+        report.seconds = round(last_fault_s - started_s, 1)
         report.faults = dict(nemesis.counts)
         report.problems += nemesis.errors
         if plans is None:
@@ -181,6 +183,11 @@ def _wrapped(title: str, text: str) -> list[str]:
     return textwrap.wrap(text, WIDTH, initial_indent=f"{title:<14}", subsequent_indent=" " * 14, break_on_hyphens=False)
 
 
+def quiet_drivers(log: Path) -> None:
+    """Send what drivers say about broken connections to a file; it would drown the progress."""
+    logging.basicConfig(filename=log, level=logging.WARNING)
+
+
 @contextlib.contextmanager
 def started(name: str) -> Iterator[Harness]:
     """Bring up the harness `module:Class`, or the one of a plugin by its name, on a broker that may be killed."""
@@ -232,8 +239,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         started(chosen.broker) as harness,
         tempfile.TemporaryDirectory(prefix="txcore-chaos-") as folder,
     ):
-        # What drivers say about broken connections would drown the progress.
-        logging.basicConfig(filename=Path(folder) / "run.log", level=logging.WARNING)
+        quiet_drivers(Path(folder) / "run.log")
         report = run(harness, chosen.seconds, seed, tell, folder=Path(folder), database=database)
         if report.problems:
             keep(report, Path(folder), getattr(harness, "broker", None))

@@ -7,13 +7,14 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Final
 
-from txcore_conformance.chaos import Report, keep, lines_of, run
+from txcore_conformance.chaos import Report, keep, lines_of, quiet_drivers, run
 from txcore_conformance.chaos_faults import Planned
 from txcore_conformance.harness import Harness
 
 __all__ = ["kill_broker", "lines_of"]
 
 GAP_S: Final = 1.0
+TIME_MAX_S: Final = 3_600.0
 ACCEPTED_MIN: Final = 20
 DOWN_S: Final = 0.3
 
@@ -30,8 +31,9 @@ def kill_broker(harness: Harness, count: int, tell: Callable[[str], None]) -> Re
     plan = [Planned(GAP_S, "kill-broker", DOWN_S, 0.0, ACCEPTED_MIN)] * count
     try:
         with tempfile.TemporaryDirectory(prefix="txcore-kills-") as folder:
+            quiet_drivers(Path(folder) / "run.log")
             seed = f"{count}-broker-kills"
-            report = run(private, float("inf"), seed, tell, folder=Path(folder), plans={"broker": plan}, checkers=1)
+            report = run(private, TIME_MAX_S, seed, tell, folder=Path(folder), plans={"broker": plan}, checkers=1)
             if report.faults.get("kill-broker", 0) < count:
                 report.problems.append(
                     f"the broker was killed {report.faults.get('kill-broker', 0)} times, not {count}"
