@@ -14,7 +14,7 @@ HIDE = "import sys; sys.modules[{name!r}] = None"
     ("arguments", "words"),
     [
         (["--broker", "memory://shop"], "memory:// lives inside one process"),
-        (["--broker", "pigeon://loft"], "unknown backend 'pigeon'; known backends: memory"),
+        (["--broker", "pigeon://loft"], "unknown backend 'pigeon'; known backends: kafka, memory"),
         (["--broker", "sqlite:///broker.db?nope=1"], "the sqlite backend has no option 'nope'"),
         (["--broker", "broker.db"], "a backend URL looks like scheme://…"),
         (["--database", "sqlite://"], "an SQLite database in memory cannot be shared by processes"),
