@@ -166,8 +166,15 @@ def _judge_decision(facts: Facts, promises: Promises, broken: _Broken) -> None:
         wanted = OpKind.COMMIT if facts.local is Local.COMMITTED else OpKind.ROLLBACK
         if journey.final != wanted:
             broken(Invariant.S4, f"decided {OpKind(journey.final).name}, the database says {facts.local.value}")
-    if not journey.halves and (facts.targets or finals):
+    if not journey.halves and (facts.targets or finals) and not _is_dismissed_poison(facts):
         broken(Invariant.S5, f"{len(facts.targets)} targets and {len(finals)} final ops without a half")
+
+
+def _is_dismissed_poison(facts: Facts) -> bool:
+    """Whether an operator took poison off the list: its name has a ROLLBACK, no target, and never had a half."""
+    journey = facts.journey
+    is_poison = bool(journey.parked) and all(each.code == ParkCode.POISON for each in journey.parked)
+    return is_poison and journey.final == OpKind.ROLLBACK and not facts.targets
 
 
 def _judge_targets(facts: Facts, promises: Promises, broken: _Broken) -> None:

@@ -71,6 +71,11 @@ class Journey:
         return not self.final and self.discarded_generation >= self.generation
 
     @property
+    def is_poison(self) -> bool:
+        """Whether all that is known of it are parked bytes that are no half."""
+        return bool(self.parked) and not self.halves and half_in(self.parked[-1]) is None
+
+    @property
     def has_beginning(self) -> bool:
         """Whether the producer's own half is there, so that no op before it can be missing."""
         return any(half.generation == 0 and half.folded_to < 0 for half in self.halves)

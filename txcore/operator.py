@@ -25,7 +25,7 @@ from txcore.gather import Gatherer
 from txcore.ids import id_text
 from txcore.journey import Journey, force_op, half_in, next_generation, topics_of
 from txcore.port import Backend
-from txcore.records import Forced, HalfRecord, OpKind, Outcome, Resolution, Status
+from txcore.records import REASON_SIZE_MAX, Forced, HalfRecord, Op, OpKind, Outcome, Resolution, Status
 from txcore.results import EndResult, EndState
 from txcore.survey import Progress, Survey
 
@@ -229,7 +229,7 @@ class Operator:
         Raises:
             UsageError: no reason given.
             TransactionStateError: a decision is journaled, so targets may be out: it can neither be overridden nor
-                turned round. Or it is poison, which holds nothing to decide.
+                turned round. Or it is poison, of which only a ROLLBACK takes effect, at once: it is parked no more.
             HalfRefusedError, HalfUnknownError: as for `resume`, where it is parked.
         """
         if not reason:
@@ -242,14 +242,28 @@ class Operator:
                 f"{OpKind(journey.decided).name} of {id_text(transaction_id)} is journaled already, messages may be "
                 "out; it can no longer be overridden"
             )
+        if kind is OpKind.ROLLBACK and journey.is_poison:
+            return self._dismiss(journey, reason)
         generation = journey.generation
         if journey.is_parked:
             generation = self._append_next_generation(journey, reason)
         forced = Forced.OVERRIDE if override_fence else Forced.YES
         op = force_op(journey, kind, generation, self._by, self._clock.wall_ms(), forced, reason)
-        half = HalfRecord(self._group, journey.partition, transaction_id, generation, b"", ())
-        outcome = run_blocking(_one(Resolution(half, op, (), b"", self._by, flush=True)), self._gatherer)
+        outcome = self._write(journey, op)
         return EndResult(EndState.UNKNOWN, transaction_id, None if outcome.status is Status.DURABLE else outcome.error)
+
+    def _dismiss(self, journey: Journey, reason: str) -> EndResult:
+        """Close the entry of a poison record, which no owner has in hand: nothing was ever to be published."""
+        identity, generation = journey.transaction_id, journey.discarded_generation + 1
+        at_ms, reason = self._clock.wall_ms(), reason[:REASON_SIZE_MAX]
+        op = Op(OpKind.ROLLBACK, identity, generation, self._by, at_ms, forced=Forced.YES, reason=reason)
+        outcome = self._write(journey, op)
+        states = {Status.DURABLE: EndState.ACCEPTED, Status.SUPERSEDED: EndState.ALREADY_DONE}
+        return EndResult(states.get(outcome.status, EndState.UNKNOWN), identity, outcome.error)
+
+    def _write(self, journey: Journey, op: Op) -> Outcome:
+        half = HalfRecord(self._group, journey.partition, journey.transaction_id, op.generation, b"", ())
+        return run_blocking(_one(Resolution(half, op, (), b"", self._by, flush=True)), self._gatherer)
 
     def follow(self, survey: Survey, awaited: Iterable[Awaited], wait_s: float) -> Iterator[EndResult]:
         """Yield how each request of this operator ended, as its end is read; UNKNOWN for those left after *wait_s*.

@@ -73,6 +73,9 @@ def broken(facts, promises=ATOMIC, *, at_rest=True):
 
 
 FAULTLESS = {
+    "poison that an operator took off the list": Facts(
+        journey(op(OpKind.DISCARD, reason=ParkCode.POISON), ROLLBACK, halves=0, parked=[ParkCode.POISON])
+    ),
     "committed": Facts(journey(COMMIT), **COMMITTED),
     "rolled back": Facts(journey(ROLLBACK), local=Local.ROLLED_BACK),
     "parked": Facts(journey(DISCARD, parked=[ParkCode.CHECKS_EXHAUSTED]), unknown_answers=3),
@@ -114,6 +117,13 @@ BREACHES = {
     "targets without a decision": (Facts(journey(), BOTH), ATOMIC, ["L1", S2]),
     "a missing target": (Facts(journey(COMMIT), [target(0)]), ATOMIC, [S3]),
     "a decision against the database": (Facts(journey(ROLLBACK), local=Local.COMMITTED), ATOMIC, [S4]),
+    "targets of dismissed poison": (
+        Facts(journey(ROLLBACK, halves=0, parked=[ParkCode.POISON]), [target(0)]),
+        ATOMIC,
+        [S2, S5],
+    ),
+    "poison that was committed": (Facts(journey(COMMIT, halves=0, parked=[ParkCode.POISON])), ATOMIC, [S5]),
+    "an end without a half that was no poison": (Facts(journey(ROLLBACK, halves=0)), ATOMIC, [S5]),
     "targets without a half": (Facts(journey(COMMIT, halves=0), BOTH), ATOMIC, [S5]),
     "a duplicate without a cause": (
         Facts(journey(COMMIT), [*BOTH, target(1, 9)], Local.COMMITTED, duplicate_causes=0),

@@ -418,6 +418,19 @@ class TestForce:
             (result,) = world.operator.follow(survey, [awaited], 1.0)
         assert EndState.ACCEPTED is result.state
 
+    def test_a_rollback_takes_poison_off_the_list(self, world):
+        """At once: no owner has it in hand. Once more is no second end; a commit is refused."""
+        poison = HalfRecord("g", 0, A, 0, b"\xc1 no half", [])
+        world.park(poison, ParkCode.POISON)
+        assert [A] == [each.transaction_id for each in world.operator.parked()]
+        with pytest.raises(TransactionStateError, match="poison"):
+            world.operator.commit(A, "why")
+        assert EndState.ACCEPTED is world.operator.rollback(A, "a stray script").state
+        assert [] == world.operator.parked()
+        assert EndState.ALREADY_DONE is world.operator.rollback(A, "again").state
+        last = world.operator.show(A).ops[-1][1]
+        assert (OpKind.ROLLBACK, "anna", "a stray script") == (last.kind, last.by, last.reason)
+
     def test_a_request_for_what_is_finished_writes_nothing(self, world):
         """It is told what holds."""
         world.op(world.half(A), OpKind.ROLLBACK)

@@ -181,6 +181,22 @@ class TestForce:
         assert len(world.journey(identity).halves) == 1
 
 
+def test_poison_is_taken_off_the_list(world):
+    """At once and without a checker, with who and why; repeating it is harmless, and no invariant is broken."""
+    identity = world.poison()
+    refused = world("commit", short(identity), "--yes", *WHY)
+    assert (refused.status, "REFUSED: it is poison" in refused.output) == (1, True)
+    ran = world("rollback", short(identity), "--yes", "--why", "a stray script", "--by", "anna")
+    assert (ran.status, f"{short(identity)}  done: off the list" in ran.output) == (0, True)
+    assert world.json("parked") == []
+    assert world("rollback", identity, "--yes", *WHY).status == 0
+    shown = world.json("show", identity)
+    assert shown["state"] == "rolled back"
+    assert [(op["kind"], op["by"], op["reason"]) for op in shown["ops"]][1:] == [("ROLLBACK", "anna", "a stray script")]
+    world.finished()
+    assert world.kit.judge() == []
+
+
 class TestBulk:
     def test_nothing_happens_without_yes(self, world):
         """A dry run shows what would; then it is done."""

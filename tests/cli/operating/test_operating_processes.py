@@ -76,6 +76,7 @@ class TestRaces:
         assert ran.status == 0, ran
         assert {world.journey(each).generation for each in identities} == {1}
         assert sorted(world.bodies()) == [b"parcel 1", b"parcel 2"]
+        assert world.kit.judge() == []
 
     def test_opposite_requests_at_once_have_one_end(self, world):
         """One of them is done, the other one refused; the log holds one end."""
@@ -93,6 +94,7 @@ class TestRaces:
             finals = [op.kind for _, op in world.journey(identity).ops if op.kind in {OpKind.COMMIT, OpKind.ROLLBACK}]
             assert len(finals) == 1
         assert len(world.bodies()) == sum(world.journey(each).final == OpKind.COMMIT for each in identities)
+        assert world.kit.judge() == []
 
     def test_a_request_outlives_its_operator_and_its_checker(self, world):
         """Both are killed; the next checker executes it, once."""
@@ -110,6 +112,7 @@ class TestRaces:
         world.start_checker()
         world.until(lambda: world.journey(identity).final == OpKind.COMMIT)
         assert len(world.bodies()) == 1
+        assert world.kit.judge() == []
 
     def test_a_bulk_of_hundreds(self, world):
         """One command decides them all, and says how each one ended."""
@@ -215,6 +218,16 @@ class TestTerminal:
         assert terminal.end() == 3
         assert "waiting for the checker" in terminal.plain
         assert "0/25" in terminal.plain
+
+    def test_control_c_while_waiting_says_that_the_request_stays(self, world):
+        """It is in the log, whoever stops looking."""
+        identity = world.pending()
+        terminal = Terminal(world, "commit", identity, "--yes", *WHY, "--wait", "60")
+        world.until(lambda: world.journey(identity).request)
+        terminal.process.send_signal(signal.SIGINT)
+        assert terminal.end() == 130
+        assert "interrupted: what was asked for stays in the log" in terminal.plain
+        assert world.journey(identity).request is not None
 
     def test_top_is_live_and_ends_with_control_c(self, world):
         """What comes while it runs is shown; the last picture stays."""

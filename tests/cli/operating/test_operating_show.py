@@ -81,17 +81,18 @@ def test_an_undeliverable_half_names_what_is_missing(world):
     assert f"{identity}  PARKED" in ran.output
     assert "MISSING" in ran.output
     assert "UNDELIVERABLE" in ran.output
+    assert f"next repair the topic, then txcore resume {short(identity)}" in squeezed(ran.output)
     shown = world.json("show", short(identity))
     missing = [0, 1] if world.kit.promises.atomic_release else [1]
     assert (shown["state"], shown["decided"], shown["missing"]) == ("parked", "COMMIT", missing)
 
 
 def test_poison_is_shown_with_its_bytes(world):
-    """And what can be done about it: nothing."""
+    """And what can be done about it."""
     identity = world.poison()
     ran = world("show", short(identity))
     assert "poison  0xc1206e6f2068616c66" in ran.output
-    assert "nothing can be done with these bytes" in ran.output
+    assert f"txcore rollback {short(identity)} --why TEXT takes it off the list" in squeezed(ran.output)
     (parked,) = world.json("show", short(identity))["parked"]
     assert base64.b64decode(parked["poison"]) == b"\xc1 no half"
 

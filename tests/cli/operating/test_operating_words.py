@@ -220,9 +220,10 @@ def test_only_what_is_parked_and_a_half_is_resumed():
     assert planned(Verb.RESUME).step is Step.ALREADY
     assert planned(Verb.RESUME, park=ParkCode.CHECKS_EXHAUSTED).step is Step.ACT
     assert planned(Verb.RESUME, halves=False).step is Step.REFUSED
-    for verb in Verb:
+    for verb in (Verb.RESUME, Verb.COMMIT):
         poison = planned(verb, park=ParkCode.POISON, halves=False)
         assert (Step.REFUSED, True) == (poison.step, "poison" in poison.text)
+    assert planned(Verb.ROLLBACK, park=ParkCode.POISON, halves=False).step is Step.ACT
 
 
 def test_doubts_are_told():

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import closing
 from dataclasses import dataclass
 from typing import Annotated, Any, Final
@@ -19,7 +19,7 @@ from txcore.fence import FenceReading
 from txcore.ids import id_text
 from txcore.journey import Journey
 from txcore.operator import REASON_TEXT, Awaited
-from txcore.results import EndState
+from txcore.results import EndResult, EndState
 from txcore.survey import Survey
 
 DONE: Final = 0
@@ -324,7 +324,7 @@ class _Decision:
             except TxcoreError as error:
                 self._report(each, "failed", str(error))
                 continue
-            if asked.wait_s > 0:
+            if asked.wait_s > 0 and not each.journey.is_poison:
                 waiting.append((each, awaited))
             else:
                 self._report(each, result, text)
@@ -340,12 +340,23 @@ class _Decision:
         result = operator.ask(each.journey, asked.verb.kind, asked.why, override_fence=override)
         if result.error is not None:
             raise TxcoreError(f"the request may not be stored: {result.error}; look again before repeating it")
+        if result.state is not EndState.UNKNOWN:
+            return "done", "off the list" if each.journey.is_poison else result.state.value
         return "requested", f"{asked.verb.value} requested; the checker executes it"
 
     def _wait(self, survey: Survey, waiting: Sequence[tuple[Plan, Awaited]], since_s: float) -> None:
         plans = {each.journey.transaction_id: each for each, _ in waiting}
         ends = self._session.operator.follow(survey, [awaited for _, awaited in waiting], self._asked.wait_s)
-        with self._screen.bar(len(waiting), "waiting for the checker") as advance:
+        try:
+            self._tell_ends(survey, plans, ends, since_s)
+        except KeyboardInterrupt:
+            self._screen.note("interrupted: what was asked for stays in the log, and is executed")
+            raise
+
+    def _tell_ends(
+        self, survey: Survey, plans: Mapping[bytes, Plan], ends: Iterator[EndResult], since_s: float
+    ) -> None:
+        with self._screen.bar(len(plans), "waiting for the checker") as advance:
             for end in ends:
                 each, journey = plans[end.transaction_id], survey.find(end.transaction_id)
                 if end.state is EndState.ACCEPTED:

@@ -119,6 +119,8 @@ def _force(
             return Step.ALREADY, f"finished already: {kind.name}"
         return Step.REFUSED, f"finished already, the other way: {kind_name(journey.final)}"
     half = any_half(journey)
+    if half is None and journey.is_poison and verb is Verb.ROLLBACK:
+        return Step.ACT, "will take it off the list; its bytes stay in the logs"
     if half is None:
         return Step.REFUSED, POISON_TEXT if journey.parked else NO_HALF_TEXT
     if journey.decided:

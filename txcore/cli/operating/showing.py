@@ -198,7 +198,9 @@ class _Page:
         if journey.final:
             return "nothing: it is finished"
         if journey.is_parked and half is None:
-            return "nothing can be done with these bytes; look for who writes into this topic"
+            return f"look for who writes into this log; txcore rollback {name} --why TEXT takes it off the list"
+        if journey.is_parked and journey.decided:
+            return f"repair the topic, then txcore resume {name}"
         if journey.is_parked:
             return f"txcore resume {name}, or txcore commit | rollback {name} --why TEXT"
         if journey.decided:
