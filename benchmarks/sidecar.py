@@ -129,8 +129,13 @@ def broker_url(name: str, folder: Path) -> Iterator[str]:
             broker.remove()
 
 
-def append_orphans(backend: Backend, fence: txcore.SqlFence | None, group: str, topic: str, count: int) -> set[str]:
-    """Append *count* halves that nobody ends, every second one committed; returns the ids of the committed ones."""
+def append_orphans(
+    backend: Backend, fence: txcore.SqlFence | None, group: str, topic: str, count: int, lead_s: float = 6.0
+) -> set[str]:
+    """Append *count* halves that nobody ends, every second one committed; returns the ids of the committed ones.
+
+    All fall due together, *lead_s* after the first append, or at once if appending takes longer than that.
+    """
     ids = IdFactory(CLOCK, system_randomness())
     partitions = backend.ensure_group(group, 8).result(30)
     made = [ids.new() for _ in range(count)]
@@ -141,13 +146,17 @@ def append_orphans(backend: Backend, fence: txcore.SqlFence | None, group: str, 
             for identity in committed[start : start + FENCE_BATCH]:
                 fence.insert(connection, identity, group)
     size = min(BATCH, backend.capabilities.batch_count_max)
+    due_s = CLOCK.elapsed_s() + lead_s
     for start in range(0, count, size):
         records = []
         for identity in made[start : start + size]:
             partition = partition_of(identity, partitions)
             messages = [TargetMessage(topic, b"k", b'{"order": 1}', {})]
+            immunity_ms = max(round((due_s - CLOCK.elapsed_s()) * 1000), 1)
             is_fenced = fence is not None
-            half = Half(1, identity, group, partition, 0, CLOCK.wall_ms(), 6_000, 0, 0, is_fenced, "orphan", messages)
+            half = Half(
+                1, identity, group, partition, 0, CLOCK.wall_ms(), immunity_ms, 0, 0, is_fenced, "orphan", messages
+            )
             records.append(HalfRecord(group, partition, identity, 0, wire.encode_half(half), messages))
         batch = Recorder(records)
         backend.append_halves(batch)
@@ -179,6 +188,7 @@ def orphans(
     broker: Annotated[str, typer.Option(help="sqlite, kafka, rabbitmq, nats, or a URL.")] = "sqlite",
     database: Annotated[str, typer.Option(help="The fence's database; a file of its own when empty.")] = "",
     count: Annotated[int, typer.Option(min=2, help="Halves.")] = 10_000,
+    lead_s: Annotated[float, typer.Option(min=1, help="From the first append until all are due.")] = 40.0,
 ) -> None:
     """Resolve orphaned halves with the fence alone, and say how long after the first due time that took."""
     with tempfile.TemporaryDirectory(prefix="txcore-orphans-") as name, broker_url(broker, Path(name)) as url:
@@ -193,11 +203,15 @@ def orphans(
         fence.create()
         topic = open_consumer(url, TOPIC, "bench").topic
         backend = txcore.connect(url)
-        began_s = time.monotonic()
-        committed = append_orphans(backend, fence, "orders", topic, count)
-        first_due_s = began_s + 6.0
-        print(f"{count} halves appended in {time.monotonic() - began_s:.1f} s")
+        backend.ensure_group("orders", 8).result(60)
         with running(folder) as sidecar:
+            while sidecar.metric("txcore_partitions") < 8:
+                time.sleep(0.1)
+            began_s = time.monotonic()
+            committed = append_orphans(backend, fence, "orders", topic, count, lead_s)
+            first_due_s = began_s + lead_s
+            print(f"{count} halves appended in {time.monotonic() - began_s:.1f} s, all due after {lead_s:g} s")
+            time.sleep(max(first_due_s - time.monotonic(), 0.0))
             done = 0.0
             while done < count and time.monotonic() < first_due_s + WAIT_S:
                 time.sleep(0.1)
