@@ -11,7 +11,6 @@ import contextlib
 import json
 import os
 import re
-import resource
 import signal
 import socket
 import subprocess
@@ -449,5 +448,5 @@ def garbage(
 
 
 if __name__ == "__main__":
-    resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
+    signal.signal(signal.SIGTERM, lambda number, _: sys.exit(128 + number))  # whatever was started ends with it
     app()

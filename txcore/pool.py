@@ -17,7 +17,7 @@ from concurrent.futures import Future
 from typing import Any, Final
 
 from txcore.commands import Call
-from txcore.errors import BusyError
+from txcore.errors import BackendTimeoutError, BusyError
 
 _names: Final = itertools.count(1)
 
@@ -25,15 +25,21 @@ _names: Final = itertools.count(1)
 class Job:
     """One call in the pool; `started_s` is None while it waits for a thread."""
 
-    __slots__ = ("call", "elapsed_s", "future", "is_abandoned", "started_s")
+    __slots__ = ("call", "elapsed_s", "future", "is_abandoned", "started_s", "submitted_s")
 
     def __init__(self, call: Call, elapsed_s: Callable[[], float]) -> None:
         self.call = call
         self.elapsed_s = elapsed_s
         self.future: Future[Any] = Future()
         self.future.set_running_or_notify_cancel()
+        self.submitted_s = elapsed_s()
         self.started_s: float | None = None
         self.is_abandoned = False
+
+    def is_overdue(self) -> bool:
+        """Whether it has waited for a thread longer than the call may last."""
+        deadline_s = self.call.deadline_s
+        return deadline_s is not None and self.elapsed_s() - self.submitted_s >= deadline_s
 
 
 class CallPool:
@@ -107,7 +113,16 @@ class CallPool:
             with self._lock:
                 if job.is_abandoned:
                     continue
-                job.started_s = job.elapsed_s()
+                # Calls are stuck, and the loop may be about to abandon this one too: it must not take a thread first.
+                is_given_up = self._abandoned > 0 and job.is_overdue()
+                if is_given_up:
+                    job.is_abandoned = True
+                    self._unfinished -= 1
+                else:
+                    job.started_s = job.elapsed_s()
+            if is_given_up:
+                job.future.set_exception(BackendTimeoutError("no thread was free within the call's deadline"))
+                continue
             value, error = self._carry_out(job.call)
             with self._lock:
                 was_abandoned = job.is_abandoned

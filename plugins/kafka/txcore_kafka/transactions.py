@@ -16,7 +16,7 @@ from typing import Any, Final
 from confluent_kafka import KafkaError, KafkaException, TopicPartition
 
 from txcore.clock import Clock
-from txcore.errors import BackendTimeoutError, BackendUnavailableError, ClosedError, TxcoreError
+from txcore.errors import BackendTimeoutError, BackendUnavailableError, BusyError, ClosedError, TxcoreError
 from txcore.records import DURABLE, HalfRecord, LogKind, Op, Outcome, Resolution, Status
 from txcore.wire import encode_ops, target_headers
 from txcore_kafka.clients import make_producer
@@ -178,13 +178,16 @@ class TransactionLane:
     def put(self, entries: Sequence[Entry]) -> None:
         """Queue *entries* for the next transaction."""
         self.start()
+        refusal: TxcoreError = ClosedError("this backend is closed")
         with self._changed:
-            if self._stop_at_s is None:
+            if len(self._queue) + len(entries) > self._options.queue_max:
+                refusal = BusyError(f"{len(self._queue)} releases wait for a transaction already")
+            elif self._stop_at_s is None:
                 self._queue.extend(entries)
                 self._changed.notify_all()
                 return
         for entry in entries:
-            entry.expire(ClosedError("this backend is closed"))
+            entry.expire(refusal)
 
     def close(self, timeout_s: float) -> None:
         """Commit what is queued, if that can be done in time, and end; blocks for at most *timeout_s*."""
