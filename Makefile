@@ -22,7 +22,7 @@ HARNESS ?= txcore_sqlite.testing:SqliteHarness
 HARNESSES := txcore_conformance.memory:MemoryHarness txcore_sqlite.testing:SqliteHarness \
 	txcore_kafka.testing:KafkaHarness txcore_rabbitmq.testing:RabbitmqHarness txcore_nats.testing:NatsHarness
 # Other forms of the same brokers; what takes minutes runs on them in `make matrix` only.
-FORMS := txcore_nats.testing:NatsAtomicHarness
+FORMS := txcore_kafka.testing:KafkaTransactionHarness txcore_nats.testing:NatsAtomicHarness
 SUITE := conformance/txcore_conformance/suite
 CODE := txcore plugins conformance tests benchmarks
 TEXT := README.md CONTRIBUTING.md CHANGELOG.md Makefile .ci/run docs

@@ -215,15 +215,15 @@ class Checker:
         deadline_s = loop.clock.elapsed_s() + timeout_s
         membership.poll()
         for owner in membership.owners.values():
-            owner.wants_sweep = True
-        while not membership.owners or any(owner.wants_sweep for owner in membership.owners.values()):
+            owner.begin_sweep()
+        while not membership.owners or any(owner.is_sweeping for owner in membership.owners.values()):
             if loop.clock.elapsed_s() > deadline_s:
                 raise BackendTimeoutError(f"group {self._group!r} was not swept within {timeout_s:g} s")
             known = set(membership.owners)
             loop.turn()
             for partition, owner in membership.owners.items():
                 if partition not in known:
-                    owner.wants_sweep = True
+                    owner.begin_sweep()
             loop.wait()
         counts = membership.context.counts
 

@@ -47,11 +47,20 @@ class PartitionOwner:
         self.tenure = Tenure(context, partition)
         self.is_draining = False  #: True: start nothing new, finish what is in hand, checkpoint, give up
         self.has_ended = False
-        self.wants_sweep = False  #: set by `Checker.run_once`; cleared once all that is due now is done and read back
+        self._sweeps_since_s: float | None = None  #: see `begin_sweep`
         self._checkpoint_at_s = 0.0
         self._stored: Checkpoint | None = None
         self._is_claimed = False
         self._bounded_at_s = context.clock.elapsed_s()  #: when the stored checkpoint was last known to be up to date
+
+    def begin_sweep(self) -> None:
+        """Judge what is due now; `is_sweeping` until that is done and read back. What is due again by then can wait."""
+        self._sweeps_since_s = self.context.clock.elapsed_s()
+
+    @property
+    def is_sweeping(self) -> bool:
+        """Whether a sweep has begun and is not over."""
+        return self._sweeps_since_s is not None
 
     def run(self) -> Flow[None]:
         """Own the partition until told to stop or until another checker's CLAIM is read."""
@@ -96,9 +105,10 @@ class PartitionOwner:
                     break
             else:
                 yield from judge.carry_oldest()
-                judged = yield from self._round(intake, judge)
-                count += judged
-                if self.wants_sweep and not count and not self.tenure.in_hand:
+                if not self.is_sweeping or self._is_due_in_sweep():
+                    judged = yield from self._round(intake, judge)
+                    count += judged
+                elif not count and not self.tenure.in_hand:
                     yield from self._end_sweep(intake)
             yield from self._checkpoint(intake, force=False)
             idle_s = limits.poll_s if count or self.tenure.in_hand else min(idle_s * 2, limits.idle_poll_s)
@@ -128,11 +138,17 @@ class PartitionOwner:
 
     def _end_sweep(self, intake: Intake) -> Flow[None]:
         """Read everything back behind one more tick; the sweep is over if that brought nothing new that is due."""
-        if (yield from self._mark(intake, OpKind.TICK, self.tenure.nonce())) and not intake.read_halves():
-            due_ms = self.tenure.state.next_due_ms()
-            if due_ms is None or due_ms > self.tenure.now_ms():
-                yield from self._checkpoint(intake, force=True)
-                self.wants_sweep = False
+        is_caught_up = yield from self._mark(intake, OpKind.TICK, self.tenure.nonce())
+        if is_caught_up and not intake.read_halves() and not self._is_due_in_sweep():
+            yield from self._checkpoint(intake, force=True)
+            self._sweeps_since_s = None
+
+    def _is_due_in_sweep(self) -> bool:
+        """Return whether something is left that was due when the sweep began."""
+        due_ms, since_s = self.tenure.state.next_due_ms(), self._sweeps_since_s
+        if due_ms is None or since_s is None:
+            return False
+        return due_ms <= self.tenure.now_ms() - 1000 * (self.context.clock.elapsed_s() - since_s)
 
     def _mark(self, intake: Intake, kind: OpKind, nonce: bytes) -> Flow[bool]:
         """Append a CLAIM or TICK and read the op log until it is back; False when it does not come in time."""

@@ -212,7 +212,9 @@ class Kit:
         return topic
 
     def producer(self, listener: TransactionListener | None = None, **options: Any) -> TransactionProducer:
-        """Return a producer with the default policy."""
+        """Return a producer whose local transactions have the default time, however slow the backend may deliver."""
+        immunity_s = CheckPolicy().immunity_s + self.backend.capabilities.release_time_max_s
+        options = {"policy": CheckPolicy(immunity_s=immunity_s)} | options
         return TransactionProducer(self.backend, self.group, listener=listener, **options)
 
     def hasty_producer(self, listener: TransactionListener | None = None, **options: Any) -> TransactionProducer:

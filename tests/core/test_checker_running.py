@@ -193,3 +193,33 @@ def test_an_idle_checker_looks_for_changes_of_ownership_less_often(running_clock
     assert [0.02, 0.04, 0.08, 0.16, 0.25, 0.25, 0.02, 0.04] == pytest.approx(pauses)
     flow.close()
     checker.stop()
+
+
+class SlowMarks(MemoryBackend):
+    """A backend whose marks take a second, while an unanswered half is due again after a hundredth."""
+
+    def mark(self, *args):
+        self.broker.clock.advance(1)
+        return super().mark(*args)
+
+
+def test_a_sweep_asks_about_each_half_once_however_slow_the_backend(running_clock):
+    """What falls due again meanwhile is the next sweep's, else this one would never end."""
+    broker = MemoryBroker(clock=running_clock)
+    orphan(broker, running_clock, count=3)
+    running_clock.advance(10)
+
+    class Silent(TransactionListener):
+        asked = 0
+
+        def check_local_transaction(self, half):
+            self.asked += 1
+            raise OSError("no answer")
+
+    listener = Silent()
+    limits = Limits(poll_s=0.001, idle_poll_s=0.001, retry_s=0.01)
+    checker = Checker(SlowMarks(broker), "g", clock=running_clock, limits=limits, listener=listener)
+    for sweeps in (1, 2):
+        assert 3 == checker.run_once().pending
+        assert 3 * sweeps == listener.asked
+    checker.stop()

@@ -46,11 +46,11 @@ def test_a_second_commit_is_already_done_and_adds_nothing(kit: Kit, topic: str) 
 
 
 def test_all_messages_of_a_transaction_arrive_in_their_topics(kit: Kit, topic: str) -> None:
-    """One decision covers several messages for several topics; each topic has them in the order of publishing."""
+    """One decision covers several messages for several topics; an atomic release keeps the order within a key."""
     other = kit.topic("other")
     transaction = kit.producer().begin()
     for number in range(10):
-        transaction.publish(Message(topic if number % 2 else other, b"%d" % number))
+        transaction.publish(Message(topic if number % 2 else other, b"%d" % number, b"one key"))
     transaction.prepare()
     assert EndState.ACCEPTED is transaction.commit().state
     evens, odds = [b"%d" % number for number in range(0, 10, 2)], [b"%d" % number for number in range(1, 10, 2)]

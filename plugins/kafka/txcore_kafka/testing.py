@@ -28,8 +28,9 @@ PAUSE_S: Final = 0.02
 PARTITION_STRIDE: Final = 1 << 40
 TRANSACTION_OPTIONS: Final = "transaction_timeout_s=2.5&transaction_sweep_s=1"
 TRANSACTION_SETTINGS: Final[dict[str, Any]] = {"transaction_abort_timed_out_transaction_cleanup_interval_ms": "1000"}
-REFUSING_BYTES: Final = 64
-"""A topic that takes messages of no more than this refuses every one of ours: the headers alone have more."""
+REFUSING_BYTES: Final = 100
+"""A topic that takes batches of no more than this refuses every one of ours: the headers alone have more. Not less, as
+the broker must be able to write the 78 bytes that end a transaction: it tries for ever, and the client waits."""
 
 
 class KafkaHarness(BrokerHarness):
@@ -102,7 +103,7 @@ class KafkaHarness(BrokerHarness):
         """Try the topic with a record that no consumer of committed records will ever see."""
         errors: list[KafkaError | None] = []
         producer = self._transaction()
-        producer.produce(topic, b"", on_delivery=lambda error, _: errors.append(error))
+        producer.produce(topic, bytes(REFUSING_BYTES), on_delivery=lambda error, _: errors.append(error))
         while not errors:
             producer.poll(PAUSE_S)
         producer.abort_transaction(TIMEOUT_S)
