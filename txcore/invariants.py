@@ -10,9 +10,9 @@ from __future__ import annotations
 
 import enum
 from collections import Counter
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import TypeAlias
+from typing import Final, TypeAlias
 
 from txcore import wire
 from txcore.errors import WireFormatError
@@ -29,6 +29,28 @@ from txcore.records import (
     ParkCode,
     is_discard_in_force,
 )
+from txcore.verdicts import PREDICATES, SEVERITIES, Severity, Tally, Thresholds, Verdict, exit_code, verdicts_of
+
+__all__ = [
+    "INVARIANTS_OF",
+    "PREDICATES",
+    "SEVERITIES",
+    "Facts",
+    "Invariant",
+    "Local",
+    "Promises",
+    "Severity",
+    "Tally",
+    "TargetFact",
+    "Thresholds",
+    "Verdict",
+    "Violation",
+    "exit_code",
+    "judge",
+    "judge_checkpoint",
+    "judge_payload",
+    "verdicts_of",
+]
 
 
 class Invariant(enum.Enum):
@@ -194,12 +216,13 @@ def _judge_targets(facts: Facts, promises: Promises, broken: _Broken) -> None:
     half = journey.half
     if half is not None:
         for target in facts.targets:
-            _judge_payload(target, half.messages[target.index] if target.index < len(half.messages) else None, broken)
+            judge_payload(target, half.messages[target.index] if target.index < len(half.messages) else None, broken)
     if promises.atomic_release:
         _judge_order(facts.targets, broken)
 
 
-def _judge_payload(target: TargetFact, message: object, broken: _Broken) -> None:
+def judge_payload(target: TargetFact, message: object, broken: _Broken) -> None:
+    """Report a target that is not the half's message (S7)."""
     own = {wire.HEADER_ID, wire.HEADER_GROUP, wire.HEADER_BY, wire.HEADER_KEY}
     headers = {name: value for name, value in target.headers.items() if name not in own}
     expected = (getattr(message, "topic", None), getattr(message, "key", None), getattr(message, "body", None))
@@ -319,3 +342,16 @@ def _closings(
             elif op.kind == OpKind.DISCARD and is_discard_in_force(op, is_decided=identity in decided):
                 closed[identity] = (final, max(discarded, op.generation))
     return closed, first_op, token_at
+
+
+INVARIANTS_OF: Final[Mapping[Verdict, frozenset[Invariant]]] = {
+    Verdict.CONFLICT: frozenset({Invariant.S1}),
+    Verdict.LOST: frozenset({Invariant.S3, Invariant.S8}),
+    Verdict.LEAK: frozenset({Invariant.S2, Invariant.S10}),
+    Verdict.PHANTOM: frozenset({Invariant.S5}),
+    Verdict.MISDECIDED: frozenset({Invariant.S4}),
+    Verdict.CORRUPT: frozenset({Invariant.S7}),
+    Verdict.DUP_TARGET: frozenset({Invariant.S6}),
+    Verdict.STUCK: frozenset({Invariant.L1}),
+}
+"""What each verdict of the audit says in the words of this list."""

@@ -35,12 +35,15 @@ class Journey:
     halves: list[Half] = field(default_factory=list)
     half_times_ms: list[int | None] = field(default_factory=list)
     ops: list[tuple[Position, Op]] = field(default_factory=list)
+    op_times_ms: list[int | None] = field(default_factory=list)
     parked: list[Parked] = field(default_factory=list)
     final: int = 0
     count: int = 0
     decided: int = 0
     discarded_generation: int = -1
     exhausted: set[int] = field(default_factory=set)  #: generations discarded, in force, for exhausted checks
+    undeliverable_generation: int = -1  #: the highest one discarded, in force, because a target refuses
+    discarded_ms: int = 0  #: time of the newest DISCARD in force
     token_before: bytes = b""
     checked: dict[int, int] = field(default_factory=dict)  #: answered checks, in force, per generation
 
@@ -139,7 +142,7 @@ class Journeys:
             if op.kind == OpKind.CLAIM:
                 self._token = op.token
             elif op.kind != OpKind.TICK and (found := self._journey(op.transaction_id)) is not None:
-                _fold(found, record.position, op, self._token)
+                _fold(found, record, op, self._token)
         return ops
 
     def read_parked(self, record: LogRecord) -> Parked | None:
@@ -227,8 +230,9 @@ def force_op(journey: Journey, kind: OpKind, generation: int, by: str, at_ms: in
     )
 
 
-def _fold(journey: Journey, position: Position, op: Op, token: bytes) -> None:
-    journey.ops.append((position, op))
+def _fold(journey: Journey, record: LogRecord, op: Op, token: bytes) -> None:
+    journey.ops.append((record.position, op))
+    journey.op_times_ms.append(record.appended_ms)
     journey.token_before = token
     if op.kind in OWNED_KINDS and op.token != token:
         return
@@ -238,6 +242,9 @@ def _fold(journey: Journey, position: Position, op: Op, token: bytes) -> None:
         journey.discarded_generation = max(journey.discarded_generation, op.generation)
         if op.reason == ParkCode.CHECKS_EXHAUSTED:
             journey.exhausted.add(op.generation)
+        elif op.reason == ParkCode.UNDELIVERABLE:
+            journey.undeliverable_generation = max(journey.undeliverable_generation, op.generation)
+        journey.discarded_ms = max(journey.discarded_ms, op.at_ms if record.appended_ms is None else record.appended_ms)
     elif op.kind == OpKind.CHECKED:
         journey.checked[op.generation] = max(journey.checked.get(op.generation, 0), op.count)
         journey.count = journey.checked.get(journey.generation, 0)

@@ -1,0 +1,76 @@
+"""From the facts of one transaction to the numbers that the audit's verdicts are given on."""
+
+from __future__ import annotations
+
+from txcore.invariants import Facts, Local, judge_payload
+from txcore.journey import Journey
+from txcore.records import FINAL_KINDS, Forced, Half, OpKind, ParkCode
+from txcore.verdicts import FAR, Tally
+
+
+def tally_of(facts: Facts, *, grace_ms: int = 0) -> Tally:
+    """Return what the audit would count of this transaction, had it read the same logs.
+
+    Args:
+        grace_ms: Immunity and all checks of a half whose record leaves them to the checker.
+    """
+    journey, half = facts.journey, facts.journey.half
+    finals = [(n, op) for n, (_, op) in enumerate(journey.ops) if op.kind in FINAL_KINDS]
+    firsts = {kind: min((n for n, op in finals if op.kind == kind), default=FAR) for kind in FINAL_KINDS}
+    present = {target.index for target in facts.targets}
+    times = [n for n in journey.half_times_ms if n is not None]
+    rows = {Local.COMMITTED: 1, Local.ROLLED_BACK: 2, Local.UNKNOWN: 0}
+    return Tally(
+        halves=len(journey.halves),
+        generation=journey.generation,
+        declared=len(half.messages) if half is not None else 0,
+        fenced=int(any(each.fenced for each in journey.halves)),
+        deadline_ms=max(
+            (_deadline_ms(*each, grace_ms) for each in zip(journey.halves, journey.half_times_ms, strict=True)),
+            default=0,
+        ),
+        half_ms=min(times, default=FAR),
+        op_ms=min((_time_ms(journey, n) for n, _ in finals), default=FAR),
+        targets=len(facts.targets),
+        present=len(present),
+        corrupt=_corrupt(facts),
+        target_ms=max((target.appended_ms or 0 for target in facts.targets), default=0),
+        commits=sum(op.kind == OpKind.COMMIT for _, op in finals),
+        rollbacks=sum(op.kind == OpKind.ROLLBACK for _, op in finals),
+        first_commit=firsts[OpKind.COMMIT],
+        first_rollback=firsts[OpKind.ROLLBACK],
+        decided=journey.decided,
+        discarded=journey.discarded_generation,
+        undeliverable=journey.undeliverable_generation,
+        discarded_ms=journey.discarded_ms,
+        overrides=sum(op.forced == Forced.OVERRIDE for _, op in journey.ops),
+        parked=len(journey.parked),
+        poison=sum(parked.code == ParkCode.POISON for parked in journey.parked),
+        row=rows[facts.local],
+        row_early=int(facts.local is Local.COMMITTED and facts.is_acknowledged),
+        absence=int(not facts.is_excused),
+        row_absence=int(facts.is_acknowledged),
+    )
+
+
+def _time_ms(journey: Journey, number: int) -> int:
+    appended_ms = journey.op_times_ms[number] if number < len(journey.op_times_ms) else None
+    return journey.ops[number][1].at_ms if appended_ms is None else appended_ms
+
+
+def _deadline_ms(half: Half, appended_ms: int | None, grace_ms: int) -> int:
+    start_ms = half.born_ms if appended_ms is None else appended_ms
+    own_ms = half.immunity_ms + half.check_max * half.interval_ms
+    return start_ms + (own_ms if half.check_max and half.interval_ms else grace_ms + half.immunity_ms)
+
+
+def _corrupt(facts: Facts) -> int:
+    """Count the targets that differ from the half."""
+    half = facts.journey.half
+    if half is None:
+        return 0
+    differing: set[int] = set()
+    for target in facts.targets:
+        message = half.messages[target.index] if target.index < len(half.messages) else None
+        judge_payload(target, message, lambda _, __, index=target.index: differing.add(index))  # type: ignore[misc]
+    return len(differing)

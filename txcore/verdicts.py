@@ -1,0 +1,260 @@
+"""The audit's verdicts on one transaction, by id, as predicates over a tally of plain numbers.
+
+The predicates use nothing but `&`, `|`, comparison, `+` and `-`, so one and the same function judges a `Tally` of
+Python integers (the oracle) and a table of columns with the same names (the audit).
+What an absent record proves depends on what was looked at: `absence` and `row_absence` say whether it was.
+"""
+
+from __future__ import annotations
+
+import enum
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass
+from typing import Any, Final
+
+FAR: Final = 1 << 62
+"""Stands for "there is none" in a position or time of which the smallest counts."""
+OPS_PER_RECORD: Final = 4_096
+"""Ops of one merged record are told apart in a place; those behind share the last one."""
+
+
+class Severity(enum.IntEnum):
+    """How bad a verdict is; `exit_code` gives the order in which they decide a run."""
+
+    INFO = 0
+    WARNING = 1
+    VIOLATION = 2
+    INCONCLUSIVE = 3
+
+
+class Verdict(enum.Enum):
+    """What may be said of one transaction; the value is the rule in one sentence."""
+
+    CONFLICT = "two different final decisions, and the first one in the log is not all there is"
+    CONFLICT_REFUSED = "a COMMIT behind a ROLLBACK, without a target: refused by whoever read it"
+    LOST = "committed, but a declared target does not exist, or neither half nor target does"
+    LEAK = "a target exists of a transaction that was rolled back or discarded"
+    PHANTOM = "a target or a decision without a half"
+    MISDECIDED = "the decision is not the database's outcome"
+    CORRUPT = "a target's topic, key, body or headers are not the half's"
+    DUP_TARGET = "one target stands at several positions"
+    DUP_OP = "one decision was written several times"
+    STUCK = "undecided for longer than all its checks may take"
+    DISCARDED = "given up after its last check, and not resumed"
+    UNDELIVERABLE = "committed, but a target refuses; parked"
+    FORCED = "decided by an operator against the fence"
+    LATE_CHECK = "decided later than the service level allows"
+    COVERAGE_GAP = "what was to be read is not all there"
+
+
+SEVERITIES: Final[Mapping[Verdict, Severity]] = {
+    Verdict.CONFLICT: Severity.VIOLATION,
+    Verdict.CONFLICT_REFUSED: Severity.WARNING,
+    Verdict.LOST: Severity.VIOLATION,
+    Verdict.LEAK: Severity.VIOLATION,
+    Verdict.PHANTOM: Severity.VIOLATION,
+    Verdict.MISDECIDED: Severity.VIOLATION,
+    Verdict.CORRUPT: Severity.VIOLATION,
+    Verdict.DUP_TARGET: Severity.WARNING,
+    Verdict.DUP_OP: Severity.INFO,
+    Verdict.STUCK: Severity.VIOLATION,
+    Verdict.DISCARDED: Severity.WARNING,
+    Verdict.UNDELIVERABLE: Severity.WARNING,
+    Verdict.FORCED: Severity.WARNING,
+    Verdict.LATE_CHECK: Severity.WARNING,
+    Verdict.COVERAGE_GAP: Severity.INCONCLUSIVE,
+}
+"""The severities unless a configuration says otherwise."""
+
+
+@dataclass(frozen=True, slots=True)
+class Thresholds:
+    """The times against which verdicts are given, in milliseconds.
+
+    Attributes:
+        now_ms: When the logs were cut; ages are measured up to here.
+        grace_ms: Added to the time that all checks of a half may take, before it counts as stuck.
+        late_ms: Longest time from half to decision that is not LATE_CHECK.
+        release_ms: A target this long behind its DISCARD cannot stem from a release that was under way.
+    """
+
+    now_ms: int
+    grace_ms: int = 60_000
+    late_ms: int = 600_000
+    release_ms: int = 60_000
+
+
+@dataclass(slots=True)
+class Tally:
+    """What all logs hold of one transaction, in numbers.
+
+    Attributes:
+        halves: Copies of the half; a resumed or carried one counts.
+        generation: The newest copy's; -1 without one.
+        declared: Messages that the half declares.
+        fenced: Whether the fence table decides it.
+        deadline_ms: When all its checks are over, at the latest; 0 without a half.
+        half_ms: Time of its first copy; FAR without one.
+        op_ms: Time of its first final op; FAR without one.
+        targets: Targets on the half's own broker, every occurrence.
+        present: Different targets among them.
+        corrupt: Different targets that differ from the half, on any broker.
+        target_ms: Time of the newest target; 0 without one.
+        commits, rollbacks: Final ops of each kind.
+        first_commit, first_rollback: Their first places in the op log; FAR without one.
+        decided: 1 if a DECIDED(COMMIT) is in force, 2 for ROLLBACK, else 0.
+        discarded: Highest generation of a DISCARD in force; -1 without one.
+        undeliverable: Highest generation of such a DISCARD for targets that refuse; -1 without one.
+        discarded_ms: Time of the newest DISCARD in force; 0 without one.
+        overrides: Ops that record an override of the fence.
+        parked, poison: Parked records, and those among them that hold no half.
+        row: The fence row's state, 0 without a row; 1 and 3 say committed, 2 rolled back, 4 forced.
+        row_early: Whether the row was seen as committed before the end of the half log was taken.
+        absence: Whether every log of the group was read for the time of this transaction.
+        row_absence: Whether a missing row means that there is none.
+    """
+
+    halves: int = 0
+    generation: int = -1
+    declared: int = 0
+    fenced: int = 0
+    deadline_ms: int = 0
+    half_ms: int = FAR
+    op_ms: int = FAR
+    targets: int = 0
+    present: int = 0
+    corrupt: int = 0
+    target_ms: int = 0
+    commits: int = 0
+    rollbacks: int = 0
+    first_commit: int = FAR
+    first_rollback: int = FAR
+    decided: int = 0
+    discarded: int = -1
+    undeliverable: int = -1
+    discarded_ms: int = 0
+    overrides: int = 0
+    parked: int = 0
+    poison: int = 0
+    row: int = 0
+    row_early: int = 0
+    absence: int = 1
+    row_absence: int = 0
+
+
+# A tally is a `Tally` of integers, or an object whose attributes are columns: `Any` stands for both.
+Predicate = Callable[[Any, Thresholds], Any]
+
+
+def _is_commit(t: Any) -> Any:
+    return t.first_commit < t.first_rollback
+
+
+def _is_rollback(t: Any) -> Any:
+    return t.first_rollback < t.first_commit
+
+
+def _is_open(t: Any) -> Any:
+    return (t.commits + t.rollbacks) == 0
+
+
+def _is_given_up(t: Any) -> Any:
+    """Discarded, not decided and not resumed: a DISCARD is no end if a later generation follows."""
+    return _is_open(t) & (t.discarded >= 0) & (t.discarded >= t.generation)
+
+
+def _conflict(t: Any, _: Thresholds) -> Any:
+    return (t.commits > 0) & (t.rollbacks > 0) & (_is_commit(t) | (t.targets > 0))
+
+
+def _conflict_refused(t: Any, _: Thresholds) -> Any:
+    return (t.commits > 0) & _is_rollback(t) & (t.targets == 0)
+
+
+def _lost(t: Any, _: Thresholds) -> Any:
+    has_hole = _is_commit(t) & (t.halves > 0) & (t.present < t.declared)
+    has_nothing = (t.row == 1) & (t.row_early == 1) & (t.halves == 0) & (t.targets == 0) & _is_open(t)
+    return (t.absence == 1) & (has_hole | (has_nothing & (t.row_absence == 1)))
+
+
+def _leak(t: Any, s: Thresholds) -> Any:
+    is_behind_discard = _is_given_up(t) & (t.undeliverable < t.generation) & (t.row != 1) & (t.row != 3)
+    is_late = (t.discarded_ms > 0) & (t.target_ms > t.discarded_ms + s.release_ms)
+    return (t.targets > 0) & (t.overrides == 0) & (_is_rollback(t) | (t.row == 2) | (is_behind_discard & is_late))
+
+
+def _phantom(t: Any, _: Thresholds) -> Any:
+    # An operator takes poison off the list with a ROLLBACK of a name that never had a half.
+    is_no_dismissal = (t.parked == 0) | (t.poison < t.parked) | (t.first_rollback >= t.first_commit)
+    has_op = (t.commits + t.rollbacks > 0) & is_no_dismissal
+    return (t.absence == 1) & (t.halves == 0) & ((t.targets > 0) | has_op)
+
+
+def _misdecided(t: Any, _: Thresholds) -> Any:
+    has_no_row = (t.row == 0) & (t.fenced == 1) & (t.row_absence == 1) & (t.absence == 1)
+    is_wrong_commit = _is_commit(t) & ((t.row == 2) | has_no_row)
+    is_wrong_rollback = _is_rollback(t) & ((t.row == 1) | (t.row == 3))
+    return (t.overrides == 0) & (is_wrong_commit | is_wrong_rollback)
+
+
+def _stuck(t: Any, s: Thresholds) -> Any:
+    is_pending = (t.halves > 0) & _is_open(t) & (t.discarded < t.generation)
+    return (t.absence == 1) & is_pending & (t.deadline_ms + s.grace_ms < s.now_ms)
+
+
+def _discarded(t: Any, _: Thresholds) -> Any:
+    is_poison = (t.halves == 0) & (t.poison > 0)
+    return _is_given_up(t) & ((t.halves > 0) | is_poison) & ((t.undeliverable < t.generation) | (t.undeliverable < 0))
+
+
+def _undeliverable(t: Any, _: Thresholds) -> Any:
+    return _is_given_up(t) & (t.undeliverable >= 0) & (t.undeliverable >= t.generation)
+
+
+def _late_check(t: Any, s: Thresholds) -> Any:
+    return (t.halves > 0) & (t.commits + t.rollbacks > 0) & (t.op_ms < FAR) & (t.op_ms > t.half_ms + s.late_ms)
+
+
+PREDICATES: Final[Mapping[Verdict, Predicate]] = {
+    Verdict.CONFLICT: _conflict,
+    Verdict.CONFLICT_REFUSED: _conflict_refused,
+    Verdict.LOST: _lost,
+    Verdict.LEAK: _leak,
+    Verdict.PHANTOM: _phantom,
+    Verdict.MISDECIDED: _misdecided,
+    Verdict.CORRUPT: lambda t, _: t.corrupt > 0,
+    Verdict.DUP_TARGET: lambda t, _: t.targets > t.present,
+    Verdict.DUP_OP: lambda t, _: (t.commits > 1) | (t.rollbacks > 1),
+    Verdict.STUCK: _stuck,
+    Verdict.DISCARDED: _discarded,
+    Verdict.UNDELIVERABLE: _undeliverable,
+    Verdict.FORCED: lambda t, _: t.overrides > 0,
+    Verdict.LATE_CHECK: _late_check,
+}
+"""Every verdict on a transaction; COVERAGE_GAP is one on a range that was to be read."""
+
+
+def verdicts_of(tally: Tally, thresholds: Thresholds) -> Iterator[Verdict]:
+    """Yield every verdict on one transaction."""
+    return (verdict for verdict, holds in PREDICATES.items() if holds(tally, thresholds))
+
+
+PASS: Final = 0
+WARNINGS: Final = 1
+VIOLATIONS: Final = 2
+GAPS: Final = 3
+FAILED: Final = 4
+
+
+def exit_code(severities: set[Severity], *, has_failed: bool = False) -> int:
+    """Return how a run ends: 0 pass, 1 warnings, 2 violations, 3 inconclusive, 4 error; 4 > 2 > 3 > 1 > 0."""
+    if has_failed:
+        return FAILED
+    for severity, code in (
+        (Severity.VIOLATION, VIOLATIONS),
+        (Severity.INCONCLUSIVE, GAPS),
+        (Severity.WARNING, WARNINGS),
+    ):
+        if severity in severities:
+            return code
+    return PASS
