@@ -4,31 +4,34 @@ from __future__ import annotations
 
 from txcore.invariants import Facts, Local, judge_payload
 from txcore.journey import Journey
-from txcore.records import FINAL_KINDS, Forced, Half, OpKind, ParkCode
+from txcore.records import FINAL_KINDS, Forced, OpKind, ParkCode
 from txcore.verdicts import FAR, Tally
 
 
-def tally_of(facts: Facts, *, grace_ms: int = 0) -> Tally:
+def tally_of(facts: Facts, *, check_max: int = 15, interval_ms: int = 30_000, immunity_ms: int = 0) -> Tally:
     """Return what the audit would count of this transaction, had it read the same logs.
 
     Args:
-        grace_ms: Immunity and all checks of a half whose record leaves them to the checker.
+        check_max, interval_ms, immunity_ms: The checker's own policy, for halves that leave it to the checker.
     """
     journey, half = facts.journey, facts.journey.half
     finals = [(n, op) for n, (_, op) in enumerate(journey.ops) if op.kind in FINAL_KINDS]
     firsts = {kind: min((n for n, op in finals if op.kind == kind), default=FAR) for kind in FINAL_KINDS}
     present = {target.index for target in facts.targets}
     times = [n for n in journey.half_times_ms if n is not None]
+    deadlines = [
+        (each.born_ms if appended_ms is None else appended_ms)
+        + max(each.immunity_ms, immunity_ms)
+        + (each.check_max or check_max) * (each.interval_ms or interval_ms)
+        for each, appended_ms in zip(journey.halves, journey.half_times_ms, strict=True)
+    ]
     rows = {Local.COMMITTED: 1, Local.ROLLED_BACK: 2, Local.UNKNOWN: 0}
     return Tally(
         halves=len(journey.halves),
         generation=journey.generation,
         declared=len(half.messages) if half is not None else 0,
         fenced=int(any(each.fenced for each in journey.halves)),
-        deadline_ms=max(
-            (_deadline_ms(*each, grace_ms) for each in zip(journey.halves, journey.half_times_ms, strict=True)),
-            default=0,
-        ),
+        deadline_ms=max(deadlines, default=0),
         half_ms=min(times, default=FAR),
         op_ms=min((_time_ms(journey, n) for n, _ in finals), default=FAR),
         targets=len(facts.targets),
@@ -56,12 +59,6 @@ def tally_of(facts: Facts, *, grace_ms: int = 0) -> Tally:
 def _time_ms(journey: Journey, number: int) -> int:
     appended_ms = journey.op_times_ms[number] if number < len(journey.op_times_ms) else None
     return journey.ops[number][1].at_ms if appended_ms is None else appended_ms
-
-
-def _deadline_ms(half: Half, appended_ms: int | None, grace_ms: int) -> int:
-    start_ms = half.born_ms if appended_ms is None else appended_ms
-    own_ms = half.immunity_ms + half.check_max * half.interval_ms
-    return start_ms + (own_ms if half.check_max and half.interval_ms else grace_ms + half.immunity_ms)
 
 
 def _corrupt(facts: Facts) -> int:

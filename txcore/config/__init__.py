@@ -5,6 +5,7 @@ Shared by the checker, the operator's commands and the audit; it knows no broker
 
 from __future__ import annotations
 
+from txcore.config.audit import AuditBackendSection, AuditGroupSection, AuditSection, RuleSection
 from txcore.config.loading import Loaded, load
 from txcore.config.problems import ConfigFileError, Problem
 from txcore.config.schema import (
@@ -23,6 +24,9 @@ from txcore.config.sources import FILE_NAME
 
 __all__ = [
     "FILE_NAME",
+    "AuditBackendSection",
+    "AuditGroupSection",
+    "AuditSection",
     "BackendSection",
     "CallbackSection",
     "CheckerSection",
@@ -36,5 +40,6 @@ __all__ = [
     "LogSection",
     "PolicySection",
     "Problem",
+    "RuleSection",
     "load",
 ]

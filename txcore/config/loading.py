@@ -27,6 +27,7 @@ from txcore.config.sources import (
     read_file,
 )
 from txcore.errors import ConfigError
+from txcore.verdicts import Verdict
 
 SECRET_BYTES_MAX: Final = 64 << 10
 LOOPBACK: Final = frozenset({"127.0.0.1", "::1", "localhost"})
@@ -157,9 +158,32 @@ class _Reader:
             self._report(("groups",), "no group to check; add one: [groups.NAME]")
         for name, group in self.config.groups.items():
             self._group(("groups", name), group)
+        self._audit()
 
     def _report(self, path: Path, text: str) -> None:
         self._problems.append(Problem(key_text(path), self._raw.where(path), text))
+
+    def _audit(self) -> None:
+        """Look up the names under `[audit]`."""
+        config = self.config
+        known: dict[str, Mapping[str, object]] = {
+            "rules": Verdict.__members__,
+            "backends": config.backends,
+            "groups": config.groups,
+        }
+        for section, names in known.items():
+            for name in getattr(config.audit, section):
+                if name not in names:
+                    self._report(("audit", section, name), f"there is no {name}{closest(name, names)}")
+        for name, group in config.audit.groups.items():
+            for section in ("backends", "databases"):
+                for each in getattr(group, section):
+                    if each not in known.get(section, config.databases):
+                        self._report(("audit", "groups", name, section), f"there is no [{section}.{each}]")
+        for name, backend in config.audit.backends.items():
+            for tap in backend.taps:
+                if not all(part.strip() for part in tap.partition("=")):
+                    self._report(("audit", "backends", name, "taps"), f"{tap!r} is no topic=stream")
 
     def _http(self) -> None:
         http = self.config.http

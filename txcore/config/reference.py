@@ -11,7 +11,7 @@ from txcore.config.conversion import choices_of, hints_of, section_of
 from txcore.config.sample import description_of, metas_of, toml_value
 from txcore.config.schema import Config
 
-KINDS = {str: "text", int: "whole number", float: "number", bool: "true or false"}
+KINDS = {str: "text", int: "whole number", float: "number", bool: "true or false", list[str]: "list of texts"}
 
 
 def markdown() -> str:
@@ -28,7 +28,7 @@ def _section(struct: type[Struct], path: tuple[str, ...]) -> Iterator[str]:
             sections.append(((*path, key, "NAME") if kind == "each" else (*path, key), inner))
             continue
         default = getattr(struct(), key)
-        shown = f"`{toml_value(default)}`" if default != "" else ""
+        shown = f"`{toml_value(default)}`" if default not in ("", []) else ""
         rows.append(f"| `{key}` | {_kind(hint)} | {shown} | {description_of(hint)} |")
     if rows:
         yield f"### `[{'.'.join(path)}]`"
@@ -48,7 +48,7 @@ def _kind(hint: Any) -> str:
     while get_origin(plain) is Annotated:
         plain = get_args(plain)[0]
     if choices := choices_of(plain):
-        return " or ".join(f"`{each}`" for each in choices)
+        return " or ".join(f"`{each}`" for each in choices if each)
     bounds = []
     for meta in metas_of(hint):
         bounds += [
@@ -56,6 +56,6 @@ def _kind(hint: Any) -> str:
             for sign, value in ((">", meta.gt), ("≥", meta.ge), ("<", meta.lt), ("≤", meta.le))
             if value is not None
         ]
-    if plain is str or plain is bool:
+    if plain in {str, bool, list[str]}:
         bounds = []
     return ", ".join([KINDS[plain], *bounds])

@@ -16,7 +16,7 @@ from txcore.config.conversion import hints_of, section_of
 from txcore.config.schema import Config
 
 WIDTH: Final = 100
-NAMES: Final = {"backends": "main", "databases": "main", "groups": "orders"}
+NAMES: Final = {"backends": "main", "databases": "main", "groups": "orders", "rules": "LATE_CHECK"}
 """What the sample calls the one broker, database and group it has."""
 LIVE: Final = {
     ("backends", "main", "url"): "sqlite:///broker.db",
@@ -24,7 +24,7 @@ LIVE: Final = {
     ("groups", "orders", "database"): "main",
 }
 """Keys that stand without a comment sign."""
-OPTIONAL: Final = frozenset({"callback"})
+OPTIONAL: Final = frozenset({"callback", "audit"})
 """Sections that are commented out as a whole."""
 HEAD: Final = """\
 # txcore.toml: what `txcore checker` does. Edit the two URLs and run it; `txcore checker --check-config` tries it out.

@@ -10,6 +10,8 @@ from typing import Annotated, Literal
 
 from msgspec import Meta, Struct, field
 
+from txcore.config.audit import AuditSection
+
 Seconds = Annotated[float, Meta(gt=0, le=30 * 86_400)]
 SecondsOrNone = Annotated[float, Meta(ge=0, le=30 * 86_400)]
 Count = Annotated[int, Meta(ge=1, le=1_000_000_000)]
@@ -175,6 +177,7 @@ class Config(Struct, forbid_unknown_fields=True, frozen=True, kw_only=True):
     checker: CheckerSection = field(default_factory=CheckerSection)
     log: LogSection = field(default_factory=LogSection)
     http: HttpSection = field(default_factory=HttpSection)
+    audit: AuditSection = field(default_factory=AuditSection)
     backends: dict[str, BackendSection] = field(default_factory=dict)
     databases: dict[str, DatabaseSection] = field(default_factory=dict)
     groups: dict[str, GroupSection] = field(default_factory=dict)

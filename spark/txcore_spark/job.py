@@ -1,0 +1,316 @@
+"""One step of the audit, from frozen ends to a finished run. `once` is a step with nothing before it.
+
+Tallies are kept by the hour of a transaction's birth. A step reads the tallies of the hours that its new rows belong
+to, and of those with something still open, adds the new rows, and writes these hours anew; the others stay as they
+are. So the work follows what is new and open, and the end is the same as of one audit over everything.
+"""
+
+from __future__ import annotations
+
+from collections import Counter, defaultdict
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any, Final
+
+from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql import functions as F
+
+from txcore.clock import Clock, SystemClock
+from txcore.config import Loaded
+from txcore.ids import first_id_at
+from txcore.records import OpKind
+from txcore.verdicts import Thresholds, exit_code
+from txcore_spark import coverage, findings, tally
+from txcore_spark.coverage import Coverage
+from txcore_spark.landing import Lander, Planned
+from txcore_spark.plan import as_builtin
+from txcore_spark.readers.fence import pruned_below
+from txcore_spark.rows import BUCKET_MS, SPARK_SCHEMA, Kind, batch_of
+from txcore_spark.scope import Scope, scope_of
+from txcore_spark.store import Store
+
+VERSION: Final = 1
+"""Of the manifest and of what lies beside it."""
+ROWS: Final = "rows"
+TALLIES: Final = "tallies"
+FINDINGS: Final = "findings"
+Say = Callable[[str], None]
+
+
+@dataclass(frozen=True, slots=True)
+class Window:
+    """The births to judge, in wall clock milliseconds: [since, until)."""
+
+    since_ms: int = 0
+    until_ms: int = 1 << 62
+
+
+@dataclass(slots=True)
+class Step:
+    """What one step found; the manifest is made of it."""
+
+    number: int
+    scope: Scope
+    covered: Coverage
+    thresholds: Thresholds
+    buckets: dict[int, int] = field(default_factory=dict)
+    parts: dict[str, list[dict[str, Any]]] = field(default_factory=dict)
+
+
+class Audit:
+    """Runs steps over one configuration and keeps them in one store. One step at a time.
+
+    Args:
+        say: Told what the step is doing, for people.
+    """
+
+    def __init__(
+        self,
+        session: SparkSession,
+        loaded: Loaded,
+        store: Store,
+        *,
+        say: Say = lambda _: None,
+        clock: Clock | None = None,
+    ) -> None:
+        self._session = session
+        self._loaded = loaded
+        self._store = store
+        self._say = say
+        self._clock = clock or SystemClock()
+
+    def once(self, window: Window | None = None) -> dict[str, Any]:
+        """Audit everything the brokers hold, or the births of a window; returns the manifest."""
+        return self._step(None, window or Window(), is_whole=window is None)
+
+    def incremental(self) -> dict[str, Any]:
+        """Audit what is new since the last incremental step, and what was open then; returns the manifest."""
+        before = None
+        for number in reversed(self._store.finished()):
+            manifest = self._store.manifest(number)
+            if manifest["mode"] == "incremental":
+                before = manifest
+                break
+        return self._step(before, Window(), is_whole=False, mode="incremental")
+
+    def _step(
+        self, before: dict[str, Any] | None, window: Window, *, is_whole: bool, mode: str = "once"
+    ) -> dict[str, Any]:
+        scope = scope_of(self._loaded, before)
+        number = self._store.begin()
+        ends = {(each["source"], each["partition"]): each["end"] for each in before["ends"]} if before else {}
+        lander = Lander(self._session, scope, ends, 2 * number, self._lower(before), self._say)
+        place = self._store.place(number, ROWS)
+        self._say("reading the fence tables")
+        early = lander.fence_ranges(is_late=False)
+        lander.land(early, place)
+        self._say("freezing the ends: op, target, half")
+        now_ms = self._clock.wall_ms()
+        planned = lander.freeze()
+        late = lander.fence_ranges(is_late=True)
+        self._say(f"reading {len(planned.all())} ranges of {len(planned.edges)} partitions")
+        lander.land(planned.ranges, place)
+        lander.land(late, place)
+        for ranges in (early, late):
+            for name, each in ranges.items():
+                planned.ranges[f"{name} (fence)"] += each
+        rows = self._rows([number])
+        covered = coverage.measure(rows, planned, scope, before, now_ms, is_whole=is_whole)
+        self._read_horizons(scope, covered)
+        settings = self._loaded.config.audit
+        thresholds = Thresholds(
+            now_ms, round(settings.grace_s * 1000), round(settings.late_s * 1000), round(settings.release_s * 1000)
+        )
+        step = Step(number, scope, covered, thresholds)
+        self._judge(step, rows, before, window)
+        manifest = self._manifest(step, planned, before, window, mode)
+        self._store.finish(number, manifest)
+        return manifest
+
+    def _lower(self, before: Mapping[str, Any] | None) -> bytes:
+        """Return the id from which on fence rows may have changed since the last step."""
+        if before is None:
+            return b""
+        margin_ms = round((self._loaded.config.audit.transaction_s + self._loaded.config.audit.skew_s) * 1000)
+        again_ms = min((bucket * BUCKET_MS for bucket in before["again"]), default=before["now_ms"])
+        return first_id_at(max(min(again_ms, before["now_ms"] - margin_ms), 0))
+
+    def _read_horizons(self, scope: Scope, covered: Coverage) -> None:
+        """Read the horizons last: rows leave a table only after it was raised."""
+        for group in self._loaded.config.groups:
+            tables = scope.tables(group)
+            if tables:
+                urls = [self._loaded.secret("databases", each.backend, "url") for each in tables]
+                try:
+                    covered.horizons[group] = max(
+                        pruned_below(url, each.name) for url, each in zip(urls, tables, strict=True)
+                    )
+                except Exception:  # noqa: BLE001 - without a horizon no absent row proves anything
+                    covered.rows_withheld.add(group)
+
+    def _rows(self, numbers: Sequence[int]) -> DataFrame:
+        places = [self._store.place(number, ROWS) for number in numbers if self._store.has(number, ROWS)]
+        if not places:
+            return self._session.createDataFrame([], SPARK_SCHEMA)
+        return self._session.read.schema(SPARK_SCHEMA).parquet(*places)
+
+    def _judge(self, step: Step, rows: DataFrame, before: Mapping[str, Any] | None, window: Window) -> None:
+        """Write the tallies and findings of every hour that is touched, and count."""
+        sums = tally.sums_of(len(step.scope.backends))
+        new = tally.summed(self._owned(rows, step, before), sums)
+        old_buckets: dict[int, int] = {int(k): v for k, v in before["buckets"].items()} if before else {}
+        touched: set[int] = set()
+        if before is not None:
+            self._say("merging with what is open")
+            facts = rows.where(F.col("kind") < int(Kind.COVER)).select("bucket").distinct()
+            touched = {each["bucket"] for each in facts.collect()} | set(before["again"])
+            kept = self._tallies({bucket: run for bucket, run in old_buckets.items() if bucket in touched})
+            if kept is not None:
+                new = tally.merged(kept.unionByName(new, allowMissingColumns=True), sums)
+        self._say("one tally per transaction")
+        place = self._store.place(step.number, TALLIES)
+        new.withColumn("hour", F.col("bucket")).write.partitionBy("hour").parquet(place)
+        lines = self._session.read.parquet(place).drop("hour")
+        step.buckets = old_buckets | {
+            each["bucket"]: step.number for each in lines.select("bucket").distinct().collect()
+        }
+        self._say("verdicts")
+        tallies = tally.derived(
+            lines, len(step.scope.backends), step.covered.judged(step.scope), step.covered.rows_known(step.scope)
+        ).where((F.col("born_ms") >= window.since_ms) & (F.col("born_ms") < window.until_ms))
+        chain = [*(before["rows"] if before else []), step.number]
+        everything = rows if before is None else self._rows(chain).where(F.col("bucket").isin([*touched, 0]))
+        if tallies.where(tally.needs_care()).limit(1).count():
+            tallies = tally.careful(tallies, self._owned(everything, step, None))
+        tallies = tally.with_unseen(tallies)
+        found = findings.judged(tallies, step.thresholds)
+        names = {number: source.topic or f"{source.name}.{source.log}" for number, source in step.scope.sources.items()}
+        place = self._store.place(step.number, FINDINGS)
+        findings.with_places(found, everything, names).write.parquet(place)
+        step.parts = {
+            "verdicts": findings.verdict_counts(self._session.read.parquet(place)),
+            "transactions": findings.transaction_counts(tallies),
+            "latencies": findings.latencies(tallies),
+            "topics": findings.topic_counts(rows),
+        }
+
+    def _owned(self, rows: DataFrame, step: Step, before: Mapping[str, Any] | None) -> DataFrame:
+        """Return the rows that count, with the tokens that were in force where this step starts."""
+        tokens = before["tokens"] if before else []
+        if tokens:
+            claims = [
+                (bytes(16), 0, int(Kind.OP), int(OpKind.CLAIM), 0, -1, each["source"], each["partition"], 0,
+                 each["place"], None, 0, 0, 0, 0, each["token"], 0, 0, 0, None, None)
+                for each in tokens
+            ]  # fmt: skip
+            rows = rows.unionByName(self._session.createDataFrame(batch_of(claims).to_pylist(), SPARK_SCHEMA))
+        return tally.owned(rows, step.covered.unknown_tokens)
+
+    def _tallies(self, buckets: Mapping[int, int]) -> DataFrame | None:
+        """Return the kept tallies of these hours."""
+        by_run: dict[int, list[int]] = defaultdict(list)
+        for bucket, run in buckets.items():
+            by_run[run].append(bucket)
+        frames = [
+            self._session.read.parquet(self._store.place(run, TALLIES)).where(F.col("hour").isin(each)).drop("hour")
+            for run, each in by_run.items()
+        ]
+        return _union(frames)
+
+    def _manifest(
+        self, step: Step, planned: Planned, before: Mapping[str, Any] | None, window: Window, mode: str
+    ) -> dict[str, Any]:
+        covered, scope = step.covered, step.scope
+        touched = {bucket for bucket, run in step.buckets.items() if run == step.number}
+        kept = {
+            name: [each for each in (before or {}).get(name, []) if each["bucket"] not in touched]
+            for name in ("verdicts", "transactions", "latencies")
+        }
+        parts = {name: kept[name] + step.parts[name] for name in kept}
+        gaps = [coverage.told(scope, gap) for gap in covered.gaps]
+        gaps += [_unseen(scope, each) for each in step.parts["topics"] if each["unseen"]]
+        counts = Counter[str]()
+        for each in parts["verdicts"]:
+            counts[each["verdict"]] += each["count"]
+        severities = findings.severities_of(counts, self._loaded.config.audit.rules, len(gaps))
+        again = {each["bucket"] for each in parts["transactions"] if each["pending"]}
+        if covered.gaps:
+            again |= touched
+        return as_builtin(
+            {
+                "version": VERSION,
+                "number": step.number,
+                "mode": mode,
+                "now_ms": step.thresholds.now_ms,
+                "since_ms": window.since_ms,
+                "until_ms": window.until_ms,
+                "exit_code": exit_code(set(severities.values())),
+                "severities": {name: severity.name.lower() for name, severity in severities.items()},
+                "counts": dict(counts) | ({"COVERAGE_GAP": len(gaps)} if gaps else {}),
+                "backends": scope.backends,
+                "groups": scope.groups,
+                "sources": [as_builtin(each) for each in scope.sources.values()],
+                "ends": [
+                    {
+                        "source": source,
+                        "partition": partition,
+                        "end": end,
+                        "start": planned.starts.get((source, partition), end),
+                        "first": planned.edges[source, partition].first
+                        if (source, partition) in planned.edges
+                        else None,
+                    }
+                    for (source, partition), end in sorted(covered.ends.items())
+                ],
+                "gaps": gaps,
+                "judged_from_ms": covered.judged_from_ms,
+                "withheld": sorted(covered.withheld),
+                "unknown_tokens": [list(each) for each in covered.unknown_tokens],
+                "tokens": self._tokens(step, before),
+                "horizons": {group: horizon.hex() for group, horizon in covered.horizons.items()},
+                "records": covered.records,
+                "strange": covered.strange,
+                "buckets": {str(bucket): run for bucket, run in sorted(step.buckets.items())},
+                "again": sorted(again),
+                "rows": [*(before["rows"] if before else []), step.number],
+                "topics": _topics((before or {}).get("topics", []), step.parts["topics"]),
+                **parts,
+            }
+        )
+
+    def _tokens(self, step: Step, before: Mapping[str, Any] | None) -> list[dict[str, Any]]:
+        """Return the token in force at the end of each op log."""
+        claims = self._rows([step.number]).where((F.col("kind") == int(Kind.OP)) & (F.col("code") == int(OpKind.CLAIM)))
+        newest = claims.groupBy("source", "partition").agg(
+            F.max_by("token", "place").alias("token"), F.max("place").alias("place")
+        )
+        found = {(each["source"], each["partition"]): each for each in (before or {}).get("tokens", [])}
+        for each in newest.collect():
+            found[each["source"], each["partition"]] = each.asDict()
+        return [found[key] for key in sorted(found)]
+
+
+def _union(frames: Sequence[DataFrame]) -> DataFrame | None:
+    found: DataFrame | None = None
+    for frame in frames:
+        found = frame if found is None else found.unionByName(frame, allowMissingColumns=True)
+    return found
+
+
+def _topics(old: Sequence[dict[str, Any]], new: Sequence[dict[str, Any]]) -> list[dict[str, Any]]:
+    found = {(each["backend"], each["topic"]): dict(each) for each in old}
+    for each in new:
+        known = found.setdefault((each["backend"], each["topic"]), {**each, "declared": 0, "targets": 0, "unseen": 0})
+        for name in ("declared", "targets", "unseen"):
+            known[name] += each[name]
+    return [found[key] for key in sorted(found)]
+
+
+def _unseen(scope: Scope, topic: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the gap that a topic is which halves name and nobody reads."""
+    backend = next(name for name, number in scope.backends.items() if number == topic["backend"])
+    why = (
+        f"{topic['unseen']} messages go to topic {topic['topic']}, which is not read: name it in "
+        f"audit.backends.{backend}.topics, or, if it is a queue, a stream that taps it in audit.backends.{backend}.taps"
+    )
+    return {"backend": backend, "log": "target", "name": topic["topic"], "group": "", "why": why, "is_for_good": False}

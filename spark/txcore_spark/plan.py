@@ -1,0 +1,148 @@
+"""What is to be read: ranges of positions, whose ends are frozen before anything is read.
+
+The order op, target, half, fence makes absence a proof without any grace: a target is written before its op and a
+half before both, so within the cut no op can stand without its targets and no target without its half.
+"""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from typing import Any, Final, Protocol
+
+import msgspec
+import pyarrow as pa
+
+from txcore.errors import TxcoreError
+from txcore_spark.rows import Place, Rows
+
+BATCH_ROWS: Final = 10_000
+HALF: Final = "half"
+OP: Final = "op"
+PARKED: Final = "parked"
+TARGET: Final = "target"
+FENCE: Final = "fence"
+FREEZE_ORDER: Final = (OP, TARGET, HALF, PARKED)
+"""Parked records stand before their DISCARD, so they are cut after the ops too."""
+
+
+class ShortReadError(TxcoreError):
+    """A range gave fewer records than its broker says are in it."""
+
+
+@dataclass(frozen=True, slots=True)
+class Source:
+    """One log of a group, or one topic of targets, on one broker.
+
+    Attributes:
+        number: Its number in the rows.
+        backend, group: The broker's and the group's name; no group for a topic.
+        log: half, op, parked, target or fence.
+        name: What to read there: a log's group, a topic, a stream that taps it, a fence table.
+        topic: The topic as halves name it; "" for a log.
+    """
+
+    number: int
+    backend: str
+    log: str
+    name: str
+    group: str = ""
+    topic: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class Edge:
+    """What one partition of a source holds now: positions [first, end).
+
+    Attributes:
+        is_truncated: Records that once stood at the beginning are gone.
+        count: Records in it, where the broker says so.
+    """
+
+    partition: int
+    first: int
+    end: int
+    is_truncated: bool = False
+    count: int | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Range:
+    """One task's work: [start, end) of one partition of one source.
+
+    Attributes:
+        expected: Records that the broker says are in it; None where it does not count.
+        is_dense: Whether every position holds a record that readers get.
+        timeout_s: Silence after which it counts as unreadable.
+        groups: Numbers of the groups whose targets are wanted.
+        reading: Of a fence table: which reading this is; the even ones come before the half ends are frozen.
+        lower: Of a fence table: the id from which on it is read.
+        topics: Of a half log: the topics whose targets are read too; None for all.
+    """
+
+    source: Source
+    place: Place
+    start: int
+    end: int
+    expected: int | None = None
+    is_dense: bool = False
+    timeout_s: float = 20.0
+    groups: Mapping[str, int] = field(default_factory=dict)
+    reading: int = 0
+    lower: bytes = b""
+    topics: list[str] | None = None
+
+    def rows(self) -> Rows:
+        """Return an empty collection for what will be read."""
+        return Rows(self.place, self.groups, None if self.topics is None else frozenset(self.topics))
+
+
+class Broker(Protocol):
+    """The driver's view of one broker while it plans. Used by one thread; `close` it."""
+
+    def topics(self) -> Sequence[str] | None:
+        """Return the target topics there are; None where the broker cannot list them."""
+
+    def edges(self, source: Source) -> Sequence[Edge]:
+        """Return what each partition of *source* holds at this moment.
+
+        Raises:
+            TxcoreError: it does not exist or cannot be reached.
+        """
+
+    def split(self, wanted: Range, records_max: int) -> Sequence[Range]:
+        """Cut one range into ranges of at most *records_max* records."""
+
+    def close(self) -> None:
+        """Let go of the connection."""
+
+
+def flushed(rows: Rows, *, at_least: int = BATCH_ROWS) -> Iterator[pa.RecordBatch]:
+    """Yield what *rows* holds as one batch, if it is enough."""
+    if len(rows.found) >= at_least:
+        yield rows.take()
+
+
+def split_evenly(wanted: Range, records_max: int) -> list[Range]:
+    """Cut a range by positions; each part counts for itself."""
+    size = wanted.end - wanted.start
+    parts = max(1, -(-size // records_max))
+    bounds = [wanted.start + size * n // parts for n in range(parts + 1)]
+    expected = wanted.expected if parts == 1 else None
+    return [replace(wanted, start=low, end=high, expected=expected) for low, high in itertools.pairwise(bounds)]
+
+
+def encode_ranges(ranges: Iterable[Range]) -> str:
+    """Return ranges as text, for an option of a data source. URLs are not in it."""
+    return msgspec.json.encode(list(ranges)).decode()
+
+
+def decode_ranges(text: str) -> list[Range]:
+    """Return the ranges in *text*."""
+    return msgspec.json.decode(text, type=list[Range])
+
+
+def as_builtin(value: Any) -> Any:
+    """Return a plan's objects as plain ones, for a manifest."""
+    return msgspec.to_builtins(value)

@@ -1,0 +1,293 @@
+"""The one schema in which every log, target and fence row is landed, and how records become rows of it.
+
+A row is one fact: one message that a half declares, one op, one target, one fence row, one parked record; or what
+was covered by a range that was read, or why it could not be. Strings are kept out of what is aggregated.
+"""
+
+from __future__ import annotations
+
+import enum
+import hashlib
+import struct
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any, Final, TypeAlias
+
+import pyarrow as pa
+
+from txcore import wire
+from txcore.errors import UsageError, WireFormatError
+from txcore.ids import parse_id
+from txcore.records import Half, Op, OpKind, ParkCode, TargetMessage
+from txcore.verdicts import OPS_PER_RECORD
+
+BUCKET_MS: Final = 3_600_000
+"""Transactions are kept by the hour of their birth."""
+NO_ID: Final = bytes(16)
+FENCED: Final = 1
+UNSEEN: Final = 2
+"""Flags of a half: the fence decides it; the topic of this message is not read."""
+
+
+class Kind(enum.IntEnum):
+    """What a row tells."""
+
+    HALF = 1  #: one message of a half; `count` messages in all
+    OP = 2  #: `code` is the OpKind
+    TARGET = 3
+    ROW = 4  #: a fence row; `code` is its state, `place` counts the readings of the table
+    PARKED = 5  #: `code` numbers the park code
+    COVER = 8  #: a range [position, place) was read whole; `hash` records were in it, `count` of them not ours
+    GAP = 9  #: a range [position, place) could not be read; `text` says why
+
+
+PARK_NUMBERS: Final[Mapping[str, int]] = {code.value: number for number, code in enumerate(ParkCode, start=1)}
+"""Park codes as numbers."""
+
+SCHEMA: Final = pa.schema(
+    [
+        ("tx", pa.binary()),
+        ("bucket", pa.int32()),
+        ("kind", pa.int32()),
+        ("code", pa.int32()),
+        ("backend", pa.int32()),
+        ("group", pa.int32()),
+        ("source", pa.int32()),
+        ("partition", pa.int32()),
+        ("position", pa.int64()),
+        ("place", pa.int64()),
+        ("ts_ms", pa.int64()),
+        ("generation", pa.int32()),
+        ("index", pa.int32()),
+        ("count", pa.int32()),
+        ("hash", pa.int64()),
+        ("token", pa.int64()),
+        ("decision", pa.int32()),
+        ("flags", pa.int32()),
+        ("deadline_ms", pa.int64()),
+        ("topic", pa.string()),
+        ("text", pa.string()),
+    ]
+)
+"""The schema, as Arrow writes it."""
+SPARK_SCHEMA: Final = ", ".join(
+    f"`{name}` {({'binary': 'binary', 'int32': 'int', 'int64': 'bigint', 'string': 'string'})[str(kind)]}"
+    for name, kind in zip(SCHEMA.names, SCHEMA.types, strict=True)
+)
+"""The same as Spark writes it."""
+
+Row: TypeAlias = tuple[Any, ...]
+KEPT_OPS: Final = frozenset(
+    {OpKind.COMMIT, OpKind.ROLLBACK, OpKind.DISCARD, OpKind.DECIDED, OpKind.FORCE, OpKind.CLAIM}
+)
+"""Ops on which verdicts rest; checks, nudges and ticks say nothing about the end."""
+_OWN_HEADERS: Final = frozenset({wire.HEADER_ID, wire.HEADER_GROUP, wire.HEADER_BY, wire.HEADER_KEY})
+_LENGTHS: Final = struct.Struct(">ii").pack
+
+
+@dataclass(frozen=True, slots=True)
+class Place:
+    """Where a record was read.
+
+    Attributes:
+        backend, source, partition: Numbers that the plan gives to brokers and to their logs and topics.
+        group: Number of the group whose log it is; -1 for a topic of targets.
+        check_max, interval_ms, immunity_ms: The checker's own policy for such halves.
+    """
+
+    backend: int
+    source: int
+    partition: int
+    group: int = -1
+    check_max: int = 15
+    interval_ms: int = 30_000
+    immunity_ms: int = 0
+
+
+@dataclass(slots=True)
+class Rows:
+    """Rows on their way into Arrow batches, of one place."""
+
+    place: Place
+    groups: Mapping[str, int] = field(default_factory=dict)
+    topics: frozenset[str] | None = None  #: the topics whose targets are read; None for all
+    found: list[Row] = field(default_factory=list)
+    strange: int = 0  #: records that are not ours, or that this version cannot read
+
+    def add_half(self, position: int, body: bytes, appended_ms: int | None) -> None:
+        """Add a record of a half log: one row per message."""
+        try:
+            half = wire.decode_half(body)
+        except WireFormatError:
+            self.strange += 1
+            return
+        place = self.place
+        flags = FENCED if half.fenced else 0
+        deadline_ms = (half.born_ms if appended_ms is None else appended_ms) + self._patience_ms(half)
+        bucket = bucket_of(half.transaction_id)
+        for index, message in enumerate(half.messages or [None]):
+            self.found.append(
+                (
+                    half.transaction_id, bucket, 1, 0, place.backend, place.group, place.source, place.partition,
+                    position, position * OPS_PER_RECORD, appended_ms, half.generation, index, len(half.messages),
+                    0 if message is None else declared_hash(message), 0, half.decided,
+                    flags if message is None or self.topics is None or message.topic in self.topics else flags | UNSEEN,
+                    deadline_ms,
+                    None if message is None else message.topic, half.reason or None,
+                )
+            )  # fmt: skip
+
+    def _patience_ms(self, half: Half) -> int:
+        checks = (half.check_max or self.place.check_max) * (half.interval_ms or self.place.interval_ms)
+        return max(half.immunity_ms, self.place.immunity_ms) + checks
+
+    def add_ops(self, position: int, body: bytes, appended_ms: int | None) -> None:
+        """Add a record of an op log."""
+        try:
+            ops = wire.decode_ops(body)
+        except WireFormatError:
+            self.strange += 1
+            return
+        for number, op in enumerate(ops):
+            if op.kind in KEPT_OPS:
+                self._add_op(position, min(number, OPS_PER_RECORD - 1), op, appended_ms)
+
+    def _add_op(self, position: int, number: int, op: Op, appended_ms: int | None) -> None:
+        place = self.place
+        is_discard = op.kind == OpKind.DISCARD
+        bucket = 0 if op.kind == OpKind.CLAIM else bucket_of(op.transaction_id)  # a CLAIM's id is a nonce
+        text = f"{op.by}: {op.reason}" if op.forced or is_discard else None
+        self.found.append(
+            (
+                op.transaction_id, bucket, 2, op.kind, place.backend, place.group, place.source,
+                place.partition, position, position * OPS_PER_RECORD + number,
+                op.at_ms if appended_ms is None else appended_ms, op.generation, 0, op.count, 0, hash_of(op.token),
+                PARK_NUMBERS.get(op.reason, 0) if is_discard else op.decision, op.forced, 0, None, text,
+            )
+        )  # fmt: skip
+
+    def add_target(
+        self,
+        position: int,
+        topic: str,
+        key: bytes | None,
+        body: bytes,
+        headers: Mapping[str, str | bytes],
+        appended_ms: int | None,
+    ) -> None:
+        """Add a message of a target topic, unless no group of ours has sent it."""
+        name = _text(headers.get(wire.HEADER_ID))
+        group = self.groups.get(_text(headers.get(wire.HEADER_GROUP)), -1)
+        identity, colon, index = name.rpartition(":")
+        if group < 0 or not colon:
+            self.strange += 1
+            return
+        try:
+            transaction_id, number = parse_id(identity), int(index)
+        except (UsageError, ValueError):
+            transaction_id, number = NO_ID, 0  # No id of ours: it will have no half.
+        place = self.place
+        own_key = key if key is not None else headers.get(wire.HEADER_KEY)
+        self.found.append(
+            (
+                transaction_id, bucket_of(transaction_id), 3, 0, place.backend, group, place.source, place.partition,
+                position, position * OPS_PER_RECORD, appended_ms, 0, number, 0,
+                message_hash(topic, own_key, body, headers), 0, 0, 0, 0, topic, None,
+            )
+        )  # fmt: skip
+
+    def add_parked(self, position: int, body: bytes, appended_ms: int | None) -> None:
+        """Add a record of a parked log."""
+        try:
+            parked = wire.decode_parked(body)
+        except WireFormatError:
+            self.strange += 1
+            return
+        place = self.place
+        self.found.append(
+            (
+                parked.transaction_id, bucket_of(parked.transaction_id), 5, PARK_NUMBERS.get(parked.code, 0),
+                place.backend, place.group, place.source, place.partition, position, position * OPS_PER_RECORD,
+                parked.at_ms if appended_ms is None else appended_ms, parked.generation, 0, parked.count, 0,
+                hash_of(parked.token), 0, 0, 0, None, f"{parked.code}: {parked.reason}",
+            )
+        )  # fmt: skip
+
+    def add_fence_row(self, transaction_id: bytes, state: int, reading: int, *, is_early: bool) -> None:
+        """Add a row of a fence table, as the reading of this number saw it."""
+        place = self.place
+        self.found.append(
+            (
+                transaction_id, bucket_of(transaction_id), 4, state, place.backend, place.group, place.source,
+                place.partition, 0, reading, None, 0, 0, 0, 0, 0, 0, 1 if is_early else 0, 0, None, None,
+            )
+        )  # fmt: skip
+
+    def add_cover(self, start: int, end: int, count: int) -> None:
+        """Say that [start, end) was read whole."""
+        self._add_range(Kind.COVER, start, end, count, None)
+
+    def add_gap(self, start: int, end: int, why: str) -> None:
+        """Say that [start, end) was not read whole, and why."""
+        self._add_range(Kind.GAP, start, end, 0, why)
+
+    def _add_range(self, kind: Kind, start: int, end: int, count: int, why: str | None) -> None:
+        place = self.place
+        self.found.append(
+            (
+                NO_ID, 0, int(kind), 0, place.backend, place.group, place.source, place.partition, start, end, None,
+                0, 0, self.strange, count, 0, 0, 0, 0, None, why,
+            )
+        )  # fmt: skip
+
+    def take(self) -> pa.RecordBatch:
+        """Return what was found since the last call as one batch."""
+        batch = batch_of(self.found)
+        self.found = []
+        return batch
+
+
+def batch_of(rows: Sequence[Row]) -> pa.RecordBatch:
+    """Return rows as an Arrow batch of the schema."""
+    columns: Iterable[Sequence[Any]] = zip(*rows, strict=True) if rows else [()] * len(SCHEMA)
+    arrays = [pa.array(column, kind) for column, kind in zip(columns, SCHEMA.types, strict=True)]
+    return pa.RecordBatch.from_arrays(arrays, schema=SCHEMA)
+
+
+def bucket_of(transaction_id: bytes) -> int:
+    """Return the hour of an id's birth, which all rows of a transaction share."""
+    return int.from_bytes(transaction_id[:6], "big") // BUCKET_MS
+
+
+def declared_hash(message: TargetMessage) -> int:
+    """Return the hash that the target of this message must have."""
+    return message_hash(message.topic, message.key, message.body, message.headers)
+
+
+def message_hash(topic: str, key: str | bytes | None, body: bytes, headers: Mapping[str, str | bytes]) -> int:
+    """Return 64 bits over what a consumer sees of a message, our own headers left out."""
+    raw_key = key.encode() if isinstance(key, str) else key
+    digest = hashlib.blake2b(topic.encode("utf-8", "surrogatepass"), digest_size=8)
+    digest.update(_LENGTHS(-1 if raw_key is None else len(raw_key), len(body)))
+    digest.update(raw_key or b"")
+    digest.update(body)
+    if len(headers) > 0:
+        for name in sorted(headers):
+            if name not in _OWN_HEADERS:
+                value = headers[name]
+                raw = value.encode("utf-8", "surrogatepass") if isinstance(value, str) else value
+                digest.update(_LENGTHS(len(name), len(raw)))
+                digest.update(name.encode("utf-8", "surrogatepass"))
+                digest.update(raw)
+    return int.from_bytes(digest.digest(), "big", signed=True)
+
+
+def hash_of(data: bytes) -> int:
+    """Return 64 bits over *data*; 0 for none."""
+    return int.from_bytes(hashlib.blake2b(data, digest_size=8).digest(), "big", signed=True) if data else 0
+
+
+def _text(value: str | bytes | None) -> str:
+    if isinstance(value, bytes):
+        return value.decode("utf-8", "replace")
+    return value or ""

@@ -1,0 +1,78 @@
+"""The Spark session: made once, with what the audit needs, or a sentence saying what is missing on this machine."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import sys
+from collections.abc import Mapping
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Final
+
+from txcore.errors import BackendNotInstalledError, ConfigError
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+SETTINGS: Final[Mapping[str, str]] = {
+    "spark.ui.enabled": "false",
+    "spark.ui.showConsoleProgress": "false",
+    "spark.sql.session.timeZone": "UTC",
+    "spark.sql.execution.arrow.maxRecordsPerBatch": "10000",
+    "spark.sql.mapKeyDedupPolicy": "LAST_WIN",
+    "spark.sql.parquet.compression.codec": "zstd",
+    "spark.sql.files.ignoreMissingFiles": "false",
+    "spark.sql.shuffle.partitions": "16",
+    # Gaps and ranges are counted exactly once per attempt that counts: a task is never run twice at a time.
+    "spark.speculation": "false",
+}
+
+
+def require_java(environment: Mapping[str, str] | None = None) -> None:
+    """Refuse to go on without Java.
+
+    Raises:
+        ConfigError: there is none.
+    """
+    environment = os.environ if environment is None else environment
+    home = environment.get("JAVA_HOME", "")
+    if not (home and (Path(home) / "bin" / "java").exists()) and not shutil.which("java", path=environment.get("PATH")):
+        raise ConfigError("Spark needs Java 17 or newer, and there is none on the PATH or in JAVA_HOME", key="java")
+
+
+def open_session(
+    master: str = "", driver_memory: str = "2g", settings: Mapping[str, str] | None = None
+) -> SparkSession:
+    """Return the session of this process, made if there is none.
+
+    Raises:
+        BackendNotInstalledError: pyspark is missing.
+        ConfigError: there is no Java.
+    """
+    try:
+        from pyspark.sql import SparkSession  # noqa: PLC0415 - an extra, asked for when it is needed
+    except ModuleNotFoundError as error:
+        raise BackendNotInstalledError("the audit", str(error.name), "spark") from error
+    active = SparkSession.getActiveSession()
+    if active is None:
+        require_java()
+        os.environ.setdefault("PYSPARK_PYTHON", sys.executable)
+        active = _built(SparkSession.builder, master, driver_memory, settings or {})
+    from txcore_spark.sources import register  # noqa: PLC0415
+
+    register(active)
+    return active
+
+
+def _built(builder: Any, master: str, driver_memory: str, settings: Mapping[str, str]) -> SparkSession:
+    # Under spark-submit the master is given there, and the Java process with its memory is running already.
+    is_submitted = "PYSPARK_GATEWAY_PORT" in os.environ
+    if master or not is_submitted:
+        builder = builder.master(master or "local[*]")
+    if not is_submitted:
+        builder = builder.config("spark.driver.memory", driver_memory)
+    for key, value in {**SETTINGS, **settings}.items():
+        builder = builder.config(key, value)
+    session: SparkSession = builder.appName("txcore audit").getOrCreate()
+    session.sparkContext.setLogLevel("ERROR")
+    return session

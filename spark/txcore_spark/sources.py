@@ -1,0 +1,87 @@
+"""The readers as Spark data sources: one per kind of broker, and one for fence tables, all of one schema.
+
+What a range could not give becomes a row of its own (a gap), so that one unreadable range costs the run its verdict
+on absence, and not the others' facts.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from typing import Any, Final
+
+import pyarrow as pa
+from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql.datasource import DataSource, DataSourceReader, InputPartition
+
+from txcore_spark.plan import FENCE, Range, decode_ranges, encode_ranges
+from txcore_spark.readers import READERS, fence, reader_of
+from txcore_spark.rows import SPARK_SCHEMA
+
+NAMES: Final[Mapping[str, str]] = {each: f"txcore_{each}" for each in (*READERS, FENCE)}
+
+
+class RangePartition(InputPartition):
+    """One range, or nothing: Spark needs at least one partition."""
+
+    def __init__(self, wanted: Range | None) -> None:
+        super().__init__(None)
+        self.wanted = wanted
+
+
+class RangeReader(DataSourceReader):
+    """Reads the ranges that were planned; adds none and leaves none out."""
+
+    def __init__(self, url: str, ranges: Sequence[Range]) -> None:
+        self._url = url
+        self._ranges = ranges
+
+    def partitions(self) -> Sequence[InputPartition]:
+        """Return one partition per range."""
+        return [RangePartition(each) for each in self._ranges] or [RangePartition(None)]
+
+    def read(self, partition: InputPartition) -> Iterator[Any]:
+        """Yield the rows of one range, and last whether it was read whole."""
+        assert isinstance(partition, RangePartition)
+        return iter(()) if partition.wanted is None else read_range(self._url, partition.wanted)
+
+
+def read_range(url: str, wanted: Range) -> Iterator[pa.RecordBatch]:
+    """Yield the rows of one range; a range that cannot be read whole ends with a gap instead of a cover."""
+    try:
+        if wanted.source.log == FENCE:
+            yield from fence.read(url, wanted)
+        else:
+            yield from reader_of(url).read(url, wanted)
+    except Exception as error:  # noqa: BLE001 - drivers raise what they like, and none of it may shorten a read
+        rows = wanted.rows()
+        rows.add_gap(wanted.start, wanted.end, f"{type(error).__name__}: {error}"[:500])
+        yield rows.take()
+
+
+class _LogSource(DataSource):
+    """Options: `url` (which Spark keeps out of its logs), `ranges`."""
+
+    def schema(self) -> str:
+        """Return the schema of the rows."""
+        return SPARK_SCHEMA
+
+    def reader(self, schema: Any) -> DataSourceReader:  # noqa: ARG002 - there is only one
+        """Return the reader of the ranges in the options."""
+        return RangeReader(self.options["url"], decode_ranges(self.options["ranges"]))
+
+
+def _named(name: str) -> type[DataSource]:
+    return type(f"{name.title().replace('_', '')}Source", (_LogSource,), {"name": classmethod(lambda _: name)})
+
+
+def register(session: SparkSession) -> None:
+    """Make the sources known to a session."""
+    for name in NAMES.values():
+        session.dataSource.register(_named(name))
+
+
+def frame_of(session: SparkSession, url: str, ranges: Iterable[Range]) -> DataFrame:
+    """Return the rows of ranges on one broker, or of fence tables in one database."""
+    wanted = list(ranges)
+    kind = FENCE if any(each.source.log == FENCE for each in wanted) else url.partition(":")[0]
+    return session.read.format(NAMES[kind]).option("url", url).option("ranges", encode_ranges(wanted)).load()

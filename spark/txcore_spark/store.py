@@ -1,0 +1,95 @@
+"""Where runs are kept: a directory, or a URI of any file system that Arrow and Spark both know.
+
+    runs/<number>/rows/…        what was landed, never changed
+    runs/<number>/tallies/…     one line of sums per transaction, by the hour of its birth
+    runs/<number>/findings, summary, latency, coverage   (Parquet), report.html
+    runs/<number>/_manifest.json                          written last: without it there is no run
+
+A run that was killed leaves a directory without a manifest; the next one takes a new number and starts from the
+manifest before, so the same positions are read again and nothing is counted twice.
+"""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+from typing import Any, Final
+
+import msgspec
+from pyarrow import fs
+
+from txcore.errors import UsageError
+
+MANIFEST: Final = "_manifest.json"
+_NUMBER: Final = re.compile(r"[0-9]{6}")
+
+
+class Store:
+    """The runs under one directory or URI. One writer at a time."""
+
+    def __init__(self, place: str) -> None:
+        if "://" in place:
+            self.uri = place.rstrip("/")
+            self._files, self._base = fs.FileSystem.from_uri(self.uri)
+        else:
+            self._base = Path(place).absolute().as_posix()
+            self.uri = Path(place).absolute().as_uri()
+            self._files = fs.LocalFileSystem()
+
+    def numbers(self) -> list[int]:
+        """Return the numbers of all runs, finished or not."""
+        selector = fs.FileSelector(f"{self._base}/runs", allow_not_found=True)
+        return sorted(int(each.base_name) for each in self._files.get_file_info(selector) if _is_run(each))
+
+    def finished(self) -> list[int]:
+        """Return the numbers of the runs that have a manifest."""
+        return [number for number in self.numbers() if self._has(f"runs/{number:06d}/{MANIFEST}")]
+
+    def begin(self) -> int:
+        """Make room for a new run and return its number."""
+        number = max(self.numbers(), default=0) + 1
+        self._files.create_dir(self._path(f"runs/{number:06d}"), recursive=True)
+        return number
+
+    def place(self, number: int, name: str) -> str:
+        """Return the URI of a part of a run, as Spark takes it."""
+        return f"{self.uri}/runs/{number:06d}/{name}"
+
+    def has(self, number: int, name: str) -> bool:
+        """Say whether a part of a run is there."""
+        return self._has(f"runs/{number:06d}/{name}")
+
+    def manifest(self, number: int) -> dict[str, Any]:
+        """Return a finished run's manifest.
+
+        Raises:
+            UsageError: there is no such run, or it did not finish.
+        """
+        if not self._has(f"runs/{number:06d}/{MANIFEST}"):
+            known = ", ".join(str(each) for each in self.finished()) or "none"
+            raise UsageError(f"{self.uri} has no finished run {number}; it has {known}")
+        with self._files.open_input_stream(self._path(f"runs/{number:06d}/{MANIFEST}")) as file:
+            found: dict[str, Any] = msgspec.json.decode(file.read())
+        return found
+
+    def write(self, number: int, name: str, content: bytes) -> str:
+        """Write a file of a run whole or not at all, and return its place."""
+        path = self._path(f"runs/{number:06d}/{name}")
+        with self._files.open_output_stream(f"{path}.part") as file:
+            file.write(content)
+        self._files.move(f"{path}.part", path)
+        return path
+
+    def finish(self, number: int, manifest: dict[str, Any]) -> None:
+        """Write the manifest; from now on the run exists."""
+        self.write(number, MANIFEST, msgspec.json.format(msgspec.json.encode(manifest), indent=1))
+
+    def _path(self, name: str) -> str:
+        return f"{self._base}/{name}"
+
+    def _has(self, name: str) -> bool:
+        return bool(self._files.get_file_info(self._path(name)).type != fs.FileType.NotFound)
+
+
+def _is_run(found: Any) -> bool:
+    return bool(found.type == fs.FileType.Directory and _NUMBER.fullmatch(found.base_name))

@@ -1,0 +1,294 @@
+"""From rows to one tally per transaction: one groupBy on the 16-byte id, numeric aggregates only.
+
+What a groupBy gives are *sums*: numbers that can be merged with those of another run, column by column. `derived`
+turns them into the columns of `txcore.verdicts.Tally`. A few transactions need more than sums (several copies of a
+half with several messages, a message that was bridged, a DISCARD on either side of a DECIDED): `careful` looks at
+their rows again.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Final, NamedTuple
+
+from pyspark.sql import Column, DataFrame
+from pyspark.sql import functions as F
+from pyspark.sql.window import Window
+
+from txcore.records import Forced, OpKind, ParkCode
+from txcore.verdicts import FAR
+from txcore_spark.rows import PARK_NUMBERS, Kind
+
+INDEX_MAX: Final = 62
+"""Targets with an index below are counted as bits; a transaction with more messages needs a second look."""
+EXHAUSTED: Final = PARK_NUMBERS[ParkCode.CHECKS_EXHAUSTED]
+UNDELIVERABLE: Final = PARK_NUMBERS[ParkCode.UNDELIVERABLE]
+POISON: Final = PARK_NUMBERS[ParkCode.POISON]
+
+
+class Sum(NamedTuple):
+    """One column of the groupBy: what a row adds, and how rows, or two runs, are put together."""
+
+    name: str
+    of_row: Column
+    merge: str  #: sum, min, max or bit_or
+    none: int  #: stands for "no row"
+
+
+def sums_of(backend_count: int) -> list[Sum]:
+    """Return the columns of the groupBy for this number of brokers."""
+    kind, code = F.col("kind"), F.col("code")
+    is_half, is_op, is_target = kind == int(Kind.HALF), kind == int(Kind.OP), kind == int(Kind.TARGET)
+    is_row, is_parked = kind == int(Kind.ROW), kind == int(Kind.PARKED)
+    is_commit, is_rollback = is_op & (code == int(OpKind.COMMIT)), is_op & (code == int(OpKind.ROLLBACK))
+    is_discard, is_decided = is_op & (code == int(OpKind.DISCARD)), is_op & (code == int(OpKind.DECIDED))
+    is_exhausted = is_discard & (F.col("decision") == EXHAUSTED)
+    is_other = is_discard & (F.col("decision") != EXHAUSTED)
+    place, ts, generation = F.col("place"), F.col("ts_ms"), F.col("generation")
+    # Sums of 47 bits do not overflow before 65,536 messages.
+    short_hash = F.col("hash").bitwiseAND(F.lit((1 << 47) - 1))
+    decided = (is_half | is_decided) & (F.col("decision") > 0)
+    decided_at = F.when(is_half, F.lit(0)).otherwise(place) * 4 + F.col("decision")
+
+    def when(holds: Column, value: Column | int) -> Column:
+        return F.when(holds, value if isinstance(value, Column) else F.lit(value).cast("bigint"))
+
+    def count(name: str, holds: Column) -> Sum:
+        return Sum(name, when(holds, 1), "sum", 0)
+
+    def high(name: str, holds: Column, value: Column, none: int = 0) -> Sum:
+        return Sum(name, when(holds, value.cast("bigint")), "max", none)
+
+    def low(name: str, holds: Column, value: Column) -> Sum:
+        return Sum(name, when(holds, value.cast("bigint")), "min", FAR)
+
+    per_backend = [
+        each
+        for number in range(backend_count)
+        for each in (
+            count(f"targets_{number}", is_target & (F.col("backend") == number)),
+            Sum(
+                f"mask_{number}",
+                when(
+                    is_target & (F.col("backend") == number) & (F.col("index") < INDEX_MAX),
+                    F.expr(f"shiftleft(1L, least(`index`, {INDEX_MAX}))"),
+                ),
+                "bit_or",
+                0,
+            ),
+        )
+    ]
+    return [
+        *per_backend,
+        high("group", is_half | is_op | is_target | is_row, F.col("group"), -1),
+        high("home", is_half, F.col("backend"), -1),
+        high("op_home", is_op, F.col("backend"), -1),
+        count("halves", is_half & (F.col("index") == 0)),
+        count("half_rows", is_half),
+        high("generation", is_half, generation, -1),
+        high("declared", is_half, F.col("count")),
+        high("fenced", is_half, F.col("flags").bitwiseAND(F.lit(1))),
+        high("unseen", is_half, F.col("flags").bitwiseAND(F.lit(2))),
+        high("deadline_ms", is_half, F.col("deadline_ms")),
+        low("half_ms", is_half, ts),
+        Sum("half_hash", when(is_half, short_hash), "sum", 0),
+        low("half_hash_min", is_half, F.col("hash")),
+        Sum("target_hash", when(is_target, short_hash), "sum", 0),
+        low("target_hash_min", is_target, F.col("hash")),
+        high("target_hash_max", is_target, F.col("hash"), -FAR),
+        high("index_max", is_target, F.col("index"), -1),
+        high("target_ms", is_target, ts),
+        count("commits", is_commit),
+        count("rollbacks", is_rollback),
+        low("first_commit", is_commit, place),
+        low("first_rollback", is_rollback, place),
+        low("op_ms", is_commit | is_rollback, ts),
+        low("decided_at", decided, decided_at),
+        high("discarded_other", is_other, generation, -1),
+        high("exhausted", is_exhausted, generation, -1),
+        low("exhausted_first", is_exhausted, place),
+        high("exhausted_last", is_exhausted, place, -1),
+        high("exhausted_ms", is_exhausted, ts),
+        high("other_ms", is_other, ts),
+        high("undeliverable", is_discard & (F.col("decision") == UNDELIVERABLE), generation, -1),
+        count("overrides", is_op & (F.col("flags") == int(Forced.OVERRIDE))),
+        count("parked", is_parked),
+        count("poison", is_parked & (code == POISON)),
+        high("row_read", is_row, place * 8 + code),
+        high("row_early", is_row & (code == 1), F.col("flags")),
+    ]
+
+
+_MERGES: Final = {"sum": F.sum, "min": F.min, "max": F.max, "bit_or": F.bit_or}
+
+
+def owned(rows: DataFrame, truncated: Sequence[tuple[int, int]] = ()) -> DataFrame:
+    """Return *rows* without the DISCARD and DECIDED ops that do not count: those not under the token in force.
+
+    Args:
+        truncated: Op logs (source, partition) whose beginning is gone: there the token before the first CLAIM is
+            not known, and what stands there is taken as it is.
+    """
+    is_owned = (F.col("kind") == int(Kind.OP)) & F.col("code").isin(int(OpKind.DISCARD), int(OpKind.DECIDED))
+    is_claim = (F.col("kind") == int(Kind.OP)) & (F.col("code") == int(OpKind.CLAIM))
+    by_log = Window.partitionBy("source", "partition").orderBy("place")
+    claims = rows.where(is_claim).select(
+        "source",
+        "partition",
+        F.col("place").alias("from"),
+        F.col("token").alias("in_force"),
+        F.lead("place", 1, FAR).over(by_log).alias("to"),
+    )
+    # Before the first CLAIM the empty token is in force; one that nobody knows, where the beginning is gone.
+    first = rows.where(is_claim).groupBy("source", "partition").agg(F.min("place").alias("first_claim"))
+    held = (
+        rows.where(is_owned)
+        .join(F.broadcast(claims), ["source", "partition"], "left")
+        .join(F.broadcast(first), ["source", "partition"], "left")
+    )
+    is_before = F.col("place") < F.coalesce(F.col("first_claim"), F.lit(FAR))
+    is_unknown = F.expr("false")
+    for source, partition in truncated:
+        is_unknown = is_unknown | ((F.col("source") == source) & (F.col("partition") == partition))
+    is_under = (F.col("place") > F.col("from")) & (F.col("place") < F.col("to")) & (F.col("token") == F.col("in_force"))
+    in_force = (
+        held.where(is_under | (is_before & (is_unknown | (F.col("token") == 0))))
+        .select(*rows.columns)
+        .dropDuplicates(["source", "partition", "place"])
+    )
+    return rows.where(~is_owned & ~is_claim).unionByName(in_force)
+
+
+def summed(rows: DataFrame, sums: Sequence[Sum]) -> DataFrame:
+    """Return one line of sums per transaction."""
+    facts = rows.where(F.col("kind") < int(Kind.COVER))
+    prepared = facts.select("tx", "bucket", *(each.of_row.alias(each.name) for each in sums))
+    return _grouped(prepared, sums)
+
+
+def merged(lines: DataFrame, sums: Sequence[Sum]) -> DataFrame:
+    """Return one line per transaction from several runs' lines."""
+    return _grouped(lines, sums)
+
+
+def _grouped(lines: DataFrame, sums: Sequence[Sum]) -> DataFrame:
+    columns = [
+        F.coalesce(_MERGES[each.merge](F.col(f"`{each.name}`")), F.lit(each.none)).alias(each.name) for each in sums
+    ]
+    return lines.groupBy("tx").agg(F.max("bucket").alias("bucket"), *columns)
+
+
+def derived(
+    lines: DataFrame, backend_count: int, judged: Mapping[int, Column], rows_known: Mapping[int, Column]
+) -> DataFrame:
+    """Return the columns of a `Tally`, and what is shown of it.
+
+    Args:
+        judged: Per group, for which transactions absence is a proof.
+        rows_known: Per group, for which transactions a missing fence row is one.
+    """
+    places = [F.when(F.col(name) >= 0, F.col(name)) for name in ("home", "op_home")]
+    places += [F.when(F.col(f"targets_{number}") > 0, F.lit(number)) for number in range(backend_count)]
+    home = F.coalesce(*places, F.lit(-1))
+    targets, mask, total = F.lit(0), F.lit(0), F.lit(0)
+    for number in range(backend_count):
+        targets = F.when(home == number, F.col(f"targets_{number}")).otherwise(targets)
+        mask = F.when(home == number, F.col(f"mask_{number}")).otherwise(mask)
+        total = total + F.col(f"targets_{number}")
+    decided_place = F.floor(F.col("decided_at") / 4)
+    is_void = F.col("exhausted_first") > decided_place
+    exhausted = F.when(is_void, -1).otherwise(F.col("exhausted"))
+
+    def by_group(holds: Mapping[int, Column]) -> Column:
+        found = F.expr("false")
+        for number, condition in holds.items():
+            found = F.when(F.col("group") == number, condition).otherwise(found)
+        return F.when(found, 1).otherwise(0)
+
+    with_targets = (
+        lines.withColumn("targets", targets)
+        .withColumn("present", F.bit_count(mask).cast("bigint"))
+        .withColumn("all_targets", total)
+        .withColumn("home", home)
+        .withColumn("born_ms", F.conv(F.hex(F.substring("tx", 1, 6)), 16, 10).cast("bigint"))
+    )
+    one = (F.col("declared") == 1) & (F.col("index_max") <= 0)
+    differs_one = (F.col("target_hash_min") != F.col("half_hash_min")) | (
+        F.col("target_hash_max") != F.col("half_hash_min")
+    )
+    return (
+        with_targets.withColumn(
+            "corrupt",
+            F.when((F.col("halves") == 0) | (F.col("all_targets") == 0), 0)
+            .when(one, F.when(differs_one, 1).otherwise(0))
+            .otherwise(F.when(F.col("target_hash") != F.col("half_hash"), 1).otherwise(0)),
+        )
+        .withColumn("discarded", F.greatest(F.col("discarded_other"), exhausted))
+        .withColumn("discarded_ms", F.greatest("other_ms", F.when(is_void, 0).otherwise(F.col("exhausted_ms"))))
+        .withColumn("decided", F.when(F.col("decided_at") < FAR, F.col("decided_at") % 4).otherwise(0))
+        .withColumn("row", F.col("row_read") % 8)
+        .withColumn("absence", by_group(judged))
+        .withColumn("row_absence", by_group(rows_known))
+    )
+
+
+def needs_care() -> Column:
+    """Return which derived lines cannot be trusted without a second look at their rows."""
+    is_plain = (F.col("all_targets") == F.col("declared")) & (F.col("half_rows") == F.col("declared"))
+    is_one = (F.col("declared") <= 1) & (F.col("index_max") <= 0)
+    has_parts = (F.col("halves") > 0) & (F.col("all_targets") > 0) & ~is_one
+    has_both = (F.col("exhausted") >= 0) & (F.col("decided_at") < FAR)
+    is_wide = (F.col("declared") > INDEX_MAX) | (F.col("index_max") >= INDEX_MAX)
+    return (has_parts & ~is_plain) | has_both | is_wide
+
+
+def careful(found: DataFrame, rows: DataFrame) -> DataFrame:
+    """Return *found* with the lines that need care counted again from their *rows*, of which only those in force."""
+    suspects = found.where(needs_care()).select("tx", "home", F.floor(F.col("decided_at") / 4).alias("decided_place"))
+    near = rows.join(suspects, "tx", "left_semi").join(suspects, "tx")
+    is_half, is_target = F.col("kind") == int(Kind.HALF), F.col("kind") == int(Kind.TARGET)
+    is_home = is_target & (F.col("backend") == F.col("home"))
+    per_index = (
+        near.where(is_half | is_target)
+        .groupBy("tx", "index")
+        .agg(
+            F.min(F.when(is_half, F.col("hash"))).alias("wanted"),
+            F.min(F.when(is_target, F.col("hash"))).alias("lowest"),
+            F.max(F.when(is_target, F.col("hash"))).alias("highest"),
+            F.count(F.when(is_home, 1)).alias("occurrences"),
+        )
+    )
+    differs = F.col("lowest").isNotNull() & (
+        F.col("wanted").isNull() | (F.col("lowest") != F.col("wanted")) | (F.col("highest") != F.col("wanted"))
+    )
+    targets = per_index.groupBy("tx").agg(
+        F.count(F.when(differs, 1)).alias("new_corrupt"),
+        F.count(F.when(F.col("occurrences") > 0, 1)).alias("new_present"),
+    )
+    is_exhausted = F.col("decision") == EXHAUSTED
+    counts = (F.col("kind") == int(Kind.OP)) & (F.col("code") == int(OpKind.DISCARD))
+    discards = (
+        near.where(counts & (~is_exhausted | (F.col("place") < F.col("decided_place"))))
+        .groupBy("tx")
+        .agg(F.max("generation").alias("new_discarded"), F.max("ts_ms").alias("new_discarded_ms"))
+    )
+    joined = found.join(targets, "tx", "left").join(discards, "tx", "left")
+    is_suspect = needs_care()
+    again = {
+        "corrupt": F.when(F.col("halves") == 0, 0).otherwise(F.coalesce("new_corrupt", F.lit(0))),
+        "present": F.coalesce("new_present", F.lit(0)),
+        "discarded": F.coalesce("new_discarded", F.lit(-1)),
+        "discarded_ms": F.coalesce("new_discarded_ms", F.lit(0)),
+    }
+    for name, value in again.items():
+        joined = joined.withColumn(f"careful_{name}", F.when(is_suspect, value.cast("bigint")).otherwise(F.col(name)))
+    for name in again:
+        joined = joined.withColumn(name, F.col(f"careful_{name}"))
+    return joined.select(*found.columns)
+
+
+def with_unseen(found: DataFrame) -> DataFrame:
+    """Return *found* so that nothing counts as missing where a declared topic was not read."""
+    return found.withColumn(
+        "present", F.when(F.col("unseen") > 0, F.greatest("present", "declared")).otherwise(F.col("present"))
+    )

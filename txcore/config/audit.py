@@ -1,0 +1,81 @@
+"""What `[audit]` may say: where the audit keeps its runs, what it reads beside the logs, and how strictly it judges."""
+
+from __future__ import annotations
+
+from typing import Annotated, Literal
+
+from msgspec import Meta, Struct, field
+
+AuditSeconds = Annotated[float, Meta(ge=0, le=30 * 86_400)]
+
+
+class RuleSection(Struct, forbid_unknown_fields=True, frozen=True, kw_only=True):
+    """How one verdict counts, by its name, such as `[audit.rules.LATE_CHECK]`."""
+
+    severity: Annotated[
+        Literal["", "info", "warning", "violation", "inconclusive"],
+        Meta(description="instead of the verdict's own; `violation` for DUP_TARGET where targets must be unique"),
+    ] = ""
+    count_max: Annotated[
+        int, Meta(ge=0, le=1_000_000_000, description="findings up to which it counts as information only")
+    ] = 0
+
+
+class AuditBackendSection(Struct, forbid_unknown_fields=True, frozen=True, kw_only=True):
+    """What to read on one of `backends` beside the logs of its groups."""
+
+    topics: Annotated[
+        list[str], Meta(description="target topics; empty for all there are, where the broker can list them")
+    ] = field(default_factory=list)
+    taps: Annotated[
+        list[str],
+        Meta(description="`topic=stream`: a stream that gets a copy of all that goes to a queue, which cannot be read"),
+    ] = field(default_factory=list)
+
+
+class AuditGroupSection(Struct, forbid_unknown_fields=True, frozen=True, kw_only=True):
+    """Where one of `groups` lives beside its own backend and database."""
+
+    backends: Annotated[list[str], Meta(description="further backends on which the group has logs")] = field(
+        default_factory=list
+    )
+    databases: Annotated[list[str], Meta(description="further databases that hold its fence rows")] = field(
+        default_factory=list
+    )
+
+
+class AuditSection(Struct, forbid_unknown_fields=True, frozen=True, kw_only=True):
+    """The audit, `txcore audit`."""
+
+    store: Annotated[
+        str, Meta(min_length=1, description="directory, or URI of any Hadoop file system, that keeps its runs")
+    ] = "txcore-audit"
+    master: Annotated[
+        str, Meta(description="Spark master; empty for what `spark-submit` says, else all cores of this machine")
+    ] = ""
+    driver_memory: Annotated[str, Meta(description="memory of Spark's Java process, such as `2g`")] = "2g"
+    grace_s: Annotated[
+        AuditSeconds, Meta(description="beyond immunity and all checks, before an undecided half is STUCK")
+    ] = 60.0
+    late_s: Annotated[AuditSeconds, Meta(description="longest time from half to decision that is not LATE_CHECK")] = (
+        600.0
+    )
+    release_s: Annotated[
+        AuditSeconds, Meta(description="how long behind a DISCARD a target may come from a release under way")
+    ] = 60.0
+    skew_s: Annotated[AuditSeconds, Meta(description="how far the producers' clocks may be off")] = 60.0
+    transaction_s: Annotated[
+        AuditSeconds, Meta(description="longest local transaction; how far back an incremental run reads fence rows")
+    ] = 3_600.0
+    read_timeout_s: Annotated[
+        float, Meta(gt=0, le=3_600, description="silence of a broker after which a range counts as unreadable")
+    ] = 20.0
+    range_records_max: Annotated[
+        int, Meta(ge=1_000, le=1_000_000_000, description="records that one task reads at most")
+    ] = 500_000
+    interval_s: Annotated[
+        float, Meta(ge=0.1, le=86_400, description="from one step to the next in mode `continuous`")
+    ] = 60.0
+    rules: dict[str, RuleSection] = field(default_factory=dict)
+    backends: dict[str, AuditBackendSection] = field(default_factory=dict)
+    groups: dict[str, AuditGroupSection] = field(default_factory=dict)
