@@ -14,6 +14,7 @@ from txcore.records import (
     FINAL_KINDS,
     OWNED_KINDS,
     REASON_SIZE_MAX,
+    Forced,
     Half,
     HalfRecord,
     LogRecord,
@@ -43,6 +44,7 @@ class Journey:
     discarded_generation: int = -1
     exhausted: set[int] = field(default_factory=set)  #: generations discarded, in force, for exhausted checks
     undeliverable_generation: int = -1  #: the highest one discarded, in force, because a target refuses
+    overrides: int = 0  #: final ops and decisions in force that an operator made against the fence
     discarded_ms: int = 0  #: time of the newest DISCARD in force
     token_before: bytes = b""
     checked: dict[int, int] = field(default_factory=dict)  #: answered checks, in force, per generation
@@ -236,6 +238,8 @@ def _fold(journey: Journey, record: LogRecord, op: Op, token: bytes) -> None:
     journey.token_before = token
     if op.kind in OWNED_KINDS and op.token != token:
         return
+    if op.kind in FINAL_KINDS | {OpKind.DECIDED} and op.forced == Forced.OVERRIDE:
+        journey.overrides += 1
     if op.kind in FINAL_KINDS:
         journey.final = journey.final or op.kind
     elif op.kind == OpKind.DISCARD and is_discard_in_force(op, is_decided=bool(journey.decided)):

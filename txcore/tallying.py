@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from txcore.invariants import Facts, Local, judge_payload
 from txcore.journey import Journey
-from txcore.records import FINAL_KINDS, Forced, OpKind, ParkCode
+from txcore.records import FINAL_KINDS, OpKind, ParkCode
 from txcore.verdicts import FAR, Tally
 
 
@@ -46,13 +46,13 @@ def tally_of(facts: Facts, *, check_max: int = 15, interval_ms: int = 30_000, im
         discarded=journey.discarded_generation,
         undeliverable=journey.undeliverable_generation,
         discarded_ms=journey.discarded_ms,
-        overrides=sum(op.forced == Forced.OVERRIDE for _, op in journey.ops),
+        overrides=journey.overrides,
         parked=len(journey.parked),
         poison=sum(parked.code == ParkCode.POISON for parked in journey.parked),
         row=rows[facts.local],
         row_early=int(facts.local is Local.COMMITTED and facts.is_acknowledged),
         absence=int(not facts.is_excused),
-        row_absence=int(facts.is_acknowledged),
+        row_absence=1,
     )
 
 

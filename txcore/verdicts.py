@@ -106,7 +106,7 @@ class Tally:
         discarded: Highest generation of a DISCARD in force; -1 without one.
         undeliverable: Highest generation of such a DISCARD for targets that refuse; -1 without one.
         discarded_ms: Time of the newest DISCARD in force; 0 without one.
-        overrides: Ops that record an override of the fence.
+        overrides: Decisions that an operator made against the fence.
         parked, poison: Parked records, and those among them that hold no half.
         row: The fence row's state, 0 without a row; 1 and 3 say committed, 2 rolled back, 4 forced.
         row_early: Whether the row was seen as committed before the end of the half log was taken.

@@ -12,13 +12,17 @@ manifest before, so the same positions are read again and nothing is counted twi
 from __future__ import annotations
 
 import re
+from collections import defaultdict
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any, Final
 
 import msgspec
-from pyarrow import fs
+import pyarrow as pa
+from pyarrow import dataset, fs, parquet
 
 from txcore.errors import UsageError
+from txcore.verdicts import Severity, Verdict
 
 MANIFEST: Final = "_manifest.json"
 _NUMBER: Final = re.compile(r"[0-9]{6}")
@@ -71,6 +75,27 @@ class Store:
         with self._files.open_input_stream(self._path(f"runs/{number:06d}/{MANIFEST}")) as file:
             found: dict[str, Any] = msgspec.json.decode(file.read())
         return found
+
+    def findings(self, manifest: Mapping[str, Any], count_max: int) -> list[dict[str, Any]]:
+        """Return the worst findings that stand, without opening a Spark session; those of DUP_OP are left out."""
+        by_run: dict[int, list[int]] = defaultdict(list)
+        for bucket, run in manifest["buckets"].items():
+            by_run[run].append(int(bucket))
+        order = sorted(manifest["severities"], key=lambda name: -Severity[manifest["severities"][name].upper()])
+        found: list[dict[str, Any]] = []
+        for verdict in (name for name in order if name in Verdict.__members__ and name != Verdict.DUP_OP.name):
+            for run, buckets in sorted(by_run.items()):
+                if len(found) < count_max and self.has(run, "findings"):
+                    data = dataset.dataset(self._path(f"runs/{run:06d}/findings"), filesystem=self._files)
+                    holds = (dataset.field("verdict") == verdict) & dataset.field("bucket").isin(buckets)
+                    found += data.head(count_max - len(found), filter=holds).to_pylist()
+        return found
+
+    def write_table(self, number: int, name: str, rows: Sequence[Mapping[str, Any]], schema: pa.Schema) -> None:
+        """Write a small table of a run as one Parquet file."""
+        sink = pa.BufferOutputStream()
+        parquet.write_table(pa.Table.from_pylist([dict(each) for each in rows], schema=schema), sink)
+        self.write(number, f"{name}.parquet", sink.getvalue().to_pybytes())
 
     def write(self, number: int, name: str, content: bytes) -> str:
         """Write a file of a run whole or not at all, and return its place."""

@@ -111,7 +111,7 @@ def sums_of(backend_count: int) -> list[Sum]:
         high("exhausted_ms", is_exhausted, ts),
         high("other_ms", is_other, ts),
         high("undeliverable", is_discard & (F.col("decision") == UNDELIVERABLE), generation, -1),
-        count("overrides", is_op & (F.col("flags") == int(Forced.OVERRIDE))),
+        count("overrides", (is_commit | is_rollback | is_decided) & (F.col("flags") == int(Forced.OVERRIDE))),
         count("parked", is_parked),
         count("poison", is_parked & (code == POISON)),
         high("row_read", is_row, place * 8 + code),

@@ -25,7 +25,7 @@ def build_app() -> Typer:
     """Return the app with all commands."""
     from typer import Typer  # noqa: PLC0415 - see the module's first sentence
 
-    from txcore.cli import backends, checker, config, version  # noqa: PLC0415
+    from txcore.cli import audit, backends, checker, config, version  # noqa: PLC0415
     from txcore.cli.demo.command import demo  # noqa: PLC0415
     from txcore.cli.doctor import doctor  # noqa: PLC0415
     from txcore.cli.operating import commands as operating  # noqa: PLC0415
@@ -42,6 +42,7 @@ def build_app() -> Typer:
     app.command("backends")(backends.backends)
     app.command("checker")(checker.checker)
     app.add_typer(config.config)
+    app.add_typer(audit.audit)
     operating.add_to(app)
     app.command("doctor")(doctor)
     return app

@@ -1,0 +1,160 @@
+"""What `txcore audit` does, and `spark-submit` with this package: run steps, show them, end with the right code."""
+
+from __future__ import annotations
+
+import argparse
+import signal
+import sys
+import threading
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any, Final
+
+import msgspec
+
+from txcore.config import ConfigFileError, Loaded, load
+from txcore.errors import TxcoreError, UsageError
+from txcore.verdicts import FAILED, PASS, SEVERITIES, Severity, Verdict
+from txcore_spark.job import Audit, Window
+from txcore_spark.report import write_report
+from txcore_spark.session import open_session
+from txcore_spark.store import Store
+
+MODES: Final = ("incremental", "once", "continuous")
+SUMMARY_KEYS: Final = (
+    "number", "mode", "exit_code", "counts", "severities", "gaps", "records", "strange", "now_ms", "judged_from_ms",
+)  # fmt: skip
+_WORDS: Final = {
+    0: "pass: everything agrees",
+    1: "warnings",
+    2: "violations",
+    3: "inconclusive: not everything could be read",
+    4: "error",
+}
+
+
+@dataclass(frozen=True, slots=True)
+class Wish:
+    """What the command line asks for."""
+
+    mode: str = "incremental"
+    since: str = ""
+    until: str = ""
+    as_json: bool = False
+    steps_max: int = 0
+    settings: Mapping[str, str] = field(default_factory=dict)
+
+
+def run(loaded: Loaded, wish: Wish, say: Callable[[str], None]) -> int:
+    """Run the audit and return how it ended: 0 pass, 1 warnings, 2 violations, 3 inconclusive, 4 error."""
+    try:
+        window = window_of(wish.since, wish.until)
+        if window is not None and wish.mode != "once":
+            raise UsageError("--since and --until go with --mode once")
+        settings = loaded.config.audit
+        session = open_session(settings.master, settings.driver_memory, wish.settings)
+        store = Store(settings.store)
+        audit = Audit(session, loaded, store, say=say)
+        if wish.mode == "continuous":
+            return _continuous(audit, store, loaded, wish)
+        manifest = audit.once(window) if wish.mode == "once" else audit.incremental()
+        return _finish(manifest, store, wish)
+    except (ConfigFileError, UsageError):
+        raise
+    except Exception as error:  # noqa: BLE001 - whatever Spark, Java or a driver raises: the audit has failed
+        print(f"txcore: the audit failed: {_sentence(error)}", file=sys.stderr)  # noqa: T201 - a command speaks
+        return FAILED
+
+
+def _finish(manifest: Mapping[str, Any], store: Store, wish: Wish) -> int:
+    report = write_report(store, manifest)
+    if wish.as_json:
+        found = {key: manifest[key] for key in SUMMARY_KEYS} | {"store": store.uri, "report": report}
+        print(msgspec.json.encode(found).decode(), flush=True)  # noqa: T201 - what was asked for
+    else:
+        print("\n".join(lines_of(manifest, report)), flush=True)  # noqa: T201
+    return int(manifest["exit_code"])
+
+
+def _continuous(audit: Audit, store: Store, loaded: Loaded, wish: Wish) -> int:
+    """Run incremental steps until told to stop; the last one's code is the end."""
+    stop = threading.Event()
+    for number in (signal.SIGTERM, signal.SIGINT):
+        signal.signal(number, lambda *_: stop.set())
+    code, steps = PASS, 0
+    while not stop.is_set():
+        code = _finish(audit.incremental(), store, wish)
+        steps += 1
+        if wish.steps_max and steps >= wish.steps_max:
+            break
+        stop.wait(loaded.config.audit.interval_s)
+    return code
+
+
+def lines_of(manifest: Mapping[str, Any], report: str) -> list[str]:
+    """Return a run's result for people."""
+    totals: dict[str, int] = {"halves": 0, "commits": 0, "rollbacks": 0, "pending": 0, "targets": 0}
+    for each in manifest["transactions"]:
+        for name in totals:
+            totals[name] += each[name]
+    counted = ", ".join(f"{count:,} {name}" for name, count in totals.items())
+    found = [f"run {manifest['number']}: {counted}; {manifest['records']:,} records read"]
+    for name, severity in sorted(manifest["severities"].items(), key=lambda item: -Severity[item[1].upper()]):
+        count = manifest["counts"][name]
+        found.append(f"  {severity:<12} {name:<16} {count:>9,}  {Verdict[name].value}")
+    found += [
+        f"  gap in {each['backend']} {each['log']} {each['name']}: {each['why']}" for each in manifest["gaps"][:10]
+    ]
+    code = manifest["exit_code"]
+    return [*found, f"  report: {report}", f"{_WORDS[code]} (exit code {code})"]
+
+
+def window_of(since: str, until: str) -> Window | None:
+    """Return the window that two ISO times describe; None without any.
+
+    Raises:
+        UsageError: one of them is no ISO time.
+    """
+    if not since and not until:
+        return None
+    bounds = Window()
+    return Window(_time_ms(since) if since else bounds.since_ms, _time_ms(until) if until else bounds.until_ms)
+
+
+def _time_ms(text: str) -> int:
+    try:
+        moment = datetime.fromisoformat(text)
+    except ValueError as error:
+        raise UsageError(f"{text!r} is no time such as 2026-01-31T12:00:00+00:00") from error
+    return round((moment if moment.tzinfo else moment.replace(tzinfo=UTC)).timestamp() * 1000)
+
+
+def _sentence(error: BaseException) -> str:
+    if isinstance(error, TxcoreError):
+        return " ".join(str(error).split())
+    lines = [line for line in str(error).splitlines() if line.strip()]
+    return f"{type(error).__name__}: {lines[0] if lines else 'no reason given'}"
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Run the audit as a script, for `spark-submit`."""
+    parser = argparse.ArgumentParser(prog="txcore_spark", description=__doc__)
+    parser.add_argument("--config", type=Path)
+    parser.add_argument("--mode", choices=MODES, default=MODES[0])
+    parser.add_argument("--since", default="")
+    parser.add_argument("--until", default="")
+    parser.add_argument("--json", action="store_true", dest="as_json")
+    parser.add_argument("--steps", type=int, default=0, dest="steps_max")
+    parser.add_argument("--set", action="append", default=[], dest="settings")
+    given = parser.parse_args(arguments)
+    wish = Wish(given.mode, given.since, given.until, as_json=given.as_json, steps_max=given.steps_max)
+    try:
+        return run(load(given.config, settings=given.settings), wish, lambda text: print(text, file=sys.stderr))  # noqa: T201
+    except TxcoreError as error:
+        print(f"txcore: {_sentence(error)}", file=sys.stderr)  # noqa: T201
+        return FAILED
+
+
+assert set(SEVERITIES) == set(Verdict)

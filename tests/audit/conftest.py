@@ -1,0 +1,33 @@
+"""One Spark session for all tests of the audit."""
+
+from __future__ import annotations
+
+import importlib.util
+import os
+import shutil
+import sys
+from pathlib import Path
+
+import pytest
+
+sys.path.insert(0, str(Path(__file__).parent))
+HAS_SPARK = importlib.util.find_spec("pyspark") is not None and shutil.which("java") is not None
+
+
+def require_spark():
+    """Skip without Spark, unless it is required."""
+    if not HAS_SPARK:
+        if "spark" in os.environ.get("TXCORE_REQUIRE", ""):
+            pytest.fail("pyspark and Java are required here")
+        pytest.skip("pyspark or Java is not installed")
+
+
+@pytest.fixture(scope="session")
+def spark():
+    """The session, on one core."""
+    require_spark()
+    from txcore_spark.session import open_session
+
+    session = open_session("local[2]", "2g", {"spark.sql.shuffle.partitions": "2"})
+    yield session
+    session.stop()

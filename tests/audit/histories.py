@@ -1,0 +1,68 @@
+"""Simulated histories as the audit's rows, and what the oracle says of each transaction in them."""
+
+from __future__ import annotations
+
+from unittest import mock
+
+from txcore_conformance.sim import actors, play
+from txcore_spark.rows import Place, Rows
+
+from txcore import invariants, wire
+from txcore.invariants import Facts, Local
+from txcore.records import LogKind
+from txcore.tallying import tally_of
+
+STATES = {Local.COMMITTED: 1, Local.ROLLED_BACK: 2}
+LOGS = {LogKind.HALF: 0, LogKind.OP: 1, LogKind.PARKED: 2}
+
+
+def played(seed):
+    """Play one seed; returns its cast and the facts that the oracle judged."""
+    casts, judged = [], []
+    judge = invariants.judge
+
+    def capture(cast, kept=play._judge):
+        casts.append(cast)
+        return kept(cast)
+
+    def note(facts, promises, *, at_rest):
+        judged.append(facts)
+        return judge(facts, promises, at_rest=at_rest)
+
+    with mock.patch.object(play, "_judge", capture), mock.patch.object(invariants, "judge", note):
+        play.run(seed)
+    return casts[0], {facts.journey.transaction_id: facts for facts in judged}
+
+
+def rows_and_tallies(seed):
+    """Return a seed's rows, and the oracle's tally of every transaction."""
+    cast, facts = played(seed)
+    found = []
+    for (kind, partition), records in cast.archive.items():
+        rows = Rows(Place(0, seed * 8 + LOGS[kind], partition, 0))
+        add = {LogKind.HALF: rows.add_half, LogKind.OP: rows.add_ops, LogKind.PARKED: rows.add_parked}[kind]
+        for record in records:
+            add(record.position, record.body, record.appended_ms)
+        found += rows.found
+    for number, (topic, messages) in enumerate(cast.world.broker.topics.items()):
+        rows = Rows(Place(0, seed * 8 + 3, number), {actors.GROUP: 0})
+        for message in messages:
+            rows.add_target(message.position, topic, message.key, message.body, message.headers, message.appended_ms)
+        found += rows.found
+    table = Rows(Place(0, seed * 8 + 7, 0, 0))
+    for identity, each in facts.items():
+        table.add_fence_row(identity, STATES[each.local], 1, is_early=each.is_acknowledged)
+    found += table.found
+    targets = play._targets(cast)
+    for identity, journey in actors.journeys(cast).items():
+        facts.setdefault(identity, Facts(journey, targets.get(identity, [])))
+    excused = [identity for identity, each in facts.items() if each.is_excused]
+    return found, {identity: tally_of(each) for identity, each in facts.items()}, excused
+
+
+def by_name(tally):
+    """Return a tally's numbers by name."""
+    return {name: getattr(tally, name) for name in tally.__slots__}
+
+
+__all__ = ["by_name", "played", "rows_and_tallies", "wire"]

@@ -1,0 +1,87 @@
+"""The oracle, in Python, and the audit, on Spark, say the same of the same histories."""
+
+from __future__ import annotations
+
+import os
+
+import histories
+import pytest
+
+pytest.importorskip("pyspark")
+
+from pyspark.sql import functions as F
+from txcore_conformance.sim.mutants import MUTANTS
+from txcore_spark import findings, tally
+from txcore_spark.rows import SPARK_SCHEMA, batch_of
+
+from txcore.verdicts import PREDICATES, Tally, Thresholds, verdicts_of
+
+SEEDS = int(os.environ.get("TXCORE_AUDIT_SEEDS", "40"))
+MUTANT_SEEDS = max(SEEDS // 20, 2)
+NOW_MS = 1_700_000_000_000 + 400_000
+THRESHOLDS = Thresholds(NOW_MS, grace_ms=0, late_ms=5_000, release_ms=2_000)
+
+
+def gathered():
+    """Return the rows of every history and the oracle's tallies; a mutant's seeds differ from all others."""
+    rows, wanted, excused = [], {}, []
+
+    def add(seed):
+        found, tallies, lost = histories.rows_and_tallies(seed)
+        rows.extend(found)
+        wanted.update(tallies)
+        excused.extend(lost)
+
+    for seed in range(SEEDS):
+        add(seed)
+    seed = SEEDS
+    for name, mutant in MUTANTS.items():
+        with mutant.patch():
+            for _ in range(MUTANT_SEEDS):
+                try:
+                    add(seed)
+                except Exception as error:
+                    raise AssertionError(f"mutant {name}, seed {seed}") from error
+                seed += 1
+    return rows, wanted, excused
+
+
+@pytest.fixture(scope="module")
+def judged(spark, tmp_path_factory):
+    """Both judgements of all histories: identity -> (oracle's tally, audit's columns and verdicts)."""
+    import pyarrow as pa
+    from pyarrow import parquet
+
+    rows, wanted, excused = gathered()
+    place = tmp_path_factory.mktemp("histories") / "rows.parquet"
+    parquet.write_table(pa.Table.from_batches([batch_of(rows)]), place)
+    landed = spark.read.schema(SPARK_SCHEMA).parquet(str(place))
+    in_force = tally.owned(landed)
+    lines = tally.summed(in_force, tally.sums_of(1))
+    known = ~F.col("tx").isin([bytearray(each) for each in excused]) if excused else F.expr("true")
+    tallies = tally.careful(tally.derived(lines, 1, {0: known}, {0: F.expr("true")}), in_force)
+    shown = tallies.withColumn("verdicts", findings.verdict_columns(THRESHOLDS))
+    names = [name for name in Tally.__slots__ if name in shown.columns]
+    found = {bytes(each["tx"]): each for each in shown.select("tx", "verdicts", *names).collect()}
+    return wanted, found
+
+
+def test_every_transaction_has_the_same_verdicts(judged):
+    """On histories with and without a rule switched off."""
+    wanted, found = judged
+    differing = {}
+    for identity, each in wanted.items():
+        expected = {verdict.name for verdict in verdicts_of(each, THRESHOLDS)}
+        actual = set(found[identity]["verdicts"]) if identity in found else set()
+        if expected != actual:
+            differing[identity.hex()] = (expected, actual, histories.by_name(each), found.get(identity))
+    assert {} == dict(list(differing.items())[:3])
+    assert len(wanted) > SEEDS
+
+
+def test_the_histories_hold_what_they_should(judged):
+    """Histories without any finding would prove nothing."""
+    wanted, _ = judged
+    seen = {verdict.name for each in wanted.values() for verdict in verdicts_of(each, THRESHOLDS)}
+    assert {"LOST", "LEAK", "DUP_TARGET", "DUP_OP", "DISCARDED"} <= seen
+    assert seen <= {verdict.name for verdict in PREDICATES}

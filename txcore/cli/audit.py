@@ -1,0 +1,96 @@
+"""`txcore audit`: prove for all brokers that databases, logs and targets agree, or name what does not."""
+
+from __future__ import annotations
+
+import importlib
+import sys
+from pathlib import Path
+from typing import Annotated, Any, Final
+
+import typer
+
+from txcore.cli.config import say_problems
+from txcore.config import ConfigFileError, Loaded, load
+from txcore.errors import BackendNotInstalledError, TxcoreError, UsageError
+
+FAILED: Final = 4
+MODES: Final = ("incremental", "once", "continuous")
+
+audit = typer.Typer(name="audit", help="Prove that databases, logs and targets agree (needs Spark).")
+Config = Annotated[
+    Path | None, typer.Option("--config", "-c", help="The file [default: txcore.toml here; TXCORE_CONFIG].")
+]
+Settings = Annotated[
+    list[str] | None,
+    typer.Option("--set", metavar="KEY=VALUE", help="Override a key, as in audit.late_s=60. Repeatable."),
+]
+
+
+@audit.callback(invoke_without_command=True)
+def run(
+    context: typer.Context,
+    *,
+    config: Config = None,
+    mode: Annotated[str, typer.Option(help="incremental, once (everything, or a window), or continuous.")] = MODES[0],
+    since: Annotated[str, typer.Option(metavar="TIME", help="With once: births from here on, as an ISO time.")] = "",
+    until: Annotated[str, typer.Option(metavar="TIME", help="With once: births before this time.")] = "",
+    as_json: Annotated[bool, typer.Option("--json", help="One JSON object per step on standard output.")] = False,
+    settings: Settings = None,
+) -> None:
+    """Audit once, from where the last run stopped, or for ever.
+
+    Ends with 0 pass, 1 warnings, 2 violations, 3 inconclusive (not everything could be read), 4 error; the highest
+    of 4, 2, 3, 1 that applies.
+    """
+    if context.invoked_subcommand is not None:
+        return
+    if mode not in MODES:
+        raise UsageError(f"there is no mode {mode!r}; the modes are {', '.join(MODES)}")
+    loaded = _loaded(config, settings)
+    command = module("command")
+    wish = command.Wish(mode, since, until, as_json=as_json)
+    raise typer.Exit(_code(lambda: command.run(loaded, wish, _progress)))
+
+
+def module(name: str) -> Any:
+    """Return a module of the audit's package.
+
+    Raises:
+        BackendNotInstalledError: Spark or Arrow is not installed.
+    """
+    try:
+        return importlib.import_module(f"txcore_spark.{name}")
+    except ModuleNotFoundError as error:
+        if (error.name or "").partition(".")[0] not in {"pyspark", "pyarrow", "pandas", "txcore_spark"}:
+            raise
+        say(BackendNotInstalledError("the audit", str(error.name), "spark"))
+        raise typer.Exit(FAILED) from error
+
+
+def say(error: TxcoreError) -> None:
+    """Say what went wrong in one sentence."""
+    print("txcore:", " ".join(str(error).split()), file=sys.stderr)  # noqa: T201 - a command speaks
+
+
+def _loaded(config: Path | None, settings: list[str] | None) -> Loaded:
+    try:
+        return load(config, settings=settings or ())
+    except ConfigFileError as error:
+        say_problems(error)
+        raise typer.Exit(FAILED) from error
+    except UsageError as error:
+        say(error)
+        raise typer.Exit(FAILED) from error
+
+
+def _code(action: Any) -> int:
+    """Return the audit's code; misuse is an error like any other, as 2 says that there are violations."""
+    try:
+        return int(action())
+    except TxcoreError as error:
+        say(error)
+        return FAILED
+
+
+def _progress(text: str) -> None:
+    print(f"txcore audit: {text}", file=sys.stderr, flush=True)  # noqa: T201 - progress of a command
