@@ -18,12 +18,13 @@ def tally_of(facts: Facts, *, check_max: int = 15, interval_ms: int = 30_000, im
     finals = [(n, op) for n, (_, op) in enumerate(journey.ops) if op.kind in FINAL_KINDS]
     firsts = {kind: min((n for n, op in finals if op.kind == kind), default=FAR) for kind in FINAL_KINDS}
     present = {target.index for target in facts.targets}
-    times = [n for n in journey.half_times_ms if n is not None]
+    copies = list(zip(journey.halves, journey.half_times_ms, strict=True))
+    times = [each.born_ms if appended_ms is None else appended_ms for each, appended_ms in copies]
     deadlines = [
         (each.born_ms if appended_ms is None else appended_ms)
         + max(each.immunity_ms, immunity_ms)
         + (each.check_max or check_max) * (each.interval_ms or interval_ms)
-        for each, appended_ms in zip(journey.halves, journey.half_times_ms, strict=True)
+        for each, appended_ms in copies
     ]
     rows = {Local.COMMITTED: 1, Local.ROLLED_BACK: 2, Local.UNKNOWN: 0}
     return Tally(

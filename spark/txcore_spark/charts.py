@@ -1,4 +1,4 @@
-"""Charts as vector images in plain text: lines over time, bars, and bars of coverage. Nothing is loaded from elsewhere."""
+"""Charts as vector images in plain text: lines over time, bars, and bars of coverage. Nothing is loaded for them."""
 
 from __future__ import annotations
 
@@ -78,7 +78,7 @@ def bars(title: str, values: Mapping[str, float], label: Label = number, *, is_l
 
 
 def coverage(title: str, ranges: Sequence[tuple[str, float, float, bool]]) -> str:
-    """Return one bar per partition: its name, which share of it is gone, up to which it was read, whether all is well."""
+    """Return one bar per partition: its name, which share is gone, up to which it was read, whether all is well."""
     row, left = 20, 300
     inner = WIDTH - left - 20
     parts = []
@@ -108,5 +108,6 @@ def _text(x: float, y: float, text: str, anchor: str) -> str:
 def _figure(title: str, height: int, content: str) -> str:
     return (
         f"<figure><figcaption>{escape(title)}</figcaption>"
-        f'<svg viewBox="0 0 {WIDTH} {height}" role="img" aria-label="{escape(title, quote=True)}">{content}</svg></figure>'
+        f'<svg viewBox="0 0 {WIDTH} {height}" role="img" aria-label="{escape(title, quote=True)}">{content}</svg>'
+        "</figure>"
     )

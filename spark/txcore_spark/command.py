@@ -50,9 +50,7 @@ class Wish:
 def run(loaded: Loaded, wish: Wish, say: Callable[[str], None]) -> int:
     """Run the audit and return how it ended: 0 pass, 1 warnings, 2 violations, 3 inconclusive, 4 error."""
     try:
-        window = window_of(wish.since, wish.until)
-        if window is not None and wish.mode != "once":
-            raise UsageError("--since and --until go with --mode once")
+        window = window_of(wish)
         settings = loaded.config.audit
         session = open_session(settings.master, settings.driver_memory, wish.settings)
         store = Store(settings.store)
@@ -111,16 +109,19 @@ def lines_of(manifest: Mapping[str, Any], report: str) -> list[str]:
     return [*found, f"  report: {report}", f"{_WORDS[code]} (exit code {code})"]
 
 
-def window_of(since: str, until: str) -> Window | None:
+def window_of(wish: Wish) -> Window | None:
     """Return the window that two ISO times describe; None without any.
 
     Raises:
-        UsageError: one of them is no ISO time.
+        UsageError: one of them is no ISO time, or the mode takes none.
     """
-    if not since and not until:
+    if not wish.since and not wish.until:
         return None
+    if wish.mode != "once":
+        raise UsageError("--since and --until go with --mode once")
     bounds = Window()
-    return Window(_time_ms(since) if since else bounds.since_ms, _time_ms(until) if until else bounds.until_ms)
+    since_ms = _time_ms(wish.since) if wish.since else bounds.since_ms
+    return Window(since_ms, _time_ms(wish.until) if wish.until else bounds.until_ms)
 
 
 def _time_ms(text: str) -> int:

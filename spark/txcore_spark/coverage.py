@@ -162,7 +162,7 @@ def _note_losses(
         if key not in known and source.log == OP:
             found.unknown_tokens.append(key)
         for group in groups_of(scope, source.number):
-            bound_ms = (first_ms.get(key) or now_ms) + skew_ms
+            bound_ms = (edge.whole_from_ms or first_ms.get(key) or now_ms) + skew_ms
             found.judged_from_ms[group] = max(found.judged_from_ms.get(group, 0), bound_ms)
 
 

@@ -58,6 +58,7 @@ class Edge:
     Attributes:
         is_truncated: Records that once stood at the beginning are gone.
         count: Records in it, where the broker says so.
+        whole_from_ms: From when on nothing is missing, where the broker's rules say so and the beginning is gone.
     """
 
     partition: int
@@ -65,6 +66,7 @@ class Edge:
     end: int
     is_truncated: bool = False
     count: int | None = None
+    whole_from_ms: int | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -73,7 +75,6 @@ class Range:
 
     Attributes:
         expected: Records that the broker says are in it; None where it does not count.
-        is_dense: Whether every position holds a record that readers get.
         timeout_s: Silence after which it counts as unreadable.
         groups: Numbers of the groups whose targets are wanted.
         reading: Of a fence table: which reading this is; the even ones come before the half ends are frozen.
@@ -86,7 +87,6 @@ class Range:
     start: int
     end: int
     expected: int | None = None
-    is_dense: bool = False
     timeout_s: float = 20.0
     groups: Mapping[str, int] = field(default_factory=dict)
     reading: int = 0
@@ -143,6 +143,7 @@ def decode_ranges(text: str) -> list[Range]:
     return msgspec.json.decode(text, type=list[Range])
 
 
-def as_builtin(value: Any) -> Any:
-    """Return a plan's objects as plain ones, for a manifest."""
-    return msgspec.to_builtins(value)
+def as_builtin(value: object) -> dict[str, Any]:
+    """Return an object of a plan as a plain one, for a manifest."""
+    found: dict[str, Any] = msgspec.to_builtins(value)
+    return found

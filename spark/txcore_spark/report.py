@@ -39,7 +39,8 @@ code{font:12px ui-monospace,monospace;overflow-wrap:anywhere}
 .violation{color:#b3261e;font-weight:600}.warning{color:#8a6a00}.inconclusive{color:#555;font-style:italic}
 figure{margin:1em 0}figcaption{font-weight:600}svg{width:100%;height:auto;font:12px system-ui,sans-serif}
 @media(prefers-color-scheme:dark){body{background:#16181b;color:#e8e8e8}.verdict{background:#22262b}
-th,td{border-color:#3a3f46}svg text{fill:#e8e8e8}.violation{color:#ff8a80}.warning{color:#e6c65c}.inconclusive{color:#bbb}}
+th,td{border-color:#3a3f46}svg text{fill:#e8e8e8}
+.violation{color:#ff8a80}.warning{color:#e6c65c}.inconclusive{color:#bbb}}
 """
 REPAIRS: Final[Mapping[Verdict, str]] = {
     Verdict.LOST: "txcore audit repair {run} --only {id} --apply",
@@ -67,11 +68,11 @@ def page(manifest: Mapping[str, Any], findings: Sequence[Mapping[str, Any]]) -> 
     """Return the whole page."""
     code = manifest["exit_code"]
     cut = _time(manifest["now_ms"])
+    how = f"Logs cut at {cut}, mode {manifest['mode']}, {manifest['records']:,} records read; exit code {code}."
     title = f"txcore audit, run {manifest['number']}"
     body = [
         f"<h1>{title}</h1>",
-        f'<p class="verdict c{code}"><b>{_SENTENCES[code]}</b> Logs cut at {cut}, mode {escape(manifest["mode"])}, '
-        f"{manifest['records']:,} records read in this run; exit code {code}.</p>",
+        f'<p class="verdict c{code}"><b>{_SENTENCES[code]}</b> {how}</p>',
         "<h2>Verdicts</h2>",
         _verdict_table(manifest),
         charts.bars("Findings (logarithmic)", _totals(manifest), is_log=True) if manifest["counts"] else "",

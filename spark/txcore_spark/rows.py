@@ -121,19 +121,20 @@ class Rows:
         except WireFormatError:
             self.strange += 1
             return
-        place = self.place
-        flags = FENCED if half.fenced else 0
-        deadline_ms = (half.born_ms if appended_ms is None else appended_ms) + self._patience_ms(half)
-        bucket = bucket_of(half.transaction_id)
+        place, bucket = self.place, bucket_of(half.transaction_id)
+        ts_ms = half.born_ms if appended_ms is None else appended_ms
+        deadline_ms = ts_ms + self._patience_ms(half)
         for index, message in enumerate(half.messages or [None]):
+            flags = FENCED if half.fenced else 0
+            topic = None if message is None else message.topic
+            if topic is not None and self.topics is not None and topic not in self.topics:
+                flags |= UNSEEN
             self.found.append(
                 (
                     half.transaction_id, bucket, 1, 0, place.backend, place.group, place.source, place.partition,
-                    position, position * OPS_PER_RECORD, appended_ms, half.generation, index, len(half.messages),
-                    0 if message is None else declared_hash(message), 0, half.decided,
-                    flags if message is None or self.topics is None or message.topic in self.topics else flags | UNSEEN,
-                    deadline_ms,
-                    None if message is None else message.topic, half.reason or None,
+                    position, position * OPS_PER_RECORD, ts_ms, half.generation, index, len(half.messages),
+                    0 if message is None else declared_hash(message), 0, half.decided, flags, deadline_ms, topic,
+                    half.reason or None,
                 )
             )  # fmt: skip
 

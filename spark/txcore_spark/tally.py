@@ -234,7 +234,8 @@ def derived(
 
 def needs_care() -> Column:
     """Return which derived lines cannot be trusted without a second look at their rows."""
-    is_plain = (F.col("all_targets") == F.col("declared")) & (F.col("half_rows") == F.col("declared"))
+    is_each_once = (F.col("all_targets") == F.col("declared")) & (F.col("present") == F.col("declared"))
+    is_plain = is_each_once & (F.col("half_rows") == F.col("declared"))
     is_one = (F.col("declared") <= 1) & (F.col("index_max") <= 0)
     has_parts = (F.col("halves") > 0) & (F.col("all_targets") > 0) & ~is_one
     has_both = (F.col("exhausted") >= 0) & (F.col("decided_at") < FAR)

@@ -9,6 +9,7 @@ import sys
 from pathlib import Path
 
 import pytest
+from txcore_spark.session import open_session
 
 sys.path.insert(0, str(Path(__file__).parent))
 HAS_SPARK = importlib.util.find_spec("pyspark") is not None and shutil.which("java") is not None
@@ -26,8 +27,6 @@ def require_spark():
 def spark():
     """The session, on one core."""
     require_spark()
-    from txcore_spark.session import open_session
-
     session = open_session("local[2]", "2g", {"spark.sql.shuffle.partitions": "2"})
     yield session
     session.stop()

@@ -9,7 +9,9 @@ import pytest
 
 pytest.importorskip("pyspark")
 
-from pyspark.sql import functions as F
+import pyarrow as pa
+from pyarrow import parquet
+from pyspark.sql import functions as F  # noqa: N812
 from txcore_conformance.sim.mutants import MUTANTS
 from txcore_spark import findings, tally
 from txcore_spark.rows import SPARK_SCHEMA, batch_of
@@ -49,9 +51,6 @@ def gathered():
 @pytest.fixture(scope="module")
 def judged(spark, tmp_path_factory):
     """Both judgements of all histories: identity -> (oracle's tally, audit's columns and verdicts)."""
-    import pyarrow as pa
-    from pyarrow import parquet
-
     rows, wanted, excused = gathered()
     place = tmp_path_factory.mktemp("histories") / "rows.parquet"
     parquet.write_table(pa.Table.from_batches([batch_of(rows)]), place)

@@ -15,7 +15,7 @@ import pyarrow as pa
 from txcore.errors import BackendNotInstalledError, UnknownSchemeError
 from txcore_spark.plan import Broker, Range
 
-READERS: Final = ("kafka", "nats", "rabbitmq", "sqlite")
+READERS: Final[tuple[str, ...]] = ("kafka", "nats", "rabbitmq", "sqlite")
 _DRIVERS: Final = {"confluent_kafka": "kafka", "nats": "nats", "pika": "rabbitmq"}
 
 
@@ -38,7 +38,7 @@ def reader_of(url: str) -> Reader:
     """
     scheme = urlsplit(url).scheme
     if scheme not in READERS:
-        raise UnknownSchemeError(scheme, list(READERS))
+        raise UnknownSchemeError(scheme, READERS)
     try:
         return cast("Reader", importlib.import_module(f"txcore_spark.readers.{scheme}"))
     except ModuleNotFoundError as error:

@@ -1,0 +1,195 @@
+"""Histories of single transactions, whole and with each thing that can go wrong: what a self-test writes to a broker.
+
+Each is a list of records in the order in which they must be written, and the verdicts that the audit must give.
+"""
+
+from __future__ import annotations
+
+import enum
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from typing import Final
+
+from txcore import wire
+from txcore.ids import partition_of
+from txcore.records import Forced, Half, Op, OpKind, ParkCode, Parked, TargetMessage
+from txcore.verdicts import Verdict
+
+BY: Final = "selftest"
+INTERVAL_MS: Final = 30_000
+CHECK_MAX: Final = 15
+
+
+class Phase(enum.IntEnum):
+    """When a record is written: most at once, a late decision only when the run ends."""
+
+    NOW = 0
+    LATE = 1
+
+
+@dataclass(frozen=True, slots=True)
+class Written:
+    """One record of a history.
+
+    Attributes:
+        log: half, op, parked, target, or row for the fence table.
+        body: The record; of a row, its state in one byte.
+        topic, key, headers: Of a target.
+    """
+
+    log: str
+    body: bytes
+    topic: str = ""
+    key: bytes | None = None
+    headers: Mapping[str, str | bytes] = field(default_factory=dict)
+    phase: Phase = Phase.NOW
+
+
+@dataclass(slots=True)
+class History:
+    """What one transaction leaves behind."""
+
+    transaction_id: bytes
+    partition: int
+    records: list[Written] = field(default_factory=list)
+    expected: set[str] = field(default_factory=set)
+
+
+class Maker:
+    """Makes the histories of one group.
+
+    Args:
+        topics: Targets; a history with several messages uses them in turn.
+        key_as_header: The broker's records have no key.
+        late_ms: How far back a late one is born, where the broker tells no times.
+    """
+
+    def __init__(
+        self, group: str, partition_count: int, topics: list[str], *, key_as_header: bool, late_ms: int = 0
+    ) -> None:
+        self._group = group
+        self._partition_count = partition_count
+        self._topics = topics
+        self._key_as_header = key_as_header
+        self._late_ms = late_ms
+
+    def make(self, identity: bytes, born_ms: int, kind: Verdict | None = None, size: int = 1) -> History:
+        """Return the history of one transaction; *kind* None for one in which everything is well."""
+        history = History(identity, partition_of(identity, self._partition_count))
+        draft = _Draft(self, history, born_ms, size)
+        if kind is None:
+            draft.half().row(1).targets().op(OpKind.COMMIT)
+        else:
+            RECIPES[kind](draft)
+            history.expected = {kind.name}
+        return history
+
+    def half(
+        self, identity: bytes, born_ms: int, size: int, *, fenced: bool, patience_ms: int, generation: int
+    ) -> Half:
+        """Return the half of a transaction."""
+        messages = [
+            TargetMessage(self._topics[n % len(self._topics)], b"k%d" % (born_ms % 97), b"body %d" % n, {"n": str(n)})
+            for n in range(size)
+        ]
+        interval_ms, check_max = (patience_ms, 1) if patience_ms else (INTERVAL_MS, CHECK_MAX)
+        return Half(
+            wire.VERSION, identity, self._group, partition_of(identity, self._partition_count), generation, born_ms, 0,
+            interval_ms, check_max, fenced, BY, messages,
+        )  # fmt: skip
+
+    def target(self, half: Half, index: int, body: bytes | None = None) -> Written:
+        """Return one target as a producer would publish it."""
+        message = half.messages[index]
+        headers = wire.target_headers(
+            self._group, half.transaction_id, index, message, BY, key_as_header=self._key_as_header
+        )
+        key = None if self._key_as_header else message.key
+        return Written("target", message.body if body is None else body, message.topic, key, headers)
+
+    @property
+    def late_ms(self) -> int:
+        """How far back a late one is born."""
+        return self._late_ms
+
+
+class _Draft:
+    """Adds the records of one history."""
+
+    def __init__(self, maker: Maker, history: History, born_ms: int, size: int) -> None:
+        self._maker = maker
+        self._history = history
+        self._identity = history.transaction_id
+        self._born_ms = born_ms
+        self._half = maker.half(self._identity, born_ms, size, fenced=True, patience_ms=0, generation=0)
+
+    def half(self, *, fenced: bool = True, patience_ms: int = 0, is_late: bool = False) -> _Draft:
+        born_ms = self._born_ms - (self._maker.late_ms if is_late else 0)
+        size = len(self._half.messages)
+        self._half = self._maker.half(
+            self._identity, born_ms, size, fenced=fenced, patience_ms=patience_ms, generation=0
+        )
+        return self._add(Written("half", wire.encode_half(self._half)))
+
+    def row(self, state: int) -> _Draft:
+        return self._add(Written("row", bytes([state])))
+
+    def targets(self, *, twice: bool = False, body: bytes | None = None, phase: Phase = Phase.NOW) -> _Draft:
+        for index in range(len(self._half.messages)):
+            made = self._maker.target(self._half, index, body)
+            for _ in range(2 if twice else 1):
+                self._add(Written(made.log, made.body, made.topic, made.key, made.headers, phase))
+        return self
+
+    def op(
+        self, kind: OpKind, *, phase: Phase = Phase.NOW, forced: Forced = Forced.NO, reason: str = "", decision: int = 0
+    ) -> _Draft:
+        op = Op(kind, self._identity, 0, BY, self._born_ms, decision=decision, forced=forced, reason=reason)
+        return self._add(Written("op", wire.encode_ops([op]), phase=phase))
+
+    def parked(self, code: ParkCode, missing: list[int]) -> _Draft:
+        record = Parked(
+            wire.VERSION, self._identity, 0, code, "for the self-test", CHECK_MAX, BY, self._born_ms, b"",
+            wire.encode_half(self._half), missing,
+        )  # fmt: skip
+        return self._add(Written("parked", wire.encode_parked(record)))
+
+    def _add(self, written: Written) -> _Draft:
+        self._history.records.append(written)
+        return self
+
+
+def _undeliverable(draft: _Draft) -> None:
+    draft.half().row(1).op(OpKind.DECIDED, decision=OpKind.COMMIT)
+    draft.parked(ParkCode.UNDELIVERABLE, [0]).op(OpKind.DISCARD, reason=ParkCode.UNDELIVERABLE)
+
+
+def _discarded(draft: _Draft) -> None:
+    draft.half(fenced=False).parked(ParkCode.CHECKS_EXHAUSTED, [])
+    draft.op(OpKind.DISCARD, reason=ParkCode.CHECKS_EXHAUSTED)
+
+
+def _forced(draft: _Draft) -> None:
+    draft.half().row(4).op(OpKind.FORCE, decision=OpKind.COMMIT, forced=Forced.OVERRIDE, reason="for the self-test")
+    draft.targets().op(OpKind.COMMIT, forced=Forced.OVERRIDE)
+
+
+RECIPES: Final[Mapping[Verdict, Callable[[_Draft], object]]] = {
+    Verdict.CONFLICT: lambda d: d.half().row(1).targets().op(OpKind.COMMIT).op(OpKind.ROLLBACK),
+    Verdict.CONFLICT_REFUSED: lambda d: d.half().row(2).op(OpKind.ROLLBACK).op(OpKind.COMMIT),
+    Verdict.LOST: lambda d: d.half().row(1).op(OpKind.COMMIT),
+    Verdict.LEAK: lambda d: d.half().row(2).targets().op(OpKind.ROLLBACK),
+    Verdict.PHANTOM: lambda d: d.targets().op(OpKind.COMMIT),
+    Verdict.MISDECIDED: lambda d: d.half().row(1).op(OpKind.ROLLBACK),
+    Verdict.CORRUPT: lambda d: d.half().row(1).targets(body=b"another").op(OpKind.COMMIT),
+    Verdict.DUP_TARGET: lambda d: d.half().row(1).targets(twice=True).op(OpKind.COMMIT),
+    Verdict.DUP_OP: lambda d: d.half().row(1).targets().op(OpKind.COMMIT).op(OpKind.COMMIT),
+    Verdict.STUCK: lambda d: d.half(fenced=False, patience_ms=1),
+    Verdict.DISCARDED: _discarded,
+    Verdict.UNDELIVERABLE: _undeliverable,
+    Verdict.FORCED: _forced,
+    Verdict.LATE_CHECK: lambda d: (
+        d.half(is_late=True).row(1).targets(phase=Phase.LATE).op(OpKind.COMMIT, phase=Phase.LATE)
+    ),
+}
+"""One history per verdict on a transaction."""

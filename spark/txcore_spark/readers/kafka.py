@@ -1,0 +1,196 @@
+"""Reading Kafka: each partition by offsets; done only when the consumer's own position has reached the frozen end.
+
+Half logs and targets are cut at the high watermark, op logs at the last stable offset: a transaction's op may show
+before the targets of the same transaction do, so targets are cut behind everything that is under way, and waited for.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import replace
+from typing import Any, Final
+from urllib.parse import parse_qsl, urlsplit
+
+import pyarrow as pa
+from confluent_kafka import KafkaError, KafkaException, TopicPartition
+from confluent_kafka.admin import (  # type: ignore[attr-defined] # it lists no names of its own
+    ConfigResource,
+    ResourceType,
+)
+from txcore_kafka.clients import make_admin, make_consumer
+from txcore_kafka.codec import translated
+from txcore_kafka.options import Options, is_own_topic, parse_url, topic_name
+
+from txcore.errors import BackendTimeoutError, ConfigError, TxcoreError
+from txcore.records import LogKind
+from txcore_spark.plan import BATCH_ROWS, HALF, OP, TARGET, Edge, Range, ShortReadError, Source, flushed, split_evenly
+
+POLL_S: Final = 0.25
+CONSUMED_MAX: Final = 5_000
+READ_COMMITTED: Final = "read_committed"
+READ_UNCOMMITTED: Final = "read_uncommitted"
+
+
+class KafkaBroker:
+    """The driver's view of a cluster. Implements `Broker`."""
+
+    def __init__(self, options: Options, timeout_s: float) -> None:
+        self._options = options
+        self._timeout_s = timeout_s
+        self._admin = make_admin(options.connection())
+        self._consumers = {level: _consumer(options, level) for level in (READ_COMMITTED, READ_UNCOMMITTED)}
+
+    def topics(self) -> Sequence[str]:
+        """See `Broker.topics`."""
+        return sorted(topic for topic in self._listed("").topics if not is_own_topic(topic))
+
+    def edges(self, source: Source) -> Sequence[Edge]:
+        """See `Broker.edges`."""
+        topic = name_of(source)
+        found = self._listed(topic).topics[topic]
+        if found.error is not None:
+            raise translated(found.error, f"looking for topic {topic!r}")
+        if source.log == TARGET:
+            self._require_whole(topic)
+        consumer = self._consumers[READ_COMMITTED if source.log == OP else READ_UNCOMMITTED]
+        is_dense = self._is_dense(source)
+        edges = []
+        for partition in sorted(found.partitions):
+            try:
+                low, high = consumer.get_watermark_offsets(
+                    TopicPartition(topic, partition), timeout=self._timeout_s, cached=False
+                )
+            except KafkaException as error:
+                raise translated(error, f"asking for the bounds of {topic!r}") from error
+            edges.append(Edge(partition, low, high, is_truncated=low > 0, count=high - low if is_dense else None))
+        return edges
+
+    def split(self, wanted: Range, records_max: int) -> Sequence[Range]:
+        """See `Broker.split`."""
+        is_dense = self._is_dense(wanted.source)
+        return [
+            replace(part, expected=part.end - part.start if is_dense else None)
+            for part in split_evenly(wanted, records_max)
+        ]
+
+    def _is_dense(self, source: Source) -> bool:
+        """Return whether every offset holds a record: no marker of a transaction stands between ours."""
+        return source.log == HALF or (source.log != TARGET and not self._options.is_transactional)
+
+    def close(self) -> None:
+        """See `Broker.close`."""
+        for consumer in self._consumers.values():
+            consumer.close()
+
+    def _listed(self, topic: str) -> Any:
+        try:
+            return self._admin.list_topics(topic or None, timeout=self._timeout_s)
+        except KafkaException as error:
+            raise translated(error, "listing topics") from error
+
+    def _require_whole(self, topic: str) -> None:
+        """Refuse a topic from which compaction takes messages one by one."""
+        resource = ConfigResource(ResourceType.TOPIC, topic)
+        try:
+            answer = self._admin.describe_configs([resource], request_timeout=self._timeout_s)[resource]
+            policy = str(answer.result(self._timeout_s)["cleanup.policy"].value)
+        except KafkaException as error:
+            raise translated(error, f"reading the settings of {topic!r}") from error
+        if "compact" in policy:
+            raise ConfigError(f"topic {topic!r} is compacted: what is missing there proves nothing", key="topics")
+
+
+def open_broker(url: str, timeout_s: float) -> KafkaBroker:
+    """See `Reader.open_broker`."""
+    return KafkaBroker(options_of(url), timeout_s)
+
+
+def options_of(url: str) -> Options:
+    """Return the settings in a URL."""
+    return parse_url(url, dict(parse_qsl(urlsplit(url).query, keep_blank_values=True)))
+
+
+def name_of(source: Source) -> str:
+    """Return the topic of a source."""
+    return source.name if source.log == TARGET else topic_name(source.name, LogKind(source.log))
+
+
+def read(url: str, wanted: Range) -> Iterator[pa.RecordBatch]:
+    """See `Reader.read`."""
+    source, rows, count = wanted.source, wanted.rows(), 0
+    add = {"half": rows.add_half, "op": rows.add_ops, "parked": rows.add_parked}.get(source.log)
+    consumer = _consumer(options_of(url), READ_COMMITTED)
+    try:
+        for message in messages(consumer, name_of(source), wanted):
+            count += 1
+            _, stamp_ms = message.timestamp()
+            if add is not None:
+                add(message.offset(), message.value() or b"", stamp_ms or None)
+            else:
+                headers = {name: value or b"" for name, value in message.headers() or ()}
+                rows.add_target(
+                    message.offset(), source.topic, message.key(), message.value() or b"", headers, stamp_ms or None
+                )
+            if count % BATCH_ROWS == 0:
+                yield from flushed(rows, at_least=1)
+    finally:
+        consumer.close()
+    if wanted.expected is not None and count != wanted.expected:
+        raise ShortReadError(f"{count} records of {wanted.expected} by their offsets")
+    rows.add_cover(wanted.start, wanted.end, count)
+    yield rows.take()
+
+
+def messages(consumer: Any, topic: str, wanted: Range) -> Iterator[Any]:
+    """Yield the messages of a range; returns only when the consumer stands at its end.
+
+    Raises:
+        ShortReadError: nothing came for the range's timeout.
+        TxcoreError: the broker refuses, or records at the start are gone.
+    """
+    place = TopicPartition(topic, wanted.place.partition, wanted.start)
+    consumer.assign([place])
+    silent_s = 0.0
+    position = wanted.start
+    while position < wanted.end:
+        found = consumer.consume(CONSUMED_MAX, POLL_S)
+        before = position
+        for message in found:
+            error = message.error()
+            if error is None:
+                if message.offset() >= wanted.end:
+                    return
+                position = message.offset() + 1
+                yield message
+            elif error.code() == KafkaError._PARTITION_EOF:  # noqa: SLF001 - the driver's names for its own errors
+                position = max(position, message.offset())
+            else:
+                raise _refused(error, topic, wanted)
+        silent_s = 0.0 if position > before else silent_s + POLL_S
+        if silent_s >= wanted.timeout_s:
+            raise ShortReadError(
+                f"nothing came for {wanted.timeout_s:g} s at offset {position}; the end is {wanted.end}"
+            )
+
+
+def _refused(error: KafkaError, topic: str, wanted: Range) -> TxcoreError:
+    if error.code() == KafkaError._AUTO_OFFSET_RESET:  # noqa: SLF001
+        return ShortReadError(f"records of {topic!r} are gone from offset {wanted.start} on (retention)")
+    found = translated(error, f"reading {topic!r}")
+    return ShortReadError(str(found)) if isinstance(found, BackendTimeoutError) else found
+
+
+def _consumer(options: Options, isolation: str) -> Any:
+    return make_consumer(
+        options.connection()
+        | {
+            "group.id": "txcore-audit",
+            "enable.auto.commit": False,
+            "enable.auto.offset.store": False,
+            "auto.offset.reset": "error",
+            "enable.partition.eof": True,
+            "isolation.level": isolation,
+            "fetch.wait.max.ms": 100,
+            "queued.max.messages.kbytes": 65_536,
+        }
+    )

@@ -1,0 +1,170 @@
+"""Each verdict on the smallest history that deserves it, and none on what is well; judged by Spark."""
+
+from __future__ import annotations
+
+import pytest
+
+pytest.importorskip("pyspark")
+
+import pyarrow as pa
+from pyarrow import parquet
+from pyspark.sql import functions as F  # noqa: N812
+from txcore_spark import findings, tally
+from txcore_spark.anomalies import BY, RECIPES, History, Maker, Written
+from txcore_spark.rows import SPARK_SCHEMA, Place, Rows, batch_of
+
+from txcore import wire
+from txcore.clock import ManualClock, system_randomness
+from txcore.ids import IdFactory
+from txcore.records import Half, Op, OpKind, ParkCode, TargetMessage
+from txcore.verdicts import Thresholds, Verdict
+
+BORN_MS = 1_700_000_000_000
+NOW_MS = BORN_MS + 3_600_000
+THRESHOLDS = Thresholds(NOW_MS, grace_ms=1_000, late_ms=60_000, release_ms=1_000)
+TOKEN, OTHER = b"t" * 16, b"o" * 16
+
+
+class Case(History):
+    """A history that is written down by hand."""
+
+    __slots__ = ("name", "other")
+
+    def __init__(self, name, identity, expected):
+        super().__init__(identity, 0, [], set(expected))
+        self.name = name
+        self.other = []  # on the second broker
+
+    def half(self, *, size=1, generation=0, **more):
+        messages = [TargetMessage("t", b"k", b"body %d" % n, {}) for n in range(size)]
+        half = Half(1, self.transaction_id, "g", 0, generation, BORN_MS, 0, 1_000, 3, True, BY, messages, **more)
+        self.records.append(Written("half", wire.encode_half(half)))
+        return self
+
+    def ops(self, *ops):
+        for kind, more in ops:
+            op = Op(kind, self.transaction_id, more.pop("generation", 0), BY, BORN_MS, **more)
+            self.records.append(Written("op", wire.encode_ops([op])))
+        return self
+
+    def target(self, *indexes, body=b"", other=False):
+        for index in indexes:
+            headers = {wire.HEADER_ID: wire.target_id(self.transaction_id, index), wire.HEADER_GROUP: "g"}
+            written = Written("target", body or b"body %d" % index, "t", b"k", headers)
+            (self.other if other else self.records).append(written)
+        return self
+
+    def row(self, state):
+        self.records.append(Written("row", bytes([state])))
+        return self
+
+
+COMMIT, ROLLBACK = (OpKind.COMMIT, {}), (OpKind.ROLLBACK, {})
+
+
+def by_hand(new):
+    """Return the cases that need more than a recipe."""
+    exhausted = {"reason": ParkCode.CHECKS_EXHAUSTED}
+    return [
+        Case("several messages", new(), []).half(size=3).row(1).target(0, 1, 2).ops(COMMIT),
+        Case("a carried copy", new(), []).half(size=3).half(size=3).row(1).target(0, 1, 2).ops(COMMIT),
+        Case("one missing, one twice", new(), ["LOST", "DUP_TARGET"]).half(size=2).row(1).target(0, 0).ops(COMMIT),
+        Case("one of many missing", new(), ["LOST"]).half(size=70).row(1).target(*range(69)).ops(COMMIT),
+        Case("very many", new(), []).half(size=70).row(1).target(*range(70)).ops(COMMIT),
+        Case("one corrupt, one twice", new(), ["CORRUPT", "DUP_TARGET"])
+        .half(size=2)
+        .row(1)
+        .target(0)
+        .target(1, 1, body=b"other")
+        .ops(COMMIT),
+        Case("an index that was never declared", new(), ["CORRUPT"]).half().row(1).target(0, 1).ops(COMMIT),
+        Case("bridged", new(), []).half().row(1).target(0).target(0, other=True).ops(COMMIT),
+        Case("bridged and changed", new(), ["CORRUPT"]).half().row(1).target(0).target(0, body=b"x", other=True).ops(COMMIT),
+        Case("only the bridged one is there", new(), ["LOST"]).half().row(1).target(0, other=True).ops(COMMIT),
+        Case("resumed after a discard", new(), []).half().ops((OpKind.DISCARD, exhausted | {"token": TOKEN}))
+        .half(generation=1).row(1).target(0).ops((OpKind.COMMIT, {"generation": 1})),
+        Case("resumed, and pending for too long", new(), ["STUCK"]).half().ops((OpKind.DISCARD, exhausted | {"token": TOKEN}))
+        .half(generation=1),
+        Case("a discard of a stale owner", new(), ["STUCK"]).half().ops((OpKind.DISCARD, exhausted | {"token": OTHER})),
+        Case("a discard behind a decision is void", new(), ["STUCK"]).half()
+        .ops((OpKind.DECIDED, {"decision": 1, "token": TOKEN}), (OpKind.DISCARD, exhausted | {"token": TOKEN})),
+        Case("a discard before a decision of the next generation", new(), ["STUCK"]).half()
+        .ops((OpKind.DISCARD, exhausted | {"token": TOKEN})).half(generation=1)
+        .ops(
+            (OpKind.DECIDED, {"decision": 1, "token": TOKEN, "generation": 1}),
+            (OpKind.DISCARD, exhausted | {"token": TOKEN, "generation": 1}),
+        ),
+        Case("the half was lost", new(), ["LOST"]).row(1),
+        Case("no half, but a rollback", new(), []).row(2),
+        Case("committed without a row", new(), ["MISDECIDED"]).half().target(0).ops(COMMIT),
+        Case("rolled back and said twice", new(), ["DUP_OP"]).half().row(2).ops(ROLLBACK, ROLLBACK),
+        Case("refused with a target is none", new(), ["CONFLICT", "LEAK", "MISDECIDED"])
+        .half().row(1).target(0).ops(ROLLBACK, COMMIT),
+    ]  # fmt: skip
+
+
+def landed(cases):
+    """Return the rows of all cases, on two brokers."""
+    logs = {
+        "half": Rows(Place(0, 0, 0, 0)),
+        "op": Rows(Place(0, 1, 0, 0)),
+        "parked": Rows(Place(0, 2, 0, 0)),
+        "target": Rows(Place(0, 3, 0), {"g": 0}),
+        "row": Rows(Place(0, 5, 0, 0)),
+    }
+    other = Rows(Place(1, 4, 0), {"g": 0})
+    logs["op"].add_ops(0, wire.encode_ops([Op(OpKind.CLAIM, bytes(16), token=TOKEN)]), BORN_MS)
+    for position, (case, written) in enumerate(((c, w) for c in cases for w in c.records), start=1):
+        rows = logs[written.log]
+        ts_ms = BORN_MS + (0 if not written.phase else 120_000)
+        if written.log == "target":
+            rows.add_target(position, written.topic, written.key, written.body, written.headers, ts_ms)
+        elif written.log == "row":
+            rows.add_fence_row(case.transaction_id, written.body[0], 1, is_early=True)
+        else:
+            {"half": rows.add_half, "op": rows.add_ops, "parked": rows.add_parked}[written.log](
+                position, written.body, ts_ms
+            )
+    for position, written in enumerate(w for c in cases if isinstance(c, Case) for w in c.other):
+        other.add_target(position, written.topic, written.key, written.body, written.headers, BORN_MS)
+    return [row for rows in (*logs.values(), other) for row in rows.found]
+
+
+@pytest.fixture(scope="module")
+def judged(spark, tmp_path_factory):
+    """Every case by name: expected and found verdicts."""
+    new = IdFactory(ManualClock(BORN_MS), system_randomness()).new
+    maker = Maker("g", 1, ["t"], key_as_header=False)
+    cases = by_hand(new)
+    names = {case.transaction_id: case.name for case in cases}
+    for kind in (None, *RECIPES):
+        made = maker.make(new(), BORN_MS, kind)
+        for record in list(made.records):
+            # Recipes are written for logs without an owner; here one has claimed the partition.
+            if record.log == "op":
+                ops = [op if not op.token else op for op in wire.decode_ops(record.body)]
+                for op in ops:
+                    op.token = TOKEN
+                place = made.records.index(record)
+                made.records[place] = Written("op", wire.encode_ops(ops), phase=record.phase)
+        names[made.transaction_id] = kind.name if kind else "well"
+        cases.append(made)
+    place = tmp_path_factory.mktemp("rules") / "rows.parquet"
+    parquet.write_table(pa.Table.from_batches([batch_of(landed(cases))]), place)
+    rows = tally.owned(spark.read.schema(SPARK_SCHEMA).parquet(str(place)))
+    lines = tally.summed(rows, tally.sums_of(2))
+    everything = F.expr("true")
+    tallies = tally.careful(tally.derived(lines, 2, {0: everything}, {0: everything}), rows)
+    found = tallies.select("tx", findings.verdict_columns(THRESHOLDS).alias("verdicts")).collect()
+    actual = {bytes(each["tx"]): set(each["verdicts"]) for each in found}
+    return {names[case.transaction_id]: (case.expected, actual.get(case.transaction_id, set())) for case in cases}
+
+
+def test_every_history_gets_exactly_its_verdicts(judged):
+    """By hand and by recipe; nothing more, nothing less."""
+    assert {} == {name: both for name, both in judged.items() if both[0] != both[1]}
+
+
+def test_every_verdict_on_a_transaction_has_a_history(judged):
+    """COVERAGE_GAP is one on a range."""
+    assert {verdict.name for verdict in Verdict} - {"COVERAGE_GAP"} <= set(judged)
