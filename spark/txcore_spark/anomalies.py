@@ -20,6 +20,11 @@ INTERVAL_MS: Final = 30_000
 CHECK_MAX: Final = 15
 
 
+def identity_of(born_ms: int, number: int) -> bytes:
+    """Return the id of the transaction of this number, born at this time."""
+    return (born_ms << 80 | 7 << 76 | 0b10 << 62 | number).to_bytes(16, "big")
+
+
 class Phase(enum.IntEnum):
     """When a record is written: most at once, a late decision only when the run ends."""
 
@@ -84,9 +89,7 @@ class Maker:
             history.expected = {kind.name}
         return history
 
-    def half(
-        self, identity: bytes, born_ms: int, size: int, *, fenced: bool, patience_ms: int, generation: int
-    ) -> Half:
+    def half(self, identity: bytes, born_ms: int, size: int, *, fenced: bool, patience_ms: int) -> Half:
         """Return the half of a transaction."""
         messages = [
             TargetMessage(self._topics[n % len(self._topics)], b"k%d" % (born_ms % 97), b"body %d" % n, {"n": str(n)})
@@ -94,7 +97,7 @@ class Maker:
         ]
         interval_ms, check_max = (patience_ms, 1) if patience_ms else (INTERVAL_MS, CHECK_MAX)
         return Half(
-            wire.VERSION, identity, self._group, partition_of(identity, self._partition_count), generation, born_ms, 0,
+            wire.VERSION, identity, self._group, partition_of(identity, self._partition_count), 0, born_ms, 0,
             interval_ms, check_max, fenced, BY, messages,
         )  # fmt: skip
 
@@ -121,14 +124,12 @@ class _Draft:
         self._history = history
         self._identity = history.transaction_id
         self._born_ms = born_ms
-        self._half = maker.half(self._identity, born_ms, size, fenced=True, patience_ms=0, generation=0)
+        self._half = maker.half(self._identity, born_ms, size, fenced=True, patience_ms=0)
 
     def half(self, *, fenced: bool = True, patience_ms: int = 0, is_late: bool = False) -> _Draft:
         born_ms = self._born_ms - (self._maker.late_ms if is_late else 0)
         size = len(self._half.messages)
-        self._half = self._maker.half(
-            self._identity, born_ms, size, fenced=fenced, patience_ms=patience_ms, generation=0
-        )
+        self._half = self._maker.half(self._identity, born_ms, size, fenced=fenced, patience_ms=patience_ms)
         return self._add(Written("half", wire.encode_half(self._half)))
 
     def row(self, state: int) -> _Draft:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import itertools
+
 import pytest
 
 pytest.importorskip("pyspark")
@@ -10,12 +12,10 @@ import pyarrow as pa
 from pyarrow import parquet
 from pyspark.sql import functions as F  # noqa: N812
 from txcore_spark import findings, tally
-from txcore_spark.anomalies import BY, RECIPES, History, Maker, Written
+from txcore_spark.anomalies import BY, RECIPES, History, Maker, Written, identity_of
 from txcore_spark.rows import SPARK_SCHEMA, Place, Rows, batch_of
 
 from txcore import wire
-from txcore.clock import ManualClock, system_randomness
-from txcore.ids import IdFactory
 from txcore.records import Half, Op, OpKind, ParkCode, TargetMessage
 from txcore.verdicts import Thresholds, Verdict
 
@@ -79,12 +79,13 @@ def by_hand(new):
         .ops(COMMIT),
         Case("an index that was never declared", new(), ["CORRUPT"]).half().row(1).target(0, 1).ops(COMMIT),
         Case("bridged", new(), []).half().row(1).target(0).target(0, other=True).ops(COMMIT),
-        Case("bridged and changed", new(), ["CORRUPT"]).half().row(1).target(0).target(0, body=b"x", other=True).ops(COMMIT),
+        Case("bridged and changed", new(), ["CORRUPT"]).half().row(1).target(0).target(0, body=b"x", other=True)
+        .ops(COMMIT),
         Case("only the bridged one is there", new(), ["LOST"]).half().row(1).target(0, other=True).ops(COMMIT),
         Case("resumed after a discard", new(), []).half().ops((OpKind.DISCARD, exhausted | {"token": TOKEN}))
         .half(generation=1).row(1).target(0).ops((OpKind.COMMIT, {"generation": 1})),
-        Case("resumed, and pending for too long", new(), ["STUCK"]).half().ops((OpKind.DISCARD, exhausted | {"token": TOKEN}))
-        .half(generation=1),
+        Case("resumed, and pending for too long", new(), ["STUCK"]).half()
+        .ops((OpKind.DISCARD, exhausted | {"token": TOKEN})).half(generation=1),
         Case("a discard of a stale owner", new(), ["STUCK"]).half().ops((OpKind.DISCARD, exhausted | {"token": OTHER})),
         Case("a discard behind a decision is void", new(), ["STUCK"]).half()
         .ops((OpKind.DECIDED, {"decision": 1, "token": TOKEN}), (OpKind.DISCARD, exhausted | {"token": TOKEN})),
@@ -133,7 +134,11 @@ def landed(cases):
 @pytest.fixture(scope="module")
 def judged(spark, tmp_path_factory):
     """Every case by name: expected and found verdicts."""
-    new = IdFactory(ManualClock(BORN_MS), system_randomness()).new
+    numbers = itertools.count(1)
+
+    def new():
+        return identity_of(BORN_MS, next(numbers))
+
     maker = Maker("g", 1, ["t"], key_as_header=False)
     cases = by_hand(new)
     names = {case.transaction_id: case.name for case in cases}
@@ -142,7 +147,7 @@ def judged(spark, tmp_path_factory):
         for record in list(made.records):
             # Recipes are written for logs without an owner; here one has claimed the partition.
             if record.log == "op":
-                ops = [op if not op.token else op for op in wire.decode_ops(record.body)]
+                ops = wire.decode_ops(record.body)
                 for op in ops:
                     op.token = TOKEN
                 place = made.records.index(record)
