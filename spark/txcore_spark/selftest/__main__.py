@@ -1,0 +1,71 @@
+"""`python -m txcore_spark.selftest --broker URL --database URL`: plant faults on real brokers, audit, and compare."""
+
+from __future__ import annotations
+
+import argparse
+import json
+import sys
+import time
+from contextlib import ExitStack
+from pathlib import Path
+
+from txcore.config import load
+from txcore_spark.job import FINDINGS, Audit
+from txcore_spark.report import write_report
+from txcore_spark.selftest.run import compare, live_writer, make_bed, plant, write_config
+from txcore_spark.session import open_session
+from txcore_spark.store import Store
+
+
+def main() -> int:
+    """Run one self-test; returns 0 when everything was found and nothing else."""
+    parser = argparse.ArgumentParser(prog="txcore_spark.selftest", description=__doc__)
+    parser.add_argument("--broker", action="append", required=True, help="its URL; repeatable")
+    parser.add_argument("--database", action="append", required=True, help="SQLAlchemy URL, one per broker")
+    parser.add_argument("--transactions", type=int, default=100_000, help="per broker")
+    parser.add_argument("--each", type=int, default=20, help="of each kind of fault")
+    parser.add_argument("--folder", type=Path, required=True, help="for the configuration and the runs")
+    parser.add_argument("--master", default="local[2]")
+    given = parser.parse_args()
+    given.folder.mkdir(parents=True, exist_ok=True)
+
+    def say(text: str) -> None:
+        print(text, file=sys.stderr, flush=True)  # noqa: T201 - a command speaks
+
+    pairs = zip(given.broker, given.database, strict=True)
+    beds = [make_bed(f"{url.partition(':')[0]}{n}", url, database) for n, (url, database) in enumerate(pairs)]
+    for bed in beds:
+        plant(bed, given.transactions, given.each, say)
+    loaded = load(write_config(beds, given.folder), environment={})
+    session = open_session(given.master, "3g")
+    store = Store(loaded.config.audit.store)
+    with ExitStack() as stack:
+        for bed in beds:
+            stack.enter_context(live_writer(bed))
+        began_s = time.monotonic()
+        manifest = Audit(session, loaded, store, say=say).once()
+        took_s = time.monotonic() - began_s
+    found = session.read.parquet(store.place(manifest["number"], FINDINGS)).select("tx", "verdict").collect()
+    outcome = compare(beds, [each.asDict() for each in found])
+    print(  # noqa: T201 - the result
+        json.dumps(
+            {
+                "brokers": [bed.name for bed in beds],
+                "transactions": given.transactions * len(beds),
+                "live": sum(bed.live_count for bed in beds),
+                "planted": dict(outcome.planted),
+                "found": dict(outcome.found),
+                "false_alarms": outcome.false_alarms[:20],
+                "false_alarm_count": len(outcome.false_alarms),
+                "gaps": manifest["gaps"],
+                "exit_code": manifest["exit_code"],
+                "records": manifest["records"],
+                "audit_s": round(took_s, 1),
+                "report": write_report(store, manifest),
+            }
+        )
+    )
+    return 0 if outcome.is_good and not manifest["gaps"] else 1
+
+
+sys.exit(main())
