@@ -23,6 +23,7 @@ from pyarrow import dataset, fs, parquet
 
 from txcore.errors import UsageError
 from txcore.verdicts import Severity, Verdict
+from txcore_spark.rows import Kind
 
 MANIFEST: Final = "_manifest.json"
 _NUMBER: Final = re.compile(r"[0-9]{6}")
@@ -90,6 +91,28 @@ class Store:
                     holds = (dataset.field("verdict") == verdict) & dataset.field("bucket").isin(buckets)
                     found += data.head(count_max - len(found), filter=holds).to_pylist()
         return found
+
+    def present(self, manifest: Mapping[str, Any], transaction_id: bytes, backend: int) -> set[int]:
+        """Return which targets of a transaction were read on a broker, in this run or those that it builds on."""
+        found: set[int] = set()
+        holds = (
+            (dataset.field("tx") == pa.scalar(transaction_id, pa.binary()))
+            & (dataset.field("kind") == int(Kind.TARGET))
+            & (dataset.field("backend") == backend)
+        )
+        for run in manifest["rows"]:
+            if self.has(run, "rows"):
+                data = dataset.dataset(self._path(f"runs/{run:06d}/rows"), filesystem=self._files)
+                found |= set(data.to_table(columns=["index"], filter=holds)["index"].to_pylist())
+        return found
+
+    def read(self, number: int, name: str) -> bytes:
+        """Return a file of a run, b"" if there is none."""
+        if not self.has(number, name):
+            return b""
+        with self._files.open_input_stream(self._path(f"runs/{number:06d}/{name}")) as file:
+            content: bytes = file.read()
+        return content
 
     def write_table(self, number: int, name: str, rows: Sequence[Mapping[str, Any]], schema: pa.Schema) -> None:
         """Write a small table of a run as one Parquet file."""

@@ -12,6 +12,7 @@ import typer
 from txcore.cli.config import say_problems
 from txcore.config import ConfigFileError, Loaded, load
 from txcore.errors import BackendNotInstalledError, TxcoreError, UsageError
+from txcore.ids import parse_id
 
 FAILED: Final = 4
 MODES: Final = ("incremental", "once", "continuous")
@@ -50,6 +51,29 @@ def run(
     command = module("command")
     wish = command.Wish(mode, since, until, as_json=as_json)
     raise typer.Exit(_code(lambda: command.run(loaded, wish, _progress)))
+
+
+@audit.command()
+def repair(
+    number: Annotated[int, typer.Argument(metavar="RUN", help="The run whose findings are to be repaired.")],
+    *,
+    config: Config = None,
+    only: Annotated[list[str] | None, typer.Option(metavar="ID", help="Only this transaction. Repeatable.")] = None,
+    apply: Annotated[bool, typer.Option("--apply", help="Write; without it the plan is shown.")] = False,
+    settings: Settings = None,
+) -> None:
+    """Publish lost targets again from their half, and park what is stuck. Never touches a leaked message.
+
+    Everything is looked at again first. Needs no Spark session. Ends with 0, 1 when a repair failed, 4 for an error.
+    """
+    loaded = _loaded(config, settings)
+    repairing = module("repair")
+
+    def action() -> int:
+        chosen = {parse_id(each) for each in only or ()}
+        return int(repairing.repair(loaded, number, only=chosen, apply=apply, say=typer.echo))
+
+    raise typer.Exit(_code(action))
 
 
 def module(name: str) -> Any:

@@ -1,1 +1,1 @@
-"""The proof on real brokers: histories with known faults, written past the protocol, and what the audit finds of them."""
+"""The proof on real brokers: histories with known faults, and what the audit says of them."""

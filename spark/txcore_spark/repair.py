@@ -1,0 +1,202 @@
+"""Repairs after an audit: lost targets are published again from their half, stuck halves are parked. No Spark in here.
+
+What a run found may be over by now, so each transaction is looked at again in the logs before anything is written. A
+target that leaked is never touched: nothing takes a message back.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from contextlib import ExitStack
+from dataclasses import dataclass, field
+from typing import Any, Final
+
+import msgspec
+
+import txcore
+from txcore import wire
+from txcore.clock import Clock, SystemClock
+from txcore.config import Loaded
+from txcore.errors import BackendTimeoutError, TxcoreError, UsageError
+from txcore.ids import id_text
+from txcore.journey import Journey
+from txcore.operator import Operator
+from txcore.port import Backend
+from txcore.records import HalfRecord, Op, OpKind, Outcome, ParkCode, Parked, Resolution, Status
+from txcore.verdicts import Verdict
+from txcore_spark.store import Store
+
+BY: Final = "audit-repair"
+TIMEOUT_S: Final = 60.0
+DONE: Final = "repaired.json"
+REPAIRED: Final = (Verdict.LOST, Verdict.STUCK)
+
+
+@dataclass(slots=True)
+class Planned:
+    """One repair: what is to be done, or why nothing can be."""
+
+    transaction_id: bytes
+    verdict: str
+    what: str
+    resolution: Resolution | None = None
+    backend: str = ""
+
+
+@dataclass(slots=True)
+class _Waiting:
+    """A batch of one; implements `port.Batch`."""
+
+    items: Sequence[Resolution]
+    outcome: Outcome | None = None
+    is_settled: threading.Event = field(default_factory=threading.Event)
+
+    def settle(self, index: int, outcome: Outcome) -> None:  # noqa: ARG002 - there is only one
+        """See `port.Batch.settle`."""
+        self.outcome = outcome
+        self.is_settled.set()
+
+
+class Repairer:
+    """Plans and makes the repairs of one run."""
+
+    def __init__(self, loaded: Loaded, store: Store, run: int, *, clock: Clock | None = None) -> None:
+        self._loaded = loaded
+        self._store = store
+        self._run = run
+        self._manifest = store.manifest(run)
+        self._clock = clock or SystemClock()
+        self._stack = ExitStack()
+        self._operators: dict[tuple[str, str], Operator] = {}
+        self._backends: dict[str, Backend] = {}
+
+    def close(self) -> None:
+        """Close every backend."""
+        self._stack.close()
+
+    def plan(self, only: Collection[bytes] = (), count_max: int = 10_000) -> list[Planned]:
+        """Return what can be done about the run's findings, each looked at again.
+
+        Raises:
+            UsageError: there are more than *count_max* of them.
+        """
+        wanted = {verdict.name for verdict in REPAIRED}
+        found = [
+            each
+            for each in self._store.findings(self._manifest, count_max + 1)
+            if not only or bytes(each["tx"]) in only
+        ]
+        leaks = [each for each in found if each["verdict"] == Verdict.LEAK.name]
+        todo = [each for each in found if each["verdict"] in wanted]
+        if len(todo) > count_max:
+            raise UsageError(f"more than {count_max} repairs; name some with --only")
+        done = self._done()
+        planned = [self._plan(each) for each in todo if id_text(each["tx"]) not in done]
+        told = "a leaked message cannot be taken back: tell its consumers"
+        return planned + [Planned(bytes(each["tx"]), each["verdict"], told) for each in leaks]
+
+    def apply(self, planned: Sequence[Planned]) -> Iterator[tuple[Planned, str]]:
+        """Make each repair that can be made; yields it with "" or with what went wrong."""
+        done = self._done()
+        for each in planned:
+            if each.resolution is None:
+                continue
+            waiting = _Waiting([each.resolution])
+            self._backend(each.backend).release(waiting)
+            self._backend(each.backend).poll(0)
+            if not waiting.is_settled.wait(TIMEOUT_S) or waiting.outcome is None:
+                yield each, str(BackendTimeoutError("the broker did not settle it in time"))
+                continue
+            outcome = waiting.outcome
+            if outcome.status is Status.DURABLE:
+                done[id_text(each.transaction_id)] = each.what
+                self._store.write(self._run, DONE, msgspec.json.encode(done))
+                yield each, ""
+            else:
+                yield each, f"{outcome.status.value}: {outcome.error or ''}"
+
+    def _plan(self, finding: Mapping[str, Any]) -> Planned:
+        identity, verdict = bytes(finding["tx"]), finding["verdict"]
+        group = next((name for name, number in self._manifest["groups"].items() if number == finding["group"]), "")
+        backend = next((name for name, number in self._manifest["backends"].items() if number == finding["home"]), "")
+        if not group or not backend:
+            return Planned(identity, verdict, "neither half nor target exists: only the application can send it again")
+        try:
+            journey = self._operator(backend, group).show(identity)
+        except TxcoreError as error:
+            return Planned(identity, verdict, f"cannot be read: {error}")
+        if verdict == Verdict.LOST.name:
+            return self._republish(finding, journey, backend, group)
+        return self._park(identity, journey, backend, group)
+
+    def _republish(self, finding: Mapping[str, Any], journey: Journey, backend: str, group: str) -> Planned:
+        identity, half = journey.transaction_id, journey.half
+        if half is None or journey.final != OpKind.COMMIT:
+            return Planned(identity, Verdict.LOST.name, "its logs hold no half with a COMMIT: look at it")
+        present = self._store.present(self._manifest, identity, finding["home"])
+        missing = [index for index in range(len(half.messages)) if index not in present]
+        if not missing:
+            return Planned(identity, Verdict.LOST.name, "nothing is missing any more")
+        record = HalfRecord(group, half.partition, identity, half.generation, wire.encode_half(half), half.messages)
+        topics = ", ".join(f"{index} to {half.messages[index].topic}" for index in missing)
+        return Planned(
+            identity, Verdict.LOST.name, f"publish {topics}", Resolution(record, None, missing, b"", BY), backend
+        )
+
+    def _park(self, identity: bytes, journey: Journey, backend: str, group: str) -> Planned:
+        half = journey.half
+        if half is None or not journey.is_pending:
+            return Planned(identity, Verdict.STUCK.name, "it is decided or parked by now")
+        body, now_ms = wire.encode_half(half), self._clock.wall_ms()
+        reason = f"stuck; parked after audit run {self._run}"
+        parked = Parked(
+            wire.VERSION, identity, half.generation, ParkCode.CHECKS_EXHAUSTED, reason, journey.count, BY, now_ms,
+            journey.token_before, body,
+        )  # fmt: skip
+        op = Op(
+            OpKind.DISCARD, identity, half.generation, BY, now_ms, journey.token_before, journey.count,
+            reason=ParkCode.CHECKS_EXHAUSTED,
+        )  # fmt: skip
+        if journey.decided:
+            return Planned(identity, Verdict.STUCK.name, "a decision is journaled: its checker has to carry it out")
+        record = HalfRecord(group, half.partition, identity, half.generation, body, ())
+        resolution = Resolution(record, op, (), wire.encode_parked(parked), BY, flush=True)
+        return Planned(identity, Verdict.STUCK.name, "park it; `txcore resume` takes it up again", resolution, backend)
+
+    def _operator(self, backend: str, group: str) -> Operator:
+        if (backend, group) not in self._operators:
+            self._operators[backend, group] = Operator(self._backend(backend), group, by=BY)
+        return self._operators[backend, group]
+
+    def _backend(self, name: str) -> Backend:
+        if name not in self._backends:
+            opened = txcore.connect(self._loaded.secret("backends", name, "url"))
+            self._stack.callback(opened.close)
+            self._backends[name] = opened
+        return self._backends[name]
+
+    def _done(self) -> dict[str, str]:
+        found: dict[str, str] = msgspec.json.decode(self._store.read(self._run, DONE) or b"{}")
+        return found
+
+
+def repair(loaded: Loaded, run: int, *, only: Collection[bytes], apply: bool, say: Callable[[str], None]) -> int:
+    """Show what can be repaired after a run, and with *apply* do it; returns 0, or 1 when something went wrong."""
+    repairer = Repairer(loaded, Store(loaded.config.audit.store), run)
+    try:
+        planned = repairer.plan(only)
+        for each in planned:
+            say(f"{id_text(each.transaction_id)} {each.verdict:<6} {each.what}")
+        can = [each for each in planned if each.resolution is not None]
+        if not apply:
+            say(f"{len(can)} of {len(planned)} findings can be repaired; nothing was written: --apply does it")
+            return 0
+        troubles = 0
+        for each, trouble in repairer.apply(can):
+            troubles += bool(trouble)
+            say(f"{id_text(each.transaction_id)} {'FAILED ' + trouble if trouble else 'repaired'}")
+        say(f"{len(can) - troubles} repaired, {troubles} failed; the next audit shows it")
+        return int(troubles > 0)
+    finally:
+        repairer.close()

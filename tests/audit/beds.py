@@ -1,0 +1,92 @@
+"""Small groups on SQLite for the audit's tests: histories written past the protocol, and one audit over them."""
+
+from __future__ import annotations
+
+import itertools
+import time
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from sqlalchemy import create_engine
+from txcore_spark.anomalies import Maker, identity_of
+from txcore_spark.job import FINDINGS, Audit
+from txcore_spark.selftest.writers import open_writer, write_rows
+from txcore_spark.store import Store
+
+import txcore
+from txcore.config import load
+
+_numbers = itertools.count(1)
+
+
+@dataclass
+class Bed:
+    """One group on one SQLite file with its fence."""
+
+    folder: Path
+    group: str = "orders"
+    expected: dict = field(default_factory=dict)
+    partitions: int = 2
+
+    def __post_init__(self):
+        self.url = f"sqlite:///{self.folder}/broker.db"
+        self.database = f"sqlite:///{self.folder}/shop.db"
+        engine = create_engine(self.database)
+        txcore.SqlFence(engine).create()
+        engine.dispose()
+        backend = txcore.connect(self.url)
+        backend.ensure_group(self.group, self.partitions).result(10)
+        backend.close()
+        self.writer = open_writer(self.url, self.group)
+        self.writer.prepare(["orders.created", "orders.mail"])
+        self.maker = Maker(self.group, self.partitions, ["orders.created", "orders.mail"], key_as_header=False)
+
+    def write(self, *kinds, size=1, parts=None):
+        """Write one history per kind; with *parts*, only these of its records. Returns their ids."""
+        made = []
+        for kind in kinds:
+            born_ms = time.time_ns() // 1_000_000
+            history = self.maker.make(identity_of(born_ms, next(_numbers)), born_ms, kind, size)
+            records = [each for each in history.records if parts is None or each.log in parts]
+            rows = [(history.transaction_id, each.body[0]) for each in records if each.log == "row"]
+            write_rows(self.database, "txcore_tx", self.group, rows)
+            self.writer.write((history.partition, each) for each in records if each.log != "row")
+            self.expected[history.transaction_id] = history.expected
+            made.append(history)
+        return made
+
+    def config(self, **audit):
+        """Return the loaded configuration; *audit* goes into its section."""
+        lines = ["[audit]", f'store = "{self.folder}/audit"', "grace_s = 1"]
+        lines += [f"{key} = {value}" for key, value in audit.items()]
+        lines += [
+            "[backends.main]", f'url = "{self.url}"', "[databases.main]", f'url = "{self.database}"',
+            f"[groups.{self.group}]", 'database = "main"',
+        ]  # fmt: skip
+        path = self.folder / "txcore.toml"
+        path.write_text("\n".join(lines), encoding="utf-8")
+        return path
+
+    def loaded(self, **audit):
+        """Return the configuration, loaded."""
+        return load(self.config(**audit), environment={})
+
+    def audit(self, spark, **audit):
+        """Return an audit of this bed."""
+        loaded = self.loaded(**audit)
+        return Audit(spark, loaded, Store(loaded.config.audit.store))
+
+    def store(self):
+        """Return where its runs are kept."""
+        return Store(f"{self.folder}/audit")
+
+
+def found_in(store, manifest):
+    """Return the verdicts that stand after a run, by transaction, without DUP_OP."""
+    found = {}
+    for each in store.findings(manifest, 100_000):
+        found.setdefault(bytes(each["tx"]), set()).add(each["verdict"])
+    return found
+
+
+__all__ = ["FINDINGS", "Bed", "found_in"]
