@@ -16,6 +16,7 @@ PLACES_MAX: Final = 20
 """Places that one finding names."""
 LATENCY_BASE: Final = 1.25
 """Each bucket of a latency histogram ends this many times as high as the one before; such buckets can be merged."""
+RECENT_MS: Final = 6 * 3_600_000
 SHOWN: Final = (
     "tx", "bucket", "born_ms", "group", "home", "halves", "generation", "declared", "targets", "present", "corrupt",
     "commits", "rollbacks", "discarded", "overrides", "row", "half_ms", "op_ms", "deadline_ms",
@@ -86,14 +87,19 @@ def verdict_counts(findings: DataFrame) -> list[dict[str, Any]]:
     return [each.asDict() for each in counted.collect()]
 
 
-def transaction_counts(tallies: DataFrame) -> list[dict[str, Any]]:
+def slot(now_ms: int) -> Column:
+    """Return the minute of birth of what is recent, so that a chart of a short time has more than one point."""
+    return F.when(F.col("born_ms") >= now_ms - RECENT_MS, F.floor(F.col("born_ms") / 60_000)).cast("bigint")
+
+
+def transaction_counts(tallies: DataFrame, now_ms: int) -> list[dict[str, Any]]:
     """Return the numbers of transactions, decisions and targets, by hour of birth, group and broker."""
     is_open = (F.col("commits") + F.col("rollbacks")) == 0
     is_pending = is_open & (F.col("halves") > 0) & (F.col("discarded") < F.col("generation"))
     has_half = F.col("halves") > 0
     is_commit = F.col("first_commit") < F.col("first_rollback")
     is_rollback = F.col("first_rollback") < F.col("first_commit")
-    counted = tallies.groupBy("bucket", "group", "home").agg(
+    counted = tallies.groupBy("bucket", slot(now_ms).alias("slot"), "group", "home").agg(
         F.count("*").alias("transactions"),
         F.count(F.when(has_half, 1)).alias("halves"),
         F.count(F.when(is_commit, 1)).alias("commits"),
@@ -106,12 +112,13 @@ def transaction_counts(tallies: DataFrame) -> list[dict[str, Any]]:
     return [each.asDict() for each in counted.collect()]
 
 
-def latencies(tallies: DataFrame) -> list[dict[str, Any]]:
+def latencies(tallies: DataFrame, now_ms: int) -> list[dict[str, Any]]:
     """Return histograms of the time from half to decision, by hour, group and broker."""
     took = F.greatest(F.col("op_ms") - F.col("half_ms"), F.lit(0))
     step = F.when(took < 1, 0).otherwise(F.ceil(F.log(took.cast("double")) / F.log(F.lit(LATENCY_BASE))) + 1)
     known = tallies.where((F.col("op_ms") < FAR) & (F.col("half_ms") < FAR))
-    counted = known.groupBy("bucket", "group", "home", step.cast("int").alias("step")).agg(F.count("*").alias("count"))
+    by = ("bucket", slot(now_ms).alias("slot"), "group", "home", step.cast("int").alias("step"))
+    counted = known.groupBy(*by).agg(F.count("*").alias("count"))
     return [each.asDict() for each in counted.collect()]
 
 

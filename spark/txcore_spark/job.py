@@ -93,6 +93,24 @@ class Audit:
                 break
         return self._step(before, Window(), is_whole=False, mode="incremental")
 
+    def landed(self, number: int) -> dict[str, Any]:
+        """Judge rows that lie in run *number* already, as a generator writes them; returns the manifest."""
+        scope = scope_of(self._loaded)
+        rows = self._rows([number])
+        now_ms = self._clock.wall_ms()
+        covered = Coverage(horizons=dict.fromkeys(self._loaded.config.groups, bytes(16)), records=rows.count())
+        step = Step(number, scope, covered, self._thresholds(now_ms))
+        self._judge(step, rows, None, Window())
+        manifest = self._manifest(step, Planned(), None, Window(), "once")
+        self._store.finish(number, manifest)
+        return manifest
+
+    def _thresholds(self, now_ms: int) -> Thresholds:
+        settings = self._loaded.config.audit
+        return Thresholds(
+            now_ms, round(settings.grace_s * 1000), round(settings.late_s * 1000), round(settings.release_s * 1000)
+        )
+
     def _step(
         self, before: dict[str, Any] | None, window: Window, *, is_whole: bool, mode: str = "once"
     ) -> dict[str, Any]:
@@ -117,11 +135,7 @@ class Audit:
         rows = self._rows([number])
         covered = coverage.measure(rows, planned, scope, before, now_ms, is_whole=is_whole)
         self._read_horizons(scope, covered)
-        settings = self._loaded.config.audit
-        thresholds = Thresholds(
-            now_ms, round(settings.grace_s * 1000), round(settings.late_s * 1000), round(settings.release_s * 1000)
-        )
-        step = Step(number, scope, covered, thresholds)
+        step = Step(number, scope, covered, self._thresholds(now_ms))
         self._judge(step, rows, before, window)
         manifest = self._manifest(step, planned, before, window, mode)
         self._store.finish(number, manifest)
@@ -170,7 +184,7 @@ class Audit:
         self._say("one tally per transaction")
         place = self._store.place(step.number, TALLIES)
         new.withColumn("hour", F.col("bucket")).write.partitionBy("hour").parquet(place)
-        lines = self._session.read.parquet(place).drop("hour")
+        lines = self._session.read.schema(new.schema).parquet(place)
         step.buckets = old_buckets | {
             each["bucket"]: step.number for each in lines.select("bucket").distinct().collect()
         }
@@ -186,11 +200,12 @@ class Audit:
         found = findings.judged(tallies, step.thresholds)
         names = {number: source.topic or f"{source.name}.{source.log}" for number, source in step.scope.sources.items()}
         place = self._store.place(step.number, FINDINGS)
-        findings.with_places(found, everything, names).write.parquet(place)
+        placed = findings.with_places(found, everything, names)
+        placed.write.parquet(place)
         step.parts = {
-            "verdicts": findings.verdict_counts(self._session.read.parquet(place)),
-            "transactions": findings.transaction_counts(tallies),
-            "latencies": findings.latencies(tallies),
+            "verdicts": findings.verdict_counts(self._session.read.schema(placed.schema).parquet(place)),
+            "transactions": findings.transaction_counts(tallies, step.thresholds.now_ms),
+            "latencies": findings.latencies(tallies, step.thresholds.now_ms),
             "topics": findings.topic_counts(rows),
         }
 
@@ -250,18 +265,7 @@ class Audit:
                 "backends": scope.backends,
                 "groups": scope.groups,
                 "sources": [as_builtin(each) for each in scope.sources.values()],
-                "ends": [
-                    {
-                        "source": source,
-                        "partition": partition,
-                        "end": end,
-                        "start": planned.starts.get((source, partition), end),
-                        "first": planned.edges[source, partition].first
-                        if (source, partition) in planned.edges
-                        else None,
-                    }
-                    for (source, partition), end in sorted(covered.ends.items())
-                ],
+                "ends": [_end(planned, *key, end) for key, end in sorted(covered.ends.items())],
                 "gaps": gaps,
                 "judged_from_ms": covered.judged_from_ms,
                 "withheld": sorted(covered.withheld),
@@ -288,6 +292,17 @@ class Audit:
         for each in newest.collect():
             found[each["source"], each["partition"]] = each.asDict()
         return [found[key] for key in sorted(found)]
+
+
+def _end(planned: Planned, source: int, partition: int, end: int) -> dict[str, Any]:
+    edge = planned.edges.get((source, partition))
+    return {
+        "source": source,
+        "partition": partition,
+        "start": planned.starts.get((source, partition), end),
+        "end": end,
+        "gone": edge.first if edge is not None and edge.is_truncated else 0,
+    }
 
 
 def _union(frames: Sequence[DataFrame]) -> DataFrame | None:

@@ -175,34 +175,43 @@ def _topic_table(manifest: Mapping[str, Any]) -> str:
     return _table(("broker", "topic", "#declared by halves", "#targets"), rows)
 
 
+def _moments(rows: Sequence[Mapping[str, Any]]) -> tuple[str, dict[int, list[Mapping[str, Any]]]]:
+    """Return rows by their time in ms: by the minute where all are recent, else by the hour."""
+    is_recent = bool(rows) and all(each.get("slot") is not None for each in rows)
+    found: dict[int, list[Mapping[str, Any]]] = defaultdict(list)
+    for each in rows:
+        found[each["slot"] * 60_000 if is_recent else each["bucket"] * BUCKET_MS].append(each)
+    return "minute" if is_recent else "hour", found
+
+
 def _series(manifest: Mapping[str, Any]) -> list[str]:
-    hours: dict[int, Counter[str]] = defaultdict(Counter)
-    for each in manifest["transactions"]:
-        hours[each["bucket"]].update(
-            {"halves": each["halves"], "decided": each["commits"] + each["rollbacks"], "targets": each["targets"] or 0,
-             "to deliver": each["wanted"] or 0, "in doubt": each["pending"]}
-        )  # fmt: skip
-    shown = sorted(hours)[-POINTS_MAX:]
-    marks = [_time(hour * BUCKET_MS)[:16] for hour in shown]
+    unit, moments = _moments(manifest["transactions"])
+    sums: dict[int, Counter[str]] = defaultdict(Counter)
+    for moment, rows in moments.items():
+        for each in rows:
+            sums[moment].update(
+                {"halves": each["halves"], "decided": each["commits"] + each["rollbacks"],
+                 "targets": each["targets"] or 0, "to deliver": each["wanted"] or 0, "in doubt": each["pending"]}
+            )  # fmt: skip
+    shown = sorted(sums)[-POINTS_MAX:]
+    marks = [_time(moment)[:16] for moment in shown]
 
     def line(*names: str) -> dict[str, list[float]]:
-        return {name: [float(hours[hour][name]) for hour in shown] for name in names}
+        return {name: [float(sums[moment][name]) for moment in shown] for name in names}
 
     return [
-        charts.lines("Halves and decisions by hour of birth", marks, line("halves", "decided")),
-        charts.lines("Messages to deliver and targets by hour of birth", marks, line("to deliver", "targets")),
-        charts.lines("In doubt by hour of birth", marks, line("in doubt")),
+        charts.lines(f"Halves and decisions by {unit} of birth", marks, line("halves", "decided")),
+        charts.lines(f"Messages to deliver and targets by {unit} of birth", marks, line("to deliver", "targets")),
+        charts.lines(f"In doubt by {unit} of birth", marks, line("in doubt")),
     ]
 
 
 def _latency(manifest: Mapping[str, Any]) -> list[str]:
     by_place: dict[tuple[int, int], Counter[int]] = defaultdict(Counter)
-    by_hour: dict[int, Counter[int]] = defaultdict(Counter)
     for each in manifest["latencies"]:
         by_place[each["group"], each["home"]][each["step"]] += each["count"]
-        by_hour[each["bucket"]][each["step"]] += each["count"]
-    if not by_hour:
-        return ["<p>No decided transaction with times from a broker.</p>"]
+    if not by_place:
+        return ["<p>No decided transaction.</p>"]
     backends, groups = _names(manifest, "backends"), _names(manifest, "groups")
     rows = [
         (
@@ -213,13 +222,17 @@ def _latency(manifest: Mapping[str, Any]) -> list[str]:
         )
         for (group, home), steps in sorted(by_place.items())
     ]
-    shown = sorted(by_hour)[-POINTS_MAX:]
-    series = {
-        f"p{share:.0%}"[:-1]: [percentile(list(by_hour[hour].items()), share) for hour in shown] for share in SHARES
-    }
-    marks = [_time(hour * BUCKET_MS)[:16] for hour in shown]
+    unit, moments = _moments(manifest["latencies"])
+    shown = sorted(moments)[-POINTS_MAX:]
+    series: dict[str, list[float]] = {f"p{share * 100:g}": [] for share in SHARES}
+    for moment in shown:
+        steps = [(each["step"], each["count"]) for each in moments[moment]]
+        for share in SHARES:
+            series[f"p{share * 100:g}"].append(percentile(steps, share))
+    marks = [_time(moment)[:16] for moment in shown]
     heads = ("group", "broker", "#decided", *(f"#p{share * 100:g}" for share in SHARES), "#longest")
-    return [_table(heads, rows), charts.lines("Percentiles by hour of birth", marks, series, charts.duration)]
+    chart = charts.lines(f"Percentiles by {unit} of birth", marks, series, charts.duration)
+    return [_table(heads, rows), chart]
 
 
 def _coverage(manifest: Mapping[str, Any]) -> str:
@@ -230,7 +243,7 @@ def _coverage(manifest: Mapping[str, Any]) -> str:
         source = sources[each["source"]]
         end = max(each["end"], 1)
         name = f"{source['backend']} {source['topic'] or source['name'] + ' ' + source['log']}/{each['partition']}"
-        bars.append((name[-46:], (each["first"] or 0) / end, 1.0, (each["source"], each["partition"]) not in bad))
+        bars.append((name[-46:], each["gone"] / end, 1.0, (each["source"], each["partition"]) not in bad))
     rows = [
         (escape(each["backend"]), escape(each["log"]), f"<code>{escape(each['name'])}</code>", escape(each["why"]))
         for each in manifest["gaps"]

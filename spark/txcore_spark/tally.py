@@ -21,6 +21,9 @@ from txcore_spark.rows import PARK_NUMBERS, Kind
 
 INDEX_MAX: Final = 62
 """Targets with an index below are counted as bits; a transaction with more messages needs a second look."""
+HASH_MIN: Final = -(1 << 63)
+HASH_MAX: Final = (1 << 63) - 1
+"""Hashes fill all 64 bits; what stands for "none" must not hide one when lines are merged."""
 EXHAUSTED: Final = PARK_NUMBERS[ParkCode.CHECKS_EXHAUSTED]
 UNDELIVERABLE: Final = PARK_NUMBERS[ParkCode.UNDELIVERABLE]
 POISON: Final = PARK_NUMBERS[ParkCode.POISON]
@@ -59,8 +62,8 @@ def sums_of(backend_count: int) -> list[Sum]:
     def high(name: str, holds: Column, value: Column, none: int = 0) -> Sum:
         return Sum(name, when(holds, value.cast("bigint")), "max", none)
 
-    def low(name: str, holds: Column, value: Column) -> Sum:
-        return Sum(name, when(holds, value.cast("bigint")), "min", FAR)
+    def low(name: str, holds: Column, value: Column, none: int = FAR) -> Sum:
+        return Sum(name, when(holds, value.cast("bigint")), "min", none)
 
     per_backend = [
         each
@@ -92,10 +95,10 @@ def sums_of(backend_count: int) -> list[Sum]:
         high("deadline_ms", is_half, F.col("deadline_ms")),
         low("half_ms", is_half, ts),
         Sum("half_hash", when(is_half, short_hash), "sum", 0),
-        low("half_hash_min", is_half, F.col("hash")),
+        low("half_hash_min", is_half, F.col("hash"), HASH_MAX),
         Sum("target_hash", when(is_target, short_hash), "sum", 0),
-        low("target_hash_min", is_target, F.col("hash")),
-        high("target_hash_max", is_target, F.col("hash"), -FAR),
+        low("target_hash_min", is_target, F.col("hash"), HASH_MAX),
+        high("target_hash_max", is_target, F.col("hash"), HASH_MIN),
         high("index_max", is_target, F.col("index"), -1),
         high("target_ms", is_target, ts),
         count("commits", is_commit),

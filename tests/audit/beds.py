@@ -57,7 +57,7 @@ class Bed:
 
     def config(self, **audit):
         """Return the loaded configuration; *audit* goes into its section."""
-        lines = ["[audit]", f'store = "{self.folder}/audit"', "grace_s = 1"]
+        lines = ["[audit]", f'store = "{self.folder}/audit"', "grace_s = 86_400"]
         lines += [f"{key} = {value}" for key, value in audit.items()]
         lines += [
             "[backends.main]", f'url = "{self.url}"', "[databases.main]", f'url = "{self.database}"',

@@ -1,0 +1,133 @@
+"""The audit's volume: rows per second from Parquet, peak memory, and whether the cost per row stays flat.
+
+python benchmarks/audit_volume.py --transactions 1000000 --transactions 10000000 [--json FILE]
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import shutil
+import sys
+import tempfile
+import threading
+import time
+from pathlib import Path
+
+from txcore_spark.job import FINDINGS, ROWS, Audit
+from txcore_spark.selftest.run import Bed, compare
+from txcore_spark.selftest.volume import write_volume
+from txcore_spark.session import open_session
+from txcore_spark.store import Store
+
+from txcore.config import load
+
+CONFIG = """
+[backends.main]
+url = "sqlite:///unused.db"
+[databases.main]
+url = "sqlite:///unused.db"
+[groups.orders]
+database = "main"
+"""
+
+
+class Memory:
+    """The peak of the resident memory of this process and all below it."""
+
+    def __init__(self) -> None:
+        self.peak_kib = 0
+        self._stop = threading.Event()
+        self._thread = threading.Thread(target=self._watch, daemon=True)
+        self._thread.start()
+
+    def _watch(self) -> None:
+        while not self._stop.wait(0.5):
+            self.peak_kib = max(self.peak_kib, resident_kib(os.getpid()))
+
+    def stop(self) -> float:
+        """Return the peak in GiB."""
+        self._stop.set()
+        self._thread.join()
+        return self.peak_kib / (1 << 20)
+
+
+def resident_kib(root: int) -> int:
+    """Return the resident memory of a process and of all its descendants."""
+    children: dict[int, list[int]] = {}
+    sizes: dict[int, int] = {}
+    for folder in Path("/proc").glob("[0-9]*"):
+        try:
+            status = dict(
+                line.split(":", 1)
+                for line in (folder / "status").read_text(encoding="utf-8").splitlines()
+                if ":" in line
+            )
+        except OSError:
+            continue
+        pid = int(folder.name)
+        children.setdefault(int(status["PPid"]), []).append(pid)
+        sizes[pid] = int(status.get("VmRSS", "0 kB").split()[0])
+    total, waiting = 0, [root]
+    while waiting:
+        pid = waiting.pop()
+        total += sizes.get(pid, 0)
+        waiting += children.get(pid, [])
+    return total
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--transactions", type=int, action="append")
+    parser.add_argument("--each", type=int, default=20)
+    parser.add_argument("--master", default="local[2]")
+    parser.add_argument("--memory", default="3g")
+    parser.add_argument("--folder", type=Path)
+    parser.add_argument("--json", type=Path)
+    given = parser.parse_args()
+    session = open_session(given.master, given.memory)
+    session.range(1_000_000).groupBy().count().collect()  # a warm Java process, as the figures before had
+    results = []
+    for count in given.transactions or [1_000_000, 10_000_000]:
+        folder = Path(tempfile.mkdtemp(dir=given.folder))
+        (folder / "txcore.toml").write_text(CONFIG, encoding="utf-8")
+        store = Store(str(folder / "audit"))
+        number = store.begin()
+        began_s = time.monotonic()
+        start_ms = time.time_ns() // 1_000_000 - 48 * 3_600_000
+        rows, expected = write_volume(folder / "audit" / "runs" / f"{number:06d}" / ROWS, count, given.each, start_ms)
+        made_s = time.monotonic() - began_s
+        memory = Memory()
+        began_s = time.monotonic()
+        cpu_before = os.times()
+        audit = Audit(session, load(folder / "txcore.toml", environment={}), store, say=print)
+        manifest = audit.landed(number)
+        took_s = time.monotonic() - began_s
+        found = session.read.parquet(store.place(number, FINDINGS)).select("tx", "verdict").collect()
+        bed = Bed("main", "", "", "orders", [], [], expected)
+        outcome = compare([bed], [each.asDict() for each in found])
+        results.append(
+            {
+                "transactions": count,
+                "rows": rows,
+                "generate_s": round(made_s, 1),
+                "audit_s": round(took_s, 1),
+                "rows_per_s": round(rows / took_s),
+                "us_per_row": round(took_s / rows * 1e6, 2),
+                "peak_gib": round(memory.stop(), 2),
+                "driver_cpu_s": round(os.times().user - cpu_before.user, 1),
+                "records": manifest["records"],
+                "all_found": outcome.found == outcome.planted,
+                "false_alarms": len(outcome.false_alarms),
+            }
+        )
+        print(json.dumps(results[-1]), flush=True)
+        shutil.rmtree(folder)
+    if given.json:
+        given.json.write_text(json.dumps(results, indent=1), encoding="utf-8")
+    return 0 if all(each["all_found"] and not each["false_alarms"] for each in results) else 1
+
+
+if __name__ == "__main__":
+    sys.exit(main())
