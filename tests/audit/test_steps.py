@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import shutil
 import sqlite3
+from collections import Counter
 
 import pytest
 
@@ -30,9 +31,8 @@ def totals(manifest):
     sums = {}
     for each in manifest["transactions"]:
         key = (each["bucket"], each["group"], each["home"])
-        sums[key] = {
-            name: each[name] for name in ("transactions", "halves", "commits", "rollbacks", "targets", "wanted")
-        }
+        for name in SUMMED:
+            sums.setdefault(key, Counter())[name] += each[name]
     return {name: manifest[name] for name in COMPARED} | {"transactions": sums}
 
 

@@ -46,7 +46,8 @@ def run(
     if context.invoked_subcommand is not None:
         return
     if mode not in MODES:
-        raise UsageError(f"there is no mode {mode!r}; the modes are {', '.join(MODES)}")
+        say(UsageError(f"there is no mode {mode!r}; the modes are {', '.join(MODES)}"))
+        raise typer.Exit(FAILED)
     loaded = _loaded(config, settings)
     command = module("command")
     wish = command.Wish(mode, since, until, as_json=as_json)

@@ -73,8 +73,30 @@ class NatsBroker:
         return [Edge(n, stream.first, stream.last + 1, stream.first > 1, None, kept_ms) for n in range(partitions)]
 
     def split(self, wanted: Range, records_max: int) -> Sequence[Range]:  # noqa: ARG002 - one task per partition
-        """See `Broker.split`: more readers than partitions read no faster."""
-        return [replace(wanted, expected=None)]
+        """See `Broker.split`: more readers than partitions read no faster.
+
+        What is expected is the least that was there when it was counted: the later count is the one taken away.
+        """
+        stream, subject = self._filter_of(wanted)
+        from_start = self._pending(stream, subject, wanted.start)
+        return [replace(wanted, expected=max(from_start - self._pending(stream, subject, wanted.end), 0))]
+
+    def _filter_of(self, wanted: Range) -> tuple[str, str]:
+        source = wanted.source
+        if source.log == TARGET:
+            return self._stream_of(source.name), source.name
+        names, kind = GroupNames(source.name, self._options), LogKind(source.log)
+        return names.stream(kind), names.subject(kind, wanted.place.partition)
+
+    def _pending(self, stream: str, subject: str, start: int) -> int:
+        """Return how many messages of a filter stand at *start* and behind."""
+        config = {
+            "deliver_policy": "by_start_sequence", "opt_start_seq": max(start, 1), "ack_policy": "none",
+            "filter_subject": subject, "mem_storage": True, "num_replicas": 1, "inactive_threshold": 5_000_000_000,
+        }  # fmt: skip
+        made = self._request(f"CONSUMER.CREATE.{stream}", {"stream_name": stream, "config": config})
+        self._request(f"CONSUMER.DELETE.{stream}.{made['name']}", None)
+        return int(made["num_pending"])
 
     def close(self) -> None:
         """See `Broker.close`."""
@@ -163,6 +185,8 @@ def read(url: str, wanted: Range) -> Iterator[pa.RecordBatch]:
     finally:
         loop.run_until_complete(pulling.close())
         loop.close()
+    if wanted.expected is not None and count < wanted.expected:
+        raise ShortReadError(f"{count} messages of at least {wanted.expected} that were there when it was planned")
     rows.add_cover(wanted.start, wanted.end, count)
     yield rows.take()
 

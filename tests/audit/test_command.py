@@ -1,0 +1,115 @@
+"""`txcore audit` where Spark, Java or the configuration is missing: one sentence, and exit code 4."""
+
+from __future__ import annotations
+
+import importlib
+import sys
+
+import pytest
+from txcore_spark.session import require_java
+
+from txcore import cli
+from txcore.errors import ConfigError
+from txcore.verdicts import SEVERITIES, Severity, Verdict, exit_code
+
+CONFIG = """
+[backends.main]
+url = "sqlite:///broker.db"
+[databases.main]
+url = "sqlite:///shop.db"
+[groups.orders]
+database = "main"
+"""
+
+
+@pytest.fixture
+def config(tmp_path):
+    """A configuration without mistakes."""
+    path = tmp_path / "txcore.toml"
+    path.write_text(CONFIG, encoding="utf-8")
+    return path
+
+
+def run(*arguments):
+    """Run the command; returns its exit code."""
+    with pytest.raises(SystemExit) as ended:
+        cli.main(["audit", *map(str, arguments)])
+    return ended.value.code
+
+
+def test_without_spark_it_says_which_extra_to_install(config, capsys, monkeypatch):
+    """One sentence with the command to type; nothing is a traceback."""
+    for name in [name for name in sys.modules if name.startswith(("txcore_spark", "pyspark", "pyarrow"))]:
+        monkeypatch.delitem(sys.modules, name)
+    monkeypatch.setitem(sys.modules, "pyarrow", None)
+    monkeypatch.setitem(sys.modules, "pyspark", None)
+    assert 4 == run("--config", config)
+    told = capsys.readouterr().err
+    assert 'pip install "txcore[spark]"' in told
+    assert 1 == len(told.strip().splitlines())
+
+
+def test_without_java_it_says_so_in_one_sentence(tmp_path):
+    """Neither on the PATH nor in JAVA_HOME."""
+    with pytest.raises(ConfigError, match="needs Java 17") as raised:
+        require_java({"PATH": str(tmp_path), "JAVA_HOME": str(tmp_path)})
+    assert "\n" not in str(raised.value)
+
+
+def test_a_wrong_configuration_is_an_error_and_no_verdict(config, capsys):
+    """2 would say that there are violations."""
+    config.write_text(CONFIG + '[audit.rules.LATE]\nseverity = "info"\n', encoding="utf-8")
+    assert 4 == run("--config", config)
+    assert "audit.rules.LATE" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(
+    ("more", "key"),
+    [
+        ("[audit.backends.other]\n", "audit.backends.other"),
+        ('[audit.backends.main]\ntaps = ["queue"]\n', "audit.backends.main.taps"),
+        ('[audit.groups.orders]\ndatabases = ["mian"]\n', "audit.groups.orders.databases"),
+        ("[audit]\nlate_s = -1\n", "audit.late_s"),
+    ],
+)
+def test_each_mistake_under_audit_is_named(config, capsys, more, key):
+    """With its key, as in the rest of the file."""
+    config.write_text(CONFIG + more, encoding="utf-8")
+    assert 4 == run("--config", config)
+    assert key in capsys.readouterr().err
+
+
+def test_an_unknown_mode_is_refused(config, capsys):
+    """The known ones are named."""
+    assert 4 == run("--config", config, "--mode", "sometimes")
+    assert "incremental" in capsys.readouterr().err
+
+
+def test_repairing_a_run_that_is_not_there_says_which_are(config, capsys, tmp_path):
+    """It needs no Spark session."""
+    pytest.importorskip("pyarrow")
+    importlib.invalidate_caches()
+    assert 4 == run("repair", "7", "--config", config, "--set", f'audit.store="{tmp_path}/audit"')
+    assert "no finished run 7; it has none" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(
+    ("severities", "has_failed", "code"),
+    [
+        (set(), False, 0),
+        ({Severity.INFO}, False, 0),
+        ({Severity.WARNING, Severity.INFO}, False, 1),
+        ({Severity.VIOLATION, Severity.INCONCLUSIVE, Severity.WARNING}, False, 2),
+        ({Severity.INCONCLUSIVE, Severity.WARNING}, False, 3),
+        ({Severity.VIOLATION}, True, 4),
+    ],
+)
+def test_exit_codes_have_their_precedence(severities, has_failed, code):
+    """4 before 2 before 3 before 1 before 0."""
+    assert code == exit_code(severities, has_failed=has_failed)
+
+
+def test_every_verdict_has_a_severity():
+    """And a sentence that is not another's."""
+    assert set(Verdict) == set(SEVERITIES)
+    assert len(Verdict) == len({verdict.value for verdict in Verdict})

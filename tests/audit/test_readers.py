@@ -1,0 +1,229 @@
+"""What every reader keeps to: it may fail a read, it never shortens one. On the real brokers, without Spark."""
+
+from __future__ import annotations
+
+import importlib
+import itertools
+import threading
+import time
+
+import pytest
+
+pytest.importorskip("pyarrow")
+
+from txcore_conformance import brokers
+from txcore_spark.anomalies import Maker, identity_of
+from txcore_spark.plan import Range, Source
+from txcore_spark.readers import reader_of
+from txcore_spark.rows import Kind, Place
+from txcore_spark.selftest.run import make_bed
+from txcore_spark.selftest.writers import open_writer
+from txcore_spark.sources import read_range
+
+import txcore
+from txcore.errors import TxcoreError
+from txcore.records import LogKind
+
+COUNT = 120
+TIMEOUT_S = 2.0
+LOGS = ("half", "op", "target")
+_numbers = itertools.count(1)
+
+
+class World:
+    """One kind of broker."""
+
+    def __init__(self, name, folder):
+        self.name = name
+        self.broker = None
+        if name == "sqlite":
+            self.url = f"sqlite:///{folder}/broker.db"
+        else:
+            try:
+                self.broker = brokers.start(name, own=True)
+            except brokers.ServerUnavailableError as error:
+                if brokers.is_required(name):
+                    pytest.fail(str(error))
+                pytest.skip(str(error))
+            self.url = self.broker.url
+
+    def close(self):
+        if self.broker is not None:
+            self.broker.remove()
+
+
+class Group:
+    """A new group with COUNT transactions in it, or none."""
+
+    def __init__(self, world, count=COUNT):
+        self.world = world
+        self.bed = make_bed("main", world.url, "")
+        backend = txcore.connect(world.url)
+        backend.ensure_group(self.bed.group, 2).result(60)
+        backend.close()
+        self.writer = open_writer(world.url, self.bed.group)
+        self.writer.prepare(self.bed.topics)
+        self.ids = set()
+        self.write(count)
+
+    def write(self, count):
+        keyless = not self.world.url.startswith(("kafka", "sqlite"))
+        maker = Maker(self.bed.group, 2, self.bed.topics[:1], key_as_header=keyless)
+        made = [
+            maker.make(identity_of(time.time_ns() // 1_000_000, next(_numbers)), 1_700_000_000_000)
+            for _ in range(count)
+        ]
+        self.ids |= {history.transaction_id for history in made}
+        self.writer.write((each.partition, r) for each in made for r in each.records if r.log != "row")
+
+    def source(self, log):
+        if log != "target":
+            return Source(1, "main", log, self.bed.group, self.bed.group)
+        tap = self.bed.taps[0].partition("=")[2] if self.bed.taps else self.bed.topics[0]
+        return Source(2, "main", log, tap, topic=self.bed.topics[0])
+
+    def ranges(self, log, records_max=1_000_000):
+        """Return what is planned for a log."""
+        broker = reader_of(self.world.url).open_broker(self.world.url, 10.0)
+        try:
+            source = self.source(log)
+            found = []
+            for edge in broker.edges(source):
+                if edge.first < edge.end:
+                    place = Place(0, source.number, edge.partition, -1 if log == "target" else 0)
+                    wanted = Range(source, place, edge.first, edge.end, edge.count, TIMEOUT_S, {self.bed.group: 0})
+                    found += broker.split(wanted, records_max)
+            return found
+        finally:
+            broker.close()
+
+    def read(self, ranges):
+        """Return the rows of ranges as dictionaries."""
+        return [row for each in ranges for batch in read_range(self.world.url, each) for row in batch.to_pylist()]
+
+
+def kinds(rows):
+    """Return which kinds of rows there are."""
+    return {Kind(row["kind"]).name for row in rows}
+
+
+@pytest.fixture(scope="module", params=["sqlite", "nats", "kafka", "rabbitmq"])
+def world(request, tmp_path_factory):
+    """A broker of each kind, one after the other."""
+    made = World(request.param, tmp_path_factory.mktemp("broker"))
+    yield made
+    made.close()
+
+
+@pytest.mark.parametrize("log", LOGS)
+def test_everything_is_read_once_however_it_is_cut(world, log):
+    """Whole, and in ranges of few records: each transaction once, each range with its cover."""
+    group = Group(world)
+    for records_max in (1_000_000, 25):
+        ranges = group.ranges(log, records_max)
+        rows = group.read(ranges)
+        facts = [row for row in rows if row["kind"] < Kind.COVER]
+        assert COUNT == len({(row["partition"], row["position"]) for row in facts}) == len(facts)
+        assert group.ids == {row["tx"] for row in facts}
+        assert len(ranges) == sum(row["kind"] == Kind.COVER for row in rows)
+
+
+def test_an_empty_log_is_read_as_empty(world):
+    """Nothing was ever written there: no range, or one whose cover says 0."""
+    group = Group(world, count=0)
+    rows = [row for log in LOGS for row in group.read(group.ranges(log))]
+    assert kinds(rows) <= {"COVER"}
+    assert 0 == sum(row["hash"] for row in rows)
+
+
+def test_what_is_written_behind_the_frozen_end_is_not_read(world):
+    """A live writer changes nothing about a range that was planned."""
+    group = Group(world)
+    known = set(group.ids)
+    ranges = group.ranges("half")
+    group.write(50)
+    assert known == {row["tx"] for row in group.read(ranges) if row["kind"] == Kind.HALF}
+
+
+def test_a_paused_broker_leaves_a_gap_and_no_cover(world):
+    """After the range's timeout; the rows that came are there, but nothing says that they are all."""
+    if world.broker is None:
+        pytest.skip("a file cannot be paused")
+    group = Group(world)
+    ranges = group.ranges("half")
+    world.broker.pause()
+    try:
+        rows = group.read(ranges)
+    finally:
+        world.broker.resume()
+    assert {"GAP"} == kinds(rows)
+    assert len(ranges) == len(rows)
+    assert all(row["text"] for row in rows)
+
+
+def test_a_slow_broker_is_waited_for(world):
+    """It stops for a while in the middle and goes on: everything is read."""
+    if world.broker is None:
+        pytest.skip("a file is not slow")
+    group = Group(world)
+    ranges = group.ranges("half")
+    world.broker.pause()
+    waking = threading.Timer(TIMEOUT_S / 4, world.broker.resume)
+    waking.start()
+    rows = group.read(ranges)
+    waking.join()
+    assert "COVER" in kinds(rows) or "GAP" in kinds(rows)
+    if "GAP" not in kinds(rows):
+        assert group.ids == {row["tx"] for row in rows if row["kind"] == Kind.HALF}
+
+
+def test_records_that_retention_takes_behind_the_plan_leave_a_gap(world):
+    """Half of a log goes between planning and reading; and the next plan knows that the beginning is gone."""
+    group = Group(world)
+    ranges = group.ranges("half")
+    if not trimmed(world, group, ranges):
+        pytest.skip("this broker drops whole segments only")
+    rows = group.read(ranges)
+    assert {wanted.place.partition for wanted in ranges} == {
+        row["partition"] for row in rows if row["kind"] == Kind.GAP
+    }
+    assert not any(row["kind"] == Kind.COVER for row in rows)
+    broker = reader_of(world.url).open_broker(world.url, 10.0)
+    edges = broker.edges(group.source("half"))
+    broker.close()
+    assert all(edge.is_truncated for edge in edges)
+
+
+def trimmed(world, group, ranges):
+    """Drop the first half of each range; returns whether the broker can."""
+    if world.name == "sqlite":
+        for wanted in ranges:
+            group.writer._connection.execute(
+                "DELETE FROM half WHERE partition = ? AND position < ? AND group_id ="
+                " (SELECT group_id FROM producer_group WHERE name = ?)",
+                (wanted.place.partition, (wanted.start + wanted.end) // 2, group.bed.group),
+            )
+        return True
+    if world.name == "rabbitmq":
+        return False
+    harness = {"kafka": "txcore_kafka.testing:KafkaHarness", "nats": "txcore_nats.testing:NatsHarness"}[world.name]
+    module, _, name = harness.partition(":")
+    made = getattr(importlib.import_module(module), name)(world.broker)
+    made.start()
+    for wanted in ranges:
+        made.trim(group.bed.group, LogKind.HALF, wanted.place.partition, (wanted.start + wanted.end) // 2)
+    made.stop()
+    return True
+
+
+def test_a_queue_that_cannot_be_replayed_is_refused_and_left_alone(world):
+    """RabbitMQ: consuming it would take messages from those they are for; a tap is asked for."""
+    if world.name != "rabbitmq":
+        pytest.skip("only RabbitMQ has such queues")
+    group = Group(world)
+    queue = group.bed.topics[0].partition("/")[0]
+    broker = reader_of(world.url).open_broker(world.url, 10.0)
+    with pytest.raises(TxcoreError, match="cannot be replayed"):
+        broker.edges(Source(9, "main", "target", queue, topic=queue))
+    assert COUNT == broker._count(queue)
+    broker.close()
