@@ -36,6 +36,7 @@ class World:
     def __init__(self, name, folder):
         self.name = name
         self.broker = None
+        self.writers = []
         if name == "sqlite":
             self.url = f"sqlite:///{folder}/broker.db"
         else:
@@ -48,6 +49,8 @@ class World:
             self.url = self.broker.url
 
     def close(self):
+        for writer in self.writers:
+            writer.close()
         if self.broker is not None:
             self.broker.remove()
 
@@ -62,6 +65,7 @@ class Group:
         backend.ensure_group(self.bed.group, 2).result(60)
         backend.close()
         self.writer = open_writer(world.url, self.bed.group)
+        world.writers.append(self.writer)
         self.writer.prepare(self.bed.topics)
         self.ids = set()
         self.write(count)

@@ -8,6 +8,7 @@ URL serve here as for the backend itself.
 from __future__ import annotations
 
 import asyncio
+import contextlib
 from collections.abc import Coroutine, Iterator, Sequence
 from dataclasses import replace
 from datetime import datetime
@@ -29,6 +30,7 @@ from txcore_spark.plan import TARGET, Edge, Range, ShortReadError, Source, flush
 
 FETCH_COUNT: Final = 1_000
 INACTIVE_S: Final = 300.0
+CLOSE_S: Final = 2.0
 T = TypeVar("T")
 
 
@@ -100,8 +102,7 @@ class NatsBroker:
 
     def close(self) -> None:
         """See `Broker.close`."""
-        self._run(self._client.close(), "closing")
-        self._loop.close()
+        end(self._loop, self._client)
 
     def _now_ms(self) -> int:
         answer = self._request("INFO", None)
@@ -183,8 +184,7 @@ def read(url: str, wanted: Range) -> Iterator[pa.RecordBatch]:
     except Exception as error:
         raise translate(error, f"reading {source.name!r}") from error
     finally:
-        loop.run_until_complete(pulling.close())
-        loop.close()
+        end(loop, pulling.client)
     if wanted.expected is not None and count < wanted.expected:
         raise ShortReadError(f"{count} messages of at least {wanted.expected} that were there when it was planned")
     rows.add_cover(wanted.start, wanted.end, count)
@@ -197,7 +197,7 @@ class _Pulling:
     def __init__(self, options: Options, wanted: Range) -> None:
         self._options = options
         self._wanted = wanted
-        self._client = Client()
+        self.client = Client()
         self._subscription: Any = None
         self._left = 0  #: messages of the filter that the server still has behind the last delivery
         self._delivered = 0
@@ -205,10 +205,10 @@ class _Pulling:
 
     async def open(self) -> None:
         """Connect and make the consumer; the server says how many messages await it."""
-        await self._client.connect(**_connecting(self._options))
+        await self.client.connect(**_connecting(self._options))
         stream, subject = await self._place()
         prefix = self._options.api_prefix if self._options.domain else "$JS.API"
-        context = self._client.jetstream(prefix=prefix, timeout=self._wanted.timeout_s)
+        context = self.client.jetstream(prefix=prefix, timeout=self._wanted.timeout_s)
         config = ConsumerConfig(
             deliver_policy=DeliverPolicy.BY_START_SEQUENCE,
             opt_start_seq=max(self._wanted.start, 1),
@@ -252,15 +252,6 @@ class _Pulling:
             raise ShortReadError(f"{self._left} messages are left, but none came")
         return batch
 
-    async def close(self) -> None:
-        """Delete the consumer and disconnect, as far as the server answers."""
-        try:
-            if self._subscription is not None:
-                await self._subscription.unsubscribe()
-            await self._client.close()
-        except Exception:  # noqa: BLE001 - what was read is read; the consumer ends by itself
-            return
-
     async def _place(self) -> tuple[str, str]:
         """Return the stream and the filter of the range."""
         source = self._wanted.source
@@ -268,7 +259,7 @@ class _Pulling:
             names = GroupNames(source.name, self._options)
             kind = LogKind(source.log)
             return names.stream(kind), names.subject(kind, self._wanted.place.partition)
-        answer = await self._client.request(
+        answer = await self.client.request(
             f"{self._options.api_prefix}.STREAM.NAMES",
             as_json({"subject": source.name}),
             timeout=self._wanted.timeout_s,
@@ -277,6 +268,24 @@ class _Pulling:
         if not streams:
             raise NotFoundError(description=f"no stream holds {source.name}")
         return str(streams[0]), source.name
+
+
+def end(loop: asyncio.AbstractEventLoop, client: Client) -> None:
+    """Disconnect as far as the server still answers, and end the loop with everything that runs on it."""
+
+    async def run() -> None:
+        with contextlib.suppress(Exception):
+            await asyncio.wait_for(client.close(), CLOSE_S)
+        others = asyncio.all_tasks() - {asyncio.current_task()}
+        for task in others:
+            task.cancel()
+        await asyncio.gather(*others, return_exceptions=True)
+        # Transports are closed by the loop's next round.
+        await asyncio.get_running_loop().run_in_executor(None, int)
+
+    loop.run_until_complete(run())
+    loop.run_until_complete(loop.shutdown_default_executor())
+    loop.close()
 
 
 def _connecting(options: Options) -> dict[str, Any]:

@@ -173,8 +173,9 @@ class NatsWriter:
 
     def close(self) -> None:
         """See `Writer.close`."""
-        self._loop.run_until_complete(self._client.close())
-        self._loop.close()
+        from txcore_spark.readers.nats import end  # noqa: PLC0415
+
+        end(self._loop, self._client)
 
 
 def _nats_headers(record: Written) -> dict[str, str]:
