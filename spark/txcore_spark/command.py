@@ -18,7 +18,7 @@ from txcore.config import ConfigFileError, Loaded, load
 from txcore.errors import TxcoreError, UsageError
 from txcore.verdicts import FAILED, PASS, SEVERITIES, Severity, Verdict
 from txcore_spark.job import Audit, Window
-from txcore_spark.report import write_report
+from txcore_spark.report import NAME
 from txcore_spark.session import open_session
 from txcore_spark.store import Store
 
@@ -67,7 +67,7 @@ def run(loaded: Loaded, wish: Wish, say: Callable[[str], None]) -> int:
 
 
 def _finish(manifest: Mapping[str, Any], store: Store, wish: Wish) -> int:
-    report = write_report(store, manifest)
+    report = store.path(manifest["number"], NAME)
     if wish.as_json:
         found = {key: manifest[key] for key in SUMMARY_KEYS} | {"store": store.uri, "report": report}
         print(msgspec.json.encode(found).decode(), flush=True)  # noqa: T201 - what was asked for

@@ -25,9 +25,10 @@ from txcore_spark.coverage import Coverage
 from txcore_spark.landing import Lander, Planned
 from txcore_spark.plan import as_builtin
 from txcore_spark.readers.fence import pruned_below
+from txcore_spark.report import write_report
 from txcore_spark.rows import BUCKET_MS, SPARK_SCHEMA, Kind, batch_of
 from txcore_spark.scope import Scope, scope_of
-from txcore_spark.store import Store
+from txcore_spark.store import TABLES, Store
 
 VERSION: Final = 1
 """Of the manifest and of what lies beside it."""
@@ -101,9 +102,7 @@ class Audit:
         covered = Coverage(horizons=dict.fromkeys(self._loaded.config.groups, bytes(16)), records=rows.count())
         step = Step(number, scope, covered, self._thresholds(now_ms))
         self._judge(step, rows, None, Window())
-        manifest = self._manifest(step, Planned(), None, Window(), "once")
-        self._store.finish(number, manifest)
-        return manifest
+        return self._close(self._manifest(step, Planned(), None, Window(), "once"))
 
     def _thresholds(self, now_ms: int) -> Thresholds:
         settings = self._loaded.config.audit
@@ -137,7 +136,14 @@ class Audit:
         self._read_horizons(scope, covered)
         step = Step(number, scope, covered, self._thresholds(now_ms))
         self._judge(step, rows, before, window)
-        manifest = self._manifest(step, planned, before, window, mode)
+        return self._close(self._manifest(step, planned, before, window, mode))
+
+    def _close(self, manifest: dict[str, Any]) -> dict[str, Any]:
+        """Write the small tables and the report, and last of all the manifest."""
+        number = manifest["number"]
+        for name, (key, schema) in TABLES.items():
+            self._store.write_table(number, name, manifest[key], schema)
+        write_report(self._store, manifest)
         self._store.finish(number, manifest)
         return manifest
 

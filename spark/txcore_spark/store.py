@@ -29,6 +29,23 @@ MANIFEST: Final = "_manifest.json"
 _NUMBER: Final = re.compile(r"[0-9]{6}")
 
 
+def _schema(texts: str, numbers: str) -> pa.Schema:
+    return pa.schema([(each, pa.string()) for each in texts.split()] + [(each, pa.int64()) for each in numbers.split()])
+
+
+TABLES: Final[Mapping[str, tuple[str, pa.Schema]]] = {
+    "summary": ("verdicts", _schema("verdict", "bucket group home count")),
+    "counts": (
+        "transactions",
+        _schema("", "bucket slot group home transactions halves commits rollbacks pending oldest_ms targets wanted"),
+    ),
+    "latency": ("latencies", _schema("", "bucket slot group home step count")),
+    "coverage": ("ends", _schema("", "source partition start end gone")),
+    "gaps": ("gaps", _schema("backend log name group why", "source partition start end")),
+}
+"""Small tables of a run: which part of its manifest each one holds."""
+
+
 class Store:
     """The runs under one directory or URI. One writer at a time."""
 
@@ -59,6 +76,10 @@ class Store:
     def place(self, number: int, name: str) -> str:
         """Return the URI of a part of a run, as Spark takes it."""
         return f"{self.uri}/runs/{number:06d}/{name}"
+
+    def path(self, number: int, name: str) -> str:
+        """Return the place of a file of a run, for people."""
+        return self._path(f"runs/{number:06d}/{name}")
 
     def has(self, number: int, name: str) -> bool:
         """Say whether a part of a run is there."""
@@ -117,7 +138,8 @@ class Store:
     def write_table(self, number: int, name: str, rows: Sequence[Mapping[str, Any]], schema: pa.Schema) -> None:
         """Write a small table of a run as one Parquet file."""
         sink = pa.BufferOutputStream()
-        parquet.write_table(pa.Table.from_pylist([dict(each) for each in rows], schema=schema), sink)
+        known = [{field: each.get(field) for field in schema.names} for each in rows]
+        parquet.write_table(pa.Table.from_pylist(known, schema=schema), sink)
         self.write(number, f"{name}.parquet", sink.getvalue().to_pybytes())
 
     def write(self, number: int, name: str, content: bytes) -> str:

@@ -57,8 +57,8 @@ class Bed:
 
     def config(self, **audit):
         """Return the loaded configuration; *audit* goes into its section."""
-        lines = ["[audit]", f'store = "{self.folder}/audit"', "grace_s = 86_400"]
-        lines += [f"{key} = {value}" for key, value in audit.items()]
+        lines = ["[audit]", f'store = "{self.folder}/audit"']
+        lines += [f"{key} = {value}" for key, value in ({"grace_s": 86_400} | audit).items()]
         lines += [
             "[backends.main]", f'url = "{self.url}"', "[databases.main]", f'url = "{self.database}"',
             f"[groups.{self.group}]", 'database = "main"',

@@ -2,17 +2,24 @@
 
 from __future__ import annotations
 
+import json
+import re
 import shutil
 import sqlite3
+import sys
 from collections import Counter
+from pathlib import Path
 
 import pytest
 
 pytest.importorskip("pyspark")
 
 from beds import Bed, found_in
+from txcore_spark.command import Wish, run
 from txcore_spark.job import Audit, Window
+from txcore_spark.repair import repair
 
+from txcore import wire
 from txcore.config import load
 from txcore.verdicts import Verdict
 
@@ -113,3 +120,48 @@ def test_an_empty_group_passes(spark, bed):
     manifest = bed.audit(spark).once()
     assert (0, {}) == (manifest["exit_code"], manifest["counts"])
     shutil.rmtree(bed.folder / "audit")
+
+
+def test_repair_publishes_what_is_lost_parks_what_is_stuck_and_leaves_leaks_alone(spark, bed, capsys):
+    """A dry run writes nothing; what was repaired is not repaired again; the next audit finds the leak only."""
+    audit = bed.audit(spark, grace_s=0)
+    (lost,) = bed.write(Verdict.LOST, size=3)
+    bed.writer.write(
+        (lost.partition, each) for each in [bed.maker.target(half_of(lost), 1)]
+    )  # one of the three is there
+    stuck, leak = bed.write(Verdict.STUCK, Verdict.LEAK)
+    first = audit.once()
+    assert {"LOST": 1, "STUCK": 1, "LEAK": 1} == first["counts"]
+    loaded, lines = bed.loaded(grace_s=0), []
+    assert 0 == repair(loaded, first["number"], only=(), apply=False, say=lines.append)
+    assert first["counts"] == audit.once()["counts"]
+    assert 0 == repair(loaded, first["number"], only=(), apply=True, say=lines.append)
+    assert 0 == repair(loaded, first["number"], only=(), apply=True, say=lines.append)
+    told = "\n".join(lines)
+    assert "publish 0 to orders.created, 2 to orders.created" in told
+    assert "cannot be taken back" in told
+    assert "0 repaired, 0 failed" in lines[-1]
+    last = audit.once()
+    assert {"LEAK": 1, "DISCARDED": 1} == last["counts"]
+    found = found_in(bed.store(), last)
+    assert {stuck.transaction_id: {"DISCARDED"}, leak.transaction_id: {"LEAK"}} == found
+
+
+def half_of(history):
+    """Return the half that a history holds."""
+    return wire.decode_half(next(each.body for each in history.records if each.log == "half"))
+
+
+def test_the_command_ends_with_the_code_and_writes_the_report(spark, bed, capsys):
+    """`--json` on standard output, progress on standard error, a page that loads nothing from elsewhere."""
+    bed.write(None, Verdict.LEAK, Verdict.DISCARDED)
+    code = run(bed.loaded(), Wish(mode="once", as_json=True), lambda text: sys.stderr.write(f"{text}\n"))
+    told = capsys.readouterr()
+    summary = json.loads(told.out)
+    assert 2 == code == summary["exit_code"]
+    assert {"LEAK": 1, "DISCARDED": 1} == summary["counts"]
+    assert "freezing the ends" in told.err
+    page = Path(summary["report"]).read_text(encoding="utf-8")
+    assert "LEAK" in page
+    assert not re.findall(r"(?:src|href)=|url\(|@import|https?://", page)
+    assert 2 == run(bed.loaded(), Wish(mode="continuous", steps_max=1), lambda _: None)
