@@ -24,7 +24,7 @@ HARNESSES := txcore_conformance.memory:MemoryHarness txcore_sqlite.testing:Sqlit
 # Other forms of the same brokers; what takes minutes runs on them in `make matrix` only.
 FORMS := txcore_kafka.testing:KafkaTransactionHarness txcore_nats.testing:NatsAtomicHarness
 SUITE := conformance/txcore_conformance/suite
-CODE := txcore plugins conformance tests benchmarks
+CODE := txcore plugins conformance spark tests benchmarks
 TEXT := README.md CONTRIBUTING.md CHANGELOG.md Makefile .ci/run docs
 
 # Starts the three brokers, or uses those that TXCORE_KAFKA_URL and its like name, for the command behind it.
@@ -70,7 +70,7 @@ check: $(DEV) ## lint, types, floors, spelling and the tests that need no server
 	$(BIN)/ruff check --quiet $(CODE)
 	$(BIN)/ruff format --quiet --check $(CODE)
 	$(BIN)/mypy --no-error-summary
-	PYTHONPATH=$(subst $() ,:,$(wildcard plugins/*)) $(BIN)/lint-imports --no-cache > $(VENV)/lint-imports.txt || { cat $(VENV)/lint-imports.txt; exit 1; }
+	PYTHONPATH=$(subst $() ,:,$(wildcard plugins/*) spark) $(BIN)/lint-imports --no-cache > $(VENV)/lint-imports.txt || { cat $(VENV)/lint-imports.txt; exit 1; }
 	$(BIN)/codespell $(CODE) $(TEXT)
 	$(BIN)/pytest -q -o faulthandler_timeout=120 tests/core tests/test_tidy.py
 

@@ -14,6 +14,7 @@ FUNCTION_LINES_MAX = 70
 PACKAGES = (
     "txcore",
     "conformance/txcore_conformance",
+    "spark/txcore_spark",
     *(str(p.relative_to(ROOT)) for p in ROOT.glob("plugins/*/txcore_*")),
 )
 SOURCES = sorted(path for package in PACKAGES for path in (ROOT / package).rglob("*.py"))
@@ -46,6 +47,7 @@ def test_plugin_folders_are_no_packages():
         ROOT / "plugins",
         *(path for path in (ROOT / "plugins").iterdir() if path.is_dir()),
         ROOT / "conformance",
+        ROOT / "spark",
     ]
     assert [] == [name_of(folder) for folder in folders if (folder / "__init__.py").exists()]
 

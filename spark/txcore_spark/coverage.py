@@ -87,7 +87,7 @@ def measure(
         found.ends = {(each["source"], each["partition"]): each["end"] for each in before["ends"]}
         found.judged_from_ms = dict(before["judged_from_ms"])
         found.unknown_tokens = [(source, partition) for source, partition in before["unknown_tokens"]]
-    marks = rows.where(F.col("kind") >= int(Kind.COVER)).select(
+    marks = rows.where(F.col("kind").isin(int(Kind.COVER), int(Kind.GAP))).select(
         "kind", "source", "partition", "position", "place", "hash", "count", "text"
     )
     told: dict[tuple[int, int], list[Any]] = defaultdict(list)

@@ -38,6 +38,7 @@ class Kind(enum.IntEnum):
     ROW = 4  #: a fence row; `code` is its state, `place` counts the readings of the table
     PARKED = 5  #: `code` numbers the park code
     COVER = 8  #: a range [position, place) was read whole; `hash` records were in it, `count` of them not ours
+    COST = 10  #: `hash` milliseconds of processor time were spent on a range
     GAP = 9  #: a range [position, place) could not be read; `text` says why
 
 
@@ -231,6 +232,10 @@ class Rows:
     def add_gap(self, start: int, end: int, why: str) -> None:
         """Say that [start, end) was not read whole, and why."""
         self._add_range(Kind.GAP, start, end, 0, why)
+
+    def add_cost(self, cpu_ms: int) -> None:
+        """Say what reading the range has cost."""
+        self._add_range(Kind.COST, 0, 0, cpu_ms, None)
 
     def _add_range(self, kind: Kind, start: int, end: int, count: int, why: str | None) -> None:
         place = self.place

@@ -68,7 +68,7 @@ def test_a_wrong_configuration_is_an_error_and_no_verdict(config, capsys):
     [
         ("[audit.backends.other]\n", "audit.backends.other"),
         ('[audit.backends.main]\ntaps = ["queue"]\n', "audit.backends.main.taps"),
-        ('[audit.groups.orders]\ndatabases = ["mian"]\n', "audit.groups.orders.databases"),
+        ('[audit.groups.orders]\ndatabases = ["sohp"]\n', "audit.groups.orders.databases"),
         ("[audit]\nlate_s = -1\n", "audit.late_s"),
     ],
 )

@@ -103,7 +103,8 @@ class Group:
 
     def read(self, ranges):
         """Return the rows of ranges as dictionaries."""
-        return [row for each in ranges for batch in read_range(self.world.url, each) for row in batch.to_pylist()]
+        batches = [batch for each in ranges for batch in read_range(self.world.url, each)]
+        return [row for batch in batches for row in batch.to_pylist() if row["kind"] != Kind.COST]
 
 
 def kinds(rows):

@@ -1,0 +1,104 @@
+"""Incremental audits killed with -9 at random points over a growing log end like one audit over everything.
+
+python benchmarks/audit_kills.py --kills 20 --folder DIR
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import random
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+from sqlalchemy import create_engine
+from txcore_spark.anomalies import RECIPES, Maker, identity_of
+from txcore_spark.selftest.writers import open_writer, write_rows
+from txcore_spark.store import Store
+
+import txcore
+
+GROUP = "orders"
+SUMMED = ("transactions", "halves", "commits", "rollbacks", "targets", "wanted")
+
+
+def grow(folder: Path, writer: object, maker: Maker, count: int, numbers: random.Random) -> None:
+    """Write some more transactions: whole ones, one of each fault, and the ends of some that were left open."""
+    born_ms = time.time_ns() // 1_000_000
+    kinds = [None] * count + [kind for kind in RECIPES if kind.name not in {"STUCK", "LATE_CHECK"}]
+    made = [maker.make(identity_of(born_ms, numbers.getrandbits(62)), born_ms, kind) for kind in kinds]
+    rows = [(each.transaction_id, r.body[0]) for each in made for r in each.records if r.log == "row"]
+    write_rows(f"sqlite:///{folder}/shop.db", "txcore_tx", GROUP, rows)
+    writer.write((each.partition, r) for each in made for r in each.records if r.log != "row")  # type: ignore[attr-defined]
+
+
+def command(folder: Path, mode: str) -> list[str]:
+    """Return the command of one audit."""
+    return [sys.executable, "-m", "txcore_spark", "--config", str(folder / "txcore.toml"), "--mode", mode, "--json"]
+
+
+def judged(folder: Path, mode: str) -> dict[str, object]:
+    """Run one audit to its end and return what it says."""
+    ended = subprocess.run(command(folder, mode), stdout=subprocess.PIPE, text=True, check=False)
+    number = json.loads(ended.stdout)["number"]
+    store = Store(str(folder / "audit"))
+    manifest = store.manifest(number)
+    found = sorted((bytes(each["tx"]).hex(), each["verdict"]) for each in store.findings(manifest, 1_000_000))
+    sums = dict.fromkeys(SUMMED, 0)
+    for each in manifest["transactions"]:
+        for name in SUMMED:
+            sums[name] += each[name]
+    return {"counts": manifest["counts"], "sums": sums, "findings": found, "exit_code": manifest["exit_code"]}
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--kills", type=int, default=20)
+    parser.add_argument("--seed", type=int, default=1)
+    parser.add_argument("--count", type=int, default=300)
+    parser.add_argument("--folder", type=Path, required=True)
+    given = parser.parse_args()
+    folder, rng = given.folder, random.Random(given.seed)
+    folder.mkdir(parents=True)
+    (folder / "txcore.toml").write_text(
+        f'[audit]\nstore = "{folder}/audit"\nmaster = "local[1]"\n[backends.main]\nurl = "sqlite:///{folder}/broker.db"\n'
+        f'[databases.main]\nurl = "sqlite:///{folder}/shop.db"\n[groups.{GROUP}]\ndatabase = "main"\n',
+        encoding="utf-8",
+    )
+    engine = create_engine(f"sqlite:///{folder}/shop.db")
+    txcore.SqlFence(engine).create()
+    backend = txcore.connect(f"sqlite:///{folder}/broker.db")
+    backend.ensure_group(GROUP, 2).result(10)
+    backend.close()
+    writer = open_writer(f"sqlite:///{folder}/broker.db", GROUP)
+    writer.prepare(["a", "b"])
+    maker = Maker(GROUP, 2, ["a", "b"], key_as_header=False)
+    grow(folder, writer, maker, given.count, rng)
+    began_s = time.monotonic()
+    judged(folder, "incremental")
+    whole_s = time.monotonic() - began_s
+    killed = finished = 0
+    while killed < given.kills:
+        grow(folder, writer, maker, given.count, rng)
+        process = subprocess.Popen(
+            command(folder, "incremental"), stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL, start_new_session=True
+        )
+        try:
+            process.wait(rng.uniform(0.2, 1.1) * whole_s)
+            finished += 1
+        except subprocess.TimeoutExpired:
+            os.killpg(process.pid, 9)
+            process.wait()
+            killed += 1
+        print(f"{killed} killed, {finished} came to their end", flush=True)
+    steps, once = judged(folder, "incremental"), judged(folder, "once")
+    is_same = steps == once
+    print(json.dumps({"killed": killed, "finished": finished, "same": is_same, "counts": once["counts"]}))
+    return 0 if is_same else 1
+
+
+if __name__ == "__main__":
+    sys.exit(main())
