@@ -40,85 +40,104 @@ class Sum(NamedTuple):
 
 def sums_of(backend_count: int) -> list[Sum]:
     """Return the columns of the groupBy for this number of brokers."""
-    kind, code = F.col("kind"), F.col("code")
-    is_half, is_op, is_target = kind == int(Kind.HALF), kind == int(Kind.OP), kind == int(Kind.TARGET)
-    is_row, is_parked = kind == int(Kind.ROW), kind == int(Kind.PARKED)
-    is_commit, is_rollback = is_op & (code == int(OpKind.COMMIT)), is_op & (code == int(OpKind.ROLLBACK))
-    is_discard, is_decided = is_op & (code == int(OpKind.DISCARD)), is_op & (code == int(OpKind.DECIDED))
+    return [*_target_sums(backend_count), *_half_sums(), *_op_sums(), *_row_sums()]
+
+
+def _is(kind: Kind) -> Column:
+    return F.col("kind") == int(kind)
+
+
+def _is_op(*kinds: OpKind) -> Column:
+    return _is(Kind.OP) & F.col("code").isin([int(kind) for kind in kinds])
+
+
+def _short_hash() -> Column:
+    """Return 47 bits of a hash: their sum does not overflow before 65,536 messages."""
+    return F.col("hash").bitwiseAND(F.lit((1 << 47) - 1))
+
+
+def _count(name: str, holds: Column) -> Sum:
+    return Sum(name, F.when(holds, F.lit(1).cast("bigint")), "sum", 0)
+
+
+def _high(name: str, holds: Column, value: Column, none: int = 0) -> Sum:
+    return Sum(name, F.when(holds, value.cast("bigint")), "max", none)
+
+
+def _low(name: str, holds: Column, value: Column, none: int = FAR) -> Sum:
+    return Sum(name, F.when(holds, value.cast("bigint")), "min", none)
+
+
+def _target_sums(backend_count: int) -> list[Sum]:
+    is_target = _is(Kind.TARGET)
+    found = [
+        Sum("target_hash", F.when(is_target, _short_hash()), "sum", 0),
+        _low("target_hash_min", is_target, F.col("hash"), HASH_MAX),
+        _high("target_hash_max", is_target, F.col("hash"), HASH_MIN),
+        _high("index_max", is_target, F.col("index"), -1),
+        _high("target_ms", is_target, F.col("ts_ms")),
+    ]
+    bit = F.expr(f"shiftleft(1L, least(`index`, {INDEX_MAX}))")
+    for number in range(backend_count):
+        is_here = is_target & (F.col("backend") == number)
+        found.append(_count(f"targets_{number}", is_here))
+        found.append(Sum(f"mask_{number}", F.when(is_here & (F.col("index") < INDEX_MAX), bit), "bit_or", 0))
+    return found
+
+
+def _half_sums() -> list[Sum]:
+    is_half = _is(Kind.HALF)
+    return [
+        _high("home", is_half, F.col("backend"), -1),
+        _count("halves", is_half & (F.col("index") == 0)),
+        _count("half_rows", is_half),
+        _high("generation", is_half, F.col("generation"), -1),
+        _high("declared", is_half, F.col("count")),
+        _high("fenced", is_half, F.col("flags").bitwiseAND(F.lit(1))),
+        _high("unseen", is_half, F.col("flags").bitwiseAND(F.lit(2))),
+        _high("deadline_ms", is_half, F.col("deadline_ms")),
+        _low("half_ms", is_half, F.col("ts_ms")),
+        Sum("half_hash", F.when(is_half, _short_hash()), "sum", 0),
+        _low("half_hash_min", is_half, F.col("hash"), HASH_MAX),
+    ]
+
+
+def _op_sums() -> list[Sum]:
+    place, ts, generation = F.col("place"), F.col("ts_ms"), F.col("generation")
+    is_commit, is_rollback = _is_op(OpKind.COMMIT), _is_op(OpKind.ROLLBACK)
+    is_discard, is_half = _is_op(OpKind.DISCARD), _is(Kind.HALF)
     is_exhausted = is_discard & (F.col("decision") == EXHAUSTED)
     is_other = is_discard & (F.col("decision") != EXHAUSTED)
-    place, ts, generation = F.col("place"), F.col("ts_ms"), F.col("generation")
-    # Sums of 47 bits do not overflow before 65,536 messages.
-    short_hash = F.col("hash").bitwiseAND(F.lit((1 << 47) - 1))
-    decided = (is_half | is_decided) & (F.col("decision") > 0)
-    decided_at = F.when(is_half, F.lit(0)).otherwise(place) * 4 + F.col("decision")
-
-    def when(holds: Column, value: Column | int) -> Column:
-        return F.when(holds, value if isinstance(value, Column) else F.lit(value).cast("bigint"))
-
-    def count(name: str, holds: Column) -> Sum:
-        return Sum(name, when(holds, 1), "sum", 0)
-
-    def high(name: str, holds: Column, value: Column, none: int = 0) -> Sum:
-        return Sum(name, when(holds, value.cast("bigint")), "max", none)
-
-    def low(name: str, holds: Column, value: Column, none: int = FAR) -> Sum:
-        return Sum(name, when(holds, value.cast("bigint")), "min", none)
-
-    per_backend = [
-        each
-        for number in range(backend_count)
-        for each in (
-            count(f"targets_{number}", is_target & (F.col("backend") == number)),
-            Sum(
-                f"mask_{number}",
-                when(
-                    is_target & (F.col("backend") == number) & (F.col("index") < INDEX_MAX),
-                    F.expr(f"shiftleft(1L, least(`index`, {INDEX_MAX}))"),
-                ),
-                "bit_or",
-                0,
-            ),
-        )
-    ]
+    is_decided = (is_half | _is_op(OpKind.DECIDED)) & (F.col("decision") > 0)
+    is_override = _is_op(OpKind.COMMIT, OpKind.ROLLBACK, OpKind.DECIDED) & (F.col("flags") == int(Forced.OVERRIDE))
     return [
-        *per_backend,
-        high("group", is_half | is_op | is_target | is_row, F.col("group"), -1),
-        high("home", is_half, F.col("backend"), -1),
-        high("op_home", is_op, F.col("backend"), -1),
-        count("halves", is_half & (F.col("index") == 0)),
-        count("half_rows", is_half),
-        high("generation", is_half, generation, -1),
-        high("declared", is_half, F.col("count")),
-        high("fenced", is_half, F.col("flags").bitwiseAND(F.lit(1))),
-        high("unseen", is_half, F.col("flags").bitwiseAND(F.lit(2))),
-        high("deadline_ms", is_half, F.col("deadline_ms")),
-        low("half_ms", is_half, ts),
-        Sum("half_hash", when(is_half, short_hash), "sum", 0),
-        low("half_hash_min", is_half, F.col("hash"), HASH_MAX),
-        Sum("target_hash", when(is_target, short_hash), "sum", 0),
-        low("target_hash_min", is_target, F.col("hash"), HASH_MAX),
-        high("target_hash_max", is_target, F.col("hash"), HASH_MIN),
-        high("index_max", is_target, F.col("index"), -1),
-        high("target_ms", is_target, ts),
-        count("commits", is_commit),
-        count("rollbacks", is_rollback),
-        low("first_commit", is_commit, place),
-        low("first_rollback", is_rollback, place),
-        low("op_ms", is_commit | is_rollback, ts),
-        low("decided_at", decided, decided_at),
-        high("discarded_other", is_other, generation, -1),
-        high("exhausted", is_exhausted, generation, -1),
-        low("exhausted_first", is_exhausted, place),
-        high("exhausted_last", is_exhausted, place, -1),
-        high("exhausted_ms", is_exhausted, ts),
-        high("other_ms", is_other, ts),
-        high("undeliverable", is_discard & (F.col("decision") == UNDELIVERABLE), generation, -1),
-        count("overrides", (is_commit | is_rollback | is_decided) & (F.col("flags") == int(Forced.OVERRIDE))),
-        count("parked", is_parked),
-        count("poison", is_parked & (code == POISON)),
-        high("row_read", is_row, place * 8 + code),
-        high("row_early", is_row & (code == 1), F.col("flags")),
+        _high("op_home", _is(Kind.OP), F.col("backend"), -1),
+        _count("commits", is_commit),
+        _count("rollbacks", is_rollback),
+        _low("first_commit", is_commit, place),
+        _low("first_rollback", is_rollback, place),
+        _low("op_ms", is_commit | is_rollback, ts),
+        _low("decided_at", is_decided, F.when(is_half, F.lit(0)).otherwise(place) * 4 + F.col("decision")),
+        _high("discarded_other", is_other, generation, -1),
+        _high("exhausted", is_exhausted, generation, -1),
+        _low("exhausted_first", is_exhausted, place),
+        _high("exhausted_last", is_exhausted, place, -1),
+        _high("exhausted_ms", is_exhausted, ts),
+        _high("other_ms", is_other, ts),
+        _high("undeliverable", is_discard & (F.col("decision") == UNDELIVERABLE), generation, -1),
+        _count("overrides", is_override),
+    ]
+
+
+def _row_sums() -> list[Sum]:
+    is_row, is_parked = _is(Kind.ROW), _is(Kind.PARKED)
+    has_group = _is(Kind.HALF) | _is(Kind.OP) | _is(Kind.TARGET) | is_row
+    return [
+        _high("group", has_group, F.col("group"), -1),
+        _count("parked", is_parked),
+        _count("poison", is_parked & (F.col("code") == POISON)),
+        _high("row_read", is_row, F.col("place") * 8 + F.col("code")),
+        _high("row_early", is_row & (F.col("code") == 1), F.col("flags")),
     ]
 
 
