@@ -194,5 +194,5 @@ def _read_partition(consumer: Any, topic: str, partition: int) -> list[Delivered
                     return found
                 raise KafkaException(message.error())
             headers = dict(message.headers() or ())
-            place = (message.offset(), message.key(), message.value(), headers, message.timestamp()[1] or None)
-            found.append(Delivered(*place, partition))
+            told = (message.offset(), message.key(), message.value(), headers, message.timestamp()[1] or None)
+            found.append(Delivered(*told, partition))
