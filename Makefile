@@ -55,7 +55,11 @@ demo: $(DEMO) ## see it work: a crash between database and broker, and what beco
 
 .PHONY: test
 test: $(DEV) ## every test: real databases and brokers, conformance on each backend, simulator, model (minutes)
-	$(WITH_BROKERS) $(BIN)/pytest -q -o faulthandler_timeout=300 -m "not heavy" -n $(WORKERS) --dist worksteal tests plugins $(SUITE) $(HARNESSES:%=--harness %) $(FORMS:%=--harness-form %)
+	$(WITH_BROKERS) $(BIN)/pytest -q -o faulthandler_timeout=300 -m "not heavy" -n $(WORKERS) --dist worksteal --ignore=tests/audit tests plugins $(SUITE) $(HARNESSES:%=--harness %) $(FORMS:%=--harness-form %)
+
+.PHONY: audit
+audit: $(DEV) ## the tests of the audit: one Java process, one after the other, on brokers of their own
+	$(BIN)/pytest -q -o faulthandler_timeout=900 -m "not heavy" tests/audit
 
 .PHONY: heavy
 heavy: $(DEV) ## what `make test` leaves out: clusters of three nodes, other versions of the brokers

@@ -12,6 +12,8 @@ import pytest
 from txcore_spark.session import open_session
 
 sys.path.insert(0, str(Path(__file__).parent))
+HAS_ARROW = importlib.util.find_spec("pyarrow") is not None
+collect_ignore_glob = [] if HAS_ARROW else ["test_[!c]*.py"]
 HAS_SPARK = importlib.util.find_spec("pyspark") is not None and shutil.which("java") is not None
 
 
