@@ -143,7 +143,7 @@ def _note_losses(
     gone = [
         key
         for key, edge in planned.edges.items()
-        if (key in known and edge.first > known[key]) or (key not in known and edge.is_truncated)
+        if (key in known and not edge.first <= known[key] <= edge.end) or (key not in known and edge.is_truncated)
     ]
     if not gone:
         return
@@ -158,6 +158,8 @@ def _note_losses(
         source, edge = scope.sources[key[0]], planned.edges[key]
         if key in known or is_whole:
             why = "gone before it was read" if key in known else "its beginning is gone (retention)"
+            if key in known and edge.end < known[key]:
+                why = "its positions went back: it was made anew, or its broker has lost its end"
             found.gaps.append(Gap(*key, known.get(key, 0), edge.first, why, is_for_good=True))
         if key not in known and source.log == OP:
             found.unknown_tokens.append(key)

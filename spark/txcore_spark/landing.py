@@ -120,7 +120,8 @@ class Lander:
             return
         for edge in edges:
             key = (source.number, edge.partition)
-            start = max(self._ends.get(key, edge.first), edge.first)
+            known = self._ends.get(key, edge.first)
+            start = max(known, edge.first) if known <= edge.end else edge.first
             planned.edges[key], planned.starts[key] = edge, start
             if start < edge.end:
                 is_whole = start == edge.first

@@ -56,6 +56,7 @@ class Edge:
     """What one partition of a source holds now: positions [first, end).
 
     Attributes:
+        first: Nothing before it can be read any more; 0 while nothing is gone.
         is_truncated: Records that once stood at the beginning are gone.
         count: Records in it, where the broker says so.
         whole_from_ms: From when on nothing is missing, where the broker's rules say so and the beginning is gone.

@@ -50,7 +50,8 @@ class SqliteBroker:
             f"SELECT MIN(position), COUNT(*) {select} AND position < ?", (*values, end)
         ).fetchone()
         is_truncated = bool(first) and (end if lowest is None else lowest) > first
-        return Edge(partition, lowest if is_truncated and lowest is not None else first, end, is_truncated, count)
+        # Positions are shared by all logs of a file: one that begins later has lost nothing before.
+        return Edge(partition, (end if lowest is None else lowest) if is_truncated else 0, end, is_truncated, count)
 
     def split(self, wanted: Range, records_max: int) -> Sequence[Range]:
         """See `Broker.split`."""
