@@ -189,7 +189,8 @@ class Audit:
                 new = tally.merged(kept.unionByName(new, allowMissingColumns=True), sums)
         self._say("one tally per transaction")
         place = self._store.place(step.number, TALLIES)
-        new.withColumn("hour", F.col("bucket")).write.partitionBy("hour").parquet(place)
+        # Sorted, so that the next step skips what it does not need; a folder per hour would be many small files.
+        (new if before is None else new.sortWithinPartitions("bucket")).write.parquet(place)
         lines = self._session.read.schema(new.schema).parquet(place)
         step.buckets = old_buckets | {
             each["bucket"]: step.number for each in lines.select("bucket").distinct().collect()
@@ -233,7 +234,7 @@ class Audit:
         for bucket, run in buckets.items():
             by_run[run].append(bucket)
         frames = [
-            self._session.read.parquet(self._store.place(run, TALLIES)).where(F.col("hour").isin(each)).drop("hour")
+            self._session.read.parquet(self._store.place(run, TALLIES)).where(F.col("bucket").isin(each))
             for run, each in by_run.items()
         ]
         return _union(frames)
