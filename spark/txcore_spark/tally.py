@@ -197,7 +197,9 @@ def _grouped(lines: DataFrame, sums: Sequence[Sum]) -> DataFrame:
     columns = [
         F.coalesce(_MERGES[each.merge](F.col(f"`{each.name}`")), F.lit(each.none)).alias(each.name) for each in sums
     ]
-    return lines.groupBy("tx").agg(F.max("bucket").alias("bucket"), *columns)
+    # Slow enough to be done once, where the lines are written, and not in every query on them.
+    born_ms = F.conv(F.hex(F.substring("tx", 1, 6)), 16, 10).cast("bigint")
+    return lines.groupBy("tx").agg(F.max("bucket").alias("bucket"), *columns).withColumn("born_ms", born_ms)
 
 
 def derived(
@@ -232,7 +234,6 @@ def derived(
         .withColumn("present", F.bit_count(mask).cast("bigint"))
         .withColumn("all_targets", total)
         .withColumn("home", home)
-        .withColumn("born_ms", F.conv(F.hex(F.substring("tx", 1, 6)), 16, 10).cast("bigint"))
     )
     one = (F.col("declared") == 1) & (F.col("index_max") <= 0)
     differs_one = (F.col("target_hash_min") != F.col("half_hash_min")) | (
