@@ -17,6 +17,14 @@ collect_ignore_glob = [] if HAS_ARROW else ["test_[!c]*.py"]
 HAS_SPARK = importlib.util.find_spec("pyspark") is not None and shutil.which("java") is not None
 
 
+#: Few rows, many plans: compiling them costs more than running them.
+SETTINGS = {
+    "spark.sql.shuffle.partitions": "1",
+    "spark.sql.codegen.wholeStage": "false",
+    "spark.driver.extraJavaOptions": "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC",
+}
+
+
 def require_spark():
     """Skip without Spark, unless it is required."""
     if not HAS_SPARK:
@@ -29,6 +37,6 @@ def require_spark():
 def spark():
     """The session, on one core."""
     require_spark()
-    session = open_session("local[2]", "2g", {"spark.sql.shuffle.partitions": "2"})
+    session = open_session("local[2]", "2g", SETTINGS)
     yield session
     session.stop()
