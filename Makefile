@@ -18,7 +18,7 @@ SECONDS ?= 300
 SEED ?= 1
 JSON ?=
 HARNESS ?= txcore_sqlite.testing:SqliteHarness
-# The other profiles of the memory broker run the suite inside tests/conformance.
+# The other profiles of the memory broker run the suite in `make heavy`.
 HARNESSES := txcore_conformance.memory:MemoryHarness txcore_sqlite.testing:SqliteHarness \
 	txcore_kafka.testing:KafkaHarness txcore_rabbitmq.testing:RabbitmqHarness txcore_nats.testing:NatsHarness
 # Other forms of the same brokers; what takes minutes runs on them in `make matrix` only.
@@ -62,7 +62,7 @@ audit: $(DEV) ## the tests of the audit: one Java process, one after the other, 
 	$(BIN)/pytest -q -o faulthandler_timeout=900 -m "not heavy" tests/audit
 
 .PHONY: heavy
-heavy: $(DEV) ## what `make test` leaves out: clusters of three nodes, other versions of the brokers
+heavy: $(DEV) ## what `make test` leaves out: clusters of three nodes, other versions, profiles of the memory broker
 	$(BIN)/pytest -q -o faulthandler_timeout=300 -m heavy tests plugins
 
 .PHONY: doctor-clusters
