@@ -204,9 +204,9 @@ def trimmed(world, group, ranges):
     if world.name == "sqlite":
         for wanted in ranges:
             group.writer._connection.execute(
-                "DELETE FROM half WHERE partition = ? AND position < ? AND group_id ="
-                " (SELECT group_id FROM producer_group WHERE name = ?)",
-                (wanted.place.partition, (wanted.start + wanted.end) // 2, group.bed.group),
+                "DELETE FROM half WHERE position = (SELECT MIN(position) FROM half WHERE partition = ? AND group_id ="
+                " (SELECT group_id FROM producer_group WHERE name = ?))",
+                (wanted.place.partition, group.bed.group),
             )
         return True
     if world.name == "rabbitmq":
