@@ -2,24 +2,18 @@
 
 from __future__ import annotations
 
-from contextlib import closing
-from dataclasses import dataclass
-from typing import TYPE_CHECKING, Annotated, Final
+from typing import Annotated, Final
 
 import typer
 
 from txcore.cli.operating.listing import now_ms
-from txcore.cli.operating.place import Place, Session, at_place, opened
+from txcore.cli.operating.place import Place, at_place, opened
 from txcore.cli.operating.screen import Screen
-from txcore.errors import TxcoreError, UsageError
 from txcore.ids import id_text
 from txcore.journey import Journey
 from txcore.operating import choosing, story, telling, words
+from txcore.operating.finding import Asked, ask_fence, find
 from txcore.operating.planning import fence_text
-
-if TYPE_CHECKING:
-    from txcore.fence import FenceReading
-    from txcore.sqlfence import FenceRow
 
 BODY_MAX: Final = 2_000
 STATE_STYLES: Final = {"committed": "green", "rolled back": "green", "parked": "bold red", "pending": "yellow"}
@@ -40,8 +34,8 @@ def show(
     screen = Screen(as_json=place.as_json)
     with opened(place, screen) as session:
         with screen.busy():
-            journey = _find(session, wanted)
-        asked = _ask(session, journey)
+            journey = find(session.operator, session.address.group, wanted)
+        asked = ask_fence(session.fence, journey)
     if place.as_json:
         told = telling.journey(journey, now_ms(), bodies=bodies)
         screen.json(told | {"fence": telling.fence(asked.reading), "fence_row": telling.fence_row(asked.row)})
@@ -49,52 +43,10 @@ def show(
     _Page(screen, journey, asked, bodies=bodies).print()
 
 
-@dataclass(frozen=True, slots=True)
-class _Asked:
-    """What the database says: the fence's reading and its row, where it was asked and has one."""
-
-    reading: FenceReading | None = None
-    row: FenceRow | None = None
-    trouble: str = ""
-
-
-def _find(session: Session, wanted: choosing.Wanted) -> Journey:
-    """Return the one transaction that is meant: looked for in what is open first, then in everything.
-
-    Raises:
-        UsageError: there is none, or there are several.
-    """
-    operator = session.operator
-    if wanted.is_whole:
-        return operator.show(bytes.fromhex(wanted.digits))
-    with closing(operator.search(wanted.matches, from_checkpoint=True)) as survey:
-        found = {each.transaction_id: each for each in survey.journeys()}
-    identity = choosing.the_one(wanted, found)
-    if identity is None or not found[identity].has_beginning:
-        with closing(operator.search(wanted.matches)) as survey:
-            found = {each.transaction_id: each for each in survey.journeys()}
-        identity = choosing.the_one(wanted, found)
-    if identity is None:
-        raise UsageError(f"group {session.address.group!r} knows no transaction {wanted.text!r}")
-    return found[identity]
-
-
-def _ask(session: Session, journey: Journey) -> _Asked:
-    half = telling.any_half(journey)
-    if session.fence is None or half is None or not half.fenced:
-        return _Asked()
-    identity = journey.transaction_id
-    reading = session.fence.peek([identity])[identity]
-    try:
-        return _Asked(reading, session.fence.rows([identity]).get(identity))
-    except TxcoreError as error:
-        return _Asked(reading, None, str(error))
-
-
 class _Page:
     """The journey for people."""
 
-    def __init__(self, screen: Screen, journey: Journey, asked: _Asked, *, bodies: bool) -> None:
+    def __init__(self, screen: Screen, journey: Journey, asked: Asked, *, bodies: bool) -> None:
         self._screen = screen
         self._journey = journey
         self._asked = asked
