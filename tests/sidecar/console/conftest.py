@@ -39,7 +39,7 @@ def chromium():
     if path is None:
         require("chromium", "no Chromium: apt-get install chromium, or name one in TXCORE_CHROMIUM")
     try:
-        from playwright.sync_api import sync_playwright
+        from playwright.sync_api import sync_playwright  # noqa: PLC0415 - it may not be there
     except ImportError:
         require("chromium", "no Playwright: pip install playwright")
     driver = sync_playwright().start()
@@ -70,7 +70,9 @@ class Site:
 
     def page(self, **settings):
         """Open a page in a context of its own, and listen to what the browser says."""
-        context = self.browser.new_context(base_url=self.url, **({"viewport": {"width": 1280, "height": 900}} | settings))
+        context = self.browser.new_context(
+            base_url=self.url, **({"viewport": {"width": 1280, "height": 900}} | settings)
+        )
         context.set_default_timeout(30_000)
         self.contexts.append(context)
         page = context.new_page()
@@ -86,7 +88,7 @@ class Site:
         page.get_by_label("Your name").fill(name)
         page.get_by_label("Token").fill(TOKEN)
         page.get_by_role("button", name="Sign in").click()
-        page.wait_for_url(f"**{path}")
+        page.wait_for_url(self.url + path)
         return page
 
     def close(self):
@@ -105,7 +107,7 @@ class World:
 
 def make_world(shop):
     """Leave behind what an operator may come upon."""
-    with closing(txcore.TransactionProducer(shop.backend, "orders", partition_count=4)) as producer:
+    with closing(txcore.TransactionProducer(shop.backend, "orders", partition_count=2)) as producer:
         ended = []
         for end in ("commit", "rollback"):
             transaction = producer.begin()
@@ -128,14 +130,14 @@ def site(shop, checkers, chromium, wait_until):
     """A checker whose callback is down, so that what is silent stays pending until somebody decides."""
     sites = []
 
-    def make(extra="", token=TOKEN):
+    def make(extra="", token=TOKEN, callback="http://127.0.0.1:9/check", policy=""):
         (shop.folder / "token").write_text(TOKEN)
         named = 'token_file = "token"' if token else ""
         (shop.folder / "txcore.toml").write_text(
             f'[http]\n{named}\n{extra}\n[backends.main]\nurl = "{shop.broker_url}"\n'
             f'[databases.shop]\nurl = "{shop.database_url}"\n'
-            '[groups.orders]\ndatabase = "shop"\npartitions = 4\nlimits.idle_poll_s = 0.05\n'
-            'callback.url = "http://127.0.0.1:9/check"\n'
+            '[groups.orders]\ndatabase = "shop"\npartitions = 2\nlimits.idle_poll_s = 0.05\n'
+            f'callback.url = "{callback}"\n{policy}\n'
             '[groups.bills]\ndatabase = "shop"\npartitions = 2\nlimits.idle_poll_s = 0.2\n'
         )
         sites.append(Site(checkers.ready(), chromium, shop))

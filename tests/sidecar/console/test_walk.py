@@ -52,7 +52,7 @@ def test_everything_can_be_done_with_the_keyboard_alone(site, world):
     page.keyboard.press("Tab")
     page.keyboard.type("a-token-for-the-console")
     page.keyboard.press("Enter")
-    page.wait_for_url("**/console/groups/orders")
+    page.wait_for_url(f"{console.url}/console/groups/orders")
     _tab_to(page, "input#find")
     page.keyboard.type(world.silent[-6:])
     page.keyboard.press("Enter")
@@ -126,3 +126,48 @@ def test_signing_out_ends_it(site, world):
     page.wait_for_url("**/console/sign-in")
     page.goto("/console/groups/orders")
     assert page.url.endswith("/console/sign-in?to=/console/groups/orders")
+
+
+def test_a_parked_transaction_is_resumed_when_the_service_knows_again(site, shop, callback_server, picture, wait_until):
+    """Parked with its reason and its checks; after a resume it is asked again, and delivered."""
+    callback_server.answer = lambda _: (200, {}, b'{"state": "UNKNOWN"}')
+    console = site(callback=callback_server.start().url, policy="policy.check_max = 2\npolicy.interval_s = 0.2")
+    ((silent,), _) = shop.orphans(1, fenced=False).values()
+    wait_until(lambda: console.running.metric("txcore_parked_total", group="orders"), "parking")
+    page = console.signed_in("/console/groups/orders/parked")
+    assert "CHECKS_EXHAUSTED" in page.locator("tbody").inner_text()
+    page.get_by_role("link", name=silent[-8:]).click()
+    assert "answered UNKNOWN, 2 times now" in page.locator(".timeline").inner_text()
+    picture(page, "parked-transaction")
+    callback_server.answer = lambda _: (200, {}, b'{"state": "COMMIT"}')
+    page.get_by_role("link", name="Resume").click()
+    page.get_by_label("Why?").fill("the service is back")
+    page.get_by_label("to confirm").fill(silent[-8:])
+    page.get_by_role("button", name="Resume").click()
+    page.locator("h1", has_text="committed").wait_for()
+    assert "Ann Lee (console): the service is back" in page.locator(".timeline").inner_text()
+    picture(page, "resumed-transaction")
+    page.get_by_role("link", name="Decisions").click()
+    assert "resumed" in page.locator("tbody tr", has_text="the service is back").inner_text()
+    assert [silent] == shop.delivered()
+    assert [] == console.trouble
+
+
+def test_going_against_the_fence_takes_a_confirmation_of_its_own(site, shop, picture):
+    """The page says what the database says; the log keeps that an operator went against it."""
+    console = site(policy="policy.immunity_s = 600")
+    found = shop.orphans(1, committed=lambda _: True)
+    (identity,) = found[True]
+    page = console.signed_in(f"/console/groups/orders/transactions/{identity}")
+    assert "COMMIT: the local transaction committed" in page.locator("main").inner_text()
+    assert "state 1 (committed)" in page.locator("main").inner_text()
+    page.get_by_role("link", name="Go against the fence").click()
+    assert "goes against the database" in page.get_by_role("alert").inner_text()
+    picture(page, "against-the-fence")
+    page.get_by_label("Why?").fill("by contract")
+    page.get_by_label("to confirm").fill(f"override {identity[-8:]}")
+    page.get_by_role("button", name="Force rollback against the fence").click()
+    assert "AGAINST THE FENCE" in page.locator(".timeline").inner_text()
+    page.get_by_role("link", name="Decisions").click()
+    assert "against the fence" in page.locator("tbody").inner_text()
+    assert [] == console.trouble

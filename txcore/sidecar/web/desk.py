@@ -143,12 +143,12 @@ class Desk:
         if not wanted.is_whole:
             raise DeskError(400, "name the whole transaction id")
         if not decision.reason.strip():
-            raise DeskError(400, "say why: the reason is kept in the log")
+            raise DeskError(400, "Say why: the reason is kept in the log")
         if len(decision.reason) > REASON_SIZE_MAX:
-            raise DeskError(400, f"the reason has more than {REASON_SIZE_MAX} characters")
+            raise DeskError(400, f"The reason has more than {REASON_SIZE_MAX} characters")
         expected = confirmation_of(bytes.fromhex(wanted.digits), override=decision.override)
         if " ".join(decision.confirmation.split()).lower() != expected:
-            raise DeskError(400, f"not confirmed: type {expected}")
+            raise DeskError(400, f"Not confirmed: type {expected}")
         with self._reading(runner) as backend, self._acting:
             operator = Operator(backend, group, by=decision.by, clock=self._sidecar.clock)
             try:
