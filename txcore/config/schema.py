@@ -62,6 +62,9 @@ class CheckerSection(Struct, forbid_unknown_fields=True, frozen=True, kw_only=Tr
         Seconds, Meta(description="first pause before a group is tried again that could not start; doubles")
     ] = 1.0
     restart_max_s: Annotated[Seconds, Meta(description="longest such pause")] = 30.0
+    tracing: Annotated[
+        bool, Meta(description="make OpenTelemetry spans, for the SDK that the process was started with")
+    ] = False
 
 
 class BackendSection(Struct, forbid_unknown_fields=True, frozen=True, kw_only=True):

@@ -105,13 +105,21 @@ class Deciding:
             fence_text=fence_text(journey, case.asked.reading),
             consequence=views.plain(each.text),
             refused="" if each.step is Step.ACT else views.plain(each.text),
-            doubt=is_doubtful(each),
+            doubt=sentence(is_doubtful(each)),
             override=override,
             confirmation=confirmation_of(journey.transaction_id, override=override),
             mark=case.mark,
             given=reason,
             notices=[{"kind": "bad", "text": str(error)}] if error else [],
         )
+
+
+def sentence(text: str) -> str:
+    """Return *text* as a sentence; "" stays "".
+
+    A plan's texts stand behind a colon on the command line.
+    """
+    return f"{text[:1].upper()}{text[1:]}." if text else ""
 
 
 def _verb(request: Request) -> Verb:

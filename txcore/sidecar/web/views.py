@@ -270,13 +270,13 @@ def charts(steps: Sequence[HistoryStep | None], range_s: float) -> list[Chart]:
         ("ends", "Halves read and ended, per second", rates("halves", "COMMIT", "ROLLBACK", "parked"), _rate),
         ("checks", "Answers to checks, per second", rates(*(f"checks {e}" for e in (*ANSWERS, NO_ANSWER))), _rate),
         ("asked", "Time of an answered question", quantiles("asked_s"), _duration),
-        ("visible", "From birth to delivery, committed by a check", quantiles("visible_s"), _duration),
+        ("visible", "From birth to delivery", quantiles("visible_s"), _duration),
     )
     return [make_chart(key, title, series, range_s, show, NOTHING) for key, title, series, show in drawn]
 
 
 def _rate(value: float) -> str:
-    return f"{value:,.0f}" if value >= 100 or value == 0 else f"{value:.1f}" if value >= 1 else f"{value:.2g}"
+    return f"{value:,.0f}" if value >= 100 else f"{value:.2g}" if value < 1 else f"{value:.3g}"
 
 
 def _duration(seconds: float) -> str:
