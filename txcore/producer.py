@@ -50,7 +50,7 @@ def make_context(
     fence: Fence | None,
     policy: CheckPolicy | None,
     partition_count: int | None,
-    plugins: Sequence[object],
+    plugins: Sequence[object] = (),
     clock: Clock | None,
     randomness: Randomness | None,
 ) -> ProducerContext:
