@@ -36,7 +36,7 @@ WRONG = {
     ),
     "nothing near": (
         "[checker]\nzzz = 1\n",
-        "{file}:12: checker.zzz: unknown key; known here: member, shutdown_s, restart_s, restart_max_s",
+        "{file}:12: checker.zzz: unknown key; known here: member, shutdown_s, restart_s, restart_max_s, tracing",
     ),
     "milliseconds in the key": (
         "[groups.orders.policy]\ninterval_ms = 1500\n",

@@ -94,7 +94,7 @@ def make_chart(
 
 def nice_top(value: float) -> float:
     """Return the next of 3, 6, 15 times a power of ten, so that the ticks are readable numbers."""
-    if value <= 0:
+    if value < ALMOST:
         return 3.0
     power = 10.0 ** math.floor(math.log10(value / 3))
     return next(power * each for each in (3, 6, 15, 30) if power * each >= value * (1 - ALMOST))
