@@ -2,7 +2,13 @@
 
 from __future__ import annotations
 
+import signal
+
 import pytest
+
+if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
+    # As in whatever a script runs in the background; the processes that tests interrupt would inherit it.
+    signal.signal(signal.SIGINT, signal.default_int_handler)
 
 HEAVY_FIXTURES = {"trio", "clustered"}
 """Fixtures that start three nodes of one broker."""

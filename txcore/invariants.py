@@ -62,7 +62,7 @@ class Local(enum.Enum):
 
 @dataclass(frozen=True, slots=True)
 class TargetFact:
-    """One target as a consumer sees it; `position` orders targets of one topic."""
+    """One target as a consumer sees it; `position` orders what is in one `partition` of its topic."""
 
     index: int
     topic: str
@@ -71,6 +71,7 @@ class TargetFact:
     headers: dict[str, str | bytes]
     position: int = 0
     appended_ms: int | None = None
+    partition: int = 0
 
     @property
     def by(self) -> str:
@@ -213,10 +214,10 @@ def _plain(headers: dict[str, str | bytes]) -> dict[str, bytes]:
 
 
 def _judge_order(targets: Sequence[TargetFact], broken: _Broken) -> None:
-    """An atomic release puts a transaction's messages for one topic there in the order of their publishing."""
-    first: dict[tuple[str, str], int] = {}
+    """An atomic release puts a transaction's messages for one partition there in the order of their publishing."""
+    first: dict[tuple[str, int, str], int] = {}
     for target in sorted(targets, key=lambda target: target.position):
-        key = (target.topic, target.by)
+        key = (target.topic, target.partition, target.by)
         if target.index < first.get(key, -1):
             broken(Invariant.S12, f"target {target.index} stands behind target {first[key]}")
         first[key] = target.index

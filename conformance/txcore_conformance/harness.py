@@ -29,13 +29,14 @@ from txcore.records import LogKind
 
 @dataclass(frozen=True, slots=True)
 class Delivered:
-    """One message of a target topic, read with the broker's plain means; `position` orders one topic."""
+    """One message of a target topic, read with the broker's plain means; `position` orders one `partition`."""
 
     position: int
     key: bytes | None
     body: bytes
     headers: Mapping[str, str | bytes]
     appended_ms: int | None = None
+    partition: int = 0
 
 
 @dataclass(frozen=True, slots=True)

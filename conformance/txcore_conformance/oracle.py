@@ -263,9 +263,8 @@ def _parked_ids(records: Sequence[LogRecord]) -> set[bytes]:
 
 
 def _target(topic: str, index: int, delivered: Delivered) -> TargetFact:
-    return TargetFact(
-        index, topic, delivered.key, delivered.body, dict(delivered.headers), delivered.position, delivered.appended_ms
-    )
+    place = (delivered.position, delivered.appended_ms, delivered.partition)
+    return TargetFact(index, topic, delivered.key, delivered.body, dict(delivered.headers), *place)
 
 
 def _parsed(text: str) -> bytes:

@@ -110,10 +110,10 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
 
 
 def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
-    """Run every test that uses a harness once for each that was given."""
+    """Run every test that uses the suite's `harness` once for each that was given."""
     names = _harnesses(metafunc.config, metafunc.definition.path)
-    if names and "harness" in metafunc.fixturenames:
-        metafunc.parametrize("harness", names, ids=_short_name, indirect=True, scope="session")
+    if names and "harness_name" in metafunc.fixturenames:
+        metafunc.parametrize("harness_name", names, ids=_short_name, indirect=True, scope="session")
 
 
 @functools.cache
@@ -177,7 +177,7 @@ def _plain_name(item: pytest.Item) -> str:
 
 def _harness_of(item: pytest.Item) -> str:
     callspec = getattr(item, "callspec", None)
-    return str(callspec.params.get("harness", "")) if callspec is not None else ""
+    return str(callspec.params.get("harness_name", "")) if callspec is not None else ""
 
 
 def _short_name(name: str) -> str:

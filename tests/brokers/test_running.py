@@ -56,6 +56,7 @@ def test_broker_of_somebody_else_is_used_and_not_hurt(given):
 def test_version_of_somebody_elses_broker_is_asked_for(nats, monkeypatch):
     """When only its URL is known; one that does not answer has none."""
     monkeypatch.setenv("TXCORE_NATS_URL", nats.url)
+    monkeypatch.delenv("TXCORE_NATS_RUNNING", raising=False)
     assert nats.version == brokers.nats().version
     nats.kill()
     assert brokers.nats().version == ""

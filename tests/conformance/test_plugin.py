@@ -90,6 +90,42 @@ def test_another_form_of_a_backend_runs_without_what_takes_minutes(suite):
     assert not [line for line in others if "test_crash" in line or "test_live" in line]
 
 
+OWN = """
+    import pytest
+    from txcore_conformance import raw
+    from txcore_conformance.kit import Kit
+    from txcore_conformance.memory import MemoryHarness
+
+    @pytest.fixture(scope="session")
+    def harness():
+        made = MemoryHarness()
+        made.start()
+        yield made
+        made.stop()
+
+    @pytest.fixture
+    def kit(harness):
+        made = Kit(harness)
+        yield made
+        made.close()
+
+    def test_leaks_on_purpose(kit):
+        half = raw.half(kit, kit.topic())
+        raw.append(kit, half)
+        raw.release(kit, raw.commit(half))
+        kit.history.rolled_back(half.transaction_id)
+"""
+
+
+def test_tests_with_a_harness_of_their_own_run_once_and_are_not_judged(suite, tmp_path):
+    """A plugin's own tests stand beside the suite in one run, whatever harnesses it was given."""
+    (tmp_path / "test_own.py").write_text(textwrap.dedent(OWN), encoding="utf-8")
+    nats = "txcore_conformance.memory:NatsLikeHarness"
+    status, output = suite("test_own.py", "--harness", MEMORY, "--harness-form", nats)
+    assert status == 0, output
+    assert "1 passed" in output
+
+
 def test_without_a_harness_the_suite_is_left_alone(suite):
     """The plugin does nothing in ordinary runs."""
     status, output = suite(*WHOLE)

@@ -152,6 +152,11 @@ BREACHES = {
     ),
     "a discard that nobody can see": (Facts(journey(DISCARD)), ATOMIC, [S10]),
     "a discard with targets": (Facts(journey(DISCARD, parked=[ParkCode.CHECKS_EXHAUSTED]), BOTH), Promises(), [S10]),
+    "messages of one release, each in its own partition": (
+        Facts(journey(COMMIT), [target(0, 5), target(1, 4, partition=1)]),
+        ATOMIC,
+        [],
+    ),
     "messages of one release in another order": (Facts(journey(COMMIT), [target(0, 5), target(1, 4)]), ATOMIC, [S12]),
     "undecided at rest": (Facts(journey()), ATOMIC, ["L1"]),
 }

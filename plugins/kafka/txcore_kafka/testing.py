@@ -25,7 +25,6 @@ from txcore_kafka.options import topic_name
 
 TIMEOUT_S: Final = 10.0
 PAUSE_S: Final = 0.02
-PARTITION_STRIDE: Final = 1 << 40
 TRANSACTION_OPTIONS: Final = "transaction_timeout_s=2.5&transaction_sweep_s=1"
 TRANSACTION_SETTINGS: Final[dict[str, Any]] = {"transaction_abort_timed_out_transaction_cleanup_interval_ms": "1000"}
 REFUSING_BYTES: Final = 100
@@ -195,5 +194,5 @@ def _read_partition(consumer: Any, topic: str, partition: int) -> list[Delivered
                     return found
                 raise KafkaException(message.error())
             headers = dict(message.headers() or ())
-            position = partition * PARTITION_STRIDE + message.offset()
-            found.append(Delivered(position, message.key(), message.value(), headers, message.timestamp()[1] or None))
+            told = (message.offset(), message.key(), message.value(), headers, message.timestamp()[1] or None)
+            found.append(Delivered(*told, partition))
