@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 from urllib.parse import urlencode
 
 import pytest
@@ -117,6 +118,39 @@ def test_without_a_token_nothing_can_be_changed(served, one):
     assert (403, "what changes state needs a token; configure http.token_file") == (
         answer.status_code,
         answer.json()["error"],
+    )
+
+
+def test_whoever_writes_last_into_a_partition_is_shown_with_the_time(served, wait_until):
+    """The time at which it wrote, not the time of reading."""
+    client = served.client()
+
+    def ages():
+        page = client.get("/console/groups/orders").text
+        return re.findall(r"<td>(\d+)s ago</td>", page)
+
+    first = wait_until(ages, "owners")
+    assert 2 == len(first)
+    wait_until(lambda: min(map(int, ages())) > max(map(int, first)), "their age")
+
+
+def test_nobody_gets_past_the_door_by_a_path_that_looks_open(served, one):
+    """What routes go by is what is asked about."""
+    client = served.client("t")
+    for prefix in ("/console/sign-in", "/console/static/", "/healthz"):
+        for separator in ("%3F", "%23", "?", "/../groups/orders", "/..%2fgroups/orders", "%2f..%2fgroups%2forders"):
+            answer = client.get(f"{prefix}{separator}{path_of(one)}")
+            assert one not in answer.text.replace(f"to={prefix}", "")
+            assert "orders.created" not in answer.text
+    assert "/console" == client.get("/console/", {"authorization": "Bearer t"}).headers["location"]
+
+
+def test_a_decision_stands_in_the_process_s_log_too(served, one, caplog):
+    """Who, what, why."""
+    served.client("t").post(path_of(one, "commit"), asked(one), JSON)
+    (record,) = [each for each in caplog.records if each.message == "operator.asked"]
+    assert ("orders", "Ann (api)", "commit", "customer called") == tuple(
+        record.txcore[name] for name in ("group", "by", "verb", "reason")
     )
 
 

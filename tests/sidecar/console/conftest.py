@@ -32,9 +32,13 @@ def require(what, reason):
     pytest.skip(reason)
 
 
-@pytest.fixture(scope="session")
+@pytest.fixture(scope="module")
 def chromium():
-    """Debian's Chromium, driven by Playwright; TXCORE_CHROMIUM names another one."""
+    """Debian's Chromium, driven by Playwright; TXCORE_CHROMIUM names another one.
+
+    Not for the whole session: while it is there, this thread counts as one with a running event loop, and nobody else
+    could call `asyncio.run`.
+    """
     path = os.environ.get("TXCORE_CHROMIUM") or next(filter(None, map(shutil.which, NAMES)), None)
     if path is None:
         require("chromium", "no Chromium: apt-get install chromium, or name one in TXCORE_CHROMIUM")

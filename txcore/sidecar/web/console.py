@@ -55,6 +55,7 @@ class Console:
         self._desk = desk
         self._lists = lists
         self._history = history
+        self._has_bodies = sidecar.loaded.config.http.bodies
         self.pages = Pages(sidecar, guard)
         self._signing = Signing(self.pages, guard)
         self._deciding = Deciding(self.pages, guard, desk)
@@ -98,7 +99,7 @@ class Console:
             name,
             group=name,
             info=views.group_info(runner),
-            partitions=views.partition_rows(runner, listing, self._sidecar.clock.elapsed_s()),
+            partitions=views.partition_rows(runner, listing, self._sidecar.clock.wall_ms()),
             charts=views.charts(self._history.steps(name, range_s, views.COLUMNS), range_s),
             ranges=[{"name": n, "text": t, "is_here": n == chosen} for n, (t, _) in views.RANGES.items()],
             alerts=views.alert_rows(list(runner.figures.alerts), name),
@@ -136,9 +137,7 @@ class Console:
         """Show one transaction's whole journey."""
         group = request.path_params["group"]
         case = self._desk.case(group, request.path_params["id"])
-        page = views.transaction_page(
-            group, case, self._sidecar.clock.wall_ms(), has_bodies=self._sidecar.loaded.config.http.bodies
-        )
+        page = views.transaction_page(group, case, self._sidecar.clock.wall_ms(), has_bodies=self._has_bodies)
         done = request.query_params.get("done", "")
         notices = [{"kind": "ok", "text": DONE[Verb(done)]}] if done in {each.value for each in Verb} else []
         title = f"Transaction {page['short_id']}"
@@ -156,6 +155,8 @@ class Console:
 
     def nowhere(self, request: Request) -> Response:
         """Say that there is no such page."""
+        if not request.path_params["rest"].strip("/"):
+            return RedirectResponse(CONSOLE, 303)
         return self.pages.trouble(request, DeskError(404, "there is no such page"))
 
     def _rows(self, request: Request, template: str, title: str, read: Callable[[Any, str], Listing]) -> Response:

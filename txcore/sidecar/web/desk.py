@@ -6,6 +6,7 @@ why, and the partition's owner executes it.
 
 from __future__ import annotations
 
+import logging
 import threading
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
@@ -29,6 +30,7 @@ if TYPE_CHECKING:
     from txcore.sidecar.group import GroupRunner
     from txcore.sidecar.process import Sidecar
 
+LOG: Final = logging.getLogger("txcore.sidecar.web")
 READS_MAX: Final = 4
 READ_WAIT_S: Final = 10.0
 OVERRIDE: Final = "override"
@@ -149,13 +151,16 @@ class Desk:
         expected = confirmation_of(bytes.fromhex(wanted.digits), override=decision.override)
         if " ".join(decision.confirmation.split()).lower() != expected:
             raise DeskError(400, f"Not confirmed: type {expected}")
+        facts = {"group": group, "transaction_id": wanted.digits, "verb": decision.verb.value, "by": decision.by}
         with self._reading(runner) as backend, self._acting:
             operator = Operator(backend, group, by=decision.by, clock=self._sidecar.clock)
             try:
                 case = self._case(runner, operator.show(bytes.fromhex(wanted.digits)))
             except UsageError as error:
                 raise DeskError(404, str(error)) from error
-            return self._act(operator, case, decision)
+            text = self._act(operator, case, decision)
+        LOG.warning("operator.asked", extra={"txcore": facts | {"reason": decision.reason, "result": text}})
+        return text
 
     def _act(self, operator: Operator, case: Case, decision: Decision) -> str:
         if decision.mark and decision.mark != case.mark:

@@ -58,7 +58,7 @@ class Guard:
 
     def refusal(self, request: Request) -> Response | None:
         """Return the answer to a request that may not read, or None."""
-        path = request.url.path
+        path = str(request.scope["path"])  # what routes go by
         if not self._token:
             return None if is_loopback(request) else refused(403, NOT_LOOPBACK)
         is_console = path == CONSOLE or path.startswith(f"{CONSOLE}/")

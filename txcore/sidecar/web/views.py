@@ -69,7 +69,7 @@ def group_info(runner: GroupRunner) -> dict[str, Any]:
     }
 
 
-def partition_rows(runner: GroupRunner, listing: Listing, now_s: float) -> list[dict[str, Any]]:
+def partition_rows(runner: GroupRunner, listing: Listing, now_ms: int) -> list[dict[str, Any]]:
     """Return every partition of the group with whoever wrote last into its log, and what this checker holds."""
     here = {each.partition: each for each in runner.status().checker.partitions}
     rows = []
@@ -81,7 +81,7 @@ def partition_rows(runner: GroupRunner, listing: Listing, now_s: float) -> list[
                 "number": number,
                 "is_here": is_here,
                 "owner": owner.by if owner else "this checker" if is_here else "not known",
-                "wrote": f"{words.age(now_s - owner.seen_s)} ago" if owner else NOTHING,
+                "wrote": f"{words.age((now_ms - owner.at_ms) / 1000)} ago" if owner else NOTHING,
                 "pending": own.pending if own else NOTHING,
                 "oldest": words.age(own.oldest_age_s) if own and own.pending else NOTHING,
                 "in_hand": own.in_hand if own else NOTHING,
