@@ -146,8 +146,7 @@ def private(harness):
 
 @pytest.fixture(scope="session")
 def transaction_harness():
-    made = KafkaTransactionHarness()
-    started(made.start)
+    made = started(KafkaTransactionHarness().private)
     yield made
     made.stop()
 

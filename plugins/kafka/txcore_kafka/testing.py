@@ -5,7 +5,7 @@ from __future__ import annotations
 import secrets
 import threading
 from collections.abc import Sequence
-from typing import Any, ClassVar, Final, Self
+from typing import Any, ClassVar, Final
 
 from confluent_kafka import Consumer, KafkaError, KafkaException, Producer, TopicPartition
 from confluent_kafka.admin import (  # type: ignore[attr-defined] # it lists no names of its own
@@ -25,8 +25,9 @@ from txcore_kafka.options import topic_name
 
 TIMEOUT_S: Final = 10.0
 PAUSE_S: Final = 0.02
-TRANSACTION_OPTIONS: Final = "transaction_timeout_s=2.5&transaction_sweep_s=1"
-TRANSACTION_SETTINGS: Final[dict[str, Any]] = {"transaction_abort_timed_out_transaction_cleanup_interval_ms": "1000"}
+TRANSACTION_OPTIONS: Final = "transaction_timeout_s=2.5&transaction_sweep_s=1.2"
+SWEEP: Final = "transaction.abort.timed.out.transaction.cleanup.interval.ms"
+SWEEP_MS: Final = 1_200
 REFUSING_BYTES: Final = 100
 """A topic that takes batches of no more than this refuses every one of ours: the headers alone have more. Not less, as
 the broker must be able to write the 78 bytes that end a transaction: it tries for ever, and the client waits."""
@@ -150,18 +151,20 @@ class KafkaTransactionHarness(KafkaHarness):
     timeout_s = 30.0
 
     def start(self) -> None:
-        """See `Harness.start`; always on a broker of its own, as the one in the environment has other settings."""
-        if self._given is None:
-            self._given = brokers.kafka(own=True, **TRANSACTION_SETTINGS)
-            self._is_owner = True
+        """See `Harness.start`; on a broker of its own where somebody else's looks for such transactions too seldom."""
         super().start()
+        if self._sweep_ms() > SWEEP_MS:
+            self.stop()
+            self._given = brokers.kafka(own=True)
+            self._is_owner = True
+            super().start()
         self._transaction().abort_transaction(TIMEOUT_S)
 
-    def private(self) -> Self:
-        """See `BrokerHarness.private`."""
-        made = type(self)()
-        made.start()
-        return made
+    def _sweep_ms(self) -> int:
+        node = next(iter(self._admin.list_topics(timeout=TIMEOUT_S).brokers))
+        resource = ConfigResource(ResourceType.BROKER, str(node))
+        (answer,) = self._admin.describe_configs([resource]).values()
+        return int(answer.result(TIMEOUT_S)[SWEEP].value)
 
 
 def _bounds(consumer: Any, topic: str, partition: int) -> tuple[int, int]:
