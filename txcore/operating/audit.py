@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import heapq
+from collections import OrderedDict
 from collections.abc import Sequence
 from contextlib import closing
 from dataclasses import dataclass
@@ -15,9 +16,10 @@ from txcore.records import FINAL_KINDS, OWNED_KINDS, Forced, Half, Op, OpKind
 from txcore.survey import Survey
 
 KEPT_MAX: Final = 500
+REMEMBERED_MAX: Final = 10_000
 
 
-@dataclass(frozen=True, slots=True, order=True)
+@dataclass(frozen=True, slots=True)
 class Entry:
     """One step of an operator's decision.
 
@@ -35,18 +37,30 @@ class Entry:
 
 
 class _Newest:
-    """Keeps the newest entries, however many come."""
+    """Keeps the newest entries, however many come.
+
+    The steps of one transaction stay in the order of their log, whatever their writers' clocks say.
+    """
 
     def __init__(self) -> None:
-        self.entries: list[Entry] = []
         self.count = 0
+        self._kept: list[tuple[int, int, Entry]] = []
+        self._last_ms: OrderedDict[bytes, int] = OrderedDict()
+
+    @property
+    def entries(self) -> list[Entry]:
+        """The newest first."""
+        return [entry for _, _, entry in sorted(self._kept, reverse=True)]
 
     def add(self, entry: Entry) -> None:
         self.count += 1
-        if len(self.entries) < KEPT_MAX:
-            heapq.heappush(self.entries, entry)
-        else:
-            heapq.heappushpop(self.entries, entry)
+        order_ms = max(entry.at_ms, self._last_ms.pop(entry.transaction_id, entry.at_ms))
+        self._last_ms[entry.transaction_id] = order_ms
+        if len(self._last_ms) > REMEMBERED_MAX:
+            self._last_ms.popitem(last=False)
+        heapq.heappush(self._kept, (order_ms, self.count, entry))
+        if len(self._kept) > KEPT_MAX:
+            heapq.heappop(self._kept)
 
     def take_op(self, op: Op) -> None:
         what = _what(op)
@@ -79,7 +93,7 @@ def read_decisions(backend: Backend, group: str, clock: Clock, randomness: Rando
     )
     with closing(survey):
         survey.catch_up()
-    return sorted(newest.entries, reverse=True), newest.count
+    return newest.entries, newest.count
 
 
 def _what(op: Op) -> str:
