@@ -19,7 +19,7 @@ SEED ?= 1
 EXAMPLES ?= 1000
 JSON ?=
 HARNESS ?= txcore_sqlite.testing:SqliteHarness
-# The other profiles of the memory broker run the suite inside tests/conformance.
+# The other profiles of the memory broker run the suite in `make heavy`.
 HARNESSES := txcore_conformance.memory:MemoryHarness txcore_sqlite.testing:SqliteHarness \
 	txcore_kafka.testing:KafkaHarness txcore_rabbitmq.testing:RabbitmqHarness txcore_nats.testing:NatsHarness
 # Other forms of the same brokers; what takes minutes runs on them in `make matrix` only.
@@ -59,7 +59,7 @@ test: $(DEV) ## every test: real databases and brokers, conformance on each back
 	$(WITH_BROKERS) $(BIN)/pytest -q -o faulthandler_timeout=300 -m "not heavy" -n $(WORKERS) --dist worksteal tests plugins $(SUITE) $(HARNESSES:%=--harness %) $(FORMS:%=--harness-form %)
 
 .PHONY: heavy
-heavy: $(DEV) ## what `make test` leaves out: clusters of three nodes, other versions of the brokers
+heavy: $(DEV) ## what `make test` leaves out: clusters of three nodes, other versions, profiles of the memory broker
 	$(BIN)/pytest -q -o faulthandler_timeout=300 -m heavy tests plugins
 
 .PHONY: doctor-clusters

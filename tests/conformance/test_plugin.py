@@ -60,6 +60,7 @@ def test_an_outsiders_ten_line_harness_passes_the_suite(suite):
     assert "any topic will do on this backend" in output
 
 
+@pytest.mark.heavy  # The brokers that they are like run the suite in every run.
 @pytest.mark.parametrize("name", ["KafkaLikeHarness", "RabbitmqLikeHarness", "NatsLikeHarness"])
 def test_every_profile_of_the_memory_broker_passes_the_suite(suite, name):
     """The suite holds with and without each promise, and says what it skipped and why."""

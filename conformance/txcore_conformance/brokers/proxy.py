@@ -127,7 +127,8 @@ class Proxy:
                     done.set_result(None)
 
     def _accept(self) -> None:
-        assert self._listener is not None
+        if self._listener is None:
+            return  # Closed by a command that was waiting beside this client.
         try:
             client, _ = self._listener.accept()
         except (BlockingIOError, ConnectionAbortedError):

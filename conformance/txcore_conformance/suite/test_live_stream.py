@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -14,6 +15,8 @@ from txcore_conformance import chaos
 from txcore_conformance.chaos_faults import Planned
 
 SECONDS_MAX = 120.0
+LINES_SHOWN = 20
+LINE_SIZE_MAX = 300
 PRODUCERS = ("database", "pipelined")
 
 
@@ -22,10 +25,19 @@ def _run(harness: Harness, folder: Path, **lanes: list[Planned]) -> chaos.Report
         harness, SECONDS_MAX, "suite", print, folder=folder, plans=lanes, producers=PRODUCERS, checkers=1
     )
     print("\n".join(chaos.lines_of(report)))
+    if report.problems:
+        print(*_last_words(folder), sep="\n")
     assert [] == report.problems
     assert sum(len(planned) for planned in lanes.values()) == sum(report.faults.values())
     assert report.verdict.transactions["commit"] > 0
     return report
+
+
+def _last_words(folder: Path) -> Iterator[str]:
+    """Return how each process's history and log ended: the folder is gone when somebody reads of the failure."""
+    for path in sorted([*folder.glob("*.jsonl"), *folder.glob("*.log")]):
+        yield f"== {path.name}"
+        yield from (line[:LINE_SIZE_MAX] for line in path.read_text(encoding="utf-8").splitlines()[-LINES_SHOWN:])
 
 
 def test_a_broker_killed_in_mid_stream_and_restarted_loses_nothing(private: Harness, tmp_path: Path) -> None:

@@ -295,8 +295,6 @@ class KafkaClaim:
             "group.id": consumer_group(self.group),
             "partition.assignment.strategy": "range",
             "session.timeout.ms": session_ms,
-            # A heartbeat that gets no answer must be noticed while the session lasts.
-            "socket.timeout.ms": max(1_000, session_ms // 3),
             "heartbeat.interval.ms": session_ms // HEARTBEATS,
             "max.poll.interval.ms": max(session_ms, round((self._options.drain_s + 30) * 1000)),
             "enable.auto.commit": False,
