@@ -16,6 +16,7 @@ WORKERS ?= 4
 BROKER ?= memory,sqlite
 SECONDS ?= 300
 SEED ?= 1
+EXAMPLES ?= 1000
 JSON ?=
 HARNESS ?= txcore_sqlite.testing:SqliteHarness
 # The other profiles of the memory broker run the suite in `make heavy`.
@@ -117,6 +118,19 @@ brokers: $(DEV) ## start Kafka, RabbitMQ and NATS for manual work, print their U
 .PHONY: bench
 bench: $(DEV) ## measure BROKER= against raw yardsticks; JSON=file keeps the figures
 	$(BIN)/python -m benchmarks --broker $(BROKER) $(if $(JSON),--json $(JSON))
+
+.PHONY: console
+console: $(DEV) ## walk the checker's console in a real Chromium; pictures in .artefacts/console
+	TXCORE_REQUIRE=chromium $(BIN)/pytest -q tests/sidecar/console
+
+.PHONY: fuzz
+fuzz: $(DEV) ## EXAMPLES= requests to each operation over HTTP, and SECONDS= of bytes for the wire decoders
+	TXCORE_FUZZ_EXAMPLES=$(EXAMPLES) $(BIN)/pytest -q -s tests/sidecar/test_fuzz.py
+	$(BIN)/python -m benchmarks.fuzz --seconds $(SECONDS)
+
+.PHONY: acceptance
+acceptance: $(DEV) ## what was promised of the checker, measured on BROKER=; figures in .artefacts/acceptance-BROKER.txt
+	$(BIN)/python -m benchmarks.acceptance --broker $(BROKER)
 
 .PHONY: conform
 conform: $(DEV) ## run the conformance suite on one backend: HARNESS=module:Class

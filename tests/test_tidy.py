@@ -29,6 +29,7 @@ IMPURE = {
     "txcore/drivers.py": "sleeps for a blocking caller",
     "txcore/logs.py": "sleeps for a blocking caller",
     "txcore/operator.py": "sleeps for a blocking caller",
+    "txcore/otel.py": "spans bear the machine's time, to the nanosecond",
     "txcore/survey.py": "sleeps for a blocking caller",
 }
 IMPURE_CALLS = re.compile(

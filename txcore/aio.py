@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from contextlib import AbstractAsyncContextManager
 from types import TracebackType
 from typing import Any, TypeVar
@@ -85,6 +85,7 @@ class AsyncTransactionProducer:
         policy: CheckPolicy | None = None,
         partition_count: int | None = None,
         unsettled_max: int = 10_000,
+        plugins: Sequence[object] = (),
         clock: Clock | None = None,
         randomness: Randomness | None = None,
     ) -> None:
@@ -94,6 +95,7 @@ class AsyncTransactionProducer:
             fence=fence,
             policy=policy,
             partition_count=partition_count,
+            plugins=plugins,
             clock=clock,
             randomness=randomness,
         )

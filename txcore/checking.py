@@ -6,10 +6,11 @@ from collections.abc import Awaitable, Sequence
 from dataclasses import dataclass, field, fields
 from typing import Protocol
 
+from txcore import instrumentation as names
 from txcore.clock import Clock, Randomness
 from txcore.errors import ConfigError
 from txcore.fence import Fence
-from txcore.instrumentation import Reporter
+from txcore.instrumentation import Reporter, trace_of
 from txcore.message import CheckPolicy, LocalTransactionState, Message
 from txcore.port import Backend
 from txcore.port import Claim as ClaimPort
@@ -91,6 +92,19 @@ class CheckContext:
     listeners: Sequence[CheckListener] = ()
     fence: Fence | None = None
     counts: dict[str, int] = field(default_factory=dict)
+
+    def asked(self, *transaction_ids: bytes) -> None:
+        """Report and count that listener or fence are asked about these."""
+        self.count("asked", len(transaction_ids))
+        for transaction_id in transaction_ids:
+            self.report.event(names.CHECK_ASKED, transaction_id=transaction_id)
+
+    def finished(self, half: Half, end: str, began_s: float) -> None:
+        """Report and count a half that was released."""
+        took_s = self.clock.elapsed_s() - began_s
+        identity = half.transaction_id
+        self.report.event(names.HALF_FINISHED, transaction_id=identity, end=end, took_s=took_s, trace=trace_of(half))
+        self.count(end.lower())
 
     def count(self, name: str, number: int = 1) -> None:
         """Add to a counter of this checker."""

@@ -84,6 +84,14 @@ def end(transaction: LocalTransaction, kind: OpKind) -> Flow[EndResult]:
         and context.fence.is_open(transaction.connection)
     ):
         raise TransactionStateError("the prepared connection's transaction is still open; end it first")
+    began_s = context.clock.elapsed_s()
+    result = yield from _end(transaction, kind)
+    if context.observer is not None:
+        context.observer.ended(transaction.transaction_id, began_s, kind.name, result.state.value)
+    return result
+
+
+def _end(transaction: LocalTransaction, kind: OpKind) -> Flow[EndResult]:
     transaction.asked = kind
     # Whoever asks again while this end is under way, or after it was cancelled, learns that it is not certain.
     _ended(transaction, EndResult(EndState.UNKNOWN, transaction.transaction_id))
@@ -132,6 +140,7 @@ def database_begin(transaction: LocalTransaction, engine: Any) -> Flow[Any]:
     fence = transaction.context.fence
     if fence is None:
         raise TransactionStateError("the database style needs a producer made with fence=SqlFence(engine)")
+    transaction.began_s = transaction.context.clock.elapsed_s()
     transaction.connection = yield Call(fence.begin, (engine, transaction.transaction_id, transaction.context.group))
     transaction.fenced = True
     return transaction.connection
@@ -164,6 +173,7 @@ def database_finish(transaction: LocalTransaction) -> Flow[EndResult | None]:
     except Exception as error:  # noqa: BLE001 - the database's, whatever it is
         # An error around COMMIT may have applied (R5): no op is written, the check finds out.
         transaction.phase = Phase.FAILED
+        _ran_local(transaction, transaction.began_s, type(error).__name__)
         yield _resolution(transaction, OpKind.NUDGE)
         raise CommitUnknownError(
             f"the database's COMMIT of {id_text(transaction.transaction_id)} failed and may have applied; "
@@ -171,6 +181,7 @@ def database_finish(transaction: LocalTransaction) -> Flow[EndResult | None]:
             transaction_id=transaction.transaction_id,
         ) from (error.__cause__ if isinstance(error, CommitUnknownError) else error)
     transaction.connection = None
+    _ran_local(transaction, transaction.began_s, LocalTransactionState.COMMIT.value)
     return (yield from end(transaction, OpKind.COMMIT))
 
 
@@ -201,6 +212,8 @@ def _append(transaction: LocalTransaction) -> Flow[None]:
     transaction.half = half_record(transaction, policy)
     began_s = context.clock.elapsed_s()
     outcome: Outcome = yield transaction.half
+    if context.observer is not None:
+        context.observer.prepared(transaction.transaction_id, began_s, outcome.status)
     if outcome.status is Status.DURABLE:
         transaction.give_way_s = began_s + policy.immunity_s - context.margin_s
         transaction.phase = Phase.PREPARED
@@ -240,17 +253,25 @@ def _run_local(
     transaction: LocalTransaction, listener: Listener, message: Message, arg: Any
 ) -> Flow[tuple[LocalTransactionState, BaseException | None]]:
     current.set(transaction)
+    began_s = transaction.context.clock.elapsed_s()
     try:
         state = yield Call(listener.execute_local_transaction, (message, arg))
     except Exception as error:  # noqa: BLE001 - whatever user code raises, it may have committed (R5)
+        _ran_local(transaction, began_s, type(error).__name__)
         return LocalTransactionState.UNKNOWN, error
     finally:
         current.set(None)
+    _ran_local(transaction, began_s, state.value if isinstance(state, LocalTransactionState) else "no state")
     if not isinstance(state, LocalTransactionState):
         return LocalTransactionState.UNKNOWN, TransactionStateError(
             f"execute_local_transaction answered {state!r}; it must answer a LocalTransactionState"
         )
     return state, None
+
+
+def _ran_local(transaction: LocalTransaction, began_s: float, state: str) -> None:
+    if transaction.context.observer is not None:
+        transaction.context.observer.ran_local(transaction.transaction_id, began_s, state)
 
 
 def _vouch(transaction: LocalTransaction) -> Flow[EndResult | None]:

@@ -50,5 +50,13 @@ def txcore_on_event(event: Event) -> None:
 
 
 @hookspec
+def txcore_trace_headers(transaction_id: bytes) -> Mapping[str, str]:  # type: ignore[empty-body]
+    """Return headers for every message of a new transaction, such as W3C trace context.
+
+    Called when a message is published, in the caller's thread and context; a header of the user's own stays as it is.
+    """
+
+
+@hookspec
 def txcore_on_discard(half: Half | None, reason: str) -> None:
     """Take note that a half was parked. *half* is None for a poison record."""

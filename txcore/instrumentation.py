@@ -3,18 +3,23 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any, Final
 
 import pluggy
 
-from txcore import hookspecs
-from txcore.records import Half
+from txcore import hookspecs, message
+from txcore.clock import Clock
+from txcore.records import Half, Status
 
 CHECKER_ASSIGNED: Final = "checker.assigned"
 CHECKER_CLAIMED: Final = "checker.claimed"
 CHECKER_STOOD_DOWN: Final = "checker.stood_down"
 CHECKER_ERROR: Final = "checker.error"
+TRANSACTION_PREPARED: Final = "transaction.prepared"
+TRANSACTION_LOCAL: Final = "transaction.local"
+TRANSACTION_ENDED: Final = "transaction.ended"
+CHECK_ASKED: Final = "check.asked"
 CHECK_ANSWERED: Final = "check.answered"
 CHECK_NO_ANSWER: Final = "check.no_answer"  #: an alert: nothing was counted, it is asked again
 CHECK_WRONG_LISTENER: Final = "check.wrong_listener"  #: an alert: group and topic without a listener here
@@ -73,8 +78,48 @@ class Reporter:
         if self._manager is not None:
             self._call("txcore_on_discard", half=half, reason=reason)
 
-    def _call(self, hook: str, **arguments: Any) -> None:
+    def headers(self, transaction_id: bytes) -> Mapping[str, str]:
+        """Return the headers that observers want the messages of a new transaction to carry."""
+        found = self._call("txcore_trace_headers", transaction_id=transaction_id) if self._manager is not None else None
+        return {name: value for each in found or () for name, value in each.items()}
+
+    def _call(self, hook: str, **arguments: Any) -> Any:
         try:
-            getattr(self._manager.hook, hook)(**arguments)  # type: ignore[union-attr]
+            return getattr(self._manager.hook, hook)(**arguments)  # type: ignore[union-attr]
         except Exception:  # noqa: BLE001 - an observer must not stop the protocol
             self._log.warning("plugin.failed", exc_info=True, extra={"txcore": self._always | {"hook": hook}})
+            return None
+
+
+class ProducerReporter:
+    """What a producer's flows report, turned into events; None instead of one costs nothing."""
+
+    def __init__(self, group: str, plugins: Sequence[object], clock: Clock) -> None:
+        self._report = Reporter("txcore.producer", plugins, group=group)
+        self._clock = clock
+
+    def headers(self, transaction_id: bytes) -> Mapping[str, str]:
+        """See `Reporter.headers`."""
+        return self._report.headers(transaction_id)
+
+    def prepared(self, transaction_id: bytes, began_s: float, status: Status) -> None:
+        """Report how the append of the half ended."""
+        self._event(TRANSACTION_PREPARED, transaction_id, began_s, status=status.name)
+
+    def ran_local(self, transaction_id: bytes, began_s: float, state: str) -> None:
+        """Report how the local transaction ended."""
+        self._event(TRANSACTION_LOCAL, transaction_id, began_s, state=state)
+
+    def ended(self, transaction_id: bytes, began_s: float, end: str, state: str) -> None:
+        """Report how a commit or rollback ended."""
+        self._event(TRANSACTION_ENDED, transaction_id, began_s, end=end, state=state)
+
+    def _event(self, name: str, transaction_id: bytes, began_s: float, **fields: str) -> None:
+        took_s = self._clock.elapsed_s() - began_s
+        self._report.event(name, transaction_id=transaction_id, took_s=took_s, **fields)
+
+
+def trace_of(half: Half) -> str:
+    """Return the W3C `traceparent` that the messages of *half* carry; "" for none."""
+    value = half.messages[0].headers.get(message.TRACEPARENT, "") if half.messages else ""
+    return value if isinstance(value, str) else value.decode("ascii", "replace")

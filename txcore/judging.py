@@ -136,7 +136,7 @@ class Judge:
             self._fail(pending, None)
             return
         call = Call(listener.check_local_transaction, (view_of(half, pending.count),), context.limits.check_deadline_s)
-        context.count("asked")
+        context.asked(pending.transaction_id)
         try:
             answer = yield call
         except Exception as error:  # noqa: BLE001 - user code; no answer is no answer, whatever it raised
@@ -170,7 +170,7 @@ class Judge:
 
     def _check_fence(self, chunk: list[Pending]) -> Flow[None]:
         """Let the fence decide a batch; each one is then finished by a flow of its own."""
-        self._context.count("asked", len(chunk))
+        self._context.asked(*(pending.transaction_id for pending in chunk))
         readings = yield from self._read_fence([pending.transaction_id for pending in chunk])
         for pending in chunk:
             if self._tenure.is_active and not pending.is_closed:
@@ -245,7 +245,7 @@ class Judge:
         half = yield from self._intake.half_of(pending)
         if not self._tenure.is_active or pending.is_closed:
             return
-        kind = OpKind(pending.decision)
+        kind, began_s = OpKind(pending.decision), self._context.clock.elapsed_s()
         targets: Sequence[int] = ()
         if kind is OpKind.COMMIT:
             targets = range(len(half.messages)) if pending.missing is None else pending.missing
@@ -254,8 +254,7 @@ class Judge:
         if status is Status.DURABLE:
             pending.missing = ()
             pending.due_ms = self._tenure.now_ms() + self._context.limits.read_back_s * 1000
-            self._context.report.event(names.HALF_FINISHED, transaction_id=pending.transaction_id, end=kind.name)
-            self._context.count(kind.name.lower())
+            self._context.finished(half, kind.name, began_s)
         elif status is Status.REFUSED and kind is OpKind.COMMIT and outcome.missing:
             self._refused(pending, outcome)
         else:

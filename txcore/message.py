@@ -13,6 +13,8 @@ HeaderValue = str | bytes
 
 RESERVED_PREFIXES: Final = ("txcore-", "nats-")
 DELAY_HEADERS: Final = frozenset({"x-delay", "x-delay-ms", "delay", "__startdelivertime", "x-schedule"})
+TRACEPARENT: Final = "traceparent"
+"""The header of W3C trace context."""
 MESSAGE_COUNT_MAX: Final = 1_000
 HEADER_COUNT_MAX: Final = 256
 

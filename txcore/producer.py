@@ -20,6 +20,7 @@ from txcore.errors import BusyError, ClosedError, ConfigError, TransactionStateE
 from txcore.fence import Fence
 from txcore.gather import Gatherer
 from txcore.ids import IdFactory, id_text
+from txcore.instrumentation import ProducerReporter
 from txcore.listener import TransactionListener
 from txcore.loop import Loop, Task
 from txcore.message import CheckPolicy, LocalTransactionState, Message
@@ -49,6 +50,7 @@ def make_context(
     fence: Fence | None,
     policy: CheckPolicy | None,
     partition_count: int | None,
+    plugins: Sequence[object] = (),
     clock: Clock | None,
     randomness: Randomness | None,
 ) -> ProducerContext:
@@ -74,6 +76,7 @@ def make_context(
         f"p:{randomness.getrandbits(48):012x}",
         fence,
         capabilities.atomic_release and capabilities.resolution_is_unique,
+        ProducerReporter(group, plugins, clock) if plugins else None,
     )
 
 
@@ -141,6 +144,7 @@ class TransactionProducer:
         policy: Immunity of this group's halves; interval and count are the checker's unless a message has its own.
         partition_count: Verified against the group, or used to create it; None takes what exists.
         unsettled_max: Transactions between prepare and end at once; callers beyond that wait up to `busy_timeout_s`.
+        plugins: Told of events, such as `txcore.otel.Tracing`; see `hookspecs`.
 
     Thread safe. A forked child makes its own.
     """
@@ -156,6 +160,7 @@ class TransactionProducer:
         partition_count: int | None = None,
         unsettled_max: int = 10_000,
         busy_timeout_s: float = 10.0,
+        plugins: Sequence[object] = (),
         clock: Clock | None = None,
         randomness: Randomness | None = None,
     ) -> None:
@@ -165,6 +170,7 @@ class TransactionProducer:
             fence=fence,
             policy=policy,
             partition_count=partition_count,
+            plugins=plugins,
             clock=clock,
             randomness=randomness,
         )

@@ -19,7 +19,7 @@ from txcore.clock import Clock, Randomness
 from txcore.errors import BackendTimeoutError, BackendUnavailableError, ConfigError, DataLossError, UsageError
 from txcore.journey import Journey, Journeys
 from txcore.port import Backend, Reader
-from txcore.records import FINAL_KINDS, Checkpoint, LogKind, LogRecord, Op, OpKind, Position, Status
+from txcore.records import FINAL_KINDS, Checkpoint, Half, LogKind, LogRecord, Op, OpKind, Position, Status
 
 T = TypeVar("T")
 POLL_S: Final = 0.01
@@ -62,6 +62,8 @@ class Survey:
         timeout_s: Longest time without any progress.
         on_progress: Told now and then how many records have been read.
         on_final: Told the id of each final op, wanted or not.
+        on_op: Told each op but marks, wanted or not.
+        on_half: Told each half and when it was appended, where the broker tells, wanted or not.
 
     Raises:
         UsageError: the broker has no such group; nothing is created.
@@ -83,13 +85,15 @@ class Survey:
         timeout_s: float = 30.0,
         on_progress: Progress | None = None,
         on_final: Callable[[bytes], None] | None = None,
+        on_op: Callable[[Op], None] | None = None,
+        on_half: Callable[[Half, int | None], None] | None = None,
     ) -> None:
         self._backend, self._group = backend, group
         self._clock, self._randomness, self._by = clock, randomness, by
         self._quiet_s, self._timeout_s = quiet_s, timeout_s
         self._forget_finished = forget_finished
         self._on_progress = on_progress
-        self._on_final = on_final
+        self._on_final, self._on_op, self._on_half = on_final, on_op, on_half
         self._finished: OrderedDict[bytes, None] = OrderedDict()
         self._awaited: dict[int, bytes] = {}
         self._has_settled = False
@@ -218,6 +222,8 @@ class Survey:
             half = fold.read_half(record)
             log.newest_ms = record.appended_ms or (half.born_ms if half else -1)
             if half is not None:
+                if self._on_half is not None:
+                    self._on_half(half, record.appended_ms)
                 self._forget(fold, half.transaction_id)
             return
         parked = fold.read_parked(record)
@@ -227,6 +233,8 @@ class Survey:
         self.ends[op.kind] = self.ends.get(op.kind, 0) + 1
         if op.token:
             self.owners[partition] = OwnerSeen(op.by, op.at_ms, self._clock.elapsed_s())
+        if self._on_op is not None and op.kind not in {OpKind.TICK, OpKind.CLAIM}:
+            self._on_op(op)
         if op.kind == OpKind.TICK:
             if self._awaited.get(partition) == op.transaction_id:
                 del self._awaited[partition]

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import contextvars
 import enum
+from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import Any, Final
+from typing import Any, Final, Protocol
 
 from txcore import wire
 from txcore.clock import Clock
@@ -13,7 +14,7 @@ from txcore.errors import ConfigError, MessageRejectedError, TransactionStateErr
 from txcore.fence import Fence
 from txcore.ids import IdFactory, id_text, partition_of
 from txcore.message import MESSAGE_COUNT_MAX, CheckPolicy, Message, validate_message
-from txcore.records import Half, HalfRecord, OpKind, TargetMessage
+from txcore.records import Half, HalfRecord, OpKind, Status, TargetMessage
 from txcore.results import EndResult
 
 
@@ -25,6 +26,22 @@ class Phase(enum.Enum):
     PREPARED = "prepared"
     ENDED = "ended"
     FAILED = "failed"
+
+
+class Observer(Protocol):
+    """Who is told how a producer's flows go; `instrumentation.ProducerReporter` is one."""
+
+    def headers(self, transaction_id: bytes) -> Mapping[str, str]:
+        """Return headers for the messages of a new transaction."""
+
+    def prepared(self, transaction_id: bytes, began_s: float, status: Status) -> None:
+        """Take note of how the append of the half ended."""
+
+    def ran_local(self, transaction_id: bytes, began_s: float, state: str) -> None:
+        """Take note of how the local transaction ended."""
+
+    def ended(self, transaction_id: bytes, began_s: float, end: str, state: str) -> None:
+        """Take note of how a commit or rollback ended."""
 
 
 @dataclass(slots=True)
@@ -47,6 +64,7 @@ class ProducerContext:
     by: str
     fence: Fence | None = None
     store_arbitrates: bool = False
+    observer: Observer | None = None
 
 
 @dataclass(slots=True)
@@ -55,6 +73,7 @@ class LocalTransaction:
 
     Attributes:
         give_way_s: Reading of the clock past which the producer publishes nothing; None without a reading.
+        began_s: When its database transaction was opened, in the database style.
     """
 
     context: ProducerContext
@@ -66,6 +85,7 @@ class LocalTransaction:
     fenced: bool = False
     half: HalfRecord | None = None
     give_way_s: float | None = None
+    began_s: float = 0.0
     asked: OpKind | None = None
     result: EndResult | None = None
 
@@ -131,7 +151,10 @@ def publish(transaction: LocalTransaction, message: Message) -> None:
     if message.check_policy is not None:
         require_room(message.check_policy, transaction.context.margin_s)
         transaction.policies.append(message.check_policy)
-    transaction.messages.append(TargetMessage(message.topic, message.key, message.body, dict(message.headers)))
+    headers = dict(message.headers)
+    if transaction.context.observer is not None:
+        headers = {**transaction.context.observer.headers(transaction.transaction_id), **headers}
+    transaction.messages.append(TargetMessage(message.topic, message.key, message.body, headers))
 
 
 def require_room(policy: CheckPolicy, margin_s: float) -> None:

@@ -4,6 +4,7 @@ and the checker as a process of its own.
 
 from __future__ import annotations
 
+import http.client
 import json
 import os
 import re
@@ -27,7 +28,12 @@ from txcore_conformance.kit import hasty
 from txcore_sqlite.consumer import read_topic
 
 import txcore
+from txcore.config import load
 from txcore.ids import id_text
+from txcore.sidecar.process import Sidecar
+from txcore.sidecar.web.app import make_app
+from txcore.sidecar.web.guard import Guard
+from txcore.sidecar.web.server import WebServer
 
 DEADLINE_S = 60.0
 TOPIC = "orders.created"
@@ -352,3 +358,91 @@ def postgresql():
         pytest.skip(str(error))
     yield server
     server.remove()
+
+
+@dataclass(frozen=True)
+class Answer:
+    """What came back."""
+
+    status_code: int
+    headers: dict[str, str]
+    text: str
+
+    def json(self):
+        return json.loads(self.text)
+
+
+class Client:
+    """Asks a server of its own, byte for byte as it is told."""
+
+    def __init__(self, app):
+        self._server = WebServer("127.0.0.1", 0)
+        self._server.start(app)
+        self.url = self._server.url
+        self._address = self.url.removeprefix("http://")
+
+    def request(self, method, path, headers=None, content=None):
+        connection = http.client.HTTPConnection(self._address, timeout=10)
+        try:
+            connection.request(method, path, content, dict(headers or {}))
+            answer = connection.getresponse()
+            return Answer(answer.status, {k.lower(): v for k, v in answer.headers.items()}, answer.read().decode())
+        finally:
+            connection.close()
+
+    def get(self, path, headers=None):
+        return self.request("GET", path, headers)
+
+    def post(self, path, content, headers=None):
+        return self.request("POST", path, headers, content)
+
+    def close(self):
+        self._server.stop()
+
+
+@dataclass
+class Served:
+    """A sidecar over a shop, its application, and somebody who asks."""
+
+    sidecar: Sidecar
+    shop: object
+    clients: list = field(default_factory=list)
+
+    def client(self, token="", more=()):
+        """Return a client of the endpoint as it is with *token*."""
+        self.clients.append(Client(make_app(self.sidecar, Guard(token), more)))
+        return self.clients[-1]
+
+    def get(self, path, **headers):
+        client = self.clients[0] if self.clients else self.client()
+        return client.get(path, headers)
+
+
+@pytest.fixture
+def served(shop, wait_until):
+    (shop.folder / "txcore.toml").write_text(
+        f'[backends.main]\nurl = "{shop.broker_url}"\n[databases.shop]\nurl = "{shop.database_url}"\n'
+        '[groups.orders]\ndatabase = "shop"\npartitions = 2\nlimits.idle_poll_s = 0.01\npolicy.immunity_s = 600\n'
+    )
+    sidecar = Sidecar(load(shop.folder / "txcore.toml", environment={}))
+    served = Served(sidecar, shop)
+    sidecar.start()
+    wait_until(lambda: len(sidecar.status()["orders"].checker.partitions) == 2, "ownership")
+    yield served
+    assert sidecar.stop()
+    for client in served.clients:
+        client.close()
+
+
+@pytest.fixture
+def make_client():
+    """Clients of applications of one's own."""
+    clients = []
+
+    def make(app):
+        clients.append(Client(app))
+        return clients[-1]
+
+    yield make
+    for client in clients:
+        client.close()

@@ -13,6 +13,7 @@ from txcore.config import Config, ConfigFileError, LimitsSection, load
 from txcore.config.lines import lines_of
 from txcore.config.loading import masked
 from txcore.config.sample import sample
+from txcore.config.schema import HttpSection
 from txcore.config.sources import Simple
 
 GOOD = """
@@ -35,7 +36,7 @@ WRONG = {
     ),
     "nothing near": (
         "[checker]\nzzz = 1\n",
-        "{file}:12: checker.zzz: unknown key; known here: member, shutdown_s, restart_s, restart_max_s",
+        "{file}:12: checker.zzz: unknown key; known here: member, shutdown_s, restart_s, restart_max_s, tracing",
     ),
     "milliseconds in the key": (
         "[groups.orders.policy]\ninterval_ms = 1500\n",
@@ -72,7 +73,7 @@ WRONG = {
     ),
     "value for a section": (
         "http = 8080\n",
-        "{file}:2: http: must be a table with enabled, host, port, token_file, token_env",
+        f"{{file}}:2: http: must be a table with {', '.join(HttpSection.__struct_fields__)}",
     ),
     "value for a name": ("groups.orders = 1\n", "{file}:2: groups.orders: must be a table: [groups.orders]"),
     "list of groups": (

@@ -12,9 +12,16 @@ import msgspec
 import pytest
 
 from txcore import HalfView, LocalTransactionState, Message
+from txcore.config import load
 from txcore.config.reference import markdown
 from txcore.sidecar import callback, life
 from txcore.sidecar.metrics import METRICS
+from txcore.sidecar.process import Sidecar
+from txcore.sidecar.web.changes import change_routes
+from txcore.sidecar.web.desk import Desk
+from txcore.sidecar.web.guard import Guard
+from txcore.sidecar.web.lists import Lists
+from txcore.sidecar.web.routes import api_routes, health_routes
 
 ROOT = Path(__file__).parents[2]
 PAGE = ROOT / "docs" / "checker.md"
@@ -64,7 +71,14 @@ def test_every_event_of_the_sidecar_is_told():
         source = path.read_text(encoding="utf-8")
         logged |= set(re.findall(r'(?:LOG\.\w+\((?:level, |logging\.\w+, )?|_report\()"([a-z_]+\.[a-z_]+)"', source))
     assert len(logged) > 10
-    rare = {"backend.close_failed", "group.failed", "group.leave_failed", "http.failed", "systemd.not_notified"}
+    rare = {
+        "backend.close_failed",
+        "group.failed",
+        "group.leave_failed",
+        "history.failed",
+        "http.failed",
+        "systemd.not_notified",
+    }
     assert set() == {name for name in logged - rare if f"`{name}`" not in told}
 
 
@@ -96,3 +110,27 @@ def test_the_signature_is_as_the_openapi_file_says():
     (header,) = text["paths"]["/check"]["post"]["parameters"]
     assert callback.SIGNATURE_HEADER == header["name"]
     assert re.fullmatch(header["schema"]["pattern"], callback.signature("s", 1_700_000_000, b"{}"))
+
+
+def test_every_route_of_the_api_is_described_with_its_method(tmp_path):
+    """`docs/api-openapi.json` has neither more nor less; every reference in it leads somewhere."""
+    text = (ROOT / "docs" / "api-openapi.json").read_text(encoding="utf-8")
+    described = {(method.upper(), path) for path, each in json.loads(text)["paths"].items() for method in each}
+    (tmp_path / "txcore.toml").write_text('[backends.b]\nurl = "sqlite:///b.db"\n[groups.g]\nlistener = "a:b"\n')
+    sidecar = Sidecar(load(tmp_path / "txcore.toml", environment={}))
+    desk, lists = Desk(sidecar), Lists(sidecar.clock)
+    routes = [
+        *health_routes(sidecar),
+        *api_routes(sidecar, lists),
+        *change_routes(desk, Guard("t"), sidecar.clock),
+    ]
+    assert described == {(method, route.path) for route in routes for method in route.methods - {"HEAD"}}
+    schemas = json.loads(text)["components"]["schemas"]
+    assert set(re.findall(r'"#/components/schemas/(\w+)"', text)) == set(schemas)
+
+
+def test_the_pages_that_the_console_has_are_those_of_its_page():
+    """`docs/console.md` names each tab."""
+    told = (ROOT / "docs" / "console.md").read_text(encoding="utf-8")
+    for name in ("Groups", "Pending", "Parked", "Decisions"):
+        assert f"| {name} |" in told

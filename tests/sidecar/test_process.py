@@ -6,10 +6,14 @@ import json
 import re
 import signal
 import socket
+import ssl
 import time
+import urllib.error
+import urllib.request
 from collections import Counter
 
 import pytest
+from txcore_conformance.brokers.security import make_certificates
 
 QUICK = (
     "partitions = 2\n"
@@ -444,3 +448,35 @@ def test_a_database_that_is_down_costs_no_cpu_and_loses_nothing(shop, checkers, 
     assert 0 == running.metric("txcore_parked_total")
     assert ids[True] == set(shop.delivered())
     assert 0 == running.stop()
+
+
+def test_https_is_served_with_a_certificate_of_ones_own(tmp_path, shop, checkers, wait_until):
+    """Whoever trusts its authority is answered; the console can be left out."""
+    certificates = make_certificates(tmp_path / "certificates")
+    (tmp_path / "txcore.toml").write_text(
+        f'[http]\ncertificate_file = "{certificates.cert_file("server")}"\n'
+        f'key_file = "{certificates.key_file("server")}"\nconsole = false\n'
+        f'[backends.main]\nurl = "{shop.broker_url}"\n[databases.shop]\nurl = "{shop.database_url}"\n'
+        '[groups.orders]\ndatabase = "shop"\npartitions = 2\n'
+    )
+    running = checkers()
+    url = wait_until(lambda: re.search(r"http=(https://\S+)", running.text), "the address").group(1)
+    context = ssl.create_default_context(cafile=str(certificates.ca_file))
+    with urllib.request.urlopen(f"{url}/healthz", timeout=10, context=context) as answer:
+        assert 200 == answer.status
+    with pytest.raises(urllib.error.HTTPError, match="404"):
+        urllib.request.urlopen(f"{url}/console", timeout=10, context=context)
+    assert 0 == running.stop()
+
+
+def test_a_certificate_that_cannot_be_used_stops_the_start(tmp_path, shop, checkers):
+    """With the setting's name."""
+    (tmp_path / "wrong.pem").write_text("no certificate")
+    (tmp_path / "txcore.toml").write_text(
+        '[http]\ncertificate_file = "wrong.pem"\n'
+        f'[backends.main]\nurl = "{shop.broker_url}"\n[databases.shop]\nurl = "{shop.database_url}"\n'
+        '[groups.orders]\ndatabase = "shop"\n'
+    )
+    running = checkers()
+    assert 2 == running.wait()
+    assert "the certificate cannot be used" in running.text

@@ -2,11 +2,9 @@
 
 from __future__ import annotations
 
-import http.client
 import json
 import socket
 import urllib.request
-from dataclasses import dataclass, field
 from urllib.parse import quote, urlencode
 
 import pytest
@@ -25,79 +23,6 @@ from txcore.sidecar.web.guard import SECURITY_HEADERS, Guard, read_body
 from txcore.sidecar.web.server import WebServer
 
 PATHS = ["/healthz", "/readyz", "/metrics", "/api/v1/groups", "/api/v1/groups/orders", "/api/v1/groups/orders/parked"]
-
-
-@dataclass(frozen=True)
-class Answer:
-    """What came back."""
-
-    status_code: int
-    headers: dict[str, str]
-    text: str
-
-    def json(self):
-        return json.loads(self.text)
-
-
-class Client:
-    """Asks a server of its own, byte for byte as it is told."""
-
-    def __init__(self, app):
-        self._server = WebServer("127.0.0.1", 0)
-        self._server.start(app)
-        self._address = self._server.url.removeprefix("http://")
-
-    def request(self, method, path, headers=None, content=None):
-        connection = http.client.HTTPConnection(self._address, timeout=10)
-        try:
-            connection.request(method, path, content, dict(headers or {}))
-            answer = connection.getresponse()
-            return Answer(answer.status, {k.lower(): v for k, v in answer.headers.items()}, answer.read().decode())
-        finally:
-            connection.close()
-
-    def get(self, path, headers=None):
-        return self.request("GET", path, headers)
-
-    def post(self, path, content, headers=None):
-        return self.request("POST", path, headers, content)
-
-    def close(self):
-        self._server.stop()
-
-
-@dataclass
-class Served:
-    """A sidecar over a shop, its application, and somebody who asks."""
-
-    sidecar: Sidecar
-    shop: object
-    clients: list = field(default_factory=list)
-
-    def client(self, token="", more=()):
-        """Return a client of the endpoint as it is with *token*."""
-        self.clients.append(Client(make_app(self.sidecar, Guard(token), more)))
-        return self.clients[-1]
-
-    def get(self, path, **headers):
-        client = self.clients[0] if self.clients else self.client()
-        return client.get(path, headers)
-
-
-@pytest.fixture
-def served(shop, wait_until):
-    (shop.folder / "txcore.toml").write_text(
-        f'[backends.main]\nurl = "{shop.broker_url}"\n[databases.shop]\nurl = "{shop.database_url}"\n'
-        '[groups.orders]\ndatabase = "shop"\npartitions = 2\nlimits.idle_poll_s = 0.01\npolicy.immunity_s = 600\n'
-    )
-    sidecar = Sidecar(load(shop.folder / "txcore.toml", environment={}))
-    served = Served(sidecar, shop)
-    sidecar.start()
-    wait_until(lambda: len(sidecar.status()["orders"].checker.partitions) == 2, "ownership")
-    yield served
-    assert sidecar.stop()
-    for client in served.clients:
-        client.close()
 
 
 def test_health_and_readiness_say_that_all_is_well(served):
@@ -122,7 +47,7 @@ def _told(answer):
     return answer.status_code, answer.json()
 
 
-def test_a_group_that_cannot_start_is_no_readiness(tmp_path, wait_until):
+def test_a_group_that_cannot_start_is_no_readiness(tmp_path, wait_until, make_client):
     """With the reason; the process lives on and tries again."""
     (tmp_path / "txcore.toml").write_text(
         f'[backends.main]\nurl = "sqlite:///{tmp_path}/no/such/folder/b.db"\n[groups.orders]\nlistener = "nobody:x"\n'
@@ -131,14 +56,13 @@ def test_a_group_that_cannot_start_is_no_readiness(tmp_path, wait_until):
     sidecar = Sidecar(load(tmp_path / "txcore.toml", environment={}))
     sidecar.start()
     wait_until(lambda: sidecar.runners["orders"].figures.starts_failed > 2, "three tries")
-    client = Client(make_app(sidecar, Guard("")))
+    client = make_client(make_app(sidecar, Guard("")))
     status, told = _told(client.get("/readyz"))
     assert (503, "unready", 1) == (status, told["status"], len(told["reasons"]))
     assert "group orders is" in told["reasons"][0]
     assert 200 == client.get("/healthz").status_code
     assert 503 == client.get("/api/v1/groups/orders/pending").status_code
     assert sidecar.stop()
-    client.close()
 
 
 def test_a_checker_whose_thread_is_dead_is_no_health(served):
@@ -218,7 +142,7 @@ def test_a_limit_out_of_range_is_refused(served, limit):
     assert (400, {"error": "limit is a whole number from 1 to 1000"}) == _told(answer)
 
 
-@pytest.mark.parametrize("path", ["/", "/api", "/api/v1/groups/nobody", "/api/v1/groups/nobody/pending", "/console"])
+@pytest.mark.parametrize("path", ["/", "/api", "/api/v1/groups/nobody", "/api/v1/groups/nobody/pending"])
 def test_what_is_not_there_is_not_found(served, path):
     """As JSON."""
     answer = served.get(path)

@@ -14,7 +14,7 @@ from msgspec.structs import replace
 from txcore.config.conversion import convert
 from txcore.config.lines import Path
 from txcore.config.problems import ConfigFileError, Problem, closest, key_text
-from txcore.config.schema import CallbackSection, Config, GroupSection
+from txcore.config.schema import CallbackSection, Config, GroupSection, HttpSection
 from txcore.config.sources import (
     FILE_NAME,
     PREFIX,
@@ -187,6 +187,7 @@ class _Reader:
 
     def _http(self) -> None:
         http = self.config.http
+        self._files(("http",), http, ("certificate_file", "key_file"))
         if http.enabled and http.host not in LOOPBACK and ("http", "token") not in self.fetched:
             has_one = http.token_file or http.token_env
             if not has_one:
@@ -287,13 +288,17 @@ class _Reader:
             self._report((*path, "timeout_s"), f"must be below limits.check_deadline_s, which is {deadline_s:g}")
         self._secret((*path, "secret"))
         self._secret((*path, "token"))
-        for key in ("ca_file", "certificate_file", "key_file"):
-            name = getattr(callback, key)
+        self._files(path, callback, ("ca_file", "certificate_file", "key_file"))
+
+    def _files(self, path: Path, section: CallbackSection | HttpSection, keys: tuple[str, ...]) -> None:
+        """Find the PEM files of a section."""
+        for key in keys:
+            name = getattr(section, key)
             if name and not self._place(name).is_file():
                 self._report((*path, key), f"there is no file {name}")
             elif name:
                 self.fetched[*path, key] = str(self._place(name))
-        if callback.key_file and not callback.certificate_file:
+        if section.key_file and not section.certificate_file:
             self._report((*path, "key_file"), "needs certificate_file beside it")
 
 

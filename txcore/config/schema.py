@@ -32,7 +32,7 @@ class LogSection(Struct, forbid_unknown_fields=True, frozen=True, kw_only=True):
 
 
 class HttpSection(Struct, forbid_unknown_fields=True, frozen=True, kw_only=True):
-    """The HTTP endpoint: health, metrics, JSON API."""
+    """The HTTP endpoint: health, metrics, JSON API, web console."""
 
     enabled: Annotated[bool, Meta(description="serve it at all")] = True
     host: Annotated[
@@ -40,9 +40,17 @@ class HttpSection(Struct, forbid_unknown_fields=True, frozen=True, kw_only=True)
     ] = "127.0.0.1"
     port: Annotated[int, Meta(ge=0, le=65_535, description="the port; 0 for any free one, which is logged")] = 8181
     token_file: Annotated[
-        str, Meta(description="file with the bearer token that `/api` then asks for; needed unless `host` is loopback")
+        str,
+        Meta(
+            description="file with the token that API and console then ask for; needed to change anything, and unless "
+            "`host` is loopback"
+        ),
     ] = ""
     token_env: Annotated[str, Meta(description="or the environment variable that holds it")] = ""
+    console: Annotated[bool, Meta(description="serve the web console, at `/console`")] = True
+    bodies: Annotated[bool, Meta(description="let the console show message bodies")] = False
+    certificate_file: Annotated[str, Meta(description="PEM file of the server's certificate: serve HTTPS")] = ""
+    key_file: Annotated[str, Meta(description="PEM file of its key, where it is not in `certificate_file`")] = ""
 
 
 class CheckerSection(Struct, forbid_unknown_fields=True, frozen=True, kw_only=True):
@@ -56,6 +64,9 @@ class CheckerSection(Struct, forbid_unknown_fields=True, frozen=True, kw_only=Tr
         Seconds, Meta(description="first pause before a group is tried again that could not start; doubles")
     ] = 1.0
     restart_max_s: Annotated[Seconds, Meta(description="longest such pause")] = 30.0
+    tracing: Annotated[
+        bool, Meta(description="make OpenTelemetry spans, for the SDK that the process was started with")
+    ] = False
 
 
 class BackendSection(Struct, forbid_unknown_fields=True, frozen=True, kw_only=True):

@@ -7,14 +7,14 @@ from typing import TYPE_CHECKING, Any, Final, cast
 
 from txcore.clock import Clock
 from txcore.config import DatabaseSection
-from txcore.errors import BackendNotInstalledError, CheckPostponedError, ConfigError
+from txcore.errors import BackendNotInstalledError, CheckPostponedError, ConfigError, TxcoreError
 from txcore.fence import FenceAnswer, FenceReading
 from txcore.sidecar.gate import Gate
 
 if TYPE_CHECKING:
     from sqlalchemy import Engine
 
-    from txcore.sqlfence import SqlFence
+    from txcore.sqlfence import FenceRow, SqlFence
 
 DRIVERS: Final = {"psycopg": "postgresql", "pymysql": "mysql"}
 """Extras by the driver that they bring."""
@@ -118,6 +118,19 @@ class GuardedFence:
     def peek(self, transaction_ids: Sequence[bytes]) -> Mapping[bytes, FenceReading]:
         """See `Fence.peek`."""
         return cast("Mapping[bytes, FenceReading]", self.fence.peek(transaction_ids))
+
+    def look(self, transaction_id: bytes) -> tuple[FenceReading, FenceRow | None, str]:
+        """Return what the fence says of one transaction, its row, and what went wrong; for people, writes nothing.
+
+        A database that is known to be down is not asked.
+        """
+        if self.gate.reason:
+            return FenceReading(FenceAnswer.NO_ANSWER, self.gate.reason), None, ""
+        reading = self.peek([transaction_id])[transaction_id]
+        try:
+            return reading, self.fence.rows([transaction_id]).get(transaction_id), ""
+        except TxcoreError as error:
+            return reading, None, str(error)
 
     def force(self, transaction_id: bytes, group: str) -> None:
         """See `Fence.force`; an operator's word passes the gate."""

@@ -142,7 +142,7 @@ class GroupRunner:
                 member=plan.checker.member,
                 limits=plan.limits,
                 event_loop=answers.event_loop,
-                plugins=[self.figures],
+                plugins=[self.figures, *_tracing(plan)],
                 clock=self._clock,
                 randomness=self._randomness,
             )
@@ -197,3 +197,16 @@ class GroupRunner:
     def _checker_halves(self) -> int:
         assert self._checker is not None
         return self._checker.counts.get("halves", 0)
+
+
+def _tracing(plan: GroupPlan) -> list[object]:
+    """Return the plugin that makes spans, where it is wanted.
+
+    Raises:
+        BackendNotInstalledError: OpenTelemetry is missing.
+    """
+    if not plan.checker.tracing:
+        return []
+    from txcore.otel import Tracing  # noqa: PLC0415 - an extra of its own
+
+    return [Tracing()]

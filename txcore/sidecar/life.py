@@ -127,14 +127,12 @@ def _serve(sidecar: Sidecar, loaded: Loaded) -> Any:
     if not config.http.enabled:
         return None
     try:
-        from txcore.sidecar.web.app import make_app  # noqa: PLC0415 - without HTTP nobody needs these libraries
-        from txcore.sidecar.web.guard import Guard  # noqa: PLC0415
-        from txcore.sidecar.web.server import WebServer  # noqa: PLC0415
+        from txcore.sidecar.web.endpoint import Endpoint  # noqa: PLC0415 - without HTTP nobody needs these libraries
     except ModuleNotFoundError as error:
         raise BackendNotInstalledError("the HTTP endpoint", error.name or "starlette", "checker") from error
-    server = WebServer(config.http.host, config.http.port)
-    server.start(make_app(sidecar, Guard(loaded.secret("http", "token"))))
-    return server
+    endpoint = Endpoint(sidecar, loaded)
+    endpoint.start()
+    return endpoint
 
 
 def notify(*lines: str) -> None:

@@ -7,12 +7,12 @@ import re
 import pytest
 
 from txcore import wire
-from txcore.cli.operating import choosing, words
-from txcore.cli.operating.planning import Plan, Step, Verb, is_doubtful, plan
 from txcore.errors import UsageError
 from txcore.fence import FenceAnswer, FenceReading
 from txcore.ids import id_text
 from txcore.journey import Journey
+from txcore.operating import choosing, words
+from txcore.operating.planning import Plan, Step, Verb, is_doubtful, plan
 from txcore.records import Half, Op, OpKind, ParkCode, Parked, TargetMessage
 
 A = bytes.fromhex("01a1feb1d200775f989813a298331c24")

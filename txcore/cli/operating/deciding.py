@@ -9,15 +9,15 @@ from typing import Annotated, Any, Final
 
 import typer
 
-from txcore.cli.operating import choosing, telling, words
 from txcore.cli.operating.listing import OlderThan, Reason, Topic, filter_of, names_of, now_ms, parked_journeys
 from txcore.cli.operating.place import Place, Session, at_place, opened
-from txcore.cli.operating.planning import Plan, Step, Verb, is_doubtful, plan
 from txcore.cli.operating.screen import Screen
 from txcore.errors import TxcoreError, UsageError
 from txcore.fence import FenceReading
 from txcore.ids import id_text
 from txcore.journey import Journey
+from txcore.operating import choosing, telling, words
+from txcore.operating.planning import Plan, Step, Verb, is_doubtful, plan
 from txcore.operator import REASON_TEXT, Awaited
 from txcore.results import EndResult, EndState
 from txcore.survey import Survey

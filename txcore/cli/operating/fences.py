@@ -9,7 +9,6 @@ from typing import TYPE_CHECKING, Annotated, Any, Final
 
 import typer
 
-from txcore.cli.operating import words
 from txcore.cli.operating.listing import now_ms
 from txcore.cli.operating.place import (
     Address,
@@ -24,6 +23,7 @@ from txcore.cli.operating.place import (
 from txcore.cli.operating.screen import Screen
 from txcore.errors import UsageError
 from txcore.ids import born_ms, first_id_at, id_text
+from txcore.operating import words
 
 if TYPE_CHECKING:
     from txcore.sqlfence import FenceStats, SqlFence

@@ -8,13 +8,13 @@ from typing import Annotated, Final
 
 import typer
 
-from txcore.cli.operating import telling, words
-from txcore.cli.operating.choosing import Filter, age_s, oldest_first, reason_code, short_ids, topics_in
 from txcore.cli.operating.place import Place, Session, at_place, opened
 from txcore.cli.operating.screen import Screen
 from txcore.clock import SystemClock
 from txcore.ids import id_text
 from txcore.journey import Journey
+from txcore.operating import telling, words
+from txcore.operating.choosing import Filter, age_s, oldest_first, reason_code, short_ids, topics_in
 
 LIMIT: Final = 50
 OlderThan = Annotated[str, typer.Option("--older-than", metavar="AGE", help="Only those older than 90s, 15m, 1h, 2d…")]

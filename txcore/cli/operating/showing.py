@@ -2,26 +2,18 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
-from contextlib import closing
-from dataclasses import dataclass
-from typing import TYPE_CHECKING, Annotated, Any, Final
+from typing import Annotated, Final
 
 import typer
 
-from txcore.cli.operating import choosing, telling, words
 from txcore.cli.operating.listing import now_ms
-from txcore.cli.operating.place import Place, Session, at_place, opened
-from txcore.cli.operating.planning import fence_text
+from txcore.cli.operating.place import Place, at_place, opened
 from txcore.cli.operating.screen import Screen
-from txcore.errors import TxcoreError, UsageError
 from txcore.ids import id_text
-from txcore.journey import Journey, half_in
-from txcore.records import FINAL_KINDS, OWNED_KINDS, Half, Op, OpKind, Parked
-
-if TYPE_CHECKING:
-    from txcore.fence import FenceReading
-    from txcore.sqlfence import FenceRow
+from txcore.journey import Journey
+from txcore.operating import choosing, story, telling, words
+from txcore.operating.finding import Asked, ask_fence, find
+from txcore.operating.planning import fence_text
 
 BODY_MAX: Final = 2_000
 STATE_STYLES: Final = {"committed": "green", "rolled back": "green", "parked": "bold red", "pending": "yellow"}
@@ -42,8 +34,8 @@ def show(
     screen = Screen(as_json=place.as_json)
     with opened(place, screen) as session:
         with screen.busy():
-            journey = _find(session, wanted)
-        asked = _ask(session, journey)
+            journey = find(session.operator, session.address.group, wanted)
+        asked = ask_fence(session.fence, journey)
     if place.as_json:
         told = telling.journey(journey, now_ms(), bodies=bodies)
         screen.json(told | {"fence": telling.fence(asked.reading), "fence_row": telling.fence_row(asked.row)})
@@ -51,61 +43,10 @@ def show(
     _Page(screen, journey, asked, bodies=bodies).print()
 
 
-@dataclass(frozen=True, slots=True)
-class _Asked:
-    """What the database says: the fence's reading and its row, where it was asked and has one."""
-
-    reading: FenceReading | None = None
-    row: FenceRow | None = None
-    trouble: str = ""
-
-
-def _find(session: Session, wanted: choosing.Wanted) -> Journey:
-    """Return the one transaction that is meant: looked for in what is open first, then in everything.
-
-    Raises:
-        UsageError: there is none, or there are several.
-    """
-    operator = session.operator
-    if wanted.is_whole:
-        return operator.show(bytes.fromhex(wanted.digits))
-    with closing(operator.search(wanted.matches, from_checkpoint=True)) as survey:
-        found = {each.transaction_id: each for each in survey.journeys()}
-    identity = choosing.the_one(wanted, found)
-    if identity is None or not found[identity].has_beginning:
-        with closing(operator.search(wanted.matches)) as survey:
-            found = {each.transaction_id: each for each in survey.journeys()}
-        identity = choosing.the_one(wanted, found)
-    if identity is None:
-        raise UsageError(f"group {session.address.group!r} knows no transaction {wanted.text!r}")
-    return found[identity]
-
-
-def _ask(session: Session, journey: Journey) -> _Asked:
-    half = telling.any_half(journey)
-    if session.fence is None or half is None or not half.fenced:
-        return _Asked()
-    identity = journey.transaction_id
-    reading = session.fence.peek([identity])[identity]
-    try:
-        return _Asked(reading, session.fence.rows([identity]).get(identity))
-    except TxcoreError as error:
-        return _Asked(reading, None, str(error))
-
-
-@dataclass(frozen=True, slots=True)
-class _Event:
-    """A line of the journey."""
-
-    at_ms: int | None
-    what: str
-    text: str
-
-
 class _Page:
     """The journey for people."""
 
-    def __init__(self, screen: Screen, journey: Journey, asked: _Asked, *, bodies: bool) -> None:
+    def __init__(self, screen: Screen, journey: Journey, asked: Asked, *, bodies: bool) -> None:
         self._screen = screen
         self._journey = journey
         self._asked = asked
@@ -118,7 +59,7 @@ class _Page:
         self._messages()
         self._screen.say()
         self._screen.say("journey", "bold")
-        for event in self._events():
+        for event in story.events(self._journey):
             at = words.iso(event.at_ms) if event.at_ms is not None else ""
             self._screen.hang(f"  {at:24}  {event.what:9} ", event.text)
         self._screen.say()
@@ -144,7 +85,7 @@ class _Page:
             if entry is not None:
                 self._screen.hang("  poison  ", words.readable(entry.half))
             return
-        missing = set(self._missing())
+        missing = set(story.missing(self._journey))
         for index, message in enumerate(half.messages):
             key = "no key" if message.key is None else f"key {words.readable(message.key)}"
             lost = "  MISSING" if index in missing else ""
@@ -153,29 +94,6 @@ class _Page:
                 self._screen.hang("      ", f"{words.readable(name)}: {words.readable(value)}")
             if self._bodies:
                 self._screen.hang("      ", f"body: {words.readable(message.body, BODY_MAX)}")
-
-    def _missing(self) -> Sequence[int]:
-        journey = self._journey
-        return journey.parked[-1].missing if journey.is_parked and journey.parked else ()
-
-    def _events(self) -> Iterator[_Event]:
-        """Yield what happened: copies of the half, parked records and ops, by their writers' clocks."""
-        events: list[tuple[int, int, _Event]] = []
-        journey = self._journey
-        for half, appended_ms in zip(journey.halves, journey.half_times_ms, strict=True):
-            at_ms = appended_ms if appended_ms is not None else self._time_of(half)
-            events.append((at_ms or half.born_ms, 0, _Event(at_ms, "half", _half_text(half))))
-        events.extend((each.at_ms, 1, _Event(each.at_ms, "parked", _parked_text(each))) for each in journey.parked)
-        newest_ms = 0
-        for _, op in journey.ops:
-            # Ops stay in the order of their log, which is the truth, whatever their writers' clocks say.
-            newest_ms = max(newest_ms, op.at_ms)
-            events.append((newest_ms, 2, _Event(op.at_ms, (telling.kind_name(op.kind) or "").lower(), _op_text(op))))
-        for _, _, event in sorted(events, key=lambda each: each[:2]):
-            yield event
-
-    def _time_of(self, half: Half) -> int | None:
-        return half.born_ms if half.generation == 0 and half.folded_to < 0 else None
 
     def _facts(self) -> None:
         journey, half, asked = self._journey, self._half, self._asked
@@ -187,7 +105,7 @@ class _Page:
             self._screen.hang("        ", f"{told}, read by {words.many(row.checks, 'check')}")
         if asked.trouble:
             self._screen.hang("        ", asked.trouble)
-        missing = self._missing()
+        missing = story.missing(self._journey)
         if missing:
             self._screen.hang("missing ", ", ".join(f"[{index}]" for index in missing))
         self._screen.hang("next    ", self._next())
@@ -211,36 +129,3 @@ class _Page:
         if not journey.halves:
             return "its half is gone from the log"
         return f"the checker asks {'the fence' if half is not None and half.fenced else 'the listener'}"
-
-
-def _half_text(half: Half) -> str:
-    told = [f"generation {half.generation}", f"by {half.by}", f"immune for {half.immunity_ms / 1000:g} s"]
-    if half.generation:
-        told = [f"generation {half.generation}: resumed", half.reason]
-    elif half.folded_to >= 0:
-        told.append("carried forward")
-    return ", ".join(each for each in told if each)
-
-
-def _parked_text(parked: Parked) -> str:
-    by = f"generation {parked.generation}, after {words.many(parked.count, 'check')}, by {parked.by}"
-    poison = "" if half_in(parked) else ", poison"
-    return f"{parked.code}: {words.readable(parked.reason)} ({by}{poison})"
-
-
-def _op_text(op: Op) -> str:
-    told: list[Any] = [f"by {op.by}"]
-    if op.kind == OpKind.FORCE and op.token:
-        told = [f"request for {telling.kind_name(op.decision)} refused by {op.by}"]
-    elif op.kind == OpKind.FORCE:
-        against = " AGAINST THE FENCE" if telling.FORCED.get(op.forced) == telling.FORCED[2] else ""
-        told = [f"{op.by} asks for {telling.kind_name(op.decision)}{against}"]
-    elif op.kind == OpKind.CHECKED:
-        told = [f"answered UNKNOWN, {words.many(op.count, 'time')} now", *told]
-    elif op.kind == OpKind.DECIDED:
-        told = [f"{telling.kind_name(op.decision)}", *told]
-    if op.forced and op.kind in FINAL_KINDS | OWNED_KINDS:
-        told.append(telling.FORCED.get(op.forced, ""))
-    if op.reason:
-        told.append(words.readable(op.reason))
-    return ", ".join(told)

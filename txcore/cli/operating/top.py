@@ -15,11 +15,11 @@ from rich.live import Live
 from rich.table import Table
 from rich.text import Text
 
-from txcore.cli.operating import choosing, telling, words
 from txcore.cli.operating.listing import now_ms, pending_row
 from txcore.cli.operating.place import Place, Session, addresses, at_place, open_session
 from txcore.cli.operating.screen import Screen
 from txcore.errors import TxcoreError
+from txcore.operating import choosing, telling, words
 from txcore.records import OpKind
 
 if TYPE_CHECKING:

@@ -9,11 +9,11 @@ from urllib.parse import urlsplit
 
 import typer
 
-from txcore.cli.operating import words
 from txcore.cli.operating.place import Place, Session, at_place, opened
 from txcore.cli.operating.screen import Screen
 from txcore.errors import ConfigError, TxcoreError, UsageError
 from txcore.guarantees import BrokerObject
+from txcore.operating import words
 from txcore.records import LogKind
 from txcore.registry import find_entry_point
 from txcore.survey import existing_partitions, wait_for

@@ -13,7 +13,12 @@ from starlette.responses import Response
 from starlette.routing import BaseRoute
 from starlette.types import ASGIApp
 
+from txcore.sidecar.web.changes import change_routes
+from txcore.sidecar.web.console import Console
+from txcore.sidecar.web.desk import Desk
 from txcore.sidecar.web.guard import Guard, GuardMiddleware, refused
+from txcore.sidecar.web.history import History
+from txcore.sidecar.web.lists import Lists
 from txcore.sidecar.web.routes import api_routes, health_routes
 
 if TYPE_CHECKING:
@@ -22,16 +27,21 @@ if TYPE_CHECKING:
 LOG: Final = logging.getLogger("txcore.sidecar.web")
 
 
-def make_app(sidecar: Sidecar, guard: Guard, more: Sequence[BaseRoute] = ()) -> ASGIApp:
+def make_app(sidecar: Sidecar, guard: Guard, more: Sequence[BaseRoute] = (), history: History | None = None) -> ASGIApp:
     """Return the application.
 
     Args:
         guard: Asked before every path that is not open; routes that change state ask it themselves,
             `guard.refusal_to_change(request)`.
-        more: Routes of others, such as a console.
+        more: Routes of others.
+        history: The figures of the last hour; without one the console's charts stay empty.
     """
+    lists, desk = Lists(sidecar.clock), Desk(sidecar)
+    routes = [*health_routes(sidecar), *api_routes(sidecar, lists), *change_routes(desk, guard, sidecar.clock), *more]
+    if sidecar.loaded.config.http.console:
+        routes += Console(sidecar, guard, desk, lists, history or History(sidecar, sidecar.clock)).routes()
     app = Starlette(
-        routes=[*health_routes(sidecar), *api_routes(sidecar), *more],
+        routes=routes,
         exception_handlers={HTTPException: _http_error, Exception: _server_error},
     )
     return GuardMiddleware(app, guard)  # around everything, so that answers to errors have the headers too

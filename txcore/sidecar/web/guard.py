@@ -1,24 +1,33 @@
-"""Who may ask: the bearer token, the `Host` header, requests that change something, and the headers of every answer.
+"""Who may ask: token, session, `Host` header, requests that change something, and the headers of every answer.
 
 * Health and metrics are open to whoever reaches the port.
-* Everything else asks for the token where one is configured. Without one the endpoint listens on loopback only
-  (the configuration sees to that), and only requests to a loopback name are answered, so that no web page can reach
-  it through a name of its own (DNS rebinding).
-* What changes state always asks for the token, and is no form that a foreign page could send.
+* Everything else asks for the token where one is configured: as a bearer token, or in the console by a session that
+  was begun with it. Without a token the endpoint listens on loopback only (the configuration sees to that), and only
+  requests to a loopback name are answered, so that no web page can reach it through a name of its own (DNS rebinding).
+* What changes state always asks for the token, and is nothing that a foreign page could send: in the API JSON with a
+  bearer token, in the console a form with a secret of the session, from this origin.
 """
 
 from __future__ import annotations
 
 import hmac
 from typing import Final
+from urllib.parse import quote, urlsplit
 
 from starlette.requests import Request
-from starlette.responses import JSONResponse, Response
+from starlette.responses import JSONResponse, RedirectResponse, Response
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
+from txcore.clock import Clock, Randomness, SystemClock, system_randomness
+from txcore.sidecar.web.sessions import COOKIE, Session, Sessions
+
 OPEN_PATHS: Final = frozenset({"/healthz", "/readyz", "/metrics"})
+CONSOLE: Final = "/console"
+SIGN_IN: Final = f"{CONSOLE}/sign-in"
+FILES: Final = f"{CONSOLE}/static/"
 LOOPBACK_NAMES: Final = frozenset({"localhost", "127.0.0.1", "[::1]", "::1"})
 BODY_BYTES_MAX: Final = 64 << 10
+NO_TOKEN: Final = "what changes state needs a token; configure http.token_file"  # noqa: S105 - a sentence
 SECURITY_HEADERS: Final = (
     (b"x-content-type-options", b"nosniff"),
     (b"x-frame-options", b"DENY"),
@@ -26,7 +35,9 @@ SECURITY_HEADERS: Final = (
     (b"cache-control", b"no-store"),
     (b"content-security-policy", b"default-src 'none'; frame-ancestors 'none'"),
     (b"cross-origin-resource-policy", b"same-origin"),
+    (b"cross-origin-opener-policy", b"same-origin"),
 )
+SAME_SITE: Final = frozenset({"same-origin", "none"})
 
 
 class Guard:
@@ -36,39 +47,90 @@ class Guard:
         token: The bearer token; "" for none.
     """
 
-    def __init__(self, token: str) -> None:
+    def __init__(self, token: str, clock: Clock | None = None, randomness: Randomness | None = None) -> None:
         self._token = token
+        self.sessions = Sessions(token, clock or SystemClock(), randomness or system_randomness())
+
+    @property
+    def has_token(self) -> bool:
+        """Whether a token is configured; without one nothing can be changed."""
+        return bool(self._token)
 
     def refusal(self, request: Request) -> Response | None:
         """Return the answer to a request that may not read, or None."""
+        path = str(request.scope["path"])  # what routes go by
         if not self._token:
-            host = request.headers.get("host", "")
-            name = host.rpartition(":")[0] if host.rpartition(":")[2].isdigit() else host
-            if name.lower() not in LOOPBACK_NAMES:
-                return refused(403, "this endpoint answers to loopback names only; configure http.token_file")
+            return None if is_loopback(request) else refused(403, NOT_LOOPBACK)
+        is_console = path == CONSOLE or path.startswith(f"{CONSOLE}/")
+        if path == SIGN_IN or path.startswith(FILES) or self.is_token(_bearer(request)):
             return None
-        if not self.has_token(request):
-            return refused(401, "the bearer token is missing or wrong", {"www-authenticate": "Bearer"})
-        return None
+        if is_console and self.session(request) is not None:
+            return None
+        if is_console and request.method in {"GET", "HEAD"}:
+            return RedirectResponse(f"{SIGN_IN}?to={quote(path, safe='/')}", 303)
+        return refused(401, "the bearer token is missing or wrong", {"www-authenticate": "Bearer"})
 
     def refusal_to_change(self, request: Request) -> Response | None:
-        """Return the answer to a request that may not change anything, or None."""
+        """Return the answer to a request of the API that may not change anything, or None."""
         if not self._token:
-            return refused(403, "what changes state needs a token; configure http.token_file")
-        if not self.has_token(request):
+            return refused(403, NO_TOKEN)
+        if not self.is_token(_bearer(request)):
             return refused(401, "the bearer token is missing or wrong", {"www-authenticate": "Bearer"})
         if request.method != "POST":
             return refused(405, "state is changed by POST only", {"allow": "POST"})
         if request.headers.get("content-type", "").partition(";")[0].strip().lower() != "application/json":
             return refused(415, "the body must be application/json")
-        if request.headers.get("sec-fetch-site", "same-origin") not in {"same-origin", "none"}:
-            return refused(403, "requests from other sites are refused")
-        return None
+        return None if is_from_here(request) else refused(403, FOREIGN)
 
-    def has_token(self, request: Request) -> bool:
-        """Return whether the request carries the token; takes the same time for every wrong one."""
-        scheme, _, given = request.headers.get("authorization", "").partition(" ")
-        return scheme.lower() == "bearer" and hmac.compare_digest(given.strip().encode(), self._token.encode())
+    def trouble_with_form(self, request: Request, form_token: str) -> str:
+        """Return why a form of the console may not change anything; "" when it may."""
+        if not self._token:
+            return NO_TOKEN
+        session = self.session(request)
+        if session is None:
+            return "the session is over; sign in again"
+        if not is_from_here(request):
+            return FOREIGN
+        if not hmac.compare_digest(form_token.encode(), session.form_token.encode()):
+            return "the form is of another session; open the page again"
+        return ""
+
+    def session(self, request: Request) -> Session | None:
+        """Return who is signed in to the console."""
+        return self.sessions.read(request.cookies.get(COOKIE, ""))
+
+    def is_token(self, given: str) -> bool:
+        """Return whether *given* is the token; takes the same time for every wrong one."""
+        return bool(self._token) and hmac.compare_digest(given.strip().encode(), self._token.encode())
+
+
+NOT_LOOPBACK: Final = "this endpoint answers to loopback names only; configure http.token_file"
+FOREIGN: Final = "requests from other sites are refused"
+
+
+def is_loopback(request: Request) -> bool:
+    """Return whether the request was made to a loopback name."""
+    host = request.headers.get("host", "")
+    name = host.rpartition(":")[0] if host.rpartition(":")[2].isdigit() else host
+    return name.lower() in LOOPBACK_NAMES
+
+
+def is_from_here(request: Request) -> bool:
+    """Return whether no browser says that another site's page sent the request."""
+    if request.headers.get("sec-fetch-site", "same-origin") not in SAME_SITE:
+        return False
+    origin = request.headers.get("origin")
+    if origin is None:
+        return True
+    try:
+        return urlsplit(origin).netloc.lower() == request.headers.get("host", "").lower() != ""
+    except ValueError:
+        return False
+
+
+def _bearer(request: Request) -> str:
+    scheme, _, given = request.headers.get("authorization", "").partition(" ")
+    return given if scheme.lower() == "bearer" else ""
 
 
 def refused(status: int, reason: str, headers: dict[str, str] | None = None) -> JSONResponse:

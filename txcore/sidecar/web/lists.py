@@ -6,16 +6,38 @@ A page that is reloaded, or ten that are open, cost the broker no more than one.
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import closing
+from dataclasses import dataclass, field
 from typing import Any, Final
 
 from txcore.clock import Clock
-from txcore.ids import id_text
-from txcore.operator import Operator, ParkedHalf, PendingHalf
+from txcore.journey import Journey
+from txcore.operating import story, telling
+from txcore.operating.choosing import oldest_first
+from txcore.operator import Operator
 from txcore.port import Backend
+from txcore.records import OpKind
+from txcore.survey import OwnerSeen, Survey
 
 KEPT_S: Final = 2.0
+ROWS_MAX: Final = 1_000
+HISTORY_MAX: Final = 20
+BY: Final = "console"
+
+
+@dataclass(frozen=True, slots=True)
+class Listing:
+    """What was found, oldest first; at most `ROWS_MAX` rows of `count`.
+
+    Attributes:
+        owners: The checker that wrote last into each partition's log, as far as it was read.
+    """
+
+    count: int = 0
+    rows: Sequence[dict[str, Any]] = ()
+    owners: Mapping[int, OwnerSeen] = field(default_factory=dict)
+    partition_count: int = 0
 
 
 @dataclass(slots=True)
@@ -23,7 +45,7 @@ class _Kept:
     lock: threading.Lock
     read_at_s: float = -1.0
     backend: Backend | None = None
-    rows: Sequence[dict[str, Any]] = ()
+    listing: Listing = field(default_factory=Listing)
 
 
 class Lists:
@@ -34,47 +56,57 @@ class Lists:
         self._kept: dict[tuple[str, str], _Kept] = {}
         self._lock = threading.Lock()
 
-    def pending(self, backend: Backend, group: str) -> Sequence[dict[str, Any]]:
+    def pending(self, backend: Backend, group: str) -> Listing:
         """Return the undecided halves of all partitions, oldest first. Raises: as `Operator.pending`."""
-        return self._read("pending", backend, group, lambda operator: list(map(_pending, operator.pending())))
+        return self._read("pending", backend, group, self._pending)
 
-    def parked(self, backend: Backend, group: str) -> Sequence[dict[str, Any]]:
+    def parked(self, backend: Backend, group: str) -> Listing:
         """Return the parked halves, oldest first. Raises: as `Operator.parked`."""
-        return self._read("parked", backend, group, lambda operator: list(map(_parked, operator.parked())))
+        return self._read("parked", backend, group, self._parked)
 
-    def _read(
-        self, kind: str, backend: Backend, group: str, read: Callable[[Operator], Sequence[dict[str, Any]]]
-    ) -> Sequence[dict[str, Any]]:
+    def _read(self, kind: str, backend: Backend, group: str, read: Callable[[Operator], Listing]) -> Listing:
         with self._lock:
             kept = self._kept.setdefault((kind, group), _Kept(threading.Lock()))
         with kept.lock:
             is_fresh = 0 <= self._clock.elapsed_s() - kept.read_at_s < KEPT_S
             if not is_fresh or kept.backend is not backend:
-                kept.rows = read(Operator(backend, group, by="console", clock=self._clock))
+                kept.listing = read(Operator(backend, group, by=BY, clock=self._clock))
                 kept.backend, kept.read_at_s = backend, self._clock.elapsed_s()
-            return kept.rows
+            return kept.listing
+
+    def _pending(self, operator: Operator) -> Listing:
+        with closing(operator.look()) as survey:
+            return self._listing(survey, [each for each in survey.journeys() if each.is_pending], telling.pending)
+
+    def _parked(self, operator: Operator) -> Listing:
+        with closing(operator.look()) as survey:
+            identities = {each.transaction_id for each in survey.journeys() if each.parked}
+            if not identities:
+                return self._listing(survey, [], telling.parked)
+        with closing(operator.watch(identities, from_checkpoint=False)) as survey:
+            return self._listing(
+                survey, [each for each in survey.journeys() if each.is_parked and each.parked], telling.parked
+            )
+
+    def _listing(
+        self, survey: Survey, found: Sequence[Journey], tell: Callable[[Journey, int], dict[str, Any]]
+    ) -> Listing:
+        now_ms = self._clock.wall_ms()
+        rows = [tell(each, now_ms) | _more(each) for each in oldest_first(found)[:ROWS_MAX]]
+        return Listing(len(found), rows, dict(survey.owners), survey.partition_count)
 
 
-def _pending(half: PendingHalf) -> dict[str, Any]:
+def _more(journey: Journey) -> dict[str, Any]:
+    """Return the checks and requests so far, newest last; the age is left to whoever shows the row."""
+    half, ops = telling.any_half(journey), [op for _, op in journey.ops]
+    told = [
+        {"at_ms": op.at_ms, "what": (telling.kind_name(op.kind) or "").lower(), "text": story.op_text(op)}
+        for op in ops
+        if op.kind in {OpKind.CHECKED, OpKind.DECIDED, OpKind.FORCE, OpKind.NUDGE}
+    ]
     return {
-        "transaction_id": id_text(half.transaction_id),
-        "partition": half.partition,
-        "generation": half.generation,
-        "born_ms": half.born_ms,
-        "check_times": half.check_times,
-        "topics": half.topics,
-    }
-
-
-def _parked(half: ParkedHalf) -> dict[str, Any]:
-    return {
-        "transaction_id": id_text(half.transaction_id),
-        "partition": half.partition,
-        "generation": half.generation,
-        "code": half.code,
-        "reason": half.reason,
-        "parked_ms": half.parked_ms,
-        "check_times": half.check_times,
-        "topics": half.topics,
-        "missing": half.missing,
+        "born_ms": half.born_ms if half is not None else None,
+        "parked_ms": journey.parked[-1].at_ms if journey.parked else None,
+        "check_times": journey.parked[-1].count if journey.is_parked and journey.parked else journey.count,
+        "history": told[-HISTORY_MAX:],
     }

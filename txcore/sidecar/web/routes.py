@@ -1,8 +1,8 @@
-"""Health, metrics and the read-only JSON API. Handlers run in threads where they may block."""
+"""Health, metrics and the part of the JSON API that changes nothing. Handlers run in threads where they may block."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from dataclasses import asdict
 from typing import TYPE_CHECKING, Any, Final
 
@@ -12,16 +12,17 @@ from starlette.responses import JSONResponse, Response
 from starlette.routing import Route
 
 from txcore.errors import TxcoreError
+from txcore.port import Backend
 from txcore.sidecar import metrics
 from txcore.sidecar.web.guard import refused
-from txcore.sidecar.web.lists import Lists
+from txcore.sidecar.web.lists import ROWS_MAX, Listing, Lists
 
 if TYPE_CHECKING:
     from txcore.sidecar.group import GroupRunner, GroupStatus
     from txcore.sidecar.process import Sidecar
 
 LIMIT_DEFAULT: Final = 100
-LIMIT_MAX: Final = 1_000
+LIMIT_MAX: Final = ROWS_MAX
 
 
 def health_routes(sidecar: Sidecar) -> list[Route]:
@@ -48,9 +49,8 @@ def health_routes(sidecar: Sidecar) -> list[Route]:
     ]
 
 
-def api_routes(sidecar: Sidecar) -> list[Route]:
-    """Return `/api/v1/groups` and what is below it."""
-    lists = Lists(sidecar.clock)
+def api_routes(sidecar: Sidecar, lists: Lists) -> list[Route]:
+    """Return `/api/v1/groups` and the lists below it."""
 
     def groups(_: Request) -> Response:
         found = {name: sidecar.runners.get(name) for name in sorted(sidecar.runners)}
@@ -64,7 +64,7 @@ def api_routes(sidecar: Sidecar) -> list[Route]:
         alerts = [asdict(alert) for alert in list(runner.figures.alerts)]
         return JSONResponse({**_group(runner), "partitions": partitions, "alerts": alerts})
 
-    def listing(kind: str, read: Callable[..., Sequence[dict[str, Any]]]) -> Callable[[Request], Response]:
+    def listing(kind: str, read: Callable[[Backend, str], Listing]) -> Callable[[Request], Response]:
         def show(request: Request) -> Response:
             runner = sidecar.runners.get(request.path_params["group"])
             limit = _limit(request)
@@ -76,10 +76,10 @@ def api_routes(sidecar: Sidecar) -> list[Route]:
             if backend is None:
                 return refused(503, f"the group is not running: {runner.status().reason}")
             try:
-                rows = read(backend, runner.plan.name)
+                found = read(backend, runner.plan.name)
             except (TxcoreError, TimeoutError) as error:
                 return refused(503, f"the logs cannot be read: {error}")
-            return JSONResponse({"count": len(rows), kind: rows[:limit]})
+            return JSONResponse({"count": found.count, kind: found.rows[:limit]})
 
         return show
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import socket
+import ssl
 import threading
 from typing import Final
 
@@ -20,17 +21,22 @@ GRACE_S: Final = 2
 class WebServer:
     """Serves an application on one address.
 
+    Args:
+        certificate_file, key_file: PEM files: serve HTTPS with them; the key may stand in the first.
+
     Raises:
-        ConfigError: the address cannot be had.
+        ConfigError: the address cannot be had, or the certificate cannot be used.
     """
 
-    def __init__(self, host: str, port: int) -> None:
+    def __init__(self, host: str, port: int, certificate_file: str = "", key_file: str = "") -> None:
+        self._certificate = (certificate_file, key_file or None) if certificate_file else None
+        self._check_certificate()
         try:
             self._socket = _bound(host, port)
         except OSError as error:
             raise ConfigError(f"cannot listen on {host}:{port}: {error.strerror or error}", key="http.port") from error
         name, bound_port = self._socket.getsockname()[:2]
-        self.url = f"http://{f'[{name}]' if ':' in name else name}:{bound_port}"
+        self.url = f"http{'s' if self._certificate else ''}://{f'[{name}]' if ':' in name else name}:{bound_port}"
         self._server: uvicorn.Server | None = None
         self._thread: threading.Thread | None = None
 
@@ -47,12 +53,22 @@ class WebServer:
             limit_concurrency=CONNECTIONS_MAX,
             timeout_keep_alive=IDLE_CONNECTION_S,
             timeout_graceful_shutdown=GRACE_S,
+            ssl_certfile=self._certificate[0] if self._certificate else None,
+            ssl_keyfile=self._certificate[1] if self._certificate else None,
         )
         self._server = uvicorn.Server(config)
         self._thread = threading.Thread(
             target=self._server.run, args=([self._socket],), name="txcore-http", daemon=True
         )
         self._thread.start()
+
+    def _check_certificate(self) -> None:
+        if self._certificate is None:
+            return
+        try:
+            ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER).load_cert_chain(*self._certificate, password="")
+        except (OSError, ValueError) as error:
+            raise ConfigError(f"the certificate cannot be used: {error}", key="http.certificate_file") from error
 
     def stop(self) -> None:
         """Stop serving; bounded by `GRACE_S`."""

@@ -10,8 +10,8 @@ import enum
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final
 
-from txcore.cli.operating.telling import any_half, kind_name
 from txcore.fence import FenceAnswer
+from txcore.operating.telling import any_half, kind_name
 from txcore.records import OpKind, ParkCode
 
 if TYPE_CHECKING:

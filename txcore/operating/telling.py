@@ -6,10 +6,10 @@ from base64 import b64encode
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any, Final
 
-from txcore.cli.operating import words
-from txcore.cli.operating.choosing import age_s, short_id, topics_in
 from txcore.ids import id_text
 from txcore.journey import Journey, half_in
+from txcore.operating import words
+from txcore.operating.choosing import age_s, short_id, topics_in
 from txcore.records import Forced, Half, Op, OpKind
 
 if TYPE_CHECKING:

@@ -1,0 +1,95 @@
+"""What operators decided in a group, read back from its logs."""
+
+from __future__ import annotations
+
+import pytest
+
+from txcore import (
+    Checker,
+    CheckPolicy,
+    Limits,
+    LocalTransactionState,
+    Message,
+    TransactionListener,
+    TransactionProducer,
+)
+from txcore.clock import SystemClock
+from txcore.memory import MemoryBackend, MemoryBroker
+from txcore.operating import audit
+from txcore.operator import Operator
+from txcore.records import Op, OpKind
+
+
+class Unsure(TransactionListener):
+    """Never knows."""
+
+    def check_local_transaction(self, half):
+        return LocalTransactionState.UNKNOWN
+
+
+@pytest.fixture
+def broker(running_clock):
+    return MemoryBroker(clock=running_clock)
+
+
+@pytest.fixture
+def orphan(broker, running_clock):
+    def make():
+        policy = CheckPolicy(immunity_s=3)
+        producer = TransactionProducer(MemoryBackend(broker), "g", clock=running_clock, policy=policy)
+        transaction = producer.begin()
+        transaction.publish(Message("t", b"b"))
+        transaction.prepare()
+        running_clock.advance(10)
+        return transaction.transaction_id
+
+    return make
+
+
+@pytest.fixture
+def checker(broker, running_clock):
+    limits = Limits(poll_s=0.001, idle_poll_s=0.001, retry_s=0.01)
+    policy = CheckPolicy(interval_s=1, check_max=1)
+    backend = MemoryBackend(broker)
+    checker = Checker(backend, "g", clock=running_clock, limits=limits, policy=policy, listener=Unsure())
+    yield checker
+    checker.stop()
+
+
+def told(broker, randomness):
+    entries, count = audit.read_decisions(MemoryBackend(broker), "g", SystemClock(), randomness)
+    assert len(entries) == count
+    return [(each.what, each.by, each.reason) for each in reversed(entries)]
+
+
+def test_a_forced_end_is_told_from_its_request_to_its_execution(broker, randomness, orphan, checker):
+    """Who, what and why, in the order of the log though the clocks differ; what was not forced is left out."""
+    identity = orphan()
+    Operator(MemoryBackend(broker), "g", by="ann", quiet_s=0.01).rollback(identity, "it is void")
+    checker.run_once()
+    steps = told(broker, randomness)
+    assert ("asked for ROLLBACK", "ann", "it is void") == steps[0]
+    assert ["decided ROLLBACK", "executed ROLLBACK"] == [what for what, _, _ in steps[1:]]
+    assert "ann: it is void" == steps[1][2]
+
+
+def test_a_resume_is_told_with_its_reason(broker, running_clock, randomness, orphan, checker):
+    """The half that it appended says who and why."""
+    identity = orphan()
+    for _ in range(3):
+        checker.run_once()
+        running_clock.advance(5)
+    Operator(MemoryBackend(broker), "g", by="bo", quiet_s=0.01).resume(identity, "it knows: now")
+    assert [("resumed", "bo", "it knows: now")] == told(broker, randomness)
+
+
+def test_the_newest_are_kept_and_all_are_counted(monkeypatch):
+    """Whatever their order in the logs; memory is bounded."""
+    monkeypatch.setattr(audit, "KEPT_MAX", 3)
+    newest = audit._Newest()
+    for at_ms in (5, 1, 9, 7, 3, 8):
+        newest.take_op(
+            Op(OpKind.FORCE, bytes([at_ms] * 16), 0, "ann", at_ms, decision=OpKind.COMMIT, forced=1, reason="why")
+        )
+    newest.take_op(Op(OpKind.COMMIT, bytes(16), 0, "p:1", 10))
+    assert (6, [9, 8, 7]) == (newest.count, [each.at_ms for each in newest.entries])

@@ -1,0 +1,143 @@
+"""What the examples need: Node.js with the example's packages, a NATS server, a checker."""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import shutil
+import signal
+import subprocess
+import sys
+import time
+import urllib.error
+import urllib.request
+from pathlib import Path
+
+import pytest
+from txcore_conformance import brokers
+
+ROOT = Path(__file__).parents[2]
+SERVICE = ROOT / "examples" / "node-service"
+FILES = ("package.json", "package-lock.json", ".npmrc", "wire.mjs", "producer.mjs", "orders.mjs", "service.mjs")
+DEADLINE_S = 60.0
+NODE_MAJOR_MIN = 20
+
+
+def wait_until(condition, what, timeout_s=DEADLINE_S):
+    """Return the first true value of *condition*; fail saying *what* never came."""
+    deadline_s = time.monotonic() + timeout_s
+    while time.monotonic() < deadline_s:
+        value = condition()
+        if value:
+            return value
+        time.sleep(0.05)
+    raise AssertionError(f"{what} did not come true within {timeout_s:g} s")
+
+
+def missing(reason):
+    """Skip with the reason, or fail where the environment says that it must be there."""
+    if brokers.is_required("node"):
+        pytest.fail(reason)
+    pytest.skip(reason)
+
+
+@pytest.fixture(scope="session")
+def node():
+    """The program, new enough."""
+    program = shutil.which("node")
+    if program is None or shutil.which("npm") is None:
+        missing("no Node.js with npm on this machine")
+    version = subprocess.run([program, "--version"], capture_output=True, text=True, check=True).stdout
+    if int(re.match(r"v(\d+)", version).group(1)) < NODE_MAJOR_MIN:
+        missing(f"Node.js {version.strip()} is older than {NODE_MAJOR_MIN}")
+    return program
+
+
+@pytest.fixture(scope="session")
+def service_folder(node, tmp_path_factory):
+    """A copy of the example with its packages, as `npm ci` puts them there."""
+    folder = tmp_path_factory.mktemp("node-service")
+    for name in (*FILES, "vectors.mjs"):
+        shutil.copy(SERVICE / name, folder)
+    command = ["npm", "ci", "--no-audit", "--no-fund"]
+    done = subprocess.run(command, cwd=folder, capture_output=True, text=True, check=False)
+    if done.returncode:
+        missing(f"npm ci failed: {done.stderr[-500:]}")
+    return folder
+
+
+@pytest.fixture(scope="session")
+def nats_url():
+    """A NATS server with JetStream."""
+    try:
+        broker = brokers.nats()
+    except brokers.ServerUnavailableError as error:
+        if brokers.is_required("nats"):
+            raise
+        pytest.skip(str(error))
+    yield broker.url
+    broker.remove()
+
+
+class Process:
+    """A program that says `… http…` where it listens."""
+
+    def __init__(self, command, folder, log, environment):
+        self.log = log
+        with log.open("wb") as output:
+            self.process = subprocess.Popen(
+                command, cwd=folder, env={**os.environ, **environment}, stdout=output, stderr=output
+            )
+
+    @property
+    def url(self):
+        def found():
+            assert self.process.poll() is None, self.log.read_text()
+            return re.search(r"http://127\.0\.0\.1:\d+", self.log.read_text())
+
+        return wait_until(found, "the address").group(0)
+
+    def post(self, path, body):
+        """Return status and answer; None when the connection broke."""
+        data = body if isinstance(body, bytes) else json.dumps(body).encode()
+        request = urllib.request.Request(self.url + path, data, {"content-type": "application/json"})
+        try:
+            with urllib.request.urlopen(request, timeout=20) as answer:
+                return answer.status, json.load(answer)
+        except urllib.error.HTTPError as error:
+            with error:
+                return error.code, json.load(error)
+        except OSError:
+            return None
+
+    def end(self):
+        if self.process.poll() is None:
+            self.process.send_signal(signal.SIGTERM)
+        return self.process.wait(DEADLINE_S)
+
+
+@pytest.fixture
+def run(tmp_path):
+    """Start programs; none is left behind."""
+    started = []
+
+    def start(command, folder, **environment):
+        started.append(Process(command, folder, tmp_path / f"{len(started)}.log", environment))
+        return started[-1]
+
+    yield start
+    for each in started:
+        if each.process.poll() is None:
+            each.process.kill()
+            each.process.wait()
+
+
+@pytest.fixture
+def python():
+    return sys.executable
+
+
+@pytest.fixture(name="wait_until")
+def waiting():
+    return wait_until

@@ -1,0 +1,173 @@
+"""An operator at the console, in a real browser: looks, opens, decides, and finds it in the log."""
+
+from __future__ import annotations
+
+REASON = "customer called, order 42 is void"
+
+
+def test_a_pending_transaction_is_seen_opened_forced_back_and_found_in_the_log(site, world, shop, picture):
+    """The whole way, by clicks; the message is never delivered, and the log says who, when and why."""
+    console = site()
+    page = console.signed_in()
+    picture(page, "walk-1-groups")
+    page.get_by_role("link", name="orders").click()
+    page.get_by_role("link", name="Pending").click()
+    short = world.silent[-8:]
+    page.get_by_role("link", name=short).click()
+    picture(page, "walk-2-transaction")
+    assert "pending" in page.locator("h1").inner_text()
+    page.get_by_role("link", name="Force rollback").click()
+    page.get_by_label("Why?").fill(REASON)
+    page.get_by_label("to confirm").fill("rollback")
+    page.get_by_role("button", name="Force rollback").click()
+    assert f"type {short}" in page.get_by_role("alert").inner_text()
+    assert REASON == page.get_by_label("Why?").input_value()
+    page.get_by_label("to confirm").fill(short)
+    picture(page, "walk-3-confirm")
+    page.get_by_role("button", name="Force rollback").click()
+    assert "asked for and kept in the log" in page.get_by_role("status").inner_text()
+    # The page renews itself: nobody reloads it.
+    page.locator("h1", has_text="rolled back").wait_for()
+    journey = page.locator(".timeline").inner_text()
+    assert f"Ann Lee (console) asks for ROLLBACK, {REASON}" in journey
+    assert "never to be delivered" in page.locator("main").inner_text()
+    picture(page, "walk-4-done")
+    page.get_by_role("link", name="Decisions").click()
+    rows = page.locator("tbody tr").all_inner_texts()
+    assert any("Ann Lee (console)" in row and "asked for ROLLBACK" in row and REASON in row for row in rows)
+    assert any("executed ROLLBACK" in row and short in row for row in rows)
+    picture(page, "walk-5-decisions")
+    assert world.silent not in shop.delivered()
+    assert ["the server responded with a status of 400 (Bad Request)"] == [
+        each.removeprefix("Failed to load resource: ") for each in console.trouble
+    ], "only the confirmation that was wrong"
+
+
+def test_everything_can_be_done_with_the_keyboard_alone(site, world):
+    """Signing in, finding, deciding: Tab, Enter and typing; what has the focus is marked."""
+    console = site()
+    page = console.page()
+    page.goto("/console/groups/orders")
+    page.keyboard.type("Bo")
+    page.keyboard.press("Tab")
+    page.keyboard.type("a-token-for-the-console")
+    page.keyboard.press("Enter")
+    page.wait_for_url(f"{console.url}/console/groups/orders")
+    _tab_to(page, "input#find")
+    page.keyboard.type(world.silent[-6:])
+    page.keyboard.press("Enter")
+    page.wait_for_url(f"**/transactions/{world.silent}")
+    page.keyboard.press("Tab")
+    assert "Skip to content" == page.evaluate("document.activeElement.textContent")
+    page.keyboard.press("Enter")
+    _tab_to(page, "a#do-commit")
+    assert "none" != page.evaluate("getComputedStyle(document.activeElement).outlineStyle")
+    page.keyboard.press("Enter")
+    page.wait_for_url("**/commit")
+    page.keyboard.type("it was paid")
+    page.keyboard.press("Tab")
+    page.keyboard.type(world.silent[-8:])
+    page.keyboard.press("Enter")
+    page.locator("h1", has_text="committed").wait_for()
+    assert [] == console.trouble
+
+
+def _tab_to(page, selector):
+    for _ in range(60):
+        page.keyboard.press("Tab")
+        if page.evaluate("selector => document.activeElement.matches(selector)", selector):
+            return
+    raise AssertionError(f"{selector} is not reached by Tab")
+
+
+def test_it_works_without_scripts(site, world):
+    """They only renew pages."""
+    console = site()
+    page = console.signed_in(f"/console/groups/orders/transactions/{world.silent}", java_script_enabled=False)
+    page.get_by_role("link", name="Force rollback").click()
+    page.get_by_label("Why?").fill("no scripts")
+    page.get_by_label("to confirm").fill(world.silent[-8:])
+    page.get_by_role("button", name="Force rollback").click()
+    assert "asked for" in page.get_by_role("status").inner_text()
+
+
+def test_without_a_token_everything_is_shown_and_nothing_can_be_changed(site, world):
+    """From this machine only; the page says why."""
+    console = site(token="")
+    page = console.page()
+    page.goto(f"/console/groups/orders/transactions/{world.silent}")
+    assert "read only" in page.locator("header").inner_text()
+    assert "configure http.token_file" in page.locator("main").inner_text()
+    assert 0 == page.get_by_role("link", name="Force rollback").count()
+    page.goto(f"/console/groups/orders/transactions/{world.silent}/rollback")
+    assert "configure http.token_file" in page.get_by_role("alert").inner_text()
+    assert 0 == page.locator("form.decide").count()
+
+
+def test_bodies_are_hidden_unless_the_configuration_shows_them(site, world):
+    """Nowhere in any page; keys and headers are shown, as text."""
+    paths = ("", "/pending", "/parked", "/decisions", f"/transactions/{world.silent}")
+    for extra, is_shown in (("", False), ("bodies = true", True)):
+        page = site(extra).signed_in()
+        told = []
+        for path in paths:
+            page.goto(f"/console/groups/orders{path}")
+            told.append(page.content())
+        assert is_shown == any("4111-secret" in each for each in told)
+        assert "<code>&lt;b&gt;: &amp;</code>" in told[-1]
+        for secret in ("a-token-for-the-console", str(page.context.cookies()[0]["value"]), "sqlite:///"):
+            assert not any(secret in each for each in told)
+
+
+def test_signing_out_ends_it(site, world):
+    """The next page asks for the token again."""
+    page = site().signed_in()
+    page.get_by_role("button", name="Sign out").click()
+    page.wait_for_url("**/console/sign-in")
+    page.goto("/console/groups/orders")
+    assert page.url.endswith("/console/sign-in?to=/console/groups/orders")
+
+
+def test_a_parked_transaction_is_resumed_when_the_service_knows_again(site, shop, callback_server, picture, wait_until):
+    """Parked with its reason and its checks; after a resume it is asked again, and delivered."""
+    callback_server.answer = lambda _: (200, {}, b'{"state": "UNKNOWN"}')
+    console = site(callback=callback_server.start().url, policy="policy.check_max = 2\npolicy.interval_s = 0.2")
+    ((silent,), _) = shop.orphans(1, fenced=False).values()
+    wait_until(lambda: console.running.metric("txcore_parked_total", group="orders"), "parking")
+    page = console.signed_in("/console/groups/orders/parked")
+    assert "CHECKS_EXHAUSTED" in page.locator("tbody").inner_text()
+    page.get_by_role("link", name=silent[-8:]).click()
+    assert "answered UNKNOWN, 2 times now" in page.locator(".timeline").inner_text()
+    picture(page, "parked-transaction")
+    callback_server.answer = lambda _: (200, {}, b'{"state": "COMMIT"}')
+    page.get_by_role("link", name="Resume").click()
+    page.get_by_label("Why?").fill("the service is back")
+    page.get_by_label("to confirm").fill(silent[-8:])
+    page.get_by_role("button", name="Resume").click()
+    page.locator("h1", has_text="committed").wait_for()
+    assert "Ann Lee (console): the service is back" in page.locator(".timeline").inner_text()
+    picture(page, "resumed-transaction")
+    page.get_by_role("link", name="Decisions").click()
+    assert "resumed" in page.locator("tbody tr", has_text="the service is back").inner_text()
+    assert [silent] == shop.delivered()
+    assert [] == console.trouble
+
+
+def test_going_against_the_fence_takes_a_confirmation_of_its_own(site, shop, picture):
+    """The page says what the database says; the log keeps that an operator went against it."""
+    console = site(policy="policy.immunity_s = 600")
+    found = shop.orphans(1, committed=lambda _: True)
+    (identity,) = found[True]
+    page = console.signed_in(f"/console/groups/orders/transactions/{identity}")
+    assert "COMMIT: the local transaction committed" in page.locator("main").inner_text()
+    assert "state 1 (committed)" in page.locator("main").inner_text()
+    page.get_by_role("link", name="Go against the fence").click()
+    assert "goes against the database" in page.get_by_role("alert").inner_text()
+    picture(page, "against-the-fence")
+    page.get_by_label("Why?").fill("by contract")
+    page.get_by_label("to confirm").fill(f"override {identity[-8:]}")
+    page.get_by_role("button", name="Force rollback against the fence").click()
+    assert "AGAINST THE FENCE" in page.locator(".timeline").inner_text()
+    page.get_by_role("link", name="Decisions").click()
+    assert "against the fence" in page.locator("tbody").inner_text()
+    assert [] == console.trouble

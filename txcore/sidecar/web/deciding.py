@@ -1,0 +1,129 @@
+"""The console's forms that change something: what would happen, why, a typed confirmation; then the request."""
+
+from __future__ import annotations
+
+from typing import Final
+
+from starlette.concurrency import run_in_threadpool
+from starlette.requests import Request
+from starlette.responses import RedirectResponse, Response
+from starlette.routing import Route
+
+from txcore.operating import telling
+from txcore.operating.choosing import topics_in
+from txcore.operating.planning import Step, Verb, fence_text, is_doubtful
+from txcore.sidecar.web import views
+from txcore.sidecar.web.desk import Decision, Desk, DeskError, canonical, confirmation_of
+from txcore.sidecar.web.guard import NO_TOKEN, Guard
+from txcore.sidecar.web.pages import Pages, fields_of
+
+DONE: Final = {
+    Verb.RESUME: "Resumed: the checker asks again, with a fresh budget of checks.",
+    Verb.COMMIT: "Commit is asked for and kept in the log. The checker executes it; this page follows.",
+    Verb.ROLLBACK: "Rollback is asked for and kept in the log. The checker executes it; this page follows.",
+}
+NO_FORM: Final = "that is no form of this console"
+
+
+class Deciding:
+    """See the module."""
+
+    def __init__(self, pages: Pages, guard: Guard, desk: Desk) -> None:
+        self._pages = pages
+        self._guard = guard
+        self._desk = desk
+
+    def routes(self, transaction: str) -> list[Route]:
+        """Return the routes below a transaction's path."""
+        path = f"{transaction}/{{verb}}"
+        return [Route(path, self.ask, methods=["GET"]), Route(path, self.decide, methods=["POST"])]
+
+    def ask(self, request: Request) -> Response:
+        """Show what would be done, and ask for a reason and a confirmation."""
+        try:
+            return self._form(request, override="override" in request.query_params)
+        except DeskError as error:
+            return self._pages.trouble(request, error)
+
+    async def decide(self, request: Request) -> Response:
+        """Do it, and go back to the transaction."""
+        fields = await fields_of(request)
+        return await run_in_threadpool(self._answer, request, fields)
+
+    def _answer(self, request: Request, fields: dict[str, str] | None) -> Response:
+        try:
+            return self._decide(request, fields)
+        except DeskError as error:
+            return self._pages.trouble(request, error)
+
+    def _decide(self, request: Request, fields: dict[str, str] | None) -> Response:
+        verb = _verb(request)
+        if fields is None:
+            raise DeskError(413, NO_FORM)
+        trouble = self._guard.trouble_with_form(request, fields.get("form_token", ""))
+        session = self._guard.session(request)
+        if trouble or session is None:
+            raise DeskError(403, trouble)
+        decision = Decision(
+            verb,
+            f"{session.name} (console)",
+            " ".join(fields.get("reason", "").split()),
+            fields.get("confirmation", ""),
+            override="override" in fields,
+            mark=fields.get("mark", ""),
+        )
+        group, identity = request.path_params["group"], request.path_params["id"]
+        try:
+            self._desk.decide(group, identity, decision)
+        except DeskError as error:
+            if error.status != 400:
+                raise
+            return self._form(request, override=decision.override, error=error, reason=decision.reason)
+        return RedirectResponse(f"{views.transaction_path(group, identity)}?done={verb.value}", 303)
+
+    def _form(self, request: Request, *, override: bool, error: DeskError | None = None, reason: str = "") -> Response:
+        group, verb = request.path_params["group"], _verb(request)
+        case = self._desk.case(group, request.path_params["id"])
+        journey, session = case.journey, self._guard.session(request)
+        if session is None:
+            raise DeskError(403, "sign in to decide" if self._guard.has_token else NO_TOKEN)
+        override = override and verb is not Verb.RESUME
+        each = case.plan(verb, override=override)
+        title = f"{views.TITLES[verb]}{' against the fence' if override else ''}"
+        return self._pages.show(
+            request,
+            "decide.html",
+            title,
+            error.status if error else 200,
+            group=group,
+            heading=title,
+            kind=views.KINDS[verb],
+            back=views.transaction_path(group, canonical(case)),
+            transaction_id=canonical(case),
+            state_name=telling.state_of(journey),
+            topics=", ".join(topics_in(journey)) or views.NOTHING,
+            fence_text=fence_text(journey, case.asked.reading),
+            consequence=views.plain(each.text),
+            refused="" if each.step is Step.ACT else views.plain(each.text),
+            doubt=sentence(is_doubtful(each)),
+            override=override,
+            confirmation=confirmation_of(journey.transaction_id, override=override),
+            mark=case.mark,
+            given=reason,
+            notices=[{"kind": "bad", "text": str(error)}] if error else [],
+        )
+
+
+def sentence(text: str) -> str:
+    """Return *text* as a sentence; "" stays "".
+
+    A plan's texts stand behind a colon on the command line.
+    """
+    return f"{text[:1].upper()}{text[1:]}." if text else ""
+
+
+def _verb(request: Request) -> Verb:
+    try:
+        return Verb(request.path_params["verb"])
+    except ValueError as error:
+        raise DeskError(404, "there is no such page") from error

@@ -1,0 +1,216 @@
+"""What the JSON API and the console do for operators: find one transaction, say what may be done, ask for it.
+
+The same rules as on the command line (`txcore.operating`); a decision is a request in the op log, with who, when and
+why, and the partition's owner executes it.
+"""
+
+from __future__ import annotations
+
+import logging
+import threading
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Final
+
+from txcore.clock import Randomness, system_randomness
+from txcore.errors import TxcoreError, UsageError
+from txcore.ids import id_text
+from txcore.journey import Journey
+from txcore.operating import choosing, telling
+from txcore.operating.audit import Entry, read_decisions
+from txcore.operating.finding import Asked, find
+from txcore.operating.planning import Plan, Step, Verb, plan
+from txcore.operator import Operator
+from txcore.port import Backend
+from txcore.records import REASON_SIZE_MAX
+from txcore.results import EndState
+
+if TYPE_CHECKING:
+    from txcore.sidecar.group import GroupRunner
+    from txcore.sidecar.process import Sidecar
+
+LOG: Final = logging.getLogger("txcore.sidecar.web")
+READS_MAX: Final = 4
+READ_WAIT_S: Final = 10.0
+OVERRIDE: Final = "override"
+
+
+class DeskError(Exception):
+    """What was asked for is not done; `status` is HTTP's."""
+
+    def __init__(self, status: int, reason: str) -> None:
+        super().__init__(reason)
+        self.status = status
+
+
+@dataclass(frozen=True, slots=True)
+class Case:
+    """One transaction as the logs and the fence tell it now."""
+
+    journey: Journey
+    asked: Asked
+    has_database: bool
+
+    def plan(self, verb: Verb, *, override: bool = False) -> Plan:
+        """Return what would be done about it."""
+        reading = self.asked.reading
+        return plan(verb, self.journey, reading, has_database=self.has_database, override=override)
+
+    @property
+    def mark(self) -> str:
+        """What a decision rests on; a form sends it back, so that nobody decides about what has changed."""
+        journey, reading = self.journey, self.asked.reading
+        said = reading.answer.value if reading is not None else "-"
+        return f"{telling.state_of(journey)} {journey.generation} {journey.discarded_generation} {said}".replace(
+            " ", "."
+        )
+
+
+@dataclass(frozen=True, slots=True)
+class Decision:
+    """What an operator wants.
+
+    Attributes:
+        confirmation: Typed by the operator, see `confirmation_of`.
+        mark: The case's, as it was shown; "" for none.
+    """
+
+    verb: Verb
+    by: str
+    reason: str
+    confirmation: str
+    override: bool = False
+    mark: str = ""
+
+
+def confirmation_of(transaction_id: bytes, *, override: bool) -> str:
+    """Return what is to be typed: the short id, behind `override` to go against the fence."""
+    short = choosing.short_id(transaction_id)
+    return f"{OVERRIDE} {short}" if override else short
+
+
+class Desk:
+    """See the module. Thread safe; calls block while they read."""
+
+    def __init__(self, sidecar: Sidecar, randomness: Randomness | None = None) -> None:
+        self._sidecar = sidecar
+        self._randomness = randomness or system_randomness()
+        self._reads = threading.BoundedSemaphore(READS_MAX)
+        self._acting = threading.Lock()
+
+    def runner(self, group: str) -> GroupRunner:
+        """Return the group's runner.
+
+        Raises:
+            DeskError: there is no such group here.
+        """
+        runner = self._sidecar.runners.get(group)
+        if runner is None:
+            raise DeskError(404, "this checker has no such group")
+        return runner
+
+    def case(self, group: str, text: str) -> Case:
+        """Return one transaction, by its id or one end of it.
+
+        Raises:
+            DeskError: there is none, or several, or the logs cannot be read now.
+        """
+        runner = self.runner(group)
+        wanted = _wanted(text)
+        with self._reading(runner) as backend:
+            try:
+                return self._case(runner, find(Operator(backend, group, clock=self._sidecar.clock), group, wanted))
+            except UsageError as error:
+                raise DeskError(404, str(error)) from error
+
+    def decisions(self, group: str) -> tuple[Sequence[Entry], int]:
+        """Return the newest decisions of operators, newest first, and how many there are.
+
+        Raises:
+            DeskError: no such group, or the logs cannot be read now.
+        """
+        runner = self.runner(group)
+        with self._reading(runner) as backend:
+            return read_decisions(backend, group, self._sidecar.clock, self._randomness)
+
+    def decide(self, group: str, text: str, decision: Decision) -> str:
+        """Do what is wanted, once more read and planned; returns what was done, in words.
+
+        Raises:
+            DeskError: refused, or not confirmed, or the logs cannot be read or written now.
+        """
+        runner = self.runner(group)
+        wanted = _wanted(text)
+        if not wanted.is_whole:
+            raise DeskError(400, "name the whole transaction id")
+        if not decision.reason.strip():
+            raise DeskError(400, "Say why: the reason is kept in the log")
+        if len(decision.reason) > REASON_SIZE_MAX:
+            raise DeskError(400, f"The reason has more than {REASON_SIZE_MAX} characters")
+        expected = confirmation_of(bytes.fromhex(wanted.digits), override=decision.override)
+        if " ".join(decision.confirmation.split()).lower() != expected:
+            raise DeskError(400, f"Not confirmed: type {expected}")
+        facts = {"group": group, "transaction_id": wanted.digits, "verb": decision.verb.value, "by": decision.by}
+        with self._reading(runner) as backend, self._acting:
+            operator = Operator(backend, group, by=decision.by, clock=self._sidecar.clock)
+            try:
+                case = self._case(runner, operator.show(bytes.fromhex(wanted.digits)))
+            except UsageError as error:
+                raise DeskError(404, str(error)) from error
+            text = self._act(operator, case, decision)
+        LOG.warning("operator.asked", extra={"txcore": facts | {"reason": decision.reason, "result": text}})
+        return text
+
+    def _act(self, operator: Operator, case: Case, decision: Decision) -> str:
+        if decision.mark and decision.mark != case.mark:
+            raise DeskError(409, "it has changed since you looked; look again")
+        each = case.plan(decision.verb, override=decision.override)
+        if each.step is Step.REFUSED:
+            raise DeskError(409, each.text)
+        if each.step is Step.ALREADY:
+            return each.text
+        if decision.verb is Verb.RESUME:
+            return f"resumed as generation {operator.resume_journey(case.journey, decision.reason)}"
+        half = telling.any_half(case.journey)
+        override = decision.override and half is not None and half.fenced
+        result = operator.ask(case.journey, decision.verb.kind, decision.reason, override_fence=override)
+        if result.error is not None:
+            raise DeskError(503, f"the request may not be stored: {result.error}; look again before repeating it")
+        if result.state is not EndState.UNKNOWN:
+            return "taken off the list" if case.journey.is_poison else result.state.value
+        return f"{decision.verb.value} is asked for; the checker of its partition executes it"
+
+    def _case(self, runner: GroupRunner, journey: Journey) -> Case:
+        answers, half = runner.answers, telling.any_half(journey)
+        fence = None if answers is None else answers.fence
+        if fence is None or half is None or not half.fenced:
+            return Case(journey, Asked(), fence is not None)
+        return Case(journey, Asked(*fence.look(journey.transaction_id)), has_database=True)
+
+    @contextmanager
+    def _reading(self, runner: GroupRunner) -> Iterator[Backend]:
+        """Yield the group's backend; a few at a time, so that readers never cost the checker its memory."""
+        backend = runner.backend
+        if backend is None:
+            raise DeskError(503, f"the group is not running: {runner.status().reason}")
+        if not self._reads.acquire(timeout=READ_WAIT_S):
+            raise DeskError(503, "others are reading; try again")
+        try:
+            yield backend
+        except (TxcoreError, TimeoutError) as error:
+            raise DeskError(503, str(error) or "the broker did not answer in time") from error
+        finally:
+            self._reads.release()
+
+
+def _wanted(text: str) -> choosing.Wanted:
+    try:
+        return choosing.wanted(text)
+    except UsageError as error:
+        raise DeskError(400, str(error)) from error
+
+
+def canonical(case: Case) -> str:
+    """Return the whole id, as addresses have it."""
+    return id_text(case.journey.transaction_id)

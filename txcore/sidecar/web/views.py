@@ -1,0 +1,285 @@
+"""What the console's pages show, as plain values for their templates."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import TYPE_CHECKING, Any, Final
+from urllib.parse import quote
+
+from txcore.ids import id_text
+from txcore.operating import choosing, story, telling, words
+from txcore.operating.audit import Entry
+from txcore.operating.planning import Step, Verb, fence_text
+from txcore.records import OpKind
+from txcore.sidecar.figures import ANSWERS, NO_ANSWER
+from txcore.sidecar.web.charts import Chart, Series, make_chart
+from txcore.sidecar.web.desk import Case
+from txcore.sidecar.web.guard import CONSOLE
+from txcore.sidecar.web.history import QUANTILES
+from txcore.sidecar.web.history import Step as HistoryStep
+from txcore.sidecar.web.lists import Listing
+
+if TYPE_CHECKING:
+    from txcore.sidecar.figures import Alert
+    from txcore.sidecar.group import GroupRunner
+
+NOTHING: Final = "-"
+BODY_MAX: Final = 2_000
+OVERRIDE_HINT: Final = "; --override-fence goes against it"
+ROW_STATES: Final = {1: "committed", 2: "closed by a check", 3: "via the message table", 4: "forced by an operator"}
+TITLES: Final = {Verb.RESUME: "Resume", Verb.COMMIT: "Force commit", Verb.ROLLBACK: "Force rollback"}
+KINDS: Final = {Verb.RESUME: "primary", Verb.COMMIT: "danger", Verb.ROLLBACK: "danger"}
+RANGES: Final[Mapping[str, tuple[str, float]]] = {"10m": ("10 minutes", 600.0), "1h": ("1 hour", 3_600.0)}
+COLUMNS: Final = 60
+
+
+def path_of(group: str, *parts: str) -> str:
+    """Return a page's path below a group."""
+    return "/".join((f"{CONSOLE}/groups", quote(group, safe=""), *(quote(part, safe="") for part in parts)))
+
+
+def transaction_path(group: str, transaction_id: str) -> str:
+    """Return the page of one transaction."""
+    return path_of(group, "transactions", transaction_id)
+
+
+def group_info(runner: GroupRunner) -> dict[str, Any]:
+    """Return a group's figures on this checker."""
+    plan, figures, status = runner.plan, runner.figures, runner.status()
+    partitions, policy = status.checker.partitions, plan.section.policy
+    reasons = [status.reason] if status.reason else []
+    pending = sum(each.pending for each in partitions)
+    return {
+        "name": plan.name,
+        "path": path_of(plan.name),
+        "state": status.state.value,
+        "reasons": [*reasons, *(f"down: {each}" for each in status.degraded)],
+        "pending": f"{pending:,}",
+        "oldest": words.age(max((each.oldest_age_s for each in partitions), default=0.0)) if pending else NOTHING,
+        "parked": sum(list(figures.parked.values())),
+        "partitions": len(partitions),
+        "commits": f"{figures.ends['COMMIT']:,}",
+        "rollbacks": f"{figures.ends['ROLLBACK']:,}",
+        "broker_errors": f"{figures.broker_errors:,}",
+        "backend": plan.backend,
+        "sources": " and ".join(plan.sources),
+        "database": plan.database,
+        "policy": f"asked again every {policy.interval_s:g} s, parked after {policy.check_max} answers of UNKNOWN",
+        "answers": ", ".join(f"{figures.answers[each]:,} {each}" for each in (*ANSWERS, NO_ANSWER)),
+    }
+
+
+def partition_rows(runner: GroupRunner, listing: Listing, now_ms: int) -> list[dict[str, Any]]:
+    """Return every partition of the group with whoever wrote last into its log, and what this checker holds."""
+    here = {each.partition: each for each in runner.status().checker.partitions}
+    rows = []
+    for number in range(max([listing.partition_count, *(each + 1 for each in here)])):
+        owner, own = listing.owners.get(number), here.get(number)
+        is_here = own is not None and own.is_claimed
+        rows.append(
+            {
+                "number": number,
+                "is_here": is_here,
+                "owner": owner.by if owner else "this checker" if is_here else "not known",
+                "wrote": f"{words.age((now_ms - owner.at_ms) / 1000)} ago" if owner else NOTHING,
+                "pending": own.pending if own else NOTHING,
+                "oldest": words.age(own.oldest_age_s) if own and own.pending else NOTHING,
+                "in_hand": own.in_hand if own else NOTHING,
+                "checkpoint": words.age(own.checkpoint_age_s) if own else NOTHING,
+            }
+        )
+    return rows
+
+
+def alert_rows(alerts: Sequence[Alert], group: str) -> list[dict[str, Any]]:
+    """Return the latest alerts, newest first; transactions become links."""
+    return [
+        {
+            "at_ms": each.at_ms,
+            "event": each.event,
+            "facts": [
+                {
+                    "name": name,
+                    "text": words.readable(text),
+                    "path": transaction_path(group, text) if name == "transaction_id" else "",
+                }
+                for name, text in each.facts.items()
+                if name != "group"
+            ],
+        }
+        for each in reversed(alerts)
+    ]
+
+
+def list_row(group: str, row: Mapping[str, Any], now_ms: int) -> dict[str, Any]:
+    """Return a line of the pending or parked page."""
+    since_ms = row["parked_ms"] if "code" in row else row["born_ms"]
+    times = row["check_times"]
+    maximum = row.get("checks_max")
+    if row.get("decided"):
+        decider = f"{row['decided']}, journaled"
+    elif row.get("request"):
+        decider = f"{row['request']['by']} asks for {row['request']['decision']}"
+    else:
+        decider = "fence" if row["fenced"] else "listener"
+    return {
+        "path": transaction_path(group, row["transaction_id"]),
+        "short_id": row["short_id"],
+        "age": words.age((now_ms - since_ms) / 1000) if since_ms is not None else NOTHING,
+        "checks": f"{times}/{maximum}" if maximum else str(times),
+        "decider": decider,
+        "partition": row["partition"],
+        "topics": ", ".join(row["topics"]) or NOTHING,
+        "history": row["history"],
+        "code": row.get("code", ""),
+        "reason": words.readable(row.get("reason", "")),
+    }
+
+
+def entry_row(group: str, entry: Entry) -> dict[str, Any]:
+    """Return a line of the decisions page."""
+    return {
+        "at_ms": entry.at_ms,
+        "by": words.readable(entry.by),
+        "what": entry.what,
+        "against": entry.forced == telling.FORCED[2],
+        "short_id": choosing.short_id(entry.transaction_id),
+        "path": transaction_path(group, id_text(entry.transaction_id)),
+        "reason": words.readable(entry.reason, 500),
+    }
+
+
+def transaction_page(group: str, case: Case, now_ms: int, *, has_bodies: bool) -> dict[str, Any]:
+    """Return everything about one transaction."""
+    journey, row = case.journey, case.asked.row
+    half = telling.any_half(journey)
+    told = telling.journey(journey, now_ms, bodies=False)
+    entry = journey.parked[-1] if journey.parked else None
+    poison = ""
+    if half is None and entry is not None:
+        poison = words.readable(entry.half, BODY_MAX) if has_bodies else f"{words.size(len(entry.half))} of poison"
+    return {
+        "told": told,
+        "short_id": told["short_id"],
+        "born_ms": half.born_ms if half else None,
+        "age": words.age((now_ms - half.born_ms) / 1000) if half else "",
+        "by": half.by if half else "",
+        "fence_text": fence_text(journey, case.asked.reading),
+        "row": telling.fence_row(row),
+        "row_state": ROW_STATES.get(row.state, "unknown") if row else "",
+        "trouble": case.asked.trouble,
+        "next_step": next_step(case),
+        "actions": [] if journey.final else [_action(group, case, verb) for verb in Verb],
+        "events": list(story.events(journey)),
+        "messages": _messages(case, has_bodies=has_bodies),
+        "poison": poison,
+        "has_bodies": has_bodies,
+    }
+
+
+def next_step(case: Case) -> str:
+    """Return what happens next, and who does it."""
+    journey, half = case.journey, telling.any_half(case.journey)
+    if journey.final:
+        return "nothing: it is finished"
+    if journey.is_parked and half is None:
+        return "find out who writes into this log; a rollback takes it off the list"
+    if journey.is_parked and journey.decided:
+        return "repair the topic, then resume it"
+    if journey.is_parked:
+        return "you: resume it, or decide"
+    if journey.decided:
+        return f"the checker carries {telling.kind_name(journey.decided)} out"
+    if journey.request is not None:
+        request = journey.request
+        return f"the checker executes what {request.by} asked for: {telling.kind_name(request.decision)}"
+    if not journey.halves:
+        return "nothing: its half is gone from the log"
+    return f"the checker asks {'the fence' if half is not None and half.fenced else 'the listener'}"
+
+
+def plain(text: str) -> str:
+    """Return a plan's text without hints for the command line."""
+    return text.removesuffix(OVERRIDE_HINT).replace("; give --database", "").replace("no --database", "no database")
+
+
+def _action(group: str, case: Case, verb: Verb) -> dict[str, str]:
+    path = f"{transaction_path(group, id_text(case.journey.transaction_id))}/{verb.value}"
+    each = case.plan(verb)
+    can_override = (
+        verb is not Verb.RESUME and each.step is Step.REFUSED and case.plan(verb, override=True).step is Step.ACT
+    )
+    return {
+        "name": verb.value,
+        "title": TITLES[verb],
+        "kind": KINDS[verb],
+        "text": plain(each.text),
+        "path": path if each.step is Step.ACT else "",
+        "override_path": f"{path}?override=1" if can_override else "",
+    }
+
+
+def _messages(case: Case, *, has_bodies: bool) -> list[dict[str, Any]]:
+    half = telling.any_half(case.journey)
+    if half is None:
+        return []
+    return [
+        {
+            "index": index,
+            "topic": each.topic,
+            "key": NOTHING if each.key is None else words.readable(each.key),
+            "size": words.size(len(each.body)),
+            "headers": {words.readable(name): words.readable(value) for name, value in each.headers.items()},
+            "target": _target(case, index),
+            "body": words.readable(each.body, BODY_MAX) if has_bodies else None,
+        }
+        for index, each in enumerate(half.messages)
+    ]
+
+
+def _target(case: Case, index: int) -> str:
+    journey = case.journey
+    if journey.final:
+        return "delivered" if journey.final == OpKind.COMMIT else "never to be delivered"
+    if journey.is_parked and journey.decided:
+        return "MISSING" if index in story.missing(journey) else "delivered"
+    return "being delivered" if journey.decided == OpKind.COMMIT else "not delivered"
+
+
+def charts(steps: Sequence[HistoryStep | None], range_s: float) -> list[Chart]:
+    """Return a group's charts."""
+
+    def rates(*names: str) -> list[Series]:
+        shown = [name.removeprefix("checks ").lower() for name in names]
+        return [
+            Series(label, [None if step is None else step.rates[name] for step in steps])
+            for label, name in zip(shown, names, strict=True)
+        ]
+
+    def quantiles(name: str) -> list[Series]:
+        return [
+            Series(f"p{part * 100:g}", [None if step is None else getattr(step, name)[part] for step in steps])
+            for part in QUANTILES
+        ]
+
+    pending = [Series("pending", [None if step is None else float(step.pending) for step in steps])]
+    oldest = [Series("oldest", [None if step is None else step.oldest_s for step in steps])]
+    drawn = (
+        ("pending", "Pending here", pending, lambda value: f"{value:,.0f}"),
+        ("oldest", "Age of the oldest", oldest, _duration),
+        ("ends", "Halves read and ended, per second", rates("halves", "COMMIT", "ROLLBACK", "parked"), _rate),
+        ("checks", "Answers to checks, per second", rates(*(f"checks {e}" for e in (*ANSWERS, NO_ANSWER))), _rate),
+        ("asked", "Time of an answered question", quantiles("asked_s"), _duration),
+        ("visible", "From birth to delivery", quantiles("visible_s"), _duration),
+    )
+    return [make_chart(key, title, series, range_s, show, NOTHING) for key, title, series, show in drawn]
+
+
+def _rate(value: float) -> str:
+    return f"{value:,.0f}" if value >= 100 else f"{value:.2g}" if value < 1 else f"{value:.3g}"
+
+
+def _duration(seconds: float) -> str:
+    if seconds < 1:
+        return f"{seconds * 1000:.3g} ms" if seconds else "0"
+    return f"{seconds:.3g} s" if seconds < 60 else words.age(seconds)
