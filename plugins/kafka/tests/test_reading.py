@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import pytest
+from confluent_kafka import KafkaError, KafkaException
 from txcore_conformance import raw
 from txcore_conformance.kit import error_of
 from txcore_kafka.options import checkpoint_topic, topic_name
@@ -37,6 +38,34 @@ def test_a_log_of_which_nothing_is_left_goes_on_at_its_end(kit, topic):
     reader = kit.backend.read(kit.group, HALF, 0, Position(5))
     assert list(reader.read(10)) == []
     (half,) = appended(kit, topic, 1)
+    assert [record.body for record in kit.until(lambda: reader.read(10))] == [half.body]
+    reader.close()
+
+
+class LeaderMoves:
+    """The driver's consumer; the broker asked first is not the partition's leader any more."""
+
+    def __init__(self, consumer):
+        self.consumer = consumer
+        self.asked = 0
+
+    def get_watermark_offsets(self, *args, **options):
+        self.asked += 1
+        if self.asked == 1:
+            raise KafkaException(KafkaError(KafkaError.NOT_LEADER_FOR_PARTITION))
+        return self.consumer.get_watermark_offsets(*args, **options)
+
+    def __getattr__(self, name):
+        return getattr(self.consumer, name)
+
+
+def test_a_leader_that_has_just_moved_is_asked_again(kit, topic):
+    """It is no error to whoever reads, only nothing yet."""
+    (half,) = appended(kit, topic, 1)
+    reader = kit.backend.read(kit.group, HALF, half.partition)
+    connection = reader._require_connection()
+    connection.consumer = LeaderMoves(connection.consumer)
+    assert list(reader.read(10)) == []
     assert [record.body for record in kit.until(lambda: reader.read(10))] == [half.body]
     reader.close()
 
