@@ -60,7 +60,7 @@ _STEPS: Final = Guarantees(
     retention="halves for 7 days (`half_retention_s`), pending ones are carried forward; ops twice as long; "
     "parked records are kept",
     version_min="Kafka 2.4",
-    versions_tested=("4.3",),
+    versions_tested=("3.9.1", "4.3.1"),
 )
 GUARANTEES: Final = (
     _STEPS,
@@ -75,5 +75,6 @@ GUARANTEES: Final = (
         ),
         zombies="the broker refuses the transaction of a member whose generation is over",
         version_min="Kafka 2.5",
+        versions_tested=("4.3.1",),
     ),
 )

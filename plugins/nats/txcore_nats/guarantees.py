@@ -27,7 +27,7 @@ GUARANTEES: Final = (
         "decided is removed six hours later (`keep_s`), halves sooner when the log is half full, behind the checkpoint "
         "only; parked records are kept",
         version_min="NATS 2.9",
-        versions_tested=("2.9.10", "2.15.2"),
+        versions_tested=("2.9.25", "2.15.2"),
     ),
     Guarantees(
         url="nats://host:4222?release=atomic",

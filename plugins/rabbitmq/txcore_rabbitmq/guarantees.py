@@ -55,6 +55,6 @@ GUARANTEES: Final = (
         retention="halves 7 days (`half_retention_s`), ops 14, whole segments at a time; pending halves are carried "
         "forward in time",
         version_min="RabbitMQ 3.9 (streams)",
-        versions_tested=("3.10.8", "4.3.6"),
+        versions_tested=("3.10.8", "4.0.5", "4.3.6"),
     ),
 )
