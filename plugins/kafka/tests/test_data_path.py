@@ -138,7 +138,7 @@ def test_keys_go_where_java_clients_put_them(kit):
     halves = [raw.half(kit, wide, body=key, key=key) for key in keys]
     raw.append(kit, *halves)
     assert set(statuses(raw.release(kit, *map(target_only, halves)))) == {DURABLE}
-    partitions = {each.body: each.position >> 40 for each in kit.delivered(wide)}
+    partitions = {each.body: each.partition for each in kit.delivered(wide)}
     assert partitions == {key: (murmur2(key) & 0x7FFFFFFF) % 7 for key in keys}
 
 
