@@ -22,7 +22,7 @@ HARNESS ?= txcore_sqlite.testing:SqliteHarness
 # The other profiles of the memory broker run the suite in `make heavy`.
 HARNESSES := txcore_conformance.memory:MemoryHarness txcore_sqlite.testing:SqliteHarness \
 	txcore_kafka.testing:KafkaHarness txcore_rabbitmq.testing:RabbitmqHarness txcore_nats.testing:NatsHarness
-# Other forms of the same brokers; what takes minutes runs on them in `make matrix` only.
+# Other forms of the same brokers, in `make forms`; what takes minutes runs on them in `make matrix` only.
 FORMS := txcore_kafka.testing:KafkaTransactionHarness txcore_nats.testing:NatsAtomicHarness
 SUITE := conformance/txcore_conformance/suite
 CODE := txcore plugins conformance spark tests benchmarks
@@ -56,7 +56,11 @@ demo: $(DEMO) ## see it work: a crash between database and broker, and what beco
 
 .PHONY: test
 test: $(DEV) ## every test: real databases and brokers, conformance on each backend, simulator, model (minutes)
-	$(WITH_BROKERS) $(BIN)/pytest -q -o faulthandler_timeout=300 -m "not heavy" -n $(WORKERS) --dist worksteal --ignore=tests/audit tests plugins $(SUITE) $(HARNESSES:%=--harness %) $(FORMS:%=--harness-form %)
+	$(WITH_BROKERS) $(BIN)/pytest -q -o faulthandler_timeout=300 -m "not heavy" -n $(WORKERS) --dist worksteal --ignore=tests/audit tests plugins $(SUITE) $(HARNESSES:%=--harness %)
+
+.PHONY: forms
+forms: $(DEV) ## the suite on other forms of the brokers: Kafka's transactions, NATS's atomic batches
+	$(WITH_BROKERS) $(BIN)/pytest -q -o faulthandler_timeout=300 -n $(WORKERS) --dist worksteal $(SUITE) $(FORMS:%=--harness-form %)
 
 .PHONY: audit
 audit: $(DEV) ## the tests of the audit: one Java process, one after the other, on brokers of their own
