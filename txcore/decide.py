@@ -4,8 +4,12 @@ from __future__ import annotations
 
 import enum
 from dataclasses import dataclass
+from typing import Final
 
 from txcore.records import Half, Op, ParkCode
+
+AT_ONCE_MS: Final = 0.0
+"""When the next step of a judgement is due: it belongs to the sweep that began it, however long the last step took."""
 
 
 class Decision(enum.Enum):

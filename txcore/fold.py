@@ -16,7 +16,7 @@ from typing import Final
 
 import msgspec
 
-from txcore.decide import Pending
+from txcore.decide import AT_ONCE_MS, Pending
 from txcore.records import FINAL_KINDS, OWNED_KINDS, Checkpoint, Half, Op, OpKind, Position, is_discard_in_force
 
 RECENT_MAX: Final = 10_000
@@ -186,7 +186,7 @@ class PartitionState:
         elif kind == OpKind.DECIDED:
             if not pending.is_journaled:
                 pending.decision, pending.is_journaled, pending.forced = op.decision, True, op.forced
-                self.schedule(pending, 0.0)
+                self.schedule(pending, AT_ONCE_MS)
         elif kind == OpKind.NUDGE:
             self.schedule(pending, min(pending.due_ms, pending.immune_until_ms))
         elif kind == OpKind.FORCE and not op.token:

@@ -11,7 +11,7 @@ from txcore import instrumentation as names
 from txcore import wire
 from txcore.checking import listener_for, view_of
 from txcore.commands import Call, Flow, Spawn
-from txcore.decide import Decision, Pending, decide
+from txcore.decide import AT_ONCE_MS, Decision, Pending, decide
 from txcore.fence import FenceAnswer, FenceReading
 from txcore.intake import Intake
 from txcore.message import LocalTransactionState
@@ -157,16 +157,17 @@ class Judge:
             yield from self._journal_decision(pending, OpKind[answer.value], Forced.NO, "")
 
     def _count_check(self, pending: Pending) -> Flow[None]:
-        outcome = yield self._op(pending, OpKind.CHECKED, count=pending.count + 1)
+        count = pending.count + 1  # Not counted again where the record is read back before its outcome is known.
+        outcome = yield self._op(pending, OpKind.CHECKED, count=count)
         if self._went_well(pending, outcome):
-            is_last = pending.count + 1 >= pending.check_max
-            pending.due_ms = self._tenure.now_ms() + (0 if is_last else pending.interval_ms)
+            is_last = count >= pending.check_max
+            pending.due_ms = AT_ONCE_MS if is_last else self._tenure.now_ms() + pending.interval_ms
 
     def _journal_decision(self, pending: Pending, decision: OpKind, forced: Forced, reason: str) -> Flow[None]:
         """Write DECIDED before anything is done with an answer that no fence holds (R4); acted upon once read back."""
         outcome = yield self._op(pending, OpKind.DECIDED, decision=decision, forced=forced, reason=reason)
         if self._went_well(pending, outcome):
-            pending.due_ms = self._tenure.now_ms()
+            pending.due_ms = AT_ONCE_MS
 
     def _check_fence(self, chunk: list[Pending]) -> Flow[None]:
         """Let the fence decide a batch; each one is then finished by a flow of its own."""
@@ -199,7 +200,7 @@ class Judge:
             pending.decision = OpKind[answer.value]
         elif answer is FenceAnswer.PRUNED:
             pending.park = (ParkCode.PRUNED, "no fence row, and the id lies below the horizon of the fence table")
-            pending.due_ms = self._tenure.now_ms()
+            pending.due_ms = AT_ONCE_MS
         else:
             reason = reading.reason or answer.value
             self._context.report.event(names.CHECK_NO_ANSWER, transaction_id=pending.transaction_id, reason=reason)
@@ -273,7 +274,7 @@ class Judge:
             self._fail(pending, None)
             return
         pending.park = (ParkCode.UNDELIVERABLE, f"targets {list(outcome.missing)} refuse: {outcome.error}")
-        pending.due_ms = self._tenure.now_ms()
+        pending.due_ms = AT_ONCE_MS
 
     def _park(self, pending: Pending, code: ParkCode, reason: str) -> Flow[None]:
         """Confirm the parked record, then write DISCARD (R3, R11); an undeliverable half's decision comes first."""
@@ -378,7 +379,7 @@ class Judge:
                 )
             if outcome.decision == OpKind.DISCARD:
                 # Only reading tells whether it is in force. If the half is still open behind the next tick it is not.
-                pending.is_outdone, pending.due_ms = True, self._tenure.now_ms()
+                pending.is_outdone, pending.due_ms = True, AT_ONCE_MS
             else:
                 self._tenure.state.close(pending, outcome.decision)
         elif status is Status.FENCED:

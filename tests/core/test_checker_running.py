@@ -36,6 +36,14 @@ class Postponing(TransactionListener):
         return LocalTransactionState.COMMIT
 
 
+class Says(TransactionListener):
+    def __init__(self, answer):
+        self.answer = answer
+
+    def check_local_transaction(self, half):
+        return self.answer
+
+
 class PostponingFence:
     """A fence that knows when its database may be asked again."""
 
@@ -223,3 +231,49 @@ def test_a_sweep_asks_about_each_half_once_however_slow_the_backend(running_cloc
         assert 3 == checker.run_once().pending
         assert 3 * sweeps == listener.asked
     checker.stop()
+
+
+class LateAnswers(MemoryBackend):
+    """Tells the outcome of an op only after its owner has read it back."""
+
+    def __init__(self, broker):
+        super().__init__(broker)
+        self.untold = []
+
+    def request(self, what, apply, done, transaction_ids=()):
+        super().request(what, apply, done if what != "op" else lambda outcome: self.untold.append((done, outcome)))
+
+    def read(self, *args):
+        reader = super().read(*args)
+        read = reader.read
+
+        def read_then_tell(count):
+            records = read(count)
+            if not records:
+                told, self.untold = self.untold, []
+                for done, outcome in told:
+                    done(outcome)
+            return records
+
+        reader.read = read_then_tell
+        return reader
+
+
+@pytest.mark.parametrize("backend_type", [MemoryBackend, LateAnswers])
+@pytest.mark.parametrize("check_max", [1, 2])
+def test_one_sweep_takes_every_step_of_a_judgement(backend_type, check_max, running_clock):
+    """Journal, publish and op; or the last check and the parking: whichever of outcome and record is seen first."""
+    for answer in (LocalTransactionState.COMMIT, LocalTransactionState.UNKNOWN):
+        broker = MemoryBroker(clock=running_clock)
+        orphan(broker, running_clock, count=3)
+        running_clock.advance(10)
+        limits = Limits(poll_s=0.001, idle_poll_s=0.001)
+        policy = CheckPolicy(check_max=check_max)
+        backend = backend_type(broker)
+        checker = Checker(backend, "g", listener=Says(answer), clock=running_clock, limits=limits, policy=policy)
+        report = checker.run_once()
+        checker.stop()
+        is_commit = answer is LocalTransactionState.COMMIT
+        parked = 0 if is_commit or check_max > 1 else 3
+        assert (3 * is_commit, parked) == (report.committed, report.parked)
+        assert 3 * is_commit == len(broker.topics.get("t", ()))
