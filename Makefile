@@ -55,7 +55,7 @@ demo: $(DEMO) ## see it work: a crash between database and broker, and what beco
 	$(BIN)/txcore demo
 
 .PHONY: test
-test: $(DEV) ## every test: real databases and brokers, conformance on each backend, simulator, model (minutes)
+test: $(DEV) ## the tests: real databases and brokers, conformance on each backend, simulator, model (minutes)
 	$(WITH_BROKERS) $(BIN)/pytest -q -o faulthandler_timeout=300 -m "not heavy" -n $(WORKERS) --dist worksteal --ignore=tests/audit tests plugins $(SUITE) $(HARNESSES:%=--harness %)
 
 .PHONY: forms

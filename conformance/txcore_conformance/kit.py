@@ -57,6 +57,15 @@ FAST: Final = Limits(
 )
 
 
+def wait_until(condition: Callable[[], T], what: str, timeout_s: float = 60.0, *, pause_s: float = 0.02) -> T:
+    """Return the first true value of *condition*, asked each *pause_s*; fail saying *what* never came."""
+    deadline_s = time.monotonic() + timeout_s
+    while not (value := condition()):
+        assert time.monotonic() < deadline_s, f"{what} did not come true within {timeout_s:g} s"
+        time.sleep(pause_s)
+    return value
+
+
 class Recorder:
     """A batch that keeps each item's outcome and notes a second one; implements `port.Batch`."""
 
@@ -267,11 +276,7 @@ class Kit:
 
     def until(self, condition: Callable[[], T], what: str = "the condition") -> T:
         """Return the first true value of *condition*."""
-        deadline_s = time.monotonic() + self.timeout_s
-        while not (value := condition()):
-            assert time.monotonic() < deadline_s, f"{what} did not come true within {self.timeout_s:g} s"
-            time.sleep(0.002)
-        return value
+        return wait_until(condition, what, self.timeout_s, pause_s=0.002)
 
     def sweep(self, checker: Checker, condition: Callable[[], bool] | None = None) -> None:
         """Run *checker* until *condition* holds; without one, until it owns all partitions and nothing is pending."""

@@ -144,9 +144,8 @@ class ManagedProcess(abc.ABC):
     def pause(self) -> None:
         """Stop the parent first, so that it starts no more children."""
         if self._process is not None:
-            self._process.send_signal(
-                signal.SIGSTOP
-            )  # which does nothing once it has ended and its id may be another's
+            # Popen's own does nothing once the process has ended and its id may be another's.
+            self._process.send_signal(signal.SIGSTOP)
             self._signal(self._children(), signal.SIGSTOP)
 
     def resume(self) -> None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import random
 import secrets
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Final
 
 from txcore import wire
@@ -24,6 +24,7 @@ from txcore.records import (
     Parked,
     Position,
     Resolution,
+    Status,
     TargetMessage,
 )
 from txcore_conformance.kit import Kit, Recorder
@@ -99,6 +100,11 @@ def release(
     batch = Recorder(resolutions)
     backend.release(batch, claim)
     return batch.wait(backend, kit.timeout_s)
+
+
+def statuses(outcomes: Iterable[Outcome]) -> list[Status]:
+    """Return how each item ended, without the rest."""
+    return [outcome.status for outcome in outcomes]
 
 
 def mark(

@@ -9,30 +9,19 @@ import shutil
 import signal
 import subprocess
 import sys
-import time
 import urllib.error
 import urllib.request
 from pathlib import Path
 
 import pytest
 from txcore_conformance import brokers
+from txcore_conformance.kit import wait_until
 
 ROOT = Path(__file__).parents[2]
 SERVICE = ROOT / "examples" / "node-service"
 FILES = ("package.json", "package-lock.json", ".npmrc", "wire.mjs", "producer.mjs", "orders.mjs", "service.mjs")
 DEADLINE_S = 60.0
 NODE_MAJOR_MIN = 20
-
-
-def wait_until(condition, what, timeout_s=DEADLINE_S):
-    """Return the first true value of *condition*; fail saying *what* never came."""
-    deadline_s = time.monotonic() + timeout_s
-    while time.monotonic() < deadline_s:
-        value = condition()
-        if value:
-            return value
-        time.sleep(0.05)
-    raise AssertionError(f"{what} did not come true within {timeout_s:g} s")
 
 
 def missing(reason):

@@ -13,7 +13,6 @@ import sqlite3
 import subprocess
 import sys
 import threading
-import time
 import urllib.error
 import urllib.request
 from collections.abc import Callable
@@ -24,7 +23,7 @@ from pathlib import Path
 import pytest
 from sqlalchemy import create_engine
 from txcore_conformance import servers
-from txcore_conformance.kit import hasty
+from txcore_conformance.kit import hasty, wait_until
 from txcore_sqlite.consumer import read_topic
 
 import txcore
@@ -132,17 +131,6 @@ class CallbackServer:
             self._server.shutdown()
             self._server.server_close()
             self._server = None
-
-
-def wait_until(condition, what, timeout_s=DEADLINE_S):
-    """Return the first true value of *condition*; fail saying *what* never came."""
-    deadline_s = time.monotonic() + timeout_s
-    while time.monotonic() < deadline_s:
-        value = condition()
-        if value:
-            return value
-        time.sleep(0.02)
-    raise AssertionError(f"{what} did not come true within {timeout_s:g} s")
 
 
 class Shop:

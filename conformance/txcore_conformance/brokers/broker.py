@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import abc
+import contextlib
 import os
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Self
 
@@ -63,6 +64,15 @@ class Broker(abc.ABC):
     @abc.abstractmethod
     def resume(self) -> None:
         """Let the paused processes go on."""
+
+    @contextlib.contextmanager
+    def paused(self) -> Iterator[None]:
+        """Paused within the block, whatever happens there."""
+        self.pause()
+        try:
+            yield
+        finally:
+            self.resume()
 
     def remove(self) -> None:
         """End it at once, delete its data and close its proxy; twice is once."""

@@ -16,10 +16,6 @@ from txcore.records import LogKind, OpKind, Resolution, Status
 DURABLE, REFUSED, UNKNOWN = Status.DURABLE, Status.REFUSED, Status.UNKNOWN
 
 
-def statuses(outcomes):
-    return [outcome.status for outcome in outcomes]
-
-
 def target_only(half):
     return Resolution(half, None, range(len(half.messages)), b"", raw.BY)
 
@@ -31,7 +27,7 @@ def test_a_topic_may_be_made_after_it_was_missed(kit):
     assert (refused.status, refused.error.topic, refused.error.reason) == (REFUSED, name, "topic")
     assert kit.offsets(topic_name(kit.group, LogKind.HALF)) == (0, 0)
     kit.make_topic(name)
-    kit.until(lambda: statuses(raw.append(kit, raw.half(kit, name))) == [DURABLE], "the topic to be known")
+    kit.until(lambda: raw.statuses(raw.append(kit, raw.half(kit, name))) == [DURABLE], "the topic to be known")
 
 
 def test_many_halves_of_one_new_topic_ask_once(kit, topic, monkeypatch):
@@ -40,7 +36,7 @@ def test_many_halves_of_one_new_topic_ask_once(kit, topic, monkeypatch):
     asked = []
     counts = backend._control.counts
     monkeypatch.setattr(backend._control, "counts", lambda topics: (asked.append(topics), counts(topics))[1])
-    assert set(statuses(raw.append(kit, *[raw.half(kit, topic) for _ in range(1_000)]))) == {DURABLE}
+    assert set(raw.statuses(raw.append(kit, *[raw.half(kit, topic) for _ in range(1_000)]))) == {DURABLE}
     assert asked == [[topic]]
 
 
@@ -63,7 +59,7 @@ def test_neighbours_of_an_oversize_record_are_stored(kit):
     halves = [raw.half(kit, small, body=b"%03d" % number + bytes(300)) for number in range(40)]
     large = raw.half(kit, small, body=bytes(3_000))
     outcomes = raw.release(kit, *map(target_only, [*halves[:20], large, *halves[20:]]))
-    assert statuses(outcomes) == [DURABLE] * 20 + [REFUSED] + [DURABLE] * 20
+    assert raw.statuses(outcomes) == [DURABLE] * 20 + [REFUSED] + [DURABLE] * 20
     assert outcomes[20].missing == (0,)
     assert sorted(body[:3] for body in kit.bodies(small)) == [b"%03d" % number for number in range(40)]
 
@@ -73,7 +69,7 @@ def test_a_topic_that_takes_little_gets_its_messages_one_by_one(kit):
     small = kit.make_topic(max_message_bytes=2_000)
     halves = [raw.half(kit, small, body=b"%03d" % number + bytes(300)) for number in range(40)]
     raw.append(kit, *halves)
-    assert set(statuses(raw.release(kit, *map(target_only, halves)))) == {DURABLE}
+    assert set(raw.statuses(raw.release(kit, *map(target_only, halves)))) == {DURABLE}
     assert len(kit.bodies(small)) == 40
     assert kit.backend._targets.is_small(small)
 
@@ -107,7 +103,7 @@ def test_ops_of_many_releases_share_records(kit, topic):
     """Merged up to 4 KB, in the order of their releases; nobody's op is lost."""
     halves = [raw.half(kit, topic) for _ in range(500)]
     raw.append(kit, *halves)
-    assert set(statuses(raw.release(kit, *[raw.rollback(half, flush=False) for half in halves]))) == {DURABLE}
+    assert set(raw.statuses(raw.release(kit, *[raw.rollback(half, flush=False) for half in halves]))) == {DURABLE}
     assert [each.transaction_id for each in raw.ops(kit)] == [half.transaction_id for half in halves]
     records = raw.read(kit, LogKind.OP, lambda found: sum(len(wire.decode_ops(r.body)) for r in found) > 500)
     assert 5 <= len(records) <= 30
@@ -126,7 +122,7 @@ def test_flushed_ops_of_one_batch_share_a_record(kit, topic):
     """A checker's batch is one record, not hundreds, and settled when that is stored."""
     halves = [raw.half(kit, topic) for _ in range(50)]
     raw.append(kit, *halves)
-    assert set(statuses(raw.release(kit, *[raw.rollback(half) for half in halves]))) == {DURABLE}
+    assert set(raw.statuses(raw.release(kit, *[raw.rollback(half) for half in halves]))) == {DURABLE}
     low, high = kit.offsets(topic_name(kit.group, LogKind.OP))
     assert 1 <= high - low <= 5
 
@@ -137,7 +133,7 @@ def test_keys_go_where_java_clients_put_them(kit):
     keys = [b"", b"k", b"ke", b"key", b"key-%d" % 4, *(b"customer-%d" % number for number in range(60))]
     halves = [raw.half(kit, wide, body=key, key=key) for key in keys]
     raw.append(kit, *halves)
-    assert set(statuses(raw.release(kit, *map(target_only, halves)))) == {DURABLE}
+    assert set(raw.statuses(raw.release(kit, *map(target_only, halves)))) == {DURABLE}
     partitions = {each.body: each.partition for each in kit.delivered(wide)}
     assert partitions == {key: (murmur2(key) & 0x7FFFFFFF) % 7 for key in keys}
 
@@ -182,7 +178,7 @@ def test_a_target_that_vanished_is_refused_and_writes_no_op(kit):
     raw.append(kit, half)
     kit.delete(gone)
     kit.until(lambda: kit.admin.list_topics(gone, 10).topics[gone].error, "the topic to go")
-    kit.until(lambda: statuses(raw.release(kit, raw.commit(half))) == [REFUSED], "the refusal")
+    kit.until(lambda: raw.statuses(raw.release(kit, raw.commit(half))) == [REFUSED], "the refusal")
     assert OpKind.COMMIT not in [each.kind for each in raw.ops(kit)]
     assert kit.admin.list_topics(gone, 10).topics[gone].error is not None
 
@@ -202,5 +198,5 @@ def test_more_than_the_queue_holds_is_refused_at_once(hurt):
     hurt.broker.resume()
     assert {outcome.status for outcome in outcomes} == {REFUSED, UNKNOWN}
     hurt.until(
-        lambda: statuses(raw.append(hurt, raw.half(hurt, topic), backend=backend)) == [DURABLE], "the broker again"
+        lambda: raw.statuses(raw.append(hurt, raw.half(hurt, topic), backend=backend)) == [DURABLE], "the broker again"
     )

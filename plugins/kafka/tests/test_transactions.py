@@ -18,17 +18,13 @@ from txcore.records import ClaimEventKind, LogKind, OpKind, Status
 DURABLE, REFUSED, UNKNOWN, FENCED = Status.DURABLE, Status.REFUSED, Status.UNKNOWN, Status.FENCED
 
 
-def statuses(outcomes):
-    return [outcome.status for outcome in outcomes]
-
-
 def lane(kit):
     return kit.backend._releaser.lane
 
 
 def halves_of(kit, topic, count):
     halves = [raw.half(kit, topic, body=b"%03d" % number) for number in range(count)]
-    assert set(statuses(raw.append(kit, *halves))) == {DURABLE}
+    assert set(raw.statuses(raw.append(kit, *halves))) == {DURABLE}
     return halves
 
 
@@ -63,7 +59,7 @@ def test_many_releases_share_a_transaction(together):
     topic = together.topic()
     halves = halves_of(together, topic, 500)
     before = lane(together).commit_count
-    assert set(statuses(raw.release(together, *[raw.commit(half) for half in halves]))) == {DURABLE}
+    assert set(raw.statuses(raw.release(together, *[raw.commit(half) for half in halves]))) == {DURABLE}
     assert lane(together).commit_count - before <= 5
     assert len(together.bodies(topic)) == 500
     assert {each.transaction_id for each in raw.ops(together)} == {half.transaction_id for half in halves}
@@ -75,7 +71,7 @@ def test_one_refused_target_hurts_nobody_else(together):
     good = halves_of(together, topic, 20)
     bad = raw.half(together, topic, small, body=bytes(3_000))
     outcomes = raw.release(together, *map(raw.commit, [*good[:10], bad, *good[10:]]))
-    assert statuses(outcomes) == [DURABLE] * 10 + [REFUSED] + [DURABLE] * 10
+    assert raw.statuses(outcomes) == [DURABLE] * 10 + [REFUSED] + [DURABLE] * 10
     assert outcomes[10].missing == (0, 1)
     assert together.bodies(topic) == [half.messages[0].body for half in good]
     assert together.bodies(small) == []
@@ -104,9 +100,9 @@ def test_a_claim_writes_for_its_own_partitions_only(together):
     half = halves_of(together, topic, 1)[0]
     mine, owned = assigned_claim(together, "a")
     assert owned == {0, 1}
-    assert statuses(raw.release(together, raw.commit(half, b"t" * 16), claim=mine)) == [DURABLE]
+    assert raw.statuses(raw.release(together, raw.commit(half, b"t" * 16), claim=mine)) == [DURABLE]
     mine._holding.lost([0])
-    assert statuses(raw.release(together, raw.commit(half, b"t" * 16), claim=mine)) == [FENCED]
+    assert raw.statuses(raw.release(together, raw.commit(half, b"t" * 16), claim=mine)) == [FENCED]
     assert raw.mark(together, OpKind.TICK, b"t" * 16, claim=mine)[1].status is FENCED
     assert together.bodies(topic) == [b"000"]
     together.wait(mine.close(10))
@@ -130,9 +126,9 @@ def test_a_generation_that_is_over_is_fenced_by_the_broker(together):
     together.until(is_shared, "a share for each")
     mine._metadata = stale
     mine._holding.assigned([0, 1])
-    assert statuses(raw.release(together, raw.commit(half, b"t" * 16), claim=mine)) == [FENCED]
+    assert raw.statuses(raw.release(together, raw.commit(half, b"t" * 16), claim=mine)) == [FENCED]
     assert together.bodies(topic) == []
-    assert statuses(raw.release(together, raw.commit(half))) == [DURABLE], "a producer needs no claim"
+    assert raw.statuses(raw.release(together, raw.commit(half))) == [DURABLE], "a producer needs no claim"
     for claim in (mine, other):
         together.wait(claim.close(10))
 
@@ -142,20 +138,20 @@ def test_a_member_that_left_is_fenced(together):
     half = halves_of(together, together.topic(), 1)[0]
     claim, _ = assigned_claim(together)
     together.wait(claim.close(10))
-    assert statuses(raw.release(together, raw.commit(half, b"t" * 16), claim=claim)) == [FENCED]
+    assert raw.statuses(raw.release(together, raw.commit(half, b"t" * 16), claim=claim)) == [FENCED]
 
 
 def test_a_client_that_lost_its_name_is_replaced(together):
     """Another client under the same transactional id fences it; what was under way is never half visible."""
     topic = together.topic()
     halves = halves_of(together, topic, 3)
-    assert statuses(raw.release(together, raw.commit(halves[0]))) == [DURABLE]
+    assert raw.statuses(raw.release(together, raw.commit(halves[0]))) == [DURABLE]
     usurper = together.plain_producer(**{"transactional.id": lane(together)._name})
     usurper.init_transactions(10)
     (outcome,) = raw.release(together, raw.commit(halves[1]))
     assert outcome.status in {DURABLE, UNKNOWN}
     assert lane(together).rebuilt_count >= 1
-    together.until(lambda: statuses(raw.release(together, raw.commit(halves[2]))) == [DURABLE], "a new client")
+    together.until(lambda: raw.statuses(raw.release(together, raw.commit(halves[2]))) == [DURABLE], "a new client")
     ended = {each.transaction_id for each in raw.ops(together)}
     assert (halves[1].transaction_id in ended) == (b"001" in together.bodies(topic))
 
@@ -174,7 +170,7 @@ def test_a_frozen_broker_leaves_nothing_half_done(together):
         together.broker.resume()
     assert (outcomes[0].status, outcomes[0].missing) == (UNKNOWN, (0,))
     third = raw.half(together, topic, body=b"third")
-    together.until(lambda: statuses(raw.release(together, raw.commit(third))) == [DURABLE], "the broker again")
+    together.until(lambda: raw.statuses(raw.release(together, raw.commit(third))) == [DURABLE], "the broker again")
     ended = {each.transaction_id for each in raw.ops(together)}
     assert (second.transaction_id in ended) == (b"001" in together.bodies(topic))
 
@@ -190,11 +186,11 @@ def test_a_half_need_not_wait_for_a_releases_deadline(together):
     backend.release(released)
     backend.append_halves(appended)
     try:
-        assert statuses(appended.wait(backend, 6.0)) == [UNKNOWN]
+        assert raw.statuses(appended.wait(backend, 6.0)) == [UNKNOWN]
         assert released.outcomes == [None]
     finally:
         together.broker.resume()
-    assert statuses(released.wait(backend, 25.0)) == [DURABLE]
+    assert raw.statuses(released.wait(backend, 25.0)) == [DURABLE]
 
 
 def test_an_abandoned_transaction_hides_the_log_for_a_bounded_time(together):
@@ -259,7 +255,7 @@ def test_the_group_shows_how_far_a_checker_is(together):
     half = halves_of(together, topic, 1)[0]
     claim, _ = assigned_claim(together)
     together.wait(claim.checkpoint(0, txcore.records.Checkpoint(txcore.records.Position(0), None)))
-    assert statuses(raw.release(together, raw.commit(half, b"t" * 16), claim=claim)) == [DURABLE]
+    assert raw.statuses(raw.release(together, raw.commit(half, b"t" * 16), claim=claim)) == [DURABLE]
     consumer = Consumer({"bootstrap.servers": together.servers, "group.id": consumer_group(together.group)})
     places = [TopicPartition(topic_name(together.group, LogKind.HALF), 0)]
     assert consumer.committed(places, 10)[0].offset == 0

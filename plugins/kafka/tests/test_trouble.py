@@ -22,19 +22,6 @@ ALLOWANCE_S = 4.0
 """What a busy machine may add to a bound."""
 
 
-def statuses(outcomes):
-    return [outcome.status for outcome in outcomes]
-
-
-@contextlib.contextmanager
-def paused(broker):
-    broker.pause()
-    try:
-        yield
-    finally:
-        broker.resume()
-
-
 def lasts_s(call):
     began_s = time.monotonic()
     call()
@@ -67,8 +54,8 @@ def test_a_dead_client_is_replaced(kit, topic):
     kit.until(lambda: backend._producing.rebuilt_count, "a new client")
     assert backend._producing._producer is not old
     half = raw.half(kit, topic)
-    kit.until(lambda: statuses(raw.append(kit, half)) == [DURABLE], "the new client")
-    assert statuses(raw.release(kit, raw.commit(half))) == [DURABLE]
+    kit.until(lambda: raw.statuses(raw.append(kit, half)) == [DURABLE], "the new client")
+    assert raw.statuses(raw.release(kit, raw.commit(half))) == [DURABLE]
     assert half.transaction_id in [each.transaction_id for each in raw.ops(kit)]
 
 
@@ -110,8 +97,8 @@ def test_nothing_hangs_without_a_broker(hurt):
     backend.release(released)
     mark = backend.mark(hurt.group, 0, raw.op(half, OpKind.TICK))
     checkpoint = claim.checkpoint(0, Checkpoint(Position(0), None))
-    assert set(statuses(appended.wait(backend, 1 + ALLOWANCE_S))) <= {UNKNOWN, REFUSED}
-    assert statuses(released.wait(backend, 1 + ALLOWANCE_S)) == [UNKNOWN]
+    assert set(raw.statuses(appended.wait(backend, 1 + ALLOWANCE_S))) <= {UNKNOWN, REFUSED}
+    assert raw.statuses(released.wait(backend, 1 + ALLOWANCE_S)) == [UNKNOWN]
     assert released.outcomes[0].missing == (0,)
     assert mark.result(1 + ALLOWANCE_S).status is UNKNOWN
     assert isinstance(checkpoint.exception(1 + ALLOWANCE_S), OutcomeUnknownError | BackendUnavailableError)
@@ -128,12 +115,12 @@ def test_closing_on_a_frozen_broker_is_bounded(hurt):
     reader.read(1)
     claim = backend.claim(hurt.group, "me")
     hurt.until(lambda: claim.poll(), "an assignment")  # noqa: PLW0108
-    with paused(hurt.broker):
+    with hurt.broker.paused():
         batch = Recorder([raw.half(hurt, topic)])
         backend.append_halves(batch)
         assert lasts_s(reader.close) < ALLOWANCE_S
         assert lasts_s(lambda: backend.close(2.0).result(20)) < 2 + ALLOWANCE_S
-        assert statuses(batch.wait(backend, 0.1)) == [UNKNOWN]
+        assert raw.statuses(batch.wait(backend, 0.1)) == [UNKNOWN]
 
 
 def test_a_confirmation_that_comes_late_writes_no_op(hurt):
@@ -142,11 +129,11 @@ def test_a_confirmation_that_comes_late_writes_no_op(hurt):
     backend = hurt.connect(delivery_timeout_s="1.5")
     half, other = raw.half(hurt, topic), raw.half(hurt, topic)
     raw.append(hurt, half, other, backend=backend)
-    with paused(hurt.broker):
+    with hurt.broker.paused():
         (outcome,) = raw.release(hurt, raw.commit(half), backend=backend)
         assert (outcome.status, outcome.missing) == (UNKNOWN, (0,))
     hurt.until(
-        lambda: statuses(raw.release(hurt, raw.rollback(other), backend=backend)) == [DURABLE], "the broker again"
+        lambda: raw.statuses(raw.release(hurt, raw.rollback(other), backend=backend)) == [DURABLE], "the broker again"
     )
     assert half.transaction_id not in [each.transaction_id for each in raw.ops(hurt, backend=backend)]
 
@@ -163,7 +150,7 @@ def test_a_reader_goes_on_after_the_broker_was_killed(hurt):
     hurt.broker.start()
 
     def appended():
-        return statuses(raw.append(hurt, *halves[5:], backend=backend)) == [DURABLE] * 5
+        return raw.statuses(raw.append(hurt, *halves[5:], backend=backend)) == [DURABLE] * 5
 
     hurt.until(appended, "the broker again")
 

@@ -15,10 +15,6 @@ from txcore.records import LogKind, Op, OpKind, Resolution, Status
 DURABLE, REFUSED, SUPERSEDED, FENCED = Status.DURABLE, Status.REFUSED, Status.SUPERSEDED, Status.FENCED
 
 
-def statuses(outcomes):
-    return [outcome.status for outcome in outcomes]
-
-
 def test_racing_ends_leave_no_target_behind_a_rollback(atomic):
     """Two backends end the same halves otherwise: targets exist for exactly those whose COMMIT holds."""
     topic = atomic.topic()
@@ -63,7 +59,7 @@ def test_many_releases_travel_in_few_batches(atomic):
     halves = [raw.half(atomic, topic, body=b"x") for _ in range(1_000)]
     raw.append(atomic, *halves)
     before = atomic.backend._releaser._atomic._count
-    assert {DURABLE} == set(statuses(raw.release(atomic, *[raw.commit(half) for half in halves])))
+    assert {DURABLE} == set(raw.statuses(raw.release(atomic, *[raw.commit(half) for half in halves])))
     assert atomic.backend._releaser._atomic._count - before <= 10
     assert len(atomic.bodies(topic)) == 1_000
 
@@ -76,11 +72,11 @@ def test_everything_an_outdated_checker_writes_is_fenced(atomic):
     claim = atomic.backend.claim(atomic.group, "old")
     old, new = b"1" * 16, b"2" * 16
     raw.mark(atomic, OpKind.CLAIM, old, claim=claim)
-    assert statuses(raw.release(atomic, raw.rollback(halves[3], old), claim=claim)) == [DURABLE]
+    assert raw.statuses(raw.release(atomic, raw.rollback(halves[3], old), claim=claim)) == [DURABLE]
     raw.mark(atomic, OpKind.CLAIM, new, backend=atomic.connect())
     journal = Resolution(halves[0], raw.op(halves[0], OpKind.CHECKED, old, count=1), (), b"", raw.BY, flush=True)
     releases = [raw.commit(halves[0], old), raw.rollback(halves[1], old), raw.discard(halves[2], old), journal]
-    assert statuses(raw.release(atomic, *releases, claim=claim)) == [FENCED] * 4
+    assert raw.statuses(raw.release(atomic, *releases, claim=claim)) == [FENCED] * 4
     assert FENCED is raw.mark(atomic, OpKind.TICK, old, claim=claim)[1].status
     assert atomic.bodies(topic) == []
     kinds = [op.kind for op in raw.ops(atomic)]
@@ -88,7 +84,7 @@ def test_everything_an_outdated_checker_writes_is_fenced(atomic):
     parked = f"txcs.{atomic.harness.stream_name}.{atomic.group}.p.0"
     answer = atomic.api(f"STREAM.INFO.{atomic.harness.stream_name}", subjects_filter=parked)
     assert not answer["state"].get("subjects")
-    assert statuses(raw.release(atomic, raw.commit(halves[0], new), claim=claim)) == [DURABLE]
+    assert raw.statuses(raw.release(atomic, raw.commit(halves[0], new), claim=claim)) == [DURABLE]
     claim.close(1.0).result(5)
 
 
@@ -97,7 +93,7 @@ def test_a_producers_end_needs_no_claim(atomic):
     half = raw.half(atomic, atomic.topic())
     raw.append(atomic, half)
     raw.mark(atomic, OpKind.CLAIM, b"1" * 16)
-    assert statuses(raw.release(atomic, raw.commit(half))) == [DURABLE]
+    assert raw.statuses(raw.release(atomic, raw.commit(half))) == [DURABLE]
 
 
 def test_a_transaction_with_many_targets_is_one_batch_or_refused(atomic):
@@ -105,7 +101,7 @@ def test_a_transaction_with_many_targets_is_one_batch_or_refused(atomic):
     topic = atomic.topic()
     fits, too_many = (raw.half(atomic, *[topic] * count, body=b"x") for count in (990, 1_001))
     raw.append(atomic, fits, too_many)
-    assert statuses(raw.release(atomic, raw.commit(fits))) == [DURABLE]
+    assert raw.statuses(raw.release(atomic, raw.commit(fits))) == [DURABLE]
     (refused,) = raw.release(atomic, raw.commit(too_many))
     assert REFUSED is refused.status
     assert isinstance(refused.error, MessageRejectedError)
@@ -119,10 +115,10 @@ def test_generations_follow_each_other_as_in_the_plain_mode(atomic):
     half = raw.half(atomic, topic)
     resumed = raw.half(atomic, topic, generation=1, of=half)
     raw.append(atomic, half, resumed)
-    assert statuses(raw.release(atomic, raw.discard(half))) == [DURABLE]
+    assert raw.statuses(raw.release(atomic, raw.discard(half))) == [DURABLE]
     (late,) = raw.release(atomic, raw.commit(half))
     assert (late.status, late.decision) == (SUPERSEDED, OpKind.DISCARD)
-    assert statuses(raw.release(atomic, raw.commit(resumed))) == [DURABLE]
+    assert raw.statuses(raw.release(atomic, raw.commit(resumed))) == [DURABLE]
     (late,) = raw.release(atomic, raw.rollback(resumed))
     assert (late.status, late.decision) == (SUPERSEDED, OpKind.COMMIT)
     assert atomic.bodies(topic) == [b"payload"]
@@ -184,11 +180,11 @@ def test_a_batch_cut_off_in_the_middle_is_not_there(atomic):
         outcomes = batch.wait(backend, atomic.timeout_s)
     finally:
         proxy.forward()
-    assert set(statuses(outcomes)) <= {Status.UNKNOWN, DURABLE}
+    assert set(raw.statuses(outcomes)) <= {Status.UNKNOWN, DURABLE}
     ended = {op.transaction_id for op in raw.ops(atomic)}
     assert 2 * len(ended) == len(atomic.bodies(topic))
     again = raw.release(atomic, *[raw.commit(half) for half in halves])
-    assert set(statuses(again)) <= {SUPERSEDED, DURABLE}
+    assert set(raw.statuses(again)) <= {SUPERSEDED, DURABLE}
     assert len(atomic.bodies(topic)) == 400
 
 

@@ -16,10 +16,6 @@ from txcore.records import Op, OpKind, Resolution, Status
 DURABLE, REFUSED, SUPERSEDED = Status.DURABLE, Status.REFUSED, Status.SUPERSEDED
 
 
-def statuses(outcomes):
-    return [outcome.status for outcome in outcomes]
-
-
 def journal(half, kind, **fields):
     """Return the release of one journal record."""
     return Resolution(
@@ -84,11 +80,11 @@ def test_a_discard_of_a_later_generation_holds_for_earlier_ones(kit):
     half = raw.half(kit, topic)
     generations = [half, *(raw.half(kit, topic, generation=number, of=half) for number in (1, 2))]
     raw.append(kit, *generations)
-    assert statuses(raw.release(kit, raw.discard(generations[0]))) == [DURABLE]
-    assert statuses(raw.release(kit, raw.discard(generations[1]))) == [DURABLE]
+    assert raw.statuses(raw.release(kit, raw.discard(generations[0]))) == [DURABLE]
+    assert raw.statuses(raw.release(kit, raw.discard(generations[1]))) == [DURABLE]
     for late in raw.release(kit, raw.commit(generations[0]), raw.rollback(generations[1]), raw.discard(generations[1])):
         assert (late.status, late.decision) == (SUPERSEDED, OpKind.DISCARD)
-    assert statuses(raw.release(kit, raw.commit(generations[2]))) == [DURABLE]
+    assert raw.statuses(raw.release(kit, raw.commit(generations[2]))) == [DURABLE]
     assert kit.bodies(topic) == [b"payload"]
 
 
@@ -98,9 +94,9 @@ def test_journal_records_stand_in_no_ends_way(kit):
     raw.append(kit, half)
     kinds = [OpKind.CHECKED, OpKind.CHECKED, OpKind.DECIDED, OpKind.NUDGE, OpKind.FORCE]
     for kind in kinds:
-        assert statuses(raw.release(kit, journal(half, kind))) == [DURABLE]
-    assert statuses(raw.release(kit, raw.commit(half))) == [DURABLE]
-    assert statuses(raw.release(kit, journal(half, OpKind.NUDGE))) == [DURABLE]
+        assert raw.statuses(raw.release(kit, journal(half, kind))) == [DURABLE]
+    assert raw.statuses(raw.release(kit, raw.commit(half))) == [DURABLE]
+    assert raw.statuses(raw.release(kit, journal(half, OpKind.NUDGE))) == [DURABLE]
     assert [*kinds, OpKind.COMMIT, OpKind.NUDGE] == [op.kind for op in raw.ops(kit)]
 
 
@@ -114,7 +110,7 @@ def test_a_full_half_log_refuses_and_still_takes_ops(kit):
     (refused,) = raw.append(kit, raw.half(kit, topic))
     assert REFUSED is refused.status
     assert "maximum bytes" in str(refused.error)
-    assert statuses(raw.release(kit, *[raw.commit(half) for half in pending])) == [DURABLE] * 5
+    assert raw.statuses(raw.release(kit, *[raw.commit(half) for half in pending])) == [DURABLE] * 5
     assert 5 == len(raw.ops(kit)) == len(kit.bodies(topic)) == len(raw.halves(kit, 5))
 
 
@@ -124,11 +120,11 @@ def test_a_target_stream_at_its_limit_refuses_and_is_tried_again(kit):
     halves = [raw.half(kit, topic, body=b"%d" % number) for number in range(3)]
     raw.append(kit, *halves)
     outcomes = [raw.release(kit, raw.commit(half))[0] for half in halves]
-    assert statuses(outcomes) == [DURABLE, DURABLE, REFUSED]
+    assert raw.statuses(outcomes) == [DURABLE, DURABLE, REFUSED]
     assert outcomes[2].missing == (0,)
     assert len(raw.ops(kit)) == 2
     kit.configure(name, max_msgs=3)
-    assert statuses(raw.release(kit, raw.commit(halves[2]))) == [DURABLE]
+    assert raw.statuses(raw.release(kit, raw.commit(halves[2]))) == [DURABLE]
 
 
 def test_a_target_that_stays_full_is_parked_as_undeliverable(kit):
@@ -156,9 +152,9 @@ def test_a_target_whose_stream_was_deleted_meanwhile_is_refused(kit):
     assert (refused.status, refused.missing) == (REFUSED, (0,))
     assert topic in str(refused.error)
     assert raw.ops(kit) == []
-    assert statuses(raw.append(kit, raw.half(kit, topic))) == [REFUSED]
+    assert raw.statuses(raw.append(kit, raw.half(kit, topic))) == [REFUSED]
     kit.api(f"STREAM.CREATE.{name}", name=name, subjects=[f"{name}.>"])
-    assert statuses(raw.release(kit, raw.commit(half))) == [DURABLE]
+    assert raw.statuses(raw.release(kit, raw.commit(half))) == [DURABLE]
 
 
 @pytest.mark.parametrize(
@@ -179,7 +175,7 @@ def test_a_short_duplicate_window_can_be_agreed_to(kit):
     _, topic = kit.stream(duplicate_window=2_000_000_000)
     backend = kit.connect(duplicate_window_s=2)
     half = raw.half(kit, topic)
-    assert statuses(raw.append(kit, half, backend=backend)) == [DURABLE]
+    assert raw.statuses(raw.append(kit, half, backend=backend)) == [DURABLE]
     for _ in range(2):
         raw.release(kit, Resolution(half, None, (0,), b"", raw.BY), backend=backend)
     assert kit.state(topic.removesuffix(".topic"))["messages"] == 1
@@ -190,7 +186,7 @@ def test_a_message_too_large_for_its_stream_is_refused_before_the_half(kit):
     _, topic = kit.stream(max_msg_size=5_000)
     small, large = raw.half(kit, topic, body=b"x" * 1_000), raw.half(kit, topic, body=b"x" * 5_000)
     outcomes = raw.append(kit, small, large, raw.half(kit, topic))
-    assert statuses(outcomes) == [DURABLE, REFUSED, DURABLE]
+    assert raw.statuses(outcomes) == [DURABLE, REFUSED, DURABLE]
     assert ("size", topic) == (outcomes[1].error.reason, outcomes[1].error.topic)
 
 
@@ -211,7 +207,7 @@ def test_many_subjects_of_one_stream_need_one_question(kit):
     raw.append(kit, raw.half(kit, f"{name}.first"))
     halves = [raw.half(kit, f"{name}.{number}") for number in range(300)]
     lasts_s, outcomes = kit.lasts_s(lambda: raw.append(kit, *halves))
-    assert {DURABLE} == set(statuses(outcomes))
+    assert {DURABLE} == set(raw.statuses(outcomes))
     assert lasts_s < kit.timeout_s / 4
     assert len(kit.backend._checks._subjects) == 301
 
@@ -293,8 +289,8 @@ def test_groups_with_awkward_names_work(kit):
     kit.group = f"Aufträge eu.{kit.group} *>"
     backend = kit.connect()
     half = raw.half(kit, topic)
-    assert statuses(raw.append(kit, half, backend=backend)) == [DURABLE]
-    assert statuses(raw.release(kit, raw.commit(half), backend=backend)) == [DURABLE]
+    assert raw.statuses(raw.append(kit, half, backend=backend)) == [DURABLE]
+    assert raw.statuses(raw.release(kit, raw.commit(half), backend=backend)) == [DURABLE]
     assert [half.body] == [record.body for record in raw.halves(kit, 1, backend=backend)]
     assert [op.kind for op in raw.ops(kit, backend=backend)] == [OpKind.COMMIT]
 
@@ -302,8 +298,8 @@ def test_groups_with_awkward_names_work(kit):
 def test_a_partition_that_does_not_exist_is_refused(kit):
     """Nothing is stored beside the group's partitions."""
     half = raw.half(kit, kit.topic(), partition=7)
-    assert statuses(raw.append(kit, half)) == [REFUSED]
-    assert statuses(raw.release(kit, raw.rollback(half))) == [REFUSED]
+    assert raw.statuses(raw.append(kit, half)) == [REFUSED]
+    assert raw.statuses(raw.release(kit, raw.rollback(half))) == [REFUSED]
     assert isinstance(error_of(lambda: raw.mark(kit, OpKind.TICK, partition=7), 20), ConfigError)
 
 
@@ -315,9 +311,9 @@ def test_an_op_log_that_may_not_be_asked_directly_is_asked_through_its_leader(ki
     backend = kit.connect()
     first, second = raw.half(kit, topic, body=b"first"), raw.half(kit, topic, body=b"second")
     raw.append(kit, first, second, backend=backend)
-    assert statuses(raw.release(kit, raw.commit(first), raw.discard(second), backend=backend)) == [DURABLE, DURABLE]
+    assert raw.statuses(raw.release(kit, raw.commit(first), raw.discard(second), backend=backend)) == [DURABLE, DURABLE]
     late = raw.release(kit, raw.rollback(first), raw.commit(first), raw.commit(second), backend=backend)
     assert [(o.status, o.decision) for o in late] == [(SUPERSEDED, OpKind.COMMIT)] * 2 + [(SUPERSEDED, OpKind.DISCARD)]
     resumed = raw.half(kit, topic, body=b"second", generation=1, of=second)
-    assert statuses(raw.release(kit, raw.commit(resumed), backend=backend)) == [DURABLE]
+    assert raw.statuses(raw.release(kit, raw.commit(resumed), backend=backend)) == [DURABLE]
     assert kit.bodies(topic) == [b"first", b"second"]

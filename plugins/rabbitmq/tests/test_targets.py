@@ -12,10 +12,6 @@ from txcore.records import OpKind, Resolution, Status
 DURABLE, REFUSED, UNKNOWN = Status.DURABLE, Status.REFUSED, Status.UNKNOWN
 
 
-def statuses(outcomes):
-    return [outcome.status for outcome in outcomes]
-
-
 def count_in(channel, queue):
     return channel.queue_declare(queue, passive=True).method.message_count
 
@@ -25,7 +21,7 @@ def test_a_target_is_an_ordinary_persistent_message(kit):
     queue = kit.queue()
     half = raw.half(kit, queue, body=b"\x00body", key=b"42", headers={"colour": "red", "raw": b"\xff"})
     raw.append(kit, half)
-    assert statuses(raw.release(kit, raw.commit(half, by="someone"))) == [DURABLE]
+    assert raw.statuses(raw.release(kit, raw.commit(half, by="someone"))) == [DURABLE]
     _, properties, body = kit.channel().basic_get(queue, auto_ack=True)
     identity = f"{id_text(half.transaction_id)}:0"
     assert (body, properties.delivery_mode, properties.message_id) == (b"\x00body", 2, identity)
@@ -44,13 +40,13 @@ def test_missing_queue_and_missing_exchange_refuse_the_half(kit):
     queue, exchange = f"late-{kit.group}", f"late-exchange-{kit.group}"
     halves = [raw.half(kit, queue), raw.half(kit, f"{exchange}/key"), raw.half(kit, kit.queue())]
     outcomes = raw.append(kit, *halves)
-    assert statuses(outcomes) == [REFUSED, REFUSED, DURABLE]
+    assert raw.statuses(outcomes) == [REFUSED, REFUSED, DURABLE]
     assert [type(outcome.error) for outcome in outcomes[:2]] == [MessageRejectedError] * 2
     assert [outcome.error.topic for outcome in outcomes[:2]] == [queue, exchange]
     channel = kit.channel()
     channel.queue_declare(queue, durable=True, arguments={"x-queue-type": "classic"})
     channel.exchange_declare(exchange, "topic", durable=True)
-    assert statuses(raw.append(kit, *halves[:2])) == [DURABLE, DURABLE]
+    assert raw.statuses(raw.append(kit, *halves[:2])) == [DURABLE, DURABLE]
 
 
 def test_an_exclusive_queue_of_somebody_else_is_a_target(kit):
@@ -58,8 +54,8 @@ def test_an_exclusive_queue_of_somebody_else_is_a_target(kit):
     channel, queue = kit.channel(), f"exclusive-{kit.group}"
     channel.queue_declare(queue, exclusive=True, arguments={"x-queue-type": "classic"})
     half = raw.half(kit, queue)
-    assert statuses(raw.append(kit, half)) == [DURABLE]
-    assert statuses(raw.release(kit, raw.commit(half))) == [DURABLE]
+    assert raw.statuses(raw.append(kit, half)) == [DURABLE]
+    assert raw.statuses(raw.release(kit, raw.commit(half))) == [DURABLE]
 
 
 def test_an_unroutable_key_is_refused_by_name_and_its_twin_is_delivered(kit):
@@ -72,7 +68,7 @@ def test_an_unroutable_key_is_refused_by_name_and_its_twin_is_delivered(kit):
     pairs = [half for pair in zip(lost, good, strict=True) for half in pair]
     raw.append(kit, *pairs)
     outcomes = raw.release(kit, *[raw.commit(half) for half in pairs])
-    assert statuses(outcomes) == [REFUSED, DURABLE] * 20
+    assert raw.statuses(outcomes) == [REFUSED, DURABLE] * 20
     assert {outcome.missing for outcome in outcomes[::2]} == {(1,)}
     assert [outcome.error.topic for outcome in outcomes[::2]] == [f"{exchange}/nobody.{n}" for n in range(20)]
     assert {outcome.error.reason for outcome in outcomes[::2]} == {"unroutable"}
@@ -91,7 +87,7 @@ def test_a_full_queue_refuses_and_takes_it_later(kit):
     assert (outcome.status, outcome.missing, outcome.error.reason) == (REFUSED, (1,), "full")
     channel.queue_purge(full)
     again = Resolution(half, raw.op(half, OpKind.COMMIT), outcome.missing, b"", raw.BY, flush=True)
-    assert statuses(raw.release(kit, again)) == [DURABLE]
+    assert raw.statuses(raw.release(kit, again)) == [DURABLE]
     assert (count_in(channel, other), count_in(channel, full)) == (1, 1)
 
 
@@ -100,7 +96,7 @@ def test_two_targets_on_one_topic(kit):
     queue = kit.queue()
     half = raw.half(kit, queue, queue)
     raw.append(kit, half)
-    assert statuses(raw.release(kit, raw.commit(half))) == [DURABLE]
+    assert raw.statuses(raw.release(kit, raw.commit(half))) == [DURABLE]
     channel = kit.channel()
     found = [channel.basic_get(queue, auto_ack=True)[1].message_id for _ in range(2)]
     assert found == [f"{id_text(half.transaction_id)}:{index}" for index in range(2)]
@@ -113,8 +109,8 @@ def test_one_target_twice_under_way_and_one_of_them_returned(kit):
     half = raw.half(kit, f"{exchange}/nobody")
     raw.append(kit, half)
     outcomes = raw.release(kit, *[raw.commit(half)] * 5)
-    assert set(statuses(outcomes)) <= {REFUSED, UNKNOWN}
-    assert statuses(raw.release(kit, raw.commit(half))) == [REFUSED]
+    assert set(raw.statuses(outcomes)) <= {REFUSED, UNKNOWN}
+    assert raw.statuses(raw.release(kit, raw.commit(half))) == [REFUSED]
     assert raw.ops(kit) == []
 
 
@@ -130,8 +126,8 @@ def test_an_exchange_that_vanishes_hurts_only_its_own_messages(kit):
     channel.exchange_delete(exchange)
     pairs = [half for pair in zip(doomed, good, strict=True) for half in pair]
     outcomes = raw.release(kit, *[raw.commit(half) for half in pairs])
-    assert statuses(outcomes[1::2]) == [DURABLE] * 30
-    assert DURABLE not in statuses(outcomes[::2])
+    assert raw.statuses(outcomes[1::2]) == [DURABLE] * 30
+    assert DURABLE not in raw.statuses(outcomes[::2])
     # What was under way when the channel died is uncertain; what is tried now is refused by the broker's own answer.
     (outcome,) = raw.release(kit, raw.commit(doomed[0]))
     assert (outcome.status, type(outcome.error)) == (REFUSED, MessageRejectedError)
@@ -147,7 +143,7 @@ def test_a_queue_deleted_after_the_half_was_stored_is_refused(kit):
     kit.channel().queue_delete(queue)
     (outcome,) = raw.release(kit, raw.commit(half))
     assert (outcome.status, outcome.missing) == (REFUSED, (0,))
-    assert statuses(raw.append(kit, raw.half(kit, queue))) == [REFUSED]
+    assert raw.statuses(raw.append(kit, raw.half(kit, queue))) == [REFUSED]
 
 
 def test_a_stream_is_a_target(kit):
@@ -162,7 +158,7 @@ def test_a_stream_is_a_target(kit):
     for _ in range(6):
         halves = [raw.half(kit, name, body=bytes(50_000)) for _ in range(4)]
         raw.append(kit, *halves)
-        assert statuses(raw.release(kit, *[raw.commit(half) for half in halves])) == [DURABLE] * 4
+        assert raw.statuses(raw.release(kit, *[raw.commit(half) for half in halves])) == [DURABLE] * 4
 
 
 def test_more_exchanges_than_lanes(kit):
@@ -179,7 +175,7 @@ def test_more_exchanges_than_lanes(kit):
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(publishing, "LANE_COUNT_MAX", 4)
         for half in halves:
-            assert statuses(raw.release(kit, raw.commit(half))) == [DURABLE]
+            assert raw.statuses(raw.release(kit, raw.commit(half))) == [DURABLE]
     assert len(kit.backend._publisher._lanes) <= 5
     assert count_in(channel, queue) == 2 * count
 
@@ -199,7 +195,7 @@ def test_what_amqp_cannot_carry_is_refused_before_the_half(kit, topic, headers, 
     queue = kit.queue()
     bad, good = raw.half(kit, topic.format(queue=queue), headers=headers), raw.half(kit, queue)
     outcomes = raw.append(kit, bad, good)
-    assert statuses(outcomes) == [REFUSED, DURABLE]
+    assert raw.statuses(outcomes) == [REFUSED, DURABLE]
     assert (type(outcomes[0].error), outcomes[0].error.reason) == (MessageRejectedError, reason)
 
 
@@ -207,16 +203,16 @@ def test_large_headers_that_fit_arrive(kit):
     """Just below our limit, and thus below the broker's frame."""
     queue = kit.queue()
     half = raw.half(kit, queue, headers={f"h{number}": "v" * 6_000 for number in range(10)})
-    assert statuses(raw.append(kit, half)) == [DURABLE]
-    assert statuses(raw.release(kit, raw.commit(half))) == [DURABLE]
+    assert raw.statuses(raw.append(kit, half)) == [DURABLE]
+    assert raw.statuses(raw.release(kit, raw.commit(half))) == [DURABLE]
 
 
 def test_a_queue_with_a_slash_in_its_name(kit):
     """Written with a slash in front, as the default exchange has no name."""
     queue = kit.queue("with/slash")
     half = raw.half(kit, f"/{queue}")
-    assert statuses(raw.append(kit, half)) == [DURABLE]
-    assert statuses(raw.release(kit, raw.commit(half))) == [DURABLE]
+    assert raw.statuses(raw.append(kit, half)) == [DURABLE]
+    assert raw.statuses(raw.release(kit, raw.commit(half))) == [DURABLE]
     assert count_in(kit.channel(), queue) == 1
 
 
@@ -230,4 +226,4 @@ def test_nothing_is_published_for_a_group_that_does_not_exist(kit):
     assert count_in(kit.channel(), queue) == 0
     backend = kit.connect(partition_count=None)
     known = raw.half(kit, queue)
-    assert statuses(raw.release(kit, raw.commit(known), backend=backend)) == [DURABLE]
+    assert raw.statuses(raw.release(kit, raw.commit(known), backend=backend)) == [DURABLE]

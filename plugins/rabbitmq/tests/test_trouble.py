@@ -19,19 +19,6 @@ _log = logging.getLogger("tests")
 DURABLE, REFUSED, UNKNOWN = Status.DURABLE, Status.REFUSED, Status.UNKNOWN
 
 
-def statuses(outcomes):
-    return [outcome.status for outcome in outcomes]
-
-
-@contextlib.contextmanager
-def paused(broker):
-    broker.pause()
-    try:
-        yield
-    finally:
-        broker.resume()
-
-
 @contextlib.contextmanager
 def alarmed(broker):
     broker.control("set_vm_memory_high_watermark", "0")
@@ -122,12 +109,12 @@ def test_a_broker_frozen_for_ten_seconds(hurt):
     backend, queue = hurt.connect(delivery_timeout_s=1), hurt.queue()
     load = Load(hurt, backend, queue)
     hurt.until(lambda: len(load.releases) > 20)
-    with paused(hurt.broker):
+    with hurt.broker.paused():
         frozen = len(load.halves)
         last = hurt.until(lambda: len(load.halves) > frozen + 20 and load.halves[-1])
         took_s, outcomes = hurt.lasts_s(lambda: last.wait(backend, 5.0))
         assert took_s < 2.0
-        assert DURABLE not in statuses(outcomes)
+        assert DURABLE not in raw.statuses(outcomes)
         assert not threading.Event().wait(9.0)  # frozen for ten seconds, whatever the client does
     ended = load.stop()
     stored = stored_ids(hurt, backend, raw.half(hurt, queue))
@@ -140,7 +127,7 @@ def test_a_release_to_a_stalled_broker_is_unknown_and_may_take_effect_later(hurt
     warm, half = raw.half(hurt, queue), raw.half(hurt, queue)
     raw.append(hurt, warm, half, backend=backend)
     raw.release(hurt, raw.commit(warm), backend=backend)
-    with paused(hurt.broker):
+    with hurt.broker.paused():
         took_s, (outcome,) = hurt.lasts_s(lambda: raw.release(hurt, raw.commit(half), backend=backend))
         assert took_s < 2.0
         assert (outcome.status, outcome.missing) == (UNKNOWN, (0,))
@@ -161,8 +148,8 @@ def test_a_confirm_lost_with_its_connection_is_unknown(hurt):
     hurt.until(lambda: half.body in [record.body for record in raw.halves(hurt, 2)])
     proxy.cut()
     proxy.forward()
-    assert statuses(batch.wait(backend, 5.0)) == [UNKNOWN]
-    hurt.until(lambda: statuses(raw.append(hurt, later, backend=backend)) == [DURABLE])
+    assert raw.statuses(batch.wait(backend, 5.0)) == [UNKNOWN]
+    hurt.until(lambda: raw.statuses(raw.append(hurt, later, backend=backend)) == [DURABLE])
 
 
 def test_an_alarm_blocks_publishers_and_is_named(hurt, caplog):
@@ -174,7 +161,7 @@ def test_an_alarm_blocks_publishers_and_is_named(hurt, caplog):
     with alarmed(hurt.broker):
         # The first publish runs into the alarm, so that the broker stops to listen; then it says so.
         outcomes = raw.append(hurt, first, backend=backend)
-        assert statuses(outcomes) != [DURABLE]
+        assert raw.statuses(outcomes) != [DURABLE]
 
         def refused():
             (outcome,) = raw.append(hurt, raw.half(hurt, queue), backend=backend)
@@ -188,8 +175,8 @@ def test_an_alarm_blocks_publishers_and_is_named(hurt, caplog):
         assert (release.status, release.missing) == (UNKNOWN, (0,))
         assert hurt.lasts_s(lambda: error_of(lambda: backend.load_checkpoint(hurt.group, 0), 20.0))[0] < 5.0
         assert raw.halves(hurt, 1, backend=backend)  # reading goes on
-    hurt.until(lambda: statuses(raw.append(hurt, raw.half(hurt, queue), backend=backend)) == [DURABLE])
-    assert statuses(raw.release(hurt, raw.commit(stored), backend=backend)) == [DURABLE]
+    hurt.until(lambda: raw.statuses(raw.append(hurt, raw.half(hurt, queue), backend=backend)) == [DURABLE])
+    assert raw.statuses(raw.release(hurt, raw.commit(stored), backend=backend)) == [DURABLE]
     messages = [record.message for record in caplog.records]
     assert "rabbitmq.blocked" in messages
     assert "rabbitmq.unblocked" in messages
@@ -239,7 +226,7 @@ def test_a_broker_that_is_absent_at_the_start_is_waited_for(hurt):
     finally:
         broker.start()
     hurt.until(lambda: error_of(lambda: backend.ensure_group(hurt.group, 2), 20.0) is None)
-    assert statuses(raw.append(hurt, raw.half(hurt, queue), backend=backend)) == [DURABLE]
+    assert raw.statuses(raw.append(hurt, raw.half(hurt, queue), backend=backend)) == [DURABLE]
     assert len(hurt.until(lambda: list(claim.poll()))) >= 1
     hurt.wait(claim.close(5.0))
 
@@ -313,7 +300,7 @@ def test_a_user_who_may_not_write_is_told_what_is_missing(hurt):
     assert "ACCESS_REFUSED" in str(error)
     (outcome,) = raw.append(hurt, raw.half(hurt, queue), backend=backend)
     assert outcome.status is not DURABLE
-    assert statuses(raw.append(hurt, raw.half(hurt, queue))) == [DURABLE]
+    assert raw.statuses(raw.append(hurt, raw.half(hurt, queue))) == [DURABLE]
 
 
 def test_the_documented_permissions_are_enough(hurt):
@@ -334,7 +321,7 @@ def test_the_documented_permissions_are_enough(hurt):
     claims = [backend.claim(hurt.group, name) for name in ("a", "b")]
     for claim in claims:
         assert hurt.until(lambda claim=claim: list(claim.poll()))
-    assert statuses(raw.release(hurt, raw.commit(half), backend=backend)) == [DURABLE]
+    assert raw.statuses(raw.release(hurt, raw.commit(half), backend=backend)) == [DURABLE]
     assert [op.kind for op in raw.ops(hurt, backend=backend)] == [OpKind.COMMIT]
     assert hurt.wait(backend.load_checkpoint(hurt.group, 0)) is None
     for claim in claims:
@@ -348,7 +335,7 @@ def test_what_waits_is_bounded_by_count_and_by_bytes(hurt):
     large = hurt.connect(delivery_timeout_s=5, window_bytes=100_000, queue_bytes=300_000)
     for backend in (many, large):
         raw.append(hurt, raw.half(hurt, queue), backend=backend)
-    with paused(hurt.broker):
+    with hurt.broker.paused():
         for backend, body in ((many, b""), (large, bytes(10_000))):
             batch = Recorder([raw.half(hurt, queue, body=body) for _ in range(200)])
             backend.append_halves(batch)
@@ -358,7 +345,11 @@ def test_what_waits_is_bounded_by_count_and_by_bytes(hurt):
             assert 30 <= 200 - len(refused) <= 65
     for backend in (many, large):
         half = raw.half(hurt, queue)
-        hurt.until(lambda backend=backend, half=half: statuses(raw.append(hurt, half, backend=backend)) == [DURABLE])
+
+        def is_stored(backend=backend, half=half):
+            return raw.statuses(raw.append(hurt, half, backend=backend)) == [DURABLE]
+
+        hurt.until(is_stored)
 
 
 @pytest.mark.parametrize("trouble", ["gone", "frozen", "alarmed"])
@@ -375,13 +366,13 @@ def test_closing_is_bounded_whatever_the_broker_does(hurt, trouble):
             hurt.broker.kill()
             stack.callback(hurt.broker.start)
         else:
-            stack.enter_context((paused if trouble == "frozen" else alarmed)(hurt.broker))
+            stack.enter_context(hurt.broker.paused() if trouble == "frozen" else alarmed(hurt.broker))
         batch = Recorder([raw.commit(half) for _ in range(5)])
         backend.release(batch)
         fetched = backend.load_checkpoint(hurt.group, 0)
         took_s, _ = hurt.lasts_s(lambda: backend.close(2.0).result(10.0))
         assert took_s < 3.0
-        assert DURABLE not in statuses(batch.wait(backend, 0.1))
+        assert DURABLE not in raw.statuses(batch.wait(backend, 0.1))
         assert fetched.exception(0.1) is not None
         for thread in threads:
             thread.join(2.0)
