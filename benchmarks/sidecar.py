@@ -43,6 +43,8 @@ TOPIC: Final = "orders.created"
 BATCH: Final = 500
 FENCE_BATCH: Final = 1_000
 WAIT_S: Final = 300.0
+SETTLE_S: Final = 15.0
+"""Idle is what has had nothing to do for a while."""
 
 app = typer.Typer(help=__doc__, add_completion=False)
 
@@ -247,7 +249,7 @@ def idle(
             deadline_s = time.monotonic() + 60
             while sidecar.metric("txcore_partitions") < 24 and time.monotonic() < deadline_s:
                 time.sleep(0.1)
-            time.sleep(3)
+            time.sleep(SETTLE_S)
             before_s, began_s = sidecar.cpu_s(), time.monotonic()
             time.sleep(seconds)
             share = (sidecar.cpu_s() - before_s) / (time.monotonic() - began_s)

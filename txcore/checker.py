@@ -10,7 +10,7 @@ from typing import Any
 
 from txcore import instrumentation as names
 from txcore.checking import CheckContext, CheckListener, Limits
-from txcore.clock import Clock, Randomness, SystemClock, system_randomness
+from txcore.clock import Clock, Randomness, SystemClock, system_randomness, until_beat
 from txcore.commands import Flow
 from txcore.errors import BackendTimeoutError, ConfigError, TransactionStateError, TxcoreError
 from txcore.fence import Fence
@@ -118,9 +118,10 @@ class Membership:
             is_calm = not self.poll() and not self.is_stopping
             pause_s = min(pause_s * 2, longest_s) if is_calm else shortest_s
             before_s = self.loop.clock.elapsed_s()
-            yield pause_s
+            wanted_s = until_beat(self.loop.clock, pause_s) if pause_s >= longest_s else pause_s
+            yield wanted_s
             self.turned_at_s = self.loop.clock.elapsed_s()
-            self.lag_s = max(self.turned_at_s - before_s - pause_s, 0.0)
+            self.lag_s = max(self.turned_at_s - before_s - wanted_s, 0.0)
 
 
 class Checker:

@@ -61,3 +61,8 @@ def _read_boot_id() -> str:
         return path.read_text(encoding="ascii").strip()
     except OSError:
         return ""
+
+
+def until_beat(clock: Clock, period_s: float) -> float:
+    """Return how long it is to the next multiple of *period_s*: whoever idles wakes together, which costs far less."""
+    return period_s - clock.elapsed_s() % period_s

@@ -10,6 +10,7 @@ from dataclasses import dataclass
 
 from txcore import instrumentation as names
 from txcore.checking import CheckContext
+from txcore.clock import until_beat
 from txcore.commands import Flow
 from txcore.errors import TxcoreError
 from txcore.fold import PartitionState
@@ -224,4 +225,6 @@ class PartitionOwner:
 
     def _pause_s(self, idle_s: float) -> float:
         due_s = self.next_due_s()
+        if idle_s >= self.context.limits.idle_poll_s:
+            idle_s = until_beat(self.context.clock, idle_s)
         return idle_s if due_s is None else max(min(idle_s, due_s), 0.001)

@@ -11,7 +11,7 @@ import contextlib
 import logging
 import threading
 from collections import deque
-from collections.abc import Callable, Coroutine
+from collections.abc import Callable, Coroutine, Iterator
 from importlib.util import find_spec
 from pathlib import Path
 from ssl import SSLContext, SSLError, create_default_context
@@ -153,6 +153,7 @@ class Link:
         self._gone = asyncio.Event()
         self._closing = asyncio.Event()
         self._task: asyncio.Task[None] | None = None
+        self._watchers: set[Callable[[], None]] = set()
         self._is_closed = False
         self.last_error: TxcoreError = BackendUnavailableError("NATS has not been reached yet")
 
@@ -181,6 +182,15 @@ class Link:
         if self._client is None:
             raise self.last_error
         return self._client
+
+    @contextlib.contextmanager
+    def watched(self, look: Callable[[], None]) -> Iterator[None]:
+        """Call *look* every `CLOSED_POLL_S` while connected, and when the connection is lost: one timer serves all."""
+        self._watchers.add(look)
+        try:
+            yield
+        finally:
+            self._watchers.discard(look)
 
     async def close(self) -> None:
         """Close for good."""
@@ -260,8 +270,10 @@ class Link:
                 # A client that hangs in its own closing says so by nothing but its state.
                 with contextlib.suppress(asyncio.TimeoutError):
                     await asyncio.wait_for(self._gone.wait(), CLOSED_POLL_S)
+                self._look()
         finally:
             self._client = None
+            self._look()
             if not self._is_closed:
                 self._up.clear()
             self.last_error = BackendUnavailableError(f"the connection to NATS was lost: {client.last_error!r}")
@@ -271,6 +283,10 @@ class Link:
     async def _abandon(self, client: Client) -> None:
         with contextlib.suppress(Exception):
             await asyncio.wait_for(client.close(), CLOSE_TIMEOUT_S)
+
+    def _look(self) -> None:
+        for look in list(self._watchers):
+            look()
 
     def _learn_servers(self, client: Client) -> None:
         for server in client.discovered_servers:

@@ -101,7 +101,6 @@ class Publisher:
         self._room = asyncio.Event()
         self._pump: asyncio.Task[None] | None = None
         self._expiring: dict[int, list[Sending]] = {}
-        self._is_ticking = False
         self._end_error: TxcoreError | None = None
         self.payload_max = 0
 
@@ -231,20 +230,18 @@ class Publisher:
     def watch(self, sending: Sending) -> None:
         """Hold *sending* to its deadline, though it is not to be sent yet."""
         slot = int(sending.deadline_s / EXPIRY_TICK_S)
-        self._expiring.setdefault(slot, []).append(sending)
-        if not self._is_ticking:
-            self._is_ticking = True
-            self._loop.loop.call_later(EXPIRY_TICK_S, self._tick)
+        waiting = self._expiring.get(slot)
+        if waiting is None:
+            waiting = self._expiring[slot] = []
+            delay_s = (slot + 1) * EXPIRY_TICK_S - self._clock.elapsed_s()
+            self._loop.loop.call_later(max(delay_s, 0.0), self._expire_slot, slot)
+        waiting.append(sending)
 
-    def _tick(self) -> None:
-        past = int(self._clock.elapsed_s() / EXPIRY_TICK_S)
-        for slot in [slot for slot in self._expiring if slot < past]:
-            for sending in self._expiring.pop(slot):
-                if sending.end is not None:
-                    self._expire(sending)
-        self._is_ticking = bool(self._expiring)
-        if self._is_ticking:
-            self._loop.loop.call_later(EXPIRY_TICK_S, self._tick)
+    def _expire_slot(self, slot: int) -> None:
+        """End what is still under way of a slot's sendings: one timer serves all whose deadlines are that close."""
+        for sending in self._expiring.pop(slot):
+            if sending.end is not None:
+                self._expire(sending)
 
     def _expire(self, sending: Sending) -> None:
         # What has expired counts no more: a server that does not answer must not use up the window.

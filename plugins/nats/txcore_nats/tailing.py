@@ -20,9 +20,9 @@ _log = logging.getLogger("txcore.nats")
 
 PULL_COUNT: Final = 500
 PULL_BYTES_MIN: Final = 4 << 20
-PULL_EXPIRES_S: Final = 10.0
-PULL_HEARTBEAT_S: Final = 1.0
-SILENCE_MAX_S: Final = 3.5
+PULL_EXPIRES_S: Final = 30.0
+PULL_HEARTBEAT_S: Final = 4.0
+SILENCE_MAX_S: Final = 9.0
 """A pull without a message or a heartbeat for so long is lost with its consumer."""
 CONSUMER_KEPT_S: Final = 60
 RETRY_S: Final = 0.5
@@ -100,7 +100,7 @@ class Tail:
         self._is_over = True
         self.is_level.set()
         if self._consumer is not None:
-            self._consumer.end()
+            self._consumer.ended.set()
 
     def refill(self) -> None:
         """There is room again."""
@@ -157,6 +157,10 @@ class Tail:
             if not left or not self._receiver.has_room():
                 self.is_level.set()
 
+        def look() -> None:
+            if self._link.client is not client or consumer.is_silent():
+                consumer.ended.set()
+
         try:
             pending = await consumer.open(self._api, self._subject, asked, arrived)
             if expected is not None and not pending:
@@ -164,7 +168,8 @@ class Tail:
             elif not pending:
                 self.is_level.set()
             if not self._is_over:  # closed meanwhile, perhaps
-                await consumer.run()
+                with self._link.watched(look):
+                    await consumer.ended.wait()
         finally:
             self._consumer = None
             await consumer.close()
@@ -178,7 +183,7 @@ class Tail:
         self._is_over = True
         self.is_level.set()
         if self._consumer is not None:
-            self._consumer.end()
+            self._consumer.ended.set()
         self._receiver.lost(asked, first)
 
 
@@ -197,7 +202,7 @@ class _Consumer:
         self._pulled = 0
         self._sequence = 0
         self._heard_s = 0.0
-        self._ended = asyncio.Event()
+        self.ended = asyncio.Event()  #: set when nothing comes from it any more
         self._pulls: set[asyncio.Task[None]] = set()
         self._pull_bytes = max(PULL_BYTES_MIN, 2 * options.body_size_max)
 
@@ -224,22 +229,13 @@ class _Consumer:
         self.pull()
         return int(made.get("num_pending", 0))
 
-    async def run(self) -> None:
-        """Return when the consumer is gone: deleted, its server silent, or the connection lost."""
-        loop = asyncio.get_running_loop()
-        while not self._ended.is_set() and not self._client.is_closed:
-            if self._pulled > 0 and loop.time() - self._heard_s > SILENCE_MAX_S:
-                return
-            with contextlib.suppress(asyncio.TimeoutError):
-                await asyncio.wait_for(self._ended.wait(), PULL_HEARTBEAT_S / 2)
-
-    def end(self) -> None:
-        """Let `run` return."""
-        self._ended.set()
+    def is_silent(self) -> bool:
+        """Say whether a pull got neither a message nor a heartbeat for so long that it is lost."""
+        return self._pulled > 0 and asyncio.get_running_loop().time() - self._heard_s > SILENCE_MAX_S
 
     def pull(self) -> None:
         """Ask for more, if less than half of what was asked for is still to come and there is room."""
-        if self._pulled <= PULL_COUNT // 2 and self._name and self._has_room() and not self._ended.is_set():
+        if self._pulled <= PULL_COUNT // 2 and self._name and self._has_room() and not self.ended.is_set():
             if self._pulled <= 0:
                 self._heard_s = asyncio.get_running_loop().time()
             self._pulled += PULL_COUNT
@@ -249,7 +245,7 @@ class _Consumer:
 
     async def close(self) -> None:
         """Unsubscribe, and let the server forget the consumer."""
-        self._ended.set()
+        self.ended.set()
         with contextlib.suppress(Exception):
             if self._subscription is not None:
                 await self._subscription.unsubscribe()
@@ -268,10 +264,10 @@ class _Consumer:
             await self._client.publish(subject, as_json(request), self._inbox)
         except Exception as error:  # noqa: BLE001 - the connection is lost; a new consumer is made on the next one
             _log.debug("nats.pull_failed", extra={"reason": repr(error)})
-            self._ended.set()
+            self.ended.set()
 
     async def _arrived(self, message: Any) -> None:
-        if self._ended.is_set():
+        if self.ended.is_set():
             return
         self._heard_s = asyncio.get_running_loop().time()
         if not message.reply.startswith("$JS.ACK."):
@@ -279,7 +275,7 @@ class _Consumer:
             return
         sequence, delivered, appended_ms, left = _metadata(message.reply)
         if delivered != self._sequence + 1:
-            self._ended.set()  # something went missing on the way: a new consumer begins behind the last record
+            self.ended.set()  # something went missing on the way: a new consumer begins behind the last record
             return
         self._sequence = delivered
         self._pulled -= 1
@@ -287,7 +283,7 @@ class _Consumer:
         try:
             self._take(message, sequence, appended_ms, left)
         except Exception:
-            self._ended.set()  # not taken: it comes again with the next consumer
+            self.ended.set()  # not taken: it comes again with the next consumer
             raise
         if self._pulled <= PULL_COUNT // 2:
             self.pull()
@@ -301,7 +297,7 @@ class _Consumer:
             self._pulled = max(0, self._pulled - int(headers["Nats-Pending-Messages"]))
             self.pull()
         else:
-            self._ended.set()
+            self.ended.set()
 
 
 def reading_error(error: BaseException, what: str) -> TxcoreError:
