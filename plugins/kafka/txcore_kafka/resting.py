@@ -13,7 +13,7 @@ from concurrent.futures import Future
 from typing import Any, Final
 
 from confluent_kafka import IsolationLevel, TopicPartition
-from confluent_kafka.admin import OffsetSpec
+from confluent_kafka.admin import OffsetSpec  # type: ignore[attr-defined] # it lists no names of its own
 
 from txcore.clock import Clock
 from txcore_kafka.control import Control
@@ -95,8 +95,9 @@ class Resting:
         if not places:
             self._asked_until_s = None
             return
+        newest: Any = OffsetSpec.latest()  # type: ignore[no-untyped-call]
         answers = self._control.admin.list_offsets(
-            {TopicPartition(*place): OffsetSpec.latest() for place in places},
+            {TopicPartition(*place): newest for place in places},
             isolation_level=IsolationLevel.READ_COMMITTED,
             request_timeout=self._timeout_s,
         )
