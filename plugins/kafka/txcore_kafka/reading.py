@@ -195,10 +195,8 @@ class KafkaReader:
         a half log the first one behind a mark, that everything was read that was there before the mark. A log on which
         nothing happens is looked at every `resting.ASK_MAX_S`, and behind each mark of this backend.
         """
-        if self._is_resting() or (self._connection is None and not self._begin()):
+        if self._is_resting() or (connection := self._connection or self._begin()) is None:
             return ()
-        connection = self._connection
-        assert connection is not None
         records: list[LogRecord] = []
         try:
             for message in self._arrived(connection.consumer, count_max):
@@ -309,10 +307,10 @@ class KafkaReader:
     def _bounds(self, timeout_s: float) -> tuple[int, int]:
         return self._readers.bounds(self._readers.asking(self._group), self._topic, self._partition, timeout_s)
 
-    def _begin(self) -> bool:
+    def _begin(self) -> Connection | None:
         """Begin to read if our position is still there and something stands behind it; else rest.
 
-        False as well when the broker has not told yet where the log begins.
+        None as well when the broker has not told yet where the log begins.
 
         Raises:
             DataLossError: the position is not within the log any more.
@@ -323,7 +321,7 @@ class KafkaReader:
             _blocking(self._readers.worker, lambda: self._readers.control.partition_count(self._group))
         now_s = self._readers.clock.elapsed_s()
         if now_s < self._asks_at_s:
-            return False
+            return None
         self._asks_at_s = now_s + RETRY_S
         mark_count = self._marks()
         try:
@@ -331,7 +329,7 @@ class KafkaReader:
         except BackendTimeoutError as error:
             self._miss_count += 1
             if self._miss_count % MISSES_MAX:
-                return False  # A busy broker; `read` promises nothing but what has arrived.
+                return None  # A busy broker; `read` promises nothing but what has arrived.
             raise BackendUnavailableError(str(error)) from error
         self._asks_at_s = 0.0
         self._miss_count = 0
@@ -340,10 +338,10 @@ class KafkaReader:
         self._end = high
         if self._next == high:
             self._begin_rest(mark_count).end = high
-            return False
+            return None
         self._connection = self._readers.connect(self._group)
         self._connection.consumer.assign([TopicPartition(self._topic, self._partition, self._next)])
-        return True
+        return self._connection
 
     def _judge(self, error: KafkaError, connection: Connection) -> None:
         """Take in an error in the place of a record."""
