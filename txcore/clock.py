@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Final, Protocol
 
 SHORTEST_SHARE: Final = 0.01
+"""Of a period: a multiple that is nearer than that is not worth waiting for; see `until_beat`."""
 
 
 class Clock(Protocol):
