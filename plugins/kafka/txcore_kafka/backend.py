@@ -31,7 +31,8 @@ from txcore_kafka.guarantees import capabilities_of
 from txcore_kafka.options import NAME_PREFIX, Options, checkpoint_topic
 from txcore_kafka.ownership import KafkaClaim
 from txcore_kafka.producing import Producing, Record
-from txcore_kafka.reading import KafkaReader, Readers
+from txcore_kafka.readers import Readers
+from txcore_kafka.reading import KafkaReader
 from txcore_kafka.releasing import Releaser
 from txcore_kafka.targets import Targets
 from txcore_kafka.threads import Worker, new_future
@@ -155,7 +156,7 @@ class KafkaBackend:
             self._worker.stop(self._left_s(deadline_s))
             self._lookups.stop(self._left_s(deadline_s))
             wait(leaving, self._left_s(deadline_s))
-            self._readers.close()
+            self._readers.close(self._left_s(deadline_s))
         finally:
             future.set_result(None)
 

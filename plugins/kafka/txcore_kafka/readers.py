@@ -1,0 +1,192 @@
+"""What all readers of one backend share: how they connect, and the one connection on which they ask for bounds."""
+
+from __future__ import annotations
+
+import threading
+from collections import Counter
+from collections.abc import Iterable, Mapping
+from typing import Any, Final
+
+from confluent_kafka import OFFSET_END, KafkaError, KafkaException, TopicPartition
+
+from txcore.clock import Clock
+from txcore.errors import BackendTimeoutError, ClosedError, WireFormatError
+from txcore.records import Checkpoint, LogKind
+from txcore_kafka.clients import make_consumer
+from txcore_kafka.codec import decode_checkpoint, is_missing, translated
+from txcore_kafka.control import Control
+from txcore_kafka.options import Options, checkpoint_topic, consumer_group
+from txcore_kafka.resting import Place, Resting
+from txcore_kafka.threads import Worker
+
+PREFETCH_KBYTES: Final = 8_192
+SILENT_S: Final = 0.25
+ARRIVAL_S: Final = 2.0
+"""How long a read waits for records that are there but have not arrived; never twice in a row."""
+FETCH_POLL_S: Final = 0.05
+
+
+class Connection:
+    """A consumer, and what it heard about its broker."""
+
+    __slots__ = ("consumer", "trouble")
+
+    def __init__(self, config: Mapping[str, Any]) -> None:
+        self.trouble: KafkaError | None = None
+        self.consumer: Any = make_consumer(dict(config) | {"error_cb": self._heard})
+
+    def _heard(self, error: KafkaError) -> None:
+        if error.code() in {
+            KafkaError._ALL_BROKERS_DOWN,  # noqa: SLF001 - the driver's names for its own errors begin so
+            KafkaError._AUTHENTICATION,  # noqa: SLF001
+        }:
+            self.trouble = error
+
+
+class Readers:
+    """What all readers of one backend share. Thread safe.
+
+    No consumer is used for a second place: its next fetch would wait behind the one under way; a new one takes 10 ms.
+    """
+
+    def __init__(self, options: Options, control: Control, worker: Worker, clock: Clock) -> None:
+        self.options = options
+        self.control = control
+        self.worker = worker
+        self.clock = clock
+        self.resting = Resting(self.ends, clock)
+        self.is_closed = False
+        self.mark_counts: Counter[tuple[str, int]] = Counter()  #: by group and partition, of this backend
+        self.is_answering = True  #: the last question about a log's bounds was answered
+        self._asking: Connection | None = None
+        self._lock = threading.Lock()
+
+    def connect(self, group: str) -> Connection:
+        """Return a consumer without an assignment."""
+        return Connection(reader_config(self.options, group))
+
+    def marked(self, group: str, partition: int) -> None:
+        """A mark of this backend was stored; called by one thread only."""
+        self.mark_counts[group, partition] += 1
+
+    def asking(self, group: str) -> Connection:
+        """Return the connection on which no fetch is ever under way, to ask where logs begin and end."""
+        with self._lock:
+            self.require_open()
+            if self._asking is None:
+                self._asking = self.connect(group)
+            return self._asking
+
+    def close(self, timeout_s: float) -> None:
+        """Let go of what is shared; readers close their own consumers. Blocks for at most *timeout_s*.
+
+        Somebody may still be asking, and a consumer that is closed under a call ends the process: it ends with its
+        last use.
+        """
+        with self._lock:
+            self.is_closed = True
+            self._asking = None
+        self.resting.close(timeout_s)
+
+    def marker_count(self, kind: LogKind) -> int:
+        """Return how many offsets at a log's end may be taken by the marker of the last transaction."""
+        return int(self.options.is_transactional and kind is not LogKind.HALF)
+
+    def require_open(self) -> None:
+        """Refuse to go on after `close`."""
+        if self.is_closed:
+            raise ClosedError("this backend is closed")
+
+    def bounds(self, connection: Connection, topic: str, partition: int, timeout_s: float) -> tuple[int, int]:
+        """Return a log's first offset and the one behind its last; blocks for at most *timeout_s*.
+
+        Raises:
+            BackendTimeoutError, BackendUnavailableError: the broker did not tell.
+        """
+        place = TopicPartition(topic, partition)
+        try:
+            low, high = connection.consumer.get_watermark_offsets(place, timeout=timeout_s, cached=False)
+        except KafkaException as error:
+            self.is_answering = False
+            what = f"asking for the bounds of {topic!r}"
+            if is_missing(error):  # A broker hears of a new topic a little later than whoever made it.
+                raise BackendTimeoutError(f"{what}: nobody knows of partition {partition} yet") from error
+            raise translated(error, what) from error
+        self.is_answering = True
+        return low, high
+
+    def ends(self, places: Iterable[Place]) -> Mapping[Place, int]:
+        """Return what stands behind the last record of each log, as far as it can be told; blocks for `ARRIVAL_S`.
+
+        Raises:
+            BackendTimeoutError, BackendUnavailableError: the broker did not tell.
+        """
+        asked = [TopicPartition(topic, partition, OFFSET_END) for topic, partition in places]
+        connection = self._asking
+        if connection is None:
+            raise ClosedError("this backend is closed")
+        told = connection.consumer.offsets_for_times(asked, timeout=ARRIVAL_S)
+        return {(each.topic, each.partition): each.offset for each in told if each.error is None}
+
+    @property
+    def patience_s(self) -> float:
+        """How long a reader may wait for the broker: next to nothing where others have waited in vain."""
+        return ARRIVAL_S if self.is_answering else SILENT_S
+
+    def read_one(self, connection: Connection, topic: str, partition: int, offset: int) -> Any:
+        """Return the message at *offset*, or None when it is not there; blocks, on a worker's thread.
+
+        Raises:
+            BackendTimeoutError: the broker did not answer in time.
+        """
+        connection.consumer.assign([TopicPartition(topic, partition, offset)])
+        deadline_s = self.clock.elapsed_s() + self.options.request_timeout_s
+        while self.clock.elapsed_s() < deadline_s:
+            message = connection.consumer.poll(FETCH_POLL_S)
+            if message is None:
+                continue
+            error = message.error()
+            if error is None:
+                return message if message.offset() == offset else None
+            if error.code() == KafkaError._AUTO_OFFSET_RESET:  # noqa: SLF001
+                return None
+            raise translated(error, f"reading {topic!r}")
+        raise BackendTimeoutError(f"{topic!r} gave no answer within {self.options.request_timeout_s:g} s")
+
+    def load_checkpoint(self, group: str, partition: int) -> Checkpoint | None:
+        """Return the last record of the checkpoint topic; blocks, on a worker's thread.
+
+        Raises:
+            ConfigError: there is no such group.
+            BackendTimeoutError, BackendUnavailableError: the broker did not answer.
+        """
+        self.control.partition_count(group)
+        topic = checkpoint_topic(group)
+        connection = self.connect(group)
+        try:
+            low, high = self.bounds(connection, topic, partition, self.options.request_timeout_s)
+            message = None if low == high else self.read_one(connection, topic, partition, high - 1)
+            return None if message is None else decode_checkpoint(message.value())
+        except WireFormatError:
+            return None  # A checkpoint only saves work; without it the logs are read from their beginning.
+        finally:
+            connection.consumer.close()
+
+
+def reader_config(options: Options, group: str) -> dict[str, Any]:
+    """Return the settings of a consumer that is assigned its partition and commits nothing."""
+    return options.connection() | {
+        "group.id": consumer_group(group),
+        "enable.auto.commit": False,
+        "enable.auto.offset.store": False,
+        "auto.offset.reset": "error",
+        "isolation.level": "read_committed",
+        "fetch.wait.max.ms": 500,
+        "topic.metadata.propagation.max.ms": 5_000,
+        "fetch.queue.backoff.ms": 10,
+        "fetch.error.backoff.ms": 100,
+        "queued.min.messages": 10_000,
+        "queued.max.messages.kbytes": PREFETCH_KBYTES,
+        "fetch.message.max.bytes": 1_048_576,
+        "receive.message.max.bytes": 500_000_000,
+    }
