@@ -34,7 +34,7 @@ class Verdict(enum.Enum):
     CONFLICT_REFUSED = "a COMMIT behind a ROLLBACK, without a target: refused by whoever read it"
     LOST = "committed, but a declared target does not exist, or neither half nor target does"
     LEAK = "a target exists of a transaction that was rolled back or discarded"
-    PHANTOM = "a target or a decision without a half"
+    PHANTOM = "a target or a decision without a half, and not by the message table"
     MISDECIDED = "the decision is not the database's outcome"
     CORRUPT = "a target's topic, key, body or headers are not the half's"
     DUP_TARGET = "one target stands at several positions"
@@ -187,7 +187,8 @@ def _phantom(t: Any, _: Thresholds) -> Any:
     # An operator takes poison off the list with a ROLLBACK of a name that never had a half.
     is_no_dismissal = (t.parked == 0) | (t.poison < t.parked) | (t.first_rollback >= t.first_commit)
     has_op = (t.commits + t.rollbacks > 0) & is_no_dismissal
-    return (t.absence == 1) & (t.halves == 0) & ((t.targets > 0) | has_op)
+    has_target = (t.targets > 0) & (t.row != 3)  # what came by the message table never needed a half
+    return (t.absence == 1) & (t.halves == 0) & (has_target | has_op)
 
 
 def _misdecided(t: Any, _: Thresholds) -> Any:

@@ -14,7 +14,7 @@ from dataclasses import dataclass
 from typing import Any
 from unittest import mock
 
-from txcore import flow
+from txcore import flow, preparing
 from txcore.commands import Flow
 from txcore.decide import Pending
 from txcore.errors import CommitUnknownError
@@ -60,12 +60,12 @@ def _absence_is_rollback(self: SimFence, identity: bytes) -> FenceReading:
     return FenceReading(FenceAnswer.COMMIT if is_there else FenceAnswer.ROLLBACK)
 
 
-_append = flow._append  # noqa: SLF001
+_append = preparing.append
 
 
-def _append_uncertain(transaction: LocalTransaction) -> Flow[None]:
+def _append_uncertain(transaction: LocalTransaction, deadline_s: float | None = None) -> Flow[None]:
     """Go on after an unknown answer as if it were an ack."""
-    steps = _append(transaction)
+    steps = _append(transaction, deadline_s)
     outcome: Any = None
     while True:
         try:
@@ -109,8 +109,7 @@ def _no_tombstone(transaction: LocalTransaction) -> Flow[None]:
     yield
 
 
-def _prune_by_age(self: SimDatabase, below: bytes, is_closed: Callable[[bytes], bool]) -> None:
-    del is_closed
+def _prune_by_age(self: SimDatabase, below: bytes, *_: Any) -> None:
     for identity in [row for row in self.rows if row < below]:
         del self.rows[identity]
 
@@ -320,7 +319,7 @@ MUTANTS: Mapping[str, Mutant] = {
         STEPPED,
         "targets and op are one atomic release there",
     ),
-    "local_after_uncertain_ack": Mutant("R2", _replace(flow, "_append", _append_uncertain)),
+    "local_after_uncertain_ack": Mutant("R2", _replace(preparing, "append", _append_uncertain)),
     "exception_is_rollback": Mutant("R5", _exception_is_rollback),
     "rollback_without_tombstone": Mutant("R5", _replace(flow, "_tombstone", _no_tombstone)),
     "prune_without_horizon": Mutant("R4", _prune_without_horizon),
