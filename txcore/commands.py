@@ -24,7 +24,7 @@ class Call:
 
 @dataclass(slots=True)
 class Timed:
-    """Append *half*, but wait no longer than `deadline_s` seconds: then the outcome is UNKNOWN, whatever comes later."""
+    """Append *half*, and take its outcome for UNKNOWN after `deadline_s` seconds, whatever comes later."""
 
     half: HalfRecord
     deadline_s: float

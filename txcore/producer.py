@@ -34,6 +34,7 @@ from txcore.transaction import LocalTransaction, Phase, ProducerContext, begin, 
 GROUP_TIMEOUT_S: Final = 30.0
 SEND_MANY_WINDOW: Final = 1_000
 HALF_DEADLINE_S: Final = 2.0
+HALF_DEADLINE_MAX_S: Final = 60.0
 R = TypeVar("R")
 
 
@@ -73,7 +74,9 @@ def make_context(
     capabilities = backend.capabilities
     require_room(policy, capabilities.release_time_max_s)
     if not 0 < half_deadline_s <= CheckPolicy().immunity_s * 10:
-        raise ConfigError(f"half_deadline_s={half_deadline_s!r} must be more than 0 and at most 60", key="half_deadline_s")
+        raise ConfigError(
+            f"half_deadline_s={half_deadline_s!r} must be more than 0 and at most 60", key="half_deadline_s"
+        )
     # In mode table nothing is ever asked of the broker here, so it need not be up.
     count = 1 if chosen is Mode.TABLE else backend.ensure_group(group, partition_count).result(GROUP_TIMEOUT_S)
     return ProducerContext(
@@ -350,9 +353,7 @@ def handle_of(core: LocalTransaction) -> str:
             f"transaction {id_text(core.transaction_id)} is {core.phase.value}; only a prepared one has a handle"
         )
     packed = msgspec.msgpack.encode(
-        _Handle(
-            wire.VERSION, core.half.body, core.give_way_s, core.context.clock.boot_id(), core.is_via_table
-        )
+        _Handle(wire.VERSION, core.half.body, core.give_way_s, core.context.clock.boot_id(), core.is_via_table)
     )
     check = binascii.crc32(packed).to_bytes(4, "big")
     return base64.urlsafe_b64encode(check + packed).decode("ascii")

@@ -26,7 +26,7 @@ except ImportError as missing:
         raise
     raise BackendNotInstalledError("Relay", "SQLAlchemy", "sql") from missing
 
-from txcore.sqlfence.slots import ParkedMessage, TableStats
+from txcore.sqlfence.slots import EMPTY, ParkedMessage, TableStats
 from txcore.sqlfence.table import NoTableError, SqlMessageTable
 
 GROUP_TIMEOUT_S: Final = 30.0
@@ -52,7 +52,7 @@ class RelayStats:
     batches: int = 0
     is_running: bool = False
     trouble: str = ""
-    waiting: TableStats = TableStats(0, 0, 0.0)
+    waiting: TableStats = EMPTY
 
 
 class Relay:

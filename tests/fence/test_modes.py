@@ -9,6 +9,7 @@ from dataclasses import replace
 import pytest
 from sqlalchemy import text
 from sqlalchemy.ext.asyncio import create_async_engine
+from txcore_conformance.kit import Observed
 
 from txcore import (
     AsyncTransactionProducer,
@@ -30,7 +31,6 @@ from txcore.fence import FenceAnswer
 from txcore.memory import STRONG, Fate, Faults, MemoryBackend, MemoryBroker
 from txcore.records import LogKind, OpKind
 from txcore.sqlfence import SqlFence
-from txcore_conformance.kit import Observed
 
 GROUP = "orders"
 TOPIC = "orders.created"
@@ -153,22 +153,26 @@ def test_consumers_see_no_difference_between_the_modes(sqlite_shop):
 
 def test_what_is_rolled_back_leaves_nothing_in_the_table(shop):
     """An exception in the block takes order, fence row and message."""
-    producer = shop.producer("table")
-    with pytest.raises(ZeroDivisionError), producer.transaction(shop.world.engine) as tx:
-        tx.publish(Message(TOPIC, b"body"))
-        raise ZeroDivisionError
-    assert (shop.waiting(), shop.world.row(tx.transaction_id)) == (0, FenceAnswer.ABSENT)
+    ids = []
+
+    def order():
+        with shop.producer("table").transaction(shop.world.engine) as tx:
+            ids.append(tx.transaction_id)
+            tx.publish(Message(TOPIC, b"body"))
+            raise ZeroDivisionError
+
+    with pytest.raises(ZeroDivisionError):
+        order()
+    assert (shop.waiting(), shop.world.row(ids[0])) == (0, FenceAnswer.ABSENT)
 
 
 def test_database_that_cannot_take_the_message_rolls_everything_back(shop):
     """Without the message table nothing is committed, and the error says so."""
     with shop.world.engine.begin() as connection:
         connection.execute(text(f"DROP TABLE {shop.world.fence_table}_msg"))
-    producer = shop.producer("table")
-    with pytest.raises(NotSentError, match="rolled back, nothing sent"), producer.transaction(shop.world.engine) as tx:
-        shop.world.add_order(tx.connection, tx.transaction_id)
-        tx.publish(Message(TOPIC, b"body"))
-    assert not shop.world.has_order(tx.transaction_id)
+    with pytest.raises(NotSentError, match="rolled back, nothing sent") as caught:
+        shop.order(shop.producer("table"))
+    assert not shop.world.has_order(caught.value.transaction_id)
 
 
 def test_block_that_publishes_nothing_leaves_no_row(shop):

@@ -194,7 +194,9 @@ def test_dropped_slots_are_free_at_once(bench):
     bench.put()
     first, second = bench.table("first"), bench.table("second")
     first.drop(first.take(GROUP, (), 10))
-    assert len(second.take(GROUP, (), 10).rows) == 1
+    taken = second.take(GROUP, (), 10)
+    assert len(taken.rows) == 1
+    second.drop(taken)
 
 
 def test_slots_of_a_relay_whose_connection_died_are_free(server_bench):
@@ -204,7 +206,7 @@ def test_slots_of_a_relay_whose_connection_died_are_free(server_bench):
     taken = first.take(GROUP, (), 10)
     server_bench.world.kill_session(server_bench.world.session_id(taken.hold.connection))
     second = server_bench.table("second")
-    wait_until(lambda: second.take(GROUP, (), 10), "a free slot")
+    second.drop(wait_until(lambda: second.take(GROUP, (), 10), "a free slot"))
     with pytest.raises(BackendUnavailableError):
         first.settle(taken, taken.rows, [])
 

@@ -105,7 +105,7 @@ RELAY_UP: Final = Metric("txcore_relay_up", "gauge", "0 while the relay can send
 TABLE_ROWS: Final = Metric(
     "txcore_table_rows", "gauge", "Messages in the message table: waiting, or parked.", ("group", "state")
 )
-TABLE_OLDEST: Final = Metric("txcore_table_oldest_age_seconds", "gauge", "Age of the oldest one that waits; 0 for none.")
+TABLE_OLDEST: Final = Metric("txcore_table_oldest_age_seconds", "gauge", "Age of the oldest that waits; 0 for none.")
 
 METRICS: Final = tuple(value for value in list(globals().values()) if isinstance(value, Metric))
 BY_EVENT: Final = {

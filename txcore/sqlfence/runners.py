@@ -162,7 +162,9 @@ class AsyncRunner:
         connection = await self._open()
         try:
             return await connection.run_sync(
-                lambda inner: transact(self._dialect, own_border(inner, self._dialect), action, self._secret, lock_timeout_s)
+                lambda inner: transact(
+                    self._dialect, own_border(inner, self._dialect), action, self._secret, lock_timeout_s
+                )
             )
         finally:
             await connection.close()

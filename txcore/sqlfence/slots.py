@@ -51,6 +51,9 @@ class TableStats:
     oldest_age_s: float
 
 
+EMPTY: Final = TableStats(0, 0, 0.0)
+
+
 class Slots:
     """The statements for one group. Immutable."""
 

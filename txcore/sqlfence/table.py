@@ -13,8 +13,8 @@ from sqlalchemy import Connection, Engine
 
 from txcore.errors import BackendUnavailableError, ConfigError, TxcoreError
 from txcore.sqlfence.border import MYSQL, POSTGRESQL, SQLITE, Border
-from txcore.sqlfence.fence import dialect_of
 from txcore.sqlfence.failures import Cause, failure_of
+from txcore.sqlfence.fence import dialect_of
 from txcore.sqlfence.notices import Bell
 from txcore.sqlfence.prune import Contended, transact
 from txcore.sqlfence.runners import own_border

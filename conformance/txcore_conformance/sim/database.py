@@ -129,7 +129,6 @@ class SimDatabase:
 
         self.world.at(20.0, delete)
 
-
     def _is_closed(
         self, identity: bytes, is_closed: Callable[[bytes], bool], is_pending: Callable[[bytes], bool]
     ) -> bool:
@@ -184,7 +183,11 @@ class SimFence:
         connection.transaction_id = b""
 
     def enqueue(
-        self, connection: SimConnection, transaction_id: bytes, group: str, rows: Sequence[TableRow]  # noqa: ARG002
+        self,
+        connection: SimConnection,
+        transaction_id: bytes,
+        group: str,  # noqa: ARG002
+        rows: Sequence[TableRow],
     ) -> Generator[Any, Any, None]:
         """See `Fence.enqueue`."""
         yield 0.001

@@ -128,9 +128,7 @@ class SimRelayTable:
             for each in sorted(found, key=lambda each: each.begun)
         ]
 
-    def settle(
-        self, taken: Taken, sent: Sequence[TableRow], refused: Sequence[Refused]
-    ) -> Generator[Any, Any, None]:
+    def settle(self, taken: Taken, sent: Sequence[TableRow], refused: Sequence[Refused]) -> Generator[Any, Any, None]:
         """See `MessageTable.settle`."""
         table = self._table
         yield 0.002
