@@ -54,6 +54,10 @@ __all__ = [
 ]
 
 
+DECIDERS: Final = ("p:", "c:")
+"""How producers and checkers begin the name of an attempt; a relay's begins with `r:`."""
+
+
 class Invariant(enum.Enum):
     """What must hold, for every transaction and every run."""
 
@@ -223,6 +227,9 @@ def _judge_targets(facts: Facts, promises: Promises, broken: _Broken) -> None:
         broken(Invariant.S2, f"{len(facts.targets)} targets of a rolled back transaction")
     if facts.local is Local.ROLLED_BACK and not is_overridden:
         broken(Invariant.S2, "targets exist but the local transaction did not commit")
+    if facts.is_via_table and not is_overridden:
+        for by in sorted({target.by for target in facts.targets if target.by.startswith(DECIDERS)}):
+            broken(Invariant.S6, f"published by {by}, although the relay of the message table does")
     counts = Counter(target.index for target in facts.targets)
     if facts.duplicate_causes is not None:
         for index, count in sorted(counts.items()):

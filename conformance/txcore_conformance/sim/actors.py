@@ -218,9 +218,16 @@ def _messages(cast: Cast) -> list[Message]:
     count = world.rng.choice([1, 1, 2, 3])
     policy = CheckPolicy(3.0 + world.rng.random() * 3, 1.0 + world.rng.random(), CHECK_MAX)
     return [
-        Message(f"t{world.rng.randrange(3)}", world.rng.randbytes(8 + i), b"k" if i else None, {"n": str(i)}, policy)
+        Message(f"t{world.rng.randrange(3)}", world.rng.randbytes(8 + i), _key(cast, i), {"n": str(i)}, policy)
         for i in range(count)
     ]
+
+
+def _key(cast: Cast, index: int) -> bytes | None:
+    """Return few keys where their order counts."""
+    if cast.mode is Mode.HALF:
+        return b"k" if index else None
+    return cast.table_rng.choice([b"k0", b"k1", None])
 
 
 def _database_style(cast: Cast, truth: Truth) -> Flow[None]:

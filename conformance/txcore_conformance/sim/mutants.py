@@ -14,7 +14,7 @@ from dataclasses import dataclass
 from typing import Any
 from unittest import mock
 
-from txcore import flow, preparing
+from txcore import flow, preparing, relaying
 from txcore.commands import Flow
 from txcore.decide import Pending
 from txcore.errors import CommitUnknownError
@@ -26,9 +26,10 @@ from txcore.memory import MemoryBackend
 from txcore.message import LocalTransactionState
 from txcore.records import Checkpoint, Op, OpKind, Outcome, Position, Resolution, Status
 from txcore.transaction import LocalTransaction
-from txcore_conformance.sim import actors
+from txcore_conformance.sim import actors, table_mutants
 from txcore_conformance.sim.actors import Cast
 from txcore_conformance.sim.database import SimDatabase, SimFence
+from txcore_conformance.sim.table import SimRelayTable
 from txcore_conformance.sim.world import Process
 
 STRONG, KAFKA, RABBITMQ, NATS = "strong", "kafka-like", "rabbitmq-like", "nats-like"
@@ -311,6 +312,15 @@ def _single_bound(self: PartitionState, now_ms: float, note_size_max: int) -> Ch
 _checkpoint = PartitionState.checkpoint
 
 
+@contextlib.contextmanager
+def _relay_with_a_cursor() -> Iterator[None]:
+    with (
+        mock.patch.object(SimRelayTable, "visible", table_mutants.skip_gaps),
+        mock.patch.object(SimRelayTable, "settle", table_mutants.settle_up_to_a_cursor),
+    ):
+        yield
+
+
 MUTANTS: Mapping[str, Mutant] = {
     "no_fence": Mutant("R4", _replace(SimFence, "_check_one", _absence_is_rollback)),
     "op_before_target": Mutant(
@@ -352,6 +362,15 @@ MUTANTS: Mapping[str, Mutant] = {
         _replace(MemoryBackend, "_release_in_steps", _op_first(frozenset({OpKind.DISCARD}))),
         STEPPED,
         "parked record and op are one atomic release there",
+    ),
+    "fallback_without_state_3": Mutant(
+        "R4",
+        _replace(SimDatabase, "_enqueue", table_mutants.fall_back_without_state_3),
+    ),
+    "relay_cursor_skips_gaps": Mutant("S8", _relay_with_a_cursor),
+    "relay_deletes_first": Mutant("S8", _replace(SimRelayTable, "take", table_mutants.delete_before_publishing)),
+    "relay_goes_on_behind_refusal": Mutant(
+        "S12", _replace(relaying, "_send_lane", table_mutants.go_on_behind_a_refusal)
     ),
     "resume_as_op": Mutant("R11", _resume_as_op),
     "stale_checkpoint_accepted": Mutant(

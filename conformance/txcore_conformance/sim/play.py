@@ -86,12 +86,13 @@ def run(seed: int) -> SeedResult:
     world.allows_late = Style.LISTENER not in styles or rng.random() < 0.5
     # Drawn apart, so that a seed without the table plays the same history as ever.
     cast.table_rng = random.Random(f"table {seed}")
-    cast.mode = cast.table_rng.choices([Mode.HALF, Mode.AUTO, Mode.TABLE], [5, 3, 1])[0]
+    cast.mode = cast.table_rng.choices([Mode.HALF, Mode.AUTO, Mode.TABLE], [4, 2, 1])[0]
     for _ in range(rng.choice([1, 2, 2])):
         start_producer(cast, styles, rng.choice([2, 4, 6]))
     for _ in range(rng.choice([1, 2, 2])):
         start_checker(cast)
     if cast.mode is not Mode.HALF:
+        start_producer(cast, [Style.DATABASE, Style.PRIMITIVE], cast.table_rng.choice([6, 12]))
         for _ in range(cast.table_rng.choice([1, 2])):
             start_relay(cast)
         for _ in range(cast.table_rng.choice([0, 1, 3])):
@@ -317,6 +318,8 @@ def _judge(cast: Cast) -> int:
             messages=truth.core.messages,
             in_table=cast.database.table.holds(identity),
         )
+        if facts.is_via_table and journey.halves and journey.final:
+            world.note("half of a fallback closed")
         duplicates += max(len(facts.targets) - len({target.index for target in facts.targets}), 0)
         is_ignored = cast.resumed.get(identity, -1) > journey.discarded_generation
         if journey.is_parked and is_ignored and not facts.is_excused:

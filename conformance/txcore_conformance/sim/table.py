@@ -32,7 +32,7 @@ class SimRow:
     is_parked: bool = False
 
 
-@dataclass(slots=True)
+@dataclass(eq=False)
 class SimTable:
     """The table itself; shared by all processes of one seed.
 
@@ -83,20 +83,20 @@ class SimTable:
                 for second, second_key in members:
                     is_ordered = first.committed < second.begun and not first.is_parked
                     if is_ordered and places.get(first_key, -1) > places.get(second_key, 1 << 62):
-                        yield f"{second_key} was sent before {first_key}"
+                        yield f"{wire.target_id(*second_key)} was sent before {wire.target_id(*first_key)}"
 
 
 class SimRelayTable:
     """The table as one relay's process sees it; implements `MessageTable` with generators for what takes time."""
 
     def __init__(self, table: SimTable, process: Process) -> None:
-        self._table = table
+        self.table = table
         self._process = process
         self._first = 0
 
     def take(self, group: str, resting: Collection[int], row_max: int) -> Generator[Any, Any, Taken | None]:  # noqa: ARG002
         """See `MessageTable.take`."""
-        table = self._table
+        table = self.table
         yield 0.002
         self._maybe_fail()
         busy = {each.row.slot for each in table.rows.values() if not each.is_parked}
@@ -120,7 +120,7 @@ class SimRelayTable:
         """Return what a relay may see of *slots*, oldest first."""
         found = [
             each
-            for each in self._table.rows.values()
+            for each in self.table.rows.values()
             if each.row.slot in slots and not each.is_parked and each.row.lane not in resting
         ]
         return [
@@ -130,7 +130,7 @@ class SimRelayTable:
 
     def settle(self, taken: Taken, sent: Sequence[TableRow], refused: Sequence[Refused]) -> Generator[Any, Any, None]:
         """See `MessageTable.settle`."""
-        table = self._table
+        table = self.table
         yield 0.002
         if not any(holder is taken.hold for holder in table.holders.values()):
             raise BackendUnavailableError("the database has ended the transaction of a relay that stood still")
@@ -152,12 +152,12 @@ class SimRelayTable:
         self._let_go(taken.hold)
 
     def _let_go(self, hold: object) -> None:
-        holders = self._table.holders
+        holders = self.table.holders
         for slot in [slot for slot, holder in holders.items() if holder is hold]:
             del holders[slot]
 
     def _maybe_fail(self) -> None:
-        world = self._table.world
+        world = self.table.world
         if world.chance(world.swarm.database):
             world.note("table no answer")
             raise BackendUnavailableError("connection lost")
