@@ -41,6 +41,7 @@ def keep_or_roll_back(transaction: LocalTransaction) -> Flow[None]:
 
 def _keep(transaction: LocalTransaction, fence: Fence) -> Flow[None]:
     context, breaker = transaction.context, transaction.context.breaker
+    has_joined = context.has_joined()  # asked once: a half made before is for no partition
     _make_half(transaction)  # in the message table, too, nothing may be that the backend cannot take
     if context.mode is Mode.TABLE:
         yield from _enqueue(transaction, fence, "")
@@ -48,6 +49,9 @@ def _keep(transaction: LocalTransaction, fence: Fence) -> Flow[None]:
         yield from append(transaction)
     elif not breaker.may_try():
         yield from _enqueue(transaction, fence, "the circuit to the broker is open")
+    elif not has_joined:
+        _tell(transaction, breaker.failed(), "the broker has not answered yet")
+        yield from _enqueue(transaction, fence, "the broker has not answered yet")
     else:
         try:
             yield from append(transaction, context.half_deadline_s)
@@ -90,6 +94,8 @@ def append(transaction: LocalTransaction, deadline_s: float | None = None) -> Fl
         HalfUnknownError: it may be stored.
     """
     context = transaction.context
+    if not context.has_joined():
+        raise HalfRefusedError(f"the broker has not answered for group {context.group!r} yet; nothing was sent")
     half = transaction.half or _make_half(transaction)
     immunity_s = transaction_policy(context.policy, transaction.policies).immunity_s
     began_s = context.clock.elapsed_s()

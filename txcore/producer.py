@@ -22,6 +22,7 @@ from txcore.fence import Fence
 from txcore.gather import Gatherer
 from txcore.ids import IdFactory, id_text
 from txcore.instrumentation import ProducerReporter
+from txcore.joining import Joining
 from txcore.listener import TransactionListener
 from txcore.loop import Loop, Task
 from txcore.message import CheckPolicy, LocalTransactionState, Message
@@ -55,8 +56,8 @@ def make_context(
     fence: Fence | None,
     policy: CheckPolicy | None,
     partition_count: int | None,
-    mode: str,
-    half_deadline_s: float,
+    mode: str = Mode.HALF,
+    half_deadline_s: float = HALF_DEADLINE_S,
     plugins: Sequence[object] = (),
     clock: Clock | None,
     randomness: Randomness | None,
@@ -77,8 +78,11 @@ def make_context(
         raise ConfigError(
             f"half_deadline_s={half_deadline_s!r} must be more than 0 and at most 60", key="half_deadline_s"
         )
-    # In mode table nothing is ever asked of the broker here, so it need not be up.
-    count = 1 if chosen is Mode.TABLE else backend.ensure_group(group, partition_count).result(GROUP_TIMEOUT_S)
+    joining = Joining(lambda: backend.ensure_group(group, partition_count))
+    if chosen is Mode.HALF:
+        count = backend.ensure_group(group, partition_count).result(GROUP_TIMEOUT_S)
+    else:  # In mode table nothing is ever asked of the broker here, so it need not be up.
+        count = 1 if chosen is Mode.TABLE else joining.first(half_deadline_s)
     return ProducerContext(
         group,
         count,
@@ -94,6 +98,7 @@ def make_context(
         chosen,
         Breaker(clock, probe_s=2 * half_deadline_s) if chosen is Mode.AUTO else None,
         half_deadline_s if chosen is Mode.AUTO else None,
+        joining if chosen is Mode.AUTO else None,
     )
 
 

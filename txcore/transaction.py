@@ -14,6 +14,7 @@ from txcore.clock import Clock
 from txcore.errors import ConfigError, MessageRejectedError, TransactionStateError
 from txcore.fence import Fence
 from txcore.ids import IdFactory, id_text, partition_of
+from txcore.joining import Joining
 from txcore.message import MESSAGE_COUNT_MAX, CheckPolicy, Message, validate_message
 from txcore.records import Half, HalfRecord, OpKind, Status, TargetMessage
 from txcore.results import EndResult
@@ -62,6 +63,7 @@ class ProducerContext:
             producer need not give way, as the store refuses it before anything is delivered.
         mode: How messages travel.
         breaker, half_deadline_s: In mode auto: when to try the broker, and how long a half may take there.
+        joining: In mode auto: asks for `partition_count`, which is 0 until the broker has answered for the first time.
     """
 
     group: str
@@ -78,6 +80,13 @@ class ProducerContext:
     mode: Mode = Mode.HALF
     breaker: Breaker | None = None
     half_deadline_s: float | None = None
+    joining: Joining | None = None
+
+    def has_joined(self) -> bool:
+        """Return whether the group's number of partitions is known, asking on without waiting if it is not."""
+        if not self.partition_count and self.joining is not None:
+            self.partition_count = self.joining.poll()
+        return self.partition_count > 0
 
 
 @dataclass(slots=True)
@@ -106,8 +115,9 @@ class LocalTransaction:
 
     @property
     def partition(self) -> int:
-        """The partition that the id falls into."""
-        return partition_of(self.transaction_id, self.context.partition_count)
+        """The partition that the id falls into; 0 while their number is unknown, and no half can be written."""
+        count = self.context.partition_count
+        return partition_of(self.transaction_id, count) if count else 0
 
     def fence(self, connection: Any) -> Any:
         """Insert the fence row in the listener's own open database transaction, which makes its check decisive.

@@ -26,9 +26,10 @@ from txcore import (
     instrumentation,
     wire,
 )
-from txcore.errors import NotSentError
+from txcore.errors import BackendUnavailableError, NotSentError
 from txcore.fence import FenceAnswer
 from txcore.memory import STRONG, Fate, Faults, MemoryBackend, MemoryBroker
+from txcore.port import failed
 from txcore.records import LogKind, OpKind
 from txcore.sqlfence import SqlFence
 
@@ -301,6 +302,20 @@ def test_circuit_opens_after_failures_and_closes_behind_a_probe(sqlite_shop):
     named = sqlite_shop.observed.named
     assert [len(named(instrumentation.PRODUCER_TO_TABLE)), len(named(instrumentation.PRODUCER_TO_BROKER))] == [1, 1]
     assert len(named(instrumentation.TRANSACTION_VIA_TABLE)) == 16
+
+
+def test_auto_mode_starts_and_sells_while_the_broker_is_down(sqlite_shop, monkeypatch):
+    """The group is joined when the broker answers for the first time; a wrong setting is raised at once."""
+    ensure_group = sqlite_shop.backend.ensure_group
+    monkeypatch.setattr(sqlite_shop.backend, "ensure_group", lambda *_: failed(BackendUnavailableError("down")))
+    clock = HandClock()
+    producer = sqlite_shop.producer("auto", clock=clock)
+    assert sqlite_shop.order(producer).result.state is EndState.VIA_TABLE
+    monkeypatch.setattr(sqlite_shop.backend, "ensure_group", ensure_group)
+    clock.now_s += 60
+    assert sqlite_shop.order(producer).result.state is EndState.ACCEPTED
+    with pytest.raises(ConfigError, match="partitions"):
+        sqlite_shop.producer("auto", partition_count=77)
 
 
 def test_primitive_style_ends_via_table(shop):
