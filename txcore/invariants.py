@@ -206,7 +206,8 @@ def _judge_decision(facts: Facts, promises: Promises, broken: _Broken) -> None:
         wanted = OpKind.COMMIT if facts.local is Local.COMMITTED else OpKind.ROLLBACK
         if journey.final != wanted:
             broken(Invariant.S4, f"decided {OpKind(journey.final).name}, the database says {facts.local.value}")
-    orphans = finals if facts.is_via_table else [*finals, *facts.targets]
+    came_by_table = facts.is_via_table and facts.local is not Local.ROLLED_BACK
+    orphans = finals if came_by_table else [*finals, *facts.targets]
     if not journey.halves and orphans and not _is_dismissed_poison(facts):
         broken(Invariant.S5, f"{len(facts.targets)} targets and {len(finals)} final ops without a half")
 
@@ -305,7 +306,7 @@ def _judge_rest(facts: Facts, broken: _Broken) -> None:
     if facts.is_acknowledged and facts.local is Local.COMMITTED:
         if half is None and not facts.is_via_table:
             broken(Invariant.S8, "acknowledged and committed, but the half is gone")
-        elif not facts.in_table.issuperset(missing) and not journey.is_parked:
+        elif not facts.in_table.issuperset(missing) and (half is None or not journey.is_parked):
             broken(Invariant.S8, f"acknowledged and committed, but targets {missing} do not exist")
 
 
