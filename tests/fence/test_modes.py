@@ -3,9 +3,12 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
+import sqlite3
 import time
 from dataclasses import replace
 
+import psycopg
 import pytest
 from sqlalchemy import text
 from sqlalchemy.ext.asyncio import create_async_engine
@@ -331,6 +334,24 @@ def test_primitive_style_ends_via_table(shop):
     assert tx.rollback().state is EndState.CONFLICT
     assert shop.producer("table").attach(handle).rollback().state is EndState.CONFLICT
     assert (shop.relay().run_once().sent, shop.finals()) == (1, [])
+
+
+@pytest.mark.parametrize("kind", ["sqlite", "postgresql"])
+def test_plain_driver_connection_carries_the_message(make_world, kind):
+    """No SQLAlchemy on the application's side."""
+    shop = Shop(make_world(kind))
+    url = shop.world.engine.url
+    tx = shop.producer("table").begin()
+    tx.publish(Message(TOPIC, b"body"))
+    if kind == "sqlite":
+        connection = sqlite3.connect(url.database)
+    else:
+        connection = psycopg.connect(url.set(drivername="postgresql").render_as_string(hide_password=False))
+    with contextlib.closing(connection):
+        tx.prepare(connection)
+        connection.commit()
+    assert tx.commit().state is EndState.VIA_TABLE
+    assert shop.relay().run_once().sent == 1
 
 
 def test_rolled_back_primitive_style_sends_nothing(shop):

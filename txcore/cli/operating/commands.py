@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Final
 
-from txcore.cli.operating import deciding, fences, listing, showing, top, topics
+from txcore.cli.operating import deciding, fences, listing, showing, tables, top, topics
 
 if TYPE_CHECKING:
     from typer import Typer
@@ -26,3 +26,4 @@ def add_to(app: Typer) -> None:
         app.command(name, rich_help_panel=PANEL)(command)
     app.add_typer(topics.app, name="topics", rich_help_panel=PANEL)
     app.add_typer(fences.app, name="fence", rich_help_panel=PANEL)
+    app.add_typer(tables.app, name="table", rich_help_panel=PANEL)
