@@ -26,12 +26,15 @@ except ImportError as missing:
         raise
     raise BackendNotInstalledError("Relay", "SQLAlchemy", "sql") from missing
 
+from txcore.sqlfence.layouts import LAYOUTS, Layout, layout_of
+from txcore.sqlfence.outbox import OutboxTable
 from txcore.sqlfence.slots import EMPTY, ParkedMessage, TableStats
 from txcore.sqlfence.table import NoTableError, SqlMessageTable
 
 GROUP_TIMEOUT_S: Final = 30.0
 HOLD_SPARE_S: Final = 10.0
 """By how much a relay may outlive its slowest batch before its slots are given to another one."""
+NEVER: Final = 1_000_000_000
 COUNT_EVERY_S: Final = 15.0
 RING_FROM_S: Final = 0.05
 """A relay that has found nothing for so long asks producers to ring."""
@@ -64,6 +67,7 @@ class Relay:
         engine: A synchronous SQLAlchemy Engine of the producers' database; it needs two connections, three on
             PostgreSQL.
         table: The fence table there, as `SqlFence` has it.
+        layout: The columns of *table*, when it is an outbox table that another library made; see `layout_of`.
         limits: Bounds; the defaults suit production.
         plugins: Objects with the hook `txcore_on_event`.
 
@@ -78,6 +82,7 @@ class Relay:
         engine: Engine,
         *,
         table: str = "txcore_tx",
+        layout: Layout | None = None,
         limits: RelayLimits | None = None,
         plugins: tuple[object, ...] = (),
         clock: Clock | None = None,
@@ -87,7 +92,13 @@ class Relay:
         self._limits = limits or RelayLimits()
         self._by = f"r:{randomness.getrandbits(48):012x}"
         hold_s = self._limits.batch_s + backend.capabilities.release_time_max_s + HOLD_SPARE_S
-        self.table = SqlMessageTable(engine, group, self._by, table=table, hold_s=hold_s)
+        self.table: SqlMessageTable | OutboxTable = (
+            SqlMessageTable(engine, group, self._by, table=table, hold_s=hold_s)
+            if layout is None
+            else OutboxTable(engine, group, table, layout)
+        )
+        if layout is not None:
+            self._limits = replace(self._limits, tries_max=NEVER)
         self._backend = backend
         self._group = group
         self._report = Reporter("txcore.relay", plugins, group=group)
@@ -248,4 +259,4 @@ class Relay:
             self._stop.wait(pause_s)
 
 
-__all__: list[Any] = ["Relay", "RelayLimits", "RelayStats"]
+__all__: list[Any] = ["LAYOUTS", "Layout", "Relay", "RelayLimits", "RelayStats", "layout_of"]

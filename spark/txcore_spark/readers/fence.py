@@ -29,8 +29,8 @@ def read(url: str, wanted: Range) -> Iterator[pa.RecordBatch]:
     engine = create_engine(url)
     try:
         with engine.connect() as connection:
-            state = _state(connection, wanted.source.name)
-            while page := _page(connection, wanted.source.name, state, last):
+            expression = _state(connection, wanted.source.name)
+            while page := _page(connection, wanted.source.name, expression, last):
                 count += len(page)
                 for transaction_id, state, group in page:
                     number = wanted.groups.get(group, -1)

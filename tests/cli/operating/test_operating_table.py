@@ -2,7 +2,11 @@
 
 from __future__ import annotations
 
+import signal
+import uuid
+
 import pytest
+from sqlalchemy import text
 
 import txcore as library
 from txcore.ids import id_text
@@ -59,3 +63,35 @@ def test_group_must_be_named(world):
     """The table may hold messages of several."""
     ran = world.here("table", "stats", "--database", world.database_url)
     assert (ran.status, "--group" in ran.sentence) == (2, True)
+
+
+def test_relay_sends_what_is_there_and_ends(world, put):
+    """`--once`, as a cron job would."""
+    put()
+    put()
+    ran = world("relay", "--once")
+    assert (ran.status, ran.output, len(world.bodies())) == (0, "2 messages sent, 0 refused, 0 parked\n", 2)
+    assert world.json("relay", "--once") == {"sent": 0, "refused": 0, "parked": 0}
+
+
+def test_relay_runs_until_it_is_told_to_stop(world, put):
+    """SIGTERM ends it behind the batch in hand."""
+    process = world.start("relay")
+    put()
+    world.until(world.bodies)
+    process.send_signal(signal.SIGTERM)
+    output, _ = process.communicate(timeout=60)
+    assert (process.returncode, "1 message sent" in output) == (0, True)
+
+
+def test_relay_sends_from_an_outbox_table_of_another_library(world):
+    """Columns by layout, changed by name."""
+    with world.engine.begin() as connection:
+        connection.execute(text("CREATE TABLE events (id text, kind text, body text, n integer)"))
+        connection.execute(
+            text("INSERT INTO events VALUES (:id, :topic, 'hello', 1)"), {"id": str(uuid.uuid4()), "topic": world.topic}
+        )
+    columns = [part for each in ("id=id", "topic=kind", "body=body", "order=n") for part in ("--column", each)]
+    assert world("relay", "--once", "--table", "events", *columns).output.startswith("1 message sent")
+    assert world.bodies() == [b"hello"]
+    assert "no 'colour'" in world("relay", "--once", "--table", "events", "--column", "colour=x").sentence

@@ -91,8 +91,11 @@ def _table(place: Place) -> Iterator[SqlMessageTable]:
     if not address.group:
         raise UsageError("whose messages? Name the producer group with --group or TXCORE_GROUP")
     with open_fence(address) as fence:
+        from sqlalchemy import Engine  # noqa: PLC0415 - an extra
+
         from txcore.sqlfence.table import SqlMessageTable  # noqa: PLC0415 - needs SQLAlchemy
 
+        assert isinstance(fence.engine, Engine)  # `open_fence` makes no other
         yield SqlMessageTable(fence.engine, address.group, "operator", table=address.table)
 
 
