@@ -8,6 +8,7 @@ and in the order of insertion for each message key.
 from __future__ import annotations
 
 import threading
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import Any, Final
 
@@ -84,7 +85,7 @@ class Relay:
         table: str = "txcore_tx",
         layout: Layout | None = None,
         limits: RelayLimits | None = None,
-        plugins: tuple[object, ...] = (),
+        plugins: Sequence[object] = (),
         clock: Clock | None = None,
         randomness: Randomness | None = None,
     ) -> None:

@@ -227,6 +227,25 @@ def test_slots_of_a_relay_that_stands_still_are_taken_from_it(bench):
     assert second.stats().waiting == 0
 
 
+def test_mariadb_commits_a_write_before_anything_is_published(mariadb):
+    """InnoDB shows a commit before it is on disk; the commit of a later write puts it there."""
+    bench = Bench(mariadb)
+    bench.put()
+    table = bench.table("relay")
+
+    def beats():
+        with mariadb.engine.connect() as connection:
+            return connection.execute(
+                text(f"SELECT beats FROM {mariadb.fence_table}_slot WHERE slot = -1")
+            ).scalar_one()
+
+    before = beats()
+    taken = table.take(GROUP, (), 10)
+    assert (len(taken.rows), beats()) == (1, before + 1)
+    table.drop(taken)
+    assert beats() == before + 1
+
+
 def test_connection_of_a_relay_keeps_none_of_its_settings(server_bench):
     """The pool is shared with the checks."""
     table = SqlMessageTable(

@@ -157,8 +157,8 @@ class GroupRunner:
                 clock=self._clock,
                 randomness=self._randomness,
             )
-            self._checker.start()
             self._relay = start_relay(plan, self._backend, self._clock, self._randomness)
+            self._checker.start()
         except BaseException:
             self.figures.starts_failed += 1
             self._give_back()
