@@ -9,7 +9,7 @@ from typing import Final
 from txcore.clock import Clock
 
 OPEN_FIRST_S: Final = 1.0
-OPEN_MAX_S: Final = 30.0
+OPEN_MAX_S: Final = 10.0
 FAILURES_MAX: Final = 3
 
 

@@ -249,7 +249,7 @@ class Relay:
         if not self._trouble.count:
             self._report.event(names.RELAY_ERROR, group=self._group, error=trouble)
         self._stats = replace(self._stats, trouble=trouble)
-        pause_s = min(self._limits.retry_s * 2 ** min(self._trouble.count, 20), self._limits.retry_max_s)
+        pause_s = min(self._limits.retry_s * 2 ** min(self._trouble.count, 20), self._limits.outage_max_s)
         self._trouble.count += 1
         self._stop.wait(pause_s)
 

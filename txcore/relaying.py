@@ -33,6 +33,8 @@ from txcore.table import MessageTable, Refused, TableRow, Taken
 RESTING_MAX: Final = 10_000
 """Most lanes that are remembered as resting; beyond, all of them are tried again."""
 
+PROBE_ROWS: Final = 16
+
 
 @dataclass(slots=True)
 class RelayLimits:
@@ -47,6 +49,7 @@ class RelayLimits:
     tries_max: int = 20  #: refusals by its target before a message is parked
     retry_s: float = 0.2  #: first pause of a lane after a refusal, and of all after an outage; doubles
     retry_max_s: float = 30.0
+    outage_max_s: float = 2.0  #: longest pause while broker or database is down, when few messages at a time are tried
     poll_s: float = 0.01  #: first pause when there is nothing to send; doubles
     idle_poll_s: float = 1.0
 
@@ -73,6 +76,7 @@ class RelayContext:
 
     Attributes:
         resting: Lanes whose oldest message was refused, by lane.
+        is_probing: The broker was down at the last try: take a few messages only, to find out whether it is back.
     """
 
     group: str
@@ -83,6 +87,7 @@ class RelayContext:
     report: Reporter
     by: str
     resting: dict[int, Rest] = field(default_factory=dict)
+    is_probing: bool = False
 
 
 @dataclass(slots=True)
@@ -130,7 +135,8 @@ def relay_batch(context: RelayContext) -> Flow[BatchReport]:
     """
     now_s = context.clock.elapsed_s()
     resting = {lane for lane, rest in context.resting.items() if rest.until_s > now_s}
-    taken: Taken | None = yield Call(context.table.take, (context.group, resting, context.limits.row_max))
+    row_max = PROBE_ROWS if context.is_probing else context.limits.row_max
+    taken: Taken | None = yield Call(context.table.take, (context.group, resting, row_max))
     if taken is None:
         return BatchReport()
     work = None
@@ -143,6 +149,7 @@ def relay_batch(context: RelayContext) -> Flow[BatchReport]:
     report = BatchReport(len(taken.rows), is_full=taken.is_full)
     if work is not None:
         report.uncertain = work.uncertain
+        context.is_probing = bool(work.uncertain and not work.sent)
         if work.sent or work.refused:
             yield Call(context.table.settle, (taken, work.sent, work.refused))
             report.sent, report.refused = len(work.sent), len(work.refused)
