@@ -46,6 +46,7 @@ class Breaker:
         self._failures = 0
         self._closed_until_s = 0.0  # while open: nobody tries before this reading
         self._is_open = False
+        self._is_probing = False
         self._lock = threading.Lock()
 
     @property
@@ -62,6 +63,7 @@ class Breaker:
             if now_s < self._closed_until_s:
                 return False
             self._closed_until_s = now_s + self._probe_s
+            self._is_probing = True
             return True
 
     def succeeded(self) -> Switch | None:
@@ -69,7 +71,7 @@ class Breaker:
         if not self._failures and not self._is_open:
             return None
         with self._lock:
-            was_open, self._is_open = self._is_open, False
+            was_open, self._is_open, self._is_probing = self._is_open, False, False
             self._failures, self._open_s = 0, self._open_first_s
         return Switch(is_open=False) if was_open else None
 
@@ -79,8 +81,10 @@ class Breaker:
             self._failures += 1
             now_s = self._clock.elapsed_s()
             if self._is_open:
-                self._open_s = min(self._open_s * 2, self._open_max_s)
-                self._closed_until_s = now_s + self._open_s
+                if self._is_probing:  # and none of those that were under way when it opened
+                    self._is_probing = False
+                    self._open_s = min(self._open_s * 2, self._open_max_s)
+                    self._closed_until_s = now_s + self._open_s
                 return None
             if self._failures < self._failures_max:
                 return None
