@@ -23,7 +23,7 @@ from txcore.sqlfence.connections import family_of, is_open, on_border
 from txcore.sqlfence.dialects import ROWS_MAX, Dialect
 from txcore.sqlfence.mysql import MySQL
 from txcore.sqlfence.postgresql import PostgreSQL
-from txcore.sqlfence.prune import IsClosed, prune_steps
+from txcore.sqlfence.prune import IsClosed, prune_steps, via_table
 from txcore.sqlfence.rows import RowKeeper
 from txcore.sqlfence.runners import runner_of
 from txcore.sqlfence.savepoints import watch_savepoints
@@ -297,6 +297,13 @@ class SqlFence:
         """
         _check_arguments([below, after], "")
         return self._own.look(lambda border: self._dialect.page(border, after, below, count))
+
+    def sent(self, transaction_ids: Sequence[bytes]) -> Any:
+        """Return those ids of state 3 whose messages are all sent, without writing (an awaitable with an AsyncEngine).
+
+        Raises BackendUnavailableError when unreachable.
+        """
+        return self._own.look(lambda border: via_table(self._dialect, transaction_ids, border)[0])
 
     def stats(self) -> Any:
         """Return FenceStats (an awaitable with an AsyncEngine). Counts every row.

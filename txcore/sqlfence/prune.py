@@ -76,7 +76,7 @@ def prune_steps(dialect: Dialect, below: bytes, is_closed: IsClosed, *, wait_s: 
         ids: list[bytes] = yield from _retried(partial(_page, dialect, after, below, chunk))
         if not ids:
             return PruneResult(horizon, deleted, kept)
-        sent, waiting = yield from _retried(partial(_via_table, dialect, ids))
+        sent, waiting = yield from _retried(partial(via_table, dialect, ids))
         closed = sorted((sent | set(is_closed(ids)).intersection(ids)) - waiting)
         if closed:
             deleted += yield from _retried(partial(_delete, dialect, closed))
@@ -88,7 +88,7 @@ def _page(dialect: Dialect, after: bytes, below: bytes, chunk: int, border: Bord
     return dialect.page(border, after, below, chunk)
 
 
-def _via_table(dialect: Dialect, ids: Sequence[bytes], border: Border) -> tuple[set[bytes], set[bytes]]:
+def via_table(dialect: Dialect, ids: Sequence[bytes], border: Border) -> tuple[set[bytes], set[bytes]]:
     """Return the ids of state 3 whose messages are all sent, and those of which some still wait."""
     found = {identity for identity, row in dialect.read(border, ids).items() if row.state == VIA_TABLE}
     waiting = messages.waiting(dialect, border, found) if found else set()
