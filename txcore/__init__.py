@@ -45,6 +45,7 @@ from txcore.transaction import current_transaction
 
 if TYPE_CHECKING:
     from txcore.inbox import Inbox
+    from txcore.relay import Relay, RelayLimits, RelayStats
     from txcore.sqlfence import SqlFence
 
 __all__ = [
@@ -85,6 +86,9 @@ __all__ = [
     "ParkedHalf",
     "PartitionStats",
     "PendingHalf",
+    "Relay",
+    "RelayLimits",
+    "RelayStats",
     "SqlFence",
     "Transaction",
     "TransactionListener",
@@ -112,6 +116,10 @@ def __getattr__(name: str) -> Any:
         from txcore.sqlfence import SqlFence
 
         return SqlFence
+    if name in {"Relay", "RelayLimits", "RelayStats"}:
+        from txcore import relay
+
+        return getattr(relay, name)
     if name == "Inbox":
         from txcore.inbox import Inbox
 

@@ -26,6 +26,8 @@ TxcoreError
 
 from __future__ import annotations
 
+from typing import Final
+
 
 class TxcoreError(Exception):
     """Base of every error that txcore raises itself."""
@@ -163,3 +165,14 @@ class DataLossError(TxcoreError):
 
 class WireFormatError(TxcoreError):
     """Bytes in a txcore log are not a record this version can read."""
+
+
+FULL: Final = "full"
+"""The `reason` of a MessageRejectedError for lack of room: the message itself is no fault."""
+
+
+def is_outage(error: BaseException) -> bool:
+    """Return whether the broker was down, slow or full, and not the message, the settings or the caller at fault."""
+    if isinstance(error, MessageRejectedError):
+        return error.reason == FULL
+    return not isinstance(error, UsageError) and not isinstance(error.__cause__, UsageError)

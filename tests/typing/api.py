@@ -25,6 +25,9 @@ from txcore import (
     Operator,
     ParkedHalf,
     PendingHalf,
+    Relay,
+    RelayLimits,
+    RelayStats,
     SqlFence,
     Transaction,
     TransactionListener,
@@ -153,3 +156,18 @@ def consuming(headers: dict[str, str | bytes]) -> None:
     inbox = txcore.Inbox(engine)
     with engine.begin() as connection, inbox.receive(connection, headers) as is_first:
         assert_type(is_first, bool)
+
+
+def by_the_message_table() -> None:
+    """Mode auto, and the relay that it needs somewhere."""
+    producer = TransactionProducer(backend, "shop", fence=fence, mode="auto", half_deadline_s=1.0)
+    with producer.transaction(engine) as tx:
+        tx.publish(Message("orders.created", b"42"))
+    assert tx.result is not None
+    assert_type(tx.result.state is EndState.VIA_TABLE, bool)
+    relay = Relay(backend, "shop", engine, limits=RelayLimits(tries_max=5))
+    assert_type(relay.run_once().sent, int)
+    relay.start()
+    assert_type(relay.stop(), bool)
+    assert_type(relay.stats(), RelayStats)
+    assert_type(relay.resume(tx.transaction_id), int)
