@@ -81,7 +81,7 @@ def prune_steps(dialect: Dialect, below: bytes, is_closed: IsClosed, *, wait_s: 
 
 
 def _page(dialect: Dialect, after: bytes, below: bytes, chunk: int, border: Border) -> list[bytes]:
-    return dialect.page(border, after, below, chunk)
+    return sorted(set(dialect.page(border, after, below, chunk)))  # an inbox has several rows of one id
 
 
 def _delete(dialect: Dialect, ids: Sequence[bytes], border: Border) -> int:
