@@ -1,4 +1,4 @@
-"""`python -m benchmarks.inbox_kills`: repeated deliveries, a consumer killed again and again, and how often each applied.
+"""`python -m benchmarks.inbox_kills`: repeated deliveries, a consumer killed again and again, one effect each?
 
 Targets are published directly, a share of them a second time. A consumer in a process of its own takes them in through
 the inbox, writes an effect that no constraint guards, commits, acknowledges, and is killed (-9) at random moments. In

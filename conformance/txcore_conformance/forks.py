@@ -25,7 +25,7 @@ class ForkServer:
 
     def start(self) -> None:
         """Start the process that forks."""
-        self._process = subprocess.Popen(
+        self._process = subprocess.Popen(  # noqa: S603 - a module of our own
             [sys.executable, "-m", self._module], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
         )
 

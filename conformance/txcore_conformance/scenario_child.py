@@ -20,6 +20,7 @@ from typing import Any, Final, cast
 from sqlalchemy.engine.default import DefaultDialect
 
 from txcore import flow, registry
+from txcore.transaction import half_record as transaction_half
 from txcore_conformance.failpoints import Failpoints, Watched, install
 from txcore_conformance.forks import load_backend, serve
 from txcore_conformance.scenario import Place, Scenario
@@ -75,7 +76,7 @@ def load(module: str, file: str, name: str) -> type[Scenario]:
 def watch(failpoints: Failpoints) -> None:
     """Make a step of every command of txcore and of every COMMIT that goes through SQLAlchemy; in this process."""
     install(failpoints)
-    hook_of, half_record, commit = registry._hook, flow.half_record, DefaultDialect.do_commit  # noqa: SLF001
+    hook_of, commit = registry._hook, DefaultDialect.do_commit  # noqa: SLF001 - instrumentation
 
     def watched_hook(url: str) -> Any:
         hook = hook_of(url)
@@ -87,15 +88,15 @@ def watch(failpoints: Failpoints) -> None:
         return SimpleNamespace(txcore_open_backend=opened, txcore_doctor=hook.txcore_doctor)
 
     def hasty_half(transaction: Any, policy: Any) -> Any:
-        return half_record(transaction, replace(policy, immunity_s=IMMUNITY_S))
+        return transaction_half(transaction, replace(policy, immunity_s=IMMUNITY_S))
 
     def watched_commit(dialect: DefaultDialect, connection: Any) -> None:
         failpoints.reach("before database COMMIT")
-        commit(dialect, connection)
+        commit(dialect, connection)  # type: ignore[no-untyped-call]
         failpoints.reach("after database COMMIT")
 
     registry._hook = watched_hook  # noqa: SLF001
-    flow.half_record = hasty_half
+    flow.half_record = hasty_half  # type: ignore[attr-defined]
     DefaultDialect.do_commit = watched_commit  # type: ignore[method-assign]
 
 

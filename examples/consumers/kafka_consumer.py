@@ -1,7 +1,7 @@
 """A consumer of Kafka that applies each message once: effect and memory in one transaction, the offset behind it.
 
-    pip install "txcore[sql,kafka]"
-    BROKER=127.0.0.1:9092 TOPIC=orders.created DATABASE=sqlite:///parcels.db python kafka_consumer.py
+pip install "txcore[sql,kafka]"
+BROKER=127.0.0.1:9092 TOPIC=orders.created DATABASE=sqlite:///parcels.db python kafka_consumer.py
 """
 
 import os

@@ -1,7 +1,7 @@
 """A consumer of NATS that applies each message once: effect and memory in one transaction, the ack behind it.
 
-    pip install "txcore[asyncio,nats]" aiosqlite
-    BROKER=nats://127.0.0.1:4222 TOPIC=orders.created DATABASE=sqlite+aiosqlite:///parcels.db python nats_consumer.py
+pip install "txcore[asyncio,nats]" aiosqlite
+BROKER=nats://127.0.0.1:4222 TOPIC=orders.created DATABASE=sqlite+aiosqlite:///parcels.db python nats_consumer.py
 """
 
 import asyncio

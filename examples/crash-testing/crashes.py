@@ -1,8 +1,8 @@
 """What is killed: one order, placed in both ways, and how to look at what it left behind.
 
-    pip install "txcore[sql,conformance]"
-    python -m pytest                                          # the bug is found, and its correction passes
-    python -m pytest --txcore-crash crashes:WithABug          # one of them, without a test
+pip install "txcore[sql,conformance]"
+python -m pytest                                          # the bug is found, and its correction passes
+python -m pytest --txcore-crash crashes:WithABug          # one of them, without a test
 """
 
 import json

@@ -1,11 +1,11 @@
 """Django: a model and its message in one `atomic` block, both or neither.
 
-    pip install "txcore[django]"
-    python manage.py demo               # makes the tables, places an order, runs the checker once
+pip install "txcore[django]"
+python manage.py demo               # makes the tables, places an order, runs the checker once
 
-    python manage.py migrate            # the same by hand
-    python manage.py order tea
-    python manage.py txcore_checker     # in a process of its own
+python manage.py migrate            # the same by hand
+python manage.py order tea
+python manage.py txcore_checker     # in a process of its own
 """
 
 import os

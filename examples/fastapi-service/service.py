@@ -1,8 +1,8 @@
 """FastAPI: an endpoint whose order and message are both there, or neither, before the answer leaves.
 
-    pip install "txcore[fastapi]" uvicorn aiosqlite
-    python service.py
-    curl -d '{"item": "tea"}' -H 'content-type: application/json' http://127.0.0.1:8000/orders
+pip install "txcore[fastapi]" uvicorn aiosqlite
+python service.py
+curl -d '{"item": "tea"}' -H 'content-type: application/json' http://127.0.0.1:8000/orders
 """
 
 import os

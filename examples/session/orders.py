@@ -1,7 +1,7 @@
 """SQLAlchemy's ORM: an order and its message in one Session, both or neither.
 
-    pip install "txcore[sql]"
-    python orders.py tea
+pip install "txcore[sql]"
+python orders.py tea
 """
 
 import os

@@ -1,7 +1,8 @@
-"""The framework examples: each starts with one command, and an order killed at any step has its message or is not there."""
+"""The framework examples start with one command; an order killed at any step has its message or is not there."""
 
 from __future__ import annotations
 
+import asyncio
 import importlib
 import os
 import signal
@@ -11,6 +12,7 @@ import sys
 from contextlib import closing
 from pathlib import Path
 
+import httpx
 import pytest
 from txcore_conformance.crash_plugin import kill_at_every_step
 from txcore_conformance.kit import Recorder
@@ -76,10 +78,13 @@ class FastapiOrder(Example):
         subprocess.run([sys.executable, "-c", program], cwd=EXAMPLES / self.folder, check=True)
 
     def run(self, place):
-        from fastapi.testclient import TestClient
+        transport = httpx.ASGITransport(self.app(place))  # without its lifespan: the checker is the test's
 
-        client = TestClient(self.app(place))  # without its lifespan: the checker is the test's
-        assert 201 == client.post("/orders", json={"item": "tea"}).status_code
+        async def post():
+            async with httpx.AsyncClient(transport=transport, base_url="http://shop") as client:
+                return (await client.post("/orders", json={"item": "tea"})).status_code
+
+        assert 201 == asyncio.run(post())
 
 
 class DjangoOrder(Example):
@@ -95,7 +100,7 @@ class DjangoOrder(Example):
             "DJANGO_SETTINGS_MODULE": "shop.settings",
         }
         self.imported("shop")
-        import django
+        import django  # noqa: PLC0415 - only in the child
 
         django.setup()
 
@@ -110,7 +115,7 @@ class DjangoOrder(Example):
 
     def run(self, place):
         self.ready(place)
-        from django.db.backends.base.base import BaseDatabaseWrapper
+        from django.db.backends.base.base import BaseDatabaseWrapper  # noqa: PLC0415 - configured only now
 
         commit = BaseDatabaseWrapper._commit
 

@@ -1,14 +1,13 @@
 """The dependency ends its transaction before the response leaves."""
 
-from __future__ import annotations
-
+import asyncio
 from typing import Annotated
 
+import httpx
 import pytest
 import sqlalchemy
 from fastapi import FastAPI, HTTPException
 from fastapi.responses import JSONResponse
-from fastapi.testclient import TestClient
 from sqlalchemy import text
 from sqlalchemy.ext.asyncio import create_async_engine
 
@@ -50,7 +49,18 @@ class Service:
         async def not_sent(request, error):
             return JSONResponse({"orders": self.orders}, 503)
 
-        self.client = TestClient(app)
+        self.app = app
+
+    def order(self, name):
+        """Return status and body of the answer."""
+
+        async def post():
+            transport = httpx.ASGITransport(self.app)
+            async with httpx.AsyncClient(transport=transport, base_url="http://shop") as client:
+                return await client.post(f"/orders/{name}")
+
+        answer = asyncio.run(post())
+        return answer.status_code, answer.json()
 
     @property
     def orders(self):
@@ -71,19 +81,18 @@ def service(tmp_path):
 
 def test_what_was_answered_is_committed_and_sent(service):
     """When the client has its 201, both are there."""
-    assert 201 == service.client.post("/orders/tea").status_code
+    assert 201 == service.order("tea")[0]
     assert ["tea"] == service.orders == service.messages
 
 
 def test_an_http_exception_rolls_back(service):
     """Neither is there."""
-    assert 422 == service.client.post("/orders/unicorn").status_code
+    assert 422 == service.order("unicorn")[0]
     assert [] == service.orders == service.messages
 
 
 def test_a_transaction_that_fails_at_its_end_is_no_success(service):
     """The client must not read 201; the application's handler answers, and nothing is committed."""
     service.faults.is_on = True
-    answer = service.client.post("/orders/tea")
-    assert (503, {"orders": []}) == (answer.status_code, answer.json())
+    assert (503, {"orders": []}) == service.order("tea")
     assert [] == service.messages

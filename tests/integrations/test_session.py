@@ -6,6 +6,7 @@ import pytest
 import sqlalchemy
 from sqlalchemy.ext.asyncio import AsyncSession, create_async_engine
 from sqlalchemy.orm import Session, scoped_session, sessionmaker
+from txcore_conformance import servers
 
 import txcore
 from txcore.integrations.session import SessionPublisher
@@ -31,7 +32,7 @@ class Shop:
         self.fence = txcore.SqlFence(engine)
         self.fence.create()
         with engine.begin() as connection:
-            connection.execute(sqlalchemy.text("CREATE TABLE orders (name TEXT)"))
+            connection.execute(sqlalchemy.text("CREATE TABLE orders (name VARCHAR(20))"))
         self.backend = MemoryBackend(self.broker)
         producer = txcore.TransactionProducer(self.backend, "shop", fence=self.fence)
         self.publisher = SessionPublisher(producer)
@@ -52,9 +53,31 @@ class Shop:
         return [each.body.decode() for each in self.broker.topics.get("orders", [])]
 
 
-@pytest.fixture
-def shop(tmp_path):
-    engine = sqlalchemy.create_engine(f"sqlite:///{tmp_path / 'shop.db'}")
+@pytest.fixture(scope="session")
+def server():
+    """A database server by its name; each is started once."""
+    started = {}
+
+    def get(name):
+        if name not in started:
+            try:
+                started[name] = getattr(servers, name)()
+            except servers.ServerUnavailableError as error:
+                if servers.is_required(name):
+                    raise
+                pytest.skip(str(error))
+        return started[name]
+
+    yield get
+    for each in started.values():
+        each.remove()
+
+
+@pytest.fixture(params=["sqlite", "postgresql", "mariadb"])
+def shop(request, tmp_path, server):
+    name = request.param
+    url = f"sqlite:///{tmp_path / 'shop.db'}" if name == "sqlite" else server(name).fresh_database()
+    engine = sqlalchemy.create_engine(url)
     yield Shop(engine)
     engine.dispose()
 
@@ -134,7 +157,7 @@ def test_a_failing_flush_comes_before_the_half(shop):
     with shop.sessions() as session:
         session.add(Order(name="one"))
         shop.publisher.publish(session, txcore.Message("orders", b"one"))
-        with pytest.raises(sqlalchemy.exc.OperationalError, match="no such table"):
+        with pytest.raises(sqlalchemy.exc.DBAPIError, match="missing"):
             session.commit()
         session.rollback()
     assert [] == shop.messages

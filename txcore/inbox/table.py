@@ -44,7 +44,7 @@ class InboxTable:
         # and PostgreSQL raises 40001 if it has changed since. SQLite's writer sees nothing old.
         self._horizon = {
             POSTGRESQL: (
-                "SELECT CASE WHEN current_setting('transaction_isolation') IN ('read committed', 'read uncommitted') "
+                "SELECT CASE WHEN current_setting('transaction_isolation') IN ('read committed', 'read uncommitted') "  # noqa: S608
                 f"THEN (SELECT pruned_below FROM {tables.meta}) "
                 f"ELSE (SELECT pruned_below FROM {tables.meta} FOR SHARE) END"
             ),

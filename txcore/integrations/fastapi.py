@@ -1,11 +1,11 @@
 """FastAPI: a database transaction with its messages as a dependency of an endpoint.
 
-    InTransaction = Annotated[AsyncTransaction, transaction_of(producer, engine)]
+InTransaction = Annotated[AsyncTransaction, transaction_of(producer, engine)]
 
-    @app.post("/orders", status_code=201)
-    async def place(order: Order, tx: InTransaction) -> None:
-        await tx.connection.execute(insert_order, ...)
-        tx.publish(Message("orders.created", body))
+@app.post("/orders", status_code=201)
+async def place(order: Order, tx: InTransaction) -> None:
+    await tx.connection.execute(insert_order, ...)
+    tx.publish(Message("orders.created", body))
 """
 
 from __future__ import annotations

@@ -1,13 +1,13 @@
 """SQLAlchemy's Session: publish inside it; prepared just before its COMMIT, released right behind it.
 
-    publisher = SessionPublisher(producer)
-    Sessions = sessionmaker(engine)
-    publisher.watch(Sessions)
+publisher = SessionPublisher(producer)
+Sessions = sessionmaker(engine)
+publisher.watch(Sessions)
 
-    with Sessions.begin() as session:
-        session.add(order)
-        session.flush()                        # if the message needs the order's number
-        publisher.publish(session, Message("orders.created", body))
+with Sessions.begin() as session:
+    session.add(order)
+    session.flush()                        # if the message needs the order's number
+    publisher.publish(session, Message("orders.created", body))
 """
 
 from __future__ import annotations
@@ -15,13 +15,14 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import Any, Final
 
-from sqlalchemy import event
+from sqlalchemy import Connection, event, text
 from sqlalchemy.orm import Session, SessionTransaction, scoped_session, sessionmaker
 
 from txcore.errors import TransactionStateError, UsageError
 from txcore.message import Message, validate_message
 from txcore.producer import Transaction, TransactionProducer
 from txcore.results import EndResult
+from txcore.sqlfence.savepoints import open_savepoints, watch_savepoints
 
 _KEY: Final = "txcore"
 
@@ -57,6 +58,7 @@ class SessionPublisher:
         target = sessions.class_ if isinstance(sessions, sessionmaker) else sessions
         if target not in self._watched:
             self._watched.append(target)
+            event.listen(target, "after_begin", _after_begin)
             event.listen(target, "before_commit", self._before_commit)
             event.listen(target, "after_commit", self._after_commit)
             event.listen(target, "after_soft_rollback", self._after_rollback)
@@ -105,7 +107,8 @@ class SessionPublisher:
         transaction = outgoing.transaction = self._producer.begin()
         for message, _ in outgoing.messages:
             transaction.publish(message)
-        transaction.prepare(session.connection())
+        _release_savepoints(session.connection())
+        transaction.prepare(session)
 
     def _after_commit(self, session: Session) -> None:
         outgoing: _Outgoing | None = session.info.get(_KEY)
@@ -120,3 +123,17 @@ class SessionPublisher:
             outgoing.messages = [each for each in outgoing.messages if ended not in each[1]]
         else:
             del session.info[_KEY]
+
+
+def _after_begin(_session: Session, _transaction: SessionTransaction, connection: Connection) -> None:
+    watch_savepoints(connection.engine)
+
+
+def _release_savepoints(connection: Connection) -> None:
+    """Close savepoints to which the Session has rolled back: SQLAlchemy is done with them, the database is not.
+
+    A fence row behind one would not belong to the top-level transaction.
+    """
+    names = open_savepoints(connection)
+    if names:  # with the first go all that were opened behind it
+        connection.execute(text(f"RELEASE SAVEPOINT {names[0]}"))

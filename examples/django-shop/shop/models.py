@@ -11,6 +11,9 @@ class Order(models.Model):
 
     item = models.CharField(max_length=200)
 
+    def __str__(self) -> str:
+        return f"{self.pk}: {self.item}"
+
 
 def place_order(item: str) -> int:
     """Write the order and announce it, both or neither; return its number."""

@@ -45,7 +45,8 @@ def read_settings() -> Settings:
         return Settings(**given)  # type: ignore[arg-type]
     except TypeError as error:
         raise ConfigError(
-            'settings.TXCORE must be {"broker": URL, "group": NAME}, and "database" if it is not "default"', key="TXCORE"
+            'settings.TXCORE must be {"broker": URL, "group": NAME}, and "database" if it is not "default"',
+            key="TXCORE",
         ) from error
 
 

@@ -1,5 +1,7 @@
 """Makes the table of orders."""
 
+from typing import ClassVar
+
 from django.db import migrations, models
 
 
@@ -7,6 +9,8 @@ class Migration(migrations.Migration):
     """See the module."""
 
     initial = True
-    operations = [
-        migrations.CreateModel("Order", [("id", models.BigAutoField(primary_key=True)), ("item", models.CharField(max_length=200))]),
+    operations: ClassVar = [
+        migrations.CreateModel(
+            "Order", [("id", models.BigAutoField(primary_key=True)), ("item", models.CharField(max_length=200))]
+        ),
     ]
