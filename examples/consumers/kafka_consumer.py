@@ -24,6 +24,7 @@ consumer = Consumer(
         "bootstrap.servers": os.environ.get("BROKER", "127.0.0.1:9092"),
         "group.id": "parcels",
         "enable.auto.commit": False,  # the offset is committed below, behind the database's transaction
+        "session.timeout.ms": 10_000,  # so soon another member goes on when this one is killed
         "auto.offset.reset": "earliest",
         "isolation.level": "read_committed",
     }

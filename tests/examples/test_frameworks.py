@@ -168,6 +168,7 @@ def test_the_worker_killed_in_the_middle_applies_each_message_once(tmp_path, wai
     """And ends by itself when it is asked to."""
     broker, database, log = tmp_path / "broker.db", tmp_path / "warehouse.db", tmp_path / "log"
     backend = txcore.connect(f"sqlite:///{broker}")
+    backend.ensure_group("shop").result(30)
     items = [target_only("shop", "orders.created", b"%d" % number) for number in range(200)]
     items += items[::2]
     batch = Recorder(items)
