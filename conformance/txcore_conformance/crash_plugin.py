@@ -11,7 +11,7 @@ By default the broker is a SQLite file. `TXCORE_KAFKA_URL` and its like name bro
 
 from __future__ import annotations
 
-import importlib
+import importlib.util
 import sys
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any, Final
@@ -53,8 +53,8 @@ class CrashItem(pytest.Item):
     def runtest(self) -> None:
         """Kill it at every step."""
         verdict = kill_at_every_step(load_scenario(self._scenario), self.config.getoption("txcore_crash_on"))
-        self.add_report_section("call", "txcore crash", str(verdict))
         _judge(verdict)
+        self.add_report_section("call", "txcore crash", str(verdict))
 
     def reportinfo(self) -> tuple[str, int | None, str]:
         """Return what it is called."""
@@ -87,7 +87,13 @@ def txcore_crash(pytestconfig: pytest.Config) -> Callable[[type[Scenario]], Verd
 
 
 def kill_at_every_step(scenario: type[Scenario], harness_name: str = EMBEDDED) -> Verdict:
-    """Return what was found, on a broker that is brought up for this."""
+    """Return what was found, on a broker that is brought up for this.
+
+    Raises:
+        UsageError: SQLAlchemy is not installed.
+    """
+    if importlib.util.find_spec("sqlalchemy") is None:
+        raise pytest.UsageError('txcore_crash needs SQLAlchemy; install it with: pip install "txcore[sql]"')
     from txcore_conformance.crash import started  # noqa: PLC0415 - only for those who kill
     from txcore_conformance.scenario_crash import ScenarioCrash  # noqa: PLC0415
 

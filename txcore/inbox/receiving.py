@@ -113,7 +113,7 @@ class Inbox:
             message: The message as the broker's client hands it out, or its headers; see `headers_of`.
             old_is_first: Take what is older than the horizon of `prune` for a first delivery if it is not remembered.
 
-        Raises (on entering):
+        Raises:
             UsageError: a header is missing or malformed, or the connection commits each statement by itself.
             InboxHorizonError: older than the horizon and not remembered; roll the transaction back.
             What the database or its driver raises is raised as it is: the caller's transaction is the caller's.
