@@ -164,6 +164,28 @@ def test_the_django_example_starts_with_one_command(tmp_path):
     assert "order 1 is placed and announced\ncommitted 0, rolled back 0, pending 0\n" == told
 
 
+def test_the_django_checker_ends_when_it_is_asked_to(tmp_path, wait_until):
+    """SIGTERM ends it in order."""
+    environment = {"BROKER": f"sqlite:///{tmp_path}/broker.db", "DATABASE": f"{tmp_path}/shop.db"}
+    run("django-shop", "manage.py", "migrate", "--verbosity", "0", **environment)
+    log = tmp_path / "log"
+    with log.open("wb") as output:
+        process = subprocess.Popen(
+            [sys.executable, "manage.py", "txcore_checker"],
+            cwd=EXAMPLES / "django-shop",
+            env={**os.environ, **environment},
+            stdout=output,
+            stderr=output,
+        )
+    try:
+        wait_until(lambda: "checking group shop" in log.read_text(), "the checker")
+        process.send_signal(signal.SIGTERM)
+        assert 0 == process.wait(60), log.read_text()
+    finally:
+        process.kill()
+        process.wait()
+
+
 def test_the_worker_killed_in_the_middle_applies_each_message_once(tmp_path, wait_until):
     """And ends by itself when it is asked to."""
     broker, database, log = tmp_path / "broker.db", tmp_path / "warehouse.db", tmp_path / "log"

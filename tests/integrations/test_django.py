@@ -2,19 +2,23 @@
 
 from __future__ import annotations
 
+import json
+import os
 import subprocess
 import sys
 import textwrap
 
 import pytest
+from sqlalchemy import make_url
+from txcore_conformance import servers
 
 PROGRAM = """
-    import os, sqlite3, sys
+    import json, os, sys
     from django.conf import settings
     settings.configure(
         SECRET_KEY="none",
         INSTALLED_APPS=["txcore.integrations.django"],
-        DATABASES={"default": {"ENGINE": "django.db.backends.sqlite3", "NAME": "shop.db"},
+        DATABASES={"default": json.loads(os.environ["DATABASE"]),
                    "other": {"ENGINE": "django.db.backends.sqlite3", "NAME": "other.db"}},
         USE_TZ=True,
         TXCORE={"broker": "sqlite:///broker.db", "group": "shop"},
@@ -43,14 +47,50 @@ PROGRAM = """
 """
 
 
+@pytest.fixture(scope="session")
+def server():
+    """A PostgreSQL server."""
+    try:
+        made = servers.postgresql()
+    except servers.ServerUnavailableError as error:
+        if servers.is_required("postgresql"):
+            raise
+        pytest.skip(str(error))
+    yield made
+    made.remove()
+
+
+@pytest.fixture(params=["sqlite", "postgresql"])
+def database(request):
+    """Django's description of the database."""
+    if request.param == "sqlite":
+        return {"ENGINE": "django.db.backends.sqlite3", "NAME": "shop.db"}
+    url = make_url(request.getfixturevalue("server").fresh_database())
+    return {
+        "ENGINE": "django.db.backends.postgresql",
+        "NAME": url.database,
+        "USER": url.username or "",
+        "PASSWORD": url.password or "",
+        "HOST": url.host or "",
+        "PORT": url.port or "",
+    }
+
+
 @pytest.fixture
-def run(tmp_path):
+def run(tmp_path, database):
     """Run a program's body and return the lines that it prints."""
+    environment = {**os.environ, "DATABASE": json.dumps(database)}
 
     def run(body):
         program = textwrap.dedent(PROGRAM) + textwrap.dedent(body)
         done = subprocess.run(
-            [sys.executable, "-c", program], cwd=tmp_path, capture_output=True, text=True, check=False, timeout=60
+            [sys.executable, "-c", program],
+            cwd=tmp_path,
+            env=environment,
+            capture_output=True,
+            text=True,
+            check=False,
+            timeout=60,
         )
         assert (0, "") == (done.returncode, done.stderr)
         return done.stdout.splitlines()
@@ -159,3 +199,21 @@ def test_a_wrong_setting_is_one_clear_error(run):
                 print(error.key, "must be" in str(error))
     """)
     assert ["TXCORE True"] * 3 == told
+
+
+def test_a_refused_half_commits_nothing_and_leaves_the_connection_usable(run):
+    """Here the broker has no such topic."""
+    told = run("""
+        settings.TXCORE["broker"] = "sqlite:///other-broker.db?auto_create=false"
+        try:
+            with atomic() as outgoing:
+                transaction.on_commit(lambda: print("on_commit"))
+                place(outgoing, "tea")
+        except txcore.MessageRejectedError as error:
+            print(error.topic)
+        show()
+        with transaction.atomic(), connection.cursor() as cursor:
+            cursor.execute("INSERT INTO orders VALUES ('later')")
+        show()
+    """)
+    assert ["orders", "[] []", "['later'] []"] == told

@@ -7,6 +7,7 @@ import sqlalchemy
 from sqlalchemy.ext.asyncio import AsyncSession, create_async_engine
 from sqlalchemy.orm import Session, scoped_session, sessionmaker
 from txcore_conformance import servers
+from txcore_conformance.kit import FAST, wait_until
 
 import txcore
 from txcore.integrations.session import SessionPublisher
@@ -161,6 +162,39 @@ def test_a_failing_flush_comes_before_the_half(shop):
             session.commit()
         session.rollback()
     assert [] == shop.messages
+
+
+def test_a_session_that_is_merely_closed_drops_what_was_published(shop):
+    """Used again, it does not send what belonged to the transaction before."""
+    session = shop.sessions()
+    shop.place(session, "one")
+    session.close()
+    shop.place(session, "two")
+    session.commit()
+    session.close()
+    assert ["two"] == shop.orders == shop.messages
+
+
+def test_what_is_committed_does_not_fail_behind_its_commit(shop, monkeypatch):
+    """The end is unknown, and says why; the checker delivers."""
+
+    def busy(transaction):
+        raise txcore.BusyError("no room")
+
+    monkeypatch.setattr(txcore.Transaction, "commit", busy)
+    with shop.sessions() as session:
+        session.execute(INSERT, {"name": "one"})
+        soon = txcore.CheckPolicy(immunity_s=2.1)
+        shop.publisher.publish(session, txcore.Message("orders", b"one", check_policy=soon))
+        session.commit()
+        result = shop.publisher.result(session)
+    assert (txcore.EndState.UNKNOWN, "no room") == (result.state, str(result.error))
+    assert ["one"] == shop.orders
+    monkeypatch.undo()
+    checker = txcore.Checker(shop.backend, "shop", fence=shop.fence, limits=FAST)
+    wait_until(lambda: checker.run_once() and shop.messages, "the message")
+    checker.stop()
+    assert ["one"] == shop.messages
 
 
 def test_a_scoped_session_publishes(shop):

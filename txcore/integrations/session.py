@@ -19,6 +19,7 @@ from sqlalchemy import Connection, event, text
 from sqlalchemy.orm import Session, SessionTransaction, scoped_session, sessionmaker
 
 from txcore.errors import TransactionStateError, UsageError
+from txcore.integrations.releasing import release
 from txcore.message import Message, validate_message
 from txcore.producer import Transaction, TransactionProducer
 from txcore.results import EndResult
@@ -61,7 +62,8 @@ class SessionPublisher:
             event.listen(target, "after_begin", _after_begin)
             event.listen(target, "before_commit", self._before_commit)
             event.listen(target, "after_commit", self._after_commit)
-            event.listen(target, "after_soft_rollback", self._after_rollback)
+            event.listen(target, "after_soft_rollback", _after_soft_rollback)
+            event.listen(target, "after_transaction_end", _after_transaction_end)
 
     def publish(self, session: Session | scoped_session[Any], message: Message) -> None:
         """Send *message* if, and only if, the Session's transaction commits. Nothing is sent by this call.
@@ -113,16 +115,21 @@ class SessionPublisher:
     def _after_commit(self, session: Session) -> None:
         outgoing: _Outgoing | None = session.info.get(_KEY)
         if outgoing is not None and outgoing.transaction is not None and outgoing.result is None:
-            outgoing.result = outgoing.transaction.commit()
+            outgoing.result = release(outgoing.transaction)
 
-    def _after_rollback(self, session: Session, ended: SessionTransaction) -> None:
-        outgoing: _Outgoing | None = session.info.get(_KEY)
-        if outgoing is None or outgoing.result is not None:
-            return
-        if ended.nested:
-            outgoing.messages = [each for each in outgoing.messages if ended not in each[1]]
-        else:
-            del session.info[_KEY]
+
+def _after_soft_rollback(session: Session, ended: SessionTransaction) -> None:
+    """Drop what was published behind a savepoint."""
+    outgoing: _Outgoing | None = session.info.get(_KEY)
+    if outgoing is not None:
+        outgoing.messages = [each for each in outgoing.messages if ended not in each[1]]
+
+
+def _after_transaction_end(session: Session, ended: SessionTransaction) -> None:
+    """Drop what was not sent, however the Session's transaction has ended: rolled back, or merely closed."""
+    outgoing: _Outgoing | None = session.info.get(_KEY)
+    if ended.parent is None and outgoing is not None and outgoing.result is None:
+        del session.info[_KEY]
 
 
 def _after_begin(_session: Session, _transaction: SessionTransaction, connection: Connection) -> None:

@@ -8,11 +8,13 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from contextlib import contextmanager
+from typing import Any
 
 from django.db import connections, transaction
 
 from txcore.errors import UsageError
 from txcore.integrations.django.runtime import runtime
+from txcore.integrations.releasing import release
 from txcore.message import Message
 from txcore.producer import Transaction
 from txcore.results import EndResult
@@ -24,6 +26,7 @@ class Outgoing:
     def __init__(self, core: Transaction) -> None:
         self._core = core
         self._count = 0
+        self._result: EndResult | None = None
 
     @property
     def transaction_id(self) -> bytes:
@@ -33,7 +36,7 @@ class Outgoing:
     @property
     def result(self) -> EndResult | None:
         """How the end went; None before it, or when nothing was published."""
-        return self._core.result
+        return self._result
 
     @property
     def has_messages(self) -> bool:
@@ -44,6 +47,16 @@ class Outgoing:
         """Add a message; any number, any topics. See `Transaction.publish` for what is raised."""
         self._core.publish(message)
         self._count += 1
+
+    def prepare(self, connection: Any) -> None:
+        """Make the half durable in the open transaction of *connection*, if anything was published."""
+        if self.has_messages:
+            self._core.prepare(connection)
+
+    def release(self) -> None:
+        """Publish the targets behind the COMMIT, if there are any."""
+        if self.has_messages:
+            self._result = release(self._core)
 
 
 @contextmanager
@@ -68,15 +81,8 @@ def atomic(using: str | None = None) -> Iterator[Outgoing]:
     alias = using or shared.settings.database
     if alias != shared.settings.database:
         raise UsageError(f"the fence is in database {shared.settings.database!r}, not {alias!r}")
-    core = shared.producer.begin()
-    outgoing = Outgoing(core)
-
-    def release() -> None:
-        if outgoing.has_messages:
-            core.commit()
-
+    outgoing = Outgoing(shared.producer.begin())
     with transaction.atomic(using=alias, durable=True):
-        transaction.on_commit(release, using=alias)
+        transaction.on_commit(outgoing.release, using=alias)
         yield outgoing
-        if outgoing.has_messages:
-            core.prepare(connections[alias].connection)
+        outgoing.prepare(connections[alias].connection)
