@@ -55,10 +55,13 @@ class Scenario(abc.ABC):
     Attributes:
         group: The producer group that `run` uses; its checker finishes what the killed left behind.
         topics: The target topics that `run` publishes to. They are made; on a real broker under these names.
+        preload: Modules that are imported once and not by each child, such as a large framework's. None of them may
+            open a connection or start a thread when it is imported.
     """
 
     group: str
     topics: Sequence[str]
+    preload: Sequence[str] = ()
 
     def database(self, folder: Path) -> str:
         """Return the SQLAlchemy URL of a database for one run, by default a new SQLite file in *folder*.

@@ -45,6 +45,7 @@ class Job:
     broker: str
     database: str
     outcome: str
+    preload: tuple[str, ...] = ()
     failpoint: str = ""
 
     def to_json(self) -> str:
@@ -117,9 +118,16 @@ def run(job: Job) -> int:
     return 0
 
 
+def prepare(job: Job) -> None:
+    """Import what all children need."""
+    load_backend(job.broker)
+    for name in job.preload:
+        importlib.import_module(name)
+
+
 def _line(action: Callable[[Job], Any]) -> Callable[[str], Any]:
     return lambda line: action(Job.from_json(line))
 
 
 if __name__ == "__main__":
-    serve(_line(lambda job: load_backend(job.broker)), _line(run))
+    serve(_line(prepare), _line(run))

@@ -140,6 +140,7 @@ class ScenarioCrash:
                 place.broker,
                 place.database,
                 str(outcome),
+                tuple(self._scenario.preload),
                 step,
             )
             status = self._server.run(job.to_json())

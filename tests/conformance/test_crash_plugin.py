@@ -16,6 +16,7 @@ class Shop(Scenario):
 
     group = "shop"
     topics = ("orders",)
+    preload = ("pytest",)
 
     def setup(self, place):
         engine = sqlalchemy.create_engine(place.database)

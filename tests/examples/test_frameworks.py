@@ -11,6 +11,7 @@ import subprocess
 import sys
 from contextlib import closing
 from pathlib import Path
+from typing import ClassVar
 
 import httpx
 import pytest
@@ -33,6 +34,16 @@ class Example(Scenario):
     folder = ""
     table = "orders"
     number = "number"
+    preload = ("httpx", "pytest")
+    templates: ClassVar[dict[type, bytes]] = {}
+
+    def setup(self, place):
+        """Make the tables as the example does; once, then copy the file."""
+        path = Path(place.database.partition("///")[2])
+        if type(self) not in self.templates:
+            self.make(place)
+            self.templates[type(self)] = path.read_bytes()
+        path.write_bytes(self.templates[type(self)])
 
     def committed(self, place):
         with closing(sqlite3.connect(place.database.partition("///")[2])) as connection:
@@ -52,11 +63,12 @@ class SessionOrder(Example):
     """examples/session."""
 
     folder = "session"
+    preload = (*Example.preload, "txcore.integrations.session")
 
     def shop(self, place):
         return self.imported("orders").Shop(place.broker, place.database)
 
-    def setup(self, place):
+    def make(self, place):
         self.shop(place).close()
 
     def run(self, place):
@@ -69,11 +81,12 @@ class FastapiOrder(Example):
     """examples/fastapi-service, by a request."""
 
     folder = "fastapi-service"
+    preload = (*Example.preload, "aiosqlite", "txcore.integrations.fastapi")
 
     def app(self, place):
         return self.imported("service").make_app(place.broker, place.database.partition("///")[2])
 
-    def setup(self, place):
+    def make(self, place):
         program = f"import service; service.make_app({place.broker!r}, {place.database.partition('///')[2]!r})"
         subprocess.run([sys.executable, "-c", program], cwd=EXAMPLES / self.folder, check=True)
 
@@ -91,6 +104,7 @@ class DjangoOrder(Example):
     """examples/django-shop; its COMMIT is Django's own, so that is named here."""
 
     folder = "django-shop"
+    preload = (*Example.preload, "django.core.management", "django.db.models")
     table, number = "shop_order", "id"
 
     def ready(self, place):
@@ -104,7 +118,7 @@ class DjangoOrder(Example):
 
         django.setup()
 
-    def setup(self, place):
+    def make(self, place):
         environment = {**os.environ, "DATABASE": place.database.partition("///")[2], "BROKER": place.broker}
         subprocess.run(
             [sys.executable, "manage.py", "migrate", "--verbosity", "0"],

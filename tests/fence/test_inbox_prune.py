@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import pytest
-from sqlalchemy import text
+from sqlalchemy import event, text
 from sqlalchemy.exc import DBAPIError
 
 from txcore.clock import SystemClock
@@ -129,6 +129,25 @@ def test_a_transaction_older_than_the_prune_takes_nothing_in_twice(server_world,
         with pytest.raises((InboxHorizonError, DBAPIError)), inbox.receive(connection, old) as first:
             pytest.fail(f"taken in again: {first}")
         connection.rollback()
+    assert 0 == remembered(world, inbox)
+
+
+def test_a_prune_just_before_the_row_is_written_takes_nothing_in_twice(world, inbox, calendar, message):
+    """The horizon counts as it is behind the insert: read before, it would not tell that the row was just deleted."""
+    old, engine, pruned = message(0), world.new_engine(), []
+    assert receive(world, inbox, old)
+    calendar.days = 10
+
+    @event.listens_for(engine, "before_cursor_execute")
+    def prune_first(_connection, _cursor, statement, *_):
+        if statement.startswith("INSERT") and not pruned:
+            pruned.append(inbox.prune(keep_s=DAY_S))
+
+    with engine.connect() as connection:
+        with pytest.raises(InboxHorizonError), inbox.receive(connection, old) as first:
+            pytest.fail(f"taken in again: {first}")
+        connection.rollback()
+    assert [1] == [each.deleted for each in pruned]
     assert 0 == remembered(world, inbox)
 
 
