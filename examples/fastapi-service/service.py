@@ -75,4 +75,5 @@ def make_app(broker: str, database: str) -> FastAPI:
 if __name__ == "__main__":
     import uvicorn
 
-    uvicorn.run(make_app(os.environ.get("BROKER", "sqlite:///broker.db"), os.environ.get("DATABASE", "shop.db")))
+    service = make_app(os.environ.get("BROKER", "sqlite:///broker.db"), os.environ.get("DATABASE", "shop.db"))
+    uvicorn.run(service, port=int(os.environ.get("PORT", "8000")))

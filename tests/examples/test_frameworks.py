@@ -19,6 +19,7 @@ from txcore_conformance.crash_plugin import kill_at_every_step
 from txcore_conformance.kit import Recorder
 from txcore_conformance.raw import target_only
 from txcore_conformance.scenario import Scenario
+from txcore_sqlite.consumer import read_topic
 
 import txcore
 from txcore.records import Status
@@ -152,7 +153,7 @@ def test_an_order_killed_at_any_step_has_its_message_or_is_not_there(scenario):
     assert any("COMMIT" in step and step.startswith("after") for step in steps)
 
 
-def run(folder, *command, **environment):
+def started(folder, *command, **environment):
     done = subprocess.run(
         [sys.executable, *command],
         cwd=EXAMPLES / folder,
@@ -168,20 +169,31 @@ def run(folder, *command, **environment):
 
 def test_the_session_example_starts_with_one_command(tmp_path):
     environment = {"BROKER": f"sqlite:///{tmp_path}/broker.db", "DATABASE": f"sqlite:///{tmp_path}/shop.db"}
-    assert "order 1 is placed and announced\n" == run("session", "orders.py", "tea", **environment)
-    assert "order 2 is placed and announced\n" == run("session", "orders.py", **environment)
+    assert "order 1 is placed and announced\n" == started("session", "orders.py", "tea", **environment)
+    assert "order 2 is placed and announced\n" == started("session", "orders.py", **environment)
+
+
+def test_the_fastapi_example_starts_with_one_command(run, python, tmp_path):
+    """With its checker; killed, it goes on where it was."""
+    environment = {"BROKER": f"sqlite:///{tmp_path}/broker.db", "DATABASE": f"{tmp_path}/shop.db", "PORT": "0"}
+    for number in (1, 2):
+        service = run([python, str(EXAMPLES / "fastapi-service" / "service.py")], tmp_path, **environment)
+        assert (201, {"order": number}) == service.post("/orders", {"item": "tea"})
+        service.process.kill()
+        service.process.wait()
+    assert [b"1", b"2"] == [message.body for message in read_topic(tmp_path / "broker.db", "orders.created")]
 
 
 def test_the_django_example_starts_with_one_command(tmp_path):
     environment = {"BROKER": f"sqlite:///{tmp_path}/broker.db", "DATABASE": f"{tmp_path}/shop.db"}
-    told = run("django-shop", "manage.py", "demo", **environment)
+    told = started("django-shop", "manage.py", "demo", **environment)
     assert "order 1 is placed and announced\ncommitted 0, rolled back 0, pending 0\n" == told
 
 
 def test_the_django_checker_ends_when_it_is_asked_to(tmp_path, wait_until):
     """SIGTERM ends it in order."""
     environment = {"BROKER": f"sqlite:///{tmp_path}/broker.db", "DATABASE": f"{tmp_path}/shop.db"}
-    run("django-shop", "manage.py", "migrate", "--verbosity", "0", **environment)
+    started("django-shop", "manage.py", "migrate", "--verbosity", "0", **environment)
     log = tmp_path / "log"
     with log.open("wb") as output:
         process = subprocess.Popen(

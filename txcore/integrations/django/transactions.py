@@ -69,7 +69,7 @@ def atomic(using: str | None = None) -> Iterator[Outgoing]:
 
     It must be the outermost block (`durable=True`), so it refuses to run under ATOMIC_REQUESTS; blocks of
     `transaction.atomic` inside it are savepoints, as always. The messages are released before on_commit functions of
-    the block run.
+    the block run. In tests use TransactionTestCase: the blocks of a TestCase never commit, so nothing would be sent.
 
     Raises:
         UsageError: *using* is not the database of the fence.
