@@ -220,6 +220,12 @@ def test_an_asynchronous_session_is_refused(shop):
         shop.publisher.publish(AsyncSession(engine), txcore.Message("orders", b"one"))
 
 
+def test_a_two_phase_session_is_refused(shop):
+    """Its COMMIT is not the fence's."""
+    with shop.sessions(twophase=True) as session, pytest.raises(txcore.UsageError, match="two-phase"):
+        shop.publisher.publish(session, txcore.Message("orders", b"one"))
+
+
 def test_a_message_that_no_backend_takes_is_refused_at_once(shop):
     """Not when the Session commits."""
     with shop.sessions() as session, pytest.raises(txcore.MessageRejectedError):

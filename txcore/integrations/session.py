@@ -42,7 +42,7 @@ class SessionPublisher:
 
     The message shares the fate of the Session's transaction: a rollback drops it, a rollback to a savepoint drops what
     was published behind that savepoint. When the database's COMMIT itself fails, it may have applied; SQLAlchemy's
-    error is raised as it is, and the check decides. Two-phase Sessions are not supported.
+    error is raised as it is, and the check decides. Two-phase Sessions are refused.
 
     Args:
         producer: Made with a fence in the database that the Sessions write to.
@@ -70,7 +70,7 @@ class SessionPublisher:
 
         Raises:
             MessageRejectedError: no backend may take it. Limits of the broker are found at the Session's COMMIT.
-            UsageError: the Session is not watched, or is an asynchronous one.
+            UsageError: the Session is not watched, or is an asynchronous or two-phase one.
         """
         own = session() if isinstance(session, scoped_session) else session
         if not isinstance(own, Session):
@@ -80,6 +80,8 @@ class SessionPublisher:
             )
         if not any(own is each or (isinstance(each, type) and isinstance(own, each)) for each in self._watched):
             raise UsageError("this Session is not watched, so the message would never be sent; call watch() first")
+        if own.twophase:
+            raise UsageError("a two-phase Session commits elsewhere than it prepares, so it cannot carry messages")
         validate_message(message)
         savepoints = []
         nested = own.get_nested_transaction()
