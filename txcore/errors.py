@@ -20,6 +20,7 @@ TxcoreError
 │   └── BackendTimeoutError       no answer from the backend in time
 ├── BackendUnavailableError       the backend cannot be reached
 ├── CheckPostponedError           a listener cannot answer now and says when to ask again
+├── InboxHorizonError             a message older than the inbox remembers; it was not taken in
 ├── DataLossError                 a log no longer begins where it was asked to
 └── WireFormatError               bytes that are no record of ours
 """
@@ -149,6 +150,17 @@ class CheckPostponedError(TxcoreError):
     def __init__(self, message: str, *, retry_after_s: float) -> None:
         super().__init__(message)
         self.retry_after_s = retry_after_s
+
+
+class InboxHorizonError(TxcoreError):
+    """A message is older than the inbox remembers: nobody knows whether it was taken in before, and it was not now.
+
+    The caller rolls back, so nothing is changed. A person, or the effect's own table, may know.
+    """
+
+    def __init__(self, message: str, *, transaction_id: bytes = b"") -> None:
+        super().__init__(message)
+        self.transaction_id = transaction_id
 
 
 class DataLossError(TxcoreError):

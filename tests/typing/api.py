@@ -102,6 +102,15 @@ def primitives() -> None:
         assert_type(producer.attach(tx.handle()).rollback(), EndResult)
 
 
+async def consuming_asynchronously(async_engine: AsyncEngine, message: object) -> None:
+    """The inbox with `async with`, and a client's message as it comes."""
+    inbox = txcore.Inbox(async_engine, table="mail_inbox")
+    async with async_engine.begin() as connection, inbox.receive(connection, message) as is_first:
+        assert_type(is_first, bool)
+    async with async_engine.begin() as connection, inbox.receive(connection, message, old_is_first=True) as is_first:
+        assert_type(is_first, bool)
+
+
 async def asynchronously(async_engine: AsyncEngine) -> None:
     """The same names with await."""
     producer = AsyncTransactionProducer(backend, "shop", fence=SqlFence(async_engine), listener=AsyncListener())

@@ -85,7 +85,7 @@ def prune_steps(dialect: Dialect, below: bytes, is_closed: IsClosed, *, wait_s: 
 
 
 def _page(dialect: Dialect, after: bytes, below: bytes, chunk: int, border: Border) -> list[bytes]:
-    return dialect.page(border, after, below, chunk)
+    return sorted(set(dialect.page(border, after, below, chunk)))  # an inbox has several rows of one id
 
 
 def via_table(dialect: Dialect, ids: Sequence[bytes], border: Border) -> tuple[set[bytes], set[bytes]]:
