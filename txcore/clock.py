@@ -7,6 +7,9 @@ import time
 from pathlib import Path
 from typing import Final, Protocol
 
+SHORTEST_SHARE: Final = 0.01
+"""Of a period: a multiple that is nearer than that is not worth waiting for; see `until_beat`."""
+
 
 class Clock(Protocol):
     """What the protocol asks of time."""
@@ -64,5 +67,9 @@ def _read_boot_id() -> str:
 
 
 def until_beat(clock: Clock, period_s: float) -> float:
-    """Return how long it is to the next multiple of *period_s*: whoever idles wakes together, which costs far less."""
-    return period_s - clock.elapsed_s() % period_s
+    """Return how long it is to the next multiple of *period_s*: whoever idles wakes together, which costs far less.
+
+    A multiple that is all but there is left out: a pause too short to move the clock would never end.
+    """
+    left_s = period_s - clock.elapsed_s() % period_s
+    return left_s if left_s > period_s * SHORTEST_SHARE else left_s + period_s

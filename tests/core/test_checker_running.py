@@ -5,6 +5,7 @@ from __future__ import annotations
 import logging
 
 import pytest
+from txcore_conformance.kit import Answers
 
 from txcore import (
     Checker,
@@ -34,14 +35,6 @@ class Postponing(TransactionListener):
         if left_s > 0:
             raise CheckPostponedError("the callback is down", retry_after_s=left_s)
         return LocalTransactionState.COMMIT
-
-
-class Says(TransactionListener):
-    def __init__(self, answer):
-        self.answer = answer
-
-    def check_local_transaction(self, half):
-        return self.answer
 
 
 class PostponingFence:
@@ -270,7 +263,7 @@ def test_one_sweep_takes_every_step_of_a_judgement(backend_type, check_max, runn
         limits = Limits(poll_s=0.001, idle_poll_s=0.001)
         policy = CheckPolicy(check_max=check_max)
         backend = backend_type(broker)
-        checker = Checker(backend, "g", listener=Says(answer), clock=running_clock, limits=limits, policy=policy)
+        checker = Checker(backend, "g", listener=Answers(answer), clock=running_clock, limits=limits, policy=policy)
         report = checker.run_once()
         checker.stop()
         is_commit = answer is LocalTransactionState.COMMIT

@@ -15,3 +15,11 @@ def test_whoever_idles_wakes_together(clock):
         wakes_s.add(round(clock.now_s + until_beat(clock, 0.5), 6))
     assert wakes_s == {1000.5}
     assert clock.now_s + until_beat(clock, 1.0) == pytest.approx(1001.0)
+
+
+def test_a_beat_that_is_all_but_there_is_left_out(clock):
+    """Its pause would not move the clock, and whoever waits for it would wake again and again."""
+    for now_s in (8248.64, 0.3, 1000.0, 0.1 * 3):
+        clock.now_s = now_s
+        for period_s in (0.1, 0.2, 0.25, 1.0):
+            assert 0.01 * period_s < until_beat(clock, period_s) <= 1.01 * period_s

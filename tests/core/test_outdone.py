@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import pytest
+from txcore_conformance.kit import Answers
 
 from txcore import (
     Checker,
@@ -10,7 +11,6 @@ from txcore import (
     Limits,
     LocalTransactionState,
     Message,
-    TransactionListener,
     TransactionProducer,
 )
 from txcore.drivers import run_blocking
@@ -18,17 +18,6 @@ from txcore.gather import Gatherer
 from txcore.journey import journeys_of
 from txcore.memory import NATS_LIKE, STRONG, MemoryBackend, MemoryBroker
 from txcore.records import HalfRecord, LogKind, Op, OpKind, Resolution
-
-
-class Answers(TransactionListener):
-    def __init__(self, answer):
-        self.answer = answer
-
-    def execute_local_transaction(self, message, arg):
-        return LocalTransactionState.UNKNOWN
-
-    def check_local_transaction(self, half):
-        return self.answer
 
 
 def one(command):

@@ -8,8 +8,8 @@ from txcore_conformance import raw
 from txcore_conformance.kit import error_of
 from txcore_kafka.options import checkpoint_topic, topic_name
 
-from txcore.errors import BackendUnavailableError, ConfigError, DataLossError
-from txcore.records import Checkpoint, LogKind, OpKind, Position, Status
+from txcore.errors import ConfigError, DataLossError
+from txcore.records import Checkpoint, LogKind, Position, Status
 
 HALF, OP = LogKind.HALF, LogKind.OP
 
@@ -63,7 +63,7 @@ def test_a_leader_that_has_just_moved_is_asked_again(kit, topic):
     """It is no error to whoever reads, only nothing yet."""
     (half,) = appended(kit, topic, 1)
     reader = kit.backend.read(kit.group, HALF, half.partition)
-    connection = reader._readers.asking(kit.group)
+    connection = reader._require_connection()
     connection.consumer = LeaderMoves(connection.consumer)
     assert list(reader.read(10)) == []
     assert [record.body for record in kit.until(lambda: reader.read(10))] == [half.body]
@@ -166,54 +166,3 @@ def test_a_group_that_was_deleted_is_gone(kit):
         return error_of(lambda: fresh.read(kit.group, HALF, 0).read(1), kit.timeout_s)
 
     kit.until(lambda: isinstance(error(), ConfigError), "the news that there is no such group")
-
-
-@pytest.fixture
-def early_rest(monkeypatch):
-    monkeypatch.setattr("txcore_kafka.reading.REST_AFTER_S", 0.2)
-
-
-@pytest.mark.parametrize("kind", [HALF, OP])
-def test_a_log_on_which_nothing_happens_is_read_without_a_consumer(kit, topic, kind, early_rest):
-    """Given up after a while, and made again for what comes: nothing is missed, nothing comes twice."""
-    reader = kit.backend.read(kit.group, kind, 0)
-    assert list(reader.read(10)) == []
-    assert reader._connection is None, "an empty log has never had one"
-    found = []
-    for count in (1, 2, 3):
-        if kind is HALF:
-            appended(kit, topic, 1)
-        else:
-            assert raw.mark(kit, OpKind.TICK)[1].status is Status.DURABLE
-        kit.until(lambda wanted=count: found.extend(reader.read(10)) or len(found) == wanted, "the record")
-        kit.until(lambda: not list(reader.read(10)) and reader._connection is None, "the rest")
-    assert [record.position for record in found] == [0, 1, 2]
-    reader.close()
-
-
-def test_behind_a_mark_a_resting_reader_has_everything_before_it(kit, topic):
-    """Whoever rests looks for itself once a mark of its backend is stored, however long ago the ends were asked for."""
-    halves, ops = kit.backend.read(kit.group, HALF, 0), kit.backend.read(kit.group, OP, 0)
-    for number in range(5):
-        assert list(halves.read(10)) == list(ops.read(10)) == [] if not number else True
-        (half,) = appended(kit, topic, 1)
-        assert raw.mark(kit, OpKind.TICK)[1].status is Status.DURABLE
-        assert [half.body] == [record.body for record in halves.read(10)]
-        assert len(ops.read(10)) == 1
-        for reader in (halves, ops):
-            reader._disconnect()
-            reader._begin()
-            assert reader._connection is None
-    halves.close()
-    ops.close()
-
-
-def test_a_resting_reader_tells_of_an_outage(hurt):
-    """As one with a consumer does."""
-    reader = hurt.backend.read(hurt.group, HALF, 0)
-    assert list(reader.read(10)) == []
-    assert reader._connection is None
-    hurt.broker.kill()
-    with pytest.raises(BackendUnavailableError):
-        hurt.until(lambda: reader.read(1), "the news")
-    reader.close()

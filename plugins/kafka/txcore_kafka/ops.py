@@ -14,7 +14,7 @@ from txcore.records import DURABLE, LogKind, Op, Outcome, Status
 from txcore.wire import encode_ops
 from txcore_kafka.codec import delivery_outcome
 from txcore_kafka.options import topic_name
-from txcore_kafka.producing import IDLE_POLL_S, NOT_AGAIN, Producing, Record
+from txcore_kafka.producing import IDLE_POLL_S, Producing, Record
 
 RECORD_BYTES: Final = 4_096
 """A merged record is sent when it has so many bytes, about; as in RocketMQ."""
@@ -91,7 +91,6 @@ class OpMerger:
             if not queue.ops:
                 queue.due_s = now_s + (MERGE_BUSY_S if queue.last_count >= BUSY_COUNT else MERGE_IDLE_S)
                 self._waiting[queue] = None
-                self._producing.wake()
             self._count += 1
             queue.ops.append(op)
             queue.size += OP_BYTES + len(op.by) + len(op.reason)
@@ -119,9 +118,9 @@ class OpMerger:
         _settle_all(refused)
 
     def flush_due(self, now_s: float) -> float:
-        """Send what has waited long enough; returns in how many seconds to come again, `NOT_AGAIN` if nothing waits."""
+        """Send what has waited long enough; returns in how many seconds to come again."""
         if not self._waiting:
-            return NOT_AGAIN
+            return IDLE_POLL_S
         refused = []
         pause_s = IDLE_POLL_S
         with self._lock:

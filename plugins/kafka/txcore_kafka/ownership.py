@@ -26,9 +26,6 @@ from txcore_kafka.threads import new_future
 _log = logging.getLogger("txcore.kafka")
 
 POLL_S: Final = 0.05
-POLL_MAX_S: Final = 0.5
-POLL_GROWTH: Final = 1.1
-"""What the group has to say ends a poll at once; leaving waits for its end, the longer the longer nothing happened."""
 RETRY_S: Final = 1.0
 HEARTBEATS: Final = 10
 """Heartbeats within a session; each is also how soon a member hears of a rebalance."""
@@ -227,12 +224,9 @@ class KafkaClaim:
         try:
             while not self.is_closed:
                 self._join(consumer)
-                pause_s = POLL_S
                 while not self.is_closed and not self._is_silent():
-                    message = consumer.poll(pause_s)
-                    pause_s = min(pause_s * POLL_GROWTH, POLL_MAX_S)
+                    message = consumer.poll(POLL_S)
                     if self._given is not None:
-                        pause_s = POLL_S
                         self._take(consumer, self._given)
                     error = None if message is None else message.error()
                     if error is not None:

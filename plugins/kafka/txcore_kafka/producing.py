@@ -34,11 +34,6 @@ BUSY_POLL_S: Final = 0.005
 QUEUE_KBYTES_MAX: Final = 512 * 1024
 ANY_PARTITION: Final = -1
 REBUILD_PAUSE_S: Final = 0.5
-NOT_AGAIN: Final = float("inf")
-QUIET_TURNS: Final = 10
-"""After so many turns with nothing under way the poll thread sleeps until it is woken."""
-SLEEP_S: Final = 0.5
-"""So late at most it hears of what nobody handed over: the driver's news about connections."""
 
 
 class Waiting:
@@ -115,10 +110,7 @@ class Producing:
         self._thread: threading.Thread | None = None
         self._stop_at_s: float | None = None
         self._is_closed = False
-        self._quiet_turns = 0
-        self._is_asleep = False
-        self._wake = threading.Event()
-        self.on_turn: Callable[[float], float] = lambda _: NOT_AGAIN  #: after each poll; returns how long to wait
+        self.on_turn: Callable[[float], float] = lambda _: IDLE_POLL_S  #: after each poll; returns how long to wait
         self.on_stop: Callable[[], bool] = lambda: True  #: while closing, after each poll; True once nothing is queued
         self.rebuilt_count = 0
 
@@ -158,22 +150,14 @@ class Producing:
             if cause is not None and cause.fatal():
                 self.call(lambda: self._rebuild(cause))
             raise BackendUnavailableError(f"a record was not taken: {error}") from error
-        self.wake()
-
-    def wake(self) -> None:
-        """There is something to do; called behind handing it over."""
-        if self._is_asleep:
-            self._wake.set()
 
     def watch(self, waiting: Waiting) -> None:
         """See to it that *waiting* ends by its deadline."""
         self._waiting.setdefault(type(waiting), deque()).append(waiting)
-        self.wake()
 
     def call(self, call: Callable[[], None]) -> None:
         """Run *call* on the poll thread, within `IDLE_POLL_S`."""
         self._calls.append(call)
-        self.wake()
 
     def close(self, timeout_s: float) -> None:
         """Let what is under way end, expire the rest, and stop; blocks for at most *timeout_s*, more or less."""
@@ -183,7 +167,6 @@ class Producing:
         if thread is None:
             return
         self._stop_at_s = self._clock.elapsed_s() + timeout_s
-        self.wake()
         thread.join(timeout_s + 1.0)
 
     def clients(self) -> list[Any]:
@@ -199,8 +182,6 @@ class Producing:
             try:
                 self._poll(pause_s)
                 pause_s, is_over = self._turn()
-                if self._quiet_turns > QUIET_TURNS:
-                    self._sleep()
             except Exception:  # noqa: BLE001
                 # A bug in what was called back must not end the thread on which everybody waits.
                 _log.exception("kafka.poll_thread")
@@ -215,27 +196,16 @@ class Producing:
         now_s = self._clock.elapsed_s()
         while self._calls:
             self._calls.popleft()()
-        again_s = self.on_turn(now_s)
-        pause_s = min(again_s, IDLE_POLL_S)
+        pause_s = min(self.on_turn(now_s), IDLE_POLL_S)
         self._expire(now_s)
-        self._quiet_turns = self._quiet_turns + 1 if again_s == NOT_AGAIN and not self._is_busy() else 0
         if self._lone is not None or self._stop_at_s is not None:
             pause_s = min(pause_s, BUSY_POLL_S)
         if self._stop_at_s is None:
             return pause_s, False
-        return pause_s, (self.on_stop() and not self._is_busy()) or now_s >= self._stop_at_s
-
-    def _is_busy(self) -> bool:
-        """Say whether anything is under way."""
-        return bool(self._calls) or any(self._waiting.values()) or any(len(client) for client in self.clients())
-
-    def _sleep(self) -> None:
-        """Wait for `wake`; whoever hands something over either sees that we sleep, or is seen by us."""
-        self._wake.clear()
-        self._is_asleep = True
-        if self._stop_at_s is None and not self._is_busy() and self.on_turn(self._clock.elapsed_s()) == NOT_AGAIN:
-            self._wake.wait(SLEEP_S)
-        self._is_asleep = False
+        is_idle = (
+            self.on_stop() and not any(self._waiting.values()) and not any(len(client) for client in self.clients())
+        )
+        return pause_s, is_idle or now_s >= self._stop_at_s
 
     def _poll(self, timeout_s: float) -> None:
         try:

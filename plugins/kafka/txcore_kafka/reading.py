@@ -23,7 +23,6 @@ from txcore_kafka.clients import make_consumer
 from txcore_kafka.codec import decode_checkpoint, is_missing, translated
 from txcore_kafka.control import Control
 from txcore_kafka.options import Options, checkpoint_topic, consumer_group, topic_name
-from txcore_kafka.resting import Rest, Resting
 from txcore_kafka.threads import Worker
 
 PREFETCH_KBYTES: Final = 8_192
@@ -34,8 +33,6 @@ MISSES_MAX: Final = 4
 RETRY_S: Final = 0.6
 """Between two questions to a broker that did not answer the first."""
 FETCH_POLL_S: Final = 0.05
-REST_AFTER_S: Final = 5.0
-"""A log without a record for so long is read no more until its end moves."""
 
 
 class Connection:
@@ -58,7 +55,8 @@ class Connection:
 class Readers:
     """What all readers of one backend share. Thread safe.
 
-    No consumer is used for a second place: its next fetch would wait behind the one under way; a new one takes 10 ms.
+    A consumer is never used for a second place: its next fetch would wait behind the one that is under way, for up to
+    `fetch.wait.max.ms`; a new one has its first record within 10 ms.
     """
 
     def __init__(self, options: Options, control: Control, worker: Worker, clock: Clock) -> None:
@@ -66,11 +64,10 @@ class Readers:
         self.control = control
         self.worker = worker
         self.clock = clock
-        self.resting = Resting(options, control, worker, clock)
         self.is_closed = False
         self.mark_counts: Counter[tuple[str, int]] = Counter()  #: by group and partition, of this backend
         self.is_answering = True  #: the last question about a log's bounds was answered
-        self._asking: Connection | None = None
+        self._asking: dict[str, Connection] = {}
         self._lock = threading.Lock()
 
     def connect(self, group: str) -> Connection:
@@ -81,21 +78,26 @@ class Readers:
         """A mark of this backend was stored; called by one thread only."""
         self.mark_counts[group, partition] += 1
 
-    def asking(self, group: str) -> Connection:
-        """Return the connection on which no fetch is ever under way, to ask where logs begin and end."""
+    def end_of(self, group: str, topic: str, partition: int) -> int:
+        """Return the offset behind a log's last record, asked on a connection on which no fetch is under way.
+
+        Raises:
+            BackendTimeoutError, BackendUnavailableError: the broker did not tell.
+        """
         with self._lock:
             self.require_open()
-            if self._asking is None:
-                self._asking = self.connect(group)
-            return self._asking
+            connection = self._asking.get(group)
+            if connection is None:
+                connection = self._asking[group] = self.connect(group)
+        return self.bounds(connection, topic, partition, self.patience_s)[1]
 
     def close(self) -> None:
         """Close what is shared; readers close their own consumers."""
         with self._lock:
             self.is_closed = True
-            asking, self._asking = self._asking, None
-        if asking is not None:
-            asking.consumer.close()
+            asking, self._asking = self._asking, {}
+        for connection in asking.values():
+            connection.consumer.close()
 
     def marker_count(self, kind: LogKind) -> int:
         """Return how many offsets at a log's end may be taken by the marker of the last transaction."""
@@ -178,13 +180,11 @@ class KafkaReader:
         self._next = 0 if start is None else int(start)
         self._end = 0  #: behind the last record known to be there
         self._connection: Connection | None = None
+        self._is_assigned = False
         self._asks_at_s = 0.0
         self._miss_count = 0
         self._may_wait = True
         self._mark_count = 0
-        self._rest: Rest | None = None
-        self._rest_mark_count = 0
-        self._quiet_since_s = readers.clock.elapsed_s()
         self._is_closed = False
 
     def read(self, count_max: int) -> Sequence[LogRecord]:
@@ -192,10 +192,10 @@ class KafkaReader:
 
         What is known to be in the log is waited for, for at most `ARRIVAL_S` and never twice in a row. So, on a broker
         that answers, the first empty result says that everything was read that was there when reading began; and of
-        a half log the first one behind a mark, that everything was read that was there before the mark. A log on which
-        nothing happens is looked at every `resting.ASK_MAX_S`, and behind each mark of this backend.
+        a half log the first one behind a mark, that everything was read that was there before the mark.
         """
-        if self._is_resting() or (connection := self._connection or self._begin()) is None:
+        connection = self._require_connection()
+        if not self._is_assigned and not self._assign(connection):
             return ()
         records: list[LogRecord] = []
         try:
@@ -210,49 +210,7 @@ class KafkaReader:
         if not records and connection.trouble is not None:
             trouble, connection.trouble = connection.trouble, None
             raise BackendUnavailableError(f"reading {self._topic!r}: {trouble.str()}")
-        self._consider_rest(is_quiet=not records)
         return records
-
-    def _is_resting(self) -> bool:
-        """Say whether there is still nothing to read, without a consumer to read it with."""
-        if self._rest is None or self._connection is not None:
-            return False
-        self._require_open()
-        self._readers.resting.look()
-        if self._kind is LogKind.HALF:
-            self._look_for_end()
-            is_marked = self._end > self._next
-        else:
-            is_marked = self._rest_mark_count != self._marks()
-        if self._rest.end == self._next and not is_marked:
-            return True
-        self._wake()
-        return False
-
-    def _consider_rest(self, *, is_quiet: bool) -> None:
-        """Give the consumer up, once the broker says that there is nothing behind what was read a while ago."""
-        if not is_quiet or (self._rest is not None and self._rest.end not in {None, self._next}):
-            self._wake()
-        elif self._rest is not None and self._rest.end is not None:
-            self._disconnect()
-        elif self._rest is not None:
-            self._readers.resting.look()
-        elif self._readers.clock.elapsed_s() - self._quiet_since_s > REST_AFTER_S:
-            self._begin_rest(self._marks())
-
-    def _begin_rest(self, mark_count: int) -> Rest:
-        self._rest_mark_count = mark_count
-        self._rest = self._readers.resting.begin(self._topic, self._partition)
-        return self._rest
-
-    def _wake(self) -> None:
-        self._quiet_since_s = self._readers.clock.elapsed_s()
-        rest, self._rest = self._rest, None
-        if rest is not None:
-            self._readers.resting.end(rest)
-
-    def _marks(self) -> int:
-        return self._readers.mark_counts[self._group, self._partition]
 
     def _arrived(self, consumer: Any, count_max: int) -> Sequence[Any]:
         messages: list[Any] = consumer.consume(count_max, 0)
@@ -267,10 +225,10 @@ class KafkaReader:
 
     def _look_for_end(self) -> None:
         """Ask where the log ends now, once for each mark."""
-        count = self._marks()
+        count = self._readers.mark_counts[self._group, self._partition]
         if count != self._mark_count:
             try:
-                self._end = max(self._end, self._bounds(self._readers.patience_s)[1])
+                self._end = max(self._end, self._readers.end_of(self._group, self._topic, self._partition))
             except BackendTimeoutError:
                 return
             self._mark_count = count
@@ -291,74 +249,72 @@ class KafkaReader:
     def close(self) -> None:
         """See `Reader.close`."""
         self._is_closed = True
-        self._wake()
-        self._disconnect()
-
-    def _disconnect(self) -> None:
         connection, self._connection = self._connection, None
         if connection is not None:
             connection.consumer.close()
 
-    def _require_open(self) -> None:
+    def _require_connection(self) -> Connection:
         self._readers.require_open()
         if self._is_closed:
             raise ClosedError("this reader is closed")
+        if self._connection is None:
+            if self._group not in self._readers.control.partition_counts:
+                _blocking(self._readers.worker, lambda: self._readers.control.partition_count(self._group))
+            self._connection = self._readers.connect(self._group)
+        return self._connection
 
-    def _bounds(self, timeout_s: float) -> tuple[int, int]:
-        return self._readers.bounds(self._readers.asking(self._group), self._topic, self._partition, timeout_s)
-
-    def _begin(self) -> Connection | None:
-        """Begin to read if our position is still there and something stands behind it; else rest.
-
-        None as well when the broker has not told yet where the log begins.
+    def _assign(self, connection: Connection) -> bool:
+        """Begin at our position if it is still there; False when the broker has not told yet where the log begins.
 
         Raises:
             DataLossError: the position is not within the log any more.
             BackendUnavailableError: the broker has been silent for seconds.
         """
-        self._require_open()
-        if self._group not in self._readers.control.partition_counts:
-            _blocking(self._readers.worker, lambda: self._readers.control.partition_count(self._group))
         now_s = self._readers.clock.elapsed_s()
         if now_s < self._asks_at_s:
-            return None
+            return False
         self._asks_at_s = now_s + RETRY_S
-        mark_count = self._marks()
         try:
-            low, high = self._bounds(self._readers.patience_s)
+            low, high = self._readers.bounds(connection, self._topic, self._partition, self._readers.patience_s)
         except BackendTimeoutError as error:
             self._miss_count += 1
             if self._miss_count % MISSES_MAX:
-                return None  # A busy broker; `read` promises nothing but what has arrived.
+                return False  # A busy broker; `read` promises nothing but what has arrived.
             raise BackendUnavailableError(str(error)) from error
         self._asks_at_s = 0.0
         self._miss_count = 0
         if not low <= self._next <= high:
             raise DataLossError(self._next, low)
+        connection.consumer.assign([TopicPartition(self._topic, self._partition, self._next)])
+        self._is_assigned = True
         self._end = high
-        if self._next == high:
-            self._begin_rest(mark_count).end = high
-            return None
-        self._connection = self._readers.connect(self._group)
-        self._connection.consumer.assign([TopicPartition(self._topic, self._partition, self._next)])
-        return self._connection
+        return True
 
     def _judge(self, error: KafkaError, connection: Connection) -> None:
         """Take in an error in the place of a record."""
         if error.code() == KafkaError._AUTO_OFFSET_RESET:  # noqa: SLF001
             # Our position is gone, or the broker was not ready; the bounds tell which.
-            self._disconnect()
+            self._is_assigned = False
         elif is_missing(error):
             self._readers.control.partition_counts.pop(self._group, None)
             connection.trouble = error
         else:
             connection.trouble = error
 
+    def _bounds_now(self) -> tuple[int, int]:
+        connection = self._readers.connect(self._group)
+        try:
+            return self._readers.bounds(
+                connection, self._topic, self._partition, self._readers.options.request_timeout_s
+            )
+        finally:
+            connection.consumer.close()
+
     def _fetch(self, positions: Sequence[Position]) -> Mapping[Position, LogRecord]:
         found: dict[Position, LogRecord] = {}
         if not positions:
             return found
-        low, high = self._bounds(self._readers.options.request_timeout_s)
+        low, high = self._bounds_now()
         for position in positions:
             if low <= position < high:
                 record = self._fetch_one(position)
