@@ -92,9 +92,9 @@ def _page(dialect: Dialect, after: bytes, below: bytes, chunk: int, border: Bord
 
 
 def via_table(dialect: Dialect, ids: Sequence[bytes], border: Border) -> tuple[set[bytes], set[bytes]]:
-    """Return the ids of state 3 whose messages are all sent, and those of which some still wait."""
+    """Return the ids of state 3 whose messages are all sent, and those of which some still wait or were dropped."""
     found = {identity for identity, row in dialect.read(border, ids).items() if row.state == VIA_TABLE}
-    waiting = messages.waiting(dialect, border, found) if found else set()
+    waiting = messages.waiting(dialect, border, found, has_dropped=True) if found else set()
     return found - waiting, waiting
 
 
