@@ -134,7 +134,7 @@ def _topic(kit: Kit, broker: str) -> str:
     topic = f"{EXCHANGE}/created"
     kit.harness.create_topic(topic)
     kit.history.topics.add(topic)
-    with pika.BlockingConnection(pika.URLParameters(kit.harness.broker.url)) as connection:  # type: ignore[attr-defined]
+    with pika.BlockingConnection(pika.URLParameters(kit.harness.url.replace("rabbitmq", "amqp", 1))) as connection:
         channel = connection.channel()
         channel.queue_declare(TAP, durable=True, arguments={"x-queue-type": "stream"})
         channel.queue_bind(TAP, EXCHANGE, "created")
