@@ -35,7 +35,7 @@ with producer.transaction(engine) as tx:
 # The consumer: delivery is at least once, the inbox makes it once.
 consumer = SqliteConsumer("broker.db", "orders.created", group="parcels")
 for message in consumer.poll():
-    with engine.begin() as connection, inbox.receive(connection, message.headers) as first:
+    with engine.begin() as connection, inbox.receive(connection, message) as first:
         if first:
             connection.execute(text("INSERT INTO parcels VALUES (:item)"), {"item": message.body.decode()})
             print(f"order {message.key.decode()}: one parcel with a {message.body.decode()}")

@@ -23,6 +23,7 @@ from txcore.errors import (
     FenceMisuseError,
     HalfRefusedError,
     HalfUnknownError,
+    InboxHorizonError,
     MessageRejectedError,
     NotSentError,
     OutcomeUnknownError,
@@ -45,6 +46,7 @@ from txcore.transaction import current_transaction
 
 if TYPE_CHECKING:
     from txcore.inbox import Inbox
+    from txcore.relay import Relay, RelayLimits, RelayStats
     from txcore.sqlfence import SqlFence
 
 __all__ = [
@@ -75,6 +77,7 @@ __all__ = [
     "HalfUnknownError",
     "HalfView",
     "Inbox",
+    "InboxHorizonError",
     "Limits",
     "LocalTransactionState",
     "Message",
@@ -85,6 +88,9 @@ __all__ = [
     "ParkedHalf",
     "PartitionStats",
     "PendingHalf",
+    "Relay",
+    "RelayLimits",
+    "RelayStats",
     "SqlFence",
     "Transaction",
     "TransactionListener",
@@ -112,6 +118,10 @@ def __getattr__(name: str) -> Any:
         from txcore.sqlfence import SqlFence
 
         return SqlFence
+    if name in {"Relay", "RelayLimits", "RelayStats"}:
+        from txcore import relay
+
+        return getattr(relay, name)
     if name == "Inbox":
         from txcore.inbox import Inbox
 

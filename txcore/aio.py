@@ -18,7 +18,7 @@ from txcore.gather import Gatherer
 from txcore.listener import AsyncTransactionListener
 from txcore.message import CheckPolicy, LocalTransactionState, Message
 from txcore.port import Backend
-from txcore.producer import attach, handle_of, make_context
+from txcore.producer import HALF_DEADLINE_S, attach, handle_of, make_context
 from txcore.records import OpKind
 from txcore.results import EndResult, TransactionSendResult
 from txcore.transaction import LocalTransaction, begin, publish
@@ -85,6 +85,8 @@ class AsyncTransactionProducer:
         policy: CheckPolicy | None = None,
         partition_count: int | None = None,
         unsettled_max: int = 10_000,
+        mode: str = "half",
+        half_deadline_s: float = HALF_DEADLINE_S,
         plugins: Sequence[object] = (),
         clock: Clock | None = None,
         randomness: Randomness | None = None,
@@ -95,6 +97,8 @@ class AsyncTransactionProducer:
             fence=fence,
             policy=policy,
             partition_count=partition_count,
+            mode=mode,
+            half_deadline_s=half_deadline_s,
             plugins=plugins,
             clock=clock,
             randomness=randomness,

@@ -7,7 +7,8 @@ from concurrent.futures import Future
 from dataclasses import dataclass
 from typing import Any, TypeAlias, TypeVar
 
-from txcore.records import HalfRecord, Resolution
+from txcore.errors import BackendTimeoutError
+from txcore.records import HalfRecord, Outcome, Resolution, Status
 
 R = TypeVar("R")
 
@@ -22,11 +23,23 @@ class Call:
 
 
 @dataclass(slots=True)
+class Timed:
+    """Append *half*, and take its outcome for UNKNOWN after `deadline_s` seconds, whatever comes later."""
+
+    half: HalfRecord
+    deadline_s: float
+
+    def expired(self) -> Outcome:
+        """Return the outcome of one that has waited for too long."""
+        return Outcome(Status.UNKNOWN, BackendTimeoutError(f"no answer to the half within {self.deadline_s:g} s"))
+
+
+@dataclass(slots=True)
 class Spawn:
     """Run *flow* beside the yielding one."""
 
     flow: Flow[None]
 
 
-Command: TypeAlias = "HalfRecord | Resolution | Call | Spawn | Future[Any] | float"
+Command: TypeAlias = "HalfRecord | Resolution | Timed | Call | Spawn | Future[Any] | float"
 Flow: TypeAlias = Generator[Command, Any, R]

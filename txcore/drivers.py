@@ -13,7 +13,7 @@ from collections import deque
 from concurrent.futures import Future
 from typing import Any, TypeVar
 
-from txcore.commands import Call, Flow, Spawn
+from txcore.commands import Call, Flow, Spawn, Timed
 from txcore.gather import GATHER_S, Gatherer, Lane
 from txcore.records import HalfRecord, Outcome, Resolution
 
@@ -33,10 +33,13 @@ class _Slot:
         self.outcome = outcome
         self._lock.release()
 
-    def wait(self, lane: Lane[Any]) -> Outcome:
+    def wait(self, lane: Lane[Any], timed: Timed | None = None) -> Outcome:
         if not self._lock.acquire(timeout=GATHER_S):
             lane.flush(force=True)
-            self._lock.acquire()
+            if timed is None:
+                self._lock.acquire()
+            elif not self._lock.acquire(timeout=timed.deadline_s):
+                return timed.expired()
         lane.flush()
         return self.outcome
 
@@ -62,6 +65,10 @@ def _carry_out(command: Any, gatherer: Gatherer) -> Any:
         slot = _Slot()
         gatherer.halves.put(command, slot)
         return slot.wait(gatherer.halves)
+    if isinstance(command, Timed):
+        slot = _Slot()
+        gatherer.halves.put(command.half, slot)
+        return slot.wait(gatherer.halves, command)
     if isinstance(command, Resolution):
         slot = _Slot()
         gatherer.releases.put(command, slot)
@@ -159,6 +166,11 @@ async def run_async(flow: Flow[R], bridge: AsyncBridge) -> R:
 async def _carry_out_async(command: Any, bridge: AsyncBridge) -> Any:
     if isinstance(command, HalfRecord):
         return await bridge.put(bridge.gatherer.halves, command)
+    if isinstance(command, Timed):
+        try:
+            return await asyncio.wait_for(bridge.put(bridge.gatherer.halves, command.half), command.deadline_s)
+        except TimeoutError:
+            return command.expired()
     if isinstance(command, Resolution):
         return await bridge.put(bridge.gatherer.releases, command)
     if isinstance(command, Call):

@@ -20,11 +20,14 @@ TxcoreError
 │   └── BackendTimeoutError       no answer from the backend in time
 ├── BackendUnavailableError       the backend cannot be reached
 ├── CheckPostponedError           a listener cannot answer now and says when to ask again
+├── InboxHorizonError             a message older than the inbox remembers; it was not taken in
 ├── DataLossError                 a log no longer begins where it was asked to
 └── WireFormatError               bytes that are no record of ours
 """
 
 from __future__ import annotations
+
+from typing import Final
 
 
 class TxcoreError(Exception):
@@ -149,6 +152,17 @@ class CheckPostponedError(TxcoreError):
         self.retry_after_s = retry_after_s
 
 
+class InboxHorizonError(TxcoreError):
+    """A message is older than the inbox remembers: nobody knows whether it was taken in before, and it was not now.
+
+    The caller rolls back, so nothing is changed. A person, or the effect's own table, may know.
+    """
+
+    def __init__(self, message: str, *, transaction_id: bytes = b"") -> None:
+        super().__init__(message)
+        self.transaction_id = transaction_id
+
+
 class DataLossError(TxcoreError):
     """A log no longer holds the position it was asked to start at.
 
@@ -163,3 +177,14 @@ class DataLossError(TxcoreError):
 
 class WireFormatError(TxcoreError):
     """Bytes in a txcore log are not a record this version can read."""
+
+
+FULL: Final = "full"
+"""The `reason` of a MessageRejectedError for lack of room: the message itself is no fault."""
+
+
+def is_outage(error: BaseException) -> bool:
+    """Return whether the broker was down, slow or full, and not the message, the settings or the caller at fault."""
+    if isinstance(error, MessageRejectedError):
+        return error.reason == FULL
+    return not isinstance(error, UsageError) and not isinstance(error.__cause__, UsageError)

@@ -12,13 +12,16 @@ from collections.abc import Awaitable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Protocol
 
+from txcore.table import TableRow
+
 
 class FenceAnswer(enum.Enum):
     """What the fence says about one transaction."""
 
     COMMIT = "COMMIT"  #: state 1: the local transaction committed
     ROLLBACK = "ROLLBACK"  #: state 2: it never will
-    VIA_TABLE = "VIA_TABLE"  #: state 3: the message travels by the local message table
+    VIA_TABLE = "VIA_TABLE"  #: state 3: committed; its messages wait in the message table, whose relay sends them
+    SENT = "SENT"  #: state 3, and the message table holds nothing of it any more: the relay has sent them
     FORCED = "FORCED"  #: state 4: an operator decided against the fence; the op log says how
     PRUNED = "PRUNED"  #: no row, and the id lies below the horizon: nobody can know any more
     ABSENT = "ABSENT"  #: no row (only from `peek`, which writes none)
@@ -71,6 +74,16 @@ class Fence(Protocol):
 
     def withdraw(self, connection: Any, transaction_id: bytes) -> Awaitable[None] | None:
         """Delete the row again inside its own open transaction (a block that published nothing)."""
+
+    def enqueue(
+        self, connection: Any, transaction_id: bytes, group: str, rows: Sequence[TableRow]
+    ) -> Awaitable[None] | None:
+        """Put messages into the message table and turn the row to state 3, in the row's own open transaction.
+
+        Raises:
+            FenceMisuseError: the row is not in this transaction; it was rolled back, as after each other error.
+            NotSentError: the database failed.
+        """
 
     def commit(self, connection: Any) -> Awaitable[None] | None:
         """Commit and close a connection that `begin` opened.

@@ -2,7 +2,7 @@
 
 A flow yields what it wants done and receives the result; it never touches a backend, a thread or an event loop:
 
-* a `HalfRecord`: append it; receives an `Outcome`
+* a `HalfRecord`, or one that is `Timed`: append it; receives an `Outcome`
 * a `Resolution`: release it; receives an `Outcome`
 * a `Call`: call user or database code, awaiting the result if need be; receives its value or has its error raised
 * a `Future`: wait for it; a number: wait so many seconds; a `Spawn`: run another flow beside this one
@@ -14,21 +14,16 @@ from __future__ import annotations
 
 from typing import Any, Protocol
 
+from txcore import preparing
 from txcore.commands import Call, Flow
-from txcore.errors import (
-    CommitUnknownError,
-    FencedError,
-    HalfRefusedError,
-    HalfUnknownError,
-    MessageRejectedError,
-    TransactionStateError,
-)
+from txcore.errors import CommitUnknownError, FencedError, TransactionStateError
 from txcore.fence import FenceAnswer
 from txcore.ids import id_text
 from txcore.message import LocalTransactionState, Message
 from txcore.records import Op, OpKind, Outcome, Resolution, Status
 from txcore.results import EndResult, EndState, TransactionSendResult
-from txcore.transaction import LocalTransaction, Phase, current, half_record, publish, transaction_policy
+from txcore.table import Mode
+from txcore.transaction import LocalTransaction, Phase, current, publish
 
 
 class Listener(Protocol):
@@ -41,23 +36,28 @@ class Listener(Protocol):
 def prepare(transaction: LocalTransaction, connection: Any = None) -> Flow[None]:
     """Make the half durable, with the fence row in the caller's open transaction first if *connection* is given.
 
+    In mode table, and in mode auto when the broker has no certain ack for it, the messages go into the message table
+    in that open transaction instead.
+
     Raises:
-        TransactionStateError: prepared before, or nothing was published.
+        TransactionStateError: prepared before, nothing was published, or mode table without a connection.
         FenceMisuseError, FencedError: the fence refused; nothing was sent, the database transaction is rolled back.
         MessageRejectedError, HalfRefusedError: nothing was sent; a fenced connection was rolled back.
         HalfUnknownError: the half may exist; a fenced connection was rolled back, so the check says ROLLBACK.
+        NotSentError: the message table's database failed; rolled back.
     """
     context = transaction.context
     _require(transaction, Phase.OPEN)
     if not transaction.messages:
         raise TransactionStateError("nothing was published in this transaction; there is nothing to prepare")
-    transaction.phase = Phase.PREPARING
-    if connection is None:
-        yield from _append(transaction)
-        return
-    if context.fence is None:
-        transaction.phase = Phase.OPEN
+    if connection is None and context.mode is Mode.TABLE:
+        raise TransactionStateError("mode table has no half: prepare(connection) with the open database transaction")
+    if connection is not None and context.fence is None:
         raise TransactionStateError("prepare(connection) needs a producer made with fence=SqlFence(engine)")
+    transaction.phase = Phase.PREPARING
+    if connection is None or context.fence is None:
+        yield from preparing.append(transaction)
+        return
     try:
         yield Call(context.fence.insert, (connection, transaction.transaction_id, context.group))
         yield Call(context.fence.verify, (connection, transaction.transaction_id))
@@ -65,7 +65,7 @@ def prepare(transaction: LocalTransaction, connection: Any = None) -> Flow[None]
         transaction.phase = Phase.FAILED
         raise
     transaction.connection, transaction.fenced = connection, True
-    yield from _append_or_roll_back(transaction)
+    yield from preparing.keep_or_roll_back(transaction)
 
 
 def end(transaction: LocalTransaction, kind: OpKind) -> Flow[EndResult]:
@@ -99,9 +99,12 @@ def _end(transaction: LocalTransaction, kind: OpKind) -> Flow[EndResult]:
         refusal = yield from _tombstone(transaction)
         if refusal is not None:
             return _ended(transaction, refusal)
-    elif _must_give_way(transaction):
+    elif not transaction.is_via_table and _must_give_way(transaction):
         yield _resolution(transaction, OpKind.NUDGE)
         return _ended(transaction, EndResult(EndState.TOO_LATE, transaction.transaction_id))
+    if transaction.is_via_table:  # a half that is there all the same is closed by the check
+        state = EndState.VIA_TABLE if kind is OpKind.COMMIT else EndState.ACCEPTED
+        return _ended(transaction, EndResult(state, transaction.transaction_id))
     outcome = yield _resolution(transaction, kind)
     return _ended(transaction, _end_result(transaction.transaction_id, kind, outcome))
 
@@ -111,12 +114,16 @@ def send_in_transaction(
 ) -> Flow[TransactionSendResult]:
     """RocketMQ's style: half first, then the listener's local transaction, then its end.
 
+    Always with a half: when it is written, there is no database transaction that could hold the messages instead.
+
     Raises: as `prepare`. What the listener raises is not raised: it may have committed, so the state is UNKNOWN.
     """
+    if transaction.context.mode is Mode.TABLE:
+        raise TransactionStateError("the listener style needs a half, which mode table never writes")
     publish(transaction, message)
     transaction.fenced = transaction.context.fence is not None
     transaction.phase = Phase.PREPARING
-    yield from _append(transaction)
+    yield from preparing.append(transaction)
     state, error = yield from _run_local(transaction, listener, message, arg)
     identity = transaction.transaction_id
     if state is LocalTransactionState.UNKNOWN:
@@ -147,12 +154,12 @@ def database_begin(transaction: LocalTransaction, engine: Any) -> Flow[Any]:
 
 
 def database_finish(transaction: LocalTransaction) -> Flow[EndResult | None]:
-    """Leave a database-style block without an error: half, database COMMIT, targets, op.
+    """Leave a database-style block without an error: half, database COMMIT, targets, op; or the message table.
 
     Returns None when the block published nothing: then no half is written and the fence row is withdrawn.
 
     Raises: as `prepare`; then the database transaction was rolled back and nothing was sent, except:
-        CommitUnknownError: the database's COMMIT failed and may have applied; the check decides.
+        CommitUnknownError: the database's COMMIT failed and may have applied; check or relay deliver if it did.
     """
     context, connection = transaction.context, transaction.connection
     assert context.fence is not None
@@ -167,17 +174,19 @@ def database_finish(transaction: LocalTransaction) -> Flow[EndResult | None]:
     except BaseException:
         transaction.phase = Phase.FAILED
         raise
-    yield from _append_or_roll_back(transaction)
+    yield from preparing.keep_or_roll_back(transaction)
     try:
         yield Call(context.fence.commit, (connection,))
     except Exception as error:  # noqa: BLE001 - the database's, whatever it is
         # An error around COMMIT may have applied (R5): no op is written, the check finds out.
         transaction.phase = Phase.FAILED
         _ran_local(transaction, transaction.began_s, type(error).__name__)
-        yield _resolution(transaction, OpKind.NUDGE)
+        who = "the relay of the message table finds out, and delivers if it did"
+        if not transaction.is_via_table:
+            who = "the check will find out, and deliver if it did"
+            yield _resolution(transaction, OpKind.NUDGE)
         raise CommitUnknownError(
-            f"the database's COMMIT of {id_text(transaction.transaction_id)} failed and may have applied; "
-            "the check will find out, and deliver if it did",
+            f"the database's COMMIT of {id_text(transaction.transaction_id)} failed and may have applied; {who}",
             transaction_id=transaction.transaction_id,
         ) from (error.__cause__ if isinstance(error, CommitUnknownError) else error)
     transaction.connection = None
@@ -191,47 +200,6 @@ def database_abort(transaction: LocalTransaction) -> Flow[None]:
     if fence is not None and transaction.connection is not None and transaction.phase is Phase.OPEN:
         transaction.phase = Phase.FAILED
         yield Call(fence.rollback, (transaction.connection,))
-
-
-def _append_or_roll_back(transaction: LocalTransaction) -> Flow[None]:
-    fence = transaction.context.fence
-    assert fence is not None
-    try:
-        yield from _append(transaction)
-    except GeneratorExit:
-        raise
-    except BaseException:  # cancellation included
-        transaction.phase = Phase.FAILED
-        yield Call(fence.rollback, (transaction.connection,))
-        raise
-
-
-def _append(transaction: LocalTransaction) -> Flow[None]:
-    context = transaction.context
-    policy = transaction_policy(context.policy, transaction.policies)
-    transaction.half = half_record(transaction, policy)
-    began_s = context.clock.elapsed_s()
-    outcome: Outcome = yield transaction.half
-    if context.observer is not None:
-        context.observer.prepared(transaction.transaction_id, began_s, outcome.status)
-    if outcome.status is Status.DURABLE:
-        transaction.give_way_s = began_s + policy.immunity_s - context.margin_s
-        transaction.phase = Phase.PREPARED
-        return
-    transaction.phase = Phase.FAILED
-    identity = transaction.transaction_id
-    if outcome.status is Status.UNKNOWN:
-        raise HalfUnknownError(
-            f"no certain answer to the half of {id_text(identity)}: it may be stored; do not commit, "
-            "the check rolls it back",
-            transaction_id=identity,
-        ) from outcome.error
-    if isinstance(outcome.error, MessageRejectedError):
-        raise outcome.error
-    raise HalfRefusedError(
-        f"the broker refused the half of {id_text(identity)}: {outcome.error}; nothing was sent",
-        transaction_id=identity,
-    ) from outcome.error
 
 
 def _must_give_way(transaction: LocalTransaction) -> bool:
@@ -299,7 +267,7 @@ def _tombstone(transaction: LocalTransaction) -> Flow[EndResult | None]:
     answer = readings[identity].answer
     if answer is FenceAnswer.ROLLBACK:
         return None
-    if answer is FenceAnswer.COMMIT:
+    if answer in {FenceAnswer.COMMIT, FenceAnswer.VIA_TABLE, FenceAnswer.SENT}:
         return EndResult(EndState.CONFLICT, identity, TransactionStateError("the local transaction is committed"))
     return EndResult(EndState.UNKNOWN, identity)
 
@@ -325,7 +293,7 @@ def _repeated(transaction: LocalTransaction, kind: OpKind) -> EndResult:
     first = transaction.result
     assert first is not None
     if transaction.asked is not kind:
-        accepted = first.state in {EndState.ACCEPTED, EndState.ALREADY_DONE}
+        accepted = first.state in {EndState.ACCEPTED, EndState.ALREADY_DONE, EndState.VIA_TABLE}
         return EndResult(EndState.CONFLICT if accepted else first.state, first.transaction_id, first.error)
     if first.state is EndState.ACCEPTED:
         return EndResult(EndState.ALREADY_DONE, first.transaction_id)

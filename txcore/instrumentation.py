@@ -19,6 +19,13 @@ CHECKER_ERROR: Final = "checker.error"
 TRANSACTION_PREPARED: Final = "transaction.prepared"
 TRANSACTION_LOCAL: Final = "transaction.local"
 TRANSACTION_ENDED: Final = "transaction.ended"
+TRANSACTION_VIA_TABLE: Final = "transaction.via_table"
+PRODUCER_TO_TABLE: Final = "producer.to_table"  #: an alert: the circuit opened, messages go into the message table
+PRODUCER_TO_BROKER: Final = "producer.to_broker"  #: an alert's end: the circuit closed, halves are written again
+RELAY_SENT: Final = "relay.sent"
+RELAY_ERROR: Final = "relay.error"  #: an alert: database or broker failed; what was in hand is sent again
+RELAY_REFUSED: Final = "relay.refused"
+RELAY_PARKED: Final = "relay.parked"  #: an alert: a message that its target refuses, or that cannot be read
 CHECK_ASKED: Final = "check.asked"
 CHECK_ANSWERED: Final = "check.answered"
 CHECK_NO_ANSWER: Final = "check.no_answer"  #: an alert: nothing was counted, it is asked again
@@ -37,6 +44,10 @@ LOG_POISON: Final = "log.poison"
 ALERTS: Final = frozenset(
     {
         CHECKER_ERROR,
+        PRODUCER_TO_TABLE,
+        PRODUCER_TO_BROKER,
+        RELAY_ERROR,
+        RELAY_PARKED,
         CHECK_NO_ANSWER,
         CHECK_WRONG_LISTENER,
         HALF_PARKED,
@@ -109,6 +120,14 @@ class ProducerReporter:
     def ran_local(self, transaction_id: bytes, began_s: float, state: str) -> None:
         """Report how the local transaction ended."""
         self._event(TRANSACTION_LOCAL, transaction_id, began_s, state=state)
+
+    def enqueued(self, transaction_id: bytes, reason: str) -> None:
+        """Report that the messages travel by the message table."""
+        self._report.event(TRANSACTION_VIA_TABLE, transaction_id=transaction_id, reason=reason)
+
+    def switched(self, *, is_open: bool, reason: str) -> None:
+        """Report that the circuit to the broker opened, or closed again."""
+        self._report.event(PRODUCER_TO_TABLE if is_open else PRODUCER_TO_BROKER, reason=reason)
 
     def ended(self, transaction_id: bytes, began_s: float, end: str, state: str) -> None:
         """Report how a commit or rollback ended."""

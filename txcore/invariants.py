@@ -27,6 +27,7 @@ from txcore.records import (
     LogRecord,
     OpKind,
     ParkCode,
+    TargetMessage,
     is_discard_in_force,
 )
 from txcore.verdicts import PREDICATES, SEVERITIES, Severity, Tally, Thresholds, Verdict, exit_code, verdicts_of
@@ -51,6 +52,10 @@ __all__ = [
     "judge_payload",
     "verdicts_of",
 ]
+
+
+DECIDERS: Final = ("p:", "c:")
+"""How producers and checkers begin the name of an attempt; a relay's begins with `r:`."""
 
 
 class Invariant(enum.Enum):
@@ -115,6 +120,10 @@ class Facts:
             given up: those may stand beside a discard.
         unknown_answers: How often a listener really answered UNKNOWN; None where nobody counted.
         has_contrary_caller: The application itself asked for both ends; then only the first in the log must hold.
+        is_via_table: Its fence row has state 3: its messages travel by the message table, with or without a half.
+        messages: What was published, where no half tells.
+        in_table: Messages that still stand in the message table, parked ones included.
+        dropped: Messages of which an operator said that the relay must not send them any more.
     """
 
     journey: Journey
@@ -126,6 +135,16 @@ class Facts:
     late_releases: int = 0
     unknown_answers: int | None = None
     has_contrary_caller: bool = False
+    is_via_table: bool = False
+    messages: Sequence[TargetMessage] = ()
+    in_table: frozenset[int] = frozenset()
+    dropped: frozenset[int] = frozenset()
+
+    @property
+    def declared(self) -> Sequence[TargetMessage]:
+        """The messages that the transaction holds, as far as anybody knows."""
+        half = self.journey.half
+        return self.messages if half is None else half.messages
 
 
 @dataclass(frozen=True, slots=True)
@@ -189,7 +208,9 @@ def _judge_decision(facts: Facts, promises: Promises, broken: _Broken) -> None:
         wanted = OpKind.COMMIT if facts.local is Local.COMMITTED else OpKind.ROLLBACK
         if journey.final != wanted:
             broken(Invariant.S4, f"decided {OpKind(journey.final).name}, the database says {facts.local.value}")
-    if not journey.halves and (facts.targets or finals) and not _is_dismissed_poison(facts):
+    came_by_table = facts.is_via_table and facts.local is not Local.ROLLED_BACK
+    orphans = finals if came_by_table else [*finals, *facts.targets]
+    if not journey.halves and orphans and not _is_dismissed_poison(facts):
         broken(Invariant.S5, f"{len(facts.targets)} targets and {len(finals)} final ops without a half")
 
 
@@ -209,16 +230,19 @@ def _judge_targets(facts: Facts, promises: Promises, broken: _Broken) -> None:
         broken(Invariant.S2, f"{len(facts.targets)} targets of a rolled back transaction")
     if facts.local is Local.ROLLED_BACK and not is_overridden:
         broken(Invariant.S2, "targets exist but the local transaction did not commit")
+    if facts.is_via_table and not is_overridden:
+        for by in sorted({target.by for target in facts.targets if target.by.startswith(DECIDERS)}):
+            broken(Invariant.S6, f"published by {by}, although the relay of the message table does")
     counts = Counter(target.index for target in facts.targets)
     if facts.duplicate_causes is not None:
         for index, count in sorted(counts.items()):
             if count > 1 + facts.duplicate_causes:
                 broken(Invariant.S6, f"target {index} exists {count} times with {facts.duplicate_causes} causes")
-    half = journey.half
-    if half is not None:
+    declared = facts.declared
+    if declared:
         for target in facts.targets:
-            judge_payload(target, half.messages[target.index] if target.index < len(half.messages) else None, broken)
-    if promises.atomic_release:
+            judge_payload(target, declared[target.index] if target.index < len(declared) else None, broken)
+    if promises.atomic_release and not facts.is_via_table:
         _judge_order(facts.targets, broken)
 
 
@@ -274,16 +298,17 @@ def _judge_rest(facts: Facts, broken: _Broken) -> None:
     journey, half = facts.journey, facts.journey.half
     if journey.is_pending:
         broken(Invariant.L1, f"still undecided; ops {[OpKind(op.kind).name for _, op in journey.ops]}")
-    if half is not None and facts.targets and not journey.final and not journey.is_parked:
+    is_undecided = half is not None and not journey.final and not journey.is_parked
+    if facts.targets and is_undecided and not facts.is_via_table:
         broken(Invariant.S2, "targets without a decision")
-    present = {target.index for target in facts.targets}
-    missing = [index for index in range(len(half.messages) if half else 0) if index not in present]
+    present = {target.index for target in facts.targets} | facts.dropped
+    missing = [index for index in range(len(facts.declared)) if index not in present]
     if journey.final == OpKind.COMMIT and missing:
         broken(Invariant.S3, f"decided COMMIT, but targets {missing} do not exist")
     if facts.is_acknowledged and facts.local is Local.COMMITTED:
-        if half is None:
+        if half is None and not facts.is_via_table:
             broken(Invariant.S8, "acknowledged and committed, but the half is gone")
-        elif missing and not journey.is_parked:
+        elif not facts.in_table.issuperset(missing) and (half is None or not journey.is_parked):
             broken(Invariant.S8, f"acknowledged and committed, but targets {missing} do not exist")
 
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from itertools import islice
 
 import msgspec
@@ -30,6 +30,8 @@ from txcore.records import (
     Status,
 )
 from txcore.tenure import Tenure
+
+_DECISIONS = {FenceAnswer.COMMIT: OpKind.COMMIT, FenceAnswer.ROLLBACK: OpKind.ROLLBACK, FenceAnswer.SENT: OpKind.COMMIT}
 
 
 class Judge:
@@ -182,8 +184,7 @@ class Judge:
 
     def _read_fence(self, ids: list[bytes]) -> Flow[dict[bytes, FenceReading]]:
         """Return a reading for each id; NO_ANSWER with its reason where the fence gave none."""
-        context, reason = self._context, "this checker has no fence"
-        found: Mapping[bytes, FenceReading] = {}
+        context, reason, found = self._context, "this checker has no fence", dict[bytes, FenceReading]()
         if context.fence is not None:
             reason = "the fence left it out"
             try:
@@ -195,9 +196,11 @@ class Judge:
     def _take_reading(self, pending: Pending, reading: FenceReading) -> None:
         answer = reading.answer
         self._context.report.event(names.CHECK_ANSWERED, transaction_id=pending.transaction_id, answer=answer.value)
-        if answer is FenceAnswer.COMMIT or answer is FenceAnswer.ROLLBACK:
-            pending.failures = 0
-            pending.decision = OpKind[answer.value]
+        if answer in _DECISIONS:
+            pending.failures, pending.decision = 0, _DECISIONS[answer]
+            pending.missing = () if answer is FenceAnswer.SENT else pending.missing
+        elif answer is FenceAnswer.VIA_TABLE:
+            self._fail(pending, None)  # closed once the relay has sent it
         elif answer is FenceAnswer.PRUNED:
             pending.park = (ParkCode.PRUNED, "no fence row, and the id lies below the horizon of the fence table")
             pending.due_ms = AT_ONCE_MS
@@ -208,9 +211,8 @@ class Judge:
 
     def _force(self, pending: Pending) -> Flow[None]:
         """Execute an operator's request: through the fence, or against it only with an override (R11)."""
-        request = pending.force
+        request, context = pending.force, self._context
         assert request is not None
-        context = self._context
         wanted = OpKind(request.decision) if request.decision in FINAL_KINDS else OpKind.ROLLBACK
         if pending.fenced and request.forced != Forced.OVERRIDE:
             refusal = yield from self._ask_fence(pending, wanted)
@@ -281,10 +283,8 @@ class Judge:
         if code is ParkCode.UNDELIVERABLE and not pending.is_journaled:
             yield from self._journal_decision(pending, OpKind.COMMIT, Forced(pending.forced), "")
             return
-        half: Half | None = None
-        if pending.poison is None:
-            half = yield from self._intake.half_of(pending)
         context = self._context
+        half = None if pending.poison is not None else (yield from self._intake.half_of(pending))
         parked = Parked(
             wire.VERSION,
             pending.transaction_id,

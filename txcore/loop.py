@@ -16,9 +16,9 @@ from concurrent.futures import Future
 from typing import Any, Final
 
 from txcore.clock import Clock
-from txcore.commands import Call, Flow, Spawn
+from txcore.commands import Call, Flow, Spawn, Timed
 from txcore.errors import BackendTimeoutError, TxcoreError
-from txcore.gather import Group
+from txcore.gather import Group, Waiter
 from txcore.pool import CallPool
 from txcore.port import Backend
 from txcore.port import Claim as ClaimPort
@@ -44,6 +44,26 @@ class Task:
         self._loop.resume(self, outcome, None)
 
 
+class _TimedWaiter:
+    """Resumes a task once: with the outcome, or when its time is over."""
+
+    __slots__ = ("_command", "_lock", "_task")
+
+    def __init__(self, task: Task, command: Timed) -> None:
+        self._task = task
+        self._command = command
+        self._lock = threading.Lock()
+
+    def settle(self, outcome: Outcome) -> None:
+        """Take an outcome from the backend, on any thread."""
+        if self._lock.acquire(blocking=False):
+            self._task.settle(outcome)
+
+    def expire(self) -> None:
+        """Give up waiting."""
+        self.settle(self._command.expired())
+
+
 class Loop:
     """Runs flows; one thread at a time calls `turn`, any thread may `resume`."""
 
@@ -63,7 +83,7 @@ class Loop:
         self._ready: deque[tuple[Task, Any, BaseException | None]] = deque()
         self._timers: list[tuple[float, int, Callable[[], None]]] = []
         self._sequence = itertools.count()
-        self._halves: list[tuple[HalfRecord, Task]] = []
+        self._halves: list[tuple[HalfRecord, Waiter]] = []
         self._resolutions: list[tuple[Resolution, Task]] = []
         self._wake = threading.Event()
 
@@ -131,6 +151,10 @@ class Loop:
         """Start what a flow yielded."""
         if isinstance(command, HalfRecord):
             self._halves.append((command, task))
+        elif isinstance(command, Timed):
+            waiter = _TimedWaiter(task, command)
+            self._halves.append((command.half, waiter))
+            self.later(command.deadline_s, waiter.expire)
         elif isinstance(command, Resolution):
             self._resolutions.append((command, task))
         elif isinstance(command, Call):
@@ -205,7 +229,7 @@ class Loop:
         count_max = self.backend.capabilities.batch_count_max
         while self._halves:
             taken, self._halves = self._halves[:count_max], self._halves[count_max:]
-            halves = Group([item for item, _ in taken], [task for _, task in taken])
+            halves = Group([item for item, _ in taken], [waiter for _, waiter in taken])
             try:
                 self.backend.append_halves(halves)
             except TxcoreError as error:

@@ -35,7 +35,7 @@ except ModuleNotFoundError as error:
 OPEN_MAX: Final = 10_000
 """Transactions that are remembered until they end; the oldest ones are given up beyond that."""
 CHECKS_MAX: Final = 20
-GOOD_ENDS: Final = frozenset({"ACCEPTED", "ALREADY_DONE"})
+GOOD_ENDS: Final = frozenset({"ACCEPTED", "ALREADY_DONE", "VIA_TABLE"})
 PROPAGATOR: Final = TraceContextTextMapPropagator()
 
 

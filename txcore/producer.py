@@ -13,6 +13,7 @@ from typing import Any, Final, TypeVar
 import msgspec
 
 from txcore import flow, wire
+from txcore.breaker import Breaker
 from txcore.clock import Clock, Randomness, SystemClock, system_randomness
 from txcore.commands import Flow
 from txcore.drivers import run_blocking
@@ -21,16 +22,20 @@ from txcore.fence import Fence
 from txcore.gather import Gatherer
 from txcore.ids import IdFactory, id_text
 from txcore.instrumentation import ProducerReporter
+from txcore.joining import Joining
 from txcore.listener import TransactionListener
 from txcore.loop import Loop, Task
 from txcore.message import CheckPolicy, LocalTransactionState, Message
 from txcore.port import Backend
 from txcore.records import HalfRecord, OpKind
 from txcore.results import EndResult, TransactionSendResult
+from txcore.table import Mode
 from txcore.transaction import LocalTransaction, Phase, ProducerContext, begin, publish, require_room
 
 GROUP_TIMEOUT_S: Final = 30.0
 SEND_MANY_WINDOW: Final = 1_000
+HALF_DEADLINE_S: Final = 2.0
+HALF_DEADLINE_MAX_S: Final = 60.0
 R = TypeVar("R")
 
 
@@ -41,6 +46,7 @@ class _Handle(msgspec.Struct, array_like=True):
     half: bytes
     give_way_s: float | None
     boot_id: str
+    is_via_table: bool = False
 
 
 def make_context(
@@ -50,6 +56,8 @@ def make_context(
     fence: Fence | None,
     policy: CheckPolicy | None,
     partition_count: int | None,
+    mode: str = Mode.HALF,
+    half_deadline_s: float = HALF_DEADLINE_S,
     plugins: Sequence[object] = (),
     clock: Clock | None,
     randomness: Randomness | None,
@@ -57,14 +65,24 @@ def make_context(
     """Join the group and return what all flows of one producer share.
 
     Raises:
-        ConfigError: no group name, other group settings, or an immunity that the backend's delivery time exceeds.
+        ConfigError: no group name, other group settings, an immunity that the backend's delivery time exceeds, or a
+            mode that needs a fence.
     """
     if not group:
         raise ConfigError("a producer needs a group", key="group")
+    chosen = _mode(mode, fence)
     clock, randomness, policy = clock or SystemClock(), randomness or system_randomness(), policy or CheckPolicy()
     capabilities = backend.capabilities
     require_room(policy, capabilities.release_time_max_s)
-    count = backend.ensure_group(group, partition_count).result(GROUP_TIMEOUT_S)
+    if not 0 < half_deadline_s <= CheckPolicy().immunity_s * 10:
+        raise ConfigError(
+            f"half_deadline_s={half_deadline_s!r} must be more than 0 and at most 60", key="half_deadline_s"
+        )
+    joining = Joining(lambda: backend.ensure_group(group, partition_count))
+    if chosen is Mode.HALF:
+        count = backend.ensure_group(group, partition_count).result(GROUP_TIMEOUT_S)
+    else:  # In mode table nothing is ever asked of the broker here, so it need not be up.
+        count = 1 if chosen is Mode.TABLE else joining.first(half_deadline_s)
     return ProducerContext(
         group,
         count,
@@ -76,8 +94,22 @@ def make_context(
         f"p:{randomness.getrandbits(48):012x}",
         fence,
         capabilities.atomic_release and capabilities.resolution_is_unique,
-        ProducerReporter(group, plugins, clock) if plugins else None,
+        ProducerReporter(group, plugins, clock) if plugins or chosen is not Mode.HALF else None,
+        chosen,
+        Breaker(clock, probe_s=2 * half_deadline_s) if chosen is Mode.AUTO else None,
+        half_deadline_s if chosen is Mode.AUTO else None,
+        joining if chosen is Mode.AUTO else None,
     )
+
+
+def _mode(mode: str, fence: Fence | None) -> Mode:
+    try:
+        chosen = Mode(mode)
+    except ValueError:
+        raise ConfigError(f"mode is one of {', '.join(Mode)}, not {mode!r}", key="mode") from None
+    if chosen is not Mode.HALF and fence is None:
+        raise ConfigError(f"mode {mode!r} needs a fence: the message table stands beside its table", key="mode")
+    return chosen
 
 
 class Transaction:
@@ -144,6 +176,10 @@ class TransactionProducer:
         policy: Immunity of this group's halves; interval and count are the checker's unless a message has its own.
         partition_count: Verified against the group, or used to create it; None takes what exists.
         unsettled_max: Transactions between prepare and end at once; callers beyond that wait up to `busy_timeout_s`.
+        mode: "half"; "table": the messages go into the message table of the fence's database, with the local
+            transaction, and a relay publishes them; "auto": a half, and the table while the broker is down, slow or
+            full. The table needs a fence and, somewhere, a relay: the checker process is one.
+        half_deadline_s: In mode auto, how long the open database transaction waits for the half's ack.
         plugins: Told of events, such as `txcore.otel.Tracing`; see `hookspecs`.
 
     Thread safe. A forked child makes its own.
@@ -160,6 +196,8 @@ class TransactionProducer:
         partition_count: int | None = None,
         unsettled_max: int = 10_000,
         busy_timeout_s: float = 10.0,
+        mode: str = "half",
+        half_deadline_s: float = HALF_DEADLINE_S,
         plugins: Sequence[object] = (),
         clock: Clock | None = None,
         randomness: Randomness | None = None,
@@ -170,6 +208,8 @@ class TransactionProducer:
             fence=fence,
             policy=policy,
             partition_count=partition_count,
+            mode=mode,
+            half_deadline_s=half_deadline_s,
             plugins=plugins,
             clock=clock,
             randomness=randomness,
@@ -318,7 +358,7 @@ def handle_of(core: LocalTransaction) -> str:
             f"transaction {id_text(core.transaction_id)} is {core.phase.value}; only a prepared one has a handle"
         )
     packed = msgspec.msgpack.encode(
-        _Handle(wire.VERSION, core.half.body, core.give_way_s, core.context.clock.boot_id())
+        _Handle(wire.VERSION, core.half.body, core.give_way_s, core.context.clock.boot_id(), core.is_via_table)
     )
     check = binascii.crc32(packed).to_bytes(4, "big")
     return base64.urlsafe_b64encode(check + packed).decode("ascii")
@@ -351,6 +391,7 @@ def attach(context: ProducerContext, handle: str) -> LocalTransaction:
         fenced=half.fenced,
         half=record,
         give_way_s=unpacked.give_way_s if is_comparable else None,
+        is_via_table=unpacked.is_via_table,
     )
 
 

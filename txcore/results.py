@@ -16,6 +16,7 @@ class EndState(enum.Enum):
     ALREADY_DONE = "ALREADY_DONE"  #: the same end was reached before, by this call's twin or by the checker
     CONFLICT = "CONFLICT"  #: the opposite end holds; nothing was published by this call where the store can tell
     TOO_LATE = "TOO_LATE"  #: the producer gave way; the checker decides, and was asked to do so soon
+    VIA_TABLE = "VIA_TABLE"  #: commit: the messages are in the message table, whose relay publishes each of them
     UNKNOWN = "UNKNOWN"  #: no certain answer; the checker decides
 
 

@@ -9,13 +9,16 @@ from dataclasses import dataclass, field
 from typing import Any, Final, Protocol
 
 from txcore import wire
+from txcore.breaker import Breaker
 from txcore.clock import Clock
 from txcore.errors import ConfigError, MessageRejectedError, TransactionStateError
 from txcore.fence import Fence
 from txcore.ids import IdFactory, id_text, partition_of
+from txcore.joining import Joining
 from txcore.message import MESSAGE_COUNT_MAX, CheckPolicy, Message, validate_message
 from txcore.records import Half, HalfRecord, OpKind, Status, TargetMessage
 from txcore.results import EndResult
+from txcore.table import Mode, TableRow, lane_of
 
 
 class Phase(enum.Enum):
@@ -40,6 +43,12 @@ class Observer(Protocol):
     def ran_local(self, transaction_id: bytes, began_s: float, state: str) -> None:
         """Take note of how the local transaction ended."""
 
+    def enqueued(self, transaction_id: bytes, reason: str) -> None:
+        """Take note that the messages went into the message table, and why ("" where they always do)."""
+
+    def switched(self, *, is_open: bool, reason: str) -> None:
+        """Take note that the circuit breaker has turned to the message table, or back to the broker."""
+
     def ended(self, transaction_id: bytes, began_s: float, end: str, state: str) -> None:
         """Take note of how a commit or rollback ended."""
 
@@ -52,6 +61,9 @@ class ProducerContext:
         margin_s: So many seconds before immunity ends the producer gives way.
         store_arbitrates: Targets and op are one atomic release on a store that keeps resolutions unique: then a late
             producer need not give way, as the store refuses it before anything is delivered.
+        mode: How messages travel.
+        breaker, half_deadline_s: In mode auto: when to try the broker, and how long a half may take there.
+        joining: In mode auto: asks for `partition_count`, which is 0 until the broker has answered for the first time.
     """
 
     group: str
@@ -65,6 +77,16 @@ class ProducerContext:
     fence: Fence | None = None
     store_arbitrates: bool = False
     observer: Observer | None = None
+    mode: Mode = Mode.HALF
+    breaker: Breaker | None = None
+    half_deadline_s: float | None = None
+    joining: Joining | None = None
+
+    def has_joined(self) -> bool:
+        """Return whether the group's number of partitions is known, asking on without waiting if it is not."""
+        if not self.partition_count and self.joining is not None:
+            self.partition_count = self.joining.poll()
+        return self.partition_count > 0
 
 
 @dataclass(slots=True)
@@ -74,6 +96,7 @@ class LocalTransaction:
     Attributes:
         give_way_s: Reading of the clock past which the producer publishes nothing; None without a reading.
         began_s: When its database transaction was opened, in the database style.
+        is_via_table: Its messages are in the message table, so it publishes nothing and writes no op.
     """
 
     context: ProducerContext
@@ -86,13 +109,15 @@ class LocalTransaction:
     half: HalfRecord | None = None
     give_way_s: float | None = None
     began_s: float = 0.0
+    is_via_table: bool = False
     asked: OpKind | None = None
     result: EndResult | None = None
 
     @property
     def partition(self) -> int:
-        """The partition that the id falls into."""
-        return partition_of(self.transaction_id, self.context.partition_count)
+        """The partition that the id falls into; 0 while their number is unknown, and no half can be written."""
+        count = self.context.partition_count
+        return partition_of(self.transaction_id, count) if count else 0
 
     def fence(self, connection: Any) -> Any:
         """Insert the fence row in the listener's own open database transaction, which makes its check decisive.
@@ -223,3 +248,12 @@ def half_record(transaction: LocalTransaction, policy: CheckPolicy | GroupPolicy
             reason="size",
         )
     return HalfRecord(context.group, partition, transaction.transaction_id, 0, body, transaction.messages)
+
+
+def table_rows(transaction: LocalTransaction) -> list[TableRow]:
+    """Return the rows of the message table for *transaction*, in the order of publishing."""
+    identity, group = transaction.transaction_id, transaction.context.group
+    return [
+        TableRow(identity, index, lane_of(group, message.key, identity), wire.encode_message(message))
+        for index, message in enumerate(transaction.messages)
+    ]

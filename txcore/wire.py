@@ -26,12 +26,18 @@ class _OpRecord(msgspec.Struct, array_like=True, tag="txo"):
     ops: list[Op]
 
 
+class _MessageRecord(msgspec.Struct, array_like=True, tag="txm"):
+    version: int
+    message: TargetMessage
+
+
 _encode: Final = msgspec.msgpack.Encoder().encode
 _half_decoder: Final = msgspec.msgpack.Decoder(Half)
 _op_decoder: Final = msgspec.msgpack.Decoder(_OpRecord)
 _parked_decoder: Final = msgspec.msgpack.Decoder(Parked)
+_message_decoder: Final = msgspec.msgpack.Decoder(_MessageRecord)
 _KINDS: Final = frozenset(int(kind) for kind in OpKind)
-_R = TypeVar("_R", Half, _OpRecord, Parked)
+_R = TypeVar("_R", Half, _OpRecord, Parked, _MessageRecord)
 
 
 def encode_half(half: Half) -> bytes:
@@ -48,8 +54,7 @@ def decode_half(body: bytes) -> Half:
     half = _decode(_half_decoder, body, "half record")
     _check_id(half.transaction_id)
     for message in half.messages:
-        if not all(isinstance(value, str | bytes) for value in message.headers.values()):
-            raise WireFormatError(f"a header of a message for {message.topic!r} is neither str nor bytes")
+        _check_headers(message)
     return half
 
 
@@ -86,6 +91,22 @@ def decode_parked(body: bytes) -> Parked:
     return _decode(_parked_decoder, body, "parked record")
 
 
+def encode_message(message: TargetMessage) -> bytes:
+    """Return one message as a row of the message table holds it."""
+    return _encode(_MessageRecord(VERSION, message))
+
+
+def decode_message(body: bytes) -> TargetMessage:
+    """Return the message in *body*, from a row of the message table.
+
+    Raises:
+        WireFormatError: *body* is not a message of a known version.
+    """
+    message = _decode(_message_decoder, body, "message of a table").message
+    _check_headers(message)
+    return message
+
+
 def target_id(transaction_id: bytes, index: int) -> str:
     """Return a target's de-duplication id, `<transaction_id>:<index>`."""
     return f"{id_text(transaction_id)}:{index}"
@@ -116,6 +137,11 @@ def _decode(decoder: msgspec.msgpack.Decoder[_R], body: bytes, what: str) -> _R:
     if record.version != VERSION:
         raise WireFormatError(f"a {what} of version {record.version}; this txcore reads version {VERSION}")
     return record
+
+
+def _check_headers(message: TargetMessage) -> None:
+    if not all(isinstance(value, str | bytes) for value in message.headers.values()):
+        raise WireFormatError(f"a header of a message for {message.topic!r} is neither str nor bytes")
 
 
 def _check_id(transaction_id: bytes) -> None:

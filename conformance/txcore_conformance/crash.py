@@ -17,7 +17,6 @@ import contextlib
 import itertools
 import secrets
 import signal
-import subprocess
 import sys
 import tempfile
 import time
@@ -31,6 +30,7 @@ from txcore import Message
 from txcore.port import Backend
 from txcore.records import FINAL_KINDS
 from txcore_conformance import oracle
+from txcore_conformance.forks import ForkServer
 from txcore_conformance.harness import Harness
 from txcore_conformance.kit import Kit
 from txcore_conformance.oracle import History
@@ -84,7 +84,7 @@ class CrashKit:
         self._harness = harness
         self._folder = tempfile.TemporaryDirectory(prefix="txcore-crash-")
         self._database = str(Path(self._folder.name) / "service.db")
-        self._server: subprocess.Popen[str] | None = None
+        self._server = ForkServer("txcore_conformance.crash_child")
         self._backend: Backend | None = None
         self._killed: list[Kill] = []
         self._committed: dict[str, set[bytes]] = {}  #: what the database committed while a group's programs ran
@@ -100,19 +100,11 @@ class CrashKit:
             topic = self._harness.topic(f"{name}-{secrets.token_hex(4)}")
             self._harness.create_topic(topic)
             self._topics += (topic,)
-        self._server = subprocess.Popen(
-            [sys.executable, "-m", "txcore_conformance.crash_child"],
-            stdin=subprocess.PIPE,
-            stdout=subprocess.PIPE,
-            text=True,
-        )
+        self._server.start()
         return self
 
     def __exit__(self, *_: object) -> None:
-        if self._server is not None and self._server.stdin and self._server.stdout:
-            self._server.stdin.close()
-            self._server.wait(60)
-            self._server.stdout.close()
+        self._server.stop()
         if self._backend is not None:
             self._backend.close(10).result(20)
         self._folder.cleanup()
@@ -242,17 +234,11 @@ class CrashKit:
         """Run a program in a process of its own and return how that ended."""
         from txcore_conformance.crash_child import Orders  # noqa: PLC0415
 
-        assert self._server is not None
-        assert self._server.stdin is not None
-        assert self._server.stdout is not None
-        print(self._job(program, group, failpoint, steps).to_json(), file=self._server.stdin, flush=True)
-        answer = self._server.stdout.readline()
-        if not answer:
-            raise RuntimeError("the process that starts the programs has died")
+        status = self._server.run(self._job(program, group, failpoint, steps).to_json())
         committed = Orders(self._database).committed()
         self._committed[group] |= committed - self._known
         self._known |= committed
-        return int(answer)
+        return status
 
 
 def is_cause(kill: Kill, identity: bytes, final_ms: int | None) -> bool:

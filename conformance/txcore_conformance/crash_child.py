@@ -1,7 +1,6 @@
 """The programs that the crash kit kills: producers in four styles, and a checker.
 
-`python -m txcore_conformance.crash_child` reads jobs, one JSON object a line, and forks a real process for each, so
-that only the first pays for the imports. The answer to each is its exit status and the steps it went through.
+`python -m txcore_conformance.crash_child` reads jobs, one JSON object a line, and forks a real process for each.
 """
 
 from __future__ import annotations
@@ -13,7 +12,6 @@ import os
 import signal
 import sqlite3
 import sys
-import time
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any, Final
@@ -34,9 +32,9 @@ from txcore import (
     TransactionProducer,
     current_transaction,
 )
-from txcore.registry import find_entry_point
 from txcore_conformance.failpoints import VARIABLE, Failpoints, Watched, install
-from txcore_conformance.kit import FAST, hasty
+from txcore_conformance.forks import load_backend, serve
+from txcore_conformance.kit import FAST, decide_all, hasty
 
 LIFETIME_MAX_S: Final = 180
 UNKNOWN_BODY: Final = b"nobody knows"
@@ -60,6 +58,12 @@ class Job:
     def to_json(self) -> str:
         """Return the job as one line."""
         return json.dumps(asdict(self))
+
+    @staticmethod
+    def from_json(line: str) -> Job:
+        """Return the job in a line."""
+        fields = json.loads(line)
+        return Job(**{**fields, "topics": tuple(fields["topics"])})
 
 
 class Deliberate(Exception):  # noqa: N818 - no error: how the block of a test ends
@@ -155,17 +159,7 @@ def check_all(backend: Any, job: Job, orders: Orders) -> None:
     policy = CheckPolicy(interval_s=0.001, check_max=2)
     limits = replace(FAST, check_deadline_s=10.0)
     checker = Checker(backend, job.group, listener=OrderListener(orders), fence=fence, policy=policy, limits=limits)
-    count = backend.ensure_group(job.group).result(10)
-    deadline_s = time.monotonic() + LIFETIME_MAX_S / 2
-    try:
-        while time.monotonic() < deadline_s:
-            report = checker.run_once()
-            if report.partitions == count and not report.pending:
-                return
-            time.sleep(0.002)
-        raise TimeoutError(f"group {job.group} is not decided")
-    finally:
-        checker.stop()
+    decide_all(checker, backend, job.group, LIFETIME_MAX_S / 2)
 
 
 def _database(backend: Any, job: Job) -> None:
@@ -221,22 +215,5 @@ def _in_child(job: Job) -> int:
     return 0
 
 
-def serve() -> None:
-    """Fork a process for each job on standard input and answer its exit status, negative for a signal."""
-    loaded: set[str] = set()
-    for line in sys.stdin:
-        fields = json.loads(line)
-        job = Job(**{**fields, "topics": tuple(fields["topics"])})
-        scheme = job.url.partition(":")[0]
-        if scheme not in loaded:
-            find_entry_point(scheme).load()
-            loaded.add(scheme)
-        process = os.fork()
-        if process == 0:
-            os._exit(_in_child(job))
-        _, status = os.waitpid(process, 0)
-        print(os.waitstatus_to_exitcode(status), flush=True)
-
-
 if __name__ == "__main__":
-    serve()
+    serve(lambda line: load_backend(Job.from_json(line).url), lambda line: _in_child(Job.from_json(line)))

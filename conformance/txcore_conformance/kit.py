@@ -327,6 +327,25 @@ class Kit:
                 backend.close(CLOSE_TIMEOUT_S).result(2 * CLOSE_TIMEOUT_S)
 
 
+def decide_all(checker: Checker, backend: Backend, group: str, time_max_s: float) -> None:
+    """Run *checker* until it owns every partition of *group* and nothing is pending there; then stop it.
+
+    Raises:
+        TimeoutError: something was still pending after *time_max_s*.
+    """
+    count = backend.ensure_group(group).result(CLOSE_TIMEOUT_S)
+    deadline_s = time.monotonic() + time_max_s
+    try:
+        while time.monotonic() < deadline_s:
+            report = checker.run_once()
+            if report.partitions == count and not report.pending:
+                return
+            time.sleep(0.002)
+        raise TimeoutError(f"group {group} is not decided")
+    finally:
+        checker.stop()
+
+
 def error_of(call: Callable[[], Any], timeout_s: float) -> TxcoreError | None:
     """Return the error that *call* raises, at once or through its Future; None if there is none."""
     try:

@@ -41,6 +41,7 @@ class History:
         late_releases: How many releases took effect after their sender gave up, by id.
         topics: Topics to read beside those that the halves name.
         at_rest: Everything must be decided by now; else what is still pending is not judged for L1, S3 and S8.
+        via_table: Ids whose fence row has state 3: they need no half.
         unjudged: Why this history is not judged at all ("" when it is): it writes what no producer writes.
     """
 
@@ -52,6 +53,7 @@ class History:
     late_releases: dict[bytes, int] = field(default_factory=dict)
     topics: set[str] = field(default_factory=set)
     at_rest: bool = False
+    via_table: set[bytes] = field(default_factory=set)
     unjudged: str = ""
 
     def committed(self, transaction_id: bytes) -> None:
@@ -149,6 +151,7 @@ def collect(
         each.local = history.local.get(identity, Local.UNKNOWN)
         each.is_acknowledged = identity in history.acknowledged
         each.duplicate_causes = history.causes.get(identity, history.causes_default)
+        each.is_via_table = identity in history.via_table
         each.late_releases = history.late_releases.get(identity, 0)
         each.is_excused = not each.journey.halves and logs[partition_of(identity, len(logs))].is_truncated
     return list(facts.values())

@@ -62,6 +62,12 @@ def commit(of: HalfRecord, token: bytes = b"", *, flush: bool = True, by: str = 
     return Resolution(of, op(of, OpKind.COMMIT, token), range(len(of.messages)), b"", by, flush)
 
 
+def target_only(group: str, topic: str, body: bytes) -> Resolution:
+    """Return the release of one target without half and op; released again, it is a repeated delivery."""
+    half_record = HalfRecord(group, 0, _ids.new(), 0, b"", [TargetMessage(topic, None, body, {})])
+    return Resolution(half_record, None, (0,), b"", BY)
+
+
 def rollback(of: HalfRecord, token: bytes = b"", *, flush: bool = True) -> Resolution:
     """Return a ROLLBACK."""
     return Resolution(of, op(of, OpKind.ROLLBACK, token), (), b"", BY, flush)

@@ -16,7 +16,7 @@ from pyspark.sql import functions as F
 from pyspark.sql.window import Window
 
 from txcore.records import Forced, OpKind, ParkCode
-from txcore.verdicts import FAR
+from txcore.verdicts import FAR, SENT
 from txcore_spark.rows import PARK_NUMBERS, Kind
 
 INDEX_MAX: Final = 62
@@ -142,7 +142,7 @@ def _row_sums() -> list[Sum]:
         _count("parked", is_parked),
         _count("poison", is_parked & (F.col("code") == POISON)),
         _high("row_read", is_row, F.col("place") * 8 + F.col("code")),
-        _high("row_early", is_row & (F.col("code") == 1), F.col("flags")),
+        _high("row_early", is_row & F.col("code").isin(1, SENT), F.col("flags")),
     ]
 
 

@@ -11,6 +11,7 @@ from txcore import invariants, wire
 from txcore.invariants import Facts, Local
 from txcore.records import LogKind
 from txcore.tallying import tally_of
+from txcore.verdicts import SENT
 
 STATES = {Local.COMMITTED: 1, Local.ROLLED_BACK: 2}
 LOGS = {LogKind.HALF: 0, LogKind.OP: 1, LogKind.PARKED: 2}
@@ -51,7 +52,9 @@ def rows_and_tallies(seed):
         found += rows.found
     table = Rows(Place(0, seed * 8 + 7, 0, 0))
     for identity, each in facts.items():
-        table.add_fence_row(identity, STATES[each.local], 1, is_early=each.is_acknowledged)
+        is_via_table = each.is_via_table and each.local is Local.COMMITTED
+        state = STATES[each.local] if not is_via_table else 3 if each.in_table else SENT
+        table.add_fence_row(identity, state, 1, is_early=each.is_acknowledged)
     found += table.found
     targets = play._targets(cast)
     for identity, journey in actors.journeys(cast).items():

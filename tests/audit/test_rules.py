@@ -17,7 +17,7 @@ from txcore_spark.rows import SPARK_SCHEMA, Place, Rows, batch_of
 
 from txcore import wire
 from txcore.records import Half, Op, OpKind, ParkCode, TargetMessage
-from txcore.verdicts import Thresholds, Verdict
+from txcore.verdicts import SENT, Thresholds, Verdict
 
 BORN_MS = 1_700_000_000_000
 NOW_MS = BORN_MS + 3_600_000
@@ -97,6 +97,12 @@ def by_hand(new):
         ),
         Case("the half was lost", new(), ["LOST"]).row(1),
         Case("no half, but a rollback", new(), []).row(2),
+        Case("by the message table", new(), []).row(3).target(0),
+        Case("by the message table, sent", new(), []).row(SENT).target(0),
+        Case("by the message table, not sent yet", new(), []).row(3),
+        Case("by the message table, but it never came", new(), ["LOST"]).row(SENT),
+        Case("by the message table, with a half that turned up", new(), []).half().row(3).target(0).ops(COMMIT),
+        Case("by the message table, with an end of nothing", new(), ["PHANTOM"]).row(3).target(0).ops(COMMIT),
         Case("committed without a row", new(), ["MISDECIDED"]).half().target(0).ops(COMMIT),
         Case("rolled back and said twice", new(), ["DUP_OP"]).half().row(2).ops(ROLLBACK, ROLLBACK),
         Case("refused with a target is none", new(), ["CONFLICT", "LEAK", "MISDECIDED"])

@@ -38,3 +38,14 @@ def test_quick_benchmark_fills_every_row(tmp_path):
         assert 0 < rates["min"] <= rates["median"] <= rates["max"], row["key"]
         assert 0 < row["latency_p50_ms"] <= row["latency_p99_ms"], row["key"]
         assert (row["ratio"] is None) == (row["against"] is None), row["key"]
+
+
+def test_inbox_kills_run_and_are_judged():
+    """A small run of the acceptance: each message has one effect, and the command says so."""
+    command = ["-m", "benchmarks.inbox_kills", "run", "--deliveries", "200", "--kills", "2"]
+    done = subprocess.run(
+        [sys.executable, *command], cwd=ROOT, capture_output=True, text=True, timeout=120, check=False
+    )
+    assert (0, "") == (done.returncode, done.stderr)
+    assert "2 kills: 140 effects of 140 messages" in done.stdout
+    assert "lost 0, applied again 0" in done.stdout

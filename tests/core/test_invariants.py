@@ -64,6 +64,13 @@ COMMIT, ROLLBACK = op(OpKind.COMMIT), op(OpKind.ROLLBACK)
 DISCARD = op(OpKind.DISCARD, reason=ParkCode.CHECKS_EXHAUSTED)
 BOTH = [target(0), target(1)]
 COMMITTED = {"targets": BOTH, "local": Local.COMMITTED, "is_acknowledged": True}
+BY_TABLE = {
+    "targets": [target(n, headers=dict(MESSAGES[n].headers) | {"txcore-by": "r:1"}) for n in (0, 1)],
+    "local": Local.COMMITTED,
+    "is_acknowledged": True,
+    "is_via_table": True,
+    "messages": MESSAGES,
+}
 ATOMIC = Promises(atomic_release=True, resolution_is_unique=True)
 
 
@@ -91,6 +98,14 @@ FAULTLESS = {
     "records lost by the broker itself": Facts(journey(COMMIT), local=Local.ROLLED_BACK, is_excused=True),
     "undeliverable": Facts(
         journey(op(OpKind.DISCARD), parked=[ParkCode.UNDELIVERABLE]), [target(0)], Local.COMMITTED, is_acknowledged=True
+    ),
+    "by the message table, without a half": Facts(journey(halves=0), **BY_TABLE),
+    "by the message table, with a half that turned up": Facts(journey(COMMIT), **BY_TABLE),
+    "a message that is parked in the table": Facts(
+        journey(halves=0), **BY_TABLE | {"targets": BY_TABLE["targets"][:1], "in_table": frozenset({1})}
+    ),
+    "a message that was dropped from the table": Facts(
+        journey(COMMIT), **BY_TABLE | {"targets": BY_TABLE["targets"][:1], "dropped": frozenset({1})}
     ),
     "both ends asked for by the application": Facts(
         journey(COMMIT, ROLLBACK), BOTH, Local.COMMITTED, has_contrary_caller=True
@@ -158,6 +173,27 @@ BREACHES = {
         [],
     ),
     "messages of one release in another order": (Facts(journey(COMMIT), [target(0, 5), target(1, 4)]), ATOMIC, [S12]),
+    "an end without a half, by the message table": (Facts(journey(COMMIT, halves=0), **BY_TABLE), ATOMIC, [S5]),
+    "a message of the table that nobody sent": (
+        Facts(journey(halves=0), **BY_TABLE | {"targets": BY_TABLE["targets"][:1]}),
+        ATOMIC,
+        [S8],
+    ),
+    "a message of the table that a checker published": (
+        Facts(journey(COMMIT), **BY_TABLE | {"targets": [target(0, headers={"h": "v", "txcore-by": "c:1"}), BOTH[1]]}),
+        ATOMIC,
+        [S6],
+    ),
+    "a message of the table whose transaction rolled back": (
+        Facts(journey(halves=0), **BY_TABLE | {"local": Local.ROLLED_BACK}),
+        ATOMIC,
+        [S2, S5],
+    ),
+    "another payload than the table's": (
+        Facts(journey(halves=0), **BY_TABLE | {"targets": [target(0, body=b"x"), BY_TABLE["targets"][1]]}),
+        ATOMIC,
+        [S7],
+    ),
     "undecided at rest": (Facts(journey()), ATOMIC, ["L1"]),
 }
 

@@ -10,6 +10,7 @@ from txcore.fence import FenceAnswer, FenceReading
 from txcore.sqlfence import SqlFence
 from txcore.sqlfence.checks import reading_of
 from txcore.sqlfence.failures import failure_of
+from txcore.table import TableRow
 
 GROUP = "orders"
 
@@ -195,7 +196,7 @@ def test_missing_table_is_no_answer_that_names_the_remedy(world):
     fence = SqlFence(world.engine, table="never_created")
     reading = fence.check([world.new_id()], GROUP).popitem()[1]
     assert reading.answer is FenceAnswer.NO_ANSWER
-    assert "run create()" in reading.reason
+    assert "run SqlFence.create()" in reading.reason
 
 
 def test_unreachable_database_is_no_answer_without_the_password():
@@ -328,14 +329,17 @@ def test_force_refuses_an_id_of_another_group(world):
     assert world.check(transaction_id) is FenceAnswer.COMMIT
 
 
-def test_row_marked_via_table_is_read_as_such(world):
-    """State 3 is set in the producer's own transaction and decides how the check closes the half."""
+def test_row_of_the_message_table_is_sent_once_nothing_of_it_waits(world):
+    """State 3 is set with the message in the producer's own transaction and decides how the check closes the half."""
     transaction_id = world.new_id()
     connection = world.fence.begin(None, transaction_id, GROUP)
-    world.fence.mark_via_table(connection, transaction_id)
+    world.fence.enqueue(connection, transaction_id, GROUP, [TableRow(transaction_id, 0, 7, b"message")])
     world.fence.verify(connection, transaction_id)
     world.fence.commit(connection)
     assert world.check(transaction_id) is FenceAnswer.VIA_TABLE
+    with world.engine.begin() as other:
+        other.execute(text(f"DELETE FROM {world.fence_table}_msg"))
+    assert world.check(transaction_id) is FenceAnswer.SENT
 
 
 def test_withdrawn_row_leaves_nothing_behind(world):

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+import asyncio
 import contextlib
 import sqlite3
 
 import psycopg
 import pytest
-from sqlalchemy import text
+from sqlalchemy import create_engine, text
 from sqlalchemy.orm import Session
 
 from txcore.errors import ConfigError, UsageError
@@ -207,22 +208,36 @@ def test_create_is_idempotent_and_safe_at_once(world, threads):
         done.result(30)
 
 
-def test_forgotten_message_counts_as_first_again(world, inbox):
-    """Deletes below an id and nothing above it."""
-    old, new = headers_of(world.new_id()), headers_of(world.new_id())
-    for headers in (old, new):
-        with world.engine.begin() as connection, inbox.receive(connection, headers) as first:
-            assert first
-    below = message_id_of(new).transaction_id
-    assert inbox.forget(below) == 1
-    seen = []
-    for headers in (old, new):
-        with world.engine.begin() as connection, inbox.receive(connection, headers) as first:
-            seen.append(first)
-    assert seen == [True, False]
-
-
 def test_things_that_are_no_engine_are_refused():
-    """The inbox is synchronous, and its table name is plain."""
-    with pytest.raises(ConfigError, match="synchronous SQLAlchemy Engine"):
+    """And a table's name is plain."""
+    with pytest.raises(ConfigError, match="Engine or AsyncEngine, not"):
         Inbox("sqlite:///consumer.db")
+    with pytest.raises(ConfigError, match="no plain table name"):
+        Inbox(create_engine("sqlite://"), table="in box")
+
+
+def test_connection_of_another_database_is_refused(make_world, tmp_path):
+    """The row would be in one database, the effect in another."""
+    inbox = Inbox(make_world("sqlite").engine)
+    server = make_world("postgresql")
+    with (
+        server.engine.begin() as connection,
+        pytest.raises(UsageError, match="of postgresql, the inbox of sqlite"),
+        inbox.receive(connection, headers_of(server.new_id())),
+    ):
+        pytest.fail("entered")
+
+
+def test_asynchronous_with_on_a_synchronous_connection_is_refused(make_world):
+    """It would stop the event loop."""
+    world = make_world("sqlite")
+    inbox = Inbox(world.engine)
+    inbox.create()
+
+    async def receive():
+        with world.engine.connect() as connection:
+            async with inbox.receive(connection, headers_of(world.new_id())):
+                pytest.fail("entered")
+
+    with pytest.raises(UsageError, match="receive with `with`"):
+        asyncio.run(receive())

@@ -15,6 +15,7 @@ from txcore.sqlfence import PruneResult, SqlFence
 from txcore.sqlfence import prune as prune_module
 from txcore.sqlfence.connections import border_of
 from txcore.sqlfence.prune import Contended, Wait, Work, prune_steps
+from txcore.table import TableRow
 
 GROUP = "orders"
 
@@ -38,17 +39,26 @@ def test_only_closed_ids_below_the_horizon_are_deleted(world, prune):
     """What is pending, parked or in the message table stays, and keeps its answer."""
     closed, pending, via_table = world.committed(), world.committed(), world.new_id()
     connection = world.fence.begin(None, via_table, GROUP)
-    world.fence.mark_via_table(connection, via_table)
+    world.fence.enqueue(connection, via_table, GROUP, [TableRow(via_table, 0, 7, b"message")])
     world.fence.commit(connection)
     below = world.new_id()
     younger = world.committed()
-    result = prune(lambda ids: {closed, younger}.intersection([*ids, younger]), below)
+    result = prune(lambda ids: {closed, via_table, younger}.intersection([*ids, younger]), below)
     assert result == PruneResult(horizon=below, deleted=1, kept=2)
     assert [world.check(item) for item in (pending, via_table, younger)] == [
         FenceAnswer.COMMIT,
         FenceAnswer.VIA_TABLE,
         FenceAnswer.COMMIT,
     ]
+
+
+def test_row_whose_messages_are_sent_is_closed_without_being_named(world, prune):
+    """No log ever says of it that it has ended: it never had a half."""
+    sent = world.new_id()
+    connection = world.fence.begin(None, sent, GROUP)
+    world.fence.enqueue(connection, sent, GROUP, [])
+    world.fence.commit(connection)
+    assert prune(lambda ids: []).deleted == 1
 
 
 def test_pruned_id_is_pruned_and_gets_no_tombstone(world, prune):

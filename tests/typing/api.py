@@ -25,6 +25,9 @@ from txcore import (
     Operator,
     ParkedHalf,
     PendingHalf,
+    Relay,
+    RelayLimits,
+    RelayStats,
     SqlFence,
     Transaction,
     TransactionListener,
@@ -99,6 +102,15 @@ def primitives() -> None:
         assert_type(producer.attach(tx.handle()).rollback(), EndResult)
 
 
+async def consuming_asynchronously(async_engine: AsyncEngine, message: object) -> None:
+    """The inbox with `async with`, and a client's message as it comes."""
+    inbox = txcore.Inbox(async_engine, table="mail_inbox")
+    async with async_engine.begin() as connection, inbox.receive(connection, message) as is_first:
+        assert_type(is_first, bool)
+    async with async_engine.begin() as connection, inbox.receive(connection, message, old_is_first=True) as is_first:
+        assert_type(is_first, bool)
+
+
 async def asynchronously(async_engine: AsyncEngine) -> None:
     """The same names with await."""
     producer = AsyncTransactionProducer(backend, "shop", fence=SqlFence(async_engine), listener=AsyncListener())
@@ -153,3 +165,18 @@ def consuming(headers: dict[str, str | bytes]) -> None:
     inbox = txcore.Inbox(engine)
     with engine.begin() as connection, inbox.receive(connection, headers) as is_first:
         assert_type(is_first, bool)
+
+
+def by_the_message_table() -> None:
+    """Mode auto, and the relay that it needs somewhere."""
+    producer = TransactionProducer(backend, "shop", fence=fence, mode="auto", half_deadline_s=1.0)
+    with producer.transaction(engine) as tx:
+        tx.publish(Message("orders.created", b"42"))
+    assert tx.result is not None
+    assert_type(tx.result.state is EndState.VIA_TABLE, bool)
+    relay = Relay(backend, "shop", engine, limits=RelayLimits(tries_max=5))
+    assert_type(relay.run_once().sent, int)
+    relay.start()
+    assert_type(relay.stop(), bool)
+    assert_type(relay.stats(), RelayStats)
+    assert_type(relay.resume(tx.transaction_id), int)

@@ -171,6 +171,12 @@ class GroupSection(Struct, forbid_unknown_fields=True, frozen=True, kw_only=True
     fence_table: Annotated[
         str, Meta(min_length=1, description="the fence table there, with a schema before it if need be")
     ] = "txcore_tx"
+    relay: Annotated[
+        bool, Meta(description="relay the message table beside the fence too, for producers in mode table or auto")
+    ] = True
+    relay_tries_max: Annotated[
+        Count, Meta(description="refusals by its target before a message of that table is parked")
+    ] = 20
     listener: Annotated[
         str, Meta(description="`module:attribute`, a TransactionListener (or a list) for halves without a fence")
     ] = ""

@@ -60,6 +60,7 @@ FENCE_TEXTS: Final = {
     FenceAnswer.COMMIT: "COMMIT: the local transaction committed",
     FenceAnswer.ROLLBACK: "ROLLBACK: a check has closed it, it can never commit",
     FenceAnswer.VIA_TABLE: "VIA_TABLE: it travels by the local message table",
+    FenceAnswer.SENT: "SENT: it went by the local message table, whose relay has sent it",
     FenceAnswer.FORCED: "FORCED: an operator has gone against the fence before",
     FenceAnswer.PRUNED: "PRUNED: its row may have been deleted, nobody can know",
     FenceAnswer.ABSENT: "ABSENT: no row; it was rolled back, or is still open",

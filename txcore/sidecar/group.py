@@ -6,7 +6,7 @@ import enum
 import logging
 import threading
 from dataclasses import dataclass
-from typing import Final
+from typing import TYPE_CHECKING, Final
 
 from txcore.checker import Checker, CheckerStats
 from txcore.clock import Clock, Randomness
@@ -15,7 +15,11 @@ from txcore.port import Backend
 from txcore.sidecar.answers import Answers, open_answers
 from txcore.sidecar.figures import Figures
 from txcore.sidecar.plan import GroupPlan
+from txcore.sidecar.relays import GroupRelay, start_relay
 from txcore.sidecar.resources import Resources
+
+if TYPE_CHECKING:
+    from txcore.relay import RelayStats
 
 LOG: Final = logging.getLogger("txcore.sidecar")
 STUCK_S: Final = 60.0
@@ -68,6 +72,7 @@ class GroupRunner:
         self._reason = ""
         self._checker: Checker | None = None
         self._answers: Answers | None = None
+        self._relay: GroupRelay | None = None
         self._backend: Backend | None = None
         self._stop = threading.Event()
         self._counting = threading.Lock()
@@ -95,6 +100,12 @@ class GroupRunner:
     def answers(self) -> Answers | None:
         """Who answers; None while the group waits."""
         return self._answers
+
+    @property
+    def relay(self) -> RelayStats | None:
+        """What the relay of the message table has done; None without one."""
+        relay = self._relay
+        return None if relay is None else relay.relay.stats()
 
     def status(self) -> GroupStatus:
         """Return how the group is doing."""
@@ -146,6 +157,7 @@ class GroupRunner:
                 clock=self._clock,
                 randomness=self._randomness,
             )
+            self._relay = start_relay(plan, self._backend, self._clock, self._randomness)
             self._checker.start()
         except BaseException:
             self.figures.starts_failed += 1
@@ -153,6 +165,8 @@ class GroupRunner:
             raise
 
     def _stop_checker(self) -> None:
+        if self._relay is not None:
+            self._relay.relay.ask_to_stop()
         if self._checker is not None:
             try:
                 self._checker.stop(self.plan.checker.shutdown_s)
@@ -164,6 +178,9 @@ class GroupRunner:
         with self._counting:
             self.figures.halves += 0 if self._checker is None else self._checker_halves()
             self._checker = None
+        relay, self._relay = self._relay, None
+        if relay is not None:
+            relay.close(self.plan.checker.shutdown_s)
         answers, self._answers = self._answers, None
         backend, self._backend = self._backend, None
         if answers is not None:

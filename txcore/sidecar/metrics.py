@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from importlib.metadata import version
-from typing import Any, Final
+from typing import TYPE_CHECKING, Any, Final
 
 from prometheus_client import CollectorRegistry, ProcessCollector, generate_latest
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, HistogramMetricFamily
@@ -19,6 +19,9 @@ from prometheus_client.registry import Collector
 from txcore import instrumentation as names
 from txcore.sidecar.figures import Histogram
 from txcore.sidecar.group import GroupRunner, GroupState
+
+if TYPE_CHECKING:
+    from txcore.relay import RelayStats
 
 CONTENT_TYPE: Final = CONTENT_TYPE_LATEST
 
@@ -95,6 +98,15 @@ CALLBACKS: Final = Metric(
     ("group", "result"),
 )
 
+RELAYED: Final = Metric("txcore_relayed_total", "counter", "Messages of the message table that the relay has sent.")
+RELAY_REFUSED: Final = Metric("txcore_relay_refused_total", "counter", "Tries to send one that its target refused.")
+RELAY_PARKED: Final = Metric("txcore_relay_parked_total", "counter", "Messages of the table parked by this relay.")
+RELAY_UP: Final = Metric("txcore_relay_up", "gauge", "0 while the relay can send nothing: broker or database down.")
+TABLE_ROWS: Final = Metric(
+    "txcore_table_rows", "gauge", "Messages in the message table: waiting, or parked.", ("group", "state")
+)
+TABLE_OLDEST: Final = Metric("txcore_table_oldest_age_seconds", "gauge", "Age of the oldest that waits; 0 for none.")
+
 METRICS: Final = tuple(value for value in list(globals().values()) if isinstance(value, Metric))
 BY_EVENT: Final = {
     CARRIED: names.HALF_CARRIED,
@@ -162,6 +174,19 @@ def _samples(runner: GroupRunner) -> Iterator[tuple[Metric, tuple[str, ...], Any
     yield STARTS_FAILED, (), figures.starts_failed
     yield CHECK_DURATION, (), figures.asked_s
     yield VISIBLE, (), figures.visible_s
+    relay = runner.relay
+    if relay is not None:
+        yield from _relayed(relay)
+
+
+def _relayed(relay: RelayStats) -> Iterator[tuple[Metric, tuple[str, ...], Any]]:
+    yield RELAYED, (), relay.sent
+    yield RELAY_REFUSED, (), relay.refused
+    yield RELAY_PARKED, (), relay.parked
+    yield RELAY_UP, (), int(relay.is_running and not relay.trouble)
+    yield TABLE_ROWS, ("waiting",), relay.waiting.waiting
+    yield TABLE_ROWS, ("parked",), relay.waiting.parked
+    yield TABLE_OLDEST, (), relay.waiting.oldest_age_s
 
 
 def _family(metric: Metric) -> Family:

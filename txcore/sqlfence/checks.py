@@ -12,6 +12,7 @@ from typing import Final
 
 from txcore.errors import TxcoreError
 from txcore.fence import FenceAnswer, FenceReading
+from txcore.sqlfence import messages
 from txcore.sqlfence.border import Border
 from txcore.sqlfence.dialects import ROWS_MAX, Dialect, Rows
 from txcore.sqlfence.failures import Cause, Failure, failure_of
@@ -26,6 +27,7 @@ ANSWERS: Final = {
     VIA_TABLE: FenceAnswer.VIA_TABLE,
     FORCED: FenceAnswer.FORCED,
 }
+_SENT: Final = FenceReading(FenceAnswer.SENT)
 _PRUNED: Final = FenceReading(FenceAnswer.PRUNED, "no row, and the id lies below the prune horizon")
 _SINGLE_WAIT_PART: Final = 4  # one by one, each id waits this part of the lock timeout
 
@@ -131,6 +133,10 @@ class Check:
         if above:
             rows |= self._dialect.leave_tombstones(border, above, self._group)
         readings = {item: reading_of(rows, item, self._group) for item in ids}
+        via_table = [item for item, reading in readings.items() if reading.answer is FenceAnswer.VIA_TABLE]
+        if via_table:
+            waiting = messages.waiting(self._dialect, border, via_table)
+            readings |= {item: _SENT for item in via_table if item not in waiting}
         for item in below:
             if item not in rows:
                 readings[item] = _PRUNED

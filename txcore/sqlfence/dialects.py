@@ -12,10 +12,9 @@ from abc import ABC, abstractmethod
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, ClassVar, Final
 
-from txcore.errors import FenceMisuseError, UsageError
-from txcore.ids import id_text
+from txcore.errors import UsageError
 from txcore.sqlfence.savepoints import ANCHOR_PREFIX
-from txcore.sqlfence.schema import COMMITTED, FORCED, SCHEMA_VERSION, TOMBSTONE, VIA_TABLE, Tables, check_version
+from txcore.sqlfence.schema import COMMITTED, FORCED, SCHEMA_VERSION, TOMBSTONE, Tables, check_version
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
@@ -146,19 +145,6 @@ class Dialect(ABC):
         """Delete the producer's own row."""
         sql = f"DELETE FROM {self.tables.fence} WHERE transaction_id = {self.place('id')} AND state = {COMMITTED}"  # noqa: S608
         border.change(sql, {"id": self.encode(transaction_id)})
-
-    def mark_via_table(self, border: Border, transaction_id: bytes) -> None:
-        """Turn the producer's own row to state 3.
-
-        Raises:
-            FenceMisuseError: the row is not there.
-        """
-        sql = (
-            f"UPDATE {self.tables.fence} SET state = {VIA_TABLE} "  # noqa: S608
-            f"WHERE transaction_id = {self.place('id')} AND state = {COMMITTED}"
-        )
-        if border.change(sql, {"id": self.encode(transaction_id)}) != 1:
-            raise FenceMisuseError(f"the fence row of {id_text(transaction_id)} is not in this transaction")
 
     def read(self, border: Border, ids: Sequence[bytes], suffix: str = "") -> Rows:
         """Return the rows of *ids* that are there."""

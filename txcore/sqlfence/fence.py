@@ -15,6 +15,7 @@ from txcore.clock import Clock, SystemClock
 from txcore.errors import ConfigError, UsageError
 from txcore.fence import FenceAnswer, FenceReading
 from txcore.ids import ID_BYTES, id_text
+from txcore.sqlfence import messages
 from txcore.sqlfence.asynchronous import AsyncEngine
 from txcore.sqlfence.border import MYSQL, POSTGRESQL, SQLITE, Border
 from txcore.sqlfence.checks import Check, Readings, reading_of
@@ -22,7 +23,7 @@ from txcore.sqlfence.connections import family_of, is_open, on_border
 from txcore.sqlfence.dialects import ROWS_MAX, Dialect
 from txcore.sqlfence.mysql import MySQL
 from txcore.sqlfence.postgresql import PostgreSQL
-from txcore.sqlfence.prune import IsClosed, prune_steps
+from txcore.sqlfence.prune import IsClosed, prune_steps, via_table
 from txcore.sqlfence.rows import RowKeeper
 from txcore.sqlfence.runners import runner_of
 from txcore.sqlfence.savepoints import watch_savepoints
@@ -31,6 +32,8 @@ from txcore.sqlfence.sqlite import SQLite
 
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable, Mapping, Sequence
+
+    from txcore.table import TableRow
 
 _CHUNK: Final = 500
 _CREATE_WAIT_S: Final = 10.0
@@ -75,7 +78,7 @@ class SqlFence:
 
     Args:
         engine: SQLAlchemy Engine or AsyncEngine; its pool gives the fence's own connections.
-        table: Name of the table, with a schema before it if need be; `<table>_meta` is the second one.
+        table: Name of the table, with a schema before it if need be; `<table>_meta` and others stand beside it.
         lock_timeout_s: How long a check waits for an open producer transaction (MariaDB: it never waits).
         statement_timeout_s: Longest time a producer's insert may take on PostgreSQL, from which the wait of a
             prune follows, and the longest time one check asks ids one by one.
@@ -115,7 +118,7 @@ class SqlFence:
         self._attempts_max = attempts_max
         self._clock = clock or SystemClock()
         self._secret = engine.url.password
-        self._dialect = _dialect(engine, tables_named(table), statement_timeout_s)
+        self._dialect = dialect_of(engine, tables_named(table), statement_timeout_s)
         self._rows = RowKeeper(self._dialect, self._secret)
         self._own = runner_of(engine, self._dialect, self._secret, sleep)
         self._watch(engine)
@@ -171,15 +174,20 @@ class SqlFence:
         """Delete the row again inside its own open transaction (a block that published nothing)."""
         return self._on(connection, lambda border: self._rows.change(border, transaction_id, self._dialect.withdraw))
 
-    def mark_via_table(self, connection: Any, transaction_id: bytes) -> Awaitable[None] | None:
-        """Turn the row to state 3 inside its own open transaction: the message travels by the message table.
+    def enqueue(
+        self, connection: Any, transaction_id: bytes, group: str, rows: Sequence[TableRow]
+    ) -> Awaitable[None] | None:
+        """Put messages into the message table, and turn the row to state 3, inside its own open transaction.
 
         Raises:
             FenceMisuseError: the row is not in this transaction; it was rolled back.
+            NotSentError: the database failed; rolled back.
         """
-        return self._on(
-            connection, lambda border: self._rows.change(border, transaction_id, self._dialect.mark_via_table)
-        )
+
+        def action(border: Border, identity: bytes) -> None:
+            messages.enqueue(self._dialect, border, identity, group, rows)
+
+        return self._on(connection, lambda border: self._rows.change(border, transaction_id, action))
 
     def commit(self, connection: Any) -> Awaitable[None] | None:
         """Commit and close a connection that `begin` opened.
@@ -201,7 +209,7 @@ class SqlFence:
     # The checker's and the operator's side ---------------------------------------------------------------------------
 
     def create(self) -> Awaitable[None] | None:
-        """Create the two tables if they are missing; idempotent, safe when several processes do it at once.
+        """Create the tables that are missing; idempotent, safe when several processes do it at once.
 
         Raises:
             UsageError: the tables were made by a newer txcore.
@@ -210,6 +218,8 @@ class SqlFence:
 
         def action(border: Border) -> None:
             self._dialect.create(border)
+            for statement in messages.table_statements(self._dialect.family, self._dialect.tables):
+                border.change(statement, {})
             self._dialect.horizon(border)
 
         return self._own.transact(action, _CREATE_WAIT_S)
@@ -288,6 +298,13 @@ class SqlFence:
         _check_arguments([below, after], "")
         return self._own.look(lambda border: self._dialect.page(border, after, below, count))
 
+    def sent(self, transaction_ids: Sequence[bytes]) -> Any:
+        """Return those ids of state 3 whose messages are all sent, without writing (an awaitable with an AsyncEngine).
+
+        Raises BackendUnavailableError when unreachable.
+        """
+        return self._own.look(lambda border: via_table(self._dialect, transaction_ids, border)[0])
+
     def stats(self) -> Any:
         """Return FenceStats (an awaitable with an AsyncEngine). Counts every row.
 
@@ -309,13 +326,15 @@ class SqlFence:
     def prune(self, below: bytes, is_closed: IsClosed, *, wait_s: float | None = None, chunk: int = _CHUNK) -> Any:
         """Raise the horizon to *below*, wait, then delete the ids below it that *is_closed* names.
 
+        Rows of state 3 go without being named once the message table holds nothing of them any more, and never
+        before; so let *below* pass no half that is still undecided.
+
         Returns a PruneResult (an awaitable with an AsyncEngine). Can be interrupted and run again.
 
         Args:
             below: First id that is not pruned; `ids.first_id_at` makes one from a time.
-            is_closed: Given up to *chunk* ids, returns those whose final op is in force (state 3 without a half:
-                whose row was sent) and that are neither pending, parked nor in the message table. What it raises
-                ends the prune.
+            is_closed: Given up to *chunk* ids, returns those whose final op is in force and that are neither pending
+                nor parked. What it raises ends the prune.
             wait_s: Longer than any producer's insert may take; default one second more than `statement_timeout_s`.
             chunk: Most rows of one delete.
 
@@ -352,7 +371,12 @@ class SqlFence:
             watch_savepoints(engine.sync_engine if isinstance(engine, AsyncEngine) else engine)
 
 
-def _dialect(engine: Engine | AsyncEngine, tables: Tables, statement_timeout_s: float) -> Dialect:
+def dialect_of(engine: Engine | AsyncEngine, tables: Tables, statement_timeout_s: float = 10.0) -> Dialect:
+    """Return the statements for the engine's family of databases.
+
+    Raises:
+        FenceMisuseError, ConfigError: a database, or a table name there, that the fence does not know.
+    """
     makers: dict[str, Callable[[], Dialect]] = {
         POSTGRESQL: lambda: PostgreSQL(tables, statement_timeout_s),
         MYSQL: lambda: MySQL(tables),

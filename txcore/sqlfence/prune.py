@@ -12,7 +12,9 @@ from functools import partial
 from typing import TYPE_CHECKING, Any, Final
 
 from txcore.errors import BackendUnavailableError
+from txcore.sqlfence import messages
 from txcore.sqlfence.failures import Cause, failure_of
+from txcore.sqlfence.schema import VIA_TABLE
 
 if TYPE_CHECKING:
     from txcore.sqlfence.border import Border
@@ -55,9 +57,13 @@ class Wait:
 PruneSteps = Generator[Work | Wait, Any, PruneResult]
 
 
-def prune_steps(dialect: Dialect, below: bytes, is_closed: IsClosed, *, wait_s: float, chunk: int) -> PruneSteps:
+def prune_steps(
+    dialect: Dialect, below: bytes, is_closed: IsClosed, *, wait_s: float, chunk: int, has_states: bool = True
+) -> PruneSteps:
     """Raise and commit the horizon, wait, delete closed ids below it in chunks.
 
+    A row of state 3 is closed when the message table holds nothing of it any more, and not before. An inbox's rows
+    have no states.
     A producer's insert or a check's tombstone for an id below the horizon is refused from the first step on; the
     wait lets those end that had read the old one. Interrupted anywhere, it can simply be run again.
     """
@@ -73,7 +79,8 @@ def prune_steps(dialect: Dialect, below: bytes, is_closed: IsClosed, *, wait_s: 
         ids: list[bytes] = yield from _retried(partial(_page, dialect, after, below, chunk))
         if not ids:
             return PruneResult(horizon, deleted, kept)
-        closed = sorted(set(is_closed(ids)).intersection(ids))
+        sent, waiting = (yield from _retried(partial(via_table, dialect, ids))) if has_states else (set(), set())
+        closed = sorted((sent | set(is_closed(ids)).intersection(ids)) - waiting)
         if closed:
             deleted += yield from _retried(partial(_delete, dialect, closed))
         kept += len(ids) - len(closed)
@@ -81,7 +88,14 @@ def prune_steps(dialect: Dialect, below: bytes, is_closed: IsClosed, *, wait_s: 
 
 
 def _page(dialect: Dialect, after: bytes, below: bytes, chunk: int, border: Border) -> list[bytes]:
-    return dialect.page(border, after, below, chunk)
+    return sorted(set(dialect.page(border, after, below, chunk)))  # an inbox has several rows of one id
+
+
+def via_table(dialect: Dialect, ids: Sequence[bytes], border: Border) -> tuple[set[bytes], set[bytes]]:
+    """Return the ids of state 3 whose messages are all sent, and those of which some still wait or were dropped."""
+    found = {identity for identity, row in dialect.read(border, ids).items() if row.state == VIA_TABLE}
+    waiting = messages.waiting(dialect, border, found, has_dropped=True) if found else set()
+    return found - waiting, waiting
 
 
 def _delete(dialect: Dialect, ids: Sequence[bytes], border: Border) -> int:

@@ -56,7 +56,7 @@ class SyncRunner:
         for _ in range(_CONNECTIONS_MAX):
             try:
                 with self._engine.connect() as connection:
-                    readings = action(_own(connection, self._dialect), ids)
+                    readings = action(own_border(connection, self._dialect), ids)
             except Exception as error:  # noqa: BLE001 - whatever the driver or a hook raises is no answer
                 readings = no_answers(ids, _reason(error, self._secret))
             if not _all_lost(readings):
@@ -70,7 +70,7 @@ class SyncRunner:
     def look(self, action: Callable[[Border], Any]) -> Any:
         """Return what *action* reads, without a lock; raises BackendUnavailableError."""
         with self._open() as connection, _reading(self._secret):
-            return action(_own(connection, self._dialect))
+            return action(own_border(connection, self._dialect))
 
     def drive(self, steps: PruneSteps) -> PruneResult:
         """Run a prune."""
@@ -88,7 +88,7 @@ class SyncRunner:
 
     def _contend(self, action: Callable[[Border], Any], lock_timeout_s: float) -> Any:
         with self._open() as connection:
-            return transact(self._dialect, _own(connection, self._dialect), action, self._secret, lock_timeout_s)
+            return transact(self._dialect, own_border(connection, self._dialect), action, self._secret, lock_timeout_s)
 
     def _open(self) -> Connection:
         try:
@@ -124,7 +124,7 @@ class AsyncRunner:
         for _ in range(_CONNECTIONS_MAX):
             try:
                 async with self._engine.connect() as connection:
-                    readings = await connection.run_sync(lambda inner: action(_own(inner, self._dialect), ids))
+                    readings = await connection.run_sync(lambda inner: action(own_border(inner, self._dialect), ids))
             except Exception as error:  # noqa: BLE001 - whatever the driver or a hook raises is no answer
                 readings = no_answers(ids, _reason(error, self._secret))
             if not _all_lost(readings):
@@ -140,7 +140,7 @@ class AsyncRunner:
         connection = await self._open()
         try:
             with _reading(self._secret):
-                return await connection.run_sync(lambda inner: action(_own(inner, self._dialect)))
+                return await connection.run_sync(lambda inner: action(own_border(inner, self._dialect)))
         finally:
             await connection.close()
 
@@ -162,7 +162,9 @@ class AsyncRunner:
         connection = await self._open()
         try:
             return await connection.run_sync(
-                lambda inner: transact(self._dialect, _own(inner, self._dialect), action, self._secret, lock_timeout_s)
+                lambda inner: transact(
+                    self._dialect, own_border(inner, self._dialect), action, self._secret, lock_timeout_s
+                )
             )
         finally:
             await connection.close()
@@ -189,7 +191,8 @@ def runner_of(
     raise FenceMisuseError(f"the fence takes a SQLAlchemy Engine or AsyncEngine, not {type(engine).__name__}")
 
 
-def _own(connection: Connection, dialect: Dialect) -> Border:
+def own_border(connection: Connection, dialect: Dialect) -> Border:
+    """Return the border over a connection of the fence's own, at the isolation level that the dialect asks for."""
     if dialect.own_isolation is not None:
         connection = connection.execution_options(isolation_level=dialect.own_isolation)
     return border_of(connection)

@@ -1,4 +1,4 @@
-"""The fence's two tables: their names, their version, and how `create` makes them.
+"""The fence's tables: their names, their version, and what their columns mean.
 
 `<table>` holds one row per fenced transaction:
 
@@ -9,6 +9,22 @@
     checks           how often a check read the row; changing it makes the check itself a durable write
 
 `<table>_meta` holds one row: the schema version and `pruned_below`, the horizon.
+
+`<table>_msg` is the message table: one row per message that no relay has sent yet:
+
+    number           order of insertion
+    transaction_id   the fence row it came with, which has state 3; unique together with
+    message_index    its place in the transaction
+    producer_group   whose it is
+    lane, slot       what is kept in order (see `table.lane_of`), and the lane modulo 64
+    body             the message, see `wire.encode_message`
+    tries            how often its target has refused it
+    parked, reason   1 once it is tried no more, and why its target refused it last; 2 once an operator dropped it,
+                     and who, when and why
+    created          database time
+
+`<table>_slot` has a row for each slot of each group that a relay has ever worked for, to be locked (on SQLite: leased,
+by `owner` up to `until_ms`) while its messages are sent; slot -1 says by its owner whether a relay sleeps.
 """
 
 from __future__ import annotations
@@ -34,10 +50,12 @@ _NAME: Final = re.compile(r"([A-Za-z_][A-Za-z0-9_]{0,55}\.)?[A-Za-z_][A-Za-z0-9_
 
 @dataclass(frozen=True, slots=True)
 class Tables:
-    """The names of the two tables."""
+    """The names of the tables."""
 
     fence: str
     meta: str
+    message: str
+    slot: str
 
 
 def tables_named(table: str) -> Tables:
@@ -47,7 +65,7 @@ def tables_named(table: str) -> Tables:
         ConfigError: *table* is no plain name, with or without a schema before it.
     """
     check_name(table)
-    return Tables(table, f"{table}_meta")
+    return Tables(table, f"{table}_meta", f"{table}_msg", f"{table}_slot")
 
 
 def check_name(table: str) -> None:

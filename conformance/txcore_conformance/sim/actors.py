@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import enum
+import random
 from collections.abc import Callable, Generator
 from dataclasses import dataclass, field
 from typing import Any
 
 from txcore import flow, wire
+from txcore.breaker import Breaker
 from txcore.checker import Membership
 from txcore.checking import CheckContext, HalfView, Limits
 from txcore.commands import Call, Flow
@@ -28,6 +30,7 @@ from txcore.records import (
     Status,
 )
 from txcore.results import EndState
+from txcore.table import Mode
 from txcore.transaction import LocalTransaction, ProducerContext, begin, publish
 from txcore_conformance.sim.database import SimConnection, SimDatabase, SimDatabaseError, SimFence
 from txcore_conformance.sim.world import EPOCH_MS, Process, SimReporter, World
@@ -97,6 +100,9 @@ class Cast:
     local: dict[bytes, bool] = field(default_factory=dict)  #: listener style: what the application's own store says
     checkers: list[Process] = field(default_factory=list)
     memberships: list[tuple[Process, Membership]] = field(default_factory=list)
+    table_rng: random.Random = field(default_factory=random.Random)
+    mode: Mode = Mode.HALF  #: of producers with a fence
+    relays: list[Process] = field(default_factory=list)
     lost_tail: set[bytes] = field(default_factory=set)
     lost_claims: set[int] = field(default_factory=set)
     is_eaten: bool = False  #: ops are gone for good, so bounds and tokens of checkpoints can no longer be judged
@@ -135,12 +141,22 @@ def start_producer(cast: Cast, styles: list[Style], count: int) -> None:
             cast_fence(fence),
             _arbitrates(world),
         )
+        if fenced:
+            _set_mode(context, cast)
         for _ in range(count):
             style = world.rng.choice(styles)
             if (style is not Style.LISTENER) == fenced:
                 at_s = world.rng.random() * 12
                 world.at(at_s, lambda context=context, style=style: _begin(cast, process, context, style))  # type: ignore[misc]
     process.loop.on_command = _probe(cast)
+
+
+def _set_mode(context: ProducerContext, cast: Cast) -> None:
+    """Have producers with a fence use the message table; the deadline of a half is shorter than a slow answer."""
+    context.mode = cast.mode
+    if cast.mode is Mode.AUTO:
+        context.half_deadline_s = cast.table_rng.choice([0.05, 0.4, 3.0])
+        context.breaker = Breaker(context.clock, probe_s=2.0, open_s=0.5, open_max_s=4.0)
 
 
 def _arbitrates(world: World) -> bool:
@@ -202,9 +218,16 @@ def _messages(cast: Cast) -> list[Message]:
     count = world.rng.choice([1, 1, 2, 3])
     policy = CheckPolicy(3.0 + world.rng.random() * 3, 1.0 + world.rng.random(), CHECK_MAX)
     return [
-        Message(f"t{world.rng.randrange(3)}", world.rng.randbytes(8 + i), b"k" if i else None, {"n": str(i)}, policy)
+        Message(f"t{world.rng.randrange(3)}", world.rng.randbytes(8 + i), _key(cast, i), {"n": str(i)}, policy)
         for i in range(count)
     ]
+
+
+def _key(cast: Cast, index: int) -> bytes | None:
+    """Return few keys where their order counts."""
+    if cast.mode is Mode.HALF:
+        return b"k" if index else None
+    return cast.table_rng.choice([b"k0", b"k1", None])
 
 
 def _database_style(cast: Cast, truth: Truth) -> Flow[None]:
@@ -472,8 +495,10 @@ def prune_now(cast: Cast) -> None:
     """Raise the horizon, then delete what is closed and old enough."""
     world = cast.world
     below = first_id_at(EPOCH_MS + round(world.now_s * 1000) - 8_000)
-    final = {identity for identity, journey in journeys(cast).items() if journey.final}
-    cast.database.prune(below, lambda identity: identity in final)
+    found = journeys(cast)
+    final = {identity for identity, journey in found.items() if journey.final}
+    pending = {identity for identity, journey in found.items() if journey.is_pending or journey.is_parked}
+    cast.database.prune(below, lambda identity: identity in final, lambda identity: identity in pending)
 
 
 def _probe(cast: Cast) -> Callable[[Process, Any], None]:

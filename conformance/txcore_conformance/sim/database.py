@@ -13,6 +13,8 @@ from typing import Any
 
 from txcore.errors import FencedError, FenceMisuseError
 from txcore.fence import FenceAnswer, FenceReading
+from txcore.table import TableRow
+from txcore_conformance.sim.table import SimTable
 from txcore_conformance.sim.world import Process, World
 
 STATES = {1: FenceAnswer.COMMIT, 2: FenceAnswer.ROLLBACK, 3: FenceAnswer.VIA_TABLE, 4: FenceAnswer.FORCED}
@@ -31,6 +33,7 @@ class SimConnection:
     is_open: bool = False
     is_durable: bool = False
     has_business: bool = False
+    queued: list[tuple[TableRow, int]] | None = None
 
 
 @dataclass(slots=True)
@@ -43,7 +46,12 @@ class SimDatabase:
     committed: set[bytes] = field(default_factory=set)
     unsynced: set[bytes] = field(default_factory=set)
     pruned_below: bytes = b""
+    via_table: set[bytes] = field(default_factory=set)
     open: list[SimConnection] = field(default_factory=list)
+    table: SimTable = field(init=False)
+
+    def __post_init__(self) -> None:
+        self.table = SimTable(self.world)
 
     def connect(self, process: Process) -> SimConnection:
         """Open a connection; a dead process's transaction is rolled back some time later."""
@@ -64,10 +72,17 @@ class SimDatabase:
         identity = connection.transaction_id
         if identity:
             self.rows[identity] = 1
+            if connection.queued is not None:
+                self._enqueue(identity, connection.queued)
             if not (connection.is_durable and self.enforces_durable):
                 self.unsynced.add(identity)
             if connection.has_business:
                 self.committed.add(identity)
+
+    def _enqueue(self, identity: bytes, queued: list[tuple[TableRow, int]]) -> None:
+        self.rows[identity] = 3
+        self.via_table.add(identity)
+        self.table.commit(queued)
 
     def roll_back(self, connection: SimConnection) -> None:
         """Forget the transaction's rows."""
@@ -94,18 +109,32 @@ class SimDatabase:
             self.world.note("database ghost")
             self.rows.pop(identity, None)
             self.committed.discard(identity)
+            for index in self.table.holds(identity):
+                del self.table.rows[identity, index]
         self.unsynced.clear()
 
-    def prune(self, below: bytes, is_closed: Callable[[bytes], bool]) -> None:
-        """R4's order: raise the horizon first, wait, then delete closed ids below it."""
+    def prune(
+        self, below: bytes, is_closed: Callable[[bytes], bool], is_pending: Callable[[bytes], bool] = lambda _: False
+    ) -> None:
+        """R4's order: raise the horizon first, wait, then delete closed ids below it.
+
+        A row of state 3 is closed once its messages are sent, unless it has a half that is still to be closed.
+        """
         self.pruned_below = max(self.pruned_below, below)
 
         def delete() -> None:
-            for identity in [row for row in self.rows if row < below and is_closed(row)]:
+            for identity in [row for row in self.rows if row < below and self._is_closed(row, is_closed, is_pending)]:
                 self.world.note("pruned row")
                 del self.rows[identity]
 
         self.world.at(20.0, delete)
+
+    def _is_closed(
+        self, identity: bytes, is_closed: Callable[[bytes], bool], is_pending: Callable[[bytes], bool]
+    ) -> bool:
+        if self.table.holds(identity):
+            return False
+        return is_closed(identity) or (self.rows[identity] == 3 and not is_pending(identity))
 
 
 class SimFence:
@@ -153,6 +182,21 @@ class SimFence:
         """See `Fence.withdraw`."""
         connection.transaction_id = b""
 
+    def enqueue(
+        self,
+        connection: SimConnection,
+        transaction_id: bytes,
+        group: str,  # noqa: ARG002
+        rows: Sequence[TableRow],
+    ) -> Generator[Any, Any, None]:
+        """See `Fence.enqueue`."""
+        yield 0.001
+        self._maybe_fail()
+        if not connection.is_open or connection.transaction_id != transaction_id:
+            raise FenceMisuseError("the fence row is not of this open transaction")
+        table = self._database.table
+        connection.queued = [(row, table.tick()) for row in rows]
+
     def commit(self, connection: SimConnection) -> Generator[Any, Any, None]:
         """See `Fence.commit`; with faults on it may fail before or after it applied."""
         world = self._database.world
@@ -192,6 +236,9 @@ class SimFence:
         state = database.rows.get(identity)
         if state is None:
             return self._absent(identity)
+        if state == 3:
+            world.note("fence reads state 3")
+            return FenceReading(FenceAnswer.VIA_TABLE if database.table.holds(identity) else FenceAnswer.SENT)
         # The writing upsert flushes what it read, so the checker never acts upon a ghost.
         database.unsynced.discard(identity)
         return FenceReading(STATES[state])

@@ -14,7 +14,7 @@ from dataclasses import dataclass
 from typing import Any
 from unittest import mock
 
-from txcore import flow
+from txcore import flow, preparing, relaying
 from txcore.commands import Flow
 from txcore.decide import Pending
 from txcore.errors import CommitUnknownError
@@ -26,9 +26,10 @@ from txcore.memory import MemoryBackend
 from txcore.message import LocalTransactionState
 from txcore.records import Checkpoint, Op, OpKind, Outcome, Position, Resolution, Status
 from txcore.transaction import LocalTransaction
-from txcore_conformance.sim import actors
+from txcore_conformance.sim import actors, table_mutants
 from txcore_conformance.sim.actors import Cast
 from txcore_conformance.sim.database import SimDatabase, SimFence
+from txcore_conformance.sim.table import SimRelayTable
 from txcore_conformance.sim.world import Process
 
 STRONG, KAFKA, RABBITMQ, NATS = "strong", "kafka-like", "rabbitmq-like", "nats-like"
@@ -60,12 +61,12 @@ def _absence_is_rollback(self: SimFence, identity: bytes) -> FenceReading:
     return FenceReading(FenceAnswer.COMMIT if is_there else FenceAnswer.ROLLBACK)
 
 
-_append = flow._append  # noqa: SLF001
+_append = preparing.append
 
 
-def _append_uncertain(transaction: LocalTransaction) -> Flow[None]:
+def _append_uncertain(transaction: LocalTransaction, deadline_s: float | None = None) -> Flow[None]:
     """Go on after an unknown answer as if it were an ack."""
-    steps = _append(transaction)
+    steps = _append(transaction, deadline_s)
     outcome: Any = None
     while True:
         try:
@@ -109,8 +110,7 @@ def _no_tombstone(transaction: LocalTransaction) -> Flow[None]:
     yield
 
 
-def _prune_by_age(self: SimDatabase, below: bytes, is_closed: Callable[[bytes], bool]) -> None:
-    del is_closed
+def _prune_by_age(self: SimDatabase, below: bytes, *_: Any) -> None:
     for identity in [row for row in self.rows if row < below]:
         del self.rows[identity]
 
@@ -312,6 +312,15 @@ def _single_bound(self: PartitionState, now_ms: float, note_size_max: int) -> Ch
 _checkpoint = PartitionState.checkpoint
 
 
+@contextlib.contextmanager
+def _relay_with_a_cursor() -> Iterator[None]:
+    with (
+        mock.patch.object(SimRelayTable, "visible", table_mutants.skip_gaps),
+        mock.patch.object(SimRelayTable, "settle", table_mutants.settle_up_to_a_cursor),
+    ):
+        yield
+
+
 MUTANTS: Mapping[str, Mutant] = {
     "no_fence": Mutant("R4", _replace(SimFence, "_check_one", _absence_is_rollback)),
     "op_before_target": Mutant(
@@ -320,7 +329,7 @@ MUTANTS: Mapping[str, Mutant] = {
         STEPPED,
         "targets and op are one atomic release there",
     ),
-    "local_after_uncertain_ack": Mutant("R2", _replace(flow, "_append", _append_uncertain)),
+    "local_after_uncertain_ack": Mutant("R2", _replace(preparing, "append", _append_uncertain)),
     "exception_is_rollback": Mutant("R5", _exception_is_rollback),
     "rollback_without_tombstone": Mutant("R5", _replace(flow, "_tombstone", _no_tombstone)),
     "prune_without_horizon": Mutant("R4", _prune_without_horizon),
@@ -353,6 +362,15 @@ MUTANTS: Mapping[str, Mutant] = {
         _replace(MemoryBackend, "_release_in_steps", _op_first(frozenset({OpKind.DISCARD}))),
         STEPPED,
         "parked record and op are one atomic release there",
+    ),
+    "fallback_without_state_3": Mutant(
+        "R4",
+        _replace(SimDatabase, "_enqueue", table_mutants.fall_back_without_state_3),
+    ),
+    "relay_cursor_skips_gaps": Mutant("S8", _relay_with_a_cursor),
+    "relay_deletes_first": Mutant("S8", _replace(SimRelayTable, "take", table_mutants.delete_before_publishing)),
+    "relay_goes_on_behind_refusal": Mutant(
+        "S12", _replace(relaying, "_send_lane", table_mutants.go_on_behind_a_refusal)
     ),
     "resume_as_op": Mutant("R11", _resume_as_op),
     "stale_checkpoint_accepted": Mutant(

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import random
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -13,6 +14,7 @@ from txcore.invariants import Facts, Local, Promises, TargetFact
 from txcore.journey import Journey
 from txcore.memory import KAFKA_LIKE, NATS_LIKE, RABBITMQ_LIKE, STRONG, Profile
 from txcore.records import Checkpoint, LogKind, LogRecord, Op, OpKind, Outcome
+from txcore.table import Mode
 from txcore_conformance.sim.actors import (
     GROUP,
     Cast,
@@ -25,7 +27,8 @@ from txcore_conformance.sim.actors import (
     start_stuck_producer,
 )
 from txcore_conformance.sim.database import SimDatabase
-from txcore_conformance.sim.world import World
+from txcore_conformance.sim.relays import start_relay
+from txcore_conformance.sim.world import Process, World
 
 FAULTS_END_S = 30.0
 REST_MAX_S = 120.0
@@ -81,10 +84,19 @@ def run(seed: int) -> SeedResult:
     )
     # Without a fence R6 carries safety, so nothing of a producer may take effect after its horizon.
     world.allows_late = Style.LISTENER not in styles or rng.random() < 0.5
+    # Drawn apart, so that a seed without the table plays the same history as ever.
+    cast.table_rng = random.Random(f"table {seed}")
+    cast.mode = cast.table_rng.choices([Mode.HALF, Mode.AUTO, Mode.TABLE], [4, 2, 1])[0]
     for _ in range(rng.choice([1, 2, 2])):
         start_producer(cast, styles, rng.choice([2, 4, 6]))
     for _ in range(rng.choice([1, 2, 2])):
         start_checker(cast)
+    if cast.mode is not Mode.HALF:
+        start_producer(cast, [Style.DATABASE, Style.PRIMITIVE], cast.table_rng.choice([6, 12]))
+        for _ in range(cast.table_rng.choice([1, 2])):
+            start_relay(cast)
+        for _ in range(cast.table_rng.choice([0, 1, 3])):
+            world.at(cast.table_rng.random() * 25, lambda: _kill_one_of(cast, cast.relays))
     _plan(cast)
     world.run_until(FAULTS_END_S)
     _end_faults(cast)
@@ -137,7 +149,7 @@ def _plan(cast: Cast) -> None:
         world.at(between(5, 28), lambda: operate(cast))
         world.at(between(5, 28), lambda: prune(cast))
     for _ in range(rng.choice([0, 1, 2])):
-        world.at(between(3, 25), lambda: _kill_one(cast))
+        world.at(between(3, 25), lambda: _kill_one_of(cast, cast.checkers))
 
 
 def _set_down(cast: Cast, *, is_down: bool) -> None:
@@ -201,8 +213,8 @@ def _ids_in(kind: LogKind, record: LogRecord) -> list[bytes]:
         return []
 
 
-def _kill_one(cast: Cast) -> None:
-    alive = [process for process in cast.checkers if process.is_alive]
+def _kill_one_of(cast: Cast, processes: Sequence[Process]) -> None:
+    alive = [process for process in processes if process.is_alive]
     if alive:
         cast.world.rng.choice(alive).kill()
 
@@ -216,10 +228,12 @@ def _end_faults(cast: Cast) -> None:
         truth.is_stuck = False
     if not any(process.is_alive for process in cast.checkers):
         start_checker(cast, is_immortal=True)
+    if cast.mode is not Mode.HALF:
+        start_relay(cast, is_immortal=True)
 
 
 def _is_at_rest(cast: Cast, *, but_stuck: bool = False) -> bool:
-    return not any(
+    return cast.database.table.is_drained() and not any(
         journey.is_pending
         and not (but_stuck and journey.transaction_id in cast.truths and cast.truths[journey.transaction_id].is_long)
         and journey.transaction_id not in cast.lost_tail
@@ -300,7 +314,12 @@ def _judge(cast: Cast) -> int:
             late_releases=world.late[identity] + before,
             unknown_answers=None if truth.is_fenced else truth.unknown_answers,
             has_contrary_caller=truth.has_contrary_caller,
+            is_via_table=identity in cast.database.via_table,
+            messages=truth.core.messages,
+            in_table=cast.database.table.holds(identity),
         )
+        if facts.is_via_table and journey.halves and journey.final:
+            world.note("half of a fallback closed")
         duplicates += max(len(facts.targets) - len({target.index for target in facts.targets}), 0)
         is_ignored = cast.resumed.get(identity, -1) > journey.discarded_generation
         if journey.is_parked and is_ignored and not facts.is_excused:
@@ -310,7 +329,19 @@ def _judge(cast: Cast) -> int:
         if identity not in cast.lost_tail:
             world.break_rule(f"S5 targets of an unknown transaction {identity.hex()}")
     _judge_owners(cast)
+    for text in cast.database.table.disorder(_first_places(cast)):
+        world.break_rule(f"S12 {text}")
     return duplicates
+
+
+def _first_places(cast: Cast) -> dict[tuple[bytes, int], int]:
+    """Return where the first copy of each message stands in its topic."""
+    places: dict[tuple[bytes, int], int] = {}
+    for identity, targets in _targets(cast).items():
+        for target in targets:
+            key = (identity, target.index)
+            places[key] = min(places.get(key, target.position), target.position)
+    return places
 
 
 def _targets(cast: Cast) -> dict[bytes, list[TargetFact]]:

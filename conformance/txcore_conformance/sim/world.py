@@ -12,7 +12,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-from txcore.commands import Call
+from txcore.commands import Call, Timed
 from txcore.instrumentation import Reporter
 from txcore.loop import Loop, Task
 from txcore.memory import Fate, Faults, MemoryBackend, MemoryBroker, Profile
@@ -152,7 +152,7 @@ class SimFaults(Faults):
         if fate is not Fate.DONE:
             world.log("fate", what, fate.value)
             world.note(f"fate {fate.value} {what}")
-            if fate is not Fate.REFUSED:
+            if fate is not Fate.REFUSED and what != "half":  # however a half ends, it publishes nothing
                 for transaction_id in transaction_ids:
                     world.causes[transaction_id] += 1
                     world.late[transaction_id] += fate is Fate.LATE
@@ -310,8 +310,8 @@ class SimLoop(Loop):
         """See `Loop.dispatch`."""
         process, world = self.process, self.process.world
         if self.on_command is not None:
-            self.on_command(process, command)
-        if isinstance(command, HalfRecord | Resolution | Call):
+            self.on_command(process, command.half if isinstance(command, Timed) else command)
+        if isinstance(command, HalfRecord | Timed | Resolution | Call):
             world.log(process.name, type(command).__name__)
             if not process.is_immortal and world.chance(world.swarm.crash):
                 if world.rng.random() < 0.5:

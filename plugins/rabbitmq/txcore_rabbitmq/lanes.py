@@ -10,7 +10,7 @@ from collections import deque
 from collections.abc import Callable
 from typing import Any, Final
 
-from txcore.errors import BackendUnavailableError, MessageRejectedError, TxcoreError
+from txcore.errors import FULL, BackendUnavailableError, MessageRejectedError, TxcoreError
 from txcore.records import Status
 from txcore_rabbitmq.codec import log_properties, translate, translate_refusal
 
@@ -226,7 +226,7 @@ class Lane:
             topic = self._topic(sending.routing_key)
             sending.settle(
                 Status.REFUSED,
-                MessageRejectedError(f"a queue behind {topic!r} refuses messages (full?)", topic=topic, reason="full"),
+                MessageRejectedError(f"a queue behind {topic!r} refuses messages (full?)", topic=topic, reason=FULL),
             )
 
     def _no_route(self, routing_key: str) -> TxcoreError:

@@ -16,6 +16,7 @@ from sqlalchemy.exc import SQLAlchemyError
 
 from txcore.errors import BackendUnavailableError
 from txcore.ids import ID_BYTES
+from txcore.verdicts import DROPPED, SENT
 from txcore_spark.plan import Range, flushed
 
 PAGE_ROWS: Final = 20_000
@@ -28,7 +29,8 @@ def read(url: str, wanted: Range) -> Iterator[pa.RecordBatch]:
     engine = create_engine(url)
     try:
         with engine.connect() as connection:
-            while page := _page(connection, wanted.source.name, last):
+            expression = _state(connection, wanted.source.name)
+            while page := _page(connection, wanted.source.name, expression, last):
                 count += len(page)
                 for transaction_id, state, group in page:
                     number = wanted.groups.get(group, -1)
@@ -70,12 +72,28 @@ def as_bytes(value: Any) -> bytes:
     return bytes(value or bytes(ID_BYTES))
 
 
-def _page(connection: Connection, table: str, last: bytes) -> list[tuple[bytes, int, str]]:
+def _state(connection: Connection, table: str) -> str:
+    """Return the expression for a row's state; instead of 3, what the message table holds of it.
+
+    That is 3 while a message waits or is parked, `DROPPED` when the rest was dropped, `SENT` when there is none.
+    """
+    try:
+        connection.execute(text(f"SELECT 1 FROM {table}_msg WHERE 1 = 0"))
+    except SQLAlchemyError:
+        return "f.state"  # no such table: made by an older txcore
+    finally:
+        connection.rollback()
+    left = f"(SELECT min(m.parked) FROM {table}_msg m WHERE m.transaction_id = f.transaction_id)"
+    waits = f"CASE {left} WHEN 0 THEN 3 WHEN 1 THEN 3 WHEN 2 THEN {DROPPED} ELSE {SENT} END"
+    return f"CASE WHEN f.state = 3 THEN {waits} ELSE f.state END"
+
+
+def _page(connection: Connection, table: str, state: str, last: bytes) -> list[tuple[bytes, int, str]]:
     is_uuid = connection.dialect.name == "postgresql"
     sql = (
-        f"SELECT transaction_id, state, producer_group FROM {table} "
-        f"WHERE transaction_id > {'CAST(:last AS uuid)' if is_uuid else ':last'} "
-        "ORDER BY transaction_id LIMIT :page"
+        f"SELECT f.transaction_id, {state}, f.producer_group FROM {table} f "
+        f"WHERE f. transaction_id > {'CAST(:last AS uuid)' if is_uuid else ':last'} "
+        "ORDER BY f.transaction_id LIMIT :page"
     )
     values = {"last": str(uuid.UUID(bytes=last)) if is_uuid else last, "page": PAGE_ROWS}
     found = [(as_bytes(row[0]), int(row[1]), str(row[2])) for row in connection.execute(text(sql), values)]

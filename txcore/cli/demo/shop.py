@@ -108,7 +108,8 @@ class Shop:
 
     def drop(self) -> None:
         """Delete all tables of this run, those of the fence and the inbox too."""
-        names = {*self._metadata.tables, self.fence.table, f"{self.fence.table}_meta", self.inbox.table}
+        own = (self.fence.table, self.inbox.table)
+        names = {*self._metadata.tables, *own, *(f"{name}_meta" for name in own)}
         found = MetaData()
         found.reflect(self.engine, only=[name for name in inspect(self.engine).get_table_names() if name in names])
         found.drop_all(self.engine)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Final
 
-from txcore.cli.operating import deciding, fences, listing, showing, top, topics
+from txcore.cli.operating import deciding, fences, listing, relaying, showing, tables, top, topics
 
 if TYPE_CHECKING:
     from typer import Typer
@@ -22,7 +22,9 @@ def add_to(app: Typer) -> None:
         ("commit", deciding.commit),
         ("rollback", deciding.rollback),
         ("top", top.top),
+        ("relay", relaying.relay),
     ):
         app.command(name, rich_help_panel=PANEL)(command)
     app.add_typer(topics.app, name="topics", rich_help_panel=PANEL)
     app.add_typer(fences.app, name="fence", rich_help_panel=PANEL)
+    app.add_typer(tables.app, name="table", rich_help_panel=PANEL)

@@ -86,7 +86,7 @@ def prune(
     *,
     yes: Annotated[bool, typer.Option("--yes", "-y", help="Do it; else it is a dry run.")] = False,
 ) -> None:
-    """Delete old rows of transactions whose end is in the log; what is pending or parked stays.
+    """Delete old rows of transactions whose end is in the log, or which a relay has sent; what is undecided stays.
 
     First the horizon is raised: below it nobody inserts a row any more, and a check that finds none says PRUNED. It
     is never raised above what is undecided. Can be interrupted and run again.
@@ -163,7 +163,7 @@ class _Pruning:
         return below, bound
 
     def plan(self, below: bytes, bound: str) -> _Plan:
-        """Find out which rows below are closed: whose final op is in a log."""
+        """Find out which rows below are closed: whose final op is in a log, or whose messages a relay has sent."""
         finished: set[bytes] = set()
         for session in self._sessions:
             with self._screen.busy(f"reading the logs of {session.address.group}"):
@@ -172,7 +172,7 @@ class _Pruning:
         with self._screen.busy("counting"):
             for page in self._pages(below):
                 count += len(page)
-                closed += len(finished.intersection(page))
+                closed += len(finished.intersection(page) | self._fence.sent(page))
                 if count >= DRY_MAX:
                     break
         return _Plan(below, bound, closed, count - closed, finished.intersection)

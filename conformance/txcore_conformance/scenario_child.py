@@ -1,0 +1,133 @@
+"""The child that runs a user's scenario, lists its steps, and kills itself at the chosen one.
+
+`python -m txcore_conformance.scenario_child` reads jobs, one JSON object a line, and forks a process for each.
+"""
+
+from __future__ import annotations
+
+import importlib
+import importlib.util
+import json
+import signal
+import sys
+import traceback
+from collections.abc import Callable
+from dataclasses import asdict, dataclass, replace
+from pathlib import Path
+from types import ModuleType, SimpleNamespace
+from typing import Any, Final, cast
+
+from sqlalchemy.engine.default import DefaultDialect
+
+from txcore import flow, registry
+from txcore.transaction import half_record as transaction_half
+from txcore_conformance.failpoints import Failpoints, Watched, install
+from txcore_conformance.forks import load_backend, serve
+from txcore_conformance.scenario import Place, Scenario
+
+LIFETIME_MAX_S: Final = 120
+IMMUNITY_S: Final = 0.001
+"""Written into the halves, so that nobody waits: the checker starts when this process is dead."""
+
+
+@dataclass(frozen=True, slots=True)
+class Job:
+    """What one process is to do, and where it writes its steps, or why it failed.
+
+    Attributes:
+        path: The `sys.path` of the process that wants it.
+    """
+
+    module: str
+    file: str
+    name: str
+    path: tuple[str, ...]
+    broker: str
+    database: str
+    outcome: str
+    preload: tuple[str, ...] = ()
+    failpoint: str = ""
+
+    def to_json(self) -> str:
+        """Return the job as one line."""
+        return json.dumps(asdict(self))
+
+    @staticmethod
+    def from_json(line: str) -> Job:
+        """Return the job in a line."""
+        return Job(**json.loads(line))
+
+
+def load(module: str, file: str, name: str) -> type[Scenario]:
+    """Return a class by its module; by its file where pytest has imported that file under a name of its own."""
+    try:
+        found: ModuleType | None = importlib.import_module(module)
+    except ImportError:
+        found = None
+    if found is None or getattr(found, "__file__", None) != file:
+        spec = importlib.util.spec_from_file_location(module, file)
+        assert spec is not None
+        assert spec.loader is not None
+        found = importlib.util.module_from_spec(spec)
+        sys.modules[module] = found
+        spec.loader.exec_module(found)
+    return cast("type[Scenario]", getattr(found, name))
+
+
+def watch(failpoints: Failpoints) -> None:
+    """Make a step of every command of txcore and of every COMMIT that goes through SQLAlchemy; in this process."""
+    install(failpoints)
+    hook_of, commit = registry._hook, DefaultDialect.do_commit  # noqa: SLF001 - instrumentation
+
+    def watched_hook(url: str) -> Any:
+        hook = hook_of(url)
+
+        def opened(**options: Any) -> Any:
+            backend = hook.txcore_open_backend(**options)
+            return None if backend is None else Watched(backend, failpoints)
+
+        return SimpleNamespace(txcore_open_backend=opened, txcore_doctor=hook.txcore_doctor)
+
+    def hasty_half(transaction: Any, policy: Any) -> Any:
+        return transaction_half(transaction, replace(policy, immunity_s=IMMUNITY_S))
+
+    def watched_commit(dialect: DefaultDialect, connection: Any) -> None:
+        failpoints.reach("before database COMMIT")
+        commit(dialect, connection)  # type: ignore[no-untyped-call]
+        failpoints.reach("after database COMMIT")
+
+    registry._hook = watched_hook  # noqa: SLF001
+    flow.half_record = hasty_half  # type: ignore[attr-defined]
+    DefaultDialect.do_commit = watched_commit  # type: ignore[method-assign]
+
+
+def run(job: Job) -> int:
+    """Run the scenario in this process and return its exit status."""
+    signal.alarm(LIFETIME_MAX_S)
+    failpoints = Failpoints(job.failpoint)
+    outcome = Path(job.outcome)
+    try:
+        sys.path[:] = job.path
+        scenario = load(job.module, job.file, job.name)()
+        watch(failpoints)
+        scenario.run(Place(job.broker, job.database, failpoints.reach))
+    except BaseException:  # noqa: BLE001 - the parent tells it
+        outcome.write_text(traceback.format_exc(), encoding="utf-8")
+        return 1
+    outcome.write_text("\n".join(failpoints.steps), encoding="utf-8")
+    return 0
+
+
+def prepare(job: Job) -> None:
+    """Import what all children need."""
+    load_backend(job.broker)
+    for name in job.preload:
+        importlib.import_module(name)
+
+
+def _line(action: Callable[[Job], Any]) -> Callable[[str], Any]:
+    return lambda line: action(Job.from_json(line))
+
+
+if __name__ == "__main__":
+    serve(_line(prepare), _line(run))

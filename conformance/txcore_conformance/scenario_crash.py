@@ -1,0 +1,190 @@
+"""Runs a user's scenario once for each of its steps, kills it there, lets a checker finish, and compares.
+
+Both or neither: whatever the database holds must be told by a message, and no message may tell of anything else.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import inspect
+import signal
+import sys
+import tempfile
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any, Final
+
+from txcore import Checker, CheckPolicy
+from txcore.port import Backend
+from txcore.wire import HEADER_ID
+from txcore_conformance.forks import ForkServer
+from txcore_conformance.harness import Delivered, Harness
+from txcore_conformance.kit import FAST, decide_all
+from txcore_conformance.oracle import everything_in
+from txcore_conformance.scenario import Place, Scenario
+from txcore_conformance.scenario_child import Job
+
+DECIDE_TIME_MAX_S: Final = 90.0
+TRIES_MAX: Final = 3
+UNKILLED: Final = "no kill"
+
+
+@dataclass(frozen=True, slots=True)
+class Finding:
+    """What a run left behind once the checker was done.
+
+    Attributes:
+        step: Where it was killed.
+        both: Names of what is in the database and was told.
+        lost: In the database, but no message tells of it.
+        leaked: Told by a message, but not in the database.
+        doubled: Told by several messages with different ids, which no inbox can tell from each other.
+        problem: Why nothing can be said.
+    """
+
+    step: str
+    both: Sequence[Any] = ()
+    lost: Sequence[Any] = ()
+    leaked: Sequence[Any] = ()
+    doubled: Sequence[Any] = ()
+    problem: str = ""
+
+    @property
+    def is_wrong(self) -> bool:
+        """Whether atomicity is broken, or unknown."""
+        return bool(self.lost or self.leaked or self.doubled or self.problem)
+
+    def sentences(self) -> list[str]:
+        """Return what happened, for a person."""
+        told = [f"LOST {name}: it is in the database, and no message will ever tell" for name in self.lost]
+        told += [f"LEAKED {name}: a message tells of it, and it is not in the database" for name in self.leaked]
+        told += [f"DOUBLED {name}: several messages tell of it, each with an id of its own" for name in self.doubled]
+        told += [self.problem] if self.problem else []
+        return told or [f"both: {', '.join(map(str, self.both))}" if self.both else "neither"]
+
+
+@dataclass(frozen=True, slots=True)
+class Verdict:
+    """All findings about one scenario."""
+
+    scenario: str
+    findings: Sequence[Finding]
+
+    @property
+    def wrong(self) -> Sequence[Finding]:
+        """The findings that break atomicity."""
+        return [finding for finding in self.findings if finding.is_wrong]
+
+    def __str__(self) -> str:
+        width = max(len(finding.step) for finding in self.findings)
+        lines = []
+        for finding in self.findings:
+            mark = "!" if finding.is_wrong else " "
+            for number, sentence in enumerate(finding.sentences()):
+                lines.append(f"{mark} {'' if number else finding.step:{width}}  {sentence}")
+        kills = len(self.findings) - 1
+        head = f"{self.scenario}: killed at {kills} steps, {len(self.wrong)} broke atomicity"
+        return "\n".join([head, "", f"  {'killed at':{width}}  what is left when the checker is done", *lines])
+
+
+class ScenarioCrash:
+    """Kills one scenario on one harness's broker, which is up. Use `run` once."""
+
+    def __init__(self, scenario: type[Scenario], harness: Harness) -> None:
+        if not harness.url:
+            raise ValueError("no other process can reach this backend")
+        self._type = scenario
+        self._scenario = scenario()
+        self._harness = harness
+        self._server = ForkServer("txcore_conformance.scenario_child")
+        self._seen: set[tuple[str, int, int]] = set()
+
+    def run(self) -> Verdict:
+        """Run it once to its end, then kill it at each step that was seen."""
+        for topic in self._scenario.topics:
+            with contextlib.suppress(Exception):  # on a broker of somebody else's it may be there
+                self._harness.create_topic(topic)
+        self._new_messages()  # what was there before; raises where a topic could not be made
+        backend = self._harness.open()
+        self._server.start()
+        try:
+            finding, steps = self._attempt(backend, "")
+            findings = [finding]
+            if not finding.is_wrong:
+                findings += [self._kill_at(backend, step) for step in steps]
+        finally:
+            self._server.stop()
+            backend.close(10).result(20)
+        return Verdict(self._type.__name__, findings)
+
+    def _kill_at(self, backend: Backend, step: str) -> Finding:
+        for _ in range(TRIES_MAX):
+            finding, steps = self._attempt(backend, step)
+            if not steps or finding.is_wrong:
+                return finding
+        return Finding(step, problem=f"the step did not come again in {TRIES_MAX} runs: are they all alike?")
+
+    def _attempt(self, backend: Backend, step: str) -> tuple[Finding, list[str]]:
+        """Run once, killed at *step*; returns what was left and, when it came to its end, its steps."""
+        with tempfile.TemporaryDirectory(prefix="txcore-crash-") as name:
+            folder, name_of_step = Path(name), step or UNKILLED
+            place = Place(self._harness.url, self._scenario.database(folder))
+            self._scenario.setup(place)
+            outcome = folder / "outcome"
+            job = Job(
+                self._type.__module__,
+                inspect.getfile(self._type),
+                self._type.__qualname__,
+                tuple(sys.path),
+                place.broker,
+                place.database,
+                str(outcome),
+                tuple(self._scenario.preload),
+                step,
+            )
+            status = self._server.run(job.to_json())
+            if status > 0:
+                problem = f"the run ended with an error of its own:\n{outcome.read_text(encoding='utf-8')}"
+                return Finding(name_of_step, problem=problem), []
+            is_dead = status == -signal.SIGKILL
+            if status < 0 and not is_dead:
+                return Finding(name_of_step, problem=f"the run was ended by signal {-status}"), []
+            steps = [] if is_dead else outcome.read_text(encoding="utf-8").splitlines()
+            self._decide(backend, place)
+            finding = self._compare(place, name_of_step)
+            if not step and not finding.is_wrong and not finding.both:
+                finding = replace(finding, problem="the run left nothing behind, so there is nothing to compare")
+            return finding, steps
+
+    def _decide(self, backend: Backend, place: Place) -> None:
+        fence, listener = self._scenario.fence(place), self._scenario.listener(place)
+        policy = CheckPolicy(interval_s=0.001, check_max=2)
+        limits = replace(FAST, check_deadline_s=10.0)
+        checker = Checker(backend, self._scenario.group, fence=fence, listener=listener, policy=policy, limits=limits)
+        decide_all(checker, backend, self._scenario.group, DECIDE_TIME_MAX_S)
+
+    def _compare(self, place: Place, step: str) -> Finding:
+        committed = list(dict.fromkeys(self._scenario.committed(place)))
+        announced: dict[Any, set[Any]] = {}
+        for message in self._new_messages():
+            identity = message.headers.get(HEADER_ID) or (message.partition, message.position)
+            announced.setdefault(self._scenario.announced(message), set()).add(identity)
+        return Finding(
+            step,
+            both=[name for name in committed if name in announced],
+            lost=[name for name in committed if name not in announced],
+            leaked=[name for name in announced if name not in committed],
+            doubled=[name for name, identities in announced.items() if len(identities) > 1],
+        )
+
+    def _new_messages(self) -> list[Delivered]:
+        """Return what came to the topics since the last look."""
+        found = []
+        for topic in self._scenario.topics:
+            for message in everything_in(self._harness, topic):
+                place = (topic, message.partition, message.position)
+                if place not in self._seen:
+                    self._seen.add(place)
+                    found.append(message)
+        return found

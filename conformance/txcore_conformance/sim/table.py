@@ -1,0 +1,163 @@
+"""The twin of the message table, and the relays that work on it: held slots, late commits, deaths with rows in hand."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Collection, Generator, Iterator, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+from txcore import wire
+from txcore.errors import BackendUnavailableError
+from txcore.table import Refused, TableRow, Taken
+from txcore_conformance.sim.world import Process, World
+
+SLOTS_MAX = 16
+HOLD_S = 8.0
+
+
+@dataclass(slots=True, eq=False)
+class SimRow:
+    """A message in the table.
+
+    Attributes:
+        begun: Its place in the order of insertion, which may be before or behind that of its commit.
+        committed: The place of its transaction's commit, on the same count.
+    """
+
+    row: TableRow
+    begun: int
+    committed: int
+    tries: int = 0
+    is_parked: bool = False
+
+
+@dataclass(eq=False)
+class SimTable:
+    """The table itself; shared by all processes of one seed.
+
+    Attributes:
+        history: Every row that was ever committed, by transaction and index.
+        takes: How often each row was in a relay's hands: each time but the first it may be published again.
+    """
+
+    world: World
+    clock: int = 0
+    rows: dict[tuple[bytes, int], SimRow] = field(default_factory=dict)
+    history: dict[tuple[bytes, int], SimRow] = field(default_factory=dict)
+    takes: Counter[tuple[bytes, int]] = field(default_factory=Counter)
+    holders: dict[int, object] = field(default_factory=dict)
+
+    def tick(self) -> int:
+        """Return the next place in the order of what happens to the table."""
+        self.clock += 1
+        return self.clock
+
+    def commit(self, rows: Sequence[tuple[TableRow, int]]) -> None:
+        """Make a transaction's rows visible."""
+        committed = self.tick()
+        for row, begun in rows:
+            key = (row.transaction_id, row.index)
+            self.rows[key] = self.history[key] = SimRow(row, begun, committed)
+
+    def holds(self, transaction_id: bytes) -> frozenset[int]:
+        """Return the messages of a transaction that still stand here."""
+        return frozenset(index for identity, index in self.rows if identity == transaction_id)
+
+    def is_drained(self) -> bool:
+        """Return whether nothing is left to be sent."""
+        return all(each.is_parked for each in self.rows.values())
+
+    def disorder(self, places: dict[tuple[bytes, int], int]) -> Iterator[str]:
+        """Yield what was sent before a message of its lane and topic that had been committed before it began.
+
+        Args:
+            places: Where the first copy of each message stands in its topic.
+        """
+        lanes: dict[tuple[int, str], list[tuple[SimRow, tuple[bytes, int]]]] = {}
+        for key, each in self.history.items():
+            topic = wire.decode_message(each.row.body).topic
+            lanes.setdefault((each.row.lane, topic), []).append((each, key))
+        for members in lanes.values():
+            for first, first_key in members:
+                for second, second_key in members:
+                    is_ordered = first.committed < second.begun and not first.is_parked
+                    if is_ordered and places.get(first_key, -1) > places.get(second_key, 1 << 62):
+                        yield f"{wire.target_id(*second_key)} was sent before {wire.target_id(*first_key)}"
+
+
+class SimRelayTable:
+    """The table as one relay's process sees it; implements `MessageTable` with generators for what takes time."""
+
+    def __init__(self, table: SimTable, process: Process) -> None:
+        self.table = table
+        self._process = process
+        self._first = 0
+
+    def take(self, group: str, resting: Collection[int], row_max: int) -> Generator[Any, Any, Taken | None]:  # noqa: ARG002
+        """See `MessageTable.take`."""
+        table = self.table
+        yield 0.002
+        self._maybe_fail()
+        busy = {each.row.slot for each in table.rows.values() if not each.is_parked}
+        free = sorted(busy - set(table.holders), key=lambda slot: (slot < self._first, slot))[:SLOTS_MAX]
+        if not free:
+            return None
+        self._first = free[-1] + 1
+        hold = object()
+        table.holders.update(dict.fromkeys(free, hold))
+        self._process.on_death.append(lambda: table.world.at(table.world.rng.random(), lambda: self._let_go(hold)))
+        table.world.at(HOLD_S, lambda: self._let_go(hold))
+        rows = self.visible(free, resting)[:row_max]
+        for row in rows:
+            table.takes[row.transaction_id, row.index] += 1
+            if table.takes[row.transaction_id, row.index] > 1:
+                table.world.causes[row.transaction_id] += 1
+                table.world.note("row taken again")
+        return Taken(free, rows, is_full=False, hold=hold)
+
+    def visible(self, slots: Collection[int], resting: Collection[int]) -> list[TableRow]:
+        """Return what a relay may see of *slots*, oldest first."""
+        found = [
+            each
+            for each in self.table.rows.values()
+            if each.row.slot in slots and not each.is_parked and each.row.lane not in resting
+        ]
+        return [
+            TableRow(each.row.transaction_id, each.row.index, each.row.lane, each.row.body, each.tries, each.begun)
+            for each in sorted(found, key=lambda each: each.begun)
+        ]
+
+    def settle(self, taken: Taken, sent: Sequence[TableRow], refused: Sequence[Refused]) -> Generator[Any, Any, None]:
+        """See `MessageTable.settle`."""
+        table = self.table
+        yield 0.002
+        if not any(holder is taken.hold for holder in table.holders.values()):
+            raise BackendUnavailableError("the database has ended the transaction of a relay that stood still")
+        try:
+            self._maybe_fail()
+            for row in sent:
+                table.rows.pop((row.transaction_id, row.index), None)
+            for each in refused:
+                known = table.rows.get((each.row.transaction_id, each.row.index))
+                if known is not None:
+                    known.tries += 1
+                    known.is_parked = each.is_parked
+                    table.world.note("row parked" if each.is_parked else "row refused")
+        finally:
+            self._let_go(taken.hold)
+
+    def drop(self, taken: Taken) -> None:
+        """See `MessageTable.drop`."""
+        self._let_go(taken.hold)
+
+    def _let_go(self, hold: object) -> None:
+        holders = self.table.holders
+        for slot in [slot for slot, holder in holders.items() if holder is hold]:
+            del holders[slot]
+
+    def _maybe_fail(self) -> None:
+        world = self.table.world
+        if world.chance(world.swarm.database):
+            world.note("table no answer")
+            raise BackendUnavailableError("connection lost")

@@ -1,0 +1,46 @@
+"""A consumer of Kafka that applies each message once: effect and memory in one transaction, the offset behind it.
+
+pip install "txcore[sql,kafka]"
+BROKER=127.0.0.1:9092 TOPIC=orders.created DATABASE=sqlite:///parcels.db python kafka_consumer.py
+"""
+
+import os
+
+import sqlalchemy
+from confluent_kafka import Consumer, KafkaException
+from sqlalchemy import text
+
+import txcore
+
+engine = sqlalchemy.create_engine(os.environ.get("DATABASE", "sqlite:///parcels.db"))
+inbox = txcore.Inbox(engine)
+inbox.create()
+inbox.prune(keep_s=30 * 86_400)  # longer than the topic keeps messages
+with engine.begin() as connection:
+    connection.execute(text("CREATE TABLE IF NOT EXISTS parcels (item VARCHAR(200))"))
+
+consumer = Consumer(
+    {
+        "bootstrap.servers": os.environ.get("BROKER", "127.0.0.1:9092"),
+        "group.id": "parcels",
+        "enable.auto.commit": False,  # the offset is committed below, behind the database's transaction
+        "session.timeout.ms": 10_000,  # so soon another member goes on when this one is killed
+        "auto.offset.reset": "earliest",
+        "isolation.level": "read_committed",
+    }
+)
+consumer.subscribe([os.environ.get("TOPIC", "orders.created")])
+print("ready", flush=True)
+try:
+    while True:
+        message = consumer.poll(1.0)
+        if message is None:
+            continue
+        if message.error():
+            raise KafkaException(message.error())
+        with engine.begin() as connection, inbox.receive(connection, message) as first:
+            if first:
+                connection.execute(text("INSERT INTO parcels VALUES (:item)"), {"item": message.value().decode()})
+        consumer.commit(message, asynchronous=False)
+finally:
+    consumer.close()

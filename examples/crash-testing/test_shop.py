@@ -1,0 +1,17 @@
+"""The shop's own test of its most important promise."""
+
+from collections.abc import Callable
+
+import pytest
+from crashes import PlaceOrder, WithABug
+
+
+def test_an_order_and_its_message_are_both_there_or_neither(txcore_crash: Callable[..., object]) -> None:
+    """However the service dies."""
+    txcore_crash(PlaceOrder)
+
+
+def test_the_bug_is_found(txcore_crash: Callable[..., object]) -> None:
+    """An order without a message; this is what the report says."""
+    with pytest.raises(pytest.fail.Exception, match="LOST order 1"):
+        txcore_crash(WithABug)

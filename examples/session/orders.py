@@ -1,0 +1,64 @@
+"""SQLAlchemy's ORM: an order and its message in one Session, both or neither.
+
+pip install "txcore[sql]"
+python orders.py tea
+"""
+
+import os
+import sys
+
+import sqlalchemy
+from sqlalchemy.orm import DeclarativeBase, Mapped, Session, mapped_column, sessionmaker
+
+import txcore
+from txcore.integrations.session import SessionPublisher
+
+
+class Base(DeclarativeBase):
+    """The shop's tables."""
+
+
+class Order(Base):
+    """One order."""
+
+    __tablename__ = "orders"
+    number: Mapped[int] = mapped_column(primary_key=True)
+    item: Mapped[str]
+
+
+class Shop:
+    """What a process of the shop shares."""
+
+    def __init__(self, broker: str, database: str) -> None:
+        self.engine = sqlalchemy.create_engine(database)
+        self.fence = txcore.SqlFence(self.engine)
+        self.fence.create()
+        Base.metadata.create_all(self.engine)
+        self.backend = txcore.connect(broker)
+        self.publisher = SessionPublisher(txcore.TransactionProducer(self.backend, "shop", fence=self.fence))
+        self.sessions = sessionmaker(self.engine)
+        self.publisher.watch(self.sessions)
+
+    def place_order(self, item: str) -> int:
+        """Place one order; as anywhere else in the program, the Session is all that is passed around."""
+        with self.sessions.begin() as session:
+            order = Order(item=item)
+            session.add(order)
+            self.announce(session, order)
+            return order.number
+
+    def announce(self, session: Session, order: Order) -> None:
+        """Tell others, if the Session commits."""
+        session.flush()  # gives the order its number
+        self.publisher.publish(session, txcore.Message("orders.created", b"%d" % order.number))
+
+    def close(self) -> None:
+        """Close the broker's and the database's connections."""
+        self.backend.close().result(10)
+        self.engine.dispose()
+
+
+if __name__ == "__main__":
+    shop = Shop(os.environ.get("BROKER", "sqlite:///broker.db"), os.environ.get("DATABASE", "sqlite:///shop.db"))
+    print(f"order {shop.place_order(sys.argv[1] if sys.argv[1:] else 'tea')} is placed and announced")
+    shop.close()

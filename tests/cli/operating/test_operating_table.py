@@ -1,0 +1,114 @@
+"""`txcore table`: what waits for a relay, counted; what is parked there, listed and sent again."""
+
+from __future__ import annotations
+
+import signal
+import uuid
+
+import pytest
+from sqlalchemy import text
+
+import txcore as library
+from txcore.ids import id_text
+
+
+@pytest.fixture
+def put(world):
+    """Put a message into the table; returns its transaction's id."""
+    world.fence.create()
+    producer = library.TransactionProducer(world.kit.backend, world.kit.group, fence=world.fence, mode="table")
+
+    def one(topic=""):
+        with producer.transaction(world.engine) as tx:
+            tx.publish(library.Message(topic or world.topic, b"body", b"key"))
+        return id_text(tx.transaction_id)
+
+    return one
+
+
+@pytest.fixture
+def relay(world):
+    return library.Relay(
+        world.kit.backend, world.kit.group, world.engine, limits=library.RelayLimits(tries_max=1), plugins=()
+    )
+
+
+def test_stats_counts_what_waits_and_what_is_parked(world, put, relay):
+    """For people and for programs."""
+    assert world("table", "stats").output == "0 messages to be sent; 0 parked\n"
+    put()
+    assert world.json("table", "stats")["waiting"] == 1
+    assert "1 message to be sent, the oldest for " in world("table", "stats").output
+    relay.run_once()
+    assert world.json("table", "stats") == {"waiting": 0, "parked": 0, "oldest_age_s": 0.0, "dropped": 0}
+
+
+def test_parked_message_is_listed_and_sent_again(world, put, relay):
+    """With its topic, tries and reason; a second resume finds nothing."""
+    identity = put("no-such-topic")
+    relay.run_once()
+    (told,) = world.json("table", "parked")
+    assert (told["transaction_id"], told["index"], told["topic"], told["tries"]) == (identity, 0, "no-such-topic", 1)
+    assert told["reason"]
+    listed = world("table", "parked")
+    assert (listed.status, identity in listed.output, "no-such-topic" in listed.output) == (0, True, True)
+    world.kit.harness.create_topic("no-such-topic")
+    assert world("table", "resume", identity).output == f"{identity}: 1 message to be sent again\n"
+    assert relay.run_once().sent == 1
+    assert world("table", "resume", identity).status == 1
+    assert world("table", "parked").output == "nothing is parked in the message table\n"
+
+
+def test_parked_message_is_dropped_with_its_reason(world, put, relay):
+    """Who, when and why stay with it; a second drop finds nothing."""
+    identity = put("neither-is-this")
+    relay.run_once()
+    assert world("table", "drop", identity).status == 2
+    assert "say why" in world("table", "drop", identity, "--why", "").sentence
+    ran = world("table", "drop", identity, "--why", "a test order", "--by", "ann")
+    assert (ran.status, ran.output) == (0, f"{identity}: 1 message dropped\n")
+    assert world("table", "stats").output == "0 messages to be sent; 0 parked, 1 dropped\n"
+    assert world.json("table", "parked") == []
+    (told,) = world.json("table", "parked", "--dropped")
+    assert (told["transaction_id"], told["reason"].startswith("dropped by ann at ")) == (identity, True)
+    assert world("table", "drop", identity, "--why", "again").status == 1
+    world.kit.harness.create_topic("neither-is-this")
+    assert relay.run_once().sent == 0
+
+
+def test_group_must_be_named(world):
+    """The table may hold messages of several."""
+    ran = world.here("table", "stats", "--database", world.database_url)
+    assert (ran.status, "--group" in ran.sentence) == (2, True)
+
+
+def test_relay_sends_what_is_there_and_ends(world, put):
+    """`--once`, as a cron job would."""
+    put()
+    put()
+    ran = world("relay", "--once")
+    assert (ran.status, ran.output, len(world.bodies())) == (0, "2 messages sent, 0 refused, 0 parked\n", 2)
+    assert world.json("relay", "--once") == {"sent": 0, "refused": 0, "parked": 0}
+
+
+def test_relay_runs_until_it_is_told_to_stop(world, put):
+    """SIGTERM ends it behind the batch in hand."""
+    process = world.start("relay")
+    put()
+    world.until(world.bodies)
+    process.send_signal(signal.SIGTERM)
+    output, _ = process.communicate(timeout=60)
+    assert (process.returncode, "1 message sent" in output) == (0, True)
+
+
+def test_relay_sends_from_an_outbox_table_of_another_library(world):
+    """Columns by layout, changed by name."""
+    with world.engine.begin() as connection:
+        connection.execute(text("CREATE TABLE events (id text, kind text, body text, n integer)"))
+        connection.execute(
+            text("INSERT INTO events VALUES (:id, :topic, 'hello', 1)"), {"id": str(uuid.uuid4()), "topic": world.topic}
+        )
+    columns = [part for each in ("id=id", "topic=kind", "body=body", "order=n") for part in ("--column", each)]
+    assert world("relay", "--once", "--table", "events", *columns).output.startswith("1 message sent")
+    assert world.bodies() == [b"hello"]
+    assert "no 'colour'" in world("relay", "--once", "--table", "events", "--column", "colour=x").sentence

@@ -1,0 +1,163 @@
+"""The crash plugin tells every way in which a user's transaction can go wrong, and what it cannot judge."""
+
+from __future__ import annotations
+
+import sqlalchemy
+from txcore_conformance.crash_plugin import kill_at_every_step
+from txcore_conformance.scenario import Scenario
+
+import txcore
+
+ORDERS = sqlalchemy.text("INSERT INTO orders VALUES (:name)")
+
+
+class Shop(Scenario):
+    """An order in the database, its name in the message."""
+
+    group = "shop"
+    topics = ("orders",)
+    preload = ("pytest",)
+
+    def setup(self, place):
+        engine = sqlalchemy.create_engine(place.database)
+        txcore.SqlFence(engine).create()
+        with engine.begin() as connection:
+            connection.execute(sqlalchemy.text("CREATE TABLE orders (name TEXT)"))
+
+    def run(self, place):
+        self.backend = txcore.connect(place.broker)
+        engine = sqlalchemy.create_engine(place.database)
+        producer = txcore.TransactionProducer(self.backend, self.group, fence=txcore.SqlFence(engine))
+        self.place_order(place, producer, engine)
+        self.backend.close().result(10)
+
+    def place_order(self, place, producer, engine):
+        with producer.transaction(engine) as tx:
+            tx.connection.execute(ORDERS, {"name": "one"})
+            tx.publish(txcore.Message("orders", b"one"))
+
+    def committed(self, place):
+        with sqlalchemy.create_engine(place.database).connect() as connection:
+            return list(connection.execute(sqlalchemy.text("SELECT name FROM orders")).scalars())
+
+    def announced(self, message):
+        return message.body.decode()
+
+
+class Early(Shop):
+    """The message before the transaction."""
+
+    def place_order(self, place, producer, engine):
+        tx = producer.begin()
+        tx.publish(txcore.Message("orders", b"one"))
+        tx.prepare()
+        tx.commit()
+        with engine.begin() as connection:
+            connection.execute(ORDERS, {"name": "one"})
+
+    def listener(self, place):
+        return Always()
+
+
+class Always(txcore.TransactionListener):
+    """Answers for a half that was never tied to a transaction."""
+
+    def execute_local_transaction(self, message, arg):
+        raise NotImplementedError
+
+    def check_local_transaction(self, half):
+        return txcore.LocalTransactionState.COMMIT
+
+
+class Twice(Shop):
+    """One order, announced by two transactions."""
+
+    def place_order(self, place, producer, engine):
+        super().place_order(place, producer, engine)
+        with producer.transaction(engine) as tx:
+            tx.publish(txcore.Message("orders", b"one"))
+
+
+class Idle(Shop):
+    """Does nothing."""
+
+    def place_order(self, place, producer, engine):
+        pass
+
+
+class Failing(Shop):
+    """Has an error of its own."""
+
+    def place_order(self, place, producer, engine):
+        raise ValueError("no tea")
+
+
+class Moody(Shop):
+    """Never takes the same steps again."""
+
+    def place_order(self, place, producer, engine):
+        place.step(f"step {id(place)} {place.database}")
+        super().place_order(place, producer, engine)
+
+
+class Own(Shop):
+    """Has a step of its own between its two transactions."""
+
+    def place_order(self, place, producer, engine):
+        with engine.begin() as connection:
+            connection.execute(ORDERS, {"name": "one"})
+        place.step("called the bank")
+        with producer.transaction(engine) as tx:
+            tx.publish(txcore.Message("orders", b"one"))
+
+
+def steps_of(verdict):
+    return [finding.step for finding in verdict.findings]
+
+
+def test_a_correct_transaction_is_atomic_at_every_step():
+    """Before, during and after each command of txcore and each COMMIT."""
+    verdict = kill_at_every_step(Shop)
+    assert [] == verdict.wrong, str(verdict)
+    expected = {"no kill", "before half:1", "during half:1", "after database COMMIT:1", "during release COMMIT:1"}
+    assert expected <= set(steps_of(verdict))
+    neither = [finding for finding in verdict.findings if not finding.both]
+    assert neither
+    assert len(neither) < len(verdict.findings)
+
+
+def test_a_message_before_the_transaction_is_leaked():
+    """The order that it tells of is never there."""
+    wrong = kill_at_every_step(Early).wrong
+    assert [("one",)] * len(wrong) == [tuple(finding.leaked) for finding in wrong]
+    assert "before database COMMIT:1" in [finding.step for finding in wrong]
+
+
+def test_two_messages_with_ids_of_their_own_are_doubled():
+    """Even without a kill; then nobody is killed."""
+    verdict = kill_at_every_step(Twice)
+    assert ["no kill"] == steps_of(verdict)
+    assert "DOUBLED one" in str(verdict)
+
+
+def test_a_run_that_does_nothing_proves_nothing():
+    """Such as one whose names are not found."""
+    assert "the run left nothing behind" in str(kill_at_every_step(Idle))
+
+
+def test_an_error_of_the_users_own_is_shown():
+    """With its trace."""
+    assert "ValueError: no tea" in str(kill_at_every_step(Failing))
+
+
+def test_a_step_that_does_not_come_again_is_told():
+    """Else a kill that never happened would count as passed."""
+    wrong = kill_at_every_step(Moody).wrong
+    assert 1 == len(wrong)
+    assert "did not come again in 3 runs" in str(wrong[0].problem)
+
+
+def test_a_step_of_the_users_own_is_killed_at_too():
+    """Between two calls of whatever service."""
+    wrong = {finding.step: finding for finding in kill_at_every_step(Own).wrong}
+    assert ["one"] == list(wrong["called the bank:1"].lost)

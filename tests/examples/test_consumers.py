@@ -1,0 +1,111 @@
+"""The example consumers, one for each broker: killed in the middle, each message is applied once."""
+
+from __future__ import annotations
+
+import sqlite3
+import uuid
+from contextlib import closing
+from dataclasses import dataclass
+from pathlib import Path
+
+import pytest
+from txcore_conformance import brokers
+from txcore_conformance.kit import Recorder
+from txcore_conformance.raw import target_only
+
+import txcore
+from txcore.cli.demo.consuming import open_consumer
+from txcore.records import Status
+
+FOLDER = Path(__file__).parents[2] / "examples" / "consumers"
+COUNT = 300
+KILLS = 3
+
+
+@dataclass(frozen=True)
+class Kind:
+    """How one broker's example is told where its broker and its database are."""
+
+    name: str
+    scheme: str
+    dialect: str = "sqlite"
+    makes_topic: bool = True
+
+
+KINDS = {
+    "kafka": Kind("kafka", "", makes_topic=False),
+    "rabbitmq": Kind("rabbitmq", "amqp://"),
+    "nats": Kind("nats", "nats://", "sqlite+aiosqlite"),
+}
+
+
+@pytest.fixture(params=KINDS)
+def kind(request):
+    return KINDS[request.param]
+
+
+@pytest.fixture
+def url(kind):
+    """A broker of the kind."""
+    try:
+        broker = brokers.start(kind.name)
+    except brokers.ServerUnavailableError as error:
+        if brokers.is_required(kind.name):
+            raise
+        pytest.skip(str(error))
+    yield broker.url
+    broker.remove()
+
+
+def publish(url, topic, count):
+    """Publish messages, every third one twice."""
+    backend = txcore.connect(url)
+    backend.ensure_group("orders").result(30)
+    items = [target_only("orders", topic, b"%d" % number) for number in range(count)]
+    items += items[::3]
+    batch = Recorder(items)
+    backend.release(batch)
+    assert {Status.DURABLE} == {outcome.status for outcome in batch.wait(backend, 60.0)}
+    backend.close().result(10)
+
+
+def parcels(database):
+    with closing(sqlite3.connect(database, timeout=10)) as connection:
+        return [int(item) for (item,) in connection.execute("SELECT item FROM parcels")]
+
+
+def test_each_message_is_applied_once_however_often_the_consumer_is_killed(
+    kind, url, run, python, wait_until, tmp_path
+):
+    """What was committed but not acknowledged comes again, and is known."""
+    topic, database = f"parcels{uuid.uuid4().hex[:8]}", tmp_path / "parcels.db"
+
+    def start():
+        started = run(
+            [python, str(FOLDER / f"{kind.name}_consumer.py")],
+            tmp_path,
+            BROKER=kind.scheme + url.partition("://")[2],
+            TOPIC=topic,
+            DATABASE=f"{kind.dialect}:///{database}",
+        )
+
+        def is_ready():
+            assert started.process.poll() is None, started.log.read_text()
+            return "ready" in started.log.read_text()
+
+        wait_until(is_ready, "the consumer")
+        return started
+
+    if not kind.makes_topic:
+        open_consumer(url, topic, "maker").close()
+    consumer = start()
+    publish(url, topic, COUNT)
+    for number in range(1, KILLS + 1):
+        wait_until(lambda least=number * COUNT // (KILLS + 2): len(parcels(database)) >= least, "some of it")
+        consumer.process.kill()
+        consumer.process.wait()
+        consumer = start()
+    wait_until(lambda: len(parcels(database)) >= COUNT, "all of it")
+    publish(url, topic, 1)  # behind all that was repeated
+    wait_until(lambda: len(parcels(database)) > COUNT, "the last one")
+    assert [0, *range(COUNT)] == sorted(parcels(database))

@@ -1,0 +1,68 @@
+"""The example of crash testing: its bug is found with a readable report, the corrected version passes."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).parents[2]
+FOLDER = ROOT / "examples" / "crash-testing"
+PAGE = ROOT / "docs" / "crash-testing.md"
+
+
+@pytest.fixture
+def run():
+    """Run pytest as a user of the example does."""
+
+    def pytest_with(*arguments):
+        environment = {key: value for key, value in os.environ.items() if not key.startswith("PYTEST_")}
+        done = subprocess.run(
+            [sys.executable, "-m", "pytest", "-p", "no:cacheprovider", *arguments],
+            cwd=FOLDER,
+            env=environment,
+            capture_output=True,
+            text=True,
+            check=False,
+            timeout=300,
+        )
+        return done.returncode, done.stdout + done.stderr
+
+    return pytest_with
+
+
+def test_the_example_passes_as_it_stands(run):
+    """Both of its tests."""
+    status, output = run("-q")
+    assert 0 == status, output
+    assert "2 passed" in output
+
+
+def test_the_report_says_what_would_have_been_lost(run):
+    """By command, without a test: each step, and what is left behind it; as the page shows it."""
+    status, output = run("--txcore-crash", "crashes:WithABug")
+    assert 1 == status, output
+    assert "1 failed" in output.splitlines()[-1]
+    shown = PAGE.read_text(encoding="utf-8").partition("\nWithABug: killed")[2].partition("```")[0]
+    lines = [line for line in f"WithABug: killed{shown}".splitlines() if line.strip() not in {"", "..."}]
+    assert [] == [line for line in lines if line not in output.splitlines()]
+
+
+def test_the_corrected_version_passes_by_command(run):
+    """Nothing to report."""
+    status, output = run("--txcore-crash", "crashes:PlaceOrder", "-q")
+    assert 0 == status, output
+    assert "1 passed" in output
+
+
+def test_the_class_of_the_page_passes(run, tmp_path):
+    """Pasted into a file, it is a test."""
+    block = PAGE.read_text(encoding="utf-8").partition("```python\n")[2].partition("```")[0]
+    (tmp_path / "pytest.ini").write_text("[pytest]\n", encoding="utf-8")
+    (tmp_path / "test_page.py").write_text(block, encoding="utf-8")
+    status, output = run("-q", str(tmp_path / "test_page.py"))
+    assert 0 == status, output
+    assert "1 passed" in output

@@ -1,0 +1,245 @@
+"""The framework examples start with one command; an order killed at any step has its message or is not there."""
+
+from __future__ import annotations
+
+import asyncio
+import importlib
+import os
+import signal
+import sqlite3
+import subprocess
+import sys
+from contextlib import closing
+from pathlib import Path
+from typing import ClassVar
+
+import httpx
+import pytest
+from txcore_conformance.crash_plugin import kill_at_every_step
+from txcore_conformance.kit import Recorder
+from txcore_conformance.raw import target_only
+from txcore_conformance.scenario import Scenario
+from txcore_sqlite.consumer import read_topic
+
+import txcore
+from txcore.records import Status
+
+EXAMPLES = Path(__file__).parents[2] / "examples"
+
+
+class Example(Scenario):
+    """An example whose orders stand in one SQLite file; names are the orders' numbers."""
+
+    group = "shop"
+    topics = ("orders.created",)
+    folder = ""
+    table = "orders"
+    number = "number"
+    preload = ("httpx", "pytest")
+    templates: ClassVar[dict[type, bytes]] = {}
+
+    def setup(self, place):
+        """Make the tables as the example does; once, then copy the file."""
+        path = Path(place.database.partition("///")[2])
+        if type(self) not in self.templates:
+            self.make(place)
+            self.templates[type(self)] = path.read_bytes()
+        path.write_bytes(self.templates[type(self)])
+
+    def committed(self, place):
+        with closing(sqlite3.connect(place.database.partition("///")[2])) as connection:
+            return [row[0] for row in connection.execute(f"SELECT {self.number} FROM {self.table}")]
+
+    def announced(self, message):
+        return int(message.body)
+
+    def imported(self, name):
+        folder = str(EXAMPLES / self.folder)
+        if folder not in sys.path:
+            sys.path.insert(0, folder)
+        return importlib.import_module(name)
+
+
+class SessionOrder(Example):
+    """examples/session."""
+
+    folder = "session"
+    preload = (*Example.preload, "txcore.integrations.session")
+
+    def shop(self, place):
+        return self.imported("orders").Shop(place.broker, place.database)
+
+    def make(self, place):
+        self.shop(place).close()
+
+    def run(self, place):
+        shop = self.shop(place)
+        shop.place_order("tea")
+        shop.close()
+
+
+class FastapiOrder(Example):
+    """examples/fastapi-service, by a request."""
+
+    folder = "fastapi-service"
+    preload = (*Example.preload, "aiosqlite", "txcore.integrations.fastapi")
+
+    def app(self, place):
+        return self.imported("service").make_app(place.broker, place.database.partition("///")[2])
+
+    def make(self, place):
+        program = f"import service; service.make_app({place.broker!r}, {place.database.partition('///')[2]!r})"
+        subprocess.run([sys.executable, "-c", program], cwd=EXAMPLES / self.folder, check=True)
+
+    def run(self, place):
+        transport = httpx.ASGITransport(self.app(place))  # without its lifespan: the checker is the test's
+
+        async def post():
+            async with httpx.AsyncClient(transport=transport, base_url="http://shop") as client:
+                return (await client.post("/orders", json={"item": "tea"})).status_code
+
+        assert 201 == asyncio.run(post())
+
+
+class DjangoOrder(Example):
+    """examples/django-shop; its COMMIT is Django's own, so that is named here."""
+
+    folder = "django-shop"
+    preload = (*Example.preload, "django.core.management", "django.db.models")
+    table, number = "shop_order", "id"
+
+    def ready(self, place):
+        os.environ |= {
+            "DATABASE": place.database.partition("///")[2],
+            "BROKER": place.broker,
+            "DJANGO_SETTINGS_MODULE": "shop.settings",
+        }
+        self.imported("shop")
+        import django  # noqa: PLC0415 - only in the child
+
+        django.setup()
+
+    def make(self, place):
+        environment = {**os.environ, "DATABASE": place.database.partition("///")[2], "BROKER": place.broker}
+        subprocess.run(
+            [sys.executable, "manage.py", "migrate", "--verbosity", "0"],
+            cwd=EXAMPLES / self.folder,
+            env=environment,
+            check=True,
+        )
+
+    def run(self, place):
+        self.ready(place)
+        from django.db.backends.base.base import BaseDatabaseWrapper  # noqa: PLC0415 - configured only now
+
+        commit = BaseDatabaseWrapper._commit
+
+        def watched(wrapper):
+            place.step("before Django's COMMIT")
+            commit(wrapper)
+            place.step("after Django's COMMIT")
+
+        BaseDatabaseWrapper._commit = watched
+        importlib.import_module("shop.models").place_order("tea")
+
+
+@pytest.mark.parametrize("scenario", [SessionOrder, FastapiOrder, DjangoOrder])
+def test_an_order_killed_at_any_step_has_its_message_or_is_not_there(scenario):
+    """Before, during and after half, COMMIT, targets and op."""
+    verdict = kill_at_every_step(scenario)
+    assert [] == verdict.wrong, str(verdict)
+    steps = {finding.step for finding in verdict.findings}
+    assert {"before half:1", "after half:1", "before release COMMIT:1", "during release COMMIT:1"} <= steps
+    assert any("COMMIT" in step and step.startswith("after") for step in steps)
+
+
+def started(folder, *command, **environment):
+    done = subprocess.run(
+        [sys.executable, *command],
+        cwd=EXAMPLES / folder,
+        env={**os.environ, **environment},
+        capture_output=True,
+        text=True,
+        check=False,
+        timeout=120,
+    )
+    assert (0, "") == (done.returncode, done.stderr)
+    return done.stdout
+
+
+def test_the_session_example_starts_with_one_command(tmp_path):
+    environment = {"BROKER": f"sqlite:///{tmp_path}/broker.db", "DATABASE": f"sqlite:///{tmp_path}/shop.db"}
+    assert "order 1 is placed and announced\n" == started("session", "orders.py", "tea", **environment)
+    assert "order 2 is placed and announced\n" == started("session", "orders.py", **environment)
+
+
+def test_the_fastapi_example_starts_with_one_command(run, python, tmp_path):
+    """With its checker; killed, it goes on where it was."""
+    environment = {"BROKER": f"sqlite:///{tmp_path}/broker.db", "DATABASE": f"{tmp_path}/shop.db", "PORT": "0"}
+    for number in (1, 2):
+        service = run([python, str(EXAMPLES / "fastapi-service" / "service.py")], tmp_path, **environment)
+        assert (201, {"order": number}) == service.post("/orders", {"item": "tea"})
+        service.process.kill()
+        service.process.wait()
+    assert [b"1", b"2"] == [message.body for message in read_topic(tmp_path / "broker.db", "orders.created")]
+
+
+def test_the_django_example_starts_with_one_command(tmp_path):
+    environment = {"BROKER": f"sqlite:///{tmp_path}/broker.db", "DATABASE": f"{tmp_path}/shop.db"}
+    told = started("django-shop", "manage.py", "demo", **environment)
+    assert "order 1 is placed and announced\ncommitted 0, rolled back 0, pending 0\n" == told
+
+
+def test_the_django_checker_ends_when_it_is_asked_to(tmp_path, wait_until):
+    """SIGTERM ends it in order."""
+    environment = {"BROKER": f"sqlite:///{tmp_path}/broker.db", "DATABASE": f"{tmp_path}/shop.db"}
+    started("django-shop", "manage.py", "migrate", "--verbosity", "0", **environment)
+    log = tmp_path / "log"
+    with log.open("wb") as output:
+        process = subprocess.Popen(
+            [sys.executable, "manage.py", "txcore_checker"],
+            cwd=EXAMPLES / "django-shop",
+            env={**os.environ, **environment},
+            stdout=output,
+            stderr=output,
+        )
+    try:
+        wait_until(lambda: "checking group shop" in log.read_text(), "the checker")
+        process.send_signal(signal.SIGTERM)
+        assert 0 == process.wait(60), log.read_text()
+    finally:
+        process.kill()
+        process.wait()
+
+
+def test_the_worker_killed_in_the_middle_applies_each_message_once(tmp_path, wait_until):
+    """And ends by itself when it is asked to."""
+    broker, database, log = tmp_path / "broker.db", tmp_path / "warehouse.db", tmp_path / "log"
+    backend = txcore.connect(f"sqlite:///{broker}")
+    backend.ensure_group("shop").result(30)
+    items = [target_only("shop", "orders.created", b"%d" % number) for number in range(200)]
+    items += items[::2]
+    batch = Recorder(items)
+    backend.release(batch)
+    assert {Status.DURABLE} == {outcome.status for outcome in batch.wait(backend, 60.0)}
+    backend.close().result(10)
+    environment = {**os.environ, "BROKER_FILE": str(broker), "DATABASE": f"sqlite:///{database}"}
+    command = [sys.executable, str(EXAMPLES / "worker" / "worker.py")]
+
+    def applied():
+        with closing(sqlite3.connect(database, timeout=10)) as connection:
+            is_there = connection.execute("SELECT 1 FROM sqlite_master WHERE name = 'parcels'").fetchone()
+            return [int(row[0]) for row in connection.execute("SELECT item FROM parcels")] if is_there else []
+
+    for least in (40, 120, 200):
+        with log.open("ab") as output:
+            process = subprocess.Popen(command, env=environment, stdout=output, stderr=output)
+        try:
+            wait_until(lambda least=least: len(applied()) >= least, "parcels")
+            if least == 200:
+                process.send_signal(signal.SIGTERM)
+                assert 0 == process.wait(60), log.read_text()
+        finally:
+            process.kill()
+            process.wait()
+    assert list(range(200)) == sorted(applied())

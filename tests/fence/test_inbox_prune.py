@@ -1,0 +1,157 @@
+"""The inbox's horizon: what lies below it and is not remembered is refused, never taken in twice, never dropped."""
+
+from __future__ import annotations
+
+import pytest
+from sqlalchemy import event, text
+from sqlalchemy.exc import DBAPIError
+
+from txcore.clock import SystemClock
+from txcore.errors import ConfigError, InboxHorizonError
+from txcore.ids import IdFactory, id_text
+from txcore.inbox import Inbox
+
+DAY_S = 86_400
+
+
+class Calendar(SystemClock):
+    """A clock whose day is chosen."""
+
+    def __init__(self):
+        super().__init__()
+        self.days = 0
+
+    def wall_ms(self):
+        return super().wall_ms() + self.days * DAY_S * 1000
+
+
+@pytest.fixture
+def calendar():
+    return Calendar()
+
+
+@pytest.fixture
+def inbox(world, calendar):
+    made = Inbox(world.engine, table=f"inbox_{world.number}", clock=calendar)
+    made.create()
+    return made
+
+
+@pytest.fixture
+def message(world, calendar):
+    """Make messages whose transactions began on a day."""
+
+    def make(day=0, index=0):
+        calendar.days, before = day, calendar.days
+        identity = IdFactory(calendar, world.randomness).new()
+        calendar.days = before
+        return {"txcore-id": f"{id_text(identity)}:{index}", "txcore-group": "orders"}
+
+    return make
+
+
+def receive(world, inbox, headers, **options):
+    with world.engine.begin() as connection, inbox.receive(connection, headers, **options) as first:
+        return first
+
+
+def remembered(world, inbox):
+    with world.engine.connect() as connection:
+        return connection.execute(text(f"SELECT count(*) FROM {inbox.table}")).scalar_one()
+
+
+def test_a_prune_forgets_what_is_old_and_nothing_else(world, inbox, calendar, message):
+    """All messages of an old transaction go, however many; the table's size follows what is kept."""
+    old, new = message(0), message(8)
+    for index in range(3):
+        assert receive(world, inbox, {**old, "txcore-id": f"{old['txcore-id'][:-2]}:{index}"})
+    assert receive(world, inbox, new)
+    calendar.days = 10
+    result = inbox.prune(keep_s=7 * DAY_S)
+    assert (3, 0) == (result.deleted, result.kept)
+    assert 1 == remembered(world, inbox)
+    assert not receive(world, inbox, new)
+
+
+def test_more_than_one_page_is_pruned(world, inbox, calendar, message):
+    """Rows go some at a time."""
+    with world.engine.begin() as connection:
+        for _ in range(1_201):
+            with inbox.receive(connection, message(0)) as first:
+                assert first
+    calendar.days = 10
+    assert 1_201 == inbox.prune(keep_s=DAY_S).deleted
+    assert 0 == remembered(world, inbox)
+
+
+def test_a_repeated_message_that_was_forgotten_is_refused(world, inbox, calendar, message):
+    """Nobody knows any more; nothing is written, and the transaction is rolled back like any other."""
+    old = message(0)
+    assert receive(world, inbox, old)
+    calendar.days = 10
+    inbox.prune(keep_s=DAY_S)
+    with pytest.raises(InboxHorizonError, match="nobody knows whether it was taken in before") as raised:
+        receive(world, inbox, old)
+    assert id_text(raised.value.transaction_id) == old["txcore-id"][:-2]
+    assert 0 == remembered(world, inbox)
+
+
+def test_an_old_message_is_taken_in_when_a_person_says_so(world, inbox, calendar, message):
+    """A half that was parked for weeks and resumed; its repetition is known again."""
+    calendar.days = 10
+    inbox.prune(keep_s=DAY_S)
+    old = message(0)
+    assert receive(world, inbox, old, old_is_first=True)
+    assert not receive(world, inbox, old)
+
+
+def test_the_horizon_never_goes_down(world, inbox, calendar, message):
+    """A prune that keeps more does not make the past known again."""
+    calendar.days = 10
+    inbox.prune(keep_s=DAY_S)
+    inbox.prune(keep_s=30 * DAY_S)
+    with pytest.raises(InboxHorizonError):
+        receive(world, inbox, message(0))
+
+
+@pytest.mark.parametrize("isolation", ["READ COMMITTED", "REPEATABLE READ", "SERIALIZABLE"])
+def test_a_transaction_older_than_the_prune_takes_nothing_in_twice(server_world, calendar, isolation):
+    """Its snapshot shows the old horizon, the deleted row is gone: refused, by the inbox or by the database."""
+    world = server_world
+    inbox = Inbox(world.engine, table=f"inbox_{world.number}", clock=calendar)
+    inbox.create()
+    old = {"txcore-id": f"{id_text(world.new_id())}:0", "txcore-group": "orders"}
+    assert receive(world, inbox, old)
+    with world.new_engine(isolation_level=isolation).connect() as connection:
+        connection.execute(text(f"SELECT count(*) FROM {world.orders_table}")).scalar_one()  # takes the snapshot
+        calendar.days = 10
+        inbox.prune(keep_s=DAY_S)
+        with pytest.raises((InboxHorizonError, DBAPIError)), inbox.receive(connection, old) as first:
+            pytest.fail(f"taken in again: {first}")
+        connection.rollback()
+    assert 0 == remembered(world, inbox)
+
+
+def test_a_prune_just_before_the_row_is_written_takes_nothing_in_twice(world, inbox, calendar, message):
+    """The horizon counts as it is behind the insert: read before, it would not tell that the row was just deleted."""
+    old, engine, pruned = message(0), world.new_engine(), []
+    assert receive(world, inbox, old)
+    calendar.days = 10
+
+    @event.listens_for(engine, "before_cursor_execute")
+    def prune_first(_connection, _cursor, statement, *_):
+        if statement.startswith("INSERT") and not pruned:
+            pruned.append(inbox.prune(keep_s=DAY_S))
+
+    with engine.connect() as connection:
+        with pytest.raises(InboxHorizonError), inbox.receive(connection, old) as first:
+            pytest.fail(f"taken in again: {first}")
+        connection.rollback()
+    assert [1] == [each.deleted for each in pruned]
+    assert 0 == remembered(world, inbox)
+
+
+def test_a_time_that_is_none_is_refused(inbox):
+    """Zero would forget what is under way."""
+    with pytest.raises(ConfigError, match="keep_s=0"):
+        inbox.prune(0)

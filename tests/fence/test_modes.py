@@ -1,0 +1,401 @@
+"""Producers in the modes table and auto: what is committed travels, by the half or by the message table."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import sqlite3
+import time
+from dataclasses import replace
+
+import psycopg
+import pytest
+from sqlalchemy import text
+from sqlalchemy.ext.asyncio import create_async_engine
+from txcore_conformance.kit import Observed
+
+from txcore import (
+    AsyncTransactionProducer,
+    Checker,
+    CheckPolicy,
+    ConfigError,
+    EndState,
+    Limits,
+    Message,
+    MessageRejectedError,
+    Relay,
+    TransactionProducer,
+    TransactionStateError,
+    instrumentation,
+    wire,
+)
+from txcore.errors import BackendUnavailableError, NotSentError
+from txcore.fence import FenceAnswer
+from txcore.memory import STRONG, Fate, Faults, MemoryBackend, MemoryBroker
+from txcore.port import failed
+from txcore.records import LogKind, OpKind
+from txcore.sqlfence import SqlFence
+
+GROUP = "orders"
+TOPIC = "orders.created"
+
+
+class AckIsLost(Faults):
+    """The half is stored, and nobody is told."""
+
+    def fate(self, what, *_):
+        return Fate.ACK_LOST if what == "half" else Fate.DONE
+
+
+class HandClock:
+    """A clock that stands until it is advanced."""
+
+    def __init__(self):
+        self.now_s = 1_000.0
+
+    def wall_ms(self):
+        return 1_700_000_000_000 + round(self.now_s * 1000)
+
+    def elapsed_s(self):
+        return self.now_s
+
+    def boot_id(self):
+        return "boot"
+
+
+class Shop:
+    """A database of the world and a broker in memory."""
+
+    def __init__(self, world):
+        self.world = world
+        self.broker = MemoryBroker()
+        self.backend = MemoryBackend(self.broker)
+        self.observed = Observed()
+
+    def producer(self, mode, **options):
+        fence = options.pop("fence", self.world.fence)
+        options = {"policy": CheckPolicy(immunity_s=2.5), "plugins": [self.observed]} | options
+        return TransactionProducer(self.backend, GROUP, fence=fence, mode=mode, **options)
+
+    def order(self, producer, *messages):
+        """Commit one order; returns its handle."""
+        with producer.transaction(self.world.engine) as tx:
+            self.world.add_order(tx.connection, tx.transaction_id)
+            for message in messages or (Message(TOPIC, b"body", b"key", {"n": "1"}),):
+                tx.publish(message)
+        return tx
+
+    def relay(self, **options):
+        return Relay(self.backend, GROUP, self.world.engine, table=self.world.fence_table, **options)
+
+    def check(self):
+        """Check once what is due."""
+        checker = Checker(self.backend, GROUP, fence=self.world.fence, limits=Limits(read_back_s=0.01, retry_s=0.01))
+        report = checker.run_once()
+        checker.stop()
+        return report
+
+    def waiting(self):
+        with self.world.engine.connect() as connection:
+            return connection.execute(text(f"SELECT count(*) FROM {self.world.fence_table}_msg")).scalar_one()
+
+    def log(self, kind):
+        return [each for number in range(4) for each in self.broker.log(GROUP, kind, number)]
+
+    def finals(self):
+        ops = [op for each in self.log(LogKind.OP) for op in wire.decode_ops(each.body)]
+        return [OpKind(op.kind) for op in ops if op.kind in {OpKind.COMMIT, OpKind.ROLLBACK}]
+
+    def delivered(self, topic=TOPIC):
+        return self.broker.topics.get(topic, [])
+
+
+@pytest.fixture
+def shop(world):
+    return Shop(world)
+
+
+@pytest.fixture
+def sqlite_shop(sqlite):
+    return Shop(sqlite)
+
+
+def headers_of(target):
+    return {name: value for name, value in target.headers.items() if name != wire.HEADER_BY}
+
+
+def test_table_mode_needs_no_broker_until_its_relay_sends(shop):
+    """No half, no op: the message is committed with the order and delivered as any other one."""
+    shop.broker.down = True
+    tx = shop.order(shop.producer("table"))
+    assert tx.result.state is EndState.VIA_TABLE
+    assert shop.world.has_order(tx.transaction_id)
+    assert shop.waiting() == 1
+    shop.broker.down = False
+    assert shop.relay().run_once().sent == 1
+    (target,) = shop.delivered()
+    assert (target.key, target.body) == (b"key", b"body")
+    assert headers_of(target) == {
+        "n": "1",
+        wire.HEADER_ID: wire.target_id(tx.transaction_id, 0),
+        wire.HEADER_GROUP: GROUP,
+    }
+    assert shop.waiting() == 0
+    assert shop.log(LogKind.HALF) == shop.log(LogKind.OP) == []
+
+
+def test_consumers_see_no_difference_between_the_modes(sqlite_shop):
+    """Same key, body and headers, but for the attempt and the id's value."""
+    for mode in ("half", "table", "auto"):
+        sqlite_shop.order(sqlite_shop.producer(mode))
+    sqlite_shop.relay().run_once()
+    first, second, third = (
+        (each.key, each.body, sorted(each.headers), each.headers["n"]) for each in sqlite_shop.delivered()
+    )
+    assert first == second == third
+
+
+def test_what_is_rolled_back_leaves_nothing_in_the_table(shop):
+    """An exception in the block takes order, fence row and message."""
+    ids = []
+
+    def order():
+        with shop.producer("table").transaction(shop.world.engine) as tx:
+            ids.append(tx.transaction_id)
+            tx.publish(Message(TOPIC, b"body"))
+            raise ZeroDivisionError
+
+    with pytest.raises(ZeroDivisionError):
+        order()
+    assert (shop.waiting(), shop.world.row(ids[0])) == (0, FenceAnswer.ABSENT)
+
+
+def test_database_that_cannot_take_the_message_rolls_everything_back(shop):
+    """Without the message table nothing is committed, and the error says so."""
+    with shop.world.engine.begin() as connection:
+        connection.execute(text(f"DROP TABLE {shop.world.fence_table}_msg"))
+    with pytest.raises(NotSentError, match="rolled back, nothing sent") as caught:
+        shop.order(shop.producer("table"))
+    assert not shop.world.has_order(caught.value.transaction_id)
+
+
+def test_block_that_publishes_nothing_leaves_no_row(shop):
+    """Neither in the fence table nor in the message table."""
+    with shop.producer("table").transaction(shop.world.engine) as tx:
+        shop.world.add_order(tx.connection, tx.transaction_id)
+    assert (shop.waiting(), shop.world.row(tx.transaction_id)) == (0, FenceAnswer.ABSENT)
+    assert shop.world.has_order(tx.transaction_id)
+
+
+def test_auto_mode_writes_a_half_while_the_broker_is_well(sqlite_shop):
+    """The table stays empty."""
+    tx = sqlite_shop.order(sqlite_shop.producer("auto"))
+    assert tx.result.state is EndState.ACCEPTED
+    assert (sqlite_shop.waiting(), len(sqlite_shop.delivered())) == (0, 1)
+
+
+def test_auto_mode_falls_back_while_the_broker_is_down(shop):
+    """The order is placed all the same, in the same database transaction, and delivered once the broker is back."""
+    producer = shop.producer("auto")
+    shop.broker.down = True
+    tx = shop.order(producer)
+    assert (tx.result.state, shop.waiting()) == (EndState.VIA_TABLE, 1)
+    shop.broker.down = False
+    shop.relay().run_once()
+    assert [wire.target_id(tx.transaction_id, 0)] == [each.headers[wire.HEADER_ID] for each in shop.delivered()]
+    assert shop.world.check(tx.transaction_id) is FenceAnswer.SENT
+
+
+def test_half_that_turns_up_behind_a_fallback_is_closed_without_a_second_publish(shop):
+    """Its ack was lost, so it is in the log: the check waits for the relay, then writes COMMIT and no target."""
+    clock = HandClock()
+    producer = shop.producer("auto", clock=clock)
+    shop.broker.faults, shop.broker.clock = AckIsLost(), clock
+    tx = shop.order(producer)
+    shop.broker.faults = Faults()
+    assert (len(shop.log(LogKind.HALF)), shop.waiting()) == (1, 1)
+    clock.now_s += 60
+    assert shop.check().pending == 1
+    assert (shop.finals(), shop.delivered()) == ([], [])
+    shop.relay().run_once()
+    clock.now_s += 60
+    assert shop.check().pending == 0
+    assert shop.finals() == [OpKind.COMMIT]
+    assert [wire.target_id(tx.transaction_id, 0)] == [each.headers[wire.HEADER_ID] for each in shop.delivered()]
+
+
+def test_half_that_turns_up_behind_a_rolled_back_fallback_is_rolled_back(shop):
+    """The fence row with state 3 went with the transaction, so the check's tombstone decides."""
+    clock = HandClock()
+    producer = shop.producer("auto", clock=clock)
+    shop.broker.faults, shop.broker.clock = AckIsLost(), clock
+    tx = producer.begin()
+    tx.publish(Message(TOPIC, b"body"))
+    with shop.world.engine.connect() as connection:
+        tx.prepare(connection)
+        connection.rollback()
+    shop.broker.faults = Faults()
+    clock.now_s += 60
+    shop.check()
+    assert shop.finals() == [OpKind.ROLLBACK]
+    assert (shop.relay().run_once().sent, shop.delivered()) == (0, [])
+
+
+def test_auto_mode_raises_what_is_the_messages_own_fault(sqlite_shop):
+    """An unknown topic and an oversize body are refused, never put into the table."""
+    sqlite_shop.broker.profile = replace(STRONG, auto_create=False)
+    sqlite_shop.broker.create_topic(TOPIC)
+    producer = sqlite_shop.producer("auto")
+    for message, reason in ((Message("no.such", b"body"), "topic"), (Message(TOPIC, b"x" * 1_000_001), "size")):
+        with pytest.raises(MessageRejectedError) as caught:
+            sqlite_shop.order(producer, message)
+        assert caught.value.reason == reason
+    assert sqlite_shop.waiting() == 0
+
+
+def test_table_mode_raises_an_oversize_body(sqlite_shop):
+    """The backend could never take it."""
+    with pytest.raises(MessageRejectedError):
+        sqlite_shop.order(sqlite_shop.producer("table"), Message(TOPIC, b"x" * 1_000_001))
+
+
+def test_target_without_room_falls_back_and_leaves_the_circuit_closed(sqlite_shop, monkeypatch):
+    """Full is no fault of the message, and says nothing of other targets."""
+    producer = sqlite_shop.producer("auto")
+    full = MessageRejectedError("the queue is full", topic=TOPIC, reason="full")
+    monkeypatch.setattr(sqlite_shop.broker, "refusal", lambda half: full)
+    for _ in range(5):
+        assert sqlite_shop.order(producer).result.state is EndState.VIA_TABLE
+    monkeypatch.undo()
+    assert sqlite_shop.order(producer).result.state is EndState.ACCEPTED
+
+
+def test_silent_broker_keeps_the_database_transaction_no_longer_than_the_deadline(sqlite_shop):
+    """The half is under way for ever; the transaction commits by the table."""
+    producer = sqlite_shop.producer("auto", half_deadline_s=0.2)
+    sqlite_shop.broker.schedule = lambda delay_s, action: None
+    began_s = time.monotonic()
+    assert sqlite_shop.order(producer).result.state is EndState.VIA_TABLE
+    assert time.monotonic() - began_s < 5
+
+
+def test_circuit_opens_after_failures_and_closes_behind_a_probe(sqlite_shop):
+    """While it is open nothing is asked of the broker, but for one probe after each pause."""
+    clock = HandClock()
+    producer = sqlite_shop.producer("auto", clock=clock)
+    asked = []
+
+    class Counted(Faults):
+        def fate(self, what, *_):
+            asked.append(what)
+            return Fate.LOST
+
+    sqlite_shop.broker.faults = Counted()
+    for _ in range(10):
+        sqlite_shop.order(producer)
+    assert asked == ["half"] * 3
+    clock.now_s += 1.1
+    for _ in range(5):
+        sqlite_shop.order(producer)
+    assert asked == ["half"] * 4
+    sqlite_shop.broker.faults = Faults()
+    assert sqlite_shop.order(producer).result.state is EndState.VIA_TABLE
+    clock.now_s += 2.1
+    assert [sqlite_shop.order(producer).result.state for _ in range(2)] == [EndState.ACCEPTED] * 2
+    named = sqlite_shop.observed.named
+    assert [len(named(instrumentation.PRODUCER_TO_TABLE)), len(named(instrumentation.PRODUCER_TO_BROKER))] == [1, 1]
+    assert len(named(instrumentation.TRANSACTION_VIA_TABLE)) == 16
+
+
+def test_auto_mode_starts_and_sells_while_the_broker_is_down(sqlite_shop, monkeypatch):
+    """The group is joined when the broker answers for the first time; a wrong setting is raised at once."""
+    ensure_group = sqlite_shop.backend.ensure_group
+    monkeypatch.setattr(sqlite_shop.backend, "ensure_group", lambda *_: failed(BackendUnavailableError("down")))
+    clock = HandClock()
+    producer = sqlite_shop.producer("auto", clock=clock)
+    assert sqlite_shop.order(producer).result.state is EndState.VIA_TABLE
+    monkeypatch.setattr(sqlite_shop.backend, "ensure_group", ensure_group)
+    clock.now_s += 60
+    assert sqlite_shop.order(producer).result.state is EndState.ACCEPTED
+    with pytest.raises(ConfigError, match="partitions"):
+        sqlite_shop.producer("auto", partition_count=77)
+
+
+def test_primitive_style_ends_via_table(shop):
+    """The application commits its connection; its end publishes nothing, writes no op and says how it travels."""
+    tx = shop.producer("table").begin()
+    tx.publish(Message(TOPIC, b"body"))
+    with shop.world.engine.connect() as connection:
+        tx.prepare(connection)
+        handle = tx.handle()
+        connection.commit()
+    assert tx.commit().state is EndState.VIA_TABLE
+    assert shop.producer("table").attach(handle).commit().state is EndState.VIA_TABLE
+    assert tx.rollback().state is EndState.CONFLICT
+    assert shop.producer("table").attach(handle).rollback().state is EndState.CONFLICT
+    assert (shop.relay().run_once().sent, shop.finals()) == (1, [])
+
+
+@pytest.mark.parametrize("kind", ["sqlite", "postgresql"])
+def test_plain_driver_connection_carries_the_message(make_world, kind):
+    """No SQLAlchemy on the application's side."""
+    shop = Shop(make_world(kind))
+    url = shop.world.engine.url
+    tx = shop.producer("table").begin()
+    tx.publish(Message(TOPIC, b"body"))
+    if kind == "sqlite":
+        connection = sqlite3.connect(url.database)
+    else:
+        connection = psycopg.connect(url.set(drivername="postgresql").render_as_string(hide_password=False))
+    with contextlib.closing(connection):
+        tx.prepare(connection)
+        connection.commit()
+    assert tx.commit().state is EndState.VIA_TABLE
+    assert shop.relay().run_once().sent == 1
+
+
+def test_rolled_back_primitive_style_sends_nothing(shop):
+    """The tombstone makes the rollback certain; without a half there is no op either."""
+    tx = shop.producer("table").begin()
+    tx.publish(Message(TOPIC, b"body"))
+    with shop.world.engine.connect() as connection:
+        tx.prepare(connection)
+        connection.rollback()
+    assert tx.rollback().state is EndState.ACCEPTED
+    assert (shop.waiting(), shop.log(LogKind.OP)) == (0, [])
+
+
+def test_mode_without_a_fence_and_unknown_modes_are_refused(sqlite_shop):
+    """The table stands beside the fence's."""
+    with pytest.raises(ConfigError, match="needs a fence"):
+        sqlite_shop.producer("auto", fence=None)
+    with pytest.raises(ConfigError, match="half, table, auto"):
+        sqlite_shop.producer("outbox")
+
+
+def test_table_mode_refuses_what_has_no_database_transaction(sqlite_shop):
+    """There is nothing that could hold the message."""
+    producer = sqlite_shop.producer("table")
+    tx = producer.begin()
+    tx.publish(Message(TOPIC, b"body"))
+    with pytest.raises(TransactionStateError, match="open database transaction"):
+        tx.prepare()
+
+
+def test_asynchronous_producer_falls_back_too(sqlite_shop):
+    """The same flows, run by the other driver, deadline included."""
+    sqlite_shop.broker.schedule = lambda delay_s, action: None
+
+    async def run():
+        engine = create_async_engine(sqlite_shop.world.engine.url.set(drivername="sqlite+aiosqlite"))
+        fence = SqlFence(engine, table=sqlite_shop.world.fence_table)
+        options = {"mode": "auto", "half_deadline_s": 0.2, "policy": CheckPolicy(immunity_s=2.5)}
+        producer = AsyncTransactionProducer(sqlite_shop.backend, GROUP, fence=fence, **options)
+        async with producer.transaction(engine) as tx:
+            tx.publish(Message(TOPIC, b"body"))
+        await engine.dispose()
+        return tx.result.state
+
+    assert asyncio.run(run()) is EndState.VIA_TABLE
+    sqlite_shop.broker.schedule = None
+    assert sqlite_shop.relay().run_once().sent == 1

@@ -1,0 +1,142 @@
+"""Outbox tables of other libraries, relayed as they are."""
+
+from __future__ import annotations
+
+import json
+import uuid
+
+import pytest
+from sqlalchemy import text
+from txcore_conformance.kit import wait_until
+
+from txcore import ConfigError, Relay, RelayLimits, wire
+from txcore.memory import MemoryBackend, MemoryBroker
+from txcore.relay import LAYOUTS, layout_of
+
+GROUP = "orders"
+BLOB = {"postgresql": "bytea", "mariadb": "BLOB", "sqlite": "BLOB"}
+
+
+class Bench:
+    """A table in the world's database and a broker in memory."""
+
+    def __init__(self, world, columns):
+        self.world = world
+        self.broker = MemoryBroker()
+        self.table = f"outbox_{world.number}"
+        with world.engine.begin() as connection:
+            connection.execute(text(f"CREATE TABLE {self.table} ({columns})"))
+
+    def insert(self, **values):
+        names = ", ".join(self.world.engine.dialect.identifier_preparer.quote(name) for name in values)
+        places = ", ".join(f":{name}" for name in values)
+        with self.world.engine.begin() as connection:
+            connection.execute(text(f"INSERT INTO {self.table} ({names}) VALUES ({places})"), values)
+
+    def relay(self, layout, **options):
+        options = {"limits": RelayLimits(retry_s=0.001, retry_max_s=0.01)} | options
+        return Relay(MemoryBackend(self.broker), GROUP, self.world.engine, table=self.table, layout=layout, **options)
+
+    def rows(self, condition="1 = 1"):
+        with self.world.engine.connect() as connection:
+            return connection.execute(text(f"SELECT count(*) FROM {self.table} WHERE {condition}")).scalar_one()
+
+
+@pytest.fixture
+def debezium(world):
+    return Bench(
+        world,
+        "id varchar(36) PRIMARY KEY, aggregatetype varchar(50), aggregateid varchar(50), type varchar(50), "
+        "payload varchar(200), created_at integer",
+    )
+
+
+def test_debezium_table_is_sent_in_its_order_and_emptied(debezium):
+    """Topic from the aggregate's type, key from its id; the message's own id and type as headers."""
+    ids = [str(uuid.uuid4()) for _ in range(20)]
+    for number, identity in enumerate(ids):
+        debezium.insert(
+            id=identity, aggregatetype="order", aggregateid=f"{number % 3}", type="Created", payload=f"{number}",
+            created_at=number,
+        )  # fmt: skip
+    relay = debezium.relay(layout_of("debezium", {"order": "created_at"}), limits=RelayLimits(row_max=3))
+    assert relay.run_once().sent == 20
+    sent = debezium.broker.topics["outbox.event.order"]
+    for key in (b"0", b"1", b"2"):
+        numbers = [int(each.body) for each in sent if each.key == key]
+        assert numbers == sorted(numbers)
+    by_body = {int(each.body): each.headers for each in sent}
+    assert [by_body[n][wire.HEADER_ID] for n in range(20)] == [f"{identity}:0" for identity in ids]
+    assert (by_body[0]["id"], by_body[0]["type"], debezium.rows()) == (ids[0], "Created", 0)
+
+
+def test_table_that_marks_its_rows_keeps_them(world):
+    """Eventuate's: an id that is no UUID, headers as JSON, and a column that says what is published."""
+    bench = Bench(
+        world,
+        "id varchar(40) PRIMARY KEY, destination varchar(50), headers varchar(200), payload varchar(200), "
+        "published smallint DEFAULT 0, creation_time bigint",
+    )
+    headers = json.dumps({"PARTITION_ID": "7", "n": 1})
+    for number in range(3):
+        bench.insert(id=f"0000-{number}", destination="orders", headers=headers, payload="{}", creation_time=number)
+    relay = bench.relay(LAYOUTS["eventuate"])
+    assert (relay.run_once().sent, relay.run_once().sent, bench.rows("published = 1")) == (3, 0, 3)
+    first = bench.broker.topics["orders"][0]
+    assert (first.headers["PARTITION_ID"], first.headers["n"], first.body) == ("7", "1", b"{}")
+    assert len({each.headers[wire.HEADER_ID] for each in bench.broker.topics["orders"]}) == 3
+
+
+def test_columns_with_capitals_and_binary_bodies(world):
+    """MassTransit's: quoted names, a sequence number, bytes."""
+    quote = world.engine.dialect.identifier_preparer.quote
+    names = {"SequenceNumber": "bigint", "MessageId": "varchar(36)", "DestinationAddress": "varchar(50)"}
+    columns = ", ".join(f"{quote(name)} {kind}" for name, kind in names.items())
+    bench = Bench(world, f"{columns}, {quote('Body')} {BLOB[world.kind]}, {quote('Headers')} varchar(100)")
+    identity = str(uuid.uuid4())
+    bench.insert(SequenceNumber=1, MessageId=identity, DestinationAddress="orders", Body=b"\x00\xff", Headers=None)
+    assert bench.relay(LAYOUTS["masstransit"]).run_once().sent == 1
+    assert [each.body for each in bench.broker.topics["orders"]] == [b"\x00\xff"]
+
+
+def test_refused_message_of_an_outbox_stays_and_holds_up_only_its_key(debezium):
+    """The table has no place for tries, so nothing is parked."""
+    debezium.broker.refusing.add("outbox.event.bad")
+    for number, (kind, key) in enumerate((("bad", "a"), ("order", "a"), ("order", "b"))):
+        debezium.insert(
+            id=str(uuid.uuid4()), aggregatetype=kind, aggregateid=key, type="t", payload=f"{number}", created_at=number
+        )
+    relay = debezium.relay(layout_of("debezium", {"order": "created_at"}))
+    relay.start()
+    wait_until(lambda: relay.stats().refused > 3, "several tries")
+    assert [each.body for each in debezium.broker.topics["outbox.event.order"]] == [b"2"]
+    debezium.broker.refusing.clear()
+    wait_until(lambda: not debezium.rows(), "an empty table")
+    assert relay.stop()
+
+
+def test_another_relay_waits_while_one_sends(server_world):
+    """The lock is the database's, so it ends with the connection."""
+    bench = Bench(server_world, "id varchar(36), topic varchar(9), payload varchar(9), n integer")
+    bench.insert(id=str(uuid.uuid4()), topic="t", payload="x", n=1)
+    layout = layout_of("", {"id": "id", "topic": "topic", "body": "payload", "order": "n"})
+    first, second = bench.relay(layout).table, bench.relay(layout).table
+    taken = first.take(GROUP, (), 10)
+    assert second.take(GROUP, (), 10) is None
+    first.drop(taken)
+    again = second.take(GROUP, (), 10)
+    assert again.rows == taken.rows
+    second.settle(again, again.rows, [])
+    assert bench.rows() == 0
+
+
+def test_layouts_name_what_is_wrong_with_them():
+    """A column's name goes into SQL, so nothing else is taken for one."""
+    for name, changes, text_of in (
+        ("oracle", {}, "debezium, eventuate, masstransit"),
+        ("debezium", {"colour": "x"}, "no 'colour'"),
+        ("", {"id": "id"}, "name the column of 'topic'"),
+        ("debezium", {"order": "id; DROP TABLE x"}, "is no column"),
+    ):
+        with pytest.raises(ConfigError, match=text_of):
+            layout_of(name, changes)

@@ -1,0 +1,405 @@
+"""The relay: everything committed is sent, in order for each key, by whichever relay is alive."""
+
+from __future__ import annotations
+
+import itertools
+import threading
+
+import pytest
+from sqlalchemy import text
+from txcore_conformance.kit import Observed, wait_until
+
+from txcore import Message, Relay, RelayLimits, TransactionProducer, instrumentation, wire
+from txcore.errors import BackendUnavailableError, HalfRefusedError, UsageError
+from txcore.fence import FenceAnswer
+from txcore.memory import MemoryBackend, MemoryBroker
+from txcore.records import Outcome, Status
+from txcore.sqlfence.table import SqlMessageTable
+from txcore.table import SLOT_COUNT, lane_of
+
+GROUP = "orders"
+HIGHEST_ID = b"\xff" * 16
+TOPIC = "orders.created"
+FAST = RelayLimits(retry_s=0.001, retry_max_s=0.002, poll_s=0.002, idle_poll_s=0.02, tries_max=3)
+
+
+class Bench:
+    """A database of the world, a broker in memory, and what a relay finds there."""
+
+    def __init__(self, world):
+        self.world = world
+        self.broker = MemoryBroker()
+        self.backend = MemoryBackend(self.broker)
+        self.producer = TransactionProducer(self.backend, GROUP, fence=world.fence, mode="table")
+        self.observed = Observed()
+        self.numbers = itertools.count()
+
+    def put(self, key=b"key", body=None, topic=TOPIC):
+        """Commit one message; returns its transaction's id."""
+        with self.producer.transaction(self.world.engine) as tx:
+            tx.publish(Message(topic, str(next(self.numbers)).encode() if body is None else body, key))
+        return tx.transaction_id
+
+    def relay(self, **options):
+        options = {"limits": FAST, "plugins": (self.observed,)} | options
+        return Relay(MemoryBackend(self.broker), GROUP, self.world.engine, table=self.world.fence_table, **options)
+
+    def table(self, owner, **options):
+        table = SqlMessageTable(self.world.new_engine(), GROUP, owner, table=self.world.fence_table, **options)
+        table.join()
+        return table
+
+    def bodies(self, topic=TOPIC):
+        return [each.body for each in self.broker.topics.get(topic, [])]
+
+
+@pytest.fixture
+def bench(world):
+    return Bench(world)
+
+
+@pytest.fixture
+def server_bench(server_world):
+    return Bench(server_world)
+
+
+@pytest.fixture
+def sqlite_bench(sqlite):
+    return Bench(sqlite)
+
+
+def key_elsewhere(key):
+    """Return a key whose slot is another one."""
+    slot = lane_of(GROUP, key, b"") % SLOT_COUNT
+    return next(k for n in range(1000) if lane_of(GROUP, k := str(n).encode(), b"") % SLOT_COUNT != slot)
+
+
+def test_messages_of_a_key_are_sent_in_the_order_of_their_transactions(bench):
+    """And the table is empty behind them."""
+    for number in range(40):
+        bench.put(key=b"%d" % (number % 3))
+    assert bench.relay(limits=RelayLimits(row_max=7)).run_once().sent == 40
+    for key in range(3):
+        assert [b"%d" % n for n in range(40) if n % 3 == key] == [
+            each.body for each in bench.broker.topics[TOPIC] if each.key == b"%d" % key
+        ]
+    assert bench.relay().waiting().waiting == 0
+
+
+def test_messages_of_one_transaction_without_a_key_stay_in_order(bench):
+    """They share a lane, which no other transaction has."""
+    with bench.producer.transaction(bench.world.engine) as tx:
+        for number in range(150):
+            tx.publish(Message(TOPIC, b"%d" % number))
+    bench.relay().run_once()
+    assert [b"%d" % number for number in range(150)] == bench.bodies()
+    assert [wire.target_id(tx.transaction_id, n) for n in range(150)] == [
+        each.headers[wire.HEADER_ID] for each in bench.broker.topics[TOPIC]
+    ]
+
+
+def test_row_with_a_lower_number_that_commits_later_is_sent(server_bench):
+    """There is no cursor that could pass it."""
+    world, producer = server_bench.world, server_bench.producer
+    tx = producer.begin()
+    tx.publish(Message(TOPIC, b"late", b"a"))
+    with world.engine.connect() as connection:
+        tx.prepare(connection)
+        server_bench.put(key=b"b", body=b"early")
+        assert server_bench.relay().run_once().sent == 1
+        connection.commit()
+    assert server_bench.relay().run_once().sent == 1
+    assert server_bench.bodies() == [b"early", b"late"]
+
+
+def test_refused_message_holds_up_its_key_and_nothing_else(bench):
+    """The next one of its key waits; the others go on; once it is parked the next one goes."""
+    refused = bench.put(key=b"a", topic="refusing")
+    bench.put(key=b"a", body=b"behind")
+    bench.put(key=b"b", body=b"beside")
+    bench.broker.refusing.add("refusing")
+    relay = bench.relay(limits=RelayLimits(retry_s=100, retry_max_s=100, tries_max=2))
+    relay.run_once()
+    assert bench.bodies() == [b"beside"]
+    bench.relay(limits=RelayLimits(tries_max=2)).run_once()
+    assert bench.bodies() == [b"beside", b"behind"]
+    (parked,) = bench.relay().parked()
+    assert (parked.transaction_id, parked.index, parked.tries) == (refused, 0, 2)
+    assert "refuses" in parked.reason
+    assert len(bench.observed.named(instrumentation.RELAY_PARKED)) == 1
+
+
+def test_parked_message_is_sent_when_it_is_resumed(bench):
+    """With a fresh number of tries."""
+    identity = bench.put(topic="refusing")
+    bench.broker.refusing.add("refusing")
+    relay = bench.relay(limits=RelayLimits(tries_max=1))
+    relay.run_once()
+    bench.broker.refusing.clear()
+    assert relay.run_once().sent == 0
+    assert (relay.resume(identity), relay.run_once().sent) == (1, 1)
+    assert len(bench.bodies("refusing")) == 1
+
+
+def test_parked_message_that_is_dropped_is_never_sent_and_stays_on_record(bench):
+    """Its half may be closed, its fence row is not pruned, and only what is parked can be dropped."""
+    identity, waiting = bench.put(topic="refusing"), bench.put(topic="refusing", key=b"b")
+    bench.broker.refusing.add("refusing")
+    relay = bench.relay(limits=RelayLimits(tries_max=1))
+    with pytest.raises(UsageError, match="say why"):
+        relay.drop(identity, " ", "ann")
+    assert relay.drop(identity, "a test order", "ann") == 0
+    relay.run_once()
+    assert bench.world.check(identity) is FenceAnswer.VIA_TABLE
+    assert relay.drop(identity, "a test order", "ann") == 1
+    bench.broker.refusing.clear()
+    assert (relay.resume(identity), relay.resume(waiting), relay.run_once().sent) == (0, 1, 1)
+    stats = relay.waiting()
+    assert (stats.waiting, stats.parked, stats.dropped, relay.parked()) == (0, 0, 1, [])
+    (record,) = relay.table.parked(is_dropped=True)
+    assert (record.transaction_id, bench.bodies("refusing")) == (identity, [b"1"])
+    assert record.reason.startswith("dropped by ann at ")
+    assert ": a test order; it was parked for: " in record.reason
+    assert "refuses" in record.reason
+    assert bench.world.check(identity) is FenceAnswer.SENT
+    bench.world.fence.prune(HIGHEST_ID, lambda ids: ids)
+    assert bench.world.row(identity) is FenceAnswer.VIA_TABLE
+
+
+def test_row_that_is_no_message_is_parked_at_once(bench):
+    """It could never be sent; what is behind it in its lane goes on."""
+    identity = bench.put(key=b"a")
+    with bench.world.engine.begin() as connection:
+        connection.execute(text(f"UPDATE {bench.world.fence_table}_msg SET body = :body"), {"body": b"\xff"})
+    bench.put(key=b"a", body=b"behind")
+    relay = bench.relay()
+    relay.run_once()
+    assert [each.transaction_id for each in relay.parked()] == [identity]
+    assert bench.bodies() == [b"behind"]
+
+
+def test_outage_of_the_broker_uses_up_no_try(bench):
+    """Only a target's own no counts; everything is sent when the broker is back."""
+    bench.put()
+    bench.broker.down = True
+    relay = bench.relay(limits=RelayLimits(tries_max=1))
+    for _ in range(3):
+        assert relay.run_once().uncertain == 1
+    assert relay.parked() == []
+    bench.broker.down = False
+    assert relay.run_once().sent == 1
+
+
+def test_backend_that_did_not_take_it_for_an_outage_is_an_outage(sqlite_bench):
+    """REFUSED says that nothing is stored; that the broker was out of reach is not the message's fault."""
+    sqlite_bench.put()
+    relay = sqlite_bench.relay(limits=RelayLimits(tries_max=1))
+    backend = relay._backend
+    refusal = Outcome(Status.REFUSED, BackendUnavailableError("down"))
+    backend.release = lambda batch, claim=None: [batch.settle(n, refusal) for n in range(len(batch.items))]
+    assert relay.run_once().uncertain == 1
+    assert relay.parked() == []
+
+
+def test_slot_in_one_relays_hands_is_passed_over_by_another(bench):
+    """The second one takes what is left, and nothing twice."""
+    other = key_elsewhere(b"a")
+    bench.put(key=b"a")
+    first, second = bench.table("first"), bench.table("second")
+    mine = first.take(GROUP, (), 10)
+    bench.put(key=other)
+    theirs = second.take(GROUP, (), 10)
+    assert [len(mine.rows), len(theirs.rows)] == [1, 1]
+    assert second.take(GROUP, (), 10) is None if bench.world.kind == "sqlite" else True
+    first.settle(mine, mine.rows, [])
+    second.settle(theirs, theirs.rows, [])
+    assert first.stats().waiting == 0
+
+
+def test_dropped_slots_are_free_at_once(bench):
+    """Nothing of them is changed."""
+    bench.put()
+    first, second = bench.table("first"), bench.table("second")
+    first.drop(first.take(GROUP, (), 10))
+    taken = second.take(GROUP, (), 10)
+    assert len(taken.rows) == 1
+    second.drop(taken)
+
+
+def test_slots_of_a_relay_whose_connection_died_are_free(server_bench):
+    """The database lets go of them; what was in hand is sent again."""
+    server_bench.put()
+    first = server_bench.table("first")
+    taken = first.take(GROUP, (), 10)
+    server_bench.world.kill_session(server_bench.world.session_id(taken.hold.connection))
+    second = server_bench.table("second")
+    second.drop(wait_until(lambda: second.take(GROUP, (), 10), "a free slot"))
+    with pytest.raises(BackendUnavailableError):
+        first.settle(taken, taken.rows, [])
+
+
+def test_slots_of_a_relay_that_stands_still_are_taken_from_it(bench):
+    """The server ends its transaction, or its lease runs out; its late settling harms nobody."""
+    bench.put()
+    first, second = bench.table("first", hold_s=1.0), bench.table("second")
+    taken = first.take(GROUP, (), 10)
+    again = wait_until(lambda: second.take(GROUP, (), 10), "a free slot")
+    assert again.rows == taken.rows
+    second.settle(again, again.rows, [])
+    if bench.world.kind == "sqlite":
+        first.settle(taken, taken.rows, [])
+    else:
+        with pytest.raises(BackendUnavailableError):
+            first.settle(taken, taken.rows, [])
+    assert second.stats().waiting == 0
+
+
+def test_mariadb_commits_a_write_before_anything_is_published(mariadb):
+    """InnoDB shows a commit before it is on disk; the commit of a later write puts it there."""
+    bench = Bench(mariadb)
+    bench.put()
+    table = bench.table("relay")
+
+    def beats():
+        with mariadb.engine.connect() as connection:
+            return connection.execute(
+                text(f"SELECT beats FROM {mariadb.fence_table}_slot WHERE slot = -1")
+            ).scalar_one()
+
+    before = beats()
+    taken = table.take(GROUP, (), 10)
+    assert (len(taken.rows), beats()) == (1, before + 1)
+    table.drop(taken)
+    assert beats() == before + 1
+
+
+def test_connection_of_a_relay_keeps_none_of_its_settings(server_bench):
+    """The pool is shared with the checks."""
+    table = SqlMessageTable(
+        server_bench.world.new_engine(pool_size=1, max_overflow=1), GROUP, "r", table=server_bench.world.fence_table
+    )
+    table.join()
+    sql = {
+        "postgresql": "SELECT current_setting('idle_in_transaction_session_timeout'), current_setting('lock_timeout')",
+        "mariadb": "SELECT @@SESSION.wait_timeout, @@SESSION.innodb_lock_wait_timeout",
+    }[server_bench.world.kind]
+    with table._engine.connect() as connection:
+        before = connection.execute(text(sql)).one()
+    server_bench.put()
+    taken = table.take(GROUP, (), 10)
+    table.settle(taken, taken.rows, [])
+    with table._engine.connect() as connection:
+        assert connection.execute(text(sql)).one() == before
+
+
+def test_several_relays_send_everything_once_while_nobody_dies(bench):
+    """They share the slots out among them."""
+    count = 200
+    for number in range(count):
+        bench.put(key=b"%d" % (number % 20))
+    relays = [bench.relay(limits=RelayLimits(row_max=10, poll_s=0.002, idle_poll_s=0.02)) for _ in range(3)]
+    for relay in relays:
+        relay.start()
+    wait_until(lambda: len(bench.bodies()) >= count, "all messages")
+    assert all(relay.stop() for relay in relays)
+    assert sorted(bench.bodies(), key=int) == [b"%d" % n for n in range(count)]
+    for key in range(20):
+        numbers = [int(each.body) for each in bench.broker.topics[TOPIC] if each.key == b"%d" % key]
+        assert numbers == sorted(numbers)
+
+
+def test_transactions_that_overlap_are_all_sent(server_bench):
+    """Many writers with commits in any order, and a relay at work all the time: no gap is skipped."""
+    relay = server_bench.relay()
+    relay.start()
+
+    def write(writer):
+        for number in range(20):
+            tx = server_bench.producer.begin()
+            tx.publish(Message(TOPIC, b"%d.%d" % (writer, number), b"%d" % writer))
+            with server_bench.world.engine.connect() as connection:
+                tx.prepare(connection)
+                for _ in range((writer * 7 + number) % 5):
+                    connection.execute(text("SELECT 1"))
+                connection.commit()
+
+    writers = [threading.Thread(target=write, args=(writer,)) for writer in range(8)]
+    for each in writers:
+        each.start()
+    for each in writers:
+        each.join()
+    wait_until(lambda: len(server_bench.bodies()) >= 160, "all messages")
+    assert relay.stop()
+    for writer in range(8):
+        mine = [each.body for each in server_bench.broker.topics[TOPIC] if each.key == b"%d" % writer]
+        assert mine == [b"%d.%d" % (writer, number) for number in range(20)]
+
+
+def test_commit_wakes_a_relay_that_sleeps(postgresql):
+    """Producers ring, but only when somebody sleeps."""
+    bench = Bench(postgresql)
+    relay = bench.relay(limits=RelayLimits(poll_s=0.05, idle_poll_s=1_000.0))
+    relay.start()
+    sql = text(f"SELECT count(*) FROM {postgresql.fence_table}_slot WHERE owner = 'asleep'")
+
+    def is_asleep():
+        with postgresql.engine.connect() as connection:
+            return connection.execute(sql).scalar_one()
+
+    wait_until(is_asleep, "a relay that sleeps")
+    for number in range(3):
+        bench.put()
+        wait_until(lambda number=number: len(bench.bodies()) == number + 1, "the message")
+    assert relay.stop()
+
+
+def test_relay_reports_trouble_and_goes_on_behind_it(bench):
+    """A database that fails is waited out; the event says so once."""
+    relay = bench.relay()
+    take, failures = relay.table.take, iter(range(3))
+
+    def failing(*args):
+        if next(failures, None) is not None:
+            raise BackendUnavailableError("gone")
+        return take(*args)
+
+    relay.table.take = failing
+    bench.put()
+    relay.start()
+    wait_until(bench.bodies, "the message")
+    assert relay.stop()
+    assert len(bench.observed.named(instrumentation.RELAY_ERROR)) == 1
+    assert (relay.stats().sent, relay.stats().trouble) == (1, "")
+
+
+def test_lane_goes_on_where_it_was_refused_for_a_while(sqlite_bench):
+    """A refusal that passes costs order nothing."""
+    for _ in range(5):
+        sqlite_bench.put()
+    relay = sqlite_bench.relay()
+    backend = relay._backend
+    refusals = iter([True, False, True, False, False, True])
+    release = backend.release
+
+    def sometimes(batch, claim=None):
+        if next(refusals, False):
+            for number in range(len(batch.items)):
+                batch.settle(number, Outcome(Status.REFUSED, HalfRefusedError("not now", topic=TOPIC)))
+        else:
+            release(batch, claim)
+
+    backend.release = sometimes
+    relay.start()
+    wait_until(lambda: len(sqlite_bench.bodies()) == 5, "all messages")
+    assert relay.stop()
+    assert [b"%d" % n for n in range(5)] == sqlite_bench.bodies()
+
+
+def test_batch_that_is_late_from_the_start_sends_one_of_each_key(sqlite_bench):
+    """A machine that is too slow for the batch's time goes on all the same, however slowly."""
+    sqlite_bench.put(key=b"a")
+    sqlite_bench.put(key=b"a")
+    sqlite_bench.put(key=b"b")
+    relay = sqlite_bench.relay(limits=RelayLimits(batch_s=1e-9))
+    assert relay._batch().sent == 2
+    assert relay.run_once().sent == 1

@@ -1,0 +1,219 @@
+"""Django's block with messages; each test is a program of its own, because Django has one configuration a process."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+import textwrap
+
+import pytest
+from sqlalchemy import make_url
+from txcore_conformance import servers
+
+PROGRAM = """
+    import json, os, sys
+    from django.conf import settings
+    settings.configure(
+        SECRET_KEY="none",
+        INSTALLED_APPS=["txcore.integrations.django"],
+        DATABASES={"default": json.loads(os.environ["DATABASE"]),
+                   "other": {"ENGINE": "django.db.backends.sqlite3", "NAME": "other.db"}},
+        USE_TZ=True,
+        TXCORE={"broker": "sqlite:///broker.db", "group": "shop"},
+    )
+    import django
+    django.setup()
+    from django.core.management import call_command
+    from django.db import connection, transaction
+    import txcore
+    from txcore.integrations.django import runtime
+    from txcore.integrations.django.transactions import atomic
+    from txcore_sqlite.consumer import read_topic
+    call_command("migrate", verbosity=0)
+    with connection.cursor() as cursor:
+        cursor.execute("CREATE TABLE orders (name TEXT)")
+
+    def place(outgoing, name):
+        with connection.cursor() as cursor:
+            cursor.execute("INSERT INTO orders VALUES (%s)", [name])
+        outgoing.publish(txcore.Message("orders", name.encode()))
+
+    def show():
+        with connection.cursor() as cursor:
+            cursor.execute("SELECT name FROM orders")
+            print([row[0] for row in cursor.fetchall()], [m.body.decode() for m in read_topic("broker.db", "orders")])
+"""
+
+
+@pytest.fixture(scope="session")
+def server():
+    """A PostgreSQL server."""
+    try:
+        made = servers.postgresql()
+    except servers.ServerUnavailableError as error:
+        if servers.is_required("postgresql"):
+            raise
+        pytest.skip(str(error))
+    yield made
+    made.remove()
+
+
+@pytest.fixture(params=["sqlite", "postgresql"])
+def database(request):
+    """Django's description of the database."""
+    if request.param == "sqlite":
+        return {"ENGINE": "django.db.backends.sqlite3", "NAME": "shop.db"}
+    url = make_url(request.getfixturevalue("server").fresh_database())
+    return {
+        "ENGINE": "django.db.backends.postgresql",
+        "NAME": url.database,
+        "USER": url.username or "",
+        "PASSWORD": url.password or "",
+        "HOST": url.host or "",
+        "PORT": url.port or "",
+    }
+
+
+@pytest.fixture
+def run(tmp_path, database):
+    """Run a program's body and return the lines that it prints."""
+    environment = {**os.environ, "DATABASE": json.dumps(database)}
+
+    def run(body):
+        program = textwrap.dedent(PROGRAM) + textwrap.dedent(body)
+        done = subprocess.run(
+            [sys.executable, "-c", program],
+            cwd=tmp_path,
+            env=environment,
+            capture_output=True,
+            text=True,
+            check=False,
+            timeout=60,
+        )
+        assert (0, "") == (done.returncode, done.stderr)
+        return done.stdout.splitlines()
+
+    return run
+
+
+def test_a_block_commits_and_sends(run):
+    """The message is out before the block's own on_commit functions run."""
+    told = run("""
+        with atomic() as outgoing:
+            place(outgoing, "tea")
+            transaction.on_commit(lambda: print("on_commit", outgoing.result.state.name))
+        show()
+    """)
+    assert ["on_commit ACCEPTED", "['tea'] ['tea']"] == told
+
+
+def test_an_error_in_the_block_undoes_both(run):
+    """As in any atomic block."""
+    told = run("""
+        try:
+            with atomic() as outgoing:
+                place(outgoing, "tea")
+                1 / 0
+        except ZeroDivisionError:
+            show()
+    """)
+    assert ["[] []"] == told
+
+
+def test_a_block_without_messages_is_an_ordinary_one(run):
+    """It writes neither fence row nor half."""
+    told = run("""
+        with atomic() as outgoing, connection.cursor() as cursor:
+            cursor.execute("INSERT INTO orders VALUES ('silent')")
+        show()
+        print(outgoing.result, runtime.runtime().fence.stats().states)
+    """)
+    assert ["['silent'] []", "None {}"] == told
+
+
+def test_blocks_inside_are_savepoints(run):
+    """A nested block that fails takes its rows along, and the outer one goes on."""
+    told = run("""
+        with atomic() as outgoing:
+            place(outgoing, "tea")
+            try:
+                with transaction.atomic(), connection.cursor() as cursor:
+                    cursor.execute("INSERT INTO orders VALUES ('gone')")
+                    raise KeyError
+            except KeyError:
+                pass
+        show()
+    """)
+    assert ["['tea'] ['tea']"] == told
+
+
+def test_the_block_must_be_the_outermost(run):
+    """Else its COMMIT would be a savepoint's, and the outer block could still roll back."""
+    told = run("""
+        try:
+            with transaction.atomic(), atomic() as outgoing:
+                place(outgoing, "tea")
+        except RuntimeError as error:
+            print(error)
+        show()
+    """)
+    assert "durable" in told[0]
+    assert "[] []" == told[1]
+
+
+def test_an_on_commit_function_that_fails_holds_nothing_back(run):
+    """The messages were released before."""
+    told = run("""
+        try:
+            with atomic() as outgoing:
+                transaction.on_commit(lambda: 1 / 0)
+                place(outgoing, "tea")
+        except ZeroDivisionError:
+            show()
+    """)
+    assert ["['tea'] ['tea']"] == told
+
+
+def test_another_database_than_the_fences_is_refused(run):
+    """The row must be where the orders are."""
+    told = run("""
+        try:
+            with atomic("other"):
+                pass
+        except txcore.UsageError as error:
+            print(error)
+    """)
+    assert ["the fence is in database 'default', not 'other'"] == told
+
+
+def test_a_wrong_setting_is_one_clear_error(run):
+    """Named, with what it must be."""
+    told = run("""
+        for wrong in (None, {"broker": "sqlite:///broker.db"}, {"broker": "x", "group": "y", "brokre": "z"}):
+            settings.TXCORE = wrong
+            try:
+                runtime.read_settings()
+            except txcore.ConfigError as error:
+                print(error.key, "must be" in str(error))
+    """)
+    assert ["TXCORE True"] * 3 == told
+
+
+def test_a_refused_half_commits_nothing_and_leaves_the_connection_usable(run):
+    """Here the broker has no such topic."""
+    told = run("""
+        settings.TXCORE["broker"] = "sqlite:///other-broker.db?auto_create=false"
+        try:
+            with atomic() as outgoing:
+                transaction.on_commit(lambda: print("on_commit"))
+                place(outgoing, "tea")
+        except txcore.MessageRejectedError as error:
+            print(error.topic)
+        show()
+        with transaction.atomic(), connection.cursor() as cursor:
+            cursor.execute("INSERT INTO orders VALUES ('later')")
+        show()
+    """)
+    assert ["orders", "[] []", "['later'] []"] == told

@@ -1,0 +1,232 @@
+"""Messages of a SQLAlchemy Session share the fate of its transaction."""
+
+from __future__ import annotations
+
+import pytest
+import sqlalchemy
+from sqlalchemy.ext.asyncio import AsyncSession, create_async_engine
+from sqlalchemy.orm import Session, scoped_session, sessionmaker
+from txcore_conformance import servers
+from txcore_conformance.kit import FAST, wait_until
+
+import txcore
+from txcore.integrations.session import SessionPublisher
+from txcore.memory import Fate, Faults, MemoryBackend, MemoryBroker
+
+INSERT = sqlalchemy.text("INSERT INTO orders VALUES (:name)")
+
+
+class Refusing(Faults):
+    """Refuses halves while it is told to."""
+
+    is_on = False
+
+    def fate(self, what, transaction_ids):
+        return Fate.REFUSED if self.is_on and what == "half" else Fate.DONE
+
+
+class Shop:
+    def __init__(self, engine):
+        self.engine = engine
+        self.faults = Refusing()
+        self.broker = MemoryBroker(faults=self.faults)
+        self.fence = txcore.SqlFence(engine)
+        self.fence.create()
+        with engine.begin() as connection:
+            connection.execute(sqlalchemy.text("CREATE TABLE orders (name VARCHAR(20))"))
+        self.backend = MemoryBackend(self.broker)
+        producer = txcore.TransactionProducer(self.backend, "shop", fence=self.fence)
+        self.publisher = SessionPublisher(producer)
+        self.sessions = sessionmaker(engine)
+        self.publisher.watch(self.sessions)
+
+    def place(self, session, name):
+        session.execute(INSERT, {"name": name})
+        self.publisher.publish(session, txcore.Message("orders", name.encode()))
+
+    @property
+    def orders(self):
+        with self.engine.connect() as connection:
+            return list(connection.execute(sqlalchemy.text("SELECT name FROM orders")).scalars())
+
+    @property
+    def messages(self):
+        return [each.body.decode() for each in self.broker.topics.get("orders", [])]
+
+
+@pytest.fixture(scope="session")
+def server():
+    """A database server by its name; each is started once."""
+    started = {}
+
+    def get(name):
+        if name not in started:
+            try:
+                started[name] = getattr(servers, name)()
+            except servers.ServerUnavailableError as error:
+                if servers.is_required(name):
+                    raise
+                pytest.skip(str(error))
+        return started[name]
+
+    yield get
+    for each in started.values():
+        each.remove()
+
+
+@pytest.fixture(params=["sqlite", "postgresql", "mariadb"])
+def shop(request, tmp_path, server):
+    name = request.param
+    url = f"sqlite:///{tmp_path / 'shop.db'}" if name == "sqlite" else server(name).fresh_database()
+    engine = sqlalchemy.create_engine(url)
+    yield Shop(engine)
+    engine.dispose()
+
+
+def test_a_commit_sends_all_that_was_published(shop):
+    """In order, and the result says how it went; the next transaction of the Session has messages of its own."""
+    with shop.sessions() as session:
+        shop.place(session, "one")
+        shop.place(session, "two")
+        assert [] == shop.messages
+        session.commit()
+        assert txcore.EndState.ACCEPTED is shop.publisher.result(session).state
+        shop.place(session, "three")
+        assert shop.publisher.result(session) is None
+        session.commit()
+    assert ["one", "two", "three"] == shop.orders == shop.messages
+
+
+def test_a_commit_without_messages_sends_nothing(shop):
+    """And writes no fence row."""
+    with shop.sessions.begin() as session:
+        session.execute(INSERT, {"name": "silent"})
+    assert ["silent"] == shop.orders
+    assert {} == shop.fence.stats().states
+
+
+def test_a_rollback_drops_what_was_published(shop):
+    """Whatever follows in the same Session is another transaction."""
+    with shop.sessions() as session:
+        shop.place(session, "one")
+        session.rollback()
+        shop.place(session, "two")
+        session.commit()
+    assert ["two"] == shop.orders == shop.messages
+
+
+def test_a_rollback_to_a_savepoint_drops_what_was_published_behind_it(shop):
+    """Also in savepoints inside it that were released."""
+    with shop.sessions.begin() as session:
+        shop.place(session, "kept")
+        with session.begin_nested():
+            shop.place(session, "released")
+        nested = session.begin_nested()
+        shop.place(session, "dropped")
+        with session.begin_nested():
+            shop.place(session, "dropped, too")
+        nested.rollback()
+        shop.place(session, "last")
+    assert ["kept", "released", "last"] == shop.orders == shop.messages
+
+
+def test_a_refused_half_commits_nothing(shop):
+    """Not even for a program that swallows the error and commits again."""
+    shop.faults.is_on = True
+    with shop.sessions() as session:
+        shop.place(session, "one")
+        with pytest.raises(txcore.HalfRefusedError):
+            session.commit()
+        shop.faults.is_on = False
+        with pytest.raises(Exception, match=r"roll it back|inactive|rolled back|invalid"):
+            session.commit()
+        session.rollback()
+        shop.place(session, "two")
+        session.commit()
+    assert ["two"] == shop.orders == shop.messages
+
+
+def test_a_failing_flush_comes_before_the_half(shop):
+    """Then the broker has nothing to forget."""
+    shop.faults.is_on = True
+    base = sqlalchemy.orm.declarative_base()
+
+    class Order(base):
+        __tablename__ = "missing"
+        name = sqlalchemy.Column(sqlalchemy.String(10), primary_key=True)
+
+    with shop.sessions() as session:
+        session.add(Order(name="one"))
+        shop.publisher.publish(session, txcore.Message("orders", b"one"))
+        with pytest.raises(sqlalchemy.exc.DBAPIError, match="missing"):
+            session.commit()
+        session.rollback()
+    assert [] == shop.messages
+
+
+def test_a_session_that_is_merely_closed_drops_what_was_published(shop):
+    """Used again, it does not send what belonged to the transaction before."""
+    session = shop.sessions()
+    shop.place(session, "one")
+    session.close()
+    shop.place(session, "two")
+    session.commit()
+    session.close()
+    assert ["two"] == shop.orders == shop.messages
+
+
+def test_what_is_committed_does_not_fail_behind_its_commit(shop, monkeypatch):
+    """The end is unknown, and says why; the checker delivers."""
+
+    def busy(transaction):
+        raise txcore.BusyError("no room")
+
+    monkeypatch.setattr(txcore.Transaction, "commit", busy)
+    with shop.sessions() as session:
+        session.execute(INSERT, {"name": "one"})
+        soon = txcore.CheckPolicy(immunity_s=2.1)
+        shop.publisher.publish(session, txcore.Message("orders", b"one", check_policy=soon))
+        session.commit()
+        result = shop.publisher.result(session)
+    assert (txcore.EndState.UNKNOWN, "no room") == (result.state, str(result.error))
+    assert ["one"] == shop.orders
+    monkeypatch.undo()
+    checker = txcore.Checker(shop.backend, "shop", fence=shop.fence, limits=FAST)
+    wait_until(lambda: checker.run_once() and shop.messages, "the message")
+    checker.stop()
+    assert ["one"] == shop.messages
+
+
+def test_a_scoped_session_publishes(shop):
+    """As web frameworks have it."""
+    sessions = scoped_session(shop.sessions)
+    shop.place(sessions, "one")
+    sessions.commit()
+    assert txcore.EndState.ACCEPTED is shop.publisher.result(sessions).state
+    sessions.remove()
+    assert ["one"] == shop.orders == shop.messages
+
+
+def test_a_session_that_is_not_watched_is_refused(shop):
+    """Its message would never be sent."""
+    with Session(shop.engine) as session, pytest.raises(txcore.UsageError, match="not watched"):
+        shop.publisher.publish(session, txcore.Message("orders", b"one"))
+
+
+def test_an_asynchronous_session_is_refused(shop):
+    """Preparing would stop its event loop."""
+    engine = create_async_engine("sqlite+aiosqlite://")
+    with pytest.raises(txcore.UsageError, match="AsyncTransactionProducer"):
+        shop.publisher.publish(AsyncSession(engine), txcore.Message("orders", b"one"))
+
+
+def test_a_two_phase_session_is_refused(shop):
+    """Its COMMIT is not the fence's."""
+    with shop.sessions(twophase=True) as session, pytest.raises(txcore.UsageError, match="two-phase"):
+        shop.publisher.publish(session, txcore.Message("orders", b"one"))
+
+
+def test_a_message_that_no_backend_takes_is_refused_at_once(shop):
+    """Not when the Session commits."""
+    with shop.sessions() as session, pytest.raises(txcore.MessageRejectedError):
+        shop.publisher.publish(session, txcore.Message("orders", b"one", headers={"txcore-id": "mine"}))

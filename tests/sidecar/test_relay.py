@@ -1,0 +1,67 @@
+"""The checker process relays the message table of each group that has a database."""
+
+from __future__ import annotations
+
+import signal
+
+import txcore
+
+CONFIG = """
+[backends.main]
+url = "{broker}?lease_s=1.0"
+[databases.shop]
+url = "{database}"
+[groups.orders]
+database = "shop"
+partitions = 2
+"""
+
+
+def order(shop, count, first=0):
+    """Commit orders by the message table; returns the bodies that consumers are to see."""
+    producer = txcore.TransactionProducer(shop.backend, "orders", fence=shop.fence, mode="table")
+    for number in range(first, first + count):
+        with producer.transaction(shop.engine) as tx:
+            tx.publish(txcore.Message("orders.created", b"%d" % number, key=b"k"))
+    return count
+
+
+def configure(shop, more=""):
+    text = CONFIG.format(broker=shop.broker_url, database=shop.database_url) + more
+    (shop.folder / "txcore.toml").write_text(text)
+
+
+def test_messages_of_the_table_are_relayed_and_counted(shop, checkers, wait_until):
+    """Beside the halves, and seen by the metrics."""
+    configure(shop)
+    order(shop, 20)
+    halves = shop.orphans(4)
+    running = checkers.ready()
+    wait_until(lambda: len(shop.delivered()) == 20 + len(halves[True]), "all deliveries")
+    wait_until(lambda: running.metric("txcore_relayed_total", group="orders") == 20, "the count")
+    assert running.metric("txcore_relay_up", group="orders") == 1
+    assert running.stop() == 0
+
+
+def test_another_process_goes_on_with_the_table_of_a_killed_one(shop, checkers, wait_until):
+    """SIGKILL while it relays: everything is delivered, duplicates with the same id."""
+    configure(shop)
+    first, second = checkers.ready(), checkers.ready()
+    order(shop, 30)
+    wait_until(shop.delivered, "a delivery")
+    first.signal(signal.SIGKILL)
+    order(shop, 30, first=30)
+    wait_until(lambda: len(set(shop.delivered())) == 60, "all deliveries")
+    assert second.stop() == 0
+
+
+def test_group_may_leave_its_table_to_another_relay(shop, checkers, wait_until):
+    """With `relay = false` only halves are finished."""
+    configure(shop, "relay = false\n")
+    order(shop, 1)
+    halves = shop.orphans(4)
+    running = checkers.ready()
+    wait_until(lambda: running.metric("txcore_ends_total") == 4, "the halves' ends")
+    assert len(shop.delivered()) == len(halves[True])
+    assert running.metric("txcore_relay_up", group="orders") == 0
+    assert running.stop() == 0

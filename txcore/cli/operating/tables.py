@@ -1,0 +1,152 @@
+"""`txcore table`: the message table; counted, its parked messages listed, sent again, or dropped."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import asdict
+from typing import TYPE_CHECKING, Annotated, Any, Final
+
+import typer
+
+from txcore import wire
+from txcore.cli.operating.place import Place, at_place, open_fence, the_database, who
+from txcore.cli.operating.screen import Screen
+from txcore.errors import UsageError, WireFormatError
+from txcore.ids import id_text, parse_id
+from txcore.operating import words
+
+if TYPE_CHECKING:
+    from txcore.sqlfence.slots import ParkedMessage
+    from txcore.sqlfence.table import SqlMessageTable
+
+Ids = Annotated[list[str], typer.Argument(metavar="ID…", help="Whole transaction ids.")]
+LIMIT: Final = 50
+UNREADABLE: Final = "(unreadable)"
+
+app = typer.Typer(no_args_is_help=True, help="The messages that wait in the service's database for a relay.")
+
+
+def stats(place: Place) -> None:
+    """Count what waits to be sent and what is parked. Reads only.
+
+    Exit code: 0 done, 1 the database cannot be reached, 2 misuse.
+    """
+    screen = Screen(as_json=place.as_json)
+    with _table(place) as table, screen.busy("counting"):
+        found = table.stats()
+    if place.as_json:
+        screen.json(asdict(found))
+        return
+    age = f", the oldest for {words.age(found.oldest_age_s)}" if found.waiting else ""
+    dropped = f", {found.dropped:,} dropped" if found.dropped else ""
+    screen.say(f"{words.many(found.waiting, 'message')} to be sent{age}; {found.parked:,} parked{dropped}")
+
+
+def parked(
+    place: Place,
+    limit: Annotated[int, typer.Option("--limit", min=1, help="Show so many of the oldest.")] = LIMIT,
+    *,
+    dropped: Annotated[
+        bool, typer.Option("--dropped", help="Those that an operator dropped, by whom and why.")
+    ] = False,
+) -> None:
+    """List the messages that are tried no more, with their reasons. Reads only.
+
+    Exit code: 0 done, 1 the database cannot be reached, 2 misuse.
+    """
+    screen = Screen(as_json=place.as_json)
+    with _table(place) as table:
+        found = table.parked(limit, is_dropped=dropped)
+    if place.as_json:
+        screen.json([_told(each) for each in found])
+        return
+    if not found:
+        screen.say(f"nothing {'was dropped from' if dropped else 'is parked in'} the message table")
+        return
+    rows = [(id_text(each.transaction_id), each.index, _topic(each), each.tries, each.reason) for each in found]
+    screen.table(("transaction", "message", "topic", "tries", "reason"), _texts(rows), right=("message", "tries"))
+
+
+def resume(
+    place: Place, ids: Annotated[list[str], typer.Argument(metavar="ID…", help="Whole transaction ids.")]
+) -> None:
+    """Have the parked messages of these transactions sent again, with a fresh number of tries.
+
+    Exit code: 0 done, 1 the database cannot be reached, or one of them has none parked, 2 misuse.
+    """
+    screen = Screen(as_json=place.as_json)
+    asked = [parse_id(each) for each in ids]
+    with _table(place) as table:
+        counts = {identity: table.resume(identity) for identity in asked}
+    if place.as_json:
+        screen.json({id_text(identity): count for identity, count in counts.items()})
+    else:
+        for identity, count in counts.items():
+            screen.say(f"{id_text(identity)}: {words.many(count, 'message')} to be sent again")
+    if not all(counts.values()):
+        raise typer.Exit(1)
+
+
+def drop(
+    place: Place,
+    ids: Annotated[list[str], typer.Argument(metavar="ID…", help="Whole transaction ids.")],
+    why: Annotated[str, typer.Option("--why", metavar="TEXT", help="The reason, kept with the messages.")],
+) -> None:
+    """Give the parked messages of these transactions up, for good: no consumer will ever see them.
+
+    They stay in the table as a record of who did it, when and why; the audit names each transaction FORCED.
+
+    Exit code: 0 done, 1 the database cannot be reached, or one of them has none parked, 2 misuse.
+    """
+    screen = Screen(as_json=place.as_json)
+    asked = [parse_id(each) for each in ids]
+    by = who(place)
+    with _table(place) as table:
+        counts = {identity: table.give_up(identity, why, by) for identity in asked}
+    if place.as_json:
+        screen.json({id_text(identity): count for identity, count in counts.items()})
+    else:
+        for identity, count in counts.items():
+            screen.say(f"{id_text(identity)}: {words.many(count, 'message')} dropped")
+    if not all(counts.values()):
+        raise typer.Exit(1)
+
+
+for _command in (stats, parked, resume, drop):
+    app.command(_command.__name__)(at_place(_command))
+
+
+@contextmanager
+def _table(place: Place) -> Iterator[SqlMessageTable]:
+    address = the_database(place)
+    if not address.group:
+        raise UsageError("whose messages? Name the producer group with --group or TXCORE_GROUP")
+    with open_fence(address) as fence:
+        from sqlalchemy import Engine  # noqa: PLC0415 - an extra
+
+        from txcore.sqlfence.table import SqlMessageTable  # noqa: PLC0415 - needs SQLAlchemy
+
+        assert isinstance(fence.engine, Engine)  # `open_fence` makes no other
+        yield SqlMessageTable(fence.engine, address.group, "operator", table=address.table)
+
+
+def _told(each: ParkedMessage) -> dict[str, Any]:
+    return {
+        "transaction_id": id_text(each.transaction_id),
+        "index": each.index,
+        "topic": _topic(each),
+        "tries": each.tries,
+        "reason": each.reason,
+    }
+
+
+def _topic(each: ParkedMessage) -> str:
+    try:
+        return wire.decode_message(each.body).topic
+    except WireFormatError:
+        return UNREADABLE
+
+
+def _texts(rows: Sequence[Sequence[Any]]) -> list[Sequence[str]]:
+    return [[str(cell) for cell in row] for row in rows]

@@ -1,0 +1,75 @@
+"""Which message is this: its identity, read from what the clients of the brokers hand out.
+
+No driver is imported. A client's message is known by its shape, so that any client fits whose messages have headers.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from txcore.errors import UsageError
+from txcore.ids import parse_id
+from txcore.wire import HEADER_GROUP, HEADER_ID
+
+Headers = Mapping[str, str | bytes] | Iterable[tuple[str, str | bytes]]
+
+
+@dataclass(frozen=True, slots=True)
+class MessageId:
+    """What makes a target message unique: who produced it, in which transaction, and its place there."""
+
+    group: str
+    transaction_id: bytes
+    index: int
+
+
+def message_id_of(message: Any) -> MessageId:
+    """Return the identity of a target message, whose forms are those of `headers_of`.
+
+    Raises:
+        UsageError: `txcore-id` or `txcore-group` is missing or malformed, or this is no message.
+    """
+    found = headers_of(message)
+    missing = [name for name in (HEADER_ID, HEADER_GROUP) if name not in found]
+    if missing:
+        raise UsageError(
+            f"the message has no {' and no '.join(missing)} header: it was not published by txcore, or something on "
+            "its way dropped its headers"
+        )
+    identity, separator, index = _text(found[HEADER_ID], HEADER_ID).rpartition(":")
+    if not separator or not (index.isascii() and index.isdigit()):
+        raise UsageError(f"the header {HEADER_ID} must be <transaction_id>:<index>, not {found[HEADER_ID]!r}")
+    return MessageId(_text(found[HEADER_GROUP], HEADER_GROUP), parse_id(identity), int(index))
+
+
+def headers_of(message: Any) -> Mapping[str, Any]:
+    """Return the headers of a message as a client hands it out; empty when it has none.
+
+    Args:
+        message: A message of confluent-kafka (`headers()`), nats-py or one of txcore's own consumers (`headers`);
+            pika's delivery, `(method, properties, body)`, or its properties alone; or the headers themselves, a
+            mapping or pairs.
+
+    Raises:
+        UsageError: it is none of these.
+    """
+    if isinstance(message, tuple):
+        message = next((part for part in message if hasattr(part, "headers")), message)
+    headers = message if isinstance(message, Mapping) else getattr(message, "headers", message)
+    if callable(headers):
+        headers = headers()
+    try:
+        return dict(headers or ())
+    except (TypeError, ValueError) as error:
+        raise UsageError(
+            f"a {type(message).__module__}.{type(message).__qualname__} is no message with headers, and no headers"
+        ) from error
+
+
+def _text(value: Any, name: str) -> str:
+    try:
+        return value if isinstance(value, str) else bytes(value).decode()
+    except (TypeError, ValueError) as error:
+        raise UsageError(f"the header {name} is no UTF-8 text") from error

@@ -1,0 +1,146 @@
+"""Inbox: what a consumer holds in its hands, for blocking callers and asyncio alike.
+
+The statements are `table`'s, who the message is says `identity`, and connections are the fence's.
+"""
+
+from __future__ import annotations
+
+import inspect
+from contextlib import AbstractAsyncContextManager, AbstractContextManager
+from typing import TYPE_CHECKING, Any, Final
+
+from sqlalchemy import Engine
+
+from txcore.clock import Clock, SystemClock
+from txcore.errors import ConfigError, UsageError
+from txcore.ids import first_id_at
+from txcore.inbox.identity import message_id_of
+from txcore.inbox.table import InboxTable
+from txcore.sqlfence.asynchronous import AsyncEngine
+from txcore.sqlfence.connections import is_async, on_border
+from txcore.sqlfence.dialects import ROWS_MAX
+from txcore.sqlfence.prune import prune_steps
+from txcore.sqlfence.runners import runner_of
+from txcore.sqlfence.schema import tables_named
+
+if TYPE_CHECKING:
+    from collections.abc import Awaitable, Callable
+
+_CREATE_WAIT_S: Final = 10.0
+
+
+class Delivery(AbstractContextManager[bool], AbstractAsyncContextManager[bool]):
+    """What `Inbox.receive` returns; entering it takes the message in. Leaving it does nothing: the transaction ends.
+
+    Enter it with `with`, or with `async with` when the connection is an asynchronous one.
+    """
+
+    def __init__(self, connection: Any, take: Callable[[], Any]) -> None:
+        self._connection = connection
+        self._take = take
+
+    def __enter__(self) -> bool:
+        if is_async(self._connection):
+            raise UsageError("this connection is asynchronous: receive with `async with`")
+        return bool(self._take())
+
+    def __exit__(self, *_: object) -> None:
+        pass
+
+    async def __aenter__(self) -> bool:
+        taken = self._take()
+        if not inspect.isawaitable(taken):
+            raise UsageError("this connection is synchronous and would stop the event loop: receive with `with`")
+        return bool(await taken)
+
+    async def __aexit__(self, *_: object) -> None:
+        pass
+
+
+class Inbox:
+    """Remembers which target messages one consumer application has taken in. Thread safe.
+
+    Applications that share a database and read the same topics need a table each: a message that one of them has
+    taken in is a repeated one for the other.
+
+    `create` and `prune` return an awaitable when the engine is an asynchronous one.
+
+    Args:
+        engine: SQLAlchemy Engine or AsyncEngine of the consumer's database, used by `create` and `prune` only.
+        table: Name of the table, with a schema before it if need be; `<table>_meta` is the second one.
+        clock: What `prune` counts back from.
+    """
+
+    def __init__(
+        self, engine: Engine | AsyncEngine, *, table: str = "txcore_inbox", clock: Clock | None = None
+    ) -> None:
+        if not isinstance(engine, Engine | AsyncEngine):
+            raise ConfigError(f"the inbox takes a SQLAlchemy Engine or AsyncEngine, not {engine!r}", key="engine")
+        self.engine = engine
+        self.table = table
+        self._clock = clock or SystemClock()
+        self._statements = InboxTable(engine.dialect.name, tables_named(table))
+        self._own = runner_of(engine, self._statements.dialect, engine.url.password)
+
+    def create(self) -> Awaitable[None] | None:
+        """Create the tables if they are missing; idempotent, safe when several processes do it at once.
+
+        Raises:
+            UsageError: the tables were made by a newer txcore.
+            BackendUnavailableError: the database cannot be reached or refused.
+        """
+        return self._own.transact(self._statements.create, _CREATE_WAIT_S)
+
+    def receive(self, connection: Any, message: Any, *, old_is_first: bool = False) -> Delivery:
+        """Take a message in within the caller's open transaction; yields True for its first delivery.
+
+            with engine.begin() as connection, inbox.receive(connection, message) as first:
+                if first:
+                    connection.execute(...)
+            # committed: now acknowledge the message to the broker
+
+        Acknowledge after the transaction's commit, first delivery or not: a crash between the two brings the message
+        again, and it is then a repeated one. What ends the block must also end the transaction: an exception that is
+        caught between the two would commit the memory without the effect.
+
+        A second consumer of the same message waits until the first one's transaction has ended; then it sees False
+        if that committed, True if it rolled back. On PostgreSQL at REPEATABLE READ and above it gets the database's
+        serialization error instead.
+
+        Args:
+            connection: A SQLAlchemy Connection or Session, both also asynchronous (then `async with`), a
+                sqlite3.Connection or a psycopg.Connection; the transaction begins with this call if it has not begun.
+            message: The message as the broker's client hands it out, or its headers; see `headers_of`.
+            old_is_first: Take what is older than the horizon of `prune` for a first delivery if it is not remembered.
+
+        Raises:
+            UsageError: a header is missing or malformed, or the connection commits each statement by itself.
+            InboxHorizonError: older than the horizon and not remembered; roll the transaction back.
+            What the database or its driver raises is raised as it is: the caller's transaction is the caller's.
+        """
+        identity = message_id_of(message)
+        statements = self._statements
+        return Delivery(
+            connection,
+            lambda: on_border(
+                connection, lambda border: statements.take(border, identity, old_is_first=old_is_first), self.engine
+            ),
+        )
+
+    def prune(self, keep_s: float) -> Any:
+        """Forget messages of transactions that began more than *keep_s* seconds ago; returns a PruneResult.
+
+        First the horizon is raised and committed, then rows below it are deleted, some at a time. A message below
+        the horizon that is not remembered is refused from then on (`InboxHorizonError`), never taken in twice and
+        never dropped. So *keep_s* is a matter of comfort: let it be longer than the topic keeps messages and than
+        a half may stay parked. Can be interrupted, run by several processes at once, and run again.
+
+        Raises:
+            ConfigError: *keep_s* is not more than 0.
+            BackendUnavailableError: the database failed, or kept a lock for too long.
+        """
+        if not keep_s > 0:
+            raise ConfigError(f"keep_s={keep_s!r} must be more than 0 seconds", key="keep_s")
+        below = first_id_at(max(self._clock.wall_ms() - round(keep_s * 1000), 0))
+        steps = prune_steps(self._statements.dialect, below, frozenset, wait_s=0.0, chunk=ROWS_MAX, has_states=False)
+        return self._own.drive(steps)

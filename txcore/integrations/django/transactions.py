@@ -1,0 +1,88 @@
+"""`atomic`: Django's block with messages, both or neither.
+
+`transaction.on_commit` alone cannot do it: it runs behind the COMMIT, so a process that dies in between loses the
+message. Here the half is stored in front of the COMMIT, and on_commit only releases it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Any
+
+from django.db import connections, transaction
+
+from txcore.errors import UsageError
+from txcore.integrations.django.runtime import runtime
+from txcore.integrations.releasing import release
+from txcore.message import Message
+from txcore.producer import Transaction
+from txcore.results import EndResult
+
+
+class Outgoing:
+    """What one block will send."""
+
+    def __init__(self, core: Transaction) -> None:
+        self._core = core
+        self._count = 0
+        self._result: EndResult | None = None
+
+    @property
+    def transaction_id(self) -> bytes:
+        """The 16 bytes that identify the transaction everywhere."""
+        return self._core.transaction_id
+
+    @property
+    def result(self) -> EndResult | None:
+        """How the end went; None before it, or when nothing was published."""
+        return self._result
+
+    @property
+    def has_messages(self) -> bool:
+        """Whether anything was published."""
+        return self._count > 0
+
+    def publish(self, message: Message) -> None:
+        """Add a message; any number, any topics. See `Transaction.publish` for what is raised."""
+        self._core.publish(message)
+        self._count += 1
+
+    def prepare(self, connection: Any) -> None:
+        """Make the half durable in the open transaction of *connection*, if anything was published."""
+        if self.has_messages:
+            self._core.prepare(connection)
+
+    def release(self) -> None:
+        """Publish the targets behind the COMMIT, if there are any."""
+        if self.has_messages:
+            self._result = release(self._core)
+
+
+@contextmanager
+def atomic(using: str | None = None) -> Iterator[Outgoing]:
+    """Open a transaction of the project's database; what is published in the block is sent if, and only if, it commits.
+
+        with atomic() as outgoing:
+            order = Order.objects.create(item="tea")
+            outgoing.publish(Message("orders.created", b"%d" % order.pk))
+
+    It must be the outermost block (`durable=True`), so it refuses to run under ATOMIC_REQUESTS; blocks of
+    `transaction.atomic` inside it are savepoints, as always. The messages are released before on_commit functions of
+    the block run. In tests use TransactionTestCase: the blocks of a TestCase never commit, so nothing would be sent.
+
+    Raises:
+        UsageError: *using* is not the database of the fence.
+        RuntimeError: Django's, when another block is open.
+        NotSentError, HalfUnknownError: when the block ends; rolled back, and no consumer will see a message.
+        When the database's COMMIT itself fails, Django's error is raised; it may have applied, and the check decides.
+    """
+    shared = runtime()
+    alias = using or shared.settings.database
+    if alias != shared.settings.database:
+        raise UsageError(f"the fence is in database {shared.settings.database!r}, not {alias!r}")
+    outgoing = Outgoing(shared.producer.begin())
+    with transaction.atomic(using=alias, durable=True):
+        transaction.on_commit(outgoing.release, using=alias)
+        yield outgoing
+        outgoing.prepare(connections[alias].connection)

@@ -1,0 +1,34 @@
+"""FastAPI: a database transaction with its messages as a dependency of an endpoint.
+
+InTransaction = Annotated[AsyncTransaction, transaction_of(producer, engine)]
+
+@app.post("/orders", status_code=201)
+async def place(order: Order, tx: InTransaction) -> None:
+    await tx.connection.execute(insert_order, ...)
+    tx.publish(Message("orders.created", body))
+"""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator
+from typing import Any
+
+from fastapi import Depends
+
+from txcore.aio import AsyncTransaction, AsyncTransactionProducer
+
+
+def transaction_of(producer: AsyncTransactionProducer, engine: Any) -> Any:
+    """Return the dependency: each request gets a transaction of its own.
+
+    It ends, half, COMMIT and targets, before the response leaves: whoever reads 201 can rely on it. (A dependency with
+    FastAPI's usual scope would commit behind the response.) An exception of the endpoint, HTTPException too, rolls
+    back. What the end itself raises goes to the application's exception handlers: NotSentError and HalfUnknownError
+    say that nothing was committed, CommitUnknownError that nobody knows yet.
+    """
+
+    async def transaction() -> AsyncIterator[AsyncTransaction]:
+        async with producer.transaction(engine) as tx:
+            yield tx
+
+    return Depends(transaction, scope="function")

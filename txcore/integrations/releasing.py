@@ -1,0 +1,18 @@
+"""The end behind a framework's COMMIT: it must not look like a failure of what is committed."""
+
+from __future__ import annotations
+
+from txcore.errors import TxcoreError
+from txcore.producer import Transaction
+from txcore.results import EndResult, EndState
+
+
+def release(transaction: Transaction) -> EndResult:
+    """Publish the targets of a prepared transaction whose local transaction has committed.
+
+    Raises no TxcoreError: then the result is UNKNOWN with that error, and the checker delivers.
+    """
+    try:
+        return transaction.commit()
+    except TxcoreError as error:
+        return EndResult(EndState.UNKNOWN, transaction.transaction_id, error)

@@ -1,0 +1,148 @@
+"""SQLAlchemy's Session: publish inside it; prepared just before its COMMIT, released right behind it.
+
+publisher = SessionPublisher(producer)
+Sessions = sessionmaker(engine)
+publisher.watch(Sessions)
+
+with Sessions.begin() as session:
+    session.add(order)
+    session.flush()                        # if the message needs the order's number
+    publisher.publish(session, Message("orders.created", body))
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import Any, Final
+
+from sqlalchemy import Connection, event, text
+from sqlalchemy.orm import Session, SessionTransaction, scoped_session, sessionmaker
+
+from txcore.errors import TransactionStateError, UsageError
+from txcore.integrations.releasing import release
+from txcore.message import Message, validate_message
+from txcore.producer import Transaction, TransactionProducer
+from txcore.results import EndResult
+from txcore.sqlfence.savepoints import open_savepoints, watch_savepoints
+
+_KEY: Final = "txcore"
+
+
+@dataclass(slots=True)
+class _Outgoing:
+    """What one Session's transaction will send; each message with the savepoints it was published in."""
+
+    messages: list[tuple[Message, tuple[SessionTransaction, ...]]] = field(default_factory=list)
+    transaction: Transaction | None = None
+    result: EndResult | None = None
+
+
+class SessionPublisher:
+    """Ties a producer to Sessions. Thread safe; each Session is one thread's, as always.
+
+    The message shares the fate of the Session's transaction: a rollback drops it, a rollback to a savepoint drops what
+    was published behind that savepoint. When the database's COMMIT itself fails, it may have applied; SQLAlchemy's
+    error is raised as it is, and the check decides. Two-phase Sessions are refused.
+
+    Args:
+        producer: Made with a fence in the database that the Sessions write to.
+    """
+
+    def __init__(self, producer: TransactionProducer) -> None:
+        self._producer = producer
+        self._watched: list[Any] = []
+
+    def watch(self, sessions: Any) -> None:
+        """Listen to a sessionmaker, a scoped_session, a Session class or one Session; idempotent."""
+        if isinstance(sessions, scoped_session):
+            sessions = sessions.session_factory
+        target = sessions.class_ if isinstance(sessions, sessionmaker) else sessions
+        if target not in self._watched:
+            self._watched.append(target)
+            event.listen(target, "after_begin", _after_begin)
+            event.listen(target, "before_commit", self._before_commit)
+            event.listen(target, "after_commit", self._after_commit)
+            event.listen(target, "after_soft_rollback", _after_soft_rollback)
+            event.listen(target, "after_transaction_end", _after_transaction_end)
+
+    def publish(self, session: Session | scoped_session[Any], message: Message) -> None:
+        """Send *message* if, and only if, the Session's transaction commits. Nothing is sent by this call.
+
+        Raises:
+            MessageRejectedError: no backend may take it. Limits of the broker are found at the Session's COMMIT.
+            UsageError: the Session is not watched, or is an asynchronous or two-phase one.
+        """
+        own = session() if isinstance(session, scoped_session) else session
+        if not isinstance(own, Session):
+            raise UsageError(
+                f"publish takes a synchronous Session, not {type(own).__qualname__}: with an AsyncSession, use the "
+                "primitives of AsyncTransactionProducer"
+            )
+        if not any(own is each or (isinstance(each, type) and isinstance(own, each)) for each in self._watched):
+            raise UsageError("this Session is not watched, so the message would never be sent; call watch() first")
+        if own.twophase:
+            raise UsageError("a two-phase Session commits elsewhere than it prepares, so it cannot carry messages")
+        validate_message(message)
+        savepoints = []
+        nested = own.get_nested_transaction()
+        while nested is not None and nested.nested:
+            savepoints.append(nested)
+            nested = nested.parent
+        outgoing = own.info.get(_KEY)
+        if outgoing is None or outgoing.result is not None:
+            outgoing = own.info[_KEY] = _Outgoing()
+        outgoing.messages.append((message, tuple(savepoints)))
+
+    def result(self, session: Session | scoped_session[Any]) -> EndResult | None:
+        """Return how the end of the Session's last transaction that published went; None before it, or without."""
+        outgoing: _Outgoing | None = session.info.get(_KEY)
+        return outgoing.result if outgoing is not None else None
+
+    def _before_commit(self, session: Session) -> None:
+        """Make the half durable; what is raised here keeps the Session from committing."""
+        outgoing: _Outgoing | None = session.info.get(_KEY)
+        if outgoing is None or outgoing.result is not None or not outgoing.messages:
+            return
+        if session.in_nested_transaction():
+            return  # only a savepoint is released
+        if outgoing.transaction is not None:
+            raise TransactionStateError("this Session's messages could not be prepared: roll it back, nothing is sent")
+        session.flush()  # what the database refuses is refused before the half
+        transaction = outgoing.transaction = self._producer.begin()
+        for message, _ in outgoing.messages:
+            transaction.publish(message)
+        _release_savepoints(session.connection())
+        transaction.prepare(session)
+
+    def _after_commit(self, session: Session) -> None:
+        outgoing: _Outgoing | None = session.info.get(_KEY)
+        if outgoing is not None and outgoing.transaction is not None and outgoing.result is None:
+            outgoing.result = release(outgoing.transaction)
+
+
+def _after_soft_rollback(session: Session, ended: SessionTransaction) -> None:
+    """Drop what was published behind a savepoint."""
+    outgoing: _Outgoing | None = session.info.get(_KEY)
+    if outgoing is not None:
+        outgoing.messages = [each for each in outgoing.messages if ended not in each[1]]
+
+
+def _after_transaction_end(session: Session, ended: SessionTransaction) -> None:
+    """Drop what was not sent, however the Session's transaction has ended: rolled back, or merely closed."""
+    outgoing: _Outgoing | None = session.info.get(_KEY)
+    if ended.parent is None and outgoing is not None and outgoing.result is None:
+        del session.info[_KEY]
+
+
+def _after_begin(_session: Session, _transaction: SessionTransaction, connection: Connection) -> None:
+    watch_savepoints(connection.engine)
+
+
+def _release_savepoints(connection: Connection) -> None:
+    """Close savepoints to which the Session has rolled back: SQLAlchemy is done with them, the database is not.
+
+    A fence row behind one would not belong to the top-level transaction.
+    """
+    names = open_savepoints(connection)
+    if names:  # with the first go all that were opened behind it
+        connection.execute(text(f"RELEASE SAVEPOINT {names[0]}"))

@@ -1,0 +1,122 @@
+"""How a transaction's messages are made durable before its database commits: as a half, or in the message table."""
+
+from __future__ import annotations
+
+from txcore.breaker import Switch
+from txcore.commands import Call, Flow, Timed
+from txcore.errors import (
+    HalfRefusedError,
+    HalfUnknownError,
+    MessageRejectedError,
+    NotSentError,
+    OutcomeUnknownError,
+    is_outage,
+)
+from txcore.fence import Fence
+from txcore.ids import id_text
+from txcore.records import HalfRecord, Outcome, Status
+from txcore.table import Mode
+from txcore.transaction import LocalTransaction, Phase, half_record, table_rows, transaction_policy
+
+
+def keep_or_roll_back(transaction: LocalTransaction) -> Flow[None]:
+    """Make the messages durable, or with the open database transaction durable; when that fails, roll it back.
+
+    In mode auto a half that the broker has not certainly stored is no failure: the messages then travel in the same
+    database transaction. What the broker refuses for its own sake, such as an unknown topic, is one in every mode.
+
+    Raises: as `flow.prepare`; the database transaction was rolled back.
+    """
+    fence = transaction.context.fence
+    assert fence is not None
+    try:
+        yield from _keep(transaction, fence)
+    except GeneratorExit:
+        raise
+    except BaseException:  # cancellation included
+        transaction.phase = Phase.FAILED
+        yield Call(fence.rollback, (transaction.connection,))
+        raise
+
+
+def _keep(transaction: LocalTransaction, fence: Fence) -> Flow[None]:
+    context, breaker = transaction.context, transaction.context.breaker
+    has_joined = context.has_joined()  # asked once: a half made before is for no partition
+    _make_half(transaction)  # in the message table, too, nothing may be that the backend cannot take
+    if context.mode is Mode.TABLE:
+        yield from _enqueue(transaction, fence, "")
+    elif breaker is None:
+        yield from append(transaction)
+    elif not breaker.may_try():
+        yield from _enqueue(transaction, fence, "the circuit to the broker is open")
+    elif not has_joined:
+        _tell(transaction, breaker.failed(), "the broker has not answered yet")
+        yield from _enqueue(transaction, fence, "the broker has not answered yet")
+    else:
+        try:
+            yield from append(transaction, context.half_deadline_s)
+        except (NotSentError, OutcomeUnknownError, MessageRejectedError) as error:
+            # A target without room answers at once, and says nothing of the others.
+            has_answered = isinstance(error, MessageRejectedError) or not is_outage(error)
+            _tell(transaction, breaker.succeeded() if has_answered else breaker.failed(), str(error))
+            if not is_outage(error):
+                raise
+            yield from _enqueue(transaction, fence, str(error))
+        else:
+            _tell(transaction, breaker.succeeded(), "")
+
+
+def _tell(transaction: LocalTransaction, switch: Switch | None, reason: str) -> None:
+    if switch is not None and transaction.context.observer is not None:
+        transaction.context.observer.switched(is_open=switch.is_open, reason=reason if switch.is_open else "")
+
+
+def _enqueue(transaction: LocalTransaction, fence: Fence, reason: str) -> Flow[None]:
+    """Put the messages into the message table; fence state 3 keeps a half that turns up from being published too."""
+    identity, group = transaction.transaction_id, transaction.context.group
+    yield Call(fence.enqueue, (transaction.connection, identity, group, table_rows(transaction)))
+    transaction.is_via_table = True
+    transaction.phase = Phase.PREPARED
+    if transaction.context.observer is not None:
+        transaction.context.observer.enqueued(identity, reason)
+
+
+def _make_half(transaction: LocalTransaction) -> HalfRecord:
+    transaction.half = half_record(transaction, transaction_policy(transaction.context.policy, transaction.policies))
+    return transaction.half
+
+
+def append(transaction: LocalTransaction, deadline_s: float | None = None) -> Flow[None]:
+    """Append the half and require a certain ack (R2), within *deadline_s* where one is given.
+
+    Raises:
+        MessageRejectedError, HalfRefusedError: nothing was stored.
+        HalfUnknownError: it may be stored.
+    """
+    context = transaction.context
+    if not context.has_joined():
+        raise HalfRefusedError(f"the broker has not answered for group {context.group!r} yet; nothing was sent")
+    half = transaction.half or _make_half(transaction)
+    immunity_s = transaction_policy(context.policy, transaction.policies).immunity_s
+    began_s = context.clock.elapsed_s()
+    outcome: Outcome = yield half if deadline_s is None else Timed(half, deadline_s)
+    if context.observer is not None:
+        context.observer.prepared(transaction.transaction_id, began_s, outcome.status)
+    if outcome.status is Status.DURABLE:
+        transaction.give_way_s = began_s + immunity_s - context.margin_s
+        transaction.phase = Phase.PREPARED
+        return
+    transaction.phase = Phase.FAILED
+    identity = transaction.transaction_id
+    if outcome.status is Status.UNKNOWN:
+        raise HalfUnknownError(
+            f"no certain answer to the half of {id_text(identity)}: it may be stored; do not commit, "
+            "the check rolls it back",
+            transaction_id=identity,
+        ) from outcome.error
+    if isinstance(outcome.error, MessageRejectedError):
+        raise outcome.error
+    raise HalfRefusedError(
+        f"the broker refused the half of {id_text(identity)}: {outcome.error}; nothing was sent",
+        transaction_id=identity,
+    ) from outcome.error

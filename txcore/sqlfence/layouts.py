@@ -1,0 +1,118 @@
+"""The columns of outbox tables that other libraries have made, so that a relay can send what stands there.
+
+A value names a column. That of `topic` may also be a text with columns in braces, as in `outbox.event.{aggregatetype}`.
+
+Source: Debezium documentation, "Outbox Event Router" (columns, topic, `id` header); Eventuate Tram, table `message`;
+MassTransit documentation, "Transactional Outbox" (table OutboxMessage).
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass, fields, replace
+from typing import Final
+
+from txcore.errors import ConfigError
+
+_NAME: Final = re.compile(r"[A-Za-z_][A-Za-z0-9_]{0,62}")
+_PLACE: Final = re.compile(r"\{([^{}]*)\}")
+
+
+@dataclass(frozen=True, slots=True)
+class Layout:
+    """Where an outbox table has what.
+
+    Attributes:
+        id: Identity of the message; a UUID is its `txcore-id`, of anything else a UUID is made.
+        body, key: The payload and the message key; no column, no key.
+        headers: A JSON object of texts.
+        copied: Columns that become headers of their own name, with commas between them.
+        order: Columns by which rows are sent, with commas between them.
+        done: Empty to delete what is sent, or the column that is set to 1 (and is 0 or NULL before).
+
+    Raises:
+        ConfigError: a value is no plain column name.
+    """
+
+    id: str
+    topic: str
+    body: str
+    order: str
+    key: str = ""
+    headers: str = ""
+    copied: str = ""
+    done: str = ""
+
+    def __post_init__(self) -> None:
+        for each in fields(self):
+            for name in self._names(each.name):
+                if not _NAME.fullmatch(name):
+                    raise ConfigError(f"{each.name}={getattr(self, each.name)!r}: {name!r} is no column", key=each.name)
+
+    def _names(self, field: str) -> list[str]:
+        value: str = getattr(self, field)
+        if field == "topic":
+            return _PLACE.findall(value) if "{" in value else [value]
+        return [name.strip() for name in value.split(",") if name.strip()]
+
+    @property
+    def columns(self) -> list[str]:
+        """Every column that is read, once."""
+        wanted = [name for field in ("id", "topic", "body", "key", "headers", "copied") for name in self._names(field)]
+        return list(dict.fromkeys(wanted))
+
+    @property
+    def copied_columns(self) -> list[str]:
+        """The columns that become headers."""
+        return self._names("copied")
+
+    @property
+    def order_columns(self) -> list[str]:
+        """The columns by which rows are sent."""
+        return self._names("order")
+
+    def topic_of(self, row: Mapping[str, object]) -> str:
+        """Return the topic of a row."""
+        if "{" not in self.topic:
+            return str(row[self.topic])
+        return _PLACE.sub(lambda found: str(row[found.group(1)]), self.topic)
+
+
+LAYOUTS: Final[Mapping[str, Layout]] = {
+    "debezium": Layout(
+        id="id",
+        topic="outbox.event.{aggregatetype}",
+        body="payload",
+        order="id",
+        key="aggregateid",
+        copied="id,type",
+    ),
+    "eventuate": Layout(
+        id="id", topic="destination", body="payload", order="creation_time,id", headers="headers", done="published"
+    ),
+    "masstransit": Layout(
+        id="MessageId", topic="DestinationAddress", body="Body", order="SequenceNumber", headers="Headers"
+    ),
+}
+"""Layouts by name. Debezium's table has no column that tells the order; name yours, such as `order=created_at`."""
+
+
+def layout_of(name: str, changes: Mapping[str, str]) -> Layout:
+    """Return the layout *name* with some columns changed; without a name, one made of *changes* alone.
+
+    Raises:
+        ConfigError: unknown layout or key, or a key is missing.
+    """
+    known = {each.name for each in fields(Layout)}
+    unknown = sorted(set(changes) - known)
+    if unknown:
+        raise ConfigError(f"a layout has no {unknown[0]!r}, only {', '.join(sorted(known))}", key=unknown[0])
+    if not name:
+        missing = [key for key in ("id", "topic", "body", "order") if not changes.get(key)]
+        if missing:
+            raise ConfigError(f"name the column of {missing[0]!r}, or a layout: {', '.join(LAYOUTS)}", key=missing[0])
+        return Layout(**changes)
+    if name not in LAYOUTS:
+        raise ConfigError(f"layout is one of {', '.join(LAYOUTS)}, not {name!r}", key="layout")
+    return replace(LAYOUTS[name], **changes)

@@ -1,0 +1,70 @@
+"""The bell of a relay: LISTEN on PostgreSQL, rung by a producer's COMMIT. Elsewhere there is none.
+
+Source: PostgreSQL manual, "NOTIFY"; psycopg documentation, "Asynchronous notifications".
+"""
+
+from __future__ import annotations
+
+from contextlib import suppress
+from typing import TYPE_CHECKING, Any, Final
+
+from sqlalchemy.exc import SQLAlchemyError
+
+from txcore.sqlfence.border import POSTGRESQL
+from txcore.sqlfence.connections import family_of
+from txcore.sqlfence.messages import channel_of
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from sqlalchemy import Engine
+
+    from txcore.sqlfence.schema import Tables
+
+SLICE_S: Final = 0.2
+"""How often a waiting relay looks whether it is to stop."""
+
+
+class Bell:
+    """A connection of its own that listens for one group. One thread at a time."""
+
+    def __init__(self, engine: Engine, tables: Tables, group: str) -> None:
+        #: Nobody can ring here: another database, or a driver without notifications.
+        self.is_silent = family_of(engine.dialect.name) != POSTGRESQL or engine.dialect.driver != "psycopg"
+        self._engine = engine
+        self._channel = channel_of(tables, group)
+        self._driver: Any = None
+
+    def wait(self, seconds: float, is_over: Callable[[], bool]) -> bool:
+        """Return True when somebody rang, False after *seconds*, at *is_over*, or when the connection broke."""
+        left_s = seconds
+        try:
+            if self._driver is None:
+                self._listen()
+                return True  # Who rang while nobody listened is heard by looking once more.
+            while left_s > 0 and not is_over():
+                if any(True for _ in self._driver.notifies(timeout=min(left_s, SLICE_S), stop_after=1)):
+                    return True
+                left_s -= SLICE_S
+        except Exception:  # noqa: BLE001 - a broken bell is made anew at the next wait; polling goes on without it
+            self.close()
+        return False
+
+    def close(self) -> None:
+        """Stop listening; idempotent."""
+        driver, self._driver = self._driver, None
+        with suppress(Exception):
+            if driver is not None:
+                driver.close()
+
+    def _listen(self) -> None:
+        connection = self._engine.connect()
+        try:
+            driver: Any = connection.connection.driver_connection
+            connection.detach()
+            driver.autocommit = True
+            driver.execute(f"LISTEN {self._channel}")
+        except (SQLAlchemyError, AttributeError):
+            connection.close()
+            raise
+        self._driver = driver
