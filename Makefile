@@ -81,7 +81,7 @@ check: $(DEV) ## lint, types, floors, spelling and the tests that need no server
 	$(BIN)/mypy --no-error-summary
 	PYTHONPATH=$(subst $() ,:,$(wildcard plugins/*) spark) $(BIN)/lint-imports --no-cache > $(VENV)/lint-imports.txt || { cat $(VENV)/lint-imports.txt; exit 1; }
 	$(BIN)/codespell $(CODE) $(TEXT)
-	$(BIN)/pytest -q -o faulthandler_timeout=120 tests/core tests/test_tidy.py
+	$(BIN)/pytest -q -o faulthandler_timeout=120 tests/core tests/test_tidy.py "tests/docs/test_blocks.py::test_the_programs_run_in_order[README.md]"
 
 .PHONY: sim
 sim: $(DEV) ## play SEEDS= histories of the real core on simulated brokers, with faults
