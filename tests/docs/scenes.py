@@ -64,6 +64,7 @@ def with_authority(namespace: dict[str, Any]) -> None:
 
 SCENES: dict[str, Callable[[dict[str, Any]], None]] = {
     "docs/checker.md": shop,
+    "docs/choosing-a-mode.md": shop,
     "docs/message-table.md": shop,
     "plugins/kafka/README.md": only_txcore,
     "plugins/nats/README.md": only_txcore,
