@@ -25,9 +25,28 @@ nitpicky = False  # annotations name types of the standard library, whose pages 
 default_role = "code"
 autodoc_member_order = "bysource"
 autodoc_typehints = "signature"
+autodoc_typehints_format = "short"
 autodoc_default_options = {"members": True}
+
+
+def mark_code(_app: Sphinx, _what: str, _name: str, _object: object, _options: object, lines: list[str]) -> None:
+    """Say of indented lines behind an empty one that they are code, as their authors mean them."""
+    made: list[str] = []
+    is_code = False
+    for line in lines:
+        is_indented = line.startswith("    ")
+        if is_indented and not is_code and made and not made[-1]:
+            made += [".. code-block:: python", ""]
+            is_code = True
+        elif line and not is_indented and is_code:
+            is_code = False
+            if made[-1]:
+                made.append("")
+        made.append(line)
+    lines[:] = made
 
 
 def setup(app: Sphinx) -> None:
     """Name the language of NATS's configuration, which Pygments does not know."""
     app.add_lexer("conf", TextLexer)
+    app.connect("autodoc-process-docstring", mark_code, priority=400)  # before Google's sections are translated

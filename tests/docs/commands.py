@@ -23,7 +23,20 @@ MAKEFILE = (ROOT / "Makefile").read_text(encoding="utf-8")
 PROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["project"]
 #: Programs that are not ours, so that nothing but the shell's grammar is looked at.
 FOREIGN = {
-    *("$EDITOR", "cd", "export", "nats", "nats-server", "npm", "opentelemetry-instrument", "openssl", "ssh", "zip"),
+    *(
+        "$EDITOR",
+        "cd",
+        "echo",
+        "export",
+        "touch",
+        "nats",
+        "nats-server",
+        "npm",
+        "opentelemetry-instrument",
+        "openssl",
+        "ssh",
+        "zip",
+    ),
     *("acl", "kafka-acls.sh", "rabbitmqctl"),
 }
 #: Packages that the documents may tell somebody to install beside txcore.

@@ -21,7 +21,7 @@ NO_COMMANDS = {
     ("docs/checker.md", f"txcore {span}") for span in ("transaction", "prepare", "local", "release", "check")
 }
 #: Variables that the pages' configurations name.
-ENVIRONMENT: dict[str, str] = {}
+ENVIRONMENT = {"BROKER_URL": "sqlite:///broker.db", "DATABASE_URL": "sqlite:///shop.db"}
 
 
 @contextmanager

@@ -9,6 +9,8 @@ from pathlib import Path
 
 import pytest
 
+import txcore
+
 pytest.importorskip("furo", reason="the site needs txcore[docs]")
 
 ROOT = Path(__file__).parents[2]
@@ -33,6 +35,12 @@ def test_every_page_is_built_and_in_the_navigation(site):
         assert (site / page).is_file()
         assert f'href="{page}"' in home
     assert len(documents) > 20
+
+
+def test_every_public_name_is_in_the_reference(site):
+    """As `txcore.__all__` has it."""
+    page = (site / "docs" / "site" / "reference.html").read_text(encoding="utf-8")
+    assert [] == [name for name in txcore.__all__ if name != "__version__" and f'id="txcore.{name}"' not in page]
 
 
 def test_nothing_is_fetched_from_another_host(site):
