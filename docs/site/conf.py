@@ -9,6 +9,7 @@ project = "txcore"
 version = release = txcore.__version__
 extensions = ["myst_parser", "sphinx.ext.autodoc", "sphinx.ext.napoleon"]
 html_theme = "furo"
+pygments_dark_style = "github-dark"
 html_title = f"txcore {version}"
 html_static_path = ["static"]
 html_css_files = ["site.css"]

@@ -128,7 +128,7 @@ def run_script(block):
         capture_output=True,
         text=True,
         check=False,
-        timeout=120,
+        timeout=300,
     )
     assert 0 == done.returncode, f"{block}: {done.stdout}{done.stderr}"
     return done.stdout
