@@ -23,6 +23,7 @@ from txcore.sqlfence.mysql import MySQL
 from txcore.sqlfence.postgresql import PostgreSQL
 from txcore.sqlfence.schema import tables_named
 from txcore.sqlfence.sqlite import SQLite
+from txcore.table import Mode
 
 STATEMENT_TIMEOUT_S: Final = 10.0
 EXTRAS: Final = {"postgresql": "postgresql", "mysql": "mysql", "mariadb": "mysql"}
@@ -39,7 +40,7 @@ ID_TYPES: Final = {
 
 
 def database_examination(
-    database: str | Engine, *, table: str = "txcore_tx", clock: Clock | None = None
+    database: str | Engine, *, table: str = "txcore_tx", mode: Mode = Mode.HALF, clock: Clock | None = None
 ) -> Examination[DatabaseSubject]:
     """Connect and return the checks of *database*: a URL, or a program's own engine with its settings.
 
@@ -69,7 +70,7 @@ def database_examination(
         if not isinstance(database, Engine):
             engine.dispose()
 
-    subject = DatabaseSubject(engine, connection, dialect, clock or SystemClock(), ID_TYPES[family])
+    subject = DatabaseSubject(engine, connection, dialect, clock or SystemClock(), ID_TYPES[family], mode)
     return Examination(CHECKS[family], subject, close)
 
 

@@ -9,7 +9,7 @@ from __future__ import annotations
 from typing import Any, Final
 
 from txcore.doctor import Check, Finding, UntoldError, counted, duration, fail, ok, warn
-from txcore.doctor_sql import DatabaseSubject, clock_check, rights, tables, version_check
+from txcore.doctor_sql import MESSAGE_TABLE, DatabaseSubject, clock_check, message_table, rights, tables, version_check
 
 ID_TYPE: Final = "BINARY(16)"
 MARIADB_OLDEST: Final = "10.6"
@@ -126,6 +126,7 @@ CHECKS: Final = (
     Check("mysql.tables", "the fence's tables are there, as this version makes them", tables),
     Check("mysql.engine", "their engine is InnoDB", _engine, needs="mysql.tables"),
     Check("mysql.rights", "producer, check and prune may use them", rights, needs="mysql.tables"),
+    Check("mysql.message-table", MESSAGE_TABLE, message_table, needs="mysql.rights"),
     Check("mysql.flush", "innodb_flush_log_at_trx_commit is 1", _flush),
     Check("mysql.flush-method", "InnoDB syncs its files and writes pages twice", _flush_method),
     Check("mysql.binary-log", "sync_binlog is 1 where a binary log is written", _binary_log),

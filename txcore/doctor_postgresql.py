@@ -9,7 +9,7 @@ from __future__ import annotations
 from typing import Final
 
 from txcore.doctor import Check, Finding, UntoldError, counted, duration, fail, ok, warn
-from txcore.doctor_sql import DatabaseSubject, clock_check, rights, tables, version_check
+from txcore.doctor_sql import MESSAGE_TABLE, DatabaseSubject, clock_check, message_table, rights, tables, version_check
 
 ID_TYPE: Final = "UUID"
 VERSION_OLDEST: Final = "12"
@@ -119,6 +119,7 @@ CHECKS: Final = (
     Check("postgresql.version", "the server is one that gets fixes", _version),
     Check("postgresql.tables", "the fence's tables are there, as this version makes them", tables),
     Check("postgresql.rights", "producer, check and prune may use them", rights, needs="postgresql.tables"),
+    Check("postgresql.message-table", MESSAGE_TABLE, message_table, needs="postgresql.rights"),
     Check("postgresql.fsync", "fsync is on", _fsync),
     Check("postgresql.full-page-writes", "full_page_writes is on", _full_page_writes),
     Check("postgresql.synchronous-commit", "synchronous_commit is on", _synchronous_commit),

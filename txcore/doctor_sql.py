@@ -21,10 +21,15 @@ from txcore.sqlfence.border import Border
 from txcore.sqlfence.connections import border_of
 from txcore.sqlfence.dialects import Dialect
 from txcore.sqlfence.failures import Cause, failure_of
+from txcore.sqlfence.messages import enqueue
 from txcore.sqlfence.schema import LOWEST_ID, SCHEMA_VERSION
+from txcore.sqlfence.slots import Slots
+from txcore.table import Mode, Refused, TableRow
 
+Steps = Sequence[tuple[str, Callable[[Border], object]]]
 GROUP: Final = "txcore-doctor"
 LOCK_TIMEOUT_S: Final = 2.0
+MESSAGE_TABLE: Final = "the message table is there and may be used, where the mode needs it"
 SKEW_WARN_MS: Final = 1_000
 SKEW_FAIL_MS: Final = 60_000
 COLUMNS: Final = {
@@ -42,6 +47,7 @@ class DatabaseSubject:
     dialect: Dialect
     clock: Clock
     id_type: str  #: how the database names the type of the id column
+    mode: Mode = Mode.HALF  #: of the group's producers
 
     def ask(self, sql: str) -> tuple[Any, ...]:
         """Return the first row of a query.
@@ -124,7 +130,7 @@ def rights(subject: DatabaseSubject) -> Finding:
     """Try every statement of producer, check and prune, and roll back."""
     dialect, new_id = subject.dialect, IdFactory(subject.clock, system_randomness()).new
     mine, other = new_id(), new_id()
-    steps: Sequence[tuple[str, Callable[[Border], object]]] = (
+    steps: Steps = (
         ("reading the horizon", lambda border: dialect.horizon(border, locked=True)),
         ("a producer's insert", lambda border: dialect.insert(border, mine, GROUP)),
         ("a producer's look at its row", lambda border: dialect.verify(border, mine)),
@@ -134,6 +140,53 @@ def rights(subject: DatabaseSubject) -> Finding:
         ("a prune's delete", lambda border: dialect.delete(border, [other])),
         ("a prune's horizon", lambda border: dialect.raise_horizon(border, LOWEST_ID)),
     )
+    names = dialect.tables
+    grant = (
+        f"GRANT SELECT, INSERT, UPDATE, DELETE ON {names.fence}; GRANT SELECT, UPDATE ON {names.meta}; "
+        f"both TO {subject.user}"
+    )
+    refusal = _tried(subject, steps, grant)
+    return refusal or ok("producer, check and prune may do all they need (tried, and rolled back)")
+
+
+def message_table(subject: DatabaseSubject) -> Finding:
+    """Try every statement of a producer and a relay on the message table, and roll back."""
+    names, mode = subject.dialect.tables, subject.mode
+    missing = [name for name in (names.message, names.slot) if not _is_there(subject, name)]
+    if missing and mode is Mode.HALF:
+        return ok("there is none: mode half needs none (--mode tells another one)")
+    if missing:
+        return fail(
+            f"table {missing[0]} does not exist: mode {mode} has no place for messages while the broker is down",
+            subject.create_command,
+        )
+    dialect, mine = subject.dialect, IdFactory(subject.clock, system_randomness()).new()
+    row, slots = TableRow(mine, 0, 0, b""), Slots(dialect, GROUP, GROUP)
+    steps: Steps = (
+        ("a producer's insert", lambda border: dialect.insert(border, mine, GROUP)),
+        ("a producer's message", lambda border: enqueue(dialect, border, mine, GROUP, [row])),
+        ("making a relay's slots", slots.create),
+        ("a relay's hold", lambda border: slots.hold(border, slots.busy(border), 1)),
+        ("a relay's reading", lambda border: slots.page(border, row.slot, (), 1)),
+        ("a relay's note", lambda border: slots.note(border, Refused(row, "", is_parked=False))),
+        ("a relay's delete", lambda border: slots.delete(border, [row])),
+    )
+    grant = f"GRANT SELECT, INSERT, UPDATE, DELETE ON {names.message}, {names.slot}; both TO {subject.user}"
+    refusal = _tried(subject, steps, grant)
+    return refusal or ok(f"{names.message} and {names.slot} are there, producer and relay may use them")
+
+
+def _is_there(subject: DatabaseSubject, name: str) -> bool:
+    schema, _, table = name.rpartition(".")
+    try:
+        return inspect(subject.connection).has_table(table, schema or None)
+    finally:
+        subject.connection.rollback()
+
+
+def _tried(subject: DatabaseSubject, steps: Steps, grant: str) -> Finding | None:
+    """Run *steps* in one transaction that is rolled back; returns what refused."""
+    dialect = subject.dialect
     with subject.engine.connect() as connection:
         if dialect.own_isolation is not None:
             connection = connection.execution_options(isolation_level=dialect.own_isolation)  # noqa: PLW2901
@@ -143,17 +196,16 @@ def rights(subject: DatabaseSubject) -> Finding:
             for doing, step in steps:  # noqa: B007 - named in the finding
                 step(border)
         except Exception as error:  # noqa: BLE001 - whatever refuses is the finding
-            return _refused(subject, doing, error)
+            return _refused(subject, doing, error, grant)
         finally:
             border.rollback()
             with suppress(Exception):
                 if undo:
                     border.outside(undo)
-    return ok("producer, check and prune may do all they need (tried, and rolled back)")
+    return None
 
 
-def _refused(subject: DatabaseSubject, doing: str, error: Exception) -> Finding:
-    names = subject.dialect.tables
+def _refused(subject: DatabaseSubject, doing: str, error: Exception, grant: str) -> Finding:
     if isinstance(error, TxcoreError):
         return fail(f"{doing} is refused: {error}", "the reason names the setting")
     failure = failure_of(error, subject.engine.url.password)
@@ -164,11 +216,9 @@ def _refused(subject: DatabaseSubject, doing: str, error: Exception) -> Finding:
         return fail(text, "name the primary server (or make file and folder writable) in --database")
     if failure.cause is Cause.NO_TABLE:
         return fail(text, subject.create_command)
-    return fail(
-        text,
-        f"GRANT SELECT, INSERT, UPDATE, DELETE ON {names.fence}; GRANT SELECT, UPDATE ON {names.meta}; "
-        f"both TO {subject.user}",
-    )
+    if failure.cause is Cause.OLD_TABLE:
+        return fail(text, f"drop the table while it is empty and nobody uses it, then: {subject.create_command}")
+    return fail(text, grant)
 
 
 def clock_check(sql: str) -> Callable[[DatabaseSubject], Finding]:

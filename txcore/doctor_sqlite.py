@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Final
 
 from txcore.doctor import Check, Finding, fail, ok, warn
-from txcore.doctor_sql import DatabaseSubject, rights, tables, version_check
+from txcore.doctor_sql import MESSAGE_TABLE, DatabaseSubject, message_table, rights, tables, version_check
 
 ID_TYPE: Final = "BLOB"
 VERSION_OLDEST: Final = "3.24"
@@ -65,6 +65,7 @@ CHECKS: Final = (
     Check("sqlite-fence.version", "the library is new enough", _version),
     Check("sqlite-fence.tables", "the fence's tables are there, as this version makes them", tables),
     Check("sqlite-fence.rights", "producer, check and prune may use them", rights, needs="sqlite-fence.tables"),
+    Check("sqlite-fence.message-table", MESSAGE_TABLE, message_table, needs="sqlite-fence.rights"),
     Check("sqlite-fence.journal", "journal_mode is WAL", _journal),
     Check("sqlite-fence.synchronous", "synchronous is FULL", _synchronous),
     Check("sqlite-fence.locking", "locking_mode is normal", _locking),

@@ -123,6 +123,7 @@ class Facts:
         is_via_table: Its fence row has state 3: its messages travel by the message table, with or without a half.
         messages: What was published, where no half tells.
         in_table: Messages that still stand in the message table, parked ones included.
+        dropped: Messages of which an operator said that the relay must not send them any more.
     """
 
     journey: Journey
@@ -137,6 +138,7 @@ class Facts:
     is_via_table: bool = False
     messages: Sequence[TargetMessage] = ()
     in_table: frozenset[int] = frozenset()
+    dropped: frozenset[int] = frozenset()
 
     @property
     def declared(self) -> Sequence[TargetMessage]:
@@ -299,7 +301,7 @@ def _judge_rest(facts: Facts, broken: _Broken) -> None:
     is_undecided = half is not None and not journey.final and not journey.is_parked
     if facts.targets and is_undecided and not facts.is_via_table:
         broken(Invariant.S2, "targets without a decision")
-    present = {target.index for target in facts.targets}
+    present = {target.index for target in facts.targets} | facts.dropped
     missing = [index for index in range(len(facts.declared)) if index not in present]
     if journey.final == OpKind.COMMIT and missing:
         broken(Invariant.S3, f"decided COMMIT, but targets {missing} do not exist")

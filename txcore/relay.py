@@ -178,6 +178,17 @@ class Relay:
         """Have the parked messages of a transaction tried again; returns how many. Raises BackendUnavailableError."""
         return self.table.resume(transaction_id)
 
+    def drop(self, transaction_id: bytes, why: str, by: str) -> int:
+        """Give the parked messages of a transaction up for good; returns how many.
+
+        They are never sent again, and stay in the table with who, when and why; the audit names the transaction FORCED.
+
+        Raises:
+            UsageError: *why* is empty.
+            BackendUnavailableError: the database failed.
+        """
+        return self.table.give_up(transaction_id, why, by)
+
     # -----------------------------------------------------------------------------------------------------------------
 
     def _run(self) -> None:

@@ -45,7 +45,7 @@ class RelayLimits:
     """
 
     row_max: int = 1_000  #: rows of one batch
-    batch_s: float = 0.5  #: after so long no further message of a batch is begun, so that no lane holds up others
+    batch_s: float = 0.5  #: after so long no second message of a lane is begun, so that no lane holds up others
     tries_max: int = 20  #: refusals by its target before a message is parked
     retry_s: float = 0.2  #: first pause of a lane after a refusal, and of all after an outage; doubles
     retry_max_s: float = 30.0
@@ -171,8 +171,8 @@ def _publish(context: RelayContext, rows: Sequence[TableRow]) -> Flow[_Work]:
 
 def _send_lane(context: RelayContext, work: _Work, lane: int, rows: Sequence[TableRow]) -> Flow[None]:
     try:
-        for row in rows:
-            if context.clock.elapsed_s() >= work.until_s:
+        for number, row in enumerate(rows):
+            if number and context.clock.elapsed_s() >= work.until_s:  # one of each lane goes, else nothing ever might
                 return
             try:
                 resolution = _resolution(context, row)

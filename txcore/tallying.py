@@ -5,7 +5,7 @@ from __future__ import annotations
 from txcore.invariants import Facts, Local, judge_payload
 from txcore.journey import Journey
 from txcore.records import FINAL_KINDS, OpKind, ParkCode
-from txcore.verdicts import FAR, SENT, Tally
+from txcore.verdicts import DROPPED, FAR, SENT, Tally
 
 
 def tally_of(facts: Facts, *, check_max: int = 15, interval_ms: int = 30_000, immunity_ms: int = 0) -> Tally:
@@ -26,7 +26,7 @@ def tally_of(facts: Facts, *, check_max: int = 15, interval_ms: int = 30_000, im
         + (each.check_max or check_max) * (each.interval_ms or interval_ms)
         for each, appended_ms in copies
     ]
-    committed = 1 if not facts.is_via_table else 3 if facts.in_table else SENT
+    committed = 1 if not facts.is_via_table else 3 if facts.in_table else DROPPED if facts.dropped else SENT
     rows = {Local.COMMITTED: committed, Local.ROLLED_BACK: 2, Local.UNKNOWN: 0}
     return Tally(
         halves=len(journey.halves),

@@ -16,6 +16,8 @@ FAR: Final = 1 << 62
 """Stands for "there is none" in a position or time of which the smallest counts."""
 SENT: Final = 5
 """Read instead of a fence row's state 3 when the message table holds nothing of the transaction any more."""
+DROPPED: Final = 6
+"""Read instead of a fence row's state 3 when all that the message table holds of it was dropped by an operator."""
 OPS_PER_RECORD: Final = 4_096
 """Ops of one merged record are told apart in a place; those behind share the last one."""
 
@@ -44,7 +46,7 @@ class Verdict(enum.Enum):
     STUCK = "undecided for longer than all its checks may take"
     DISCARDED = "given up after its last check, and not resumed"
     UNDELIVERABLE = "committed, but a target refuses; parked"
-    FORCED = "decided by an operator against the fence"
+    FORCED = "decided by an operator against the fence, or a message dropped by one"
     LATE_CHECK = "decided later than the service level allows"
     COVERAGE_GAP = "what was to be read is not all there"
 
@@ -110,7 +112,7 @@ class Tally:
         discarded_ms: Time of the newest DISCARD in force; 0 without one.
         overrides: Decisions that an operator made against the fence.
         parked, poison: Parked records, and those among them that hold no half.
-        row: The fence row's state, 0 without a row; 1, 3 and `SENT` say committed, 2 rolled back, 4 forced.
+        row: The fence row's state, 0 without a row; 1, 3, `SENT` and `DROPPED` say committed, 2 rolled back, 4 forced.
         row_early: Whether the row was seen as committed, or sent, before the ends of the logs were taken.
         absence: Whether every log of the group was read for the time of this transaction.
         row_absence: Whether a missing row means that there is none.
@@ -157,7 +159,7 @@ def _is_rollback(t: Any) -> Any:
 
 
 def _is_via_table(t: Any) -> Any:
-    return (t.row == 3) | (t.row == SENT)
+    return (t.row == 3) | (t.row == SENT) | (t.row == DROPPED)
 
 
 def _is_open(t: Any) -> Any:
@@ -178,14 +180,14 @@ def _conflict_refused(t: Any, _: Thresholds) -> Any:
 
 
 def _lost(t: Any, _: Thresholds) -> Any:
-    has_hole = _is_commit(t) & (t.halves > 0) & (t.present < t.declared)
+    has_hole = _is_commit(t) & (t.halves > 0) & (t.present < t.declared) & (t.row != DROPPED)
     is_owed = (t.row == 1) | (t.row == SENT)  # what waits in the message table is not lost
     has_nothing = is_owed & (t.row_early == 1) & (t.halves == 0) & (t.targets == 0) & _is_open(t)
     return (t.absence == 1) & (has_hole | (has_nothing & (t.row_absence == 1)))
 
 
 def _leak(t: Any, s: Thresholds) -> Any:
-    is_not_committed = (t.row != 1) & (t.row != 3) & (t.row != SENT)
+    is_not_committed = (t.row == 0) | (t.row == 2) | (t.row == 4)
     is_behind_discard = _is_given_up(t) & (t.undeliverable < t.generation) & is_not_committed
     is_late = (t.discarded_ms > 0) & (t.target_ms > t.discarded_ms + s.release_ms)
     return (t.targets > 0) & (t.overrides == 0) & (_is_rollback(t) | (t.row == 2) | (is_behind_discard & is_late))
@@ -196,7 +198,7 @@ def _phantom(t: Any, _: Thresholds) -> Any:
     is_no_dismissal = (t.parked == 0) | (t.poison < t.parked) | (t.first_rollback >= t.first_commit)
     has_op = (t.commits + t.rollbacks > 0) & is_no_dismissal
     # What came by the message table never needed a half.
-    has_target = (t.targets > 0) & (t.row != 3) & (t.row != SENT)
+    has_target = (t.targets > 0) & ((t.row < 3) | (t.row == 4))
     return (t.absence == 1) & (t.halves == 0) & (has_target | has_op)
 
 
@@ -238,7 +240,7 @@ PREDICATES: Final[Mapping[Verdict, Predicate]] = {
     Verdict.STUCK: _stuck,
     Verdict.DISCARDED: _discarded,
     Verdict.UNDELIVERABLE: _undeliverable,
-    Verdict.FORCED: lambda t, _: t.overrides > 0,
+    Verdict.FORCED: lambda t, _: (t.overrides > 0) | (t.row == DROPPED),
     Verdict.LATE_CHECK: _late_check,
 }
 """Every verdict on a transaction; COVERAGE_GAP is one on a range that was to be read."""

@@ -104,6 +104,9 @@ FAULTLESS = {
     "a message that is parked in the table": Facts(
         journey(halves=0), **BY_TABLE | {"targets": BY_TABLE["targets"][:1], "in_table": frozenset({1})}
     ),
+    "a message that was dropped from the table": Facts(
+        journey(COMMIT), **BY_TABLE | {"targets": BY_TABLE["targets"][:1], "dropped": frozenset({1})}
+    ),
     "both ends asked for by the application": Facts(
         journey(COMMIT, ROLLBACK), BOTH, Local.COMMITTED, has_contrary_caller=True
     ),

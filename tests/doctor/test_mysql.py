@@ -13,6 +13,7 @@ import txcore
 from txcore import doctor_mysql
 from txcore.doctor import Level, examine
 from txcore.doctor_database import database_examination
+from txcore.table import Mode
 
 
 @pytest.fixture
@@ -176,3 +177,15 @@ def test_idle_timeout(url, database_line, execute):
 def test_clock(url, database_line, wrong_clock, shift_s, level):
     """This machine's clock is set wrong; small differences are nothing."""
     database_line(url, clock=wrong_clock(shift_s))(level)
+
+
+@pytest.mark.breaks("mysql.message-table")
+def test_message_table(url, database_line, execute):
+    """Tables of an older txcore lack it: nothing to mode half, and a failure to the others, with the remedy."""
+    line, half = database_line(url, mode=Mode.AUTO), database_line(url)
+    line("OK", "txcore_tx_msg")
+    execute(url, "ALTER TABLE txcore_tx_msg DROP COLUMN reason")
+    line("FAIL", "is refused: a table of the fence lacks columns", "create()")
+    execute(url, "DROP TABLE txcore_tx_msg")
+    line("FAIL", "txcore_tx_msg does not exist", "mode auto", "create()")
+    half("OK", "mode half needs none")

@@ -10,7 +10,8 @@ from sqlalchemy import create_engine, text
 from sqlalchemy.orm import Session
 from sqlalchemy.pool import StaticPool
 
-from txcore.errors import ConfigError, FencedError, FenceMisuseError, NotSentError, UsageError
+import txcore
+from txcore.errors import BackendUnavailableError, ConfigError, FencedError, FenceMisuseError, NotSentError, UsageError
 from txcore.fence import FenceAnswer
 from txcore.sqlfence import SqlFence
 
@@ -327,3 +328,27 @@ def test_ids_and_groups_are_checked(sqlite):
             sqlite.fence.check([transaction_id], GROUP)
     with pytest.raises(UsageError, match="at most 255"):
         sqlite.fence.begin(None, sqlite.new_id(), "g" * 256)
+
+
+@pytest.mark.parametrize("missing", ["msg", "slot"])
+def test_tables_of_an_older_txcore_are_refused_in_one_sentence(world, missing):
+    """Without the message table neither a producer nor a relay goes on, and both name the remedy."""
+    with world.engine.begin() as connection:
+        connection.execute(text(f"DROP TABLE {world.fence_table}_{missing}"))
+    backend = txcore.connect(f"memory://{world.fence_table}-{missing}")
+    producer = txcore.TransactionProducer(backend, GROUP, fence=world.fence, mode="table")
+    relay = txcore.Relay(backend, GROUP, world.engine, table=world.fence_table)
+    remedy = r"^[^\n]*a table of the fence is missing \(made by an older txcore\?\): run SqlFence.create\(\)[^\n]*$"
+
+    def place():
+        with producer.transaction(world.engine) as tx:
+            tx.publish(txcore.Message("orders", b"body"))
+
+    if missing == "msg" or world.engine.dialect.name == "postgresql":
+        with pytest.raises(NotSentError, match=remedy):
+            place()
+    with pytest.raises(BackendUnavailableError, match=remedy):
+        relay.run_once()
+    world.fence.create()
+    place()
+    assert relay.run_once().sent >= 1

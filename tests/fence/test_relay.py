@@ -10,13 +10,15 @@ from sqlalchemy import text
 from txcore_conformance.kit import Observed, wait_until
 
 from txcore import Message, Relay, RelayLimits, TransactionProducer, instrumentation, wire
-from txcore.errors import BackendUnavailableError, HalfRefusedError
+from txcore.errors import BackendUnavailableError, HalfRefusedError, UsageError
+from txcore.fence import FenceAnswer
 from txcore.memory import MemoryBackend, MemoryBroker
 from txcore.records import Outcome, Status
 from txcore.sqlfence.table import SqlMessageTable
 from txcore.table import SLOT_COUNT, lane_of
 
 GROUP = "orders"
+HIGHEST_ID = b"\xff" * 16
 TOPIC = "orders.created"
 FAST = RelayLimits(retry_s=0.001, retry_max_s=0.002, poll_s=0.002, idle_poll_s=0.02, tries_max=3)
 
@@ -137,6 +139,31 @@ def test_parked_message_is_sent_when_it_is_resumed(bench):
     assert relay.run_once().sent == 0
     assert (relay.resume(identity), relay.run_once().sent) == (1, 1)
     assert len(bench.bodies("refusing")) == 1
+
+
+def test_parked_message_that_is_dropped_is_never_sent_and_stays_on_record(bench):
+    """Its half may be closed, its fence row is not pruned, and only what is parked can be dropped."""
+    identity, waiting = bench.put(topic="refusing"), bench.put(topic="refusing", key=b"b")
+    bench.broker.refusing.add("refusing")
+    relay = bench.relay(limits=RelayLimits(tries_max=1))
+    with pytest.raises(UsageError, match="say why"):
+        relay.drop(identity, " ", "ann")
+    assert relay.drop(identity, "a test order", "ann") == 0
+    relay.run_once()
+    assert bench.world.check(identity) is FenceAnswer.VIA_TABLE
+    assert relay.drop(identity, "a test order", "ann") == 1
+    bench.broker.refusing.clear()
+    assert (relay.resume(identity), relay.resume(waiting), relay.run_once().sent) == (0, 1, 1)
+    stats = relay.waiting()
+    assert (stats.waiting, stats.parked, stats.dropped, relay.parked()) == (0, 0, 1, [])
+    (record,) = relay.table.parked(is_dropped=True)
+    assert (record.transaction_id, bench.bodies("refusing")) == (identity, [b"1"])
+    assert record.reason.startswith("dropped by ann at ")
+    assert ": a test order; it was parked for: " in record.reason
+    assert "refuses" in record.reason
+    assert bench.world.check(identity) is FenceAnswer.SENT
+    bench.world.fence.prune(HIGHEST_ID, lambda ids: ids)
+    assert bench.world.row(identity) is FenceAnswer.VIA_TABLE
 
 
 def test_row_that_is_no_message_is_parked_at_once(bench):
@@ -366,3 +393,13 @@ def test_lane_goes_on_where_it_was_refused_for_a_while(sqlite_bench):
     wait_until(lambda: len(sqlite_bench.bodies()) == 5, "all messages")
     assert relay.stop()
     assert [b"%d" % n for n in range(5)] == sqlite_bench.bodies()
+
+
+def test_batch_that_is_late_from_the_start_sends_one_of_each_key(sqlite_bench):
+    """A machine that is too slow for the batch's time goes on all the same, however slowly."""
+    sqlite_bench.put(key=b"a")
+    sqlite_bench.put(key=b"a")
+    sqlite_bench.put(key=b"b")
+    relay = sqlite_bench.relay(limits=RelayLimits(batch_s=1e-9))
+    assert relay._batch().sent == 2
+    assert relay.run_once().sent == 1

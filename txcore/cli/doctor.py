@@ -14,6 +14,7 @@ from rich.text import Text
 from txcore.doctor import BODY_SIZE, HORIZON_S, Examination, Level, Report, Request, examine
 from txcore.errors import BackendNotInstalledError, UsageError
 from txcore.registry import connect, open_doctor
+from txcore.table import Mode
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -31,6 +32,7 @@ def doctor(
     group: Annotated[str, typer.Option(help="The producer group to examine; it is not created.")],
     database: Annotated[str, typer.Option(metavar="URL", help="The fence's database (SQLAlchemy).")] = "",
     table: Annotated[str, typer.Option(help="The fence's table there.")] = "txcore_tx",
+    mode: Annotated[Mode, typer.Option(help="The producers' mode: table and auto need the message table.")] = Mode.HALF,
     target: Annotated[
         list[str] | None, typer.Option(metavar="TOPIC", help="A target topic to look at; may be repeated.")
     ] = None,
@@ -54,7 +56,7 @@ def doctor(
     request = Request(group, tuple(target or ()), max_body, horizon, monitor)
     with contextlib.ExitStack() as stack:
         # All are opened before the first check, so that a wrong URL or password is said at once.
-        examinations = [*_broker(stack, url, request), *_database(stack, database, table)]
+        examinations = [*_broker(stack, url, request), *_database(stack, database, table, mode)]
         report = Report((), ())
         for examination in examinations:
             report = report.joined(examine(examination))
@@ -78,7 +80,7 @@ def _broker(stack: contextlib.ExitStack, url: str, request: Request) -> list[Exa
     return [common] if own is None else [own, common]
 
 
-def _database(stack: contextlib.ExitStack, url: str, table: str) -> list[Examination[Any]]:
+def _database(stack: contextlib.ExitStack, url: str, table: str, mode: Mode) -> list[Examination[Any]]:
     if not url:
         return []
     try:
@@ -87,7 +89,7 @@ def _database(stack: contextlib.ExitStack, url: str, table: str) -> list[Examina
         raise BackendNotInstalledError("txcore doctor --database", "SQLAlchemy", "sql") from error
     from txcore.doctor_database import database_examination  # noqa: PLC0415
 
-    examination = database_examination(url, table=table)
+    examination = database_examination(url, table=table, mode=mode)
     stack.callback(examination.close)
     return [examination]
 

@@ -142,5 +142,5 @@ class Inbox:
         if not keep_s > 0:
             raise ConfigError(f"keep_s={keep_s!r} must be more than 0 seconds", key="keep_s")
         below = first_id_at(max(self._clock.wall_ms() - round(keep_s * 1000), 0))
-        steps = prune_steps(self._statements.dialect, below, frozenset, wait_s=0.0, chunk=ROWS_MAX)
+        steps = prune_steps(self._statements.dialect, below, frozenset, wait_s=0.0, chunk=ROWS_MAX, has_states=False)
         return self._own.drive(steps)

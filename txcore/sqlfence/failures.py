@@ -24,7 +24,8 @@ class Cause(enum.Enum):
     COLLISION = "the database gave the transaction up; trying again may help"
     READ_ONLY = "the database takes no writes (a standby?)"
     LOST = "the connection was lost or could not be made"
-    NO_TABLE = "the fence table is missing; run create()"
+    NO_TABLE = "a table of the fence is missing (made by an older txcore?): run SqlFence.create()"
+    OLD_TABLE = "a table of the fence lacks columns; `txcore doctor --database` says which"
     OTHER = "the database refused"
 
 
@@ -50,6 +51,7 @@ _SQLSTATES: Final = {
     "40P01": Cause.COLLISION,
     "25006": Cause.READ_ONLY,
     "42P01": Cause.NO_TABLE,
+    "42703": Cause.OLD_TABLE,
     "3F000": Cause.NO_TABLE,
     "57P01": Cause.LOST,
     "57P02": Cause.LOST,
@@ -65,6 +67,7 @@ _MYSQL_NUMBERS: Final = {
     1792: Cause.READ_ONLY,
     1836: Cause.READ_ONLY,
     1146: Cause.NO_TABLE,
+    1054: Cause.OLD_TABLE,
     1053: Cause.LOST,
     1927: Cause.LOST,
 }
@@ -121,6 +124,8 @@ def _classify_sqlite(error: sqlite3.Error) -> tuple[Cause, str]:
         return Cause.DUPLICATE, error.sqlite_errorname
     if str(error).startswith("no such table"):
         return Cause.NO_TABLE, error.sqlite_errorname
+    if "no such column" in str(error) or "has no column named" in str(error):
+        return Cause.OLD_TABLE, error.sqlite_errorname
     return _SQLITE_CODES.get(code & 0xFF, Cause.OTHER), error.sqlite_errorname
 
 

@@ -25,6 +25,8 @@ ROWS_MAX: Final = 100
 BELL: Final = -1
 """The slot whose row says whether a relay sleeps."""
 ASLEEP: Final = "asleep"
+DROPPED: Final = 2
+"""In the column `parked`: an operator has given the message up; the row stays as the record of it."""
 
 _NUMBER: Final = {
     POSTGRESQL: "number bigint GENERATED ALWAYS AS IDENTITY",
@@ -91,11 +93,13 @@ def enqueue(dialect: Dialect, border: Border, transaction_id: bytes, group: str,
         )
 
 
-def waiting(dialect: Dialect, border: Border, ids: Iterable[bytes]) -> set[bytes]:
-    """Return those of *ids* of which the message table still holds a row, parked ones included."""
+def waiting(dialect: Dialect, border: Border, ids: Iterable[bytes], *, has_dropped: bool = False) -> set[bytes]:
+    """Return those of *ids* of which the message table holds a row, parked ones included, dropped ones if so asked."""
     values = {f"i{number}": dialect.encode(item) for number, item in enumerate(ids)}
     names = ", ".join(dialect.place(name) for name in values)
     sql = f"SELECT DISTINCT transaction_id FROM {dialect.tables.message} WHERE transaction_id IN ({names})"  # noqa: S608
+    if not has_dropped:
+        sql += f" AND parked < {DROPPED}"
     return {decode_id(row[0]) for row in border.rows(sql, values)}
 
 

@@ -126,6 +126,10 @@ class OutboxTable:
         """Return 0: nothing is parked."""
         return 0
 
+    def give_up(self, transaction_id: bytes, why: str, by: str) -> int:  # noqa: ARG002
+        """Return 0: nothing is parked."""
+        return 0
+
     def _lock(self, connection: Connection) -> bool:
         sql = {
             POSTGRESQL: "SELECT pg_try_advisory_xact_lock(hashtext(:name))",

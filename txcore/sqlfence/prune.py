@@ -57,10 +57,13 @@ class Wait:
 PruneSteps = Generator[Work | Wait, Any, PruneResult]
 
 
-def prune_steps(dialect: Dialect, below: bytes, is_closed: IsClosed, *, wait_s: float, chunk: int) -> PruneSteps:
+def prune_steps(
+    dialect: Dialect, below: bytes, is_closed: IsClosed, *, wait_s: float, chunk: int, has_states: bool = True
+) -> PruneSteps:
     """Raise and commit the horizon, wait, delete closed ids below it in chunks.
 
-    A row of state 3 is closed when the message table holds nothing of it any more, and not before.
+    A row of state 3 is closed when the message table holds nothing of it any more, and not before. An inbox's rows
+    have no states.
     A producer's insert or a check's tombstone for an id below the horizon is refused from the first step on; the
     wait lets those end that had read the old one. Interrupted anywhere, it can simply be run again.
     """
@@ -76,7 +79,7 @@ def prune_steps(dialect: Dialect, below: bytes, is_closed: IsClosed, *, wait_s: 
         ids: list[bytes] = yield from _retried(partial(_page, dialect, after, below, chunk))
         if not ids:
             return PruneResult(horizon, deleted, kept)
-        sent, waiting = yield from _retried(partial(via_table, dialect, ids))
+        sent, waiting = (yield from _retried(partial(via_table, dialect, ids))) if has_states else (set(), set())
         closed = sorted((sent | set(is_closed(ids)).intersection(ids)) - waiting)
         if closed:
             deleted += yield from _retried(partial(_delete, dialect, closed))
@@ -89,9 +92,9 @@ def _page(dialect: Dialect, after: bytes, below: bytes, chunk: int, border: Bord
 
 
 def via_table(dialect: Dialect, ids: Sequence[bytes], border: Border) -> tuple[set[bytes], set[bytes]]:
-    """Return the ids of state 3 whose messages are all sent, and those of which some still wait."""
+    """Return the ids of state 3 whose messages are all sent, and those of which some still wait or were dropped."""
     found = {identity for identity, row in dialect.read(border, ids).items() if row.state == VIA_TABLE}
-    waiting = messages.waiting(dialect, border, found) if found else set()
+    waiting = messages.waiting(dialect, border, found, has_dropped=True) if found else set()
     return found - waiting, waiting
 
 

@@ -19,7 +19,8 @@
     lane, slot       what is kept in order (see `table.lane_of`), and the lane modulo 64
     body             the message, see `wire.encode_message`
     tries            how often its target has refused it
-    parked, reason   1 once it is tried no more, and why its target refused it last
+    parked, reason   1 once it is tried no more, and why its target refused it last; 2 once an operator dropped it,
+                     and who, when and why
     created          database time
 
 `<table>_slot` has a row for each slot of each group that a relay has ever worked for, to be locked (on SQLite: leased,

@@ -12,7 +12,7 @@ from typing import Any, Final
 
 from txcore.sqlfence.border import MYSQL, POSTGRESQL, SQLITE, Border
 from txcore.sqlfence.dialects import Dialect, decode_id
-from txcore.sqlfence.messages import ASLEEP, BELL
+from txcore.sqlfence.messages import ASLEEP, BELL, DROPPED
 from txcore.table import SLOT_COUNT, Refused, TableRow
 
 REASON_MAX: Final = 500
@@ -44,11 +44,12 @@ class ParkedMessage:
 
 @dataclass(frozen=True, slots=True)
 class TableStats:
-    """What waits: rows to be sent, rows parked, and the age of the oldest one to be sent (0 for none)."""
+    """Rows to be sent, rows parked, the age of the oldest one to be sent (0 for none), rows that were dropped."""
 
     waiting: int
     parked: int
     oldest_age_s: float
+    dropped: int = 0
 
 
 EMPTY: Final = TableStats(0, 0, 0.0)
@@ -158,13 +159,14 @@ class Slots:
         )
         found = {int(row[0]): (int(row[1]), max(int(row[2]), 0)) for row in border.rows(sql, self._group)}
         waiting, age_ms = found.get(0, (0, 0))
-        return TableStats(waiting, found.get(1, (0, 0))[0], age_ms / 1000)
+        return TableStats(waiting, found.get(1, (0, 0))[0], age_ms / 1000, found.get(DROPPED, (0, 0))[0])
 
-    def parked(self, border: Border, count_max: int) -> list[ParkedMessage]:
-        """Return what is parked, oldest first."""
+    def parked(self, border: Border, count_max: int, *, is_dropped: bool = False) -> list[ParkedMessage]:
+        """Return what is parked, or what was dropped, oldest first."""
         sql = (
             f"SELECT transaction_id, message_index, tries, reason, body FROM {self._message} "  # noqa: S608
-            f"WHERE producer_group = :producer_group AND parked = 1 ORDER BY slot, number LIMIT {int(count_max)}"
+            f"WHERE producer_group = :producer_group AND parked = {DROPPED if is_dropped else 1} "
+            f"ORDER BY slot, number LIMIT {int(count_max)}"
         )
         return [
             ParkedMessage(decode_id(row[0]), int(row[1]), int(row[2]), str(row[3] or ""), bytes(row[4]))
@@ -178,6 +180,20 @@ class Slots:
             f"AND parked = 1 AND transaction_id = {self.dialect.place('id')}"
         )
         return border.change(sql, self._group | {"id": self.dialect.encode(transaction_id)})
+
+    def drop(self, border: Border, transaction_id: bytes, reason: str) -> int:
+        """Give the parked messages of a transaction up, for good; the reason goes before their targets' own."""
+        joined = {
+            MYSQL: "CONCAT(:reason, COALESCE(reason, ''))",
+            POSTGRESQL: "CAST(:reason AS text) || COALESCE(reason, '')",
+            SQLITE: ":reason || COALESCE(reason, '')",
+        }[self.dialect.family]
+        sql = (
+            f"UPDATE {self._message} SET parked = {DROPPED}, reason = {joined} WHERE parked = 1 "  # noqa: S608
+            f"AND producer_group = :producer_group AND transaction_id = {self.dialect.place('id')}"
+        )
+        values = {"id": self.dialect.encode(transaction_id), "reason": f"{reason[:REASON_MAX]}; it was parked for: "}
+        return border.change(sql, self._group | values)
 
     def _named(self, rows: Iterable[TableRow]) -> tuple[str, dict[str, Any]]:
         """Return the condition for *rows*: by number where that is the key, else by what no other row can be given."""

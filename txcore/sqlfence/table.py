@@ -7,11 +7,12 @@ as soon as it dies. On SQLite, where that would lock out every producer, it take
 from __future__ import annotations
 
 from contextlib import suppress
+from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Any, Final
 
 from sqlalchemy import Connection, Engine
 
-from txcore.errors import BackendUnavailableError, ConfigError, TxcoreError
+from txcore.errors import BackendUnavailableError, ConfigError, TxcoreError, UsageError
 from txcore.sqlfence.border import MYSQL, POSTGRESQL, SQLITE, Border
 from txcore.sqlfence.failures import Cause, failure_of
 from txcore.sqlfence.fence import dialect_of
@@ -172,14 +173,32 @@ class SqlMessageTable:
         found: TableStats = self._transact(self._slots.stats)
         return found
 
-    def parked(self, count_max: int = PARKED_MAX) -> list[ParkedMessage]:
-        """Return what is parked. Raises BackendUnavailableError."""
-        found: list[ParkedMessage] = self._transact(lambda border: self._slots.parked(border, count_max))
+    def parked(self, count_max: int = PARKED_MAX, *, is_dropped: bool = False) -> list[ParkedMessage]:
+        """Return what is parked, or what was dropped. Raises BackendUnavailableError."""
+        found: list[ParkedMessage] = self._transact(
+            lambda border: self._slots.parked(border, count_max, is_dropped=is_dropped)
+        )
         return found
 
     def resume(self, transaction_id: bytes) -> int:
         """Have the parked messages of a transaction sent again; returns how many. Raises BackendUnavailableError."""
         count: int = self._transact(lambda border: self._slots.resume(border, transaction_id))
+        return count
+
+    def give_up(self, transaction_id: bytes, why: str, by: str) -> int:
+        """Drop the parked messages of a transaction for good; returns how many.
+
+        Their rows stay as a record, with who, when and why; the audit names the transaction FORCED.
+
+        Raises:
+            UsageError: no reason is given.
+            BackendUnavailableError: the database failed.
+        """
+        if not why.strip():
+            raise UsageError("say why the messages are dropped: the reason is kept with them")
+        at = datetime.now(UTC).isoformat(timespec="seconds")
+        reason = f"dropped by {by} at {at}: {why.strip()}"
+        count: int = self._transact(lambda border: self._slots.drop(border, transaction_id, reason))
         return count
 
     # -----------------------------------------------------------------------------------------------------------------

@@ -16,13 +16,16 @@ from confluent_kafka.admin import (
     ResourceType,
 )
 from txcore_conformance.brokers.security import USER
-from txcore_conformance.kit import Answers, error_of
+from txcore_conformance.kit import Answers, error_of, wait_until
 
 import txcore
 from txcore import Message
 from txcore.errors import ConfigError, HalfRefusedError
 
 TIMEOUT_S = 30.0
+EVERYTHING = AclBindingFilter(
+    ResourceType.ANY, None, ResourcePatternType.ANY, None, None, AclOperation.ANY, AclPermissionType.ANY
+)
 TARGET, SECRET = "orders.created", "salaries"
 COMMIT_STATE = txcore.LocalTransactionState.COMMIT
 LOGS = ("CREATE", "DESCRIBE", "DESCRIBE_CONFIGS", "READ", "WRITE")
@@ -55,10 +58,7 @@ def admin(guarded):
         with contextlib.suppress(Exception):  # There from the last test.
             answer.result(TIMEOUT_S)
     yield made
-    everything = AclBindingFilter(
-        ResourceType.ANY, None, ResourcePatternType.ANY, None, None, AclOperation.ANY, AclPermissionType.ANY
-    )
-    for answer in made.delete_acls([everything]).values():
+    for answer in made.delete_acls([EVERYTHING]).values():
         answer.result(TIMEOUT_S)
 
 
@@ -78,6 +78,8 @@ def allow(admin, *rules):
     ]
     for answer in admin.create_acls(bindings).values():
         answer.result(TIMEOUT_S)
+    # The controller has answered; the broker obeys once it has read that.
+    wait_until(lambda: set(bindings) <= set(admin.describe_acls(EVERYTHING).result(TIMEOUT_S)), "the rules in force")
 
 
 @contextlib.contextmanager

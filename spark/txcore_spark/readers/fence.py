@@ -16,7 +16,7 @@ from sqlalchemy.exc import SQLAlchemyError
 
 from txcore.errors import BackendUnavailableError
 from txcore.ids import ID_BYTES
-from txcore.verdicts import SENT
+from txcore.verdicts import DROPPED, SENT
 from txcore_spark.plan import Range, flushed
 
 PAGE_ROWS: Final = 20_000
@@ -73,15 +73,19 @@ def as_bytes(value: Any) -> bytes:
 
 
 def _state(connection: Connection, table: str) -> str:
-    """Return the expression for a row's state: `SENT` for one of state 3 that the message table knows no more."""
+    """Return the expression for a row's state; instead of 3, what the message table holds of it.
+
+    That is 3 while a message waits or is parked, `DROPPED` when the rest was dropped, `SENT` when there is none.
+    """
     try:
         connection.execute(text(f"SELECT 1 FROM {table}_msg WHERE 1 = 0"))
     except SQLAlchemyError:
         return "f.state"  # no such table: made by an older txcore
     finally:
         connection.rollback()
-    waits = f"EXISTS (SELECT 1 FROM {table}_msg m WHERE m.transaction_id = f.transaction_id)"
-    return f"CASE WHEN f.state = 3 AND NOT {waits} THEN {SENT} ELSE f.state END"
+    left = f"(SELECT min(m.parked) FROM {table}_msg m WHERE m.transaction_id = f.transaction_id)"
+    waits = f"CASE {left} WHEN 0 THEN 3 WHEN 1 THEN 3 WHEN 2 THEN {DROPPED} ELSE {SENT} END"
+    return f"CASE WHEN f.state = 3 THEN {waits} ELSE f.state END"
 
 
 def _page(connection: Connection, table: str, state: str, last: bytes) -> list[tuple[bytes, int, str]]:

@@ -40,7 +40,7 @@ def test_stats_counts_what_waits_and_what_is_parked(world, put, relay):
     assert world.json("table", "stats")["waiting"] == 1
     assert "1 message to be sent, the oldest for " in world("table", "stats").output
     relay.run_once()
-    assert world.json("table", "stats") == {"waiting": 0, "parked": 0, "oldest_age_s": 0.0}
+    assert world.json("table", "stats") == {"waiting": 0, "parked": 0, "oldest_age_s": 0.0, "dropped": 0}
 
 
 def test_parked_message_is_listed_and_sent_again(world, put, relay):
@@ -57,6 +57,23 @@ def test_parked_message_is_listed_and_sent_again(world, put, relay):
     assert relay.run_once().sent == 1
     assert world("table", "resume", identity).status == 1
     assert world("table", "parked").output == "nothing is parked in the message table\n"
+
+
+def test_parked_message_is_dropped_with_its_reason(world, put, relay):
+    """Who, when and why stay with it; a second drop finds nothing."""
+    identity = put("neither-is-this")
+    relay.run_once()
+    assert world("table", "drop", identity).status == 2
+    assert "say why" in world("table", "drop", identity, "--why", "").sentence
+    ran = world("table", "drop", identity, "--why", "a test order", "--by", "ann")
+    assert (ran.status, ran.output) == (0, f"{identity}: 1 message dropped\n")
+    assert world("table", "stats").output == "0 messages to be sent; 0 parked, 1 dropped\n"
+    assert world.json("table", "parked") == []
+    (told,) = world.json("table", "parked", "--dropped")
+    assert (told["transaction_id"], told["reason"].startswith("dropped by ann at ")) == (identity, True)
+    assert world("table", "drop", identity, "--why", "again").status == 1
+    world.kit.harness.create_topic("neither-is-this")
+    assert relay.run_once().sent == 0
 
 
 def test_group_must_be_named(world):

@@ -1,15 +1,16 @@
-"""`txcore table`: the message table; counted, its parked messages listed and sent again."""
+"""`txcore table`: the message table; counted, its parked messages listed, sent again, or dropped."""
 
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
+from dataclasses import asdict
 from typing import TYPE_CHECKING, Annotated, Any, Final
 
 import typer
 
 from txcore import wire
-from txcore.cli.operating.place import Place, at_place, open_fence, the_database
+from txcore.cli.operating.place import Place, at_place, open_fence, the_database, who
 from txcore.cli.operating.screen import Screen
 from txcore.errors import UsageError, WireFormatError
 from txcore.ids import id_text, parse_id
@@ -35,14 +36,20 @@ def stats(place: Place) -> None:
     with _table(place) as table, screen.busy("counting"):
         found = table.stats()
     if place.as_json:
-        screen.json({"waiting": found.waiting, "parked": found.parked, "oldest_age_s": found.oldest_age_s})
+        screen.json(asdict(found))
         return
     age = f", the oldest for {words.age(found.oldest_age_s)}" if found.waiting else ""
-    screen.say(f"{words.many(found.waiting, 'message')} to be sent{age}; {found.parked:,} parked")
+    dropped = f", {found.dropped:,} dropped" if found.dropped else ""
+    screen.say(f"{words.many(found.waiting, 'message')} to be sent{age}; {found.parked:,} parked{dropped}")
 
 
 def parked(
-    place: Place, limit: Annotated[int, typer.Option("--limit", min=1, help="Show so many of the oldest.")] = LIMIT
+    place: Place,
+    limit: Annotated[int, typer.Option("--limit", min=1, help="Show so many of the oldest.")] = LIMIT,
+    *,
+    dropped: Annotated[
+        bool, typer.Option("--dropped", help="Those that an operator dropped, by whom and why.")
+    ] = False,
 ) -> None:
     """List the messages that are tried no more, with their reasons. Reads only.
 
@@ -50,12 +57,12 @@ def parked(
     """
     screen = Screen(as_json=place.as_json)
     with _table(place) as table:
-        found = table.parked(limit)
+        found = table.parked(limit, is_dropped=dropped)
     if place.as_json:
         screen.json([_told(each) for each in found])
         return
     if not found:
-        screen.say("nothing is parked in the message table")
+        screen.say(f"nothing {'was dropped from' if dropped else 'is parked in'} the message table")
         return
     rows = [(id_text(each.transaction_id), each.index, _topic(each), each.tries, each.reason) for each in found]
     screen.table(("transaction", "message", "topic", "tries", "reason"), _texts(rows), right=("message", "tries"))
@@ -81,7 +88,32 @@ def resume(
         raise typer.Exit(1)
 
 
-for _command in (stats, parked, resume):
+def drop(
+    place: Place,
+    ids: Annotated[list[str], typer.Argument(metavar="ID…", help="Whole transaction ids.")],
+    why: Annotated[str, typer.Option("--why", metavar="TEXT", help="The reason, kept with the messages.")],
+) -> None:
+    """Give the parked messages of these transactions up, for good: no consumer will ever see them.
+
+    They stay in the table as a record of who did it, when and why; the audit names each transaction FORCED.
+
+    Exit code: 0 done, 1 the database cannot be reached, or one of them has none parked, 2 misuse.
+    """
+    screen = Screen(as_json=place.as_json)
+    asked = [parse_id(each) for each in ids]
+    by = who(place)
+    with _table(place) as table:
+        counts = {identity: table.give_up(identity, why, by) for identity in asked}
+    if place.as_json:
+        screen.json({id_text(identity): count for identity, count in counts.items()})
+    else:
+        for identity, count in counts.items():
+            screen.say(f"{id_text(identity)}: {words.many(count, 'message')} dropped")
+    if not all(counts.values()):
+        raise typer.Exit(1)
+
+
+for _command in (stats, parked, resume, drop):
     app.command(_command.__name__)(at_place(_command))
 
 

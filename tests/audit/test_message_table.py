@@ -1,0 +1,51 @@
+"""What the audit reads of a fence row whose messages travel by the message table."""
+
+from __future__ import annotations
+
+import pytest
+import txcore_spark.readers.fence as reader
+from sqlalchemy import create_engine
+
+import txcore
+from txcore.memory import MemoryBackend, MemoryBroker
+from txcore.verdicts import DROPPED, SENT, Tally, Thresholds, Verdict, verdicts_of
+
+
+@pytest.fixture
+def engine(tmp_path):
+    engine = create_engine(f"sqlite:///{tmp_path}/business.db")
+    yield engine
+    engine.dispose()
+
+
+def test_row_says_what_the_table_holds(engine):
+    """Waiting and parked are committed, and so is sent; what an operator dropped is told apart."""
+    fence, broker = txcore.SqlFence(engine), MemoryBroker()
+    fence.create()
+    producer = txcore.TransactionProducer(MemoryBackend(broker), "orders", fence=fence, mode="table")
+
+    def put(*topics):
+        with producer.transaction(engine) as tx:
+            for topic in topics:
+                tx.publish(txcore.Message(topic, b"body"))
+        return tx.transaction_id
+
+    broker.refusing.add("refusing")
+    sent, parked, dropped = put("taking"), put("refusing"), put("taking", "refusing")
+    relay = txcore.Relay(MemoryBackend(broker), "orders", engine, limits=txcore.RelayLimits(tries_max=1))
+    relay.run_once()
+    assert relay.drop(dropped, "a test order", "ann") == 1
+    waiting = put("taking")
+    with engine.connect() as connection:
+        state = reader._state(connection, "txcore_tx")
+        rows = {row[0]: row[1] for row in reader._page(connection, "txcore_tx", state, bytes(16))}
+    assert rows == {sent: SENT, parked: 3, dropped: DROPPED, waiting: 3}
+
+
+@pytest.mark.parametrize("halves", [0, 1])
+def test_dropped_message_is_neither_lost_nor_silent(halves):
+    """The operator's drop is named; with a half that turned up late and was closed it is no hole either."""
+    tally = Tally(halves=halves, declared=2, targets=1, present=1, row=DROPPED, row_early=1, row_absence=1)
+    if halves:
+        tally.commits, tally.first_commit, tally.generation = 1, 5, 0
+    assert set(verdicts_of(tally, Thresholds(now_ms=0))) == {Verdict.FORCED}
