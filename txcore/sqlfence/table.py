@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 from sqlalchemy import Connection, Engine
 
+from txcore.clock import SystemClock
 from txcore.errors import BackendUnavailableError, ConfigError, TxcoreError, UsageError
 from txcore.sqlfence.border import MYSQL, POSTGRESQL, SQLITE, Border
 from txcore.sqlfence.failures import Cause, failure_of
@@ -196,7 +197,7 @@ class SqlMessageTable:
         """
         if not why.strip():
             raise UsageError("say why the messages are dropped: the reason is kept with them")
-        at = datetime.now(UTC).isoformat(timespec="seconds")
+        at = datetime.fromtimestamp(SystemClock().wall_ms() // 1000, UTC).isoformat()
         reason = f"dropped by {by} at {at}: {why.strip()}"
         count: int = self._transact(lambda border: self._slots.drop(border, transaction_id, reason))
         return count
