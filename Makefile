@@ -25,7 +25,7 @@ HARNESSES := txcore_conformance.memory:MemoryHarness txcore_sqlite.testing:Sqlit
 # Other forms of the same brokers, in `make forms`; what takes minutes runs on them in `make matrix` only.
 FORMS := txcore_kafka.testing:KafkaTransactionHarness txcore_nats.testing:NatsAtomicHarness
 SUITE := conformance/txcore_conformance/suite
-CODE := txcore plugins conformance spark tests benchmarks
+CODE := txcore plugins conformance spark tests benchmarks docs/site
 TEXT := README.md CONTRIBUTING.md CHANGELOG.md Makefile .ci/run docs
 
 # Starts the three brokers, or uses those that TXCORE_KAFKA_URL and its like name, for the command behind it.
@@ -81,7 +81,7 @@ check: $(DEV) ## lint, types, floors, spelling and the tests that need no server
 	$(BIN)/mypy --no-error-summary
 	PYTHONPATH=$(subst $() ,:,$(wildcard plugins/*) spark) $(BIN)/lint-imports --no-cache > $(VENV)/lint-imports.txt || { cat $(VENV)/lint-imports.txt; exit 1; }
 	$(BIN)/codespell $(CODE) $(TEXT)
-	$(BIN)/pytest -q -o faulthandler_timeout=120 tests/core tests/test_tidy.py
+	$(BIN)/pytest -q -o faulthandler_timeout=120 tests/core tests/test_tidy.py "tests/docs/test_blocks.py::test_the_programs_run_in_order[README.md]"
 
 .PHONY: sim
 sim: $(DEV) ## play SEEDS= histories of the real core on simulated brokers, with faults
@@ -114,6 +114,10 @@ matrix: $(DEV) ## the conformance suite on each broker version; writes docs/vers
 .PHONY: guarantees
 guarantees: $(DEV) ## write docs/guarantees.md anew from what the backends say of themselves
 	$(BIN)/txcore backends --markdown > docs/guarantees.md
+
+.PHONY: docs
+docs: $(DEV) ## build the documentation as a static site in .artefacts/site; a broken link fails
+	$(BIN)/python docs/site/build.py .artefacts/site
 
 .PHONY: brokers
 brokers: $(DEV) ## start Kafka, RabbitMQ and NATS for manual work, print their URLs, end them with Ctrl-C

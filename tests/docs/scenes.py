@@ -1,0 +1,82 @@
+"""What each page presumes: the names that its programs use without making them."""
+
+from __future__ import annotations
+
+import shutil
+import tomllib
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import certifi
+import sqlalchemy
+
+import txcore
+
+#: What a page's programs print.
+PRINTED: dict[str, tuple[str, ...]] = {"README.md": ("mail for b'{\"order\": 1}'",)}
+#: Spans that look like commands and are none.
+NO_COMMANDS = {
+    ("docs/checker.md", f"txcore {span}") for span in ("transaction", "prepare", "local", "release", "check")
+}
+#: Variables that the pages' configurations name.
+ENVIRONMENT = {"BROKER_URL": "sqlite:///broker.db", "DATABASE_URL": "sqlite:///shop.db"}
+
+
+@contextmanager
+def scene(document: str) -> Iterator[dict[str, Any]]:
+    """Yield the names for a page's programs, and end whatever these have opened."""
+    namespace: dict[str, Any] = {"__name__": "page"}
+    SCENES.get(document, lambda _: None)(namespace)
+    try:
+        yield namespace
+    finally:
+        backends = {"backend", "theirs"}
+        for name, value in namespace.items():
+            if name in backends:
+                value.close().result(10)
+            elif isinstance(value, sqlalchemy.Engine):
+                value.dispose()
+
+
+def shop(namespace: dict[str, Any]) -> None:
+    """The service of the README, ready to place orders."""
+    engine = sqlalchemy.create_engine("sqlite:///shop.db")
+    fence = txcore.SqlFence(engine)
+    fence.create()
+    with engine.begin() as connection:
+        connection.execute(sqlalchemy.text("CREATE TABLE orders (id INTEGER PRIMARY KEY, item TEXT NOT NULL)"))
+    namespace |= {"txcore": txcore, "sqlalchemy": sqlalchemy, "engine": engine, "fence": fence}
+    namespace["backend"] = txcore.connect("sqlite:///broker.db")
+
+
+def only_txcore(namespace: dict[str, Any]) -> None:
+    """Nothing but the import."""
+    namespace["txcore"] = txcore
+
+
+def with_authority(namespace: dict[str, Any]) -> None:
+    """Besides, the file of an authority to trust."""
+    only_txcore(namespace)
+    shutil.copy(certifi.where(), "ca.pem")
+
+
+SCENES: dict[str, Callable[[dict[str, Any]], None]] = {
+    "docs/checker.md": shop,
+    "docs/choosing-a-mode.md": shop,
+    "docs/message-table.md": shop,
+    "plugins/kafka/README.md": only_txcore,
+    "plugins/nats/README.md": only_txcore,
+    "plugins/rabbitmq/README.md": with_authority,
+    "plugins/sqlite/README.md": only_txcore,
+}
+
+
+def completed(text: str, folder: Path) -> str:
+    """Return a part of a configuration with what it refers to."""
+    found = tomllib.loads(text)
+    named = set(found.get("audit", {}).get("backends", {})) - set(found.get("backends", {}))
+    if "token_file" in found.get("http", {}):
+        (folder / found["http"]["token_file"]).write_text("a-token-that-is-long-enough", encoding="utf-8")
+    return text + "".join(f'\n[backends.{name}]\nurl = "sqlite:///{name}.db"\n' for name in sorted(named))

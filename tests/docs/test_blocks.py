@@ -1,0 +1,217 @@
+"""Every code block of the documents is run, or parsed by the program that it is meant for."""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import shlex
+import sqlite3
+import subprocess
+import sys
+import tomllib
+from contextlib import closing
+from pathlib import Path
+
+import pytest
+import scenes
+import yaml
+from blocks import ROOT, blocks_of, documents, spans_of
+from commands import WrongCommandError, check_command, check_pip, check_script
+from txcore_conformance import brokers
+
+from txcore.config import Config, load
+
+CODE = {"python", "sh", "console", "toml", "json", "yaml", "sql", "dockerfile", "conf"}
+WITH_BLOCKS = [document for document in documents() if blocks_of(document)]
+RUN = {"python", "sql"}
+
+
+def of(*languages):
+    """Return the blocks of these languages that nothing else is said about, as parameters."""
+    found = [block for document in WITH_BLOCKS for block in blocks_of(document)]
+    return [pytest.param(each, id=str(each)) for each in found if each.language in languages and not each.order]
+
+
+@pytest.mark.parametrize("document", WITH_BLOCKS)
+def test_every_block_is_treated(document):
+    """By its language, or by a comment before it; output is produced by a test that exists."""
+    untreated = []
+    for block in blocks_of(document):
+        if block.order == "not run":
+            assert len(block.detail) > 10, f"{block}: say why"
+        elif block.order == "shown by":
+            assert (ROOT / block.detail).is_file(), f"{block}: no {block.detail}"
+        elif block.language not in CODE and not block.language.startswith("{"):
+            untreated.append(str(block))
+    assert [] == untreated
+
+
+def programs():
+    """Return the documents that something is run of."""
+    return [name for name in WITH_BLOCKS if any(is_run(block) for block in blocks_of(name))]
+
+
+def is_run(block):
+    if block.order == "run":
+        return not block.detail.startswith("with ")
+    return block.language in RUN and not block.order
+
+
+def needing_servers():
+    """Return the documents with programs that need a running server, those that take long marked so."""
+    for document in WITH_BLOCKS:
+        needs = [block.detail for block in blocks_of(document) if block.detail.startswith("with ")]
+        if needs:
+            yield pytest.param(document, id=document)
+        if "with heavy" in needs:
+            yield pytest.param(document, id=f"{document}-heavy", marks=pytest.mark.heavy)
+
+
+@pytest.mark.parametrize("document", [*needing_servers()])
+def test_the_programs_that_need_servers_run_in_order(document, request, tmp_path, monkeypatch):
+    """On brokers of their own, where these can be had; what takes minutes is for `make heavy`."""
+    monkeypatch.chdir(tmp_path)
+    is_heavy = request.node.get_closest_marker("heavy") is not None
+    with scenes.scene(document) as namespace:
+        for block in blocks_of(document):
+            _, _, names = block.detail.partition("with ")
+            if not names or (names == "heavy" and not is_heavy):
+                continue
+            try:
+                exec(compile("\n" * (block.line - 1) + block.text, ROOT / document, "exec"), namespace)
+            except brokers.ServerUnavailableError as error:
+                if any(map(brokers.is_required, names.split(","))):
+                    raise
+                pytest.skip(str(error))
+
+
+@pytest.mark.parametrize("document", programs())
+def test_the_programs_run_in_order(document, tmp_path, monkeypatch, capsys):
+    """A reader who pastes one block after the other, in the scene that the page presumes, sees no error."""
+    monkeypatch.chdir(tmp_path)
+    printed = ""
+    with scenes.scene(document) as namespace:
+        for block in blocks_of(document):
+            if not is_run(block):
+                continue
+            if block.language == "sh":
+                printed += run_script(block)
+            elif block.detail == "pytest":
+                run_tests(block, "test_page.py")
+            elif block.detail == "conformance":
+                arguments = (
+                    "--pyargs",
+                    "txcore_conformance.suite",
+                    "--harness",
+                    "my_harness:MyHarness",
+                    "-k",
+                    "commit",
+                )
+                run_tests(block, "my_harness.py", *arguments)
+            elif block.language == "sql":
+                with closing(sqlite3.connect("page.db")) as connection:
+                    connection.executescript(block.text)
+            else:
+                exec(compile("\n" * (block.line - 1) + block.text, ROOT / document, "exec"), namespace)
+    printed += capsys.readouterr().out
+    for expected in scenes.PRINTED.get(document, ()):
+        assert expected in printed
+
+
+def run_script(block):
+    """Run commands as somebody does who has installed txcore."""
+    environment = {**os.environ, "PATH": f"{Path(sys.executable).parent}:{os.environ['PATH']}"}
+    done = subprocess.run(
+        ["bash", "-euo", "pipefail", "-c", block.text],
+        env=environment,
+        capture_output=True,
+        text=True,
+        check=False,
+        timeout=300,
+    )
+    assert 0 == done.returncode, f"{block}: {done.stdout}{done.stderr}"
+    return done.stdout
+
+
+def run_tests(block, name, *arguments):
+    """Write a file and run pytest on it, or with it."""
+    Path(name).write_text(block.text, encoding="utf-8")
+    Path("pytest.ini").write_text("[pytest]\npythonpath = .\n", encoding="utf-8")
+    environment = {key: value for key, value in os.environ.items() if not key.startswith("PYTEST_")}
+    done = subprocess.run(
+        [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", *(arguments or [name])],
+        env=environment,
+        capture_output=True,
+        text=True,
+        check=False,
+        timeout=300,
+    )
+    assert 0 == done.returncode, f"{block}: {done.stdout}{done.stderr}"
+
+
+@pytest.mark.parametrize("block", of("sh"))
+def test_commands_are_those_of_the_programs(block):
+    """Subcommands, options, targets, extras, modules and files."""
+    check_script(block.text)
+
+
+@pytest.mark.parametrize("block", of("console"))
+def test_shown_commands_are_those_of_the_programs(block):
+    """What stands behind the prompts."""
+    commands = re.findall(r"^\$ ((?:.*\\\n)*.*)$", block.text, re.MULTILINE)
+    assert commands
+    for command in commands:
+        check_script(command)
+
+
+@pytest.mark.parametrize("document", documents())
+def test_commands_in_sentences_are_those_of_the_programs(document):
+    """`txcore …`, `make …` and `python -m …` in backticks, as far as they are written out."""
+    wrong = []
+    for span in spans_of(document):
+        words = (
+            shlex.split(span.split(" | ")[0].split("…")[0]) if re.match(r"(txcore|make|python -m|pip) \w", span) else []
+        )
+        try:
+            if words and (document, span) not in scenes.NO_COMMANDS:
+                check_command(words, is_whole=False)
+        except WrongCommandError as error:
+            wrong.append(f"{span}: {error}")
+    assert [] == wrong
+
+
+@pytest.mark.parametrize("block", of("toml", "json", "yaml"))
+def test_configurations_are_taken(block, tmp_path):
+    """By the checker's own reader; other TOML is pyproject.toml's, other data is well formed."""
+    if block.language == "json":
+        assert json.loads(block.text)
+    elif block.language == "yaml":
+        assert list(yaml.safe_load_all(block.text))
+    elif set(tomllib.loads(block.text)) <= set(Config.__struct_fields__):
+        file = tmp_path / "txcore.toml"
+        file.write_text(scenes.completed(block.text, tmp_path), encoding="utf-8")
+        load(file, environment=scenes.ENVIRONMENT, needs_groups=False)
+    else:
+        assert {"project"} == set(tomllib.loads(block.text))
+
+
+@pytest.mark.parametrize("block", of("dockerfile"))
+def test_images_install_what_exists(block):
+    """Each `pip install` of a Dockerfile."""
+    installed = re.findall(r"^RUN pip (.*)$", block.text, re.MULTILINE)
+    assert installed
+    for line in installed:
+        check_pip(shlex.split(line))
+
+
+def test_a_mistake_in_a_configuration_is_told_as_the_page_shows(tmp_path, monkeypatch):
+    """File, line, key and what to write instead."""
+    monkeypatch.chdir(tmp_path)
+    (shown,) = [block.text for block in blocks_of("docs/checker.md") if block.text.startswith("txcore: ")]
+    lines = ["[backends.b]", 'url = "sqlite:///b.db"', "[databases.d]", 'url = "sqlite:///d.db"', "[groups.orders]"]
+    lines += ['database = "d"', "#", "#", "#", "#", "[groups.orders.policy]", "interval_ms = 1500"]
+    Path("txcore.toml").write_text("\n".join(lines), encoding="utf-8")
+    command = [sys.executable, "-m", "txcore.cli", "config", "check"]
+    done = subprocess.run(command, capture_output=True, text=True, check=False)
+    assert shown == done.stderr

@@ -1,0 +1,81 @@
+"""The documentation builds as a static site, without a warning and without anything from another host."""
+
+from __future__ import annotations
+
+import re
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+import txcore
+
+pytest.importorskip("furo", reason="the site needs txcore[docs]")
+
+ROOT = Path(__file__).parents[2]
+BUILD = ROOT / "docs" / "site" / "build.py"
+
+
+@pytest.fixture(scope="session")
+def site(tmp_path_factory):
+    """The site, as `make docs` builds it."""
+    folder = tmp_path_factory.mktemp("site") / "html"
+    done = subprocess.run([sys.executable, BUILD, folder], capture_output=True, text=True, check=False, timeout=300)
+    assert (0, "") == (done.returncode, done.stderr)
+    return folder
+
+
+def test_every_page_is_built_and_in_the_navigation(site):
+    """From the home page each document is one click away."""
+    home = (site / "index.html").read_text(encoding="utf-8")
+    documents = [*ROOT.glob("*.md"), *ROOT.glob("docs/*.md"), *ROOT.glob("[pe]*/*/README.md")]
+    for document in documents:
+        page = document.relative_to(ROOT).with_suffix(".html")
+        assert (site / page).is_file()
+        assert f'href="{page}"' in home
+    assert len(documents) > 20
+
+
+def test_every_public_name_is_in_the_reference(site):
+    """As `txcore.__all__` has it."""
+    page = (site / "docs" / "site" / "reference.html").read_text(encoding="utf-8")
+    assert [] == [name for name in txcore.__all__ if name != "__version__" and f'id="txcore.{name}"' not in page]
+
+
+def test_nothing_is_fetched_from_another_host(site):
+    """No script, style sheet, font or picture; links to elsewhere are the reader's to follow."""
+    fetched = re.compile(
+        r"""<(?:script|img|iframe|source)\b[^>]*\bsrc=["'](?:https?:)?//"""
+        r"""|<link\b[^>]*\brel=["']?(?:stylesheet|preload|preconnect|icon)[^>]*\bhref=["'](?:https?:)?//"""
+        r"""|@import|url\(["']?(?:https?:)?//"""
+    )
+    found = {
+        path.relative_to(site).as_posix(): match[0]
+        for path in site.rglob("*")
+        if path.suffix in {".html", ".css"}
+        for match in [fetched.search(path.read_text(encoding="utf-8"))]
+        if match
+    }
+    assert {} == found
+
+
+def test_a_broken_link_fails_the_build(tmp_path):
+    """To a page that is not there, and to a heading that is not there."""
+    program = f"""
+import sys
+sys.path.insert(0, {str(BUILD.parent)!r})
+import build
+from pathlib import Path
+gather = build.gather
+def spoilt(folder):
+    gather(folder)
+    page = folder / "docs" / "wire.md"
+    page.write_text(page.read_text() + "\\n[gone](gone.md) [no such](checker.md#no-such-heading)\\n")
+build.gather = spoilt
+sys.exit(build.build(Path({str(tmp_path / "html")!r})))
+"""
+    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=False, timeout=300)
+    assert 0 != done.returncode
+    assert "gone.md" in done.stderr
+    assert "no-such-heading" in done.stderr
