@@ -150,7 +150,8 @@ class ManagedProcess(abc.ABC):
             self._signal(self._children(), signal.SIGSTOP)
             # On a busy machine its threads run on for a moment, long enough to answer.
             deadline_s = time.monotonic() + _STOPPED_MAX_S
-            while _is_running(self._process.pid) and time.monotonic() < deadline_s:
+            stopping = [self._process.pid, *self._children()]
+            while any(map(_is_running, stopping)) and time.monotonic() < deadline_s:
                 time.sleep(0.001)
 
     def resume(self) -> None:
