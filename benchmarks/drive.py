@@ -3,10 +3,13 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import threading
 import time
-from collections.abc import Awaitable, Callable
-from dataclasses import dataclass
+from collections.abc import Awaitable, Callable, Iterator, Mapping
+from dataclasses import dataclass, field
+
+from benchmarks.profile import Profile
 
 
 @dataclass(frozen=True, slots=True)
@@ -17,76 +20,125 @@ class Sample:
         latencies_s: One per call; a call is one transaction, or one batch where the row sends batches.
         transactions_per_call: 1, or the size of a batch.
         elapsed_s: From the common start to the end of the last call.
+        own_cpu_s: Processor time of this process meanwhile.
+        broker_cpu_s: Processor time of the broker's processes meanwhile; 0 where it has none of its own.
+        steps_s: Durations of the steps of a transaction by their names, where the row takes them.
     """
 
     latencies_s: list[float]
     transactions_per_call: int
     elapsed_s: float
+    own_cpu_s: float = 0.0
+    broker_cpu_s: float = 0.0
+    steps_s: Mapping[str, list[float]] = field(default_factory=dict)
+
+    @property
+    def count(self) -> int:
+        """Transactions."""
+        return len(self.latencies_s) * self.transactions_per_call
 
     @property
     def per_s(self) -> float:
         """Transactions per second."""
-        return len(self.latencies_s) * self.transactions_per_call / self.elapsed_s
+        return self.count / self.elapsed_s
 
     def percentile_ms(self, percent: int) -> float:
         """Return the nearest-rank percentile of the calls' latencies."""
-        ordered = sorted(self.latencies_s)
-        rank = max(1, -(-len(ordered) * percent // 100))
-        return ordered[rank - 1] * 1000
+        return percentile_ms(self.latencies_s, percent)
 
 
-def run_threads(call: Callable[[], None], thread_count: int, seconds: float, transactions_per_call: int = 1) -> Sample:
-    """Call *call* in *thread_count* threads for *seconds*; each thread makes at least one call.
+def percentile_ms(values_s: list[float], percent: int) -> float:
+    """Return the nearest-rank percentile in milliseconds."""
+    ordered = sorted(values_s)
+    rank = max(1, -(-len(ordered) * percent // 100))
+    return ordered[rank - 1] * 1000
 
-    Raises:
-        Exception: the first error of any call.
+
+@dataclass(slots=True)
+class Drive:
+    """How long each load lasts, and what is looked at meanwhile.
+
+    Attributes:
+        seconds: After so long no further call begins.
+        broker_cpu_s: Tells the processor time of the broker's processes up to now.
+        profile: Samples this process, where asked for.
     """
-    latencies_s: list[list[float]] = [[] for _ in range(thread_count)]
-    errors: list[BaseException] = []
-    barrier = threading.Barrier(thread_count + 1)
-    ends_s = [0.0] * thread_count
-    deadline_s = 0.0
 
-    def work(index: int) -> None:
-        own_s = latencies_s[index]
-        barrier.wait()
-        try:
+    seconds: float
+    broker_cpu_s: Callable[[], float] = lambda: 0.0
+    profile: Profile | None = None
+    _elapsed_s: float = 0.0
+    _own_cpu_s: float = 0.0
+    _broker_cpu_s: float = 0.0
+
+    def threads(
+        self,
+        call: Callable[[], None],
+        thread_count: int,
+        transactions_per_call: int = 1,
+        *,
+        finish: Callable[[], None] = lambda: None,
+    ) -> Sample:
+        """Call *call* in *thread_count* threads, each at least once; *finish* belongs to the time.
+
+        Raises:
+            Exception: the first error of any call.
+        """
+        latencies_s: list[list[float]] = [[] for _ in range(thread_count)]
+        errors: list[BaseException] = []
+        barrier = threading.Barrier(thread_count + 1)
+        deadline_s = 0.0
+
+        def work(own_s: list[float]) -> None:
+            barrier.wait()
+            try:
+                end_s = 0.0
+                while end_s < deadline_s:
+                    begin_s = time.perf_counter()
+                    call()
+                    end_s = time.perf_counter()
+                    own_s.append(end_s - begin_s)
+            except BaseException as error:  # noqa: BLE001 - raised by the caller, below
+                errors.append(error)
+
+        threads = [threading.Thread(target=work, args=(own_s,), daemon=True) for own_s in latencies_s]
+        for thread in threads:
+            thread.start()
+        with self._measured():
+            deadline_s = time.perf_counter() + self.seconds
+            barrier.wait()
+            for thread in threads:
+                thread.join()
+            finish()
+        if errors:
+            raise errors[0]
+        return self._sample([value for own_s in latencies_s for value in own_s], transactions_per_call)
+
+    async def tasks(self, call: Callable[[], Awaitable[None]], task_count: int) -> Sample:
+        """Await *call* in *task_count* tasks, each at least once."""
+        latencies_s: list[float] = []
+
+        async def work() -> None:
             end_s = 0.0
             while end_s < deadline_s:
-                begin_s = time.perf_counter()
-                call()
+                called_s = time.perf_counter()
+                await call()
                 end_s = time.perf_counter()
-                own_s.append(end_s - begin_s)
-            ends_s[index] = end_s
-        except BaseException as error:  # noqa: BLE001 - raised by the caller, below
-            errors.append(error)
+                latencies_s.append(end_s - called_s)
 
-    threads = [threading.Thread(target=work, args=(index,), daemon=True) for index in range(thread_count)]
-    for thread in threads:
-        thread.start()
-    begin_s = time.perf_counter()
-    deadline_s = begin_s + seconds
-    barrier.wait()
-    for thread in threads:
-        thread.join()
-    if errors:
-        raise errors[0]
-    return Sample([value for own in latencies_s for value in own], transactions_per_call, max(ends_s) - begin_s)
+        with self._measured():
+            deadline_s = time.perf_counter() + self.seconds
+            await asyncio.gather(*(work() for _ in range(task_count)))
+        return self._sample(latencies_s, 1)
 
+    @contextlib.contextmanager
+    def _measured(self) -> Iterator[None]:
+        broker_s = self.broker_cpu_s()
+        with self.profile or contextlib.nullcontext():
+            begin_s, own_s = time.perf_counter(), time.process_time()
+            yield
+            self._elapsed_s, self._own_cpu_s = time.perf_counter() - begin_s, time.process_time() - own_s
+        self._broker_cpu_s = self.broker_cpu_s() - broker_s
 
-async def run_tasks(call: Callable[[], Awaitable[None]], task_count: int, seconds: float) -> Sample:
-    """Await *call* in *task_count* tasks for *seconds*; each task makes at least one call."""
-    latencies_s: list[float] = []
-    begin_s = time.perf_counter()
-    deadline_s = begin_s + seconds
-
-    async def work() -> None:
-        end_s = 0.0
-        while end_s < deadline_s:
-            called_s = time.perf_counter()
-            await call()
-            end_s = time.perf_counter()
-            latencies_s.append(end_s - called_s)
-
-    await asyncio.gather(*(work() for _ in range(task_count)))
-    return Sample(latencies_s, 1, time.perf_counter() - begin_s)
+    def _sample(self, latencies_s: list[float], transactions_per_call: int) -> Sample:
+        return Sample(latencies_s, transactions_per_call, self._elapsed_s, self._own_cpu_s, self._broker_cpu_s)

@@ -7,7 +7,9 @@ import platform
 import sqlite3
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
-from typing import Any
+from typing import Any, Final
+
+DRIVERS: Final = ("SQLAlchemy", "psycopg", "confluent-kafka", "pika", "nats-py")
 
 
 def facts(folder: Path) -> dict[str, Any]:
@@ -20,8 +22,7 @@ def facts(folder: Path) -> dict[str, Any]:
         "file_system": _file_system(folder),
         "python": f"{platform.python_implementation()} {platform.python_version()}",
         "sqlite": sqlite3.sqlite_version,
-        "sqlalchemy": _version("sqlalchemy"),
-        "aiosqlite": _version("aiosqlite"),
+        "drivers": ", ".join(f"{name} {_version(name)}" for name in DRIVERS),
         "txcore": _version("txcore"),
     }
 

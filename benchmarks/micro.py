@@ -1,7 +1,7 @@
 """The command: measures every row in interleaved rounds, prints the table, keeps the figures.
 
 Each row runs once per round, in a fresh place; the order is rotated from round to round, so that a slow minute of the
-machine does not fall on the same rows each time.
+machine does not fall on the same rows each time. Servers are started once, one broker's at a time.
 """
 
 from __future__ import annotations
@@ -10,78 +10,113 @@ import gc
 import json
 import tempfile
 import time
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Annotated, Any, Final
 
 import typer
 
-from benchmarks import machine
+from benchmarks import databases, machine
+from benchmarks.brokers import NAMES, SERVERS, start_server
 from benchmarks.drive import Sample
-from benchmarks.place import BROKERS
-from benchmarks.report import figures, print_table
+from benchmarks.place import Stage
+from benchmarks.profile import Profile
+from benchmarks.report import figures, print_profiles, print_table
 from benchmarks.rows import QUICK, Row, Sizes, make_rows
 
-LIMIT_S: Final = 225.0
-QUICK_LIMIT_S: Final = 35.0
+LIMIT_S: Final = 600.0
+QUICK_LIMIT_S: Final = 60.0
 ROW_S: Final = 0.8
-QUICK_ROW_S: Final = 0.1
+QUICK_ROW_S: Final = 0.3
 
 
-def measure(rows: list[Row], round_count: int, row_s: float, limit_s: float) -> dict[str, list[Sample]]:
+def measure(
+    rows: Sequence[Row],
+    round_count: int,
+    row_s: float,
+    limit_s: float,
+    stage: Stage | None = None,
+    profiles: dict[str, Profile] | None = None,
+) -> dict[str, list[Sample]]:
     """Run the rows *round_count* times; past *limit_s* no further round's row is begun, except in the first round."""
     samples: dict[str, list[Sample]] = {row.key: [] for row in rows}
     begin_s = time.perf_counter()
     with tempfile.TemporaryDirectory(prefix="txcore-bench-") as folder:
         for number in range(round_count):
             shift = number * len(rows) // round_count
-            for row in rows[shift:] + rows[:shift]:
+            for row in [*rows[shift:], *rows[:shift]]:
                 if number and time.perf_counter() - begin_s > limit_s:
                     return samples
                 gc.collect()
-                samples[row.key].append(row.run(Path(folder), row_s))
+                profile = None if profiles is None else profiles.setdefault(row.key, Profile())
+                samples[row.key].append(row.run(Path(folder), row_s, stage, profile))
     return samples
 
 
 def head(report: dict[str, Any]) -> str:
     """Return the lines above the table."""
     facts, before, after = report["machine"], report["load_average_before"], report["load_average_after"]
+    servers = "".join(f", {name} {version}" for name, version in report["servers"].items())
     lines = [
         (
-            f"txcore {facts['txcore']}, {report['round_count']} rounds of {report['row_s']:g} s per row, "
+            f"txcore {facts['txcore']}{servers}, {report['round_count']} rounds of {report['row_s']:g} s per row, "
             f"{report['elapsed_s']:.0f} s in total"
         ),
         f"{facts['cores']} cores ({facts['cpu']}), {facts['memory_gib']} GiB, {facts['os']}",
-        (
-            f"{facts['python']}, SQLite {facts['sqlite']} on {facts['file_system']}, "
-            f"SQLAlchemy {facts['sqlalchemy']}, aiosqlite {facts['aiosqlite']}"
-        ),
+        f"{facts['python']}, SQLite {facts['sqlite']} on {facts['file_system']}, {facts['drivers']}",
+        f"business database: {report['database']}",
         f"load average (1, 5, 15 min) before {before}, after {after}",
         "load: blocking threads, asyncio tasks, or transactions per batch; p50, p99: one call or whole batch",
-        "ratio: transactions/s divided by those of the yardstick, median over rounds",
+        "ratio: transactions/s, and p50, divided by those of the yardstick, median over rounds",
     ]
     if report["cut_short"]:
         lines.append(f"time was up: some rows have fewer than {report['round_count']} rounds")
     return "\n".join([*lines, ""])
 
 
+def chosen(rows: Sequence[Row], styles: Sequence[str]) -> list[Row]:
+    """Return the rows whose style begins with one of *styles*, and their yardsticks; all rows when none is given."""
+    wanted = {row.key for row in rows if not styles or row.style.startswith(tuple(styles))}
+    yardsticks = {row.against for row in rows if row.key in wanted}
+    return [row for row in rows if row.key in wanted | yardsticks]
+
+
 def run(
     broker: Annotated[str, typer.Option(help="Brokers to measure, with commas.")] = "memory,sqlite",
     json_file: Annotated[Path | None, typer.Option("--json", help="Keep all figures in this file.")] = None,
-    quick: Annotated[bool, typer.Option("--quick", help="Fewer rows and shorter runs: below 40 s.")] = False,  # noqa: FBT002
+    quick: Annotated[bool, typer.Option("--quick", help="Fewer rows and shorter runs: about a minute.")] = False,  # noqa: FBT002
     rounds: Annotated[int, typer.Option(min=1, help="How often each row is measured.")] = 3,
-    row_s: Annotated[float | None, typer.Option(min=0.001, help="Seconds per row and round.")] = None,
+    row_s: Annotated[float | None, typer.Option("--seconds", min=0.001, help="Per row and round.")] = None,
+    style: Annotated[list[str] | None, typer.Option(help="Only styles that begin so. Repeatable.")] = None,
+    database: Annotated[str, typer.Option(help="sqlite or postgresql; what suits the brokers when empty.")] = "",
+    profile: Annotated[bool, typer.Option("--profile", help="Say whose code used the processor.")] = False,  # noqa: FBT002
 ) -> None:
-    """Measure the producer's styles against raw yardsticks; below 4 minutes."""
+    """Measure the producer's styles against raw yardsticks of the same run."""
     brokers = [name.strip() for name in broker.split(",") if name.strip()]
-    unknown = [name for name in brokers if name not in BROKERS]
+    unknown = [name for name in brokers if name not in NAMES]
     if unknown or not brokers:
-        raise typer.BadParameter(f"knows {', '.join(BROKERS)}, not {', '.join(unknown) or 'nothing'}")
+        raise typer.BadParameter(f"knows {', '.join(NAMES)}, not {', '.join(unknown) or 'nothing'}")
+    database = database or ("postgresql" if set(brokers) & set(SERVERS) else "sqlite")
+    if database not in databases.NAMES:
+        raise typer.BadParameter(f"knows {', '.join(databases.NAMES)}, not {database}")
     row_s = row_s or (QUICK_ROW_S if quick else ROW_S)
-    rows = make_rows(brokers, QUICK if quick else Sizes())
     before, begin_s = machine.load_average(), time.perf_counter()
-    samples = measure(rows, rounds, row_s, QUICK_LIMIT_S if quick else LIMIT_S)
+    stage = Stage(databases.start_database(database), {})
+    profiles: dict[str, Profile] | None = {} if profile else None
+    try:
+        for name in brokers:
+            if name in SERVERS:
+                stage.servers[name] = start_server(name)
+        all_rows = make_rows(brokers, QUICK if quick else Sizes(), has_plain_driver=stage.database.has_plain_driver)
+        rows = chosen(all_rows, style or ())
+        samples = measure(rows, rounds, row_s, QUICK_LIMIT_S if quick else LIMIT_S, stage, profiles)
+        versions = {name: server.version for name, server in stage.servers.items()}
+    finally:
+        stage.close()
     report: dict[str, Any] = {
         "machine": machine.facts(Path(tempfile.gettempdir())),
+        "servers": versions,
+        "database": stage.database.description,
         "load_average_before": before,
         "load_average_after": machine.load_average(),
         "round_count": rounds,
@@ -89,8 +124,10 @@ def run(
         "elapsed_s": time.perf_counter() - begin_s,
         "cut_short": any(len(own) < rounds for own in samples.values()),
         "rows": figures(rows, samples),
+        "profiles": {key: each.figures() for key, each in (profiles or {}).items()},
     }
     print_table(report["rows"], head(report))
+    print_profiles(report["profiles"])
     if json_file is not None:
         json_file.write_text(json.dumps(report, indent=1) + "\n", encoding="utf-8")
 

@@ -1,48 +1,58 @@
-"""Where one run happens: a fresh broker and a fresh business database in a folder of its own."""
+"""Where one run happens: a fresh group, topic and business database, and a broker that holds nothing else."""
 
 from __future__ import annotations
 
+import contextlib
 import shutil
-import sqlite3
 import tempfile
-from collections.abc import Callable
+from dataclasses import dataclass
 from pathlib import Path
 from types import TracebackType
 from typing import Any, Final
-from urllib.parse import quote
 
 import sqlalchemy
-from sqlalchemy.ext.asyncio import create_async_engine
 
 import txcore
+from benchmarks.brokers import IN_PROCESS, RawPublisher, Server, url_of
+from benchmarks.databases import Database, SqliteFile, make_async_engine, make_engine
 from txcore.port import Backend
 
-GROUP: Final = "bench"
-TOPIC: Final = "bench.made"
-BODY: Final = b"x" * 100
-INSERT_ORDER: Final = sqlalchemy.text("INSERT INTO orders (item) VALUES ('tea')")
-_POOL: Final = {"pool_size": 1, "max_overflow": 0, "pool_timeout": 120}
-"""One pooled connection: a SQLite file has one writer, so callers wait in the pool instead of for the file's lock."""
-
-BROKERS: Final[dict[str, Callable[[Path], str]]] = {
-    "memory": lambda folder: "memory://",  # noqa: ARG005 - no name: a broker of its own
-    "sqlite": lambda folder: f"sqlite:///{quote(str(folder / 'broker.db'))}",
-}
+KEY: Final = b"12345678"
+BODY_SIZE: Final = 300
+POLICY: Final = txcore.CheckPolicy(immunity_s=60.0)
+"""So long that no producer gives way, however long a row with many callers lets each of them wait."""
 
 
-def message() -> txcore.Message:
-    """Return the message that every transaction sends."""
-    return txcore.Message(TOPIC, BODY, key=b"12345678")
+@dataclass(frozen=True, slots=True)
+class Stage:
+    """What is started once and serves all places: the run's database, and the server of each broker that has one."""
+
+    database: Database
+    servers: dict[str, Server]
+
+    def close(self) -> None:
+        """End all of it."""
+        for server in self.servers.values():
+            server.close()
+        self.database.close()
 
 
 class Place:
-    """A context manager: the files of one run, made when asked for and removed at its end."""
+    """A context manager: what one run uses, made when asked for and removed at its end."""
 
-    def __init__(self, parent: Path, broker: str | None) -> None:
+    def __init__(
+        self, parent: Path, broker: str | None, stage: Stage | None = None, body_size: int = BODY_SIZE
+    ) -> None:
         self.folder = Path(tempfile.mkdtemp(dir=parent))
-        self._broker = broker
+        self.group = self.topic = f"bench-{self.folder.name.replace('_', '-')}"
+        self.body = b"x" * body_size
+        self._stage = stage or Stage(SqliteFile(), {})
+        self.server = self._stage.servers.get(broker or "")
+        self.broker = broker
+        self._open = contextlib.ExitStack()
         self._backend: Backend | None = None
-        self._engines: list[sqlalchemy.Engine] = []
+        self._business_url = ""
+        self._has_topic = False
 
     def __enter__(self) -> Place:
         return self
@@ -50,42 +60,58 @@ class Place:
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        if self._backend is not None:
-            self._backend.close().result(30)
-        for engine in self._engines:
-            engine.dispose()
+        self._open.close()
+        if self.server is not None:
+            self.server.clear()
         shutil.rmtree(self.folder)
 
     def backend(self) -> Backend:
         """Return the broker's backend, opened at the first call."""
-        assert self._broker is not None
+        assert self.broker is not None
         if self._backend is None:
-            self._backend = txcore.connect(BROKERS[self._broker](self.folder))
+            self._create_topic()
+            backend = self._backend = txcore.connect(self.url)
+            self._open.callback(lambda: backend.close().result(30))
         return self._backend
 
-    def engine(self) -> sqlalchemy.Engine:
-        """Return an engine of the business database: a file in WAL mode, synchronous=FULL."""
-        self._create_business_file()
-        engine = sqlalchemy.create_engine(f"sqlite:///{self.folder / 'business.db'}", **_POOL)
-        sqlalchemy.event.listen(engine, "connect", _require_full)
-        self._engines.append(engine)
+    @property
+    def url(self) -> str:
+        """The broker's URL."""
+        assert self.broker is not None
+        return url_of(self.broker, self.folder) if self.broker in IN_PROCESS else self._require_server().url
+
+    def message(self) -> txcore.Message:
+        """Return the message that every transaction sends."""
+        return txcore.Message(self.topic, self.body, key=KEY)
+
+    def raw_publisher(self) -> RawPublisher:
+        """Return a publisher to the same topic through the driver alone."""
+        self._create_topic()
+        publisher = self._require_server().raw_publisher(self.topic, self.body, KEY)
+        self._open.callback(publisher.close)
+        return publisher
+
+    def engine(self, size: int) -> sqlalchemy.Engine:
+        """Return an engine of the business database for so many callers."""
+        engine = make_engine(self.business_url(), self._stage.database.pool(size))
+        self._open.callback(engine.dispose)
         return engine
 
-    def async_engine(self) -> Any:
+    def async_engine(self, size: int) -> Any:
         """Return an AsyncEngine of the same; the caller disposes of it in its event loop."""
-        self._create_business_file()
-        engine = create_async_engine(f"sqlite+aiosqlite:///{self.folder / 'business.db'}", **_POOL)
-        sqlalchemy.event.listen(engine.sync_engine, "connect", _require_full)
-        return engine
+        return make_async_engine(self.business_url(), self._stage.database.pool(size))
 
-    def _create_business_file(self) -> None:
-        connection = sqlite3.connect(self.folder / "business.db")
-        connection.execute("PRAGMA journal_mode = WAL")
-        connection.execute("CREATE TABLE orders (id INTEGER PRIMARY KEY, item TEXT NOT NULL)")
-        connection.close()
+    def business_url(self) -> str:
+        """Return the SQLAlchemy URL of the business database."""
+        if not self._business_url:
+            self._business_url = self._stage.database.create(self.folder)
+        return self._business_url
 
+    def _create_topic(self) -> None:
+        if self.server is not None and not self._has_topic:
+            self._has_topic = True
+            self.server.create_topic(self.topic)
 
-def _require_full(connection: Any, record: object) -> None:  # noqa: ARG001 - SQLAlchemy's signature
-    cursor = connection.cursor()
-    cursor.execute("PRAGMA synchronous = FULL")
-    cursor.close()
+    def _require_server(self) -> Server:
+        assert self.server is not None
+        return self.server

@@ -1,4 +1,4 @@
-"""From samples to figures, to a table of at most 100 columns, and to JSON."""
+"""From samples to figures, to a table of at most 128 columns, and to JSON."""
 
 from __future__ import annotations
 
@@ -10,10 +10,11 @@ from rich import box
 from rich.console import Console
 from rich.table import Table
 
-from benchmarks.drive import Sample
-from benchmarks.rows import BATCH, Row
+from benchmarks.drive import Sample, percentile_ms
+from benchmarks.place import BODY_SIZE
+from benchmarks.rows import BATCH, RAW, Row
 
-WIDTH: Final = 100
+WIDTH: Final = 128
 
 
 def figures(rows: Sequence[Row], samples: Mapping[str, Sequence[Sample]]) -> list[dict[str, Any]]:
@@ -23,7 +24,8 @@ def figures(rows: Sequence[Row], samples: Mapping[str, Sequence[Sample]]) -> lis
         own = samples[row.key]
         rates = [sample.per_s for sample in own]
         yard = samples[row.against] if row.against else ()
-        ratios = [mine.per_s / other.per_s for mine, other in zip(own, yard, strict=False)]
+        pairs = list(zip(own, yard, strict=False))
+        count = sum(sample.count for sample in own)
         records.append(
             {
                 "key": row.key,
@@ -31,53 +33,94 @@ def figures(rows: Sequence[Row], samples: Mapping[str, Sequence[Sample]]) -> lis
                 "style": row.style,
                 "driver": row.driver,
                 "size": row.size,
+                "body_size": row.body_size,
                 "rounds": len(own),
                 "call_count": sum(len(sample.latencies_s) for sample in own),
                 "transactions_per_s": {"min": min(rates), "median": median(rates), "max": max(rates), "rounds": rates},
                 "latency_p50_ms": median(sample.percentile_ms(50) for sample in own),
                 "latency_p99_ms": median(sample.percentile_ms(99) for sample in own),
+                "own_cpu_us": sum(sample.own_cpu_s for sample in own) / count * 1e6,
+                "broker_cpu_us": sum(sample.broker_cpu_s for sample in own) / count * 1e6,
+                "steps_ms": _steps(own),
                 "against": row.against,
-                "ratio": median(ratios) if ratios else None,
+                "ratio": median(mine.per_s / other.per_s for mine, other in pairs) if pairs else None,
+                "latency_p50_ratio": median(mine.percentile_ms(50) / other.percentile_ms(50) for mine, other in pairs)
+                if pairs
+                else None,
             }
         )
     return records
 
 
 def print_table(records: Sequence[Mapping[str, Any]], head: str, console: Console | None = None) -> None:
-    """Print *head* and the table; at most 100 columns wide, also where the terminal is wider."""
+    """Print *head* and the tables; no wider than `WIDTH`, also where the terminal is wider."""
     console = console or Console(width=WIDTH, highlight=False)
     console.print(head, markup=False)
-    table = Table(box=box.SIMPLE_HEAD, show_edge=False, pad_edge=False, collapse_padding=True, header_style="")
-    for name, justify in (
-        ("broker", "left"),
-        ("style", "left"),
-        ("load", "right"),
-        ("tx/s\nmin", "right"),
-        ("tx/s\nmedian", "right"),
-        ("tx/s\nmax", "right"),
-        ("p50\nms", "right"),
-        ("p99\nms", "right"),
-        ("ratio", "right"),
-        ("to", "left"),
-    ):
-        table.add_column(name, justify=justify, no_wrap=True)  # type: ignore[arg-type] # rich's literal
+    rates = _table("broker", "style", "load", ">tx/s\nmin", ">tx/s\nmedian", ">tx/s\nmax", ">p50\nms", ">p99\nms")
+    for name in ("CPU us\nours", "CPU us\nbroker", "ratio\ntx/s", "ratio\np50"):
+        rates.add_column(name, justify="right", no_wrap=True)
+    rates.add_column("to", no_wrap=True)
     before = None
     for record in records:
         if before not in {None, record["broker"]}:
-            table.add_row()
+            rates.add_row()
         before = record["broker"]
-        rates = record["transactions_per_s"]
-        table.add_row(
+        per_s = record["transactions_per_s"]
+        rates.add_row(
             record["broker"],
-            record["style"],
+            _style(record),
             _load(record["driver"], record["size"]),
-            *(f"{rates[name]:,.0f}" for name in ("min", "median", "max")),
+            *(f"{per_s[name]:,.0f}" for name in ("min", "median", "max")),
             _milliseconds(record["latency_p50_ms"]),
             _milliseconds(record["latency_p99_ms"]),
+            f"{record['own_cpu_us']:,.0f}",
+            f"{record['broker_cpu_us']:,.0f}" if record["broker_cpu_us"] else "",
             "" if record["ratio"] is None else f"{record['ratio']:.2f}",
+            f"{record['latency_p50_ratio']:.2f}" if record["ratio"] is not None and record["size"] == 1 else "",
             _short(record["against"]),
         )
-    console.print(table)
+    console.print(rates)
+    steps = _table("broker", "style", "load", "step", ">p50\nms", ">p99\nms")
+    for record in records:
+        for name, values in record["steps_ms"].items():
+            load = _load(record["driver"], record["size"])
+            percentiles = (_milliseconds(values["p50"]), _milliseconds(values["p99"]))
+            steps.add_row(record["broker"], _style(record), load, name, *percentiles)
+    if steps.row_count:
+        console.print(steps)
+
+
+def print_profiles(profiles: Mapping[str, Mapping[str, Any]], console: Console | None = None) -> None:
+    """Print whose code used the processor in each row, and which functions most."""
+    console = console or Console(width=WIDTH, highlight=False)
+    for key, profile in profiles.items():
+        shares = ", ".join(f"{kind} {share:.0%}" for kind, share in sorted(profile["shares"].items()))
+        console.print(f"\n{key}: {profile['cpu_s']:.1f} s of CPU: {shares}", markup=False)
+        for each in profile["top"]:
+            console.print(f"  {each['share']:6.1%}  {each['kind']:6.6}  {each['function']}", markup=False)
+
+
+def _table(*names: str) -> Table:
+    """Return an empty table; a name behind ">" is one of numbers."""
+    table = Table(box=box.SIMPLE_HEAD, show_edge=False, pad_edge=False, collapse_padding=True, header_style="")
+    for name in names:
+        table.add_column(name.removeprefix(">"), justify="right" if name.startswith(">") else "left", no_wrap=True)
+    return table
+
+
+def _steps(samples: Sequence[Sample]) -> dict[str, dict[str, float]]:
+    """Return the percentiles of each step, medians of the rounds."""
+    return {
+        name: {
+            f"p{percent}": median(percentile_ms(sample.steps_s[name], percent) for sample in samples)
+            for percent in (50, 99)
+        }
+        for name in samples[0].steps_s
+    }
+
+
+def _style(record: Mapping[str, Any]) -> str:
+    return record["style"] + ("" if record["body_size"] == BODY_SIZE else f", {record['body_size']} B")
 
 
 def _load(driver: str, size: int) -> str:
@@ -94,6 +137,8 @@ def _milliseconds(value: float) -> str:
 def _short(against: str | None) -> str:
     """Return a yardstick's name as the table has room for it."""
     if against is None:
-        return "yardstick"
-    _, style, _, size = against.split("/")
-    return {"raw halves": f"halves x{size}", "business only": "business"}.get(style, style)
+        return ""
+    _, style, driver, size, _ = against.split("/")
+    if style == "raw halves":
+        return f"halves x{size}"
+    return f"{RAW}, pipelined" if (style, driver) == (RAW, BATCH) else style.partition(",")[0]

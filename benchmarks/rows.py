@@ -6,16 +6,24 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
-from typing import Final
+from typing import Any, Final
 
-from benchmarks import styles, yardsticks
-from benchmarks.drive import Sample
-from benchmarks.place import Place
+from benchmarks import processes, styles, visible, yardsticks
+from benchmarks.brokers import SERVERS
+from benchmarks.drive import Drive, Sample
+from benchmarks.place import BODY_SIZE, Place, Stage
+from benchmarks.profile import Profile
 
 BLOCKING: Final = "threads"
 ASYNCIO: Final = "tasks"
 BATCH: Final = "batch"
 HALVES_MAX: Final = 1_000
+LARGE_BODY_SIZE: Final = 1_024
+NO_BROKER: Final = "-"
+RAW: Final = "raw"
+RAW_LONE: Final = "raw, 2 in a row"
+BUSINESS: Final = {"core": "business, core", "psycopg": "business, psycopg"}
+DATABASE: Final = {"core": "database, core", "psycopg": "database, psycopg"}
 
 
 @dataclass(frozen=True, slots=True)
@@ -26,24 +34,32 @@ class Row:
         broker: The broker's name, or "-" where none takes part.
         driver: threads, tasks (of asyncio) or batch; says what *size* counts.
         against: Key of the row that this one is divided by, or None for a yardstick.
+        body_size: Of each message, in bytes.
     """
 
     broker: str
     style: str
     driver: str
     size: int
-    measure: Callable[[Place, float], Sample]
+    measure: Callable[[Place, Drive], Sample]
     against: str | None = None
+    body_size: int = BODY_SIZE
 
     @property
     def key(self) -> str:
         """The row's name in JSON and in *against*."""
-        return f"{self.broker}/{self.style}/{self.driver}/{self.size}"
+        return key_of(self.broker, self.style, self.driver, self.size, self.body_size)
 
-    def run(self, parent: Path, seconds: float) -> Sample:
+    def run(self, parent: Path, seconds: float, stage: Stage | None = None, profile: Profile | None = None) -> Sample:
         """Measure once, for about *seconds*, in a place of its own."""
-        with Place(parent, None if self.broker == "-" else self.broker) as place:
-            return self.measure(place, seconds)
+        with Place(parent, None if self.broker == NO_BROKER else self.broker, stage, self.body_size) as place:
+            pid = place.server.pid if place.server is not None else None
+            return self.measure(place, Drive(seconds, lambda: processes.cpu_s(pid) if pid else 0.0, profile))
+
+
+def key_of(broker: str, style: str, driver: str, size: int, body_size: int = BODY_SIZE) -> str:
+    """Return the name of a row."""
+    return f"{broker}/{style}/{driver}/{size}/{body_size}"
 
 
 @dataclass(frozen=True, slots=True)
@@ -51,61 +67,126 @@ class Sizes:
     """How many threads, tasks and transactions per batch are measured.
 
     Attributes:
-        database_tasks: Tasks in rows with a business database; more would only wait longer for the file's one writer.
+        database_threads: With PostgreSQL; a SQLite file takes *threads* up to 64.
+        database_tasks: Tasks in rows with a business database; more would only wait longer for their turn.
+        large: Threads, tasks and batch of the rows with bodies of 1 KiB.
     """
 
-    threads: Sequence[int] = (1, 16, 64)
+    threads: Sequence[int] = (1, 16, 64, 512)
     tasks: Sequence[int] = (1, 100, 1_000)
+    database_threads: Sequence[int] = (1, 16, 64)
     database_tasks: Sequence[int] = (1, 100)
-    batches: Sequence[int] = (10, 100, 1_000)
+    batches: Sequence[int] = (100, 1_000, 10_000)
+    large: tuple[int, int, int] | None = (16, 1_000, 10_000)
 
 
-QUICK: Final = Sizes(threads=(1, 16), tasks=(1, 100), database_tasks=(1, 10), batches=(100,))
+QUICK: Final = Sizes(
+    threads=(1, 16), tasks=(1, 1_000), database_threads=(16,), database_tasks=(10,), batches=(10_000,), large=None
+)
 
 
-def make_rows(brokers: Sequence[str], sizes: Sizes) -> list[Row]:
-    """Return all rows, the yardsticks first."""
-    rows = [Row("-", "raw commit", BLOCKING, 1, yardsticks.row_commit)]
+def make_rows(brokers: Sequence[str], sizes: Sizes, *, has_plain_driver: bool = False) -> list[Row]:
+    """Return all rows, the yardsticks first; *has_plain_driver*: of the business database, psycopg."""
+    measures: dict[str, tuple[Any, Any]] = {"core": (yardsticks.business, styles.database)}
+    if has_plain_driver:
+        measures["psycopg"] = (yardsticks.plain_business, styles.plain_database)
+    rows = [Row(NO_BROKER, "raw commit", BLOCKING, 1, yardsticks.row_commit)]
     rows += [
-        Row("-", "business only", BLOCKING, count, partial(yardsticks.business, thread_count=count))
-        for count in sizes.threads
+        Row(NO_BROKER, BUSINESS[driver], BLOCKING, count, partial(business, thread_count=count))
+        for driver, (business, _) in measures.items()
+        for count in sizes.database_threads
     ]
     rows += [
-        Row("-", "business only", ASYNCIO, count, partial(yardsticks.business_async, task_count=count))
+        Row(NO_BROKER, BUSINESS["core"], ASYNCIO, count, partial(yardsticks.business_async, task_count=count))
         for count in sizes.database_tasks
     ]
     for broker in brokers:
-        rows += _rows_of(broker, sizes)
+        rows += _yardsticks_of(broker, sizes)
+        rows += [
+            Row(
+                broker,
+                DATABASE[driver],
+                BLOCKING,
+                count,
+                partial(database, thread_count=count),
+                key_of(NO_BROKER, BUSINESS[driver], BLOCKING, count),
+            )
+            for driver, (_, database) in measures.items()
+            for count in sizes.database_threads
+        ]
+        rows += [
+            Row(
+                broker,
+                DATABASE["core"],
+                ASYNCIO,
+                count,
+                partial(styles.database_async, task_count=count),
+                key_of(NO_BROKER, BUSINESS["core"], ASYNCIO, count),
+            )
+            for count in sizes.database_tasks
+        ]
+        rows += _messaging_of(broker, sizes)
     return rows
 
 
-def _rows_of(broker: str, sizes: Sizes) -> list[Row]:
-    halves = [
+def yardsticks_of(broker: str) -> tuple[str, str]:
+    """Return the keys of what a lone caller and what many at once are divided by."""
+    if broker in SERVERS:
+        return key_of(broker, RAW_LONE, BLOCKING, 1), key_of(broker, RAW, BATCH, yardsticks.PIPELINED_COUNT)
+    many = key_of(broker, "raw halves", BATCH, HALVES_MAX)
+    if broker == "sqlite":
+        return key_of(NO_BROKER, "raw commit", BLOCKING, 1), many
+    return key_of(broker, "raw halves", BATCH, 1), many
+
+
+def _yardsticks_of(broker: str, sizes: Sizes) -> list[Row]:
+    rows = [
         Row(broker, "raw halves", BATCH, size, partial(yardsticks.halves, batch_size=size)) for size in (1, HALVES_MAX)
     ]
-    lone, batched = (row.key for row in halves)
-    if broker == "sqlite":
-        lone = f"-/raw commit/{BLOCKING}/1"
-    rows = halves
+    if broker not in SERVERS:
+        return rows
+    many = Row(broker, RAW, BATCH, yardsticks.PIPELINED_COUNT, yardsticks.raw_pipelined)
+    rows = [
+        many,
+        Row(broker, RAW, BLOCKING, 1, partial(yardsticks.raw_in_a_row, count=1)),
+        Row(broker, RAW_LONE, BLOCKING, 1, partial(yardsticks.raw_in_a_row, count=2)),
+    ]
+    if sizes.large:
+        rows.append(_large(many))
+    return rows
+
+
+def _messaging_of(broker: str, sizes: Sizes) -> list[Row]:
+    """Return the rows without a database."""
+    lone, many = yardsticks_of(broker)
+    rows = []
     for style, blocking, asynchronous in (
-        ("database", styles.database, styles.database_async),
         ("listener", styles.listener, styles.listener_async),
         ("primitives", styles.primitives, styles.primitives_async),
     ):
-        tasks = sizes.database_tasks if style == "database" else sizes.tasks
-        for driver, counts in ((BLOCKING, sizes.threads), (ASYNCIO, tasks)):
-            for count in counts:
-                against = lone if count == 1 else batched
-                if style == "database":
-                    against = f"-/business only/{driver}/{count}"
-                measure = (
-                    partial(blocking, thread_count=count)
-                    if driver == BLOCKING
-                    else partial(asynchronous, task_count=count)
-                )
-                rows.append(Row(broker, style, driver, count, measure, against))
+        for count in sizes.threads:
+            against = lone if count == 1 else many
+            rows.append(Row(broker, style, BLOCKING, count, partial(blocking, thread_count=count), against))
+        for count in sizes.tasks:
+            against = lone if count == 1 else many
+            rows.append(Row(broker, style, ASYNCIO, count, partial(asynchronous, task_count=count), against))
     rows += [
-        Row(broker, "send_many", BATCH, size, partial(styles.send_many, batch_size=size), batched)
+        Row(broker, "send_many", BATCH, size, partial(styles.send_many, batch_size=size), many)
         for size in sizes.batches
     ]
+    if broker not in SERVERS:
+        return rows
+    if sizes.large:
+        loads = set(zip(("listener", "listener", "send_many"), (BLOCKING, ASYNCIO, BATCH), sizes.large, strict=True))
+        rows += [_large(row) for row in rows if (row.style, row.driver, row.size) in loads]
+    idle = partial(visible.visible, per_s=visible.IDLE_PER_S, thread_count=1)
+    loaded = partial(visible.visible, per_s=visible.LOADED_PER_S, thread_count=visible.LOADED_THREADS)
+    rows.append(Row(broker, "visible, idle", BLOCKING, 1, idle))
+    rows.append(Row(broker, "visible, loaded", BLOCKING, visible.LOADED_THREADS, loaded))
     return rows
+
+
+def _large(row: Row) -> Row:
+    """Return the same row with larger bodies, against the yardstick with such bodies."""
+    against = row.against and row.against.rpartition("/")[0] + f"/{LARGE_BODY_SIZE}"
+    return Row(row.broker, row.style, row.driver, row.size, row.measure, against, LARGE_BODY_SIZE)

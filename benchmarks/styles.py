@@ -1,18 +1,22 @@
 """The producer's styles under load. A transaction that does not end ACCEPTED ends the benchmark.
 
-The database style changes the business database, with the fence. The others have no database behind them, so that
+The database styles change the business database, with the fence. The others have no database behind them, so that
 their figures are the messaging alone.
 """
 
 from __future__ import annotations
 
 import asyncio
+import time
 from collections.abc import Awaitable, Callable
+from dataclasses import replace
 from typing import Any
 
 import txcore
-from benchmarks.drive import Sample, run_tasks, run_threads
-from benchmarks.place import GROUP, INSERT_ORDER, Place, message
+from benchmarks.databases import INSERT_ORDER, PLAIN_INSERT_ORDER
+from benchmarks.drive import Drive, Sample
+from benchmarks.place import POLICY, Place
+from benchmarks.plain import PlainPool
 from txcore.results import EndResult, EndState
 
 WARM_UP_COUNT = 3
@@ -34,123 +38,168 @@ class AsyncCommitting(txcore.AsyncTransactionListener):
         return txcore.LocalTransactionState.COMMIT
 
 
-def database(place: Place, seconds: float, *, thread_count: int) -> Sample:
-    """Database style: one business row, one message."""
-    engine = place.engine()
-    fence = txcore.SqlFence(engine)
-    fence.create()
-    producer = txcore.TransactionProducer(place.backend(), GROUP, fence=fence)
+def database(place: Place, drive: Drive, *, thread_count: int) -> Sample:
+    """Database style through SQLAlchemy Core: one business row, one message."""
+    engine = place.engine(thread_count)
+    producer = _producer(place, fence=_fence(engine))
 
     def call() -> None:
         with producer.transaction(engine) as tx:
             tx.connection.execute(INSERT_ORDER)
-            tx.publish(message())
-        _require_accepted(tx.result)
+            tx.publish(place.message())
+        require_accepted(tx.result)
 
-    return _threads(call, thread_count, seconds)
+    return _threads(call, thread_count, drive)
 
 
-def listener(place: Place, seconds: float, *, thread_count: int) -> Sample:
-    """Listener style without a database."""
-    producer = txcore.TransactionProducer(place.backend(), GROUP, listener=Committing())
+def plain_database(place: Place, drive: Drive, *, thread_count: int) -> Sample:
+    """The same through a plain psycopg connection, with primitives; the steps are taken."""
+    producer = _producer(place, fence=_fence(place.engine(1)))
+    connections = PlainPool(place.business_url(), thread_count)
+    steps_s: dict[str, list[float]] = {"local": [], "prepare": [], "release": []}
 
     def call() -> None:
-        _require_accepted(producer.send_message_in_transaction(message()).end)
+        with connections.connection() as connection:
+            tx = producer.begin()
+            begin_s = time.perf_counter()
+            connection.execute(PLAIN_INSERT_ORDER)
+            tx.publish(place.message())
+            prepare_s = time.perf_counter()
+            tx.prepare(connection)
+            prepared_s = time.perf_counter()
+            connection.commit()
+            committed_s = time.perf_counter()
+        require_accepted(tx.commit())
+        released_s = time.perf_counter()
+        steps_s["prepare"].append(prepared_s - prepare_s)
+        steps_s["local"].append(prepare_s - begin_s + committed_s - prepared_s)
+        steps_s["release"].append(released_s - committed_s)
 
-    return _threads(call, thread_count, seconds)
+    with connections:
+        return replace(_threads(call, thread_count, drive), steps_s=steps_s)
 
 
-def primitives(place: Place, seconds: float, *, thread_count: int) -> Sample:
-    """Primitives without a database."""
-    producer = txcore.TransactionProducer(place.backend(), GROUP)
+def listener(place: Place, drive: Drive, *, thread_count: int) -> Sample:
+    """Listener style without a database."""
+    producer = _producer(place, listener=Committing())
+
+    def call() -> None:
+        require_accepted(producer.send_message_in_transaction(place.message()).end)
+
+    return _threads(call, thread_count, drive)
+
+
+def primitives(place: Place, drive: Drive, *, thread_count: int) -> Sample:
+    """Primitives without a database; the steps are taken."""
+    producer = _producer(place)
+    steps_s: dict[str, list[float]] = {"prepare": [], "release": []}
 
     def call() -> None:
         tx = producer.begin()
-        tx.publish(message())
+        tx.publish(place.message())
+        begin_s = time.perf_counter()
         tx.prepare()
-        _require_accepted(tx.commit())
+        prepared_s = time.perf_counter()
+        require_accepted(tx.commit())
+        steps_s["prepare"].append(prepared_s - begin_s)
+        steps_s["release"].append(time.perf_counter() - prepared_s)
 
-    return _threads(call, thread_count, seconds)
+    return replace(_threads(call, thread_count, drive), steps_s=steps_s)
 
 
-def send_many(place: Place, seconds: float, *, batch_size: int) -> Sample:
+def send_many(place: Place, drive: Drive, *, batch_size: int) -> Sample:
     """`send_many` from one thread, batch after batch, without a database."""
-    producer = txcore.TransactionProducer(place.backend(), GROUP, listener=Committing())
+    producer = _producer(place, listener=Committing())
 
-    def call() -> None:
-        for result in producer.send_many([(message(), None)] * batch_size):
-            _require_accepted(result.end)
+    def send(count: int) -> None:
+        for result in producer.send_many([(place.message(), None)] * count):
+            require_accepted(result.end)
 
-    call()
-    return run_threads(call, 1, seconds, batch_size)
+    send(WARM_UP_COUNT)
+    return drive.threads(lambda: send(batch_size), 1, batch_size)
 
 
-def database_async(place: Place, seconds: float, *, task_count: int) -> Sample:
-    """Database style in asyncio, through aiosqlite."""
+def database_async(place: Place, drive: Drive, *, task_count: int) -> Sample:
+    """Database style in asyncio, through SQLAlchemy's asynchronous engine."""
 
     async def measure() -> Sample:
-        engine = place.async_engine()
+        engine = place.async_engine(task_count)
         try:
             fence = txcore.SqlFence(engine)
             await fence.create()
-            producer = txcore.AsyncTransactionProducer(place.backend(), GROUP, fence=fence)
+            producer = _async_producer(place, fence=fence)
 
             async def call() -> None:
                 async with producer.transaction(engine) as tx:
                     await tx.connection.execute(INSERT_ORDER)
-                    tx.publish(message())
-                _require_accepted(tx.result)
+                    tx.publish(place.message())
+                require_accepted(tx.result)
 
-            return await _tasks(call, task_count, seconds)
+            return await _tasks(call, task_count, drive)
         finally:
             await engine.dispose()
 
     return asyncio.run(measure())
 
 
-def listener_async(place: Place, seconds: float, *, task_count: int) -> Sample:
+def listener_async(place: Place, drive: Drive, *, task_count: int) -> Sample:
     """Listener style in asyncio, without a database."""
 
     async def measure() -> Sample:
-        producer = txcore.AsyncTransactionProducer(place.backend(), GROUP, listener=AsyncCommitting())
+        producer = _async_producer(place, listener=AsyncCommitting())
 
         async def call() -> None:
-            _require_accepted((await producer.send_message_in_transaction(message())).end)
+            require_accepted((await producer.send_message_in_transaction(place.message())).end)
 
-        return await _tasks(call, task_count, seconds)
+        return await _tasks(call, task_count, drive)
 
     return asyncio.run(measure())
 
 
-def primitives_async(place: Place, seconds: float, *, task_count: int) -> Sample:
+def primitives_async(place: Place, drive: Drive, *, task_count: int) -> Sample:
     """Primitives in asyncio, without a database."""
 
     async def measure() -> Sample:
-        producer = txcore.AsyncTransactionProducer(place.backend(), GROUP)
+        producer = _async_producer(place)
 
         async def call() -> None:
             tx = producer.begin()
-            tx.publish(message())
+            tx.publish(place.message())
             await tx.prepare()
-            _require_accepted(await tx.commit())
+            require_accepted(await tx.commit())
 
-        return await _tasks(call, task_count, seconds)
+        return await _tasks(call, task_count, drive)
 
     return asyncio.run(measure())
 
 
-def _threads(call: Callable[[], None], thread_count: int, seconds: float) -> Sample:
-    for _ in range(WARM_UP_COUNT):
-        call()
-    return run_threads(call, thread_count, seconds)
-
-
-async def _tasks(call: Callable[[], Awaitable[None]], task_count: int, seconds: float) -> Sample:
-    for _ in range(WARM_UP_COUNT):
-        await call()
-    return await run_tasks(call, task_count, seconds)
-
-
-def _require_accepted(result: EndResult | None) -> None:
+def require_accepted(result: EndResult | None) -> None:
+    """Raise unless a transaction ended as it should."""
     if result is None or result.state is not EndState.ACCEPTED:
         raise RuntimeError(f"a transaction did not end ACCEPTED but {result}")
+
+
+def _producer(place: Place, **options: Any) -> txcore.TransactionProducer:
+    return txcore.TransactionProducer(place.backend(), place.group, policy=POLICY, **options)
+
+
+def _async_producer(place: Place, **options: Any) -> txcore.AsyncTransactionProducer:
+    return txcore.AsyncTransactionProducer(place.backend(), place.group, policy=POLICY, **options)
+
+
+def _fence(engine: Any) -> txcore.SqlFence:
+    fence = txcore.SqlFence(engine)
+    fence.create()
+    return fence
+
+
+def _threads(call: Callable[[], None], thread_count: int, drive: Drive) -> Sample:
+    for _ in range(WARM_UP_COUNT):
+        call()
+    return drive.threads(call, thread_count)
+
+
+async def _tasks(call: Callable[[], Awaitable[None]], task_count: int, drive: Drive) -> Sample:
+    for _ in range(WARM_UP_COUNT):
+        await call()
+    return await drive.tasks(call, task_count)

@@ -8,19 +8,22 @@ import threading
 from contextlib import closing
 from typing import Final
 
-from benchmarks.drive import Sample, run_tasks, run_threads
-from benchmarks.place import BODY, GROUP, INSERT_ORDER, Place, message
+from benchmarks.databases import INSERT_ORDER, PLAIN_INSERT_ORDER
+from benchmarks.drive import Drive, Sample
+from benchmarks.place import POLICY, Place
+from benchmarks.plain import PlainPool
 from txcore.gather import Group
-from txcore.message import CheckPolicy
 from txcore.port import Backend
 from txcore.producer import make_context
 from txcore.records import HalfRecord, Outcome, Status
 from txcore.transaction import begin, half_record, publish
 
 WAIT_MAX_S: Final = 60.0
+PIPELINED_COUNT: Final = 1_000
+WARM_UP_COUNT: Final = 3
 
 
-def row_commit(place: Place, seconds: float) -> Sample:
+def row_commit(place: Place, drive: Drive) -> Sample:
     """One row per commit in a bare sqlite3 connection: WAL and synchronous=FULL, as the broker file has them."""
     with closing(sqlite3.connect(place.folder / "raw.db", isolation_level=None, check_same_thread=False)) as connection:
         connection.execute("PRAGMA journal_mode = WAL")
@@ -29,30 +32,44 @@ def row_commit(place: Place, seconds: float) -> Sample:
 
         def call() -> None:
             connection.execute("BEGIN IMMEDIATE")
-            connection.execute("INSERT INTO log (body) VALUES (?)", (BODY,))
+            connection.execute("INSERT INTO log (body) VALUES (?)", (place.body,))
             connection.execute("COMMIT")
 
         call()
-        return run_threads(call, 1, seconds)
+        return drive.threads(call, 1)
 
 
-def business(place: Place, seconds: float, *, thread_count: int) -> Sample:
-    """The database style's business transaction alone, on the same kind of engine."""
-    engine = place.engine()
+def business(place: Place, drive: Drive, *, thread_count: int) -> Sample:
+    """The database style's business transaction alone, through SQLAlchemy Core."""
+    engine = place.engine(thread_count)
 
     def call() -> None:
         with engine.begin() as connection:
             connection.execute(INSERT_ORDER)
 
     call()
-    return run_threads(call, thread_count, seconds)
+    return drive.threads(call, thread_count)
 
 
-def business_async(place: Place, seconds: float, *, task_count: int) -> Sample:
-    """The same in asyncio, through aiosqlite."""
+def plain_business(place: Place, drive: Drive, *, thread_count: int) -> Sample:
+    """The same through plain psycopg connections."""
+    connections = PlainPool(place.business_url(), thread_count)
+
+    def call() -> None:
+        with connections.connection() as connection:
+            connection.execute(PLAIN_INSERT_ORDER)
+            connection.commit()
+
+    with connections:
+        call()
+        return drive.threads(call, thread_count)
+
+
+def business_async(place: Place, drive: Drive, *, task_count: int) -> Sample:
+    """The same in asyncio, through SQLAlchemy's asynchronous engine."""
 
     async def measure() -> Sample:
-        engine = place.async_engine()
+        engine = place.async_engine(task_count)
         try:
 
             async def call() -> None:
@@ -60,11 +77,32 @@ def business_async(place: Place, seconds: float, *, task_count: int) -> Sample:
                     await connection.execute(INSERT_ORDER)
 
             await call()
-            return await run_tasks(call, task_count, seconds)
+            return await drive.tasks(call, task_count)
         finally:
             await engine.dispose()
 
     return asyncio.run(measure())
+
+
+def raw_pipelined(place: Place, drive: Drive) -> Sample:
+    """The broker's own driver, as many unacknowledged messages as it likes; to the end of the last acknowledgement."""
+    publisher = place.raw_publisher()
+    publisher.hand_over(WARM_UP_COUNT)
+    publisher.drain()
+    return drive.threads(lambda: publisher.hand_over(PIPELINED_COUNT), 1, PIPELINED_COUNT, finish=publisher.drain)
+
+
+def raw_in_a_row(place: Place, drive: Drive, *, count: int) -> Sample:
+    """So many messages by the broker's own driver, each acknowledged before the next; all of them are one call."""
+    publisher = place.raw_publisher()
+
+    def call() -> None:
+        for _ in range(count):
+            publisher.publish()
+
+    for _ in range(WARM_UP_COUNT):
+        call()
+    return drive.threads(call, 1)
 
 
 class _Countdown:
@@ -91,10 +129,10 @@ class _Countdown:
             raise RuntimeError(f"a half was not stored: {self._wrong}")
 
 
-def halves(place: Place, seconds: float, *, batch_size: int) -> Sample:
+def halves(place: Place, drive: Drive, *, batch_size: int) -> Sample:
     """`append_halves` of encoded halves, one batch after the other; half of what a transaction writes."""
     backend = place.backend()
-    records = _encoded_halves(backend, batch_size)
+    records = _encoded_halves(place, backend, batch_size)
 
     def call() -> None:
         countdown = _Countdown(batch_size)
@@ -102,15 +140,16 @@ def halves(place: Place, seconds: float, *, batch_size: int) -> Sample:
         countdown.wait()
 
     call()
-    return run_threads(call, 1, seconds, batch_size)
+    return drive.threads(call, 1, batch_size)
 
 
-def _encoded_halves(backend: Backend, count: int) -> list[HalfRecord]:
-    policy = CheckPolicy()
-    context = make_context(backend, GROUP, fence=None, policy=policy, partition_count=None, clock=None, randomness=None)
+def _encoded_halves(place: Place, backend: Backend, count: int) -> list[HalfRecord]:
+    context = make_context(
+        backend, place.group, fence=None, policy=POLICY, partition_count=None, clock=None, randomness=None
+    )
     records = []
     for _ in range(count):
         transaction = begin(context)
-        publish(transaction, message())
-        records.append(half_record(transaction, policy))
+        publish(transaction, place.message())
+        records.append(half_record(transaction, POLICY))
     return records

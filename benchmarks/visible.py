@@ -1,0 +1,115 @@
+"""How soon a message is with an ordinary consumer, in a process of its own, after its local transaction committed.
+
+`python -m benchmarks.visible BROKER URL TOPIC` is that consumer: it says `ready`, and behind the end of its input tells
+when each body was there.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any, Final
+
+import txcore
+from benchmarks.brokers import consume_of
+from benchmarks.drive import Drive, Sample
+from benchmarks.place import POLICY, Place
+from benchmarks.styles import require_accepted
+
+NUMBER_SIZE: Final = 12
+WAIT_MAX_S: Final = 30.0
+IDLE_PER_S: Final = 50.0
+LOADED_PER_S: Final = 1_000.0
+LOADED_THREADS: Final = 8
+ROOT: Final = Path(__file__).parents[1]
+
+
+class _Stamping(txcore.TransactionListener):
+    """Says COMMIT and notes when, by the number in the body."""
+
+    def __init__(self) -> None:
+        self.committed_s: dict[bytes, float] = {}
+
+    def execute_local_transaction(self, message: txcore.Message, arg: Any) -> txcore.LocalTransactionState:  # noqa: ARG002
+        """See `TransactionListener`."""
+        self.committed_s[message.body[:NUMBER_SIZE]] = time.monotonic()
+        return txcore.LocalTransactionState.COMMIT
+
+
+def visible(place: Place, drive: Drive, *, per_s: float, thread_count: int) -> Sample:
+    """Return from the listener's COMMIT to the consumer, at a steady rate; the latencies are those of the messages."""
+    listener = _Stamping()
+    producer = txcore.TransactionProducer(place.backend(), place.group, listener=listener, policy=POLICY)
+    numbers = iter(range(10**NUMBER_SIZE))
+    lock = threading.Lock()
+    with _consumer(place) as consumer:
+        began_s = time.perf_counter()
+
+        def call() -> None:
+            with lock:
+                number = next(numbers)
+            time.sleep(max(began_s + number / per_s - time.perf_counter(), 0.0))
+            body = b"%0*d" % (NUMBER_SIZE, number) + place.body[NUMBER_SIZE:]
+            require_accepted(producer.send_message_in_transaction(txcore.Message(place.topic, body)).end)
+
+        sample = drive.threads(call, thread_count)
+        arrived_s = _ask(consumer, len(listener.committed_s))
+    missing = listener.committed_s.keys() - arrived_s.keys()
+    if missing:
+        raise RuntimeError(f"{len(missing)} messages of {len(listener.committed_s)} never arrived")
+    latencies_s = [max(arrived_s[number] - at_s, 0.0) for number, at_s in listener.committed_s.items()]
+    return Sample(latencies_s, 1, sample.elapsed_s, sample.own_cpu_s, sample.broker_cpu_s)
+
+
+@contextmanager
+def _consumer(place: Place) -> Iterator[subprocess.Popen[str]]:
+    command = [sys.executable, "-m", "benchmarks.visible", str(place.broker), place.url, place.topic]
+    pipe = subprocess.PIPE
+    with subprocess.Popen(command, cwd=ROOT, stdin=pipe, stdout=pipe, text=True) as process:
+        try:
+            assert process.stdout is not None
+            if process.stdout.readline() != "ready\n":
+                raise RuntimeError(f"the consumer did not start: {' '.join(command)}")
+            yield process
+        finally:
+            process.kill()
+
+
+def _ask(consumer: subprocess.Popen[str], count: int) -> dict[bytes, float]:
+    """Return when each body arrived, by its number, once there are *count*."""
+    assert consumer.stdin is not None
+    assert consumer.stdout is not None
+    consumer.stdin.write(f"{count}\n")
+    consumer.stdin.close()
+    return {number.encode(): at_s for number, at_s in json.loads(consumer.stdout.readline()).items()}
+
+
+def main() -> None:
+    """Be the consumer."""
+    broker, url, topic = sys.argv[1:]
+    arrived_s: dict[str, float] = {}
+
+    def arrived(body: bytes) -> None:
+        arrived_s.setdefault(body[:NUMBER_SIZE].decode(), time.monotonic())
+
+    def tell() -> None:
+        count = int(sys.stdin.readline() or 0)
+        deadline_s = time.monotonic() + WAIT_MAX_S
+        while len(arrived_s) < count and time.monotonic() < deadline_s:
+            time.sleep(0.01)
+        print(json.dumps(arrived_s), flush=True)
+        os._exit(0)
+
+    threading.Thread(target=tell, daemon=True).start()
+    consume_of(broker)(url, topic, arrived, lambda: print("ready", flush=True))
+
+
+if __name__ == "__main__":
+    main()
