@@ -18,6 +18,11 @@ SECONDS ?= 300
 SEED ?= 1
 EXAMPLES ?= 1000
 JSON ?=
+BENCH ?=
+# The benchmark of recovery runs on Kafka unless a broker is named.
+RECOVERED = $(if $(filter memory$(comma)sqlite,$(BROKER)),kafka,$(BROKER))
+OLD ?= 10000000
+comma := ,
 HARNESS ?= txcore_sqlite.testing:SqliteHarness
 # The other profiles of the memory broker run the suite in `make heavy`.
 HARNESSES := txcore_conformance.memory:MemoryHarness txcore_sqlite.testing:SqliteHarness \
@@ -124,8 +129,17 @@ brokers: $(DEV) ## start Kafka, RabbitMQ and NATS for manual work, print their U
 	@$(BIN)/python -m txcore_conformance.brokers
 
 .PHONY: bench
-bench: $(DEV) ## measure BROKER= against raw yardsticks; JSON=file keeps the figures
-	$(BIN)/python -m benchmarks --broker $(BROKER) $(if $(JSON),--json $(JSON))
+bench: $(DEV) ## measure BROKER= against raw yardsticks; JSON=file keeps the figures, BENCH="--quick --profile" says more
+	$(BIN)/python -m benchmarks --broker $(BROKER) $(if $(JSON),--json $(JSON)) $(BENCH)
+
+.PHONY: bench-recovery
+bench-recovery: $(DEV) ## how fast a checker finishes 10,000 and 100,000 orphans, restarts on a long log, and its memory
+	$(BIN)/python -m benchmarks.recovery --broker $(RECOVERED) --count 10000 --fence postgresql
+	$(BIN)/python -m benchmarks.recovery --broker $(RECOVERED) --count 10000 --fence listener
+	$(BIN)/python -m benchmarks.recovery --broker $(RECOVERED) --count 100000 --fence postgresql
+	$(BIN)/python -m benchmarks.recovery --broker $(RECOVERED) --count 100000 --fence listener
+	$(BIN)/python -m benchmarks.recovery --broker $(RECOVERED) --waiting 100000
+	$(if $(filter kafka,$(RECOVERED)),$(BIN)/python -m benchmarks.recovery --broker kafka --old $(OLD))
 
 .PHONY: console
 console: $(DEV) ## walk the checker's console in a real Chromium; pictures in .artefacts/console

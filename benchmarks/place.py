@@ -19,8 +19,9 @@ from txcore.port import Backend
 
 KEY: Final = b"12345678"
 BODY_SIZE: Final = 300
+DELIVERY_TIMEOUT_S: Final = 20.0
 POLICY: Final = txcore.CheckPolicy(immunity_s=60.0)
-"""So long that no producer gives way, however long a row with many callers lets each of them wait."""
+"""Both so long that nothing expires and no producer gives way, however long many callers wait on a busy machine."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -78,7 +79,9 @@ class Place:
     def url(self) -> str:
         """The broker's URL."""
         assert self.broker is not None
-        return url_of(self.broker, self.folder) if self.broker in IN_PROCESS else self._require_server().url
+        if self.broker in IN_PROCESS:
+            return url_of(self.broker, self.folder)
+        return f"{self._require_server().url}?delivery_timeout_s={DELIVERY_TIMEOUT_S:g}"
 
     def message(self) -> txcore.Message:
         """Return the message that every transaction sends."""

@@ -81,7 +81,7 @@ class Sizes:
 
 
 QUICK: Final = Sizes(
-    threads=(1, 16), tasks=(1, 1_000), database_threads=(16,), database_tasks=(10,), batches=(10_000,), large=None
+    threads=(1, 16), tasks=(1, 1_000), database_threads=(16,), database_tasks=(10,), batches=(2_000,), large=None
 )
 
 

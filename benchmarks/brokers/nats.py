@@ -18,6 +18,25 @@ MESSAGE_ID: Final = "Nats-Msg-Id"
 T = TypeVar("T")
 
 
+class LoopThread:
+    """An event loop in a thread, entered from others, which may run a loop of their own."""
+
+    def __init__(self) -> None:
+        self._loop = asyncio.new_event_loop()
+        self._thread = threading.Thread(target=self._loop.run_forever, daemon=True)
+        self._thread.start()
+
+    def call(self, coroutine: Coroutine[Any, Any, T]) -> T:
+        """Return what *coroutine* returns."""
+        return asyncio.run_coroutine_threadsafe(coroutine, self._loop).result(TIMEOUT_S)
+
+    def close(self) -> None:
+        """End the thread."""
+        self._loop.call_soon_threadsafe(self._loop.stop)
+        self._thread.join()
+        self._loop.close()
+
+
 class NatsServer:
     """One NATS server with JetStream, with the settings that it has by itself."""
 
@@ -25,6 +44,7 @@ class NatsServer:
         self._broker = brokers.managed("nats")
         self._broker.start()
         self.url, self.version, self.pid = self._broker.url, self._broker.version, self._broker.pid
+        self._loop = LoopThread()
 
     def create_topic(self, topic: str) -> None:
         """See `Server.create_topic`."""
@@ -50,6 +70,7 @@ class NatsServer:
 
     def close(self) -> None:
         """See `Server.close`."""
+        self._loop.close()
         self._broker.remove()
 
     def _with_client(self, use: Callable[[Client], Coroutine[Any, Any, None]]) -> None:
@@ -58,7 +79,7 @@ class NatsServer:
             await use(client)
             await client.close()
 
-        asyncio.run(run())
+        self._loop.call(run())
 
 
 class NatsPublisher:
@@ -69,33 +90,26 @@ class NatsPublisher:
         self._count = 0
         self._unanswered = 0
         self._failed = b""
-        self._loop = asyncio.new_event_loop()
         self._room = asyncio.Event()
-        self._thread = threading.Thread(target=self._loop.run_forever, daemon=True)
-        self._thread.start()
-        self._call(self._connect(url))
+        self._loop = LoopThread()
+        self._loop.call(self._connect(url))
 
     def publish(self) -> None:
         """See `RawPublisher.publish`."""
-        self._call(self._publish(1, 0))
+        self._loop.call(self._publish(1, 0))
 
     def hand_over(self, count: int) -> None:
         """See `RawPublisher.hand_over`."""
-        self._call(self._publish(count, WINDOW_COUNT))
+        self._loop.call(self._publish(count, WINDOW_COUNT))
 
     def drain(self) -> None:
         """See `RawPublisher.drain`."""
-        self._call(self._publish(0, 0))
+        self._loop.call(self._publish(0, 0))
 
     def close(self) -> None:
         """See `RawPublisher.close`."""
-        self._call(self._client.close())
-        self._loop.call_soon_threadsafe(self._loop.stop)
-        self._thread.join()
+        self._loop.call(self._client.close())
         self._loop.close()
-
-    def _call(self, coroutine: Coroutine[Any, Any, T]) -> T:
-        return asyncio.run_coroutine_threadsafe(coroutine, self._loop).result(TIMEOUT_S)
 
     async def _connect(self, url: str) -> None:
         self._client = await nats.connect(url)
