@@ -20,9 +20,8 @@ EXAMPLES ?= 1000
 JSON ?=
 BENCH ?=
 # The benchmark of recovery runs on Kafka unless a broker is named.
-RECOVERED = $(if $(filter memory$(comma)sqlite,$(BROKER)),kafka,$(BROKER))
+RECOVERED = $(if $(filter file,$(origin BROKER)),kafka,$(BROKER))
 OLD ?= 10000000
-comma := ,
 HARNESS ?= txcore_sqlite.testing:SqliteHarness
 # The other profiles of the memory broker run the suite in `make heavy`.
 HARNESSES := txcore_conformance.memory:MemoryHarness txcore_sqlite.testing:SqliteHarness \

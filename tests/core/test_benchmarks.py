@@ -3,9 +3,19 @@
 from __future__ import annotations
 
 import json
+import os
 import subprocess
 import sys
+import time
 from pathlib import Path
+
+from benchmarks import processes
+from benchmarks.brokers import SERVERS
+from benchmarks.drive import Drive, Sample
+from benchmarks.micro import chosen
+from benchmarks.profile import OTHER, US, Profile, place_of
+from benchmarks.rows import QUICK, Sizes, make_rows
+from txcore.ids import partition_of
 
 ROOT = Path(__file__).parents[2]
 COLUMNS_MAX = 128
@@ -38,6 +48,94 @@ def test_quick_benchmark_fills_every_row(tmp_path):
         assert 0 < rates["min"] <= rates["median"] <= rates["max"], row["key"]
         assert 0 < row["latency_p50_ms"] <= row["latency_p99_ms"], row["key"]
         assert (row["ratio"] is None) == (row["against"] is None), row["key"]
+
+
+def test_every_row_has_a_name_of_its_own_and_a_yardstick_before_it():
+    """In all tables, of all brokers, with both kinds of business database."""
+    for sizes in (Sizes(), QUICK):
+        for has_plain_driver in (True, False):
+            rows = make_rows(["memory", "sqlite", *SERVERS], sizes, has_plain_driver=has_plain_driver)
+            keys = [row.key for row in rows]
+            assert len(set(keys)) == len(keys)
+            for number, row in enumerate(rows):
+                assert row.against is None or row.against in keys[:number], row.key
+
+
+def test_larger_bodies_are_compared_with_larger_bodies():
+    """A row of 1 KiB is divided by the yardstick of 1 KiB."""
+    rows = {row.key: row for row in make_rows(["kafka"], Sizes())}
+    large = [row for row in rows.values() if row.body_size == 1_024]
+    assert {"raw", "listener", "send_many"} == {row.style for row in large}
+    assert {1_024} == {rows[row.against].body_size for row in large if row.against}
+
+
+def test_a_chosen_style_brings_its_yardstick():
+    """And nothing else."""
+    rows = make_rows(["memory"], QUICK)
+    assert {"send_many", "raw halves"} == {row.style for row in chosen(rows, ["send"])}
+    assert rows == chosen(rows, [])
+
+
+def test_a_load_counts_its_calls_and_what_ends_it():
+    """The time lasts to the end of *finish*, and the broker's processor time is a difference."""
+    used_s = iter((10.0, 12.5))
+    sample = Drive(0.001, lambda: next(used_s)).threads(lambda: None, 2, 5, finish=lambda: time.sleep(0.05))
+    assert sample.elapsed_s >= 0.05
+    assert sample.count == 5 * len(sample.latencies_s) >= 10
+    assert sample.broker_cpu_s == 2.5
+
+
+def test_percentiles_are_nearest_ranks():
+    """The p99 of a hundred is the 99th."""
+    sample = Sample([number / 1000 for number in range(100, 0, -1)], 1, 1.0)
+    assert (50.0, 99.0) == (sample.percentile_ms(50), sample.percentile_ms(99))
+
+
+def test_the_profiler_finds_who_worked():
+    """A thread that works is seen in its function; our packages, drivers and the rest are told apart."""
+    profile = Profile()
+    with profile:
+        end_s = time.process_time() + 0.1
+        while time.process_time() < end_s:
+            partition_of(b"0123456789abcdef", 8)
+    figures = profile.figures()
+    assert any("test_the_profiler_finds_who_worked" in each["function"] for each in figures["top"])
+    assert abs(sum(figures["shares"].values()) - 1) < 1e-9
+    assert place_of(sys._getframe())[0] == US  # the tests are ours
+    assert OTHER == place_of(_frame_of(json.dumps))[0]
+
+
+def _frame_of(call):
+    """Return a frame inside *call*, which takes a default function."""
+    found = []
+    call(object(), default=lambda _: found.append(sys._getframe(1)) or 0)
+    return found[0]
+
+
+def test_processor_time_and_memory_are_read_of_a_process():
+    """Of this one: both are there."""
+    before_s = processes.cpu_s(os.getpid())
+    while processes.cpu_s(os.getpid()) - before_s < 0.02:
+        sum(range(10_000))
+    assert processes.memory_mb(os.getpid()) > 5
+
+
+def test_recovery_of_orphans_is_measured(tmp_path):
+    """A small one on files: everything that committed is delivered once."""
+    report = tmp_path / "figures.json"
+    command = ["-m", "benchmarks.recovery", "--broker", "sqlite", "--fence", "listener", "--count", "20"]
+    done = subprocess.run(
+        [sys.executable, *command, "--lead-s", "1", "--json", str(report)],
+        cwd=ROOT,
+        capture_output=True,
+        text=True,
+        timeout=120,
+        check=False,
+    )
+    assert (0, "") == (done.returncode, done.stderr)
+    found = json.loads(report.read_text(encoding="utf-8"))
+    assert (20, found["expected"], 0) == (found["decided"], found["delivered"], found["duplicates"])
+    assert 0 < found["from_first_due_s"]
 
 
 def test_inbox_kills_run_and_are_judged():
