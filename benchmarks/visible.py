@@ -70,7 +70,7 @@ def visible(place: Place, drive: Drive, *, per_s: float, thread_count: int) -> S
 
 @contextmanager
 def _consumer(place: Place) -> Iterator[subprocess.Popen[str]]:
-    command = [sys.executable, "-m", "benchmarks.visible", str(place.broker), place.url, place.topic]
+    command = [sys.executable, "-m", "benchmarks.visible", str(place.broker), place.url.partition("?")[0], place.topic]
     pipe = subprocess.PIPE
     with subprocess.Popen(command, cwd=ROOT, stdin=pipe, stdout=pipe, text=True) as process:
         try:
