@@ -1,7 +1,8 @@
 """The command: measures every row in interleaved rounds, prints the table, keeps the figures.
 
 Each row runs once per round, in a fresh place; the order is rotated from round to round, so that a slow minute of the
-machine does not fall on the same rows each time. Servers are started once, one broker's at a time.
+machine does not fall on the same rows each time. A broker's server is started once, and only one in a run, as an
+idle one uses the machine too.
 """
 
 from __future__ import annotations
@@ -96,7 +97,10 @@ def run(
     unknown = [name for name in brokers if name not in NAMES]
     if unknown or not brokers:
         raise typer.BadParameter(f"knows {', '.join(NAMES)}, not {', '.join(unknown) or 'nothing'}")
-    database = database or ("postgresql" if set(brokers) & set(SERVERS) else "sqlite")
+    served = [name for name in brokers if name in SERVERS]
+    if len(served) > 1:
+        raise typer.BadParameter(f"one broker with a server in a run, not {' and '.join(served)}")
+    database = database or ("postgresql" if served else "sqlite")
     if database not in databases.NAMES:
         raise typer.BadParameter(f"knows {', '.join(databases.NAMES)}, not {database}")
     row_s = row_s or (QUICK_ROW_S if quick else ROW_S)
@@ -104,9 +108,8 @@ def run(
     stage = Stage(databases.start_database(database), {})
     profiles: dict[str, Profile] | None = {} if profile else None
     try:
-        for name in brokers:
-            if name in SERVERS:
-                stage.servers[name] = start_server(name)
+        for name in served:
+            stage.servers[name] = start_server(name)
         all_rows = make_rows(brokers, QUICK if quick else Sizes(), has_plain_driver=stage.database.has_plain_driver)
         rows = chosen(all_rows, style or ())
         samples = measure(rows, rounds, row_s, QUICK_LIMIT_S if quick else LIMIT_S, stage, profiles)

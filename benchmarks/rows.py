@@ -146,11 +146,12 @@ def _yardsticks_of(broker: str, sizes: Sizes) -> list[Row]:
     if broker not in SERVERS:
         return rows
     many = Row(broker, RAW, BATCH, yardsticks.PIPELINED_COUNT, yardsticks.raw_pipelined)
-    rows = [
-        many,
-        Row(broker, RAW, BLOCKING, 1, partial(yardsticks.raw_in_a_row, count=1)),
-        Row(broker, RAW_LONE, BLOCKING, 1, partial(yardsticks.raw_in_a_row, count=2)),
+    rows = [many]
+    rows += [
+        Row(broker, RAW, BLOCKING, count, partial(yardsticks.raw_in_a_row, count=1, thread_count=count))
+        for count in sizes.threads
     ]
+    rows.append(Row(broker, RAW_LONE, BLOCKING, 1, partial(yardsticks.raw_in_a_row, count=2, thread_count=1)))
     if sizes.large:
         rows.append(_large(many))
     return rows

@@ -92,8 +92,8 @@ def raw_pipelined(place: Place, drive: Drive) -> Sample:
     return drive.threads(lambda: publisher.hand_over(PIPELINED_COUNT), 1, PIPELINED_COUNT, finish=publisher.drain)
 
 
-def raw_in_a_row(place: Place, drive: Drive, *, count: int) -> Sample:
-    """So many messages by the broker's own driver, each acknowledged before the next; all of them are one call."""
+def raw_in_a_row(place: Place, drive: Drive, *, count: int, thread_count: int) -> Sample:
+    """In each thread *count* messages by the broker's own driver, one acknowledged before the next, are one call."""
     publisher = place.raw_publisher()
 
     def call() -> None:
@@ -102,7 +102,7 @@ def raw_in_a_row(place: Place, drive: Drive, *, count: int) -> Sample:
 
     for _ in range(WARM_UP_COUNT):
         call()
-    return drive.threads(call, 1)
+    return drive.threads(call, thread_count)
 
 
 class _Countdown:
