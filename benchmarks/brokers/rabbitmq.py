@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import base64
+import json
 import logging
 import threading
+import urllib.request
 from collections.abc import Callable
 from functools import partial
 from typing import Any, Final
@@ -39,11 +42,14 @@ class RabbitmqServer:
 
     def clear(self) -> None:
         """See `Server.clear`."""
-        names = self._broker.control("list_queues", "name", "--no-table-headers").split()
+        request = urllib.request.Request(f"{self._broker.monitor_url}/api/queues?columns=name&disable_stats=true")
+        request.add_header("Authorization", f"Basic {base64.b64encode(b'guest:guest').decode()}")
+        with urllib.request.urlopen(request, timeout=TIMEOUT_S) as answer:
+            queues = json.load(answer)
         with pika.BlockingConnection(_parameters(self.url)) as connection:
             channel = connection.channel()
-            for name in names:
-                channel.queue_delete(name)
+            for queue in queues:
+                channel.queue_delete(queue["name"])
 
     def close(self) -> None:
         """See `Server.close`."""
