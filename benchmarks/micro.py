@@ -9,6 +9,8 @@ from __future__ import annotations
 
 import gc
 import json
+import signal
+import sys
 import tempfile
 import time
 from collections.abc import Sequence
@@ -148,4 +150,5 @@ def run(
 
 def main() -> None:
     """Run the command line."""
+    signal.signal(signal.SIGTERM, lambda number, _: sys.exit(128 + number))  # whatever was started ends with it
     typer.run(run)

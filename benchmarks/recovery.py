@@ -10,6 +10,7 @@ from __future__ import annotations
 import contextlib
 import json
 import os
+import signal
 import subprocess
 import sys
 import tempfile
@@ -55,7 +56,8 @@ class Scene:
         """Have a process write halves, kill it, and return what it said of them."""
         command = [sys.executable, "-m", "benchmarks.orphans", self.url, self.topic, str(count), str(lead_s), str(size)]
         command += ["--database", self.database] if self.database else []
-        with subprocess.Popen(command, cwd=ROOT, stdout=subprocess.PIPE, text=True) as process:
+        pipe = subprocess.PIPE
+        with subprocess.Popen(command, cwd=ROOT, stdin=pipe, stdout=pipe, text=True) as process:
             assert process.stdout is not None
             line = process.stdout.readline()
             process.kill()
@@ -224,4 +226,5 @@ def main(
 
 
 if __name__ == "__main__":
+    signal.signal(signal.SIGTERM, lambda number, _: sys.exit(128 + number))  # whatever was started ends with it
     typer.run(main)
