@@ -104,13 +104,15 @@ def orphans(at: Scene, count: int, lead_s: float, size: int) -> dict[str, Any]:
     said = at.write_orphans(count, lead_s, size)
     began_s = time.monotonic()
     with running(at.folder) as checker:
-        done = _wait(lambda: checker.metric("txcore_ends_total"), count)
+        decided = _wait(lambda: _decided(checker), count)
         ended_s = time.monotonic()
+        uncertain = checker.metric("txcore_broker_errors_total")
         cpu_s, memory_mb = checker.cpu_s(), checker.memory_mb()
     ids = consume(at.url, at.topic, READER, said["committed"])
     return {
         "count": count,
-        "decided": done,
+        "decided": decided,
+        "uncertain": uncertain,
         "from_start_s": ended_s - began_s,
         "from_first_due_s": ended_s - said["due_s"],
         "due_after_start_s": said["due_s"] - began_s,
@@ -159,6 +161,12 @@ def memory(at: Scene, waiting: int, size: int) -> dict[str, Any]:
         "after_mb": after_mb,
         "per_100k_mb": (after_mb - before_mb) / waiting * 100_000,
     }
+
+
+def _decided(checker: Sidecar) -> float:
+    """Return how many halves were read and are open no more; an end that timed out counts once its op is read back."""
+    open_now = checker.metric("txcore_pending_halves")
+    return checker.metric("txcore_halves_total") - open_now
 
 
 def _find(at: Scene, then: Callable[[Sidecar], None]) -> tuple[float, float]:
