@@ -217,7 +217,8 @@ def main(
     """Measure one recovery; the exit code is 1 when something was lost, repeated or left."""
     if broker not in (*SERVERS, "sqlite") or fence not in (*databases.NAMES, LISTENER) or (old and broker != "kafka"):
         raise typer.BadParameter("see --help for the brokers and for who answers; --old is for Kafka")
-    with scene(broker, LISTENER if old or waiting else fence) as at:
+    fence = LISTENER if old or waiting else fence
+    with scene(broker, fence) as at:
         if old:
             found = restart(at, old)
         elif waiting:
