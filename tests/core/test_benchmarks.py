@@ -120,24 +120,6 @@ def test_processor_time_and_memory_are_read_of_a_process():
     assert processes.memory_mb(os.getpid()) > 5
 
 
-def test_recovery_of_orphans_is_measured(tmp_path):
-    """A small one on files: everything that committed is delivered once."""
-    report = tmp_path / "figures.json"
-    command = ["-m", "benchmarks.recovery", "--broker", "sqlite", "--fence", "listener", "--count", "20"]
-    done = subprocess.run(
-        [sys.executable, *command, "--lead-s", "1", "--json", str(report)],
-        cwd=ROOT,
-        capture_output=True,
-        text=True,
-        timeout=120,
-        check=False,
-    )
-    assert (0, "") == (done.returncode, done.stderr)
-    found = json.loads(report.read_text(encoding="utf-8"))
-    assert (20, found["expected"], 0) == (found["decided"], found["delivered"], found["duplicates"])
-    assert 0 < found["from_first_due_s"]
-
-
 def test_inbox_kills_run_and_are_judged():
     """A small run of the acceptance: each message has one effect, and the command says so."""
     command = ["-m", "benchmarks.inbox_kills", "run", "--deliveries", "200", "--kills", "2"]
