@@ -176,8 +176,8 @@ class Audit:
 
     def _judge(self, step: Step, rows: DataFrame, before: Mapping[str, Any] | None, window: Window) -> None:
         """Write the tallies and findings of every hour that is touched, and count."""
-        sums = tally.sums_of(len(step.scope.backends))
-        new = tally.summed(self._owned(rows, step, before), sums)
+        sums, late_ms = tally.sums_of(len(step.scope.backends)), step.thresholds.late_ms
+        new = tally.summed(self._owned(rows, step, before), sums, late_ms)
         old_buckets: dict[int, int] = {int(k): v for k, v in before["buckets"].items()} if before else {}
         touched: set[int] = set()
         if before is not None:
@@ -186,35 +186,48 @@ class Audit:
             touched = {each["bucket"] for each in facts.collect()} | set(before["again"])
             kept = self._tallies({bucket: run for bucket, run in old_buckets.items() if bucket in touched})
             if kept is not None:
-                new = tally.merged(kept.unionByName(new, allowMissingColumns=True), sums)
+                new = tally.merged(kept.unionByName(new, allowMissingColumns=True), sums, late_ms)
         self._say("one tally per transaction")
         place = self._store.place(step.number, TALLIES)
         # Sorted, so that the next step skips what it does not need; a folder per hour would be many small files.
-        (new if before is None else new.sortWithinPartitions("bucket")).write.parquet(place)
+        ordered = new if before is None else new.sortWithinPartitions("bucket")
+        ordered.write.partitionBy("doubt").option("compression", "snappy").parquet(place)
         lines = self._session.read.schema(new.schema).parquet(place)
         step.buckets = old_buckets | {
             each["bucket"]: step.number for each in lines.select("bucket").distinct().collect()
         }
         self._say("verdicts")
-        tallies = tally.derived(
-            lines, len(step.scope.backends), step.covered.judged(step.scope), step.covered.rows_known(step.scope)
-        ).where((F.col("born_ms") >= window.since_ms) & (F.col("born_ms") < window.until_ms))
         chain = [*(before["rows"] if before else []), step.number]
         everything = rows if before is None else self._rows(chain).where(F.col("bucket").isin([*touched, 0]))
-        if tallies.where(tally.needs_care()).limit(1).count():
-            tallies = tally.careful(tallies, self._owned(everything, step, None))
-        tallies = tally.with_unseen(tallies)
-        found = findings.judged(tallies, step.thresholds)
-        names = {number: source.topic or f"{source.name}.{source.log}" for number, source in step.scope.sources.items()}
+        is_within = (F.col("born_ms") >= window.since_ms) & (F.col("born_ms") < window.until_ms)
+        self._count(step, lines.where(is_within), rows, everything)
+
+    def _count(self, step: Step, lines: DataFrame, rows: DataFrame, everything: DataFrame) -> None:
+        """Write the findings and count, looking at *everything* where sums do not tell enough."""
+        covered, scope = step.covered, step.scope
+        tallies = tally.derived(lines, len(scope.backends), covered.judged(scope), covered.rows_known(scope))
+        doubtful = tallies.where(F.col("doubt") == 1).persist()
+        suspects = doubtful
+        if doubtful.where(tally.needs_care()).limit(1).count():
+            suspects = tally.careful(doubtful, self._owned(everything, step, None))
+        suspects = tally.with_unseen(suspects).persist()
+        found = findings.judged(suspects, step.thresholds)
+        names = {number: source.topic or f"{source.name}.{source.log}" for number, source in scope.sources.items()}
         place = self._store.place(step.number, FINDINGS)
         placed = findings.with_places(found, everything, names)
         placed.write.parquet(place)
+        counted = tallies.where(F.col("doubt") == 0).select(*findings.COUNTED)
+        transactions, latencies = findings.counts(
+            counted.unionByName(suspects.select(*findings.COUNTED)), step.thresholds.now_ms
+        )
         step.parts = {
             "verdicts": findings.verdict_counts(self._session.read.schema(placed.schema).parquet(place)),
-            "transactions": findings.transaction_counts(tallies, step.thresholds.now_ms),
-            "latencies": findings.latencies(tallies, step.thresholds.now_ms),
+            "transactions": transactions,
+            "latencies": latencies,
             "topics": findings.topic_counts(rows),
         }
+        for each in (suspects, doubtful):
+            each.unpersist()
 
     def _owned(self, rows: DataFrame, step: Step, before: Mapping[str, Any] | None) -> DataFrame:
         """Return the rows that count, with the tokens that were in force where this step starts."""

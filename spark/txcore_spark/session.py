@@ -22,7 +22,10 @@ SETTINGS: Final[Mapping[str, str]] = {
     "spark.sql.mapKeyDedupPolicy": "LAST_WIN",
     "spark.sql.parquet.compression.codec": "zstd",
     "spark.sql.files.ignoreMissingFiles": "false",
-    "spark.sql.shuffle.partitions": "16",
+    # Many small parts first; they are put together to what a task can hold in memory.
+    "spark.sql.shuffle.partitions": "128",
+    # Lines of two kinds are written side by side, without sorting them first.
+    "spark.sql.maxConcurrentOutputFileWriters": "4",
     # Gaps and ranges are counted exactly once per attempt that counts: a task is never run twice at a time.
     "spark.speculation": "false",
 }

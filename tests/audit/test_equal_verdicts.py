@@ -57,12 +57,12 @@ def judged(spark, tmp_path_factory):
     parquet.write_table(pa.Table.from_batches([batch_of(rows)]), place)
     landed = spark.read.schema(SPARK_SCHEMA).parquet(str(place))
     in_force = tally.owned(landed)
-    lines = tally.summed(in_force, tally.sums_of(1))
+    lines = tally.summed(in_force, tally.sums_of(1), THRESHOLDS.late_ms)
     known = ~F.col("tx").isin([bytearray(each) for each in excused]) if excused else F.expr("true")
     tallies = tally.careful(tally.derived(lines, 1, {0: known}, {0: F.expr("true")}), in_force)
     shown = tallies.withColumn("verdicts", findings.verdict_columns(THRESHOLDS))
     names = [name for name in Tally.__slots__ if name in shown.columns]
-    found = {bytes(each["tx"]): each for each in shown.select("tx", "verdicts", *names).collect()}
+    found = {bytes(each["tx"]): each for each in shown.select("tx", "doubt", "verdicts", *names).collect()}
     return wanted, found
 
 
@@ -77,6 +77,13 @@ def test_every_transaction_has_the_same_verdicts(judged):
             differing[identity.hex()] = (expected, actual, histories.by_name(each), found.get(identity))
     assert {} == dict(list(differing.items())[:3])
     assert len(wanted) > SEEDS
+
+
+def test_no_verdict_is_without_doubt(judged):
+    """What sums alone show to be well is not judged; most transactions are."""
+    _, found = judged
+    assert [each for each in found.values() if each["verdicts"] and not each["doubt"]] == []
+    assert sum(not each["doubt"] for each in found.values()) > len(found) // 10
 
 
 def test_the_histories_hold_what_they_should(judged):

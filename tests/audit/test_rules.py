@@ -163,17 +163,25 @@ def judged(spark, tmp_path_factory):
     place = tmp_path_factory.mktemp("rules") / "rows.parquet"
     parquet.write_table(pa.Table.from_batches([batch_of(landed(cases))]), place)
     rows = tally.owned(spark.read.schema(SPARK_SCHEMA).parquet(str(place)))
-    lines = tally.summed(rows, tally.sums_of(2))
+    lines = tally.summed(rows, tally.sums_of(2), THRESHOLDS.late_ms)
     everything = F.expr("true")
     tallies = tally.careful(tally.derived(lines, 2, {0: everything}, {0: everything}), rows)
-    found = tallies.select("tx", findings.verdict_columns(THRESHOLDS).alias("verdicts")).collect()
-    actual = {bytes(each["tx"]): set(each["verdicts"]) for each in found}
-    return {names[case.transaction_id]: (case.expected, actual.get(case.transaction_id, set())) for case in cases}
+    found = tallies.select("tx", "doubt", findings.verdict_columns(THRESHOLDS).alias("verdicts")).collect()
+    actual = {bytes(each["tx"]): (set(each["verdicts"]), each["doubt"]) for each in found}
+    return {
+        names[case.transaction_id]: (case.expected, *actual.get(case.transaction_id, (set(), 0))) for case in cases
+    }
 
 
 def test_every_history_gets_exactly_its_verdicts(judged):
     """By hand and by recipe; nothing more, nothing less."""
-    assert {} == {name: both for name, both in judged.items() if both[0] != both[1]}
+    assert {} == {name: each for name, each in judged.items() if each[0] != each[1]}
+
+
+def test_no_verdict_is_without_doubt(judged):
+    """What sums alone show to be well is not judged."""
+    assert {} == {name: each for name, each in judged.items() if each[1] and not each[2]}
+    assert not judged["well"][2]
 
 
 def test_every_verdict_on_a_transaction_has_a_history(judged):

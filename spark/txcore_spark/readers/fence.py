@@ -92,7 +92,7 @@ def _page(connection: Connection, table: str, state: str, last: bytes) -> list[t
     is_uuid = connection.dialect.name == "postgresql"
     sql = (
         f"SELECT f.transaction_id, {state}, f.producer_group FROM {table} f "
-        f"WHERE f. transaction_id > {'CAST(:last AS uuid)' if is_uuid else ':last'} "
+        f"WHERE f.transaction_id > {'CAST(:last AS uuid)' if is_uuid else ':last'} "
         "ORDER BY f.transaction_id LIMIT :page"
     )
     values = {"last": str(uuid.UUID(bytes=last)) if is_uuid else last, "page": PAGE_ROWS}
