@@ -10,7 +10,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from pathlib import Path
-from typing import Any, Final
+from typing import Any, Final, NoReturn
 
 import msgspec
 
@@ -139,9 +139,17 @@ def _sentence(error: BaseException) -> str:
     return f"{type(error).__name__}: {lines[0] if lines else 'no reason given'}"
 
 
+class _Parser(argparse.ArgumentParser):
+    """Ends with 4 for what was mistyped, as 2 says that there are violations."""
+
+    def error(self, message: str) -> NoReturn:
+        """Say it in one sentence."""
+        self.exit(FAILED, f"txcore: {message}\n")
+
+
 def main(arguments: Sequence[str] | None = None) -> int:
     """Run the audit as a script, for `spark-submit`."""
-    parser = argparse.ArgumentParser(prog="txcore_spark", description=__doc__)
+    parser = _Parser(prog="txcore_spark", description=__doc__)
     parser.add_argument("--config", type=Path)
     parser.add_argument("--mode", choices=MODES, default=MODES[0])
     parser.add_argument("--since", default="")
