@@ -22,6 +22,7 @@ from txcore.records import OpKind
 from txcore.verdicts import Thresholds, exit_code
 from txcore_spark import coverage, findings, tally
 from txcore_spark.coverage import Coverage
+from txcore_spark.keeping import ROWS, TALLIES, Keep
 from txcore_spark.landing import Lander, Planned
 from txcore_spark.plan import as_builtin
 from txcore_spark.readers.fence import pruned_below
@@ -32,8 +33,6 @@ from txcore_spark.store import TABLES, Store
 
 VERSION: Final = 1
 """Of the manifest and of what lies beside it."""
-ROWS: Final = "rows"
-TALLIES: Final = "tallies"
 FINDINGS: Final = "findings"
 Say = Callable[[str], None]
 
@@ -54,6 +53,7 @@ class Step:
     scope: Scope
     covered: Coverage
     thresholds: Thresholds
+    keep: Keep
     buckets: dict[int, int] = field(default_factory=dict)
     parts: dict[str, list[dict[str, Any]]] = field(default_factory=dict)
 
@@ -80,9 +80,13 @@ class Audit:
         self._say = say
         self._clock = clock or SystemClock()
 
-    def once(self, window: Window | None = None) -> dict[str, Any]:
-        """Audit everything the brokers hold, or the births of a window; returns the manifest."""
-        return self._step(None, window or Window(), is_whole=window is None)
+    def once(self, window: Window | None = None, *, is_landed: bool = True) -> dict[str, Any]:
+        """Audit everything the brokers hold, or the births of a window; returns the manifest.
+
+        Args:
+            is_landed: Keep rows and tallies beside the run; a repair needs them.
+        """
+        return self._step(None, window or Window(), is_whole=window is None, is_landed=is_landed)
 
     def incremental(self) -> dict[str, Any]:
         """Audit what is new since the last incremental step, and what was open then; returns the manifest."""
@@ -97,10 +101,11 @@ class Audit:
     def landed(self, number: int) -> dict[str, Any]:
         """Judge rows that lie in run *number* already, as a generator writes them; returns the manifest."""
         scope = scope_of(self._loaded)
-        rows = self._rows([number])
+        keep = Keep(self._session, self._store, number)
+        rows = keep.rows()
         now_ms = self._clock.wall_ms()
         covered = Coverage(horizons=dict.fromkeys(self._loaded.config.groups, bytes(16)), records=rows.count())
-        step = Step(number, scope, covered, self._thresholds(now_ms))
+        step = Step(number, scope, covered, self._thresholds(now_ms), keep)
         self._judge(step, rows, None, Window())
         return self._close(self._manifest(step, Planned(), None, Window(), "once"))
 
@@ -111,30 +116,36 @@ class Audit:
         )
 
     def _step(
-        self, before: dict[str, Any] | None, window: Window, *, is_whole: bool, mode: str = "once"
+        self,
+        before: dict[str, Any] | None,
+        window: Window,
+        *,
+        is_whole: bool,
+        mode: str = "once",
+        is_landed: bool = True,
     ) -> dict[str, Any]:
         scope = scope_of(self._loaded, before)
         number = self._store.begin()
         ends = {(each["source"], each["partition"]): each["end"] for each in before["ends"]} if before else {}
         lander = Lander(self._session, scope, ends, 2 * number, self._lower(before), self._say)
-        place = self._store.place(number, ROWS)
+        keep = Keep(self._session, self._store, number, is_landed=is_landed)
         self._say("reading the fence tables")
         early = lander.fence_ranges(is_late=False)
-        lander.land(early, place)
+        lander.land(early, keep.add)
         self._say("freezing the ends: op, target, half")
         now_ms = self._clock.wall_ms()
         planned = lander.freeze()
         late = lander.fence_ranges(is_late=True)
         self._say(f"reading {len(planned.all())} ranges of {len(planned.edges)} partitions")
-        lander.land(planned.ranges, place)
-        lander.land(late, place)
+        lander.land(planned.ranges, keep.add)
+        lander.land(late, keep.add)
         for ranges in (early, late):
             for name, each in ranges.items():
                 planned.ranges[f"{name} (fence)"] += each
-        rows = self._rows([number])
+        rows = keep.rows()
         covered = coverage.measure(rows, planned, scope, before, now_ms, is_whole=is_whole)
         self._read_horizons(scope, covered)
-        step = Step(number, scope, covered, self._thresholds(now_ms))
+        step = Step(number, scope, covered, self._thresholds(now_ms), keep)
         self._judge(step, rows, before, window)
         return self._close(self._manifest(step, planned, before, window, mode))
 
@@ -188,10 +199,8 @@ class Audit:
             if kept is not None:
                 new = tally.merged(kept.unionByName(new, allowMissingColumns=True), sums)
         self._say("one tally per transaction")
-        place = self._store.place(step.number, TALLIES)
         # Sorted, so that the next step skips what it does not need; a folder per hour would be many small files.
-        (new if before is None else new.sortWithinPartitions("bucket")).write.parquet(place)
-        lines = self._session.read.schema(new.schema).parquet(place)
+        lines = step.keep.tallies(new if before is None else new.sortWithinPartitions("bucket"))
         step.buckets = old_buckets | {
             each["bucket"]: step.number for each in lines.select("bucket").distinct().collect()
         }
@@ -283,7 +292,7 @@ class Audit:
                 "strange": covered.strange,
                 "buckets": {str(bucket): run for bucket, run in sorted(step.buckets.items())},
                 "again": sorted(again),
-                "rows": [*(before["rows"] if before else []), step.number],
+                "rows": [*(before["rows"] if before else []), *([step.number] if step.keep.is_landed else [])],
                 "topics": _topics((before or {}).get("topics", []), step.parts["topics"]),
                 **parts,
             }
@@ -291,7 +300,7 @@ class Audit:
 
     def _tokens(self, step: Step, before: Mapping[str, Any] | None) -> list[dict[str, Any]]:
         """Return the token in force at the end of each op log."""
-        claims = self._rows([step.number]).where((F.col("kind") == int(Kind.OP)) & (F.col("code") == int(OpKind.CLAIM)))
+        claims = step.keep.rows().where((F.col("kind") == int(Kind.OP)) & (F.col("code") == int(OpKind.CLAIM)))
         newest = claims.groupBy("source", "partition").agg(
             F.max_by("token", "place").alias("token"), F.max("place").alias("place")
         )

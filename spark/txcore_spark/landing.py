@@ -1,4 +1,4 @@
-"""One step's reading: fence tables, then the frozen ends in their order, then everything into Parquet."""
+"""One step's reading: fence tables, then the frozen ends in their order, then everything into what keeps it."""
 
 from __future__ import annotations
 
@@ -151,8 +151,8 @@ class Lander:
             found.extend(parts)
         return found
 
-    def land(self, ranges: Mapping[str, Sequence[Range]], place: str) -> None:
-        """Read *ranges* and append them to the Parquet files at *place*."""
+    def land(self, ranges: Mapping[str, Sequence[Range]], keep: Callable[[DataFrame], None]) -> None:
+        """Read *ranges*, each once, into what *keep* keeps."""
         frames: list[DataFrame] = []
         for name, each in ranges.items():
             kind = "databases" if each and each[0].source.log == FENCE else "backends"
@@ -163,4 +163,4 @@ class Lander:
         union = frames[0]
         for frame in frames[1:]:
             union = union.unionByName(frame)
-        union.write.mode("append").parquet(place)
+        keep(union)

@@ -54,6 +54,9 @@ def run(
     since: Annotated[str, typer.Option(metavar="TIME", help="With once: births from here on, as an ISO time.")] = "",
     until: Annotated[str, typer.Option(metavar="TIME", help="With once: births before this time.")] = "",
     as_json: Annotated[bool, typer.Option("--json", help="One JSON object per step on standard output.")] = False,
+    no_land: Annotated[
+        bool, typer.Option("--no-land", help="With once: leave findings and report, but no rows. For small runs.")
+    ] = False,
     settings: Settings = None,
 ) -> None:
     """Audit once, from where the last run stopped, or for ever.
@@ -68,8 +71,8 @@ def run(
         raise typer.Exit(FAILED)
     loaded = _loaded(config, settings)
     command = module("command")
-    wish = command.Wish(mode, since, until, as_json=as_json)
-    raise typer.Exit(_code(lambda: command.run(loaded, wish, _progress)))
+    wish = command.Wish(mode, since, until, as_json=as_json, is_landed=not no_land)
+    raise typer.Exit(_code(lambda: command.run(loaded, wish)))
 
 
 @audit.command()
@@ -141,7 +144,3 @@ def _code(action: Any) -> int:
     except TxcoreError as error:
         say(error)
         return FAILED
-
-
-def _progress(text: str) -> None:
-    print(f"txcore audit: {text}", file=sys.stderr, flush=True)  # noqa: T201 - progress of a command
