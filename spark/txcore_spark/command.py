@@ -10,7 +10,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from pathlib import Path
-from typing import Any, Final, NoReturn
+from typing import TYPE_CHECKING, Any, Final, NoReturn
 
 import msgspec
 
@@ -22,6 +22,9 @@ from txcore_spark.progress import Progress
 from txcore_spark.report import NAME
 from txcore_spark.session import open_session
 from txcore_spark.store import Store
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
 
 MODES: Final = ("incremental", "once", "continuous")
 SUMMARY_KEYS: Final = (
@@ -56,7 +59,9 @@ def run(loaded: Loaded, wish: Wish, progress: Progress | None = None) -> int:
         settings = loaded.config.audit
         progress = progress or Progress()
         progress.say("starting Spark")
-        session = open_session(settings.master, settings.driver_memory, wish.settings)
+        session = open_session(settings.master, settings.driver_memory, wish.settings, settings.spark_jars)
+        if settings.kafka_source == "spark":
+            _require_native(session)
         store = Store(settings.store)
         tracker = session.sparkContext.statusTracker()
 
@@ -83,6 +88,12 @@ def _finish(manifest: Mapping[str, Any], store: Store, wish: Wish) -> int:
     else:
         print("\n".join(lines_of(manifest, report)), flush=True)  # noqa: T201
     return int(manifest["exit_code"])
+
+
+def _require_native(session: SparkSession) -> None:
+    from txcore_spark import native  # noqa: PLC0415 - it needs Kafka's driver, as others do not
+
+    native.require(session)
 
 
 def _continuous(step: Callable[[], int], interval_s: float, wish: Wish) -> int:

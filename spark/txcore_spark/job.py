@@ -131,14 +131,14 @@ class Audit:
         keep = Keep(self._session, self._store, number, is_landed=is_landed)
         self._say("reading the fence tables")
         early = lander.fence_ranges(is_late=False)
-        lander.land(early, keep.add)
+        lander.land(early, keep)
         self._say("freezing the ends: op, target, half")
         now_ms = self._clock.wall_ms()
         planned = lander.freeze()
         late = lander.fence_ranges(is_late=True)
         self._say(f"reading {len(planned.all())} ranges of {len(planned.edges)} partitions")
-        lander.land(planned.ranges, keep.add)
-        lander.land(late, keep.add)
+        lander.land(planned.ranges, keep)
+        lander.land(late, keep)
         for ranges in (early, late):
             for name, each in ranges.items():
                 planned.ranges[f"{name} (fence)"] += each

@@ -90,7 +90,8 @@ class Progress:
                 self._show(done, total)
 
     def _show(self, done: int, total: int) -> None:
-        told = f"{done:,} of {total:,} {'ranges' if self._text.startswith('reading') else 'tasks'}"
+        what = "range" if self._text.startswith("reading") else "task"
+        told = f"{done:,} of {total:,} {what}{'s' if total > 1 else ''}"
         now_s = self._clock.elapsed_s()
         if self._bars is not None and self._task is not None:
             self._bars.update(self._task, completed=done, total=total, told=told)
@@ -101,6 +102,7 @@ class Progress:
     def _end_phase(self) -> None:
         if self._bars is not None and self._task is not None:
             self._bars.remove_task(self._task)
+            self._bars.refresh()
             self._line(f"{self._text}, {self._clock.elapsed_s() - self._began_s:.1f} s")
         self._text, self._task = "", None
         # The tasks of a phase must not count for the next one.
