@@ -20,7 +20,7 @@ from pyspark.sql import functions as F
 from txcore.errors import ConfigError
 from txcore_spark.keeping import Keep
 from txcore_spark.plan import Range
-from txcore_spark.readers.kafka import READ_COMMITTED, add_record, name_of, options_of
+from txcore_spark.readers.kafka import CONSUMER_GROUP, READ_COMMITTED, add_record, name_of, options_of
 from txcore_spark.rows import SPARK_SCHEMA, Kind, Rows, batch_of
 
 FORMAT: Final = "kafka"
@@ -61,7 +61,9 @@ def settings_of(url: str, timeout_s: float) -> dict[str, str]:
         "kafka.isolation.level": READ_COMMITTED,
         "kafka.request.timeout.ms": timeout_ms,
         "kafka.default.api.timeout.ms": timeout_ms,
+        "kafka.fetch.max.wait.ms": "100",
         "kafkaConsumer.pollTimeoutMs": timeout_ms,
+        "groupIdPrefix": CONSUMER_GROUP,
         "fetchOffset.numRetries": "1",
         "failOnDataLoss": "true",
         "includeHeaders": "true",
@@ -121,14 +123,16 @@ def decoded(batches: Iterator[pa.RecordBatch], ranges: Sequence[Range]) -> Itera
         by_place[name_of(wanted.source), wanted.place.partition].append(wanted)
     counts: dict[tuple[str, int, int], int] = defaultdict(int)
     read: dict[tuple[str, int, int], tuple[Range, Rows]] = {}
+    key, stop = ("", 0, 0), -1
     for batch in batches:
         for record in zip(*(batch.column(name).to_pylist() for name in _COLUMNS), strict=True):
             topic, partition, offset = record[:3]
-            wanted = next(each for each in by_place[topic, partition] if each.start <= offset < each.end)
-            key = (topic, partition, wanted.start)
-            _, rows = read.setdefault(key, (wanted, wanted.rows()))
+            if not key[2] <= offset < stop or key[:2] != (topic, partition):
+                wanted = next(each for each in by_place[topic, partition] if each.start <= offset < each.end)
+                key, stop = (topic, partition, wanted.start), wanted.end
+                read.setdefault(key, (wanted, wanted.rows()))
             counts[key] += 1
-            _add_record(rows, wanted, record)
+            _add_record(*read[key], record)
         for _, rows in read.values():
             if rows.found:
                 yield rows.take()
@@ -137,7 +141,7 @@ def decoded(batches: Iterator[pa.RecordBatch], ranges: Sequence[Range]) -> Itera
         yield rows.take()
 
 
-def _add_record(rows: Rows, wanted: Range, record: tuple[Any, ...]) -> None:
+def _add_record(wanted: Range, rows: Rows, record: tuple[Any, ...]) -> None:
     _, _, offset, stamp_ms, key, value, headers = record
     named = [(each["key"], each["value"]) for each in headers or ()]
     add_record(rows, wanted.source, offset, stamp_ms if stamp_ms > 0 else None, key, value or b"", named)

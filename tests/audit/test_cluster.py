@@ -51,8 +51,8 @@ def bed(tmp_path):
 def test_a_cluster_gives_the_same_verdicts_as_one_process(bed):
     """Sources, ranges and verdicts travel to other processes; so does the package, as docs/audit.md ships it."""
     module = [sys.executable, "-m", "txcore_spark"]
-    alone = audited(module, bed, 'audit.master="local[1]"', "audit.range_records_max=1000")
-    cluster = audited(module, bed, f'audit.master="{MASTER}"', "audit.range_records_max=1000")
+    alone = audited(module, bed, "audit.master=local[1]", "audit.range_records_max=1000")
+    cluster = audited(module, bed, f"audit.master={MASTER}", "audit.range_records_max=1000")
     assert {key: alone[key] for key in SAME} == {key: cluster[key] for key in SAME}
     assert 12 <= len(alone["counts"])
     script = bed.folder / "audit.py"

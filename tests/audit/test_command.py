@@ -126,7 +126,7 @@ def test_repairing_a_run_that_is_not_there_says_which_are(config, capsys, tmp_pa
     """It needs no Spark session."""
     pytest.importorskip("pyarrow")
     importlib.invalidate_caches()
-    assert 4 == run("repair", "7", "--config", config, "--set", f'audit.store="{tmp_path}/audit"')
+    assert 4 == run("repair", "7", "--config", config, "--set", f"audit.store={tmp_path}/audit")
     assert "no finished run 7; it has none" in capsys.readouterr().err
 
 

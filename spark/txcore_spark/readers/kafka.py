@@ -40,6 +40,7 @@ from txcore_spark.rows import Rows
 
 POLL_S: Final = 0.25
 CONSUMED_MAX: Final = 5_000
+CONSUMER_GROUP: Final = "txcore-audit"
 READ_COMMITTED: Final = "read_committed"
 READ_UNCOMMITTED: Final = "read_uncommitted"
 
@@ -211,7 +212,7 @@ def _consumer(options: Options, isolation: str) -> Any:
     return make_consumer(
         options.connection()
         | {
-            "group.id": "txcore-audit",
+            "group.id": CONSUMER_GROUP,
             "enable.auto.commit": False,
             "enable.auto.offset.store": False,
             "auto.offset.reset": "error",
