@@ -20,10 +20,10 @@ LATENCY_BASE: Final = 1.25
 PLACE: Final = ("bucket", "slot", "group", "home")
 """By what transactions are counted."""
 COUNTED: Final = (
-    "bucket", "born_ms", "group", "home", "halves", "generation", "declared", "all_targets", "commits", "rollbacks",
-    "first_commit", "first_rollback", "discarded", "half_ms", "op_ms",
+    "bucket", "born_ms", "group", "home", "halves", "commits", "rollbacks", "pending", "declared", "all_targets",
+    "half_ms", "op_ms",
 )  # fmt: skip
-"""Columns of a tally on which the counts rest."""
+"""Columns on which the counts rest; `halves`, `commits`, `rollbacks` and `pending` are 0 or 1 there."""
 RECENT_MS: Final = 6 * 3_600_000
 SHOWN: Final = (
     "tx", "bucket", "born_ms", "group", "home", "halves", "generation", "declared", "targets", "present", "corrupt",
@@ -100,28 +100,37 @@ def slot(now_ms: int) -> Column:
     return F.when(F.col("born_ms") >= now_ms - RECENT_MS, F.floor(F.col("born_ms") / 60_000)).cast("bigint")
 
 
-def counts(tallies: DataFrame, now_ms: int) -> tuple[list[dict[str, Any]], list[dict[str, Any]]]:
+def countable(tallies: DataFrame) -> DataFrame:
+    """Return the columns of `COUNTED`."""
+    has_half = F.col("halves") > 0
+    is_pending = ((F.col("commits") + F.col("rollbacks")) == 0) & has_half & (F.col("discarded") < F.col("generation"))
+    flags = {
+        "commits": F.col("first_commit") < F.col("first_rollback"),
+        "rollbacks": F.col("first_rollback") < F.col("first_commit"),
+        "pending": is_pending,
+        "halves": has_half,
+    }
+    return tallies.select(*(flags[name].cast("int").alias(name) if name in flags else name for name in COUNTED))
+
+
+def counts(lines: DataFrame, now_ms: int) -> tuple[list[dict[str, Any]], list[dict[str, Any]]]:
     """Return the numbers of transactions, decisions and targets, and histograms of the time from half to decision.
 
     Both by hour of birth, group and broker; what is recent by the minute too.
+
+    Args:
+        lines: With the columns of `COUNTED`.
     """
-    has_half = F.col("halves") > 0
-    is_pending = ((F.col("commits") + F.col("rollbacks")) == 0) & has_half & (F.col("discarded") < F.col("generation"))
-    is_commit = F.col("first_commit") < F.col("first_rollback")
-    is_rollback = F.col("first_rollback") < F.col("first_commit")
     took = F.greatest(F.col("op_ms") - F.col("half_ms"), F.lit(0))
     step = F.when(took < 1, 0).otherwise(F.ceil(F.log(took.cast("double")) / F.log(F.lit(LATENCY_BASE))) + 1)
     is_timed = (F.col("op_ms") < FAR) & (F.col("half_ms") < FAR)
     by = ("bucket", slot(now_ms).alias("slot"), "group", "home", F.when(is_timed, step).cast("int").alias("step"))
-    counted = tallies.groupBy(*by).agg(
+    counted = lines.groupBy(*by).agg(
         F.count("*").alias("transactions"),
-        F.count(F.when(has_half, 1)).alias("halves"),
-        F.count(F.when(is_commit, 1)).alias("commits"),
-        F.count(F.when(is_rollback, 1)).alias("rollbacks"),
-        F.count(F.when(is_pending, 1)).alias("pending"),
-        F.min(F.when(is_pending, F.least("half_ms", "born_ms"))).alias("oldest_ms"),
+        *(F.sum(name).alias(name) for name in ("halves", "commits", "rollbacks", "pending")),
+        F.min(F.when(F.col("pending") == 1, F.least("half_ms", "born_ms"))).alias("oldest_ms"),
         F.sum("all_targets").alias("targets"),
-        F.sum(F.when(is_commit, F.col("declared")).otherwise(0)).alias("wanted"),
+        F.sum(F.when(F.col("commits") == 1, F.col("declared")).otherwise(0)).alias("wanted"),
     )
     found: dict[tuple[Any, ...], dict[str, Any]] = {}
     latencies = []

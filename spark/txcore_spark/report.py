@@ -50,6 +50,7 @@ REPAIRS: Final[Mapping[Verdict, str]] = {
 }
 """The operator's command for each kind that has one; a leaked message cannot be taken back by any command."""
 _ADVICE: Final[Mapping[Verdict, str]] = {
+    Verdict.LOST: "this run kept no rows (--no-land): audit again with them, then repair that run",
     Verdict.LEAK: "no command takes a message back: tell its consumers",
     Verdict.CONFLICT: "look at both decisions: txcore show {id} --group {group}",
     Verdict.MISDECIDED: "compare with the database: txcore show {id} --group {group}",
@@ -260,7 +261,7 @@ def _finding_table(manifest: Mapping[str, Any], findings: Sequence[Mapping[str, 
     for each in findings:
         verdict, identity = Verdict[each["verdict"]], id_text(each["tx"])
         values = {"id": identity, "group": groups.get(each["group"], "?"), "run": manifest["number"]}
-        command = REPAIRS.get(verdict, "").format(**values)
+        command = "" if verdict is Verdict.LOST and not manifest["rows"] else REPAIRS.get(verdict, "").format(**values)
         told = f"<code>{escape(command)}</code>" if command else escape(_ADVICE.get(verdict, "").format(**values))
         places = "<br>".join(f"<code>{escape(place)}</code>" for place in (each["places"] or [])[:8])
         said = "<br>".join(escape(text) for text in each["texts"] or [])

@@ -23,6 +23,8 @@ from txcore.verdicts import OPS_PER_RECORD
 
 BUCKET_MS: Final = 3_600_000
 """Transactions are kept by the hour of their birth."""
+CLAIMS: Final = 0
+"""CLAIM ops belong to no transaction; they are kept in this hour."""
 NO_ID: Final = bytes(16)
 FENCED: Final = 1
 UNSEEN: Final = 2
@@ -157,7 +159,7 @@ class Rows:
     def _add_op(self, position: int, number: int, op: Op, appended_ms: int | None) -> None:
         place = self.place
         is_discard = op.kind == OpKind.DISCARD
-        bucket = 0 if op.kind == OpKind.CLAIM else bucket_of(op.transaction_id)  # a CLAIM's id is a nonce
+        bucket = CLAIMS if op.kind == OpKind.CLAIM else bucket_of(op.transaction_id)  # a CLAIM's id is a nonce
         text = f"{op.by}: {op.reason}" if op.forced or is_discard else None
         self.found.append(
             (

@@ -22,6 +22,8 @@ SETTINGS: Final[Mapping[str, str]] = {
     "spark.sql.mapKeyDedupPolicy": "LAST_WIN",
     "spark.sql.parquet.compression.codec": "zstd",
     "spark.sql.files.ignoreMissingFiles": "false",
+    # Options that hold passwords; Spark keeps them out of its logs and plans.
+    "spark.sql.redaction.options.regex": "(?i)url|jaas",
     # Many small parts first; they are put together to what a task can hold in memory.
     "spark.sql.shuffle.partitions": "128",
     # Lines of two kinds are written side by side, without sorting them first.
@@ -44,13 +46,16 @@ def require_java(environment: Mapping[str, str] | None = None) -> None:
 
 
 def open_session(
-    master: str = "", driver_memory: str = "2g", settings: Mapping[str, str] | None = None
+    master: str = "", driver_memory: str = "2g", settings: Mapping[str, str] | None = None, jars: str = ""
 ) -> SparkSession:
     """Return the session of this process, made if there is none.
 
+    Args:
+        jars: A folder whose jars it is to have.
+
     Raises:
         BackendNotInstalledError: pyspark is missing.
-        ConfigError: there is no Java.
+        ConfigError: there is no Java, or no jar in the folder.
     """
     try:
         from pyspark.sql import SparkSession  # noqa: PLC0415 - an extra, asked for when it is needed
@@ -60,11 +65,20 @@ def open_session(
     if active is None:
         require_java()
         os.environ.setdefault("PYSPARK_PYTHON", sys.executable)
-        active = _built(SparkSession.builder, master, driver_memory, settings or {})
+        active = _built(SparkSession.builder, master, driver_memory, {**(settings or {}), **_jars(jars)})
     from txcore_spark.sources import register  # noqa: PLC0415
 
     register(active)
     return active
+
+
+def _jars(folder: str) -> dict[str, str]:
+    if not folder:
+        return {}
+    found = sorted(str(path) for path in Path(folder).absolute().glob("*.jar"))
+    if not found:
+        raise ConfigError(f"there is no jar in {folder!r}", key="audit.spark_jars")
+    return {"spark.jars": ",".join(found)}
 
 
 def _built(builder: Any, master: str, driver_memory: str, settings: Mapping[str, str]) -> SparkSession:

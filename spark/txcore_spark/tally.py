@@ -1,9 +1,9 @@
 """From rows to one tally per transaction: one groupBy on the 16-byte id, numeric aggregates only.
 
-What a groupBy gives are *sums*: numbers that can be merged with those of another run, column by column. `derived`
-turns them into the columns of `txcore.verdicts.Tally`. Nearly all transactions are plainly well by their sums alone;
-only those in doubt are judged. A few of these need more than sums (several copies of a half with several messages, a
-message that was bridged, a DISCARD on either side of a DECIDED): `careful` looks at their rows again.
+Asked of the few transactions that are not plainly well (`txcore_spark.screening`). What the groupBy gives are sums;
+`derived` turns them into the columns of `txcore.verdicts.Tally`. Some need more than sums (several copies of a half
+with several messages, a message that was bridged, a DISCARD on either side of a DECIDED): `careful` looks at their
+rows again.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ INDEX_MAX: Final = 62
 FEW: Final = 100_000
 HASH_MIN: Final = -(1 << 63)
 HASH_MAX: Final = (1 << 63) - 1
-"""Hashes fill all 64 bits; what stands for "none" must not hide one when lines are merged."""
+"""Hashes fill all 64 bits."""
 SUMMED: Final = (
     "tx", "bucket", "kind", "code", "backend", "group", "place", "ts_ms", "generation", "index", "count", "hash",
     "decision", "flags", "deadline_ms",
@@ -36,7 +36,7 @@ POISON: Final = PARK_NUMBERS[ParkCode.POISON]
 
 
 class Sum(NamedTuple):
-    """One column of the groupBy: what a row adds, and how rows, or two runs, are put together."""
+    """One column of the groupBy: what a row adds, and how rows are put together."""
 
     name: str
     of_row: Column
@@ -187,53 +187,16 @@ def owned(rows: DataFrame, truncated: Sequence[tuple[int, int]] = ()) -> DataFra
     return rows.where(~is_owned & ~is_claim).unionByName(in_force)
 
 
-def summed(rows: DataFrame, sums: Sequence[Sum], late_ms: int) -> DataFrame:
-    """Return one line of sums per transaction; `doubt` is 0 for those that deserve no verdict.
-
-    Args:
-        late_ms: Longest time from half to decision that deserves none.
-    """
+def summed(rows: DataFrame, sums: Sequence[Sum]) -> DataFrame:
+    """Return one line of sums per transaction."""
     # Rows are a third of the size of sums, and few of a transaction meet before the exchange: so rows travel.
     facts = rows.where(F.col("kind") < int(Kind.COVER)).select(*SUMMED).repartition("tx")
     prepared = facts.select("tx", "bucket", *(each.of_row.alias(each.name) for each in sums))
-    return merged(prepared, sums, late_ms)
-
-
-def merged(lines: DataFrame, sums: Sequence[Sum], late_ms: int) -> DataFrame:
-    """Return one line per transaction from several runs' lines; otherwise as `summed`."""
     columns = [
         F.coalesce(_MERGES[each.merge](F.col(f"`{each.name}`")), F.lit(each.none)).alias(each.name) for each in sums
     ]
-    # Slow enough to be done once, where the lines are written, and not in every query on them.
     born_ms = F.conv(F.hex(F.substring("tx", 1, 6)), 16, 10).cast("bigint")
-    grouped = lines.groupBy("tx").agg(F.max("bucket").alias("bucket"), *columns).withColumn("born_ms", born_ms)
-    backend_count = sum(each.name.startswith("targets_") for each in sums)
-    return grouped.withColumn("doubt", F.when(_is_well(backend_count, late_ms), 0).otherwise(1))
-
-
-def _is_well(backend_count: int, late_ms: int) -> Column:
-    """Return which lines deserve no verdict, whatever else is known: one half, one end in time, and what it demands."""
-    targets, mask, total = _at_home(backend_count, F.col("home"))
-    row, declared = F.col("row_read") % 8, F.col("declared")
-    is_same = F.when(
-        declared == 1,
-        (F.col("target_hash_min") == F.col("half_hash_min")) & (F.col("target_hash_max") == F.col("half_hash_min")),
-    ).otherwise(F.col("target_hash") == F.col("half_hash"))
-    is_each_once = (targets == declared) & (total == declared) & (F.bit_count(mask) == declared)
-    is_committed = (F.col("commits") == 1) & (F.col("rollbacks") == 0)
-    is_committed &= is_each_once & (F.col("index_max") == declared - 1) & is_same
-    is_committed &= (row == 1) | ((row == 0) & (F.col("fenced") == 0))
-    is_rolled_back = (F.col("commits") == 0) & (F.col("rollbacks") == 1) & (total == 0) & row.isin(0, 2)
-    has_one_half = (F.col("halves") == 1) & (declared > 0) & (F.col("half_rows") == declared) & (F.col("unseen") == 0)
-    is_undisturbed = (
-        (F.col("decided_at") == FAR)
-        & (F.col("discarded_other") < 0)
-        & (F.col("exhausted") < 0)
-        & (F.col("overrides") == 0)
-        & (F.col("parked") == 0)
-    )
-    is_in_time = F.col("op_ms") <= F.col("half_ms") + late_ms
-    return has_one_half & is_undisturbed & is_in_time & (is_committed | is_rolled_back)
+    return prepared.groupBy("tx").agg(F.max("bucket").alias("bucket"), *columns).withColumn("born_ms", born_ms)
 
 
 def _at_home(backend_count: int, home: Column) -> tuple[Column, Column, Column]:

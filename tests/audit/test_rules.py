@@ -11,7 +11,7 @@ pytest.importorskip("pyspark")
 import pyarrow as pa
 from pyarrow import parquet
 from pyspark.sql import functions as F  # noqa: N812
-from txcore_spark import findings, tally
+from txcore_spark import findings, screening, tally
 from txcore_spark.anomalies import BY, RECIPES, History, Maker, Written, identity_of
 from txcore_spark.rows import SPARK_SCHEMA, Place, Rows, batch_of
 
@@ -162,15 +162,16 @@ def judged(spark, tmp_path_factory):
         cases.append(made)
     place = tmp_path_factory.mktemp("rules") / "rows.parquet"
     parquet.write_table(pa.Table.from_batches([batch_of(landed(cases))]), place)
-    rows = tally.owned(spark.read.schema(SPARK_SCHEMA).parquet(str(place)))
-    lines = tally.summed(rows, tally.sums_of(2), THRESHOLDS.late_ms)
+    landed_rows = spark.read.schema(SPARK_SCHEMA).parquet(str(place))
+    rows = tally.owned(landed_rows)
+    lines = tally.summed(rows, tally.sums_of(2))
     everything = F.expr("true")
     tallies = tally.careful(tally.derived(lines, 2, {0: everything}, {0: everything}), rows)
-    found = tallies.select("tx", "doubt", findings.verdict_columns(THRESHOLDS).alias("verdicts")).collect()
+    lines = screening.screened(landed_rows, THRESHOLDS.late_ms).select("tx", "doubt")
+    shown = tallies.join(lines, "tx", "full").withColumn("verdicts", findings.verdict_columns(THRESHOLDS))
+    found = shown.select("tx", "doubt", "verdicts").collect()
     actual = {bytes(each["tx"]): (set(each["verdicts"]), each["doubt"]) for each in found}
-    return {
-        names[case.transaction_id]: (case.expected, *actual.get(case.transaction_id, (set(), 0))) for case in cases
-    }
+    return {names[case.transaction_id]: (case.expected, *actual.get(case.transaction_id, (set(), 0))) for case in cases}
 
 
 def test_every_history_gets_exactly_its_verdicts(judged):
