@@ -134,7 +134,8 @@ def _topic(kit: Kit, broker: str) -> str:
     topic = f"{EXCHANGE}/created"
     kit.harness.create_topic(topic)
     kit.history.topics.add(topic)
-    with pika.BlockingConnection(pika.URLParameters(kit.harness.url.replace("rabbitmq", "amqp", 1))) as connection:
+    url = kit.harness.url.replace("rabbitmq", "amqp", 1).partition("?")[0]
+    with pika.BlockingConnection(pika.URLParameters(url)) as connection:
         channel = connection.channel()
         channel.queue_declare(TAP, durable=True, arguments={"x-queue-type": "stream"})
         channel.queue_bind(TAP, EXCHANGE, "created")
