@@ -20,7 +20,7 @@ from txcore.verdicts import FAILED, PASS, SEVERITIES, Severity, Verdict
 from txcore_spark.job import Audit, Window
 from txcore_spark.progress import Progress
 from txcore_spark.report import NAME
-from txcore_spark.session import open_session
+from txcore_spark.session import is_submitted, open_session
 from txcore_spark.store import Store
 
 if TYPE_CHECKING:
@@ -57,7 +57,7 @@ def run(loaded: Loaded, wish: Wish, progress: Progress | None = None) -> int:
     try:
         window = window_of(wish)
         settings = loaded.config.audit
-        progress = progress or Progress()
+        progress = progress or Progress(quiet=wish.as_json and is_submitted())
         progress.say("starting Spark")
         session = open_session(settings.master, settings.driver_memory, wish.settings, settings.spark_jars)
         if settings.kafka_source == "spark":

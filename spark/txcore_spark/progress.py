@@ -25,10 +25,11 @@ class Progress:
 
     Args:
         console: Where to; standard error by default.
+        quiet: Show nothing.
     """
 
-    def __init__(self, console: Console | None = None, clock: Clock | None = None) -> None:
-        self._console = console or Console(stderr=True, highlight=False)
+    def __init__(self, console: Console | None = None, clock: Clock | None = None, *, quiet: bool = False) -> None:
+        self._console = console or Console(stderr=True, highlight=False, quiet=quiet)
         self._clock = clock or SystemClock()
         self._lock = threading.Lock()
         self._tracker: Any = None

@@ -45,6 +45,11 @@ def require_java(environment: Mapping[str, str] | None = None) -> None:
         raise ConfigError("Spark needs Java 17 or newer, and there is none on the PATH or in JAVA_HOME", key="java")
 
 
+def is_submitted() -> bool:
+    """Return whether spark-submit runs this program; it puts standard error and standard output into one."""
+    return "PYSPARK_GATEWAY_PORT" in os.environ
+
+
 def open_session(
     master: str = "", driver_memory: str = "2g", settings: Mapping[str, str] | None = None, jars: str = ""
 ) -> SparkSession:
@@ -83,10 +88,9 @@ def _jars(folder: str) -> dict[str, str]:
 
 def _built(builder: Any, master: str, driver_memory: str, settings: Mapping[str, str]) -> SparkSession:
     # Under spark-submit the master is given there, and the Java process with its memory is running already.
-    is_submitted = "PYSPARK_GATEWAY_PORT" in os.environ
-    if master or not is_submitted:
+    if master or not is_submitted():
         builder = builder.master(master or "local[*]")
-    if not is_submitted:
+    if not is_submitted():
         builder = builder.config("spark.driver.memory", driver_memory)
     for key, value in {**SETTINGS, **settings}.items():
         builder = builder.config(key, value)
