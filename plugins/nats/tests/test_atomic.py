@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import itertools
 import secrets
+from concurrent.futures import ThreadPoolExecutor
 
 from txcore_conformance import raw
 from txcore_conformance.kit import Recorder, error_of
@@ -211,3 +213,22 @@ def test_reading_takes_only_the_partitions_ops(atomic):
     atomic.wait(atomic.backend.mark(atomic.group, 1, op))
     assert [each.kind for each in raw.ops(atomic)] == [OpKind.COMMIT]
     assert len(raw.read(atomic, LogKind.OP, lambda found: len(found) >= 1, partition=1)) == 1
+
+
+def test_harnesses_that_make_topics_at_once_keep_each_others(atomic_harness):
+    """A stream's subjects are set as a whole; test processes share the stream."""
+    other = type(atomic_harness)(atomic_harness.broker)
+    other.start()
+    topics = [atomic_harness.topic(f"at-once-{secrets.token_hex(4)}") for _ in range(40)]
+    with ThreadPoolExecutor(2) as pool:
+        made = zip(itertools.cycle((atomic_harness, other)), topics, strict=False)
+        for each in [pool.submit(harness.create_topic, topic) for harness, topic in made]:
+            each.result(20)
+
+    async def subjects():
+        return (await (await other._manager()).stream_info(other.stream_name)).config.subjects
+
+    try:
+        assert set(topics) <= set(other._call(subjects()))
+    finally:
+        other.stop()

@@ -4,8 +4,11 @@ from __future__ import annotations
 
 import asyncio
 import base64
+import fcntl
+import tempfile
 import threading
 from collections.abc import Coroutine, Mapping, Sequence
+from pathlib import Path
 from typing import Any, ClassVar, Final, TypeVar
 
 import nats
@@ -216,7 +219,10 @@ class NatsAtomicHarness(NatsHarness):
             config.subjects = sorted(subjects - {topic} if refuses else subjects | {topic})
             await manager.update_stream(config)
 
-        self._call(update())
+        # A stream's subjects are set as a whole: tests in several processes take turns.
+        with (Path(tempfile.gettempdir()) / f"txcore-{self.stream_name}.lock").open("a") as turns:
+            fcntl.flock(turns, fcntl.LOCK_EX)
+            self._call(update())
         return True
 
     def limited_topic(self, name: str, *, message_size_max: int = 0, message_count_max: int = 0) -> str | None:  # noqa: ARG002

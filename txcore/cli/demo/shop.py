@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import random
 from collections.abc import Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, astuple, dataclass
 from pathlib import Path
 from typing import Any, Final
 
@@ -29,6 +29,7 @@ from sqlalchemy.exc import ArgumentError, NoSuchModuleError, SQLAlchemyError
 
 from txcore import Inbox, SqlFence
 from txcore.errors import BackendNotInstalledError, BackendUnavailableError, UsageError
+from txcore.sqlfence.schema import tables_named
 
 LOCK_WAIT_S: Final = 20.0
 CHECK_WAIT_S: Final = 1.0
@@ -108,8 +109,8 @@ class Shop:
 
     def drop(self) -> None:
         """Delete all tables of this run, those of the fence and the inbox too."""
-        own = (self.fence.table, self.inbox.table)
-        names = {*self._metadata.tables, *own, *(f"{name}_meta" for name in own)}
+        own = astuple(tables_named(self.fence.table))
+        names = {*self._metadata.tables, *own, self.inbox.table, f"{self.inbox.table}_meta"}
         found = MetaData()
         found.reflect(self.engine, only=[name for name in inspect(self.engine).get_table_names() if name in names])
         found.drop_all(self.engine)
