@@ -33,6 +33,8 @@ from txcore_spark.store import TABLES, Store
 VERSION: Final = 1
 """Of the manifest and of what lies beside it."""
 FINDINGS: Final = "findings"
+PARTS_MIN: Final = 8
+PART_RECORDS: Final = 400_000
 Say = Callable[[str], None]
 
 
@@ -187,6 +189,9 @@ class Audit:
     def _judge(self, step: Step, rows: DataFrame, before: Mapping[str, Any] | None, window: Window) -> None:
         """Judge the transactions of every hour that is touched: one with new rows, or with something open."""
         everything, judged = rows, rows
+        # What one task groups fits into its memory; each part is a task in every stage, so small runs have few.
+        parts = max(PARTS_MIN, step.covered.records // PART_RECORDS)
+        self._session.conf.set("spark.sql.shuffle.partitions", str(parts))
         if before is not None:
             self._say("taking up what is open")
             facts = rows.where((F.col("kind") < int(Kind.COVER)) & ~screening.is_claim()).select("bucket").distinct()

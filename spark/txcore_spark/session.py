@@ -24,8 +24,7 @@ SETTINGS: Final[Mapping[str, str]] = {
     "spark.sql.files.ignoreMissingFiles": "false",
     # Options that hold passwords; Spark keeps them out of its logs and plans.
     "spark.sql.redaction.options.regex": "(?i)url|jaas",
-    # Many small parts first; they are put together to what a task can hold in memory.
-    "spark.sql.shuffle.partitions": "128",
+    "spark.sql.shuffle.partitions": "8",
     # Lines of two kinds are written side by side, without sorting them first.
     "spark.sql.maxConcurrentOutputFileWriters": "4",
     # Gaps and ranges are counted exactly once per attempt that counts: a task is never run twice at a time.
