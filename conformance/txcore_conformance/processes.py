@@ -36,6 +36,7 @@ _READY_TIME_MAX_S: Final = 60.0
 _STOP_TIME_MAX_S: Final = 20.0
 _READY_PAUSE_S: Final = 0.05
 _STARTS_MAX: Final = 3
+_STOPPED_MAX_S: Final = 5.0
 _LOG: Final = "server.log"
 
 
@@ -147,6 +148,11 @@ class ManagedProcess(abc.ABC):
             # Popen's own does nothing once the process has ended and its id may be another's.
             self._process.send_signal(signal.SIGSTOP)
             self._signal(self._children(), signal.SIGSTOP)
+            # On a busy machine its threads run on for a moment, long enough to answer.
+            deadline_s = time.monotonic() + _STOPPED_MAX_S
+            stopping = [self._process.pid, *self._children()]
+            while any(map(_is_running, stopping)) and time.monotonic() < deadline_s:
+                time.sleep(0.001)
 
     def resume(self) -> None:
         """Let children and parent go on."""
@@ -229,3 +235,12 @@ class ManagedProcess(abc.ABC):
         user = unprivileged()
         if user:
             os.chown(path, user["user"], user["group"])
+
+
+def _is_running(pid: int) -> bool:
+    """Return whether a thread of a process that was told to stop has not stopped yet."""
+    try:
+        stats = [each.read_text(encoding="utf-8") for each in Path(f"/proc/{pid}/task").glob("*/stat")]
+    except OSError:
+        return False
+    return any(stat.rpartition(")")[2].split()[0] not in "TtZX" for stat in stats)

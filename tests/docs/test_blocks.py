@@ -119,19 +119,17 @@ def test_the_programs_run_in_order(document, tmp_path, monkeypatch, capsys):
         assert expected in printed
 
 
-def run_script(block):
-    """Run commands as somebody does who has installed txcore."""
-    environment = {**os.environ, "PATH": f"{Path(sys.executable).parent}:{os.environ['PATH']}"}
-    done = subprocess.run(
-        ["bash", "-euo", "pipefail", "-c", block.text],
-        env=environment,
-        capture_output=True,
-        text=True,
-        check=False,
-        timeout=300,
-    )
+def run(block, command, environment):
+    """Return what a command printed that went well."""
+    done = subprocess.run(command, env=environment, capture_output=True, text=True, check=False, timeout=300)
     assert 0 == done.returncode, f"{block}: {done.stdout}{done.stderr}"
     return done.stdout
+
+
+def run_script(block):
+    """Run commands as somebody does who has installed txcore."""
+    path = f"{Path(sys.executable).parent}:{os.environ['PATH']}"
+    return run(block, ["bash", "-euo", "pipefail", "-c", block.text], {**os.environ, "PATH": path})
 
 
 def run_tests(block, name, *arguments):
@@ -139,15 +137,7 @@ def run_tests(block, name, *arguments):
     Path(name).write_text(block.text, encoding="utf-8")
     Path("pytest.ini").write_text("[pytest]\npythonpath = .\n", encoding="utf-8")
     environment = {key: value for key, value in os.environ.items() if not key.startswith("PYTEST_")}
-    done = subprocess.run(
-        [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", *(arguments or [name])],
-        env=environment,
-        capture_output=True,
-        text=True,
-        check=False,
-        timeout=300,
-    )
-    assert 0 == done.returncode, f"{block}: {done.stdout}{done.stderr}"
+    run(block, [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", *(arguments or [name])], environment)
 
 
 @pytest.mark.parametrize("block", of("sh"))

@@ -23,6 +23,7 @@ from txcore.clock import SystemClock
 from txcore.doctor import Examination, Finding, Level, Request, examine
 from txcore.doctor_database import database_examination
 from txcore.registry import open_doctor
+from txcore.table import Mode
 
 
 def pytest_configure(config: pytest.Config) -> None:
@@ -135,6 +136,24 @@ def execute() -> Callable[[str, str], None]:
             connection.execute(text(statement))
 
     return run
+
+
+@pytest.fixture
+def expect_message_table(
+    database_line: Callable[..., Look], execute: Callable[[str, str], None]
+) -> Callable[[str], None]:
+    """Tables of an older txcore lack it: nothing to mode half, and a failure to the others, with the remedy."""
+
+    def expect(url: str) -> None:
+        line, half = database_line(url, mode=Mode.AUTO), database_line(url)
+        line("OK", "txcore_tx_msg")
+        execute(url, "ALTER TABLE txcore_tx_msg DROP COLUMN reason")
+        line("FAIL", "is refused: a table of the fence lacks columns", "create()")
+        execute(url, "DROP TABLE txcore_tx_msg")
+        line("FAIL", "txcore_tx_msg does not exist", "mode auto", "create()")
+        half("OK", "mode half needs none")
+
+    return expect
 
 
 @pytest.fixture

@@ -13,7 +13,6 @@ import txcore
 from txcore import doctor_mysql
 from txcore.doctor import Level, examine
 from txcore.doctor_database import database_examination
-from txcore.table import Mode
 
 
 @pytest.fixture
@@ -180,12 +179,6 @@ def test_clock(url, database_line, wrong_clock, shift_s, level):
 
 
 @pytest.mark.breaks("mysql.message-table")
-def test_message_table(url, database_line, execute):
-    """Tables of an older txcore lack it: nothing to mode half, and a failure to the others, with the remedy."""
-    line, half = database_line(url, mode=Mode.AUTO), database_line(url)
-    line("OK", "txcore_tx_msg")
-    execute(url, "ALTER TABLE txcore_tx_msg DROP COLUMN reason")
-    line("FAIL", "is refused: a table of the fence lacks columns", "create()")
-    execute(url, "DROP TABLE txcore_tx_msg")
-    line("FAIL", "txcore_tx_msg does not exist", "mode auto", "create()")
-    half("OK", "mode half needs none")
+def test_message_table(url, expect_message_table):
+    """As of every database."""
+    expect_message_table(url)

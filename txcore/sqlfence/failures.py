@@ -24,7 +24,7 @@ class Cause(enum.Enum):
     COLLISION = "the database gave the transaction up; trying again may help"
     READ_ONLY = "the database takes no writes (a standby?)"
     LOST = "the connection was lost or could not be made"
-    NO_TABLE = "the fence table is missing, or one beside it that an older txcore did not make: run create()"
+    NO_TABLE = "the fence table is missing, or one beside it that an older txcore did not make: run SqlFence.create()"
     OLD_TABLE = "a table of the fence lacks columns; `txcore doctor --database` says which"
     OTHER = "the database refused"
 

@@ -185,7 +185,7 @@ def test_a_target_that_vanished_is_refused_and_writes_no_op(kit):
 
 def test_more_than_the_queue_holds_is_refused_at_once(hurt):
     """With the broker frozen, what does not fit is certainly not sent, and the rest is UNKNOWN in time."""
-    backend = hurt.connect(queue_max="1000", delivery_timeout_s="2")
+    backend = hurt.connect(queue_max="1000", delivery_timeout_s="4")
     topic = hurt.topic()
     raw.append(hurt, raw.half(hurt, topic), backend=backend)
     hurt.broker.pause()

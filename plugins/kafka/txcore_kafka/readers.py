@@ -119,7 +119,8 @@ class Readers:
         """Return what stands behind the last record of each log, as far as it can be told; blocks for `ARRIVAL_S`.
 
         Raises:
-            BackendTimeoutError, BackendUnavailableError: the broker did not tell.
+            KafkaException: the broker did not tell; the worker that asks turns it into one of txcore's errors.
+            ClosedError: the backend is closed.
         """
         asked = [TopicPartition(topic, partition, OFFSET_END) for topic, partition in places]
         connection = self._asking

@@ -4,11 +4,8 @@ from __future__ import annotations
 
 import asyncio
 import base64
-import fcntl
-import tempfile
 import threading
 from collections.abc import Coroutine, Mapping, Sequence
-from pathlib import Path
 from typing import Any, ClassVar, Final, TypeVar
 
 import nats
@@ -17,6 +14,7 @@ from nats.js.api import AckPolicy, ConsumerConfig, DiscardPolicy, StreamConfig
 from nats.js.errors import NotFoundError
 from txcore_conformance.brokers.harness import BrokerHarness
 from txcore_conformance.harness import Delivered, Gap
+from txcore_conformance.machine import base_folder, machine_lock
 
 from txcore.errors import MessageRejectedError
 from txcore.records import LogKind
@@ -220,8 +218,7 @@ class NatsAtomicHarness(NatsHarness):
             await manager.update_stream(config)
 
         # A stream's subjects are set as a whole: tests in several processes take turns.
-        with (Path(tempfile.gettempdir()) / f"txcore-{self.stream_name}.lock").open("a") as turns:
-            fcntl.flock(turns, fcntl.LOCK_EX)
+        with machine_lock(base_folder() / f"{self.stream_name}.lock"):
             self._call(update())
         return True
 

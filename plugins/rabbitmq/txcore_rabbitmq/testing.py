@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import logging
 import threading
 import time
 from collections.abc import Iterator, Mapping, Sequence
@@ -21,6 +22,9 @@ READ_TIMEOUT_S: Final = 10.0
 STORE_TIMEOUT_S: Final = 60.0
 PAUSE_S: Final = 0.05
 FIRST_STREAM: Final = b"rabbit_stream_coordinator"
+
+# Tells of each refused connection in ten lines, which bury what a failed test has to say.
+logging.getLogger("pika").setLevel(logging.CRITICAL)
 
 
 class RabbitmqHarness(BrokerHarness):

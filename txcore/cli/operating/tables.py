@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import asdict
 from typing import TYPE_CHECKING, Annotated, Any, Final
@@ -75,17 +75,10 @@ def resume(
 
     Exit code: 0 done, 1 the database cannot be reached, or one of them has none parked, 2 misuse.
     """
-    screen = Screen(as_json=place.as_json)
     asked = [parse_id(each) for each in ids]
     with _table(place) as table:
         counts = {identity: table.resume(identity) for identity in asked}
-    if place.as_json:
-        screen.json({id_text(identity): count for identity, count in counts.items()})
-    else:
-        for identity, count in counts.items():
-            screen.say(f"{id_text(identity)}: {words.many(count, 'message')} to be sent again")
-    if not all(counts.values()):
-        raise typer.Exit(1)
+    _tell_counts(place, counts, "to be sent again")
 
 
 def drop(
@@ -99,18 +92,11 @@ def drop(
 
     Exit code: 0 done, 1 the database cannot be reached, or one of them has none parked, 2 misuse.
     """
-    screen = Screen(as_json=place.as_json)
     asked = [parse_id(each) for each in ids]
     by = who(place)
     with _table(place) as table:
         counts = {identity: table.give_up(identity, why, by) for identity in asked}
-    if place.as_json:
-        screen.json({id_text(identity): count for identity, count in counts.items()})
-    else:
-        for identity, count in counts.items():
-            screen.say(f"{id_text(identity)}: {words.many(count, 'message')} dropped")
-    if not all(counts.values()):
-        raise typer.Exit(1)
+    _tell_counts(place, counts, "dropped")
 
 
 for _command in (stats, parked, resume, drop):
@@ -129,6 +115,18 @@ def _table(place: Place) -> Iterator[SqlMessageTable]:
 
         assert isinstance(fence.engine, Engine)  # `open_fence` makes no other
         yield SqlMessageTable(fence.engine, address.group, "operator", table=address.table)
+
+
+def _tell_counts(place: Place, counts: Mapping[bytes, int], what: str) -> None:
+    """Say how many messages of each transaction it was, and fail where one had none."""
+    screen = Screen(as_json=place.as_json)
+    if place.as_json:
+        screen.json({id_text(identity): count for identity, count in counts.items()})
+    else:
+        for identity, count in counts.items():
+            screen.say(f"{id_text(identity)}: {words.many(count, 'message')} {what}")
+    if not all(counts.values()):
+        raise typer.Exit(1)
 
 
 def _told(each: ParkedMessage) -> dict[str, Any]:
