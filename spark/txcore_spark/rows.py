@@ -26,6 +26,7 @@ BUCKET_MS: Final = 3_600_000
 CLAIMS: Final = 0
 """CLAIM ops belong to no transaction; they are kept in this hour."""
 NO_ID: Final = bytes(16)
+INDEX_MAX: Final = (1 << 31) - 1
 FENCED: Final = 1
 UNSEEN: Final = 2
 """Flags of a half: the fence decides it; the topic of this message is not read."""
@@ -85,7 +86,7 @@ KEPT_OPS: Final = frozenset(
 )
 """Ops on which verdicts rest; checks, nudges and ticks say nothing about the end."""
 _OWN_HEADERS: Final = frozenset({wire.HEADER_ID, wire.HEADER_GROUP, wire.HEADER_BY, wire.HEADER_KEY})
-_LENGTHS: Final = struct.Struct(">ii").pack
+_LENGTHS: Final = struct.Struct(">iii").pack
 
 
 @dataclass(frozen=True, slots=True)
@@ -136,7 +137,7 @@ class Rows:
                 (
                     half.transaction_id, bucket, 1, 0, place.backend, place.group, place.source, place.partition,
                     position, position * OPS_PER_RECORD, ts_ms, half.generation, index, len(half.messages),
-                    0 if message is None else declared_hash(message), 0, half.decided, flags, deadline_ms, topic,
+                    0 if message is None else declared_hash(index, message), 0, half.decided, flags, deadline_ms, topic,
                     half.reason or None,
                 )
             )  # fmt: skip
@@ -190,13 +191,15 @@ class Rows:
             transaction_id, number = parse_id(identity), int(index)
         except (UsageError, ValueError):
             transaction_id, number = NO_ID, 0  # No id of ours: it will have no half.
+        if not 0 <= number <= INDEX_MAX:
+            transaction_id, number = NO_ID, 0
         place = self.place
         own_key = key if key is not None else headers.get(wire.HEADER_KEY)
         self.found.append(
             (
                 transaction_id, bucket_of(transaction_id), 3, 0, place.backend, group, place.source, place.partition,
                 position, position * OPS_PER_RECORD, appended_ms, 0, number, 0,
-                message_hash(topic, own_key, body, headers), 0, 0, 0, 0, topic, None,
+                message_hash(number, topic, own_key, body, headers), 0, 0, 0, 0, topic, None,
             )
         )  # fmt: skip
 
@@ -267,16 +270,21 @@ def bucket_of(transaction_id: bytes) -> int:
     return int.from_bytes(transaction_id[:6], "big") // BUCKET_MS
 
 
-def declared_hash(message: TargetMessage) -> int:
+def declared_hash(index: int, message: TargetMessage) -> int:
     """Return the hash that the target of this message must have."""
-    return message_hash(message.topic, message.key, message.body, message.headers)
+    return message_hash(index, message.topic, message.key, message.body, message.headers)
 
 
-def message_hash(topic: str, key: str | bytes | None, body: bytes, headers: Mapping[str, str | bytes]) -> int:
-    """Return 64 bits over what a consumer sees of a message, our own headers left out."""
+def message_hash(
+    index: int, topic: str, key: str | bytes | None, body: bytes, headers: Mapping[str, str | bytes]
+) -> int:
+    """Return 64 bits over what a consumer sees of a message, our own headers left out.
+
+    The index is part of it, so that sums over a transaction tell when two messages have changed places.
+    """
     raw_key = key.encode() if isinstance(key, str) else key
     digest = hashlib.blake2b(topic.encode("utf-8", "surrogatepass"), digest_size=8)
-    digest.update(_LENGTHS(-1 if raw_key is None else len(raw_key), len(body)))
+    digest.update(_LENGTHS(index, -1 if raw_key is None else len(raw_key), len(body)))
     digest.update(raw_key or b"")
     digest.update(body)
     if len(headers) > 0:
@@ -284,7 +292,7 @@ def message_hash(topic: str, key: str | bytes | None, body: bytes, headers: Mapp
             if name not in _OWN_HEADERS:
                 value = headers[name]
                 raw = value.encode("utf-8", "surrogatepass") if isinstance(value, str) else value
-                digest.update(_LENGTHS(len(name), len(raw)))
+                digest.update(_LENGTHS(-1, len(name), len(raw)))
                 digest.update(name.encode("utf-8", "surrogatepass"))
                 digest.update(raw)
     return int.from_bytes(digest.digest(), "big", signed=True)

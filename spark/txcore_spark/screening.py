@@ -1,7 +1,7 @@
 """One cheap pass over all rows: a line per transaction, and which of them are plainly well.
 
 Nearly all are, and a few numbers prove it: one half, one end in time, exactly the targets that it demands, and nothing
-else. Only the others are worth the many columns of `txcore_spark.tally`.
+else; or none of these but targets and a fence row, by the message table. Only the others are worth the many columns of `txcore_spark.tally`.
 """
 
 from __future__ import annotations
@@ -12,6 +12,7 @@ from pyspark.sql import Column, DataFrame
 from pyspark.sql import functions as F
 
 from txcore.records import Forced, OpKind
+from txcore.verdicts import SENT
 from txcore_spark.rows import BUCKET_MS, FENCED, UNSEEN, Kind
 
 BITS_MAX: Final = 62
@@ -107,13 +108,20 @@ def _is_well(late_ms: int) -> Column:
     is_committed &= (F.col("mask") == whole) & (F.col("difference") == 0)
     is_committed &= (row == 1) | ((row == 0) & (F.col("fenced") == 0))
     is_rolled_back = (F.col("commits") == 0) & (F.col("rollbacks") == 1) & (F.col("targets") == 0) & row.isin(0, 2)
-    return (
-        (F.col("rows") < ROWS_MAX)
-        & (F.col("halves") == 1)
+    by_half = (
+        (F.col("halves") == 1)
         & (F.col("half_rows") == declared)
         & declared.between(1, BITS_MAX)
-        & (F.col("disturbed") == 0)
-        & (F.bit_count("backends") == 1)
         & (F.col("op_ms") <= F.col("half_ms") + late_ms)
         & (is_committed | is_rolled_back)
     )
+    # By the message table there is neither half nor op: the first targets, each once, of a row that says so.
+    by_table = (
+        (F.col("half_rows") == 0)
+        & (F.col("commits") + F.col("rollbacks") == 0)
+        & F.col("targets").between(1, BITS_MAX)
+        & (F.col("mask") == _bit("targets") - 1)
+        & (row == SENT)
+    )
+    is_quiet = (F.col("rows") < ROWS_MAX) & (F.col("disturbed") == 0) & (F.bit_count("backends") == 1)
+    return is_quiet & (by_half | by_table)

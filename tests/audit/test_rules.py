@@ -77,6 +77,13 @@ def by_hand(new):
         .target(0)
         .target(1, 1, body=b"other")
         .ops(COMMIT),
+        Case("two that changed places", new(), ["CORRUPT"])
+        .half(size=2)
+        .row(1)
+        .target(0, body=b"body 1")
+        .target(1, body=b"body 0")
+        .ops(COMMIT),
+        Case("an index beyond all numbers", new(), []).half().row(1).target(0, 1 << 70).ops(COMMIT),
         Case("an index that was never declared", new(), ["CORRUPT"]).half().row(1).target(0, 1).ops(COMMIT),
         Case("bridged", new(), []).half().row(1).target(0).target(0, other=True).ops(COMMIT),
         Case("bridged and changed", new(), ["CORRUPT"]).half().row(1).target(0).target(0, body=b"x", other=True)
