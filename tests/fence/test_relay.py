@@ -6,7 +6,7 @@ import itertools
 import threading
 
 import pytest
-from sqlalchemy import text
+from sqlalchemy import event, text
 from txcore_conformance.kit import Observed, wait_until
 
 from txcore import Message, Relay, RelayLimits, TransactionProducer, instrumentation, wire
@@ -351,6 +351,30 @@ def test_commit_wakes_a_relay_that_sleeps(postgresql):
         bench.put()
         wait_until(lambda number=number: len(bench.bodies()) == number + 1, "the message")
     assert relay.stop()
+
+
+def test_what_a_batch_reads_does_not_grow_with_what_waits(postgresql):
+    """No statement of a relay goes through the whole table."""
+    bench, world, counts = Bench(postgresql), postgresql, []
+    table, message_table = bench.table("one"), f"{world.fence_table}_msg"
+    with world.engine.begin() as connection:
+        connection.execute(
+            text(
+                f"INSERT INTO {message_table} (transaction_id, message_index, producer_group, lane, slot, body) "
+                f"SELECT gen_random_uuid(), 0, '{GROUP}', n, n % {SLOT_COUNT}, decode(repeat('ab', 200), 'hex') "
+                "FROM generate_series(1, 50000) n"
+            )
+        )
+
+    @event.listens_for(table._engine, "commit")
+    def count(connection):
+        sql = "SELECT seq_tup_read + idx_tup_fetch FROM pg_stat_xact_user_tables WHERE relname = :name"
+        counts.append(connection.execute(text(sql), {"name": message_table}).scalar_one())
+
+    taken = table.take(GROUP, (), 1_000)
+    table.settle(taken, taken.rows, [])
+    assert len(taken.rows) > 900
+    assert sum(counts) < 3 * len(taken.rows)
 
 
 def test_relay_reports_trouble_and_goes_on_behind_it(bench):

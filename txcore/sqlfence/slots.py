@@ -81,10 +81,11 @@ class Slots:
     def busy(self, border: Border) -> list[int]:
         """Return the slots that have something to send, without waiting for anybody; on SQLite only free ones."""
         free = f"AND s.until_ms <= {self._now_ms} " if self._is_leased else ""
+        # With LIMIT the index is asked once for each slot; PostgreSQL makes a join over all rows out of EXISTS.
         sql = (
             f"SELECT s.slot FROM {self._slot} s WHERE s.producer_group = :producer_group AND s.slot >= 0 {free}"  # noqa: S608
-            f"AND EXISTS (SELECT 1 FROM {self._message} m WHERE m.producer_group = s.producer_group AND m.parked = 0 "
-            "AND m.slot = s.slot)"
+            f"AND (SELECT 1 FROM {self._message} m WHERE m.producer_group = s.producer_group AND m.parked = 0 "
+            "AND m.slot = s.slot LIMIT 1) IS NOT NULL"
         )
         return [int(row[0]) for row in border.rows(sql, self._group)]
 
@@ -204,8 +205,7 @@ class Slots:
         for number, row in enumerate(rows):
             values |= {f"i{number}": self.dialect.encode(row.transaction_id), f"n{number}": row.index}
             names.append(f"({self.dialect.place(f'i{number}')}, :n{number})")
-        values_word = "VALUES " if self._is_leased else ""
-        return f"(transaction_id, message_index) IN ({values_word}{', '.join(names)})", values
+        return f"(transaction_id, message_index) IN (VALUES {', '.join(names)})", values
 
 
 def _list(numbers: Iterable[int]) -> str:
