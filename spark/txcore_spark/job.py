@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import nullcontext
 from dataclasses import dataclass, field
 from typing import Any, Final
 
@@ -28,6 +29,7 @@ from txcore_spark.readers.fence import pruned_below
 from txcore_spark.report import write_report
 from txcore_spark.rows import BUCKET_MS, CLAIMS, SPARK_SCHEMA, Kind
 from txcore_spark.scope import Scope, scope_of
+from txcore_spark.session import interpreted
 from txcore_spark.store import TABLES, Store
 
 VERSION: Final = 1
@@ -35,6 +37,8 @@ VERSION: Final = 1
 FINDINGS: Final = "findings"
 PARTS_MIN: Final = 8
 PART_RECORDS: Final = 400_000
+NEAR_FEW: Final = 20_000
+"""Up to so many rows of suspects, the tallies' many columns cost less to interpret than to compile."""
 Say = Callable[[str], None]
 
 
@@ -204,31 +208,31 @@ class Audit:
         step.buckets |= {each["bucket"]: step.number for each in lines.select("bucket").distinct().collect()}
         self._say("verdicts")
         is_within = (F.col("born_ms") >= window.since_ms) & (F.col("born_ms") < window.until_ms)
-        suspects = tally.sent_if_few(lines.where(is_within & (F.col("doubt") == 1)).select("tx"))
+        suspects = lines.where(is_within & (F.col("doubt") == 1)).select("tx")
         near = (
             everything.where(F.col("kind") < int(Kind.COVER))
-            .join(suspects, "tx", "left_semi")
+            .join(tally.sent_if_few(suspects), "tx", "left_semi")
             .unionByName(everything.where(screening.is_claim()))
             .persist()
         )
-        tallies = self._tallies(step, near).persist()
-        place = self._store.place(step.number, FINDINGS)
-        scope = step.scope
-        names = {number: source.topic or f"{source.name}.{source.log}" for number, source in scope.sources.items()}
-        found = findings.with_places(findings.judged(tallies, step.thresholds), near, names)
-        found.write.parquet(place)
+        with interpreted(self._session) if near.count() <= NEAR_FEW else nullcontext():
+            tallies = self._tallies(step, near).persist()
+            step.parts["verdicts"] = self._find(step, tallies, near)
         counted = lines.where(is_within & (F.col("doubt") == 0)).select(*findings.COUNTED)
         transactions, latencies = findings.counts(
             counted.unionByName(findings.countable(tallies)), step.thresholds.now_ms
         )
-        step.parts = {
-            "verdicts": findings.verdict_counts(self._session.read.schema(found.schema).parquet(place)),
-            "transactions": transactions,
-            "latencies": latencies,
-            "topics": findings.topic_counts(rows),
-        }
+        step.parts |= {"transactions": transactions, "latencies": latencies, "topics": findings.topic_counts(rows)}
         for kept in (tallies, near):
             kept.unpersist()
+
+    def _find(self, step: Step, tallies: DataFrame, near: DataFrame) -> list[dict[str, Any]]:
+        """Write the findings, and return how often each verdict stands."""
+        place, sources = self._store.place(step.number, FINDINGS), step.scope.sources
+        names = {number: source.topic or f"{source.name}.{source.log}" for number, source in sources.items()}
+        found = findings.with_places(findings.judged(tallies, step.thresholds), near, names)
+        found.write.parquet(place)
+        return findings.verdict_counts(self._session.read.schema(found.schema).parquet(place))
 
     def _tallies(self, step: Step, near: DataFrame) -> DataFrame:
         """Return the tallies of all transactions of which *near* holds the rows."""

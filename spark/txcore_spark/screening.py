@@ -1,7 +1,8 @@
 """One cheap pass over all rows: a line per transaction, and which of them are plainly well.
 
 Nearly all are, and a few numbers prove it: one half, one end in time, exactly the targets that it demands, and nothing
-else; or none of these but targets and a fence row, by the message table. Only the others are worth the many columns of `txcore_spark.tally`.
+else; or, by the message table, none of these but targets and a fence row. Only the others are worth the many columns of
+`txcore_spark.tally`.
 """
 
 from __future__ import annotations

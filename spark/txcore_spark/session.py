@@ -5,7 +5,8 @@ from __future__ import annotations
 import os
 import shutil
 import sys
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
@@ -29,6 +30,13 @@ SETTINGS: Final[Mapping[str, str]] = {
     "spark.sql.maxConcurrentOutputFileWriters": "4",
     # Gaps and ranges are counted exactly once per attempt that counts: a task is never run twice at a time.
     "spark.speculation": "false",
+}
+
+
+INTERPRETED: Final = {
+    "spark.sql.shuffle.partitions": "1",
+    "spark.sql.codegen.wholeStage": "false",
+    "spark.sql.codegen.factoryMode": "NO_CODEGEN",
 }
 
 
@@ -96,3 +104,16 @@ def _built(builder: Any, master: str, driver_memory: str, settings: Mapping[str,
     session: SparkSession = builder.appName("txcore audit").getOrCreate()
     session.sparkContext.setLogLevel("ERROR")
     return session
+
+
+@contextmanager
+def interpreted(session: SparkSession) -> Iterator[None]:
+    """Within the block, plans of few rows and many columns are run as they are, in one part, instead of compiled."""
+    before = {name: str(session.conf.get(name)) for name in INTERPRETED}
+    for name, value in INTERPRETED.items():
+        session.conf.set(name, value)
+    try:
+        yield
+    finally:
+        for name, value in before.items():
+            session.conf.set(name, value)
