@@ -121,7 +121,8 @@ def _verdict_table(manifest: Mapping[str, Any]) -> str:
     rows = []
     for name in sorted(counts, key=lambda name: -Severity[manifest["severities"][name].upper()]):
         severity = manifest["severities"][name]
-        where = ", ".join(f"{place}: {count:,}" for place, count in places[name].most_common(6))
+        most = sorted(places[name].items(), key=lambda item: (-item[1], item[0]))[:6]
+        where = ", ".join(f"{place}: {count:,}" for place, count in most)
         rows.append(
             (
                 f'<span class="{severity}">{severity}</span>',

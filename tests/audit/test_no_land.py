@@ -39,7 +39,7 @@ def runs(spark, tmp_path_factory):
         return measure(*arguments, **options)
 
     def said(text):
-        if text == "one tally per transaction":
+        if text == "one line per transaction":
             database.rename(f"{database}.gone")
 
     with pytest.MonkeyPatch.context() as patch:

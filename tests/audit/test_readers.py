@@ -15,6 +15,7 @@ pytest.importorskip("pyspark")
 
 from txcore_conformance import brokers
 from txcore_conformance.brokers.security import PASSWORD
+from txcore_conformance.kit import error_of, wait_until
 from txcore_spark import session
 from txcore_spark.anomalies import Maker, identity_of
 from txcore_spark.job import FINDINGS, Audit
@@ -74,7 +75,8 @@ class Group:
         self.world = world
         self.bed = make_bed("main", world.url, "")
         backend = txcore.connect(world.url)
-        backend.ensure_group(self.bed.group, 2).result(60)
+        # A broker that was frozen by the test before is not its own controller at once.
+        wait_until(lambda: error_of(lambda: backend.ensure_group(self.bed.group, 2), 60.0) is None, "a group", 120.0)
         backend.close()
         self.writer = open_writer(world.url, self.bed.group)
         world.writers.append(self.writer)
@@ -214,9 +216,9 @@ def test_a_slow_broker_is_waited_for(world):
     waking.start()
     rows = group.read(ranges)
     waking.join()
-    assert "COVER" in kinds(rows) or "GAP" in kinds(rows)
-    if "GAP" not in kinds(rows):
-        assert group.ids == {row["tx"] for row in rows if row["kind"] == Kind.HALF}
+    assert "COVER" in kinds(rows)
+    assert "GAP" not in kinds(rows)
+    assert group.ids == {row["tx"] for row in rows if row["kind"] == Kind.HALF}
 
 
 def test_records_that_retention_takes_behind_the_plan_leave_a_gap(world):
