@@ -17,7 +17,7 @@ from txcore_spark.rows import SPARK_SCHEMA, Place, Rows, batch_of
 
 from txcore import wire
 from txcore.records import Half, Op, OpKind, ParkCode, TargetMessage
-from txcore.verdicts import SENT, Thresholds, Verdict
+from txcore.verdicts import PARKED, SENT, Thresholds, Verdict
 
 BORN_MS = 1_700_000_000_000
 NOW_MS = BORN_MS + 3_600_000
@@ -107,6 +107,8 @@ def by_hand(new):
         Case("by the message table", new(), []).row(3).target(0),
         Case("by the message table, sent", new(), []).row(SENT).target(0),
         Case("by the message table, not sent yet", new(), []).row(3),
+        Case("by the message table, parked", new(), ["UNDELIVERABLE"]).row(PARKED),
+        Case("by the message table, waiting, with a half that was closed", new(), []).half().row(3).ops(COMMIT),
         Case("by the message table, but it never came", new(), ["LOST"]).row(SENT),
         Case("by the message table, with a half that turned up", new(), []).half().row(3).target(0).ops(COMMIT),
         Case("by the message table, with an end of nothing", new(), ["PHANTOM"]).row(3).target(0).ops(COMMIT),
