@@ -89,7 +89,7 @@ class Audit:
         """Audit everything the brokers hold, or the births of a window; returns the manifest.
 
         Args:
-            is_landed: Keep rows and tallies beside the run; a repair needs them.
+            is_landed: Keep rows and lines beside the run; a repair needs the rows.
         """
         return self._step(None, window or Window(), is_whole=window is None, is_landed=is_landed)
 
