@@ -165,6 +165,10 @@ def _is_via_table(t: Any) -> Any:
     return (t.row == 3) | (t.row == SENT) | (t.row == DROPPED) | (t.row == PARKED)
 
 
+def _is_by_half(t: Any) -> Any:
+    return (t.row < 3) | (t.row == 4)
+
+
 def _is_open(t: Any) -> Any:
     return (t.commits + t.rollbacks) == 0
 
@@ -183,7 +187,7 @@ def _conflict_refused(t: Any, _: Thresholds) -> Any:
 
 
 def _lost(t: Any, _: Thresholds) -> Any:
-    is_out = (t.row < 3) | (t.row == 4) | (t.row == SENT)  # what the message table still holds is not lost
+    is_out = _is_by_half(t) | (t.row == SENT)  # what the message table still holds is not lost
     has_hole = _is_commit(t) & (t.halves > 0) & (t.present < t.declared) & is_out
     is_owed = (t.row == 1) | (t.row == SENT)
     has_nothing = is_owed & (t.row_early == 1) & (t.halves == 0) & (t.targets == 0) & _is_open(t)
@@ -202,7 +206,7 @@ def _phantom(t: Any, _: Thresholds) -> Any:
     is_no_dismissal = (t.parked == 0) | (t.poison < t.parked) | (t.first_rollback >= t.first_commit)
     has_op = (t.commits + t.rollbacks > 0) & is_no_dismissal
     # What came by the message table never needed a half.
-    has_target = (t.targets > 0) & ((t.row < 3) | (t.row == 4))
+    has_target = (t.targets > 0) & _is_by_half(t)
     return (t.absence == 1) & (t.halves == 0) & (has_target | has_op)
 
 

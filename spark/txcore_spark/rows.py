@@ -86,7 +86,8 @@ KEPT_OPS: Final = frozenset(
 )
 """Ops on which verdicts rest; checks, nudges and ticks say nothing about the end."""
 _OWN_HEADERS: Final = frozenset({wire.HEADER_ID, wire.HEADER_GROUP, wire.HEADER_BY, wire.HEADER_KEY})
-_LENGTHS: Final = struct.Struct(">iii").pack
+_HEAD: Final = struct.Struct(">iii").pack
+_LENGTHS: Final = struct.Struct(">ii").pack
 
 
 @dataclass(frozen=True, slots=True)
@@ -190,9 +191,9 @@ class Rows:
         try:
             transaction_id, number = parse_id(identity), int(index)
         except (UsageError, ValueError):
-            transaction_id, number = NO_ID, 0  # No id of ours: it will have no half.
+            number = -1
         if not 0 <= number <= INDEX_MAX:
-            transaction_id, number = NO_ID, 0
+            transaction_id, number = NO_ID, 0  # No id of ours: it will have no half.
         place = self.place
         own_key = key if key is not None else headers.get(wire.HEADER_KEY)
         self.found.append(
@@ -284,7 +285,7 @@ def message_hash(
     """
     raw_key = key.encode() if isinstance(key, str) else key
     digest = hashlib.blake2b(topic.encode("utf-8", "surrogatepass"), digest_size=8)
-    digest.update(_LENGTHS(index, -1 if raw_key is None else len(raw_key), len(body)))
+    digest.update(_HEAD(index, -1 if raw_key is None else len(raw_key), len(body)))
     digest.update(raw_key or b"")
     digest.update(body)
     if len(headers) > 0:
@@ -292,7 +293,7 @@ def message_hash(
             if name not in _OWN_HEADERS:
                 value = headers[name]
                 raw = value.encode("utf-8", "surrogatepass") if isinstance(value, str) else value
-                digest.update(_LENGTHS(-1, len(name), len(raw)))
+                digest.update(_LENGTHS(len(name), len(raw)))
                 digest.update(name.encode("utf-8", "surrogatepass"))
                 digest.update(raw)
     return int.from_bytes(digest.digest(), "big", signed=True)

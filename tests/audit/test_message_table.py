@@ -43,18 +43,10 @@ def test_row_says_what_the_table_holds(engine):
 
 
 @pytest.mark.parametrize("halves", [0, 1])
-def test_dropped_message_is_neither_lost_nor_silent(halves):
-    """The operator's drop is named; with a half that turned up late and was closed it is no hole either."""
-    tally = Tally(halves=halves, declared=2, targets=1, present=1, row=DROPPED, row_early=1, row_absence=1)
+@pytest.mark.parametrize(("row", "verdict"), [(DROPPED, Verdict.FORCED), (PARKED, Verdict.UNDELIVERABLE)])
+def test_message_that_stays_in_the_table_is_neither_lost_nor_silent(row, verdict, halves):
+    """Dropped or parked, it is named; with a half that turned up late and was closed it is no hole either."""
+    tally = Tally(halves=halves, declared=2, targets=1, present=1, row=row, row_early=1, row_absence=1)
     if halves:
         tally.commits, tally.first_commit, tally.generation = 1, 5, 0
-    assert set(verdicts_of(tally, Thresholds(now_ms=0))) == {Verdict.FORCED}
-
-
-@pytest.mark.parametrize("halves", [0, 1])
-def test_parked_message_is_undeliverable_and_not_lost(halves):
-    """It waits for an operator; so it does where a half turned up late and was closed."""
-    tally = Tally(halves=halves, declared=2, targets=1, present=1, row=PARKED, row_early=1, row_absence=1)
-    if halves:
-        tally.commits, tally.first_commit, tally.generation = 1, 5, 0
-    assert set(verdicts_of(tally, Thresholds(now_ms=0))) == {Verdict.UNDELIVERABLE}
+    assert set(verdicts_of(tally, Thresholds(now_ms=0))) == {verdict}

@@ -30,6 +30,7 @@ from txcore_nats.options import GroupNames, Options
 NANOSECONDS: Final = 1_000_000_000
 TIMEOUT_S: Final = 10.0
 CLOSE_TIMEOUT_S: Final = 2.0
+ATTEMPTS: Final = 3
 CUT_SHORT: Final = (ConnectionResetError, BrokenPipeError, errors.UnexpectedEOF)
 
 
@@ -70,22 +71,22 @@ class NatsSubject:
             ConfigError: a file of the credentials cannot be used.
         """
         place = f"NATS at {', '.join(server.removeprefix('nats://') for server in self.options.servers)}"
-        for is_last in (False, False, True):
-            try:
-                self._client = self._runner.run(self._connected())
-            except CUT_SHORT as error:
-                if is_last:
-                    self.close()
-                    raise _unavailable(error, place) from error
-            except Exception as error:
-                self.close()
-                if isinstance(error, ConfigError):
-                    raise
-                raise _unavailable(error, place) from error
-            else:
-                return
+        try:
+            self._client = self._runner.run(self._connected())
+        except Exception as error:
+            self.close()
+            if isinstance(error, ConfigError):
+                raise
+            raise _unavailable(error, place) from error
 
     async def _connected(self) -> Client:
+        """Return a client that is connected, after some attempts where the server ends them without a word."""
+        for _ in range(ATTEMPTS - 1):
+            with contextlib.suppress(*CUT_SHORT):
+                return await self._attempt()
+        return await self._attempt()
+
+    async def _attempt(self) -> Client:
         """Return a client that is connected; raises what went wrong last, one of `CUT_SHORT` where nothing was said."""
         client, reasons = Client(), list[Exception]()
 
