@@ -12,6 +12,7 @@ PYTHON ?= $(firstword $(foreach each,python3 python3.14 python3.13 python3.12 py
 
 SEEDS ?= 100000
 CYCLES ?= 200
+VERDICTS ?= rules equal_verdicts oracle message_table command
 WORKERS ?= 4
 BROKER ?= memory,sqlite
 SECONDS ?= 300
@@ -69,6 +70,10 @@ forms: $(DEV) ## the suite on other forms of the brokers: Kafka's transactions, 
 .PHONY: audit
 audit: $(DEV) ## the tests of the audit: one Java process, one after the other, on brokers of their own
 	$(BIN)/pytest -q -o faulthandler_timeout=900 -m "not heavy" tests/audit
+
+.PHONY: verdicts
+verdicts: $(DEV) ## of these, what needs no broker: rules, the oracle beside Spark, the command
+	$(BIN)/pytest -q -o faulthandler_timeout=900 $(VERDICTS:%=tests/audit/test_%.py)
 
 .PHONY: heavy
 heavy: $(DEV) ## what `make test` leaves out: clusters of three nodes, other versions, profiles of the memory broker

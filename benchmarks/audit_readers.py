@@ -58,7 +58,8 @@ def main() -> int:
         plain_s = time.process_time() - began_s
         count = sum(batch.num_rows for batch in rows)
         frame = frame_of(session, bed.url, ranges)
-        told = frame.groupBy("kind").agg(F.count("*").alias("rows"), F.sum("hash").alias("sum")).collect()
+        number = F.when(F.col("kind").isin(int(Kind.COVER), int(Kind.COST)), F.col("hash"))
+        told = frame.groupBy("kind").agg(F.count("*").alias("rows"), F.sum(number).alias("sum")).collect()
         by_kind = {each["kind"]: each for each in told}
         records = by_kind[int(Kind.COVER)]["sum"]
         assert int(Kind.GAP) not in by_kind

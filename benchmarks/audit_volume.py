@@ -15,7 +15,8 @@ import threading
 import time
 from pathlib import Path
 
-from txcore_spark.job import FINDINGS, ROWS, Audit
+from txcore_spark.job import FINDINGS, Audit
+from txcore_spark.keeping import ROWS
 from txcore_spark.selftest.run import Bed, compare
 from txcore_spark.selftest.volume import write_volume
 from txcore_spark.session import open_session

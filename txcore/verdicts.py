@@ -18,6 +18,8 @@ SENT: Final = 5
 """Read instead of a fence row's state 3 when the message table holds nothing of the transaction any more."""
 DROPPED: Final = 6
 """Read instead of a fence row's state 3 when all that the message table holds of it was dropped by an operator."""
+PARKED: Final = 7
+"""Read instead of a fence row's state 3 when the relay has parked a message of it."""
 OPS_PER_RECORD: Final = 4_096
 """Ops of one merged record are told apart in a place; those behind share the last one."""
 
@@ -112,7 +114,8 @@ class Tally:
         discarded_ms: Time of the newest DISCARD in force; 0 without one.
         overrides: Decisions that an operator made against the fence.
         parked, poison: Parked records, and those among them that hold no half.
-        row: The fence row's state, 0 without a row; 1, 3, `SENT` and `DROPPED` say committed, 2 rolled back, 4 forced.
+        row: The fence row's state, 0 without a row; 1, 3, `SENT`, `DROPPED` and `PARKED` say committed, 2 rolled back,
+            4 forced.
         row_early: Whether the row was seen as committed, or sent, before the ends of the logs were taken.
         absence: Whether every log of the group was read for the time of this transaction.
         row_absence: Whether a missing row means that there is none.
@@ -159,7 +162,11 @@ def _is_rollback(t: Any) -> Any:
 
 
 def _is_via_table(t: Any) -> Any:
-    return (t.row == 3) | (t.row == SENT) | (t.row == DROPPED)
+    return (t.row == 3) | (t.row == SENT) | (t.row == DROPPED) | (t.row == PARKED)
+
+
+def _is_by_half(t: Any) -> Any:
+    return (t.row < 3) | (t.row == 4)
 
 
 def _is_open(t: Any) -> Any:
@@ -180,8 +187,9 @@ def _conflict_refused(t: Any, _: Thresholds) -> Any:
 
 
 def _lost(t: Any, _: Thresholds) -> Any:
-    has_hole = _is_commit(t) & (t.halves > 0) & (t.present < t.declared) & (t.row != DROPPED)
-    is_owed = (t.row == 1) | (t.row == SENT)  # what waits in the message table is not lost
+    is_out = _is_by_half(t) | (t.row == SENT)  # what the message table still holds is not lost
+    has_hole = _is_commit(t) & (t.halves > 0) & (t.present < t.declared) & is_out
+    is_owed = (t.row == 1) | (t.row == SENT)
     has_nothing = is_owed & (t.row_early == 1) & (t.halves == 0) & (t.targets == 0) & _is_open(t)
     return (t.absence == 1) & (has_hole | (has_nothing & (t.row_absence == 1)))
 
@@ -198,7 +206,7 @@ def _phantom(t: Any, _: Thresholds) -> Any:
     is_no_dismissal = (t.parked == 0) | (t.poison < t.parked) | (t.first_rollback >= t.first_commit)
     has_op = (t.commits + t.rollbacks > 0) & is_no_dismissal
     # What came by the message table never needed a half.
-    has_target = (t.targets > 0) & ((t.row < 3) | (t.row == 4))
+    has_target = (t.targets > 0) & _is_by_half(t)
     return (t.absence == 1) & (t.halves == 0) & (has_target | has_op)
 
 
@@ -220,7 +228,8 @@ def _discarded(t: Any, _: Thresholds) -> Any:
 
 
 def _undeliverable(t: Any, _: Thresholds) -> Any:
-    return _is_given_up(t) & (t.undeliverable >= 0) & (t.undeliverable >= t.generation)
+    by_checker = _is_given_up(t) & (t.undeliverable >= 0) & (t.undeliverable >= t.generation)
+    return by_checker | (t.row == PARKED)
 
 
 def _late_check(t: Any, s: Thresholds) -> Any:

@@ -147,10 +147,10 @@ class ManagedProcess(abc.ABC):
         if self._process is not None:
             # Popen's own does nothing once the process has ended and its id may be another's.
             self._process.send_signal(signal.SIGSTOP)
-            self._signal(self._children(), signal.SIGSTOP)
+            children = self._children()
+            self._signal(children, signal.SIGSTOP)
             # On a busy machine its threads run on for a moment, long enough to answer.
-            deadline_s = time.monotonic() + _STOPPED_MAX_S
-            stopping = [self._process.pid, *self._children()]
+            deadline_s, stopping = time.monotonic() + _STOPPED_MAX_S, [self._process.pid, *children]
             while any(map(_is_running, stopping)) and time.monotonic() < deadline_s:
                 time.sleep(0.001)
 

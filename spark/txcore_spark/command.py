@@ -10,7 +10,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from pathlib import Path
-from typing import Any, Final
+from typing import TYPE_CHECKING, Any, Final, NoReturn
 
 import msgspec
 
@@ -18,9 +18,13 @@ from txcore.config import ConfigFileError, Loaded, load
 from txcore.errors import TxcoreError, UsageError
 from txcore.verdicts import FAILED, PASS, SEVERITIES, Severity, Verdict
 from txcore_spark.job import Audit, Window
+from txcore_spark.progress import Progress
 from txcore_spark.report import NAME
-from txcore_spark.session import open_session
+from txcore_spark.session import is_submitted, open_session
 from txcore_spark.store import Store
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
 
 MODES: Final = ("incremental", "once", "continuous")
 SUMMARY_KEYS: Final = (
@@ -43,22 +47,32 @@ class Wish:
     since: str = ""
     until: str = ""
     as_json: bool = False
+    is_landed: bool = True
     steps_max: int = 0
     settings: Mapping[str, str] = field(default_factory=dict)
 
 
-def run(loaded: Loaded, wish: Wish, say: Callable[[str], None]) -> int:
+def run(loaded: Loaded, wish: Wish, progress: Progress | None = None) -> int:
     """Run the audit and return how it ended: 0 pass, 1 warnings, 2 violations, 3 inconclusive, 4 error."""
     try:
         window = window_of(wish)
         settings = loaded.config.audit
-        session = open_session(settings.master, settings.driver_memory, wish.settings)
+        progress = progress or Progress(quiet=wish.as_json and is_submitted())
+        progress.say("starting Spark")
+        session = open_session(settings.master, settings.driver_memory, wish.settings, settings.spark_jars)
+        if settings.kafka_source == "spark":
+            _require_native(session)
         store = Store(settings.store)
-        audit = Audit(session, loaded, store, say=say)
-        if wish.mode == "continuous":
-            return _continuous(audit, store, loaded, wish)
-        manifest = audit.once(window) if wish.mode == "once" else audit.incremental()
-        return _finish(manifest, store, wish)
+        tracker = session.sparkContext.statusTracker()
+
+        def step() -> int:
+            with progress.step(tracker) as say:
+                audit = Audit(session, loaded, store, say=say)
+                is_once = wish.mode == "once"
+                manifest = audit.once(window, is_landed=wish.is_landed) if is_once else audit.incremental()
+            return _finish(manifest, store, wish)
+
+        return _continuous(step, settings.interval_s, wish) if wish.mode == "continuous" else step()
     except (ConfigFileError, UsageError):
         raise
     except Exception as error:  # noqa: BLE001 - whatever Spark, Java or a driver raises: the audit has failed
@@ -76,18 +90,24 @@ def _finish(manifest: Mapping[str, Any], store: Store, wish: Wish) -> int:
     return int(manifest["exit_code"])
 
 
-def _continuous(audit: Audit, store: Store, loaded: Loaded, wish: Wish) -> int:
+def _require_native(session: SparkSession) -> None:
+    from txcore_spark import native  # noqa: PLC0415 - it needs Kafka's driver, as others do not
+
+    native.require(session)
+
+
+def _continuous(step: Callable[[], int], interval_s: float, wish: Wish) -> int:
     """Run incremental steps until told to stop; the last one's code is the end."""
     stop = threading.Event()
     for number in (signal.SIGTERM, signal.SIGINT):
         signal.signal(number, lambda *_: stop.set())
     code, steps = PASS, 0
     while not stop.is_set():
-        code = _finish(audit.incremental(), store, wish)
+        code = step()
         steps += 1
         if wish.steps_max and steps >= wish.steps_max:
             break
-        stop.wait(loaded.config.audit.interval_s)
+        stop.wait(interval_s)
     return code
 
 
@@ -113,8 +133,10 @@ def window_of(wish: Wish) -> Window | None:
     """Return the window that two ISO times describe; None without any.
 
     Raises:
-        UsageError: one of them is no ISO time, or the mode takes none.
+        UsageError: one of them is no ISO time, or the mode takes none of what else is asked for.
     """
+    if not wish.is_landed and wish.mode != "once":
+        raise UsageError("--no-land goes with --mode once: the other modes build on the rows of the runs before")
     if not wish.since and not wish.until:
         return None
     if wish.mode != "once":
@@ -139,20 +161,31 @@ def _sentence(error: BaseException) -> str:
     return f"{type(error).__name__}: {lines[0] if lines else 'no reason given'}"
 
 
+class _Parser(argparse.ArgumentParser):
+    """Ends with 4 for what was mistyped, as 2 says that there are violations."""
+
+    def error(self, message: str) -> NoReturn:
+        """Say it in one sentence."""
+        self.exit(FAILED, f"txcore: {message}\n")
+
+
 def main(arguments: Sequence[str] | None = None) -> int:
     """Run the audit as a script, for `spark-submit`."""
-    parser = argparse.ArgumentParser(prog="txcore_spark", description=__doc__)
+    parser = _Parser(prog="txcore_spark", description=__doc__)
     parser.add_argument("--config", type=Path)
     parser.add_argument("--mode", choices=MODES, default=MODES[0])
     parser.add_argument("--since", default="")
     parser.add_argument("--until", default="")
     parser.add_argument("--json", action="store_true", dest="as_json")
+    parser.add_argument("--no-land", action="store_false", dest="is_landed")
     parser.add_argument("--steps", type=int, default=0, dest="steps_max")
     parser.add_argument("--set", action="append", default=[], dest="settings")
     given = parser.parse_args(arguments)
-    wish = Wish(given.mode, given.since, given.until, as_json=given.as_json, steps_max=given.steps_max)
+    config, settings = given.config, given.settings
+    del given.config, given.settings
+    wish = Wish(**vars(given))
     try:
-        return run(load(given.config, settings=given.settings), wish, lambda text: print(text, file=sys.stderr))  # noqa: T201
+        return run(load(config, settings=settings), wish)
     except TxcoreError as error:
         print(f"txcore: {_sentence(error)}", file=sys.stderr)  # noqa: T201
         return FAILED

@@ -11,11 +11,19 @@ from pyspark.sql import functions as F
 from txcore.records import OpKind
 from txcore.verdicts import FAR, PREDICATES, SEVERITIES, Severity, Thresholds, Verdict
 from txcore_spark.rows import Kind
+from txcore_spark.tally import sent_if_few
 
 PLACES_MAX: Final = 20
 """Places that one finding names."""
 LATENCY_BASE: Final = 1.25
 """Each bucket of a latency histogram ends this many times as high as the one before; such buckets can be merged."""
+PLACE: Final = ("bucket", "slot", "group", "home")
+"""By what transactions are counted."""
+COUNTED: Final = (
+    "bucket", "born_ms", "group", "home", "halves", "commits", "rollbacks", "pending", "declared", "all_targets",
+    "half_ms", "op_ms",
+)  # fmt: skip
+"""Columns on which the counts rest; `halves`, `commits`, `rollbacks` and `pending` are 0 or 1 there."""
 RECENT_MS: Final = 6 * 3_600_000
 SHOWN: Final = (
     "tx", "bucket", "born_ms", "group", "home", "halves", "generation", "declared", "targets", "present", "corrupt",
@@ -65,7 +73,7 @@ def with_places(findings: DataFrame, rows: DataFrame, names: Mapping[int, str]) 
     wanted = findings.where(F.col("verdict") != Verdict.DUP_OP.name).select("tx").distinct()
     near = (
         rows.where(F.col("kind") < int(Kind.COVER))
-        .join(wanted, "tx", "left_semi")
+        .join(sent_if_few(wanted), "tx", "left_semi")
         .groupBy("tx")
         .agg(
             F.slice(F.sort_array(F.collect_set(place)), 1, PLACES_MAX).alias("places"),
@@ -92,34 +100,52 @@ def slot(now_ms: int) -> Column:
     return F.when(F.col("born_ms") >= now_ms - RECENT_MS, F.floor(F.col("born_ms") / 60_000)).cast("bigint")
 
 
-def transaction_counts(tallies: DataFrame, now_ms: int) -> list[dict[str, Any]]:
-    """Return the numbers of transactions, decisions and targets, by hour of birth, group and broker."""
-    is_open = (F.col("commits") + F.col("rollbacks")) == 0
-    is_pending = is_open & (F.col("halves") > 0) & (F.col("discarded") < F.col("generation"))
+def countable(tallies: DataFrame) -> DataFrame:
+    """Return the columns of `COUNTED`."""
     has_half = F.col("halves") > 0
-    is_commit = F.col("first_commit") < F.col("first_rollback")
-    is_rollback = F.col("first_rollback") < F.col("first_commit")
-    counted = tallies.groupBy("bucket", slot(now_ms).alias("slot"), "group", "home").agg(
-        F.count("*").alias("transactions"),
-        F.count(F.when(has_half, 1)).alias("halves"),
-        F.count(F.when(is_commit, 1)).alias("commits"),
-        F.count(F.when(is_rollback, 1)).alias("rollbacks"),
-        F.count(F.when(is_pending, 1)).alias("pending"),
-        F.min(F.when(is_pending & has_half, F.least("half_ms", "born_ms"))).alias("oldest_ms"),
-        F.sum("all_targets").alias("targets"),
-        F.sum(F.when(is_commit, F.col("declared")).otherwise(0)).alias("wanted"),
-    )
-    return [each.asDict() for each in counted.collect()]
+    is_pending = ((F.col("commits") + F.col("rollbacks")) == 0) & has_half & (F.col("discarded") < F.col("generation"))
+    flags = {
+        "commits": F.col("first_commit") < F.col("first_rollback"),
+        "rollbacks": F.col("first_rollback") < F.col("first_commit"),
+        "pending": is_pending,
+        "halves": has_half,
+    }
+    return tallies.select(*(flags[name].cast("int").alias(name) if name in flags else name for name in COUNTED))
 
 
-def latencies(tallies: DataFrame, now_ms: int) -> list[dict[str, Any]]:
-    """Return histograms of the time from half to decision, by hour, group and broker."""
+def counts(lines: DataFrame, now_ms: int) -> tuple[list[dict[str, Any]], list[dict[str, Any]]]:
+    """Return the numbers of transactions, decisions and targets, and histograms of the time from half to decision.
+
+    Both by hour of birth, group and broker; what is recent by the minute too.
+
+    Args:
+        lines: With the columns of `COUNTED`.
+    """
     took = F.greatest(F.col("op_ms") - F.col("half_ms"), F.lit(0))
     step = F.when(took < 1, 0).otherwise(F.ceil(F.log(took.cast("double")) / F.log(F.lit(LATENCY_BASE))) + 1)
-    known = tallies.where((F.col("op_ms") < FAR) & (F.col("half_ms") < FAR))
-    by = ("bucket", slot(now_ms).alias("slot"), "group", "home", step.cast("int").alias("step"))
-    counted = known.groupBy(*by).agg(F.count("*").alias("count"))
-    return [each.asDict() for each in counted.collect()]
+    is_timed = (F.col("op_ms") < FAR) & (F.col("half_ms") < FAR)
+    by = ("bucket", slot(now_ms).alias("slot"), "group", "home", F.when(is_timed, step).cast("int").alias("step"))
+    counted = lines.groupBy(*by).agg(
+        F.count("*").alias("transactions"),
+        *(F.sum(name).alias(name) for name in ("halves", "commits", "rollbacks", "pending")),
+        F.min(F.when(F.col("pending") == 1, F.least("half_ms", "born_ms"))).alias("oldest_ms"),
+        F.sum("all_targets").alias("targets"),
+        F.sum(F.when(F.col("commits") == 1, F.col("declared")).otherwise(0)).alias("wanted"),
+    )
+    found: dict[tuple[Any, ...], dict[str, Any]] = {}
+    latencies = []
+    for line in counted.collect():
+        each = line.asDict()
+        own_step = each.pop("step")
+        place = {name: each.pop(name) for name in PLACE}
+        if own_step is not None:
+            latencies.append({**place, "step": own_step, "count": each["transactions"]})
+        oldest_ms = each.pop("oldest_ms")
+        known = found.setdefault(tuple(place.values()), {**place, **dict.fromkeys(each, 0), "oldest_ms": None})
+        for name, value in each.items():
+            known[name] += value
+        known["oldest_ms"] = min((ms for ms in (known["oldest_ms"], oldest_ms) if ms is not None), default=None)
+    return list(found.values()), latencies
 
 
 def topic_counts(rows: DataFrame) -> list[dict[str, Any]]:

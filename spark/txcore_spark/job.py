@@ -1,14 +1,15 @@
 """One step of the audit, from frozen ends to a finished run. `once` is a step with nothing before it.
 
-Tallies are kept by the hour of a transaction's birth. A step reads the tallies of the hours that its new rows belong
-to, and of those with something still open, adds the new rows, and writes these hours anew; the others stay as they
-are. So the work follows what is new and open, and the end is the same as of one audit over everything.
+What is said of a transaction is kept by the hour of its birth. A step judges anew the hours to which its new rows
+belong, and those with something still open, by all rows that were ever landed of them; the others stay as they are. So
+the work follows what is new and open, and the end is the same as of one audit over everything.
 """
 
 from __future__ import annotations
 
-from collections import Counter, defaultdict
+from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import nullcontext
 from dataclasses import dataclass, field
 from typing import Any, Final
 
@@ -18,23 +19,26 @@ from pyspark.sql import functions as F
 from txcore.clock import Clock, SystemClock
 from txcore.config import Loaded
 from txcore.ids import first_id_at
-from txcore.records import OpKind
 from txcore.verdicts import Thresholds, exit_code
-from txcore_spark import coverage, findings, tally
+from txcore_spark import coverage, findings, screening, tally
 from txcore_spark.coverage import Coverage
+from txcore_spark.keeping import ROWS, Keep
 from txcore_spark.landing import Lander, Planned
 from txcore_spark.plan import as_builtin
 from txcore_spark.readers.fence import pruned_below
 from txcore_spark.report import write_report
-from txcore_spark.rows import BUCKET_MS, SPARK_SCHEMA, Kind, batch_of
+from txcore_spark.rows import BUCKET_MS, CLAIMS, SPARK_SCHEMA, Kind
 from txcore_spark.scope import Scope, scope_of
+from txcore_spark.session import interpreted
 from txcore_spark.store import TABLES, Store
 
 VERSION: Final = 1
 """Of the manifest and of what lies beside it."""
-ROWS: Final = "rows"
-TALLIES: Final = "tallies"
 FINDINGS: Final = "findings"
+PARTS_MIN: Final = 8
+PART_RECORDS: Final = 400_000
+NEAR_FEW: Final = 20_000
+"""Up to so many rows of suspects, the tallies' many columns cost less to interpret than to compile."""
 Say = Callable[[str], None]
 
 
@@ -54,6 +58,7 @@ class Step:
     scope: Scope
     covered: Coverage
     thresholds: Thresholds
+    keep: Keep
     buckets: dict[int, int] = field(default_factory=dict)
     parts: dict[str, list[dict[str, Any]]] = field(default_factory=dict)
 
@@ -80,9 +85,13 @@ class Audit:
         self._say = say
         self._clock = clock or SystemClock()
 
-    def once(self, window: Window | None = None) -> dict[str, Any]:
-        """Audit everything the brokers hold, or the births of a window; returns the manifest."""
-        return self._step(None, window or Window(), is_whole=window is None)
+    def once(self, window: Window | None = None, *, is_landed: bool = True) -> dict[str, Any]:
+        """Audit everything the brokers hold, or the births of a window; returns the manifest.
+
+        Args:
+            is_landed: Keep rows and lines beside the run; a repair needs the rows.
+        """
+        return self._step(None, window or Window(), is_whole=window is None, is_landed=is_landed)
 
     def incremental(self) -> dict[str, Any]:
         """Audit what is new since the last incremental step, and what was open then; returns the manifest."""
@@ -97,10 +106,11 @@ class Audit:
     def landed(self, number: int) -> dict[str, Any]:
         """Judge rows that lie in run *number* already, as a generator writes them; returns the manifest."""
         scope = scope_of(self._loaded)
-        rows = self._rows([number])
+        keep = Keep(self._session, self._store, number)
+        rows = keep.rows()
         now_ms = self._clock.wall_ms()
         covered = Coverage(horizons=dict.fromkeys(self._loaded.config.groups, bytes(16)), records=rows.count())
-        step = Step(number, scope, covered, self._thresholds(now_ms))
+        step = Step(number, scope, covered, self._thresholds(now_ms), keep)
         self._judge(step, rows, None, Window())
         return self._close(self._manifest(step, Planned(), None, Window(), "once"))
 
@@ -111,30 +121,36 @@ class Audit:
         )
 
     def _step(
-        self, before: dict[str, Any] | None, window: Window, *, is_whole: bool, mode: str = "once"
+        self,
+        before: dict[str, Any] | None,
+        window: Window,
+        *,
+        is_whole: bool,
+        mode: str = "once",
+        is_landed: bool = True,
     ) -> dict[str, Any]:
         scope = scope_of(self._loaded, before)
         number = self._store.begin()
         ends = {(each["source"], each["partition"]): each["end"] for each in before["ends"]} if before else {}
         lander = Lander(self._session, scope, ends, 2 * number, self._lower(before), self._say)
-        place = self._store.place(number, ROWS)
+        keep = Keep(self._session, self._store, number, is_landed=is_landed)
         self._say("reading the fence tables")
         early = lander.fence_ranges(is_late=False)
-        lander.land(early, place)
+        lander.land(early, keep)
         self._say("freezing the ends: op, target, half")
         now_ms = self._clock.wall_ms()
         planned = lander.freeze()
         late = lander.fence_ranges(is_late=True)
         self._say(f"reading {len(planned.all())} ranges of {len(planned.edges)} partitions")
-        lander.land(planned.ranges, place)
-        lander.land(late, place)
+        lander.land(planned.ranges, keep)
+        lander.land(late, keep)
         for ranges in (early, late):
             for name, each in ranges.items():
                 planned.ranges[f"{name} (fence)"] += each
-        rows = self._rows([number])
+        rows = keep.rows()
         covered = coverage.measure(rows, planned, scope, before, now_ms, is_whole=is_whole)
         self._read_horizons(scope, covered)
-        step = Step(number, scope, covered, self._thresholds(now_ms))
+        step = Step(number, scope, covered, self._thresholds(now_ms), keep)
         self._judge(step, rows, before, window)
         return self._close(self._manifest(step, planned, before, window, mode))
 
@@ -175,69 +191,58 @@ class Audit:
         return self._session.read.schema(SPARK_SCHEMA).parquet(*places)
 
     def _judge(self, step: Step, rows: DataFrame, before: Mapping[str, Any] | None, window: Window) -> None:
-        """Write the tallies and findings of every hour that is touched, and count."""
-        sums = tally.sums_of(len(step.scope.backends))
-        new = tally.summed(self._owned(rows, step, before), sums)
-        old_buckets: dict[int, int] = {int(k): v for k, v in before["buckets"].items()} if before else {}
-        touched: set[int] = set()
+        """Judge the transactions of every hour that is touched: one with new rows, or with something open."""
+        everything, judged = rows, rows
+        # What one task groups fits into its memory; each part is a task in every stage, so small runs have few.
+        parts = max(PARTS_MIN, step.covered.records // PART_RECORDS)
+        self._session.conf.set("spark.sql.shuffle.partitions", str(parts))
         if before is not None:
-            self._say("merging with what is open")
-            facts = rows.where(F.col("kind") < int(Kind.COVER)).select("bucket").distinct()
+            self._say("taking up what is open")
+            facts = rows.where((F.col("kind") < int(Kind.COVER)) & ~screening.is_claim()).select("bucket").distinct()
             touched = {each["bucket"] for each in facts.collect()} | set(before["again"])
-            kept = self._tallies({bucket: run for bucket, run in old_buckets.items() if bucket in touched})
-            if kept is not None:
-                new = tally.merged(kept.unionByName(new, allowMissingColumns=True), sums)
-        self._say("one tally per transaction")
-        place = self._store.place(step.number, TALLIES)
-        # Sorted, so that the next step skips what it does not need; a folder per hour would be many small files.
-        (new if before is None else new.sortWithinPartitions("bucket")).write.parquet(place)
-        lines = self._session.read.schema(new.schema).parquet(place)
-        step.buckets = old_buckets | {
-            each["bucket"]: step.number for each in lines.select("bucket").distinct().collect()
-        }
+            everything = self._rows([*before["rows"], step.number]).where(F.col("bucket").isin([*touched, CLAIMS]))
+            judged = everything.where(F.col("bucket").isin([*touched]))
+        self._say("one line per transaction")
+        lines = step.keep.lines(screening.screened(judged, step.thresholds.late_ms))
+        step.buckets = {int(bucket): run for bucket, run in before["buckets"].items()} if before else {}
+        step.buckets |= {each["bucket"]: step.number for each in lines.select("bucket").distinct().collect()}
         self._say("verdicts")
-        tallies = tally.derived(
-            lines, len(step.scope.backends), step.covered.judged(step.scope), step.covered.rows_known(step.scope)
-        ).where((F.col("born_ms") >= window.since_ms) & (F.col("born_ms") < window.until_ms))
-        chain = [*(before["rows"] if before else []), step.number]
-        everything = rows if before is None else self._rows(chain).where(F.col("bucket").isin([*touched, 0]))
+        is_within = (F.col("born_ms") >= window.since_ms) & (F.col("born_ms") < window.until_ms)
+        suspects = lines.where(is_within & (F.col("doubt") == 1)).select("tx")
+        near = (
+            everything.where(F.col("kind") < int(Kind.COVER))
+            .join(tally.sent_if_few(suspects), "tx", "left_semi")
+            .unionByName(everything.where(screening.is_claim()))
+            .persist()
+        )
+        with interpreted(self._session) if near.count() <= NEAR_FEW else nullcontext():
+            tallies = self._tallies(step, near).persist()
+            step.parts["verdicts"] = self._find(step, tallies, near)
+        counted = lines.where(is_within & (F.col("doubt") == 0)).select(*findings.COUNTED)
+        transactions, latencies = findings.counts(
+            counted.unionByName(findings.countable(tallies)), step.thresholds.now_ms
+        )
+        step.parts |= {"transactions": transactions, "latencies": latencies, "topics": findings.topic_counts(rows)}
+        for kept in (tallies, near):
+            kept.unpersist()
+
+    def _find(self, step: Step, tallies: DataFrame, near: DataFrame) -> list[dict[str, Any]]:
+        """Write the findings, and return how often each verdict stands."""
+        place, sources = self._store.place(step.number, FINDINGS), step.scope.sources
+        names = {number: source.topic or f"{source.name}.{source.log}" for number, source in sources.items()}
+        found = findings.with_places(findings.judged(tallies, step.thresholds), near, names)
+        found.write.parquet(place)
+        return findings.verdict_counts(self._session.read.schema(found.schema).parquet(place))
+
+    def _tallies(self, step: Step, near: DataFrame) -> DataFrame:
+        """Return the tallies of all transactions of which *near* holds the rows."""
+        covered, scope = step.covered, step.scope
+        in_force = tally.owned(near, covered.unknown_tokens)
+        sums = tally.summed(in_force, tally.sums_of(len(scope.backends)))
+        tallies = tally.derived(sums, len(scope.backends), covered.judged(scope), covered.rows_known(scope))
         if tallies.where(tally.needs_care()).limit(1).count():
-            tallies = tally.careful(tallies, self._owned(everything, step, None))
-        tallies = tally.with_unseen(tallies)
-        found = findings.judged(tallies, step.thresholds)
-        names = {number: source.topic or f"{source.name}.{source.log}" for number, source in step.scope.sources.items()}
-        place = self._store.place(step.number, FINDINGS)
-        placed = findings.with_places(found, everything, names)
-        placed.write.parquet(place)
-        step.parts = {
-            "verdicts": findings.verdict_counts(self._session.read.schema(placed.schema).parquet(place)),
-            "transactions": findings.transaction_counts(tallies, step.thresholds.now_ms),
-            "latencies": findings.latencies(tallies, step.thresholds.now_ms),
-            "topics": findings.topic_counts(rows),
-        }
-
-    def _owned(self, rows: DataFrame, step: Step, before: Mapping[str, Any] | None) -> DataFrame:
-        """Return the rows that count, with the tokens that were in force where this step starts."""
-        tokens = before["tokens"] if before else []
-        if tokens:
-            claims = [
-                (bytes(16), 0, int(Kind.OP), int(OpKind.CLAIM), 0, -1, each["source"], each["partition"], 0,
-                 each["place"], None, 0, 0, 0, 0, each["token"], 0, 0, 0, None, None)
-                for each in tokens
-            ]  # fmt: skip
-            rows = rows.unionByName(self._session.createDataFrame(batch_of(claims).to_pylist(), SPARK_SCHEMA))
-        return tally.owned(rows, step.covered.unknown_tokens)
-
-    def _tallies(self, buckets: Mapping[int, int]) -> DataFrame | None:
-        """Return the kept tallies of these hours."""
-        by_run: dict[int, list[int]] = defaultdict(list)
-        for bucket, run in buckets.items():
-            by_run[run].append(bucket)
-        frames = [
-            self._session.read.parquet(self._store.place(run, TALLIES)).where(F.col("bucket").isin(each))
-            for run, each in by_run.items()
-        ]
-        return _union(frames)
+            tallies = tally.careful(tallies, in_force)
+        return tally.with_unseen(tallies)
 
     def _manifest(
         self, step: Step, planned: Planned, before: Mapping[str, Any] | None, window: Window, mode: str
@@ -277,28 +282,16 @@ class Audit:
                 "judged_from_ms": covered.judged_from_ms,
                 "withheld": sorted(covered.withheld),
                 "unknown_tokens": [list(each) for each in covered.unknown_tokens],
-                "tokens": self._tokens(step, before),
                 "horizons": {group: horizon.hex() for group, horizon in covered.horizons.items()},
                 "records": covered.records,
                 "strange": covered.strange,
                 "buckets": {str(bucket): run for bucket, run in sorted(step.buckets.items())},
                 "again": sorted(again),
-                "rows": [*(before["rows"] if before else []), step.number],
+                "rows": [*(before["rows"] if before else []), *([step.number] if step.keep.is_landed else [])],
                 "topics": _topics((before or {}).get("topics", []), step.parts["topics"]),
                 **parts,
             }
         )
-
-    def _tokens(self, step: Step, before: Mapping[str, Any] | None) -> list[dict[str, Any]]:
-        """Return the token in force at the end of each op log."""
-        claims = self._rows([step.number]).where((F.col("kind") == int(Kind.OP)) & (F.col("code") == int(OpKind.CLAIM)))
-        newest = claims.groupBy("source", "partition").agg(
-            F.max_by("token", "place").alias("token"), F.max("place").alias("place")
-        )
-        found = {(each["source"], each["partition"]): each for each in (before or {}).get("tokens", [])}
-        for each in newest.collect():
-            found[each["source"], each["partition"]] = each.asDict()
-        return [found[key] for key in sorted(found)]
 
 
 def _end(planned: Planned, source: int, partition: int, end: int) -> dict[str, Any]:
@@ -310,13 +303,6 @@ def _end(planned: Planned, source: int, partition: int, end: int) -> dict[str, A
         "end": end,
         "gone": edge.first if edge is not None and edge.is_truncated else 0,
     }
-
-
-def _union(frames: Sequence[DataFrame]) -> DataFrame | None:
-    found: DataFrame | None = None
-    for frame in frames:
-        found = frame if found is None else found.unionByName(frame, allowMissingColumns=True)
-    return found
 
 
 def _topics(old: Sequence[dict[str, Any]], new: Sequence[dict[str, Any]]) -> list[dict[str, Any]]:

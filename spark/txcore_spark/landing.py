@@ -1,4 +1,4 @@
-"""One step's reading: fence tables, then the frozen ends in their order, then everything into Parquet."""
+"""One step's reading: fence tables, then the frozen ends in their order, then everything into what keeps it."""
 
 from __future__ import annotations
 
@@ -6,10 +6,12 @@ from collections import defaultdict
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass, field
+from urllib.parse import urlsplit
 
 from pyspark.sql import DataFrame, SparkSession
 
 from txcore.errors import TxcoreError
+from txcore_spark.keeping import Keep
 from txcore_spark.plan import FENCE, FREEZE_ORDER, HALF, TARGET, Broker, Edge, Range, Source
 from txcore_spark.readers import reader_of
 from txcore_spark.scope import Scope
@@ -65,6 +67,7 @@ class Lander:
         self._lower = lower
         self._say = say
         self._timeout_s = scope.loaded.config.audit.read_timeout_s
+        self._is_native = scope.loaded.config.audit.kafka_source == "spark"
 
     def fence_ranges(self, *, is_late: bool) -> dict[str, list[Range]]:
         """Return the reading of every fence table, by database."""
@@ -151,16 +154,23 @@ class Lander:
             found.extend(parts)
         return found
 
-    def land(self, ranges: Mapping[str, Sequence[Range]], place: str) -> None:
-        """Read *ranges* and append them to the Parquet files at *place*."""
+    def land(self, ranges: Mapping[str, Sequence[Range]], keep: Keep) -> None:
+        """Read *ranges*, each once, into what *keep* keeps."""
         frames: list[DataFrame] = []
         for name, each in ranges.items():
             kind = "databases" if each and each[0].source.log == FENCE else "backends"
-            if each:
-                frames.append(frame_of(self._session, self._scope.loaded.secret(kind, name, "url"), each))
+            if not each:
+                continue
+            url = self._scope.loaded.secret(kind, name, "url")
+            if self._is_native and kind == "backends" and urlsplit(url).scheme == "kafka":
+                from txcore_spark import native  # noqa: PLC0415 - it needs Kafka's driver, as others do not
+
+                native.land(self._session, url, each, keep)
+            else:
+                frames.append(frame_of(self._session, url, each))
         if not frames:
             return
         union = frames[0]
         for frame in frames[1:]:
             union = union.unionByName(frame)
-        union.write.mode("append").parquet(place)
+        keep.add(union)

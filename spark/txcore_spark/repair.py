@@ -79,7 +79,7 @@ class Repairer:
         """Return what can be done about the run's findings, each looked at again.
 
         Raises:
-            UsageError: there are more than *count_max* of them.
+            UsageError: there are more than *count_max* of them, or a target was lost and the run kept no rows.
         """
         wanted = {verdict.name for verdict in REPAIRED}
         found = [
@@ -91,6 +91,11 @@ class Repairer:
         todo = [each for each in found if each["verdict"] in wanted]
         if len(todo) > count_max:
             raise UsageError(f"more than {count_max} repairs; name some with --only")
+        if not self._manifest["rows"] and any(each["verdict"] == Verdict.LOST.name for each in todo):
+            raise UsageError(
+                f"run {self._run} kept no rows (--no-land), so which of a transaction's targets exist is not known: "
+                "repair after a run that keeps them, or name stuck ones with --only"
+            )
         done = self._done()
         planned = [self._plan(each) for each in todo if id_text(each["tx"]) not in done]
         told = "a leaked message cannot be taken back: tell its consumers"

@@ -9,7 +9,7 @@ from html import escape
 from typing import Any, Final
 
 from txcore.ids import id_text
-from txcore.verdicts import Severity, Verdict
+from txcore.verdicts import PARKED, Severity, Verdict
 from txcore_spark import charts
 from txcore_spark.findings import percentile
 from txcore_spark.rows import BUCKET_MS
@@ -49,7 +49,10 @@ REPAIRS: Final[Mapping[Verdict, str]] = {
     Verdict.UNDELIVERABLE: "txcore resume {id} --group {group}",
 }
 """The operator's command for each kind that has one; a leaked message cannot be taken back by any command."""
+RESUME_TABLE: Final = "txcore table resume {id} --group {group}"
+"""Instead of `txcore resume`, where it is the relay that has parked the message."""
 _ADVICE: Final[Mapping[Verdict, str]] = {
+    Verdict.LOST: "this run kept no rows (--no-land): audit again with them, then repair that run",
     Verdict.LEAK: "no command takes a message back: tell its consumers",
     Verdict.CONFLICT: "look at both decisions: txcore show {id} --group {group}",
     Verdict.MISDECIDED: "compare with the database: txcore show {id} --group {group}",
@@ -120,7 +123,8 @@ def _verdict_table(manifest: Mapping[str, Any]) -> str:
     rows = []
     for name in sorted(counts, key=lambda name: -Severity[manifest["severities"][name].upper()]):
         severity = manifest["severities"][name]
-        where = ", ".join(f"{place}: {count:,}" for place, count in places[name].most_common(6))
+        most = sorted(places[name].items(), key=lambda item: (-item[1], item[0]))[:6]
+        where = ", ".join(f"{place}: {count:,}" for place, count in most)
         rows.append(
             (
                 f'<span class="{severity}">{severity}</span>',
@@ -254,13 +258,21 @@ def _coverage(manifest: Mapping[str, Any]) -> str:
     return told + charts.coverage("What was read of each partition (grey: gone before the audit)", bars) + more
 
 
+def _repair(verdict: Verdict, row: int, *, has_rows: bool) -> str:
+    if verdict is Verdict.LOST and not has_rows:
+        return ""
+    if verdict is Verdict.UNDELIVERABLE and row == PARKED:
+        return RESUME_TABLE
+    return REPAIRS.get(verdict, "")
+
+
 def _finding_table(manifest: Mapping[str, Any], findings: Sequence[Mapping[str, Any]]) -> str:
     groups = _names(manifest, "groups")
     rows = []
     for each in findings:
         verdict, identity = Verdict[each["verdict"]], id_text(each["tx"])
         values = {"id": identity, "group": groups.get(each["group"], "?"), "run": manifest["number"]}
-        command = REPAIRS.get(verdict, "").format(**values)
+        command = _repair(verdict, each["row"], has_rows=bool(manifest["rows"])).format(**values)
         told = f"<code>{escape(command)}</code>" if command else escape(_ADVICE.get(verdict, "").format(**values))
         places = "<br>".join(f"<code>{escape(place)}</code>" for place in (each["places"] or [])[:8])
         said = "<br>".join(escape(text) for text in each["texts"] or [])

@@ -23,7 +23,10 @@ from txcore.verdicts import OPS_PER_RECORD
 
 BUCKET_MS: Final = 3_600_000
 """Transactions are kept by the hour of their birth."""
+CLAIMS: Final = 0
+"""CLAIM ops belong to no transaction; they are kept in this hour."""
 NO_ID: Final = bytes(16)
+INDEX_MAX: Final = (1 << 31) - 1
 FENCED: Final = 1
 UNSEEN: Final = 2
 """Flags of a half: the fence decides it; the topic of this message is not read."""
@@ -83,6 +86,7 @@ KEPT_OPS: Final = frozenset(
 )
 """Ops on which verdicts rest; checks, nudges and ticks say nothing about the end."""
 _OWN_HEADERS: Final = frozenset({wire.HEADER_ID, wire.HEADER_GROUP, wire.HEADER_BY, wire.HEADER_KEY})
+_HEAD: Final = struct.Struct(">iii").pack
 _LENGTHS: Final = struct.Struct(">ii").pack
 
 
@@ -134,7 +138,7 @@ class Rows:
                 (
                     half.transaction_id, bucket, 1, 0, place.backend, place.group, place.source, place.partition,
                     position, position * OPS_PER_RECORD, ts_ms, half.generation, index, len(half.messages),
-                    0 if message is None else declared_hash(message), 0, half.decided, flags, deadline_ms, topic,
+                    0 if message is None else declared_hash(index, message), 0, half.decided, flags, deadline_ms, topic,
                     half.reason or None,
                 )
             )  # fmt: skip
@@ -157,7 +161,7 @@ class Rows:
     def _add_op(self, position: int, number: int, op: Op, appended_ms: int | None) -> None:
         place = self.place
         is_discard = op.kind == OpKind.DISCARD
-        bucket = 0 if op.kind == OpKind.CLAIM else bucket_of(op.transaction_id)  # a CLAIM's id is a nonce
+        bucket = CLAIMS if op.kind == OpKind.CLAIM else bucket_of(op.transaction_id)  # a CLAIM's id is a nonce
         text = f"{op.by}: {op.reason}" if op.forced or is_discard else None
         self.found.append(
             (
@@ -187,6 +191,8 @@ class Rows:
         try:
             transaction_id, number = parse_id(identity), int(index)
         except (UsageError, ValueError):
+            number = -1
+        if not 0 <= number <= INDEX_MAX:
             transaction_id, number = NO_ID, 0  # No id of ours: it will have no half.
         place = self.place
         own_key = key if key is not None else headers.get(wire.HEADER_KEY)
@@ -194,7 +200,7 @@ class Rows:
             (
                 transaction_id, bucket_of(transaction_id), 3, 0, place.backend, group, place.source, place.partition,
                 position, position * OPS_PER_RECORD, appended_ms, 0, number, 0,
-                message_hash(topic, own_key, body, headers), 0, 0, 0, 0, topic, None,
+                message_hash(number, topic, own_key, body, headers), 0, 0, 0, 0, topic, None,
             )
         )  # fmt: skip
 
@@ -265,16 +271,21 @@ def bucket_of(transaction_id: bytes) -> int:
     return int.from_bytes(transaction_id[:6], "big") // BUCKET_MS
 
 
-def declared_hash(message: TargetMessage) -> int:
+def declared_hash(index: int, message: TargetMessage) -> int:
     """Return the hash that the target of this message must have."""
-    return message_hash(message.topic, message.key, message.body, message.headers)
+    return message_hash(index, message.topic, message.key, message.body, message.headers)
 
 
-def message_hash(topic: str, key: str | bytes | None, body: bytes, headers: Mapping[str, str | bytes]) -> int:
-    """Return 64 bits over what a consumer sees of a message, our own headers left out."""
+def message_hash(
+    index: int, topic: str, key: str | bytes | None, body: bytes, headers: Mapping[str, str | bytes]
+) -> int:
+    """Return 64 bits over what a consumer sees of a message, our own headers left out.
+
+    The index is part of it, so that sums over a transaction tell when two messages have changed places.
+    """
     raw_key = key.encode() if isinstance(key, str) else key
     digest = hashlib.blake2b(topic.encode("utf-8", "surrogatepass"), digest_size=8)
-    digest.update(_LENGTHS(-1 if raw_key is None else len(raw_key), len(body)))
+    digest.update(_HEAD(index, -1 if raw_key is None else len(raw_key), len(body)))
     digest.update(raw_key or b"")
     digest.update(body)
     if len(headers) > 0:

@@ -5,7 +5,8 @@ from __future__ import annotations
 import os
 import shutil
 import sys
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
@@ -22,9 +23,20 @@ SETTINGS: Final[Mapping[str, str]] = {
     "spark.sql.mapKeyDedupPolicy": "LAST_WIN",
     "spark.sql.parquet.compression.codec": "zstd",
     "spark.sql.files.ignoreMissingFiles": "false",
-    "spark.sql.shuffle.partitions": "16",
+    # Options that hold passwords; Spark keeps them out of its logs and plans.
+    "spark.sql.redaction.options.regex": "(?i)url|jaas",
+    "spark.sql.shuffle.partitions": "8",
+    # Lines of two kinds are written side by side, without sorting them first.
+    "spark.sql.maxConcurrentOutputFileWriters": "4",
     # Gaps and ranges are counted exactly once per attempt that counts: a task is never run twice at a time.
     "spark.speculation": "false",
+}
+
+
+INTERPRETED: Final = {
+    "spark.sql.shuffle.partitions": "1",
+    "spark.sql.codegen.wholeStage": "false",
+    "spark.sql.codegen.factoryMode": "NO_CODEGEN",
 }
 
 
@@ -40,14 +52,22 @@ def require_java(environment: Mapping[str, str] | None = None) -> None:
         raise ConfigError("Spark needs Java 17 or newer, and there is none on the PATH or in JAVA_HOME", key="java")
 
 
+def is_submitted() -> bool:
+    """Return whether spark-submit runs this program; it puts standard error and standard output into one."""
+    return "PYSPARK_GATEWAY_PORT" in os.environ
+
+
 def open_session(
-    master: str = "", driver_memory: str = "2g", settings: Mapping[str, str] | None = None
+    master: str = "", driver_memory: str = "2g", settings: Mapping[str, str] | None = None, jars: str = ""
 ) -> SparkSession:
     """Return the session of this process, made if there is none.
 
+    Args:
+        jars: A folder whose jars it is to have.
+
     Raises:
         BackendNotInstalledError: pyspark is missing.
-        ConfigError: there is no Java.
+        ConfigError: there is no Java, or no jar in the folder.
     """
     try:
         from pyspark.sql import SparkSession  # noqa: PLC0415 - an extra, asked for when it is needed
@@ -57,22 +77,43 @@ def open_session(
     if active is None:
         require_java()
         os.environ.setdefault("PYSPARK_PYTHON", sys.executable)
-        active = _built(SparkSession.builder, master, driver_memory, settings or {})
+        active = _built(SparkSession.builder, master, driver_memory, {**(settings or {}), **_jars(jars)})
     from txcore_spark.sources import register  # noqa: PLC0415
 
     register(active)
     return active
 
 
+def _jars(folder: str) -> dict[str, str]:
+    if not folder:
+        return {}
+    found = sorted(str(path) for path in Path(folder).absolute().glob("*.jar"))
+    if not found:
+        raise ConfigError(f"there is no jar in {folder!r}", key="audit.spark_jars")
+    return {"spark.jars": ",".join(found)}
+
+
 def _built(builder: Any, master: str, driver_memory: str, settings: Mapping[str, str]) -> SparkSession:
     # Under spark-submit the master is given there, and the Java process with its memory is running already.
-    is_submitted = "PYSPARK_GATEWAY_PORT" in os.environ
-    if master or not is_submitted:
+    if master or not is_submitted():
         builder = builder.master(master or "local[*]")
-    if not is_submitted:
+    if not is_submitted():
         builder = builder.config("spark.driver.memory", driver_memory)
     for key, value in {**SETTINGS, **settings}.items():
         builder = builder.config(key, value)
     session: SparkSession = builder.appName("txcore audit").getOrCreate()
     session.sparkContext.setLogLevel("ERROR")
     return session
+
+
+@contextmanager
+def interpreted(session: SparkSession) -> Iterator[None]:
+    """Within the block, plans of few rows and many columns are run as they are, in one part, instead of compiled."""
+    before = {name: str(session.conf.get(name)) for name in INTERPRETED}
+    for name, value in INTERPRETED.items():
+        session.conf.set(name, value)
+    try:
+        yield
+    finally:
+        for name, value in before.items():
+            session.conf.set(name, value)

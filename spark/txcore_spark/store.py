@@ -1,7 +1,7 @@
 """Where runs are kept: a directory, or a URI of any file system that Arrow and Spark both know.
 
     runs/<number>/rows/…        what was landed, never changed
-    runs/<number>/tallies/…     one line of sums per transaction, by the hour of its birth
+    runs/<number>/lines/…       one line per transaction that was judged, those in doubt apart
     runs/<number>/findings, summary, latency, coverage   (Parquet), report.html
     runs/<number>/_manifest.json                          written last: without it there is no run
 

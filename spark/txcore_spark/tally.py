@@ -1,9 +1,9 @@
 """From rows to one tally per transaction: one groupBy on the 16-byte id, numeric aggregates only.
 
-What a groupBy gives are *sums*: numbers that can be merged with those of another run, column by column. `derived`
-turns them into the columns of `txcore.verdicts.Tally`. A few transactions need more than sums (several copies of a
-half with several messages, a message that was bridged, a DISCARD on either side of a DECIDED): `careful` looks at
-their rows again.
+Asked of the few transactions that are not plainly well (`txcore_spark.screening`). What the groupBy gives are sums;
+`derived` turns them into the columns of `txcore.verdicts.Tally`. Some need more than sums (several copies of a half
+with several messages, a message that was bridged, a DISCARD on either side of a DECIDED): `careful` looks at their
+rows again.
 """
 
 from __future__ import annotations
@@ -21,9 +21,10 @@ from txcore_spark.rows import PARK_NUMBERS, Kind
 
 INDEX_MAX: Final = 62
 """Targets with an index below are counted as bits; a transaction with more messages needs a second look."""
+FEW: Final = 100_000
 HASH_MIN: Final = -(1 << 63)
 HASH_MAX: Final = (1 << 63) - 1
-"""Hashes fill all 64 bits; what stands for "none" must not hide one when lines are merged."""
+"""Hashes fill all 64 bits."""
 SUMMED: Final = (
     "tx", "bucket", "kind", "code", "backend", "group", "place", "ts_ms", "generation", "index", "count", "hash",
     "decision", "flags", "deadline_ms",
@@ -35,7 +36,7 @@ POISON: Final = PARK_NUMBERS[ParkCode.POISON]
 
 
 class Sum(NamedTuple):
-    """One column of the groupBy: what a row adds, and how rows, or two runs, are put together."""
+    """One column of the groupBy: what a row adds, and how rows are put together."""
 
     name: str
     of_row: Column
@@ -191,21 +192,21 @@ def summed(rows: DataFrame, sums: Sequence[Sum]) -> DataFrame:
     # Rows are a third of the size of sums, and few of a transaction meet before the exchange: so rows travel.
     facts = rows.where(F.col("kind") < int(Kind.COVER)).select(*SUMMED).repartition("tx")
     prepared = facts.select("tx", "bucket", *(each.of_row.alias(each.name) for each in sums))
-    return _grouped(prepared, sums)
-
-
-def merged(lines: DataFrame, sums: Sequence[Sum]) -> DataFrame:
-    """Return one line per transaction from several runs' lines."""
-    return _grouped(lines, sums)
-
-
-def _grouped(lines: DataFrame, sums: Sequence[Sum]) -> DataFrame:
     columns = [
         F.coalesce(_MERGES[each.merge](F.col(f"`{each.name}`")), F.lit(each.none)).alias(each.name) for each in sums
     ]
-    # Slow enough to be done once, where the lines are written, and not in every query on them.
     born_ms = F.conv(F.hex(F.substring("tx", 1, 6)), 16, 10).cast("bigint")
-    return lines.groupBy("tx").agg(F.max("bucket").alias("bucket"), *columns).withColumn("born_ms", born_ms)
+    return prepared.groupBy("tx").agg(F.max("bucket").alias("bucket"), *columns).withColumn("born_ms", born_ms)
+
+
+def _at_home(backend_count: int, home: Column) -> tuple[Column, Column, Column]:
+    """Return the number of targets at *home*, the bits of their indexes, and the number of targets everywhere."""
+    targets, mask, total = F.lit(0), F.lit(0), F.lit(0)
+    for number in range(backend_count):
+        targets = F.when(home == number, F.col(f"targets_{number}")).otherwise(targets)
+        mask = F.when(home == number, F.col(f"mask_{number}")).otherwise(mask)
+        total = total + F.col(f"targets_{number}")
+    return targets, mask, total
 
 
 def derived(
@@ -220,11 +221,7 @@ def derived(
     places = [F.when(F.col(name) >= 0, F.col(name)) for name in ("home", "op_home")]
     places += [F.when(F.col(f"targets_{number}") > 0, F.lit(number)) for number in range(backend_count)]
     home = F.coalesce(*places, F.lit(-1))
-    targets, mask, total = F.lit(0), F.lit(0), F.lit(0)
-    for number in range(backend_count):
-        targets = F.when(home == number, F.col(f"targets_{number}")).otherwise(targets)
-        mask = F.when(home == number, F.col(f"mask_{number}")).otherwise(mask)
-        total = total + F.col(f"targets_{number}")
+    targets, mask, total = _at_home(backend_count, home)
     decided_place = F.floor(F.col("decided_at") / 4)
     is_void = F.col("exhausted_first") > decided_place
     exhausted = F.when(is_void, -1).otherwise(F.col("exhausted"))
@@ -275,7 +272,7 @@ def needs_care() -> Column:
 def careful(found: DataFrame, rows: DataFrame) -> DataFrame:
     """Return *found* with the lines that need care counted again from their *rows*, of which only those in force."""
     suspects = found.where(needs_care()).select("tx", "home", F.floor(F.col("decided_at") / 4).alias("decided_place"))
-    near = rows.join(suspects, "tx", "left_semi").join(suspects, "tx")
+    near = rows.join(sent_if_few(suspects), "tx")
     is_half, is_target = F.col("kind") == int(Kind.HALF), F.col("kind") == int(Kind.TARGET)
     is_home = is_target & (F.col("backend") == F.col("home"))
     per_index = (
@@ -315,6 +312,11 @@ def careful(found: DataFrame, rows: DataFrame) -> DataFrame:
     for name in again:
         joined = joined.withColumn(name, F.col(f"careful_{name}"))
     return joined.select(*found.columns)
+
+
+def sent_if_few(lines: DataFrame) -> DataFrame:
+    """Return *lines* so that a join brings them to the rows, unless they are very many."""
+    return F.broadcast(lines) if lines.count() <= FEW else lines
 
 
 def with_unseen(found: DataFrame) -> DataFrame:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import importlib.util
 import os
 import shutil
@@ -9,6 +10,8 @@ import sys
 from pathlib import Path
 
 import pytest
+from txcore_conformance.brokers.kafka_programs import spark_kafka_libraries
+from txcore_conformance.server_packages import ServerUnavailableError
 from txcore_spark.session import open_session
 
 sys.path.insert(0, str(Path(__file__).parent))
@@ -33,10 +36,18 @@ def require_spark():
         pytest.skip("pyspark or Java is not installed")
 
 
+def kafka_jars(items):
+    """Return the folder with the jars of Spark's Kafka source if a test reads with it; "" where they cannot be had."""
+    if any("spark-kafka" in item.nodeid for item in items):
+        with contextlib.suppress(ServerUnavailableError):
+            return str(spark_kafka_libraries())
+    return ""
+
+
 @pytest.fixture(scope="session")
-def spark():
+def spark(request):
     """The session, on one core."""
     require_spark()
-    session = open_session("local[2]", "2g", SETTINGS)
+    session = open_session("local[2]", "2g", SETTINGS, kafka_jars(request.session.items))
     yield session
     session.stop()

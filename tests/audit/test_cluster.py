@@ -6,6 +6,8 @@ import json
 import os
 import subprocess
 import sys
+import sysconfig
+import zipfile
 from pathlib import Path
 
 import pytest
@@ -19,25 +21,64 @@ from txcore.verdicts import Verdict
 
 MASTER = "local-cluster[2,1,1024]"
 TIMEOUT_S = 900
+ROOT = Path(__file__).parents[2]
+SPARK_HOME = Path(pyspark.__file__).parent
+PACKAGES = ("txcore", "spark/txcore_spark", "plugins/sqlite/txcore_sqlite")
+SAME = ("counts", "severities", "exit_code", "records", "gaps")
 
 
-def audited(bed, *settings):
+def audited(command, bed, *settings, **environment):
     """Run the audit as a process of its own; returns its summary."""
-    command = [sys.executable, "-m", "txcore_spark", "--config", str(bed.config()), "--mode", "once", "--json"]
+    command = [*command, "--config", str(bed.config()), "--mode", "once", "--json"]
     command += [part for setting in settings for part in ("--set", setting)]
-    environment = os.environ | {"SPARK_HOME": str(Path(pyspark.__file__).parent), "PYSPARK_PYTHON": sys.executable}
-    ended = subprocess.run(command, capture_output=True, text=True, timeout=TIMEOUT_S, env=environment, check=False)
+    environment = os.environ | {"SPARK_HOME": str(SPARK_HOME), "PYSPARK_PYTHON": sys.executable} | environment
+    ended = subprocess.run(
+        command, capture_output=True, text=True, timeout=TIMEOUT_S, env=environment, check=False, cwd=bed.folder
+    )
     assert ended.stdout, ended.stderr[-3_000:]
     return json.loads(ended.stdout)
 
 
+@pytest.fixture
+def bed(tmp_path):
+    """Every kind of fault."""
+    made = Bed(tmp_path)
+    made.write(*[None] * 50, *(each for each in Verdict if each.name not in {"COVERAGE_GAP", "LATE_CHECK"}), size=2)
+    return made
+
+
 @pytest.mark.heavy
-def test_a_cluster_gives_the_same_verdicts_as_one_process(tmp_path):
-    """Sources, ranges and verdicts travel to other processes."""
-    bed = Bed(tmp_path)
-    bed.write(*[None] * 50, *(each for each in Verdict if each.name not in {"COVERAGE_GAP", "LATE_CHECK"}), size=2)
-    alone = audited(bed, 'audit.master="local[1]"', "audit.range_records_max=1000")
-    cluster = audited(bed, f'audit.master="{MASTER}"', "audit.range_records_max=1000")
-    same = ("counts", "severities", "exit_code", "records", "gaps")
-    assert {key: alone[key] for key in same} == {key: cluster[key] for key in same}
+def test_a_cluster_gives_the_same_verdicts_as_one_process(bed):
+    """Sources, ranges and verdicts travel to other processes; so does the package, as docs/audit.md ships it."""
+    module = [sys.executable, "-m", "txcore_spark"]
+    alone = audited(module, bed, "audit.master=local[1]", "audit.range_records_max=1000")
+    cluster = audited(module, bed, f"audit.master={MASTER}", "audit.range_records_max=1000")
+    assert {key: alone[key] for key in SAME} == {key: cluster[key] for key in SAME}
     assert 12 <= len(alone["counts"])
+    script = bed.folder / "audit.py"
+    script.write_text("from txcore_spark.command import main\nraise SystemExit(main())\n", encoding="utf-8")
+    submit = [str(SPARK_HOME / "bin" / "spark-submit"), "--master", MASTER, "--py-files", str(zipped(bed.folder))]
+    shipped = audited([*submit, str(script)], bed, PYSPARK_PYTHON=str(bare_python(bed.folder)))
+    assert {key: alone[key] for key in SAME} == {key: shipped[key] for key in SAME}
+
+
+def zipped(folder):
+    """Return the package as one file."""
+    path = folder / "txcore.zip"
+    with zipfile.ZipFile(path, "w") as file:
+        for package in PACKAGES:
+            for each in (ROOT / package).rglob("*"):
+                if each.is_file() and "__pycache__" not in each.parts:
+                    file.write(each, each.relative_to((ROOT / package).parent))
+    return path
+
+
+def bare_python(folder):
+    """Return a Python that has all we need but not ourselves: without `site`, nothing that is linked in is found."""
+    path = folder / "python"
+    packages = sysconfig.get_path("purelib")
+    path.write_text(f'#!/bin/sh\nPYTHONPATH="{packages}:$PYTHONPATH" exec {sys.executable} -S "$@"\n', encoding="utf-8")
+    path.chmod(0o755)
+    missing = subprocess.run([path, "-c", "import txcore"], capture_output=True, text=True, check=False, cwd=folder)
+    assert "No module named 'txcore'" in missing.stderr
+    return path

@@ -85,11 +85,48 @@ def test_an_unknown_mode_is_refused(config, capsys):
     assert "incremental" in capsys.readouterr().err
 
 
+@pytest.mark.parametrize(
+    ("arguments", "told"),
+    [
+        (["--no-such-option"], "--no-such-option"),
+        (["--mode"], "--mode"),
+        (["nonsense"], "nonsense"),
+        (["repair"], "RUN"),
+        (["repair", "seven"], "RUN"),
+        (["repair", "7", "--dry"], "--dry"),
+        (["--mode", "once", "--since", "yesterday"], "yesterday"),
+        (["--since", "2026-01-31"], "--mode once"),
+        (["--set", "audit.late_s=soon"], "audit.late_s"),
+        (["--config", "/nowhere/txcore.toml"], "/nowhere/txcore.toml"),
+    ],
+)
+def test_what_is_mistyped_is_an_error_and_no_verdict(config, capsys, arguments, told):
+    """2, with which other commands end, would say that there are violations; one sentence names it."""
+    pytest.importorskip("pyspark")
+    own = [] if {"--config", "repair", "nonsense"} & set(arguments) else ["--config", config]
+    assert 4 == run(*own, *arguments)
+    said = capsys.readouterr()
+    assert told in said.err
+    assert 1 == len(said.err.strip().splitlines())
+    assert not said.out
+
+
+@pytest.mark.parametrize("arguments", [["--no-such-option"], ["--mode", "sometimes"], ["--steps", "few"]])
+def test_the_script_for_spark_submit_ends_with_the_same_code(capsys, arguments):
+    """Its parser is another one."""
+    pytest.importorskip("pyspark")
+    main = importlib.import_module("txcore_spark.command").main
+    with pytest.raises(SystemExit) as ended:
+        main(arguments)
+    assert 4 == ended.value.code
+    assert 1 == len(capsys.readouterr().err.strip().splitlines())
+
+
 def test_repairing_a_run_that_is_not_there_says_which_are(config, capsys, tmp_path):
     """It needs no Spark session."""
     pytest.importorskip("pyarrow")
     importlib.invalidate_caches()
-    assert 4 == run("repair", "7", "--config", config, "--set", f'audit.store="{tmp_path}/audit"')
+    assert 4 == run("repair", "7", "--config", config, "--set", f"audit.store={tmp_path}/audit")
     assert "no finished run 7; it has none" in capsys.readouterr().err
 
 

@@ -13,7 +13,7 @@ import pyarrow as pa
 from pyarrow import parquet
 from pyspark.sql import functions as F  # noqa: N812
 from txcore_conformance.sim.mutants import MUTANTS
-from txcore_spark import findings, tally
+from txcore_spark import findings, screening, tally
 from txcore_spark.rows import SPARK_SCHEMA, batch_of
 
 from txcore.verdicts import PREDICATES, Tally, Thresholds, verdicts_of
@@ -60,9 +60,10 @@ def judged(spark, tmp_path_factory):
     lines = tally.summed(in_force, tally.sums_of(1))
     known = ~F.col("tx").isin([bytearray(each) for each in excused]) if excused else F.expr("true")
     tallies = tally.careful(tally.derived(lines, 1, {0: known}, {0: F.expr("true")}), in_force)
-    shown = tallies.withColumn("verdicts", findings.verdict_columns(THRESHOLDS))
+    screened = screening.screened(landed, THRESHOLDS.late_ms).select("tx", "doubt")
+    shown = tallies.join(screened, "tx", "full").withColumn("verdicts", findings.verdict_columns(THRESHOLDS))
     names = [name for name in Tally.__slots__ if name in shown.columns]
-    found = {bytes(each["tx"]): each for each in shown.select("tx", "verdicts", *names).collect()}
+    found = {bytes(each["tx"]): each for each in shown.select("tx", "doubt", "verdicts", *names).collect()}
     return wanted, found
 
 
@@ -77,6 +78,13 @@ def test_every_transaction_has_the_same_verdicts(judged):
             differing[identity.hex()] = (expected, actual, histories.by_name(each), found.get(identity))
     assert {} == dict(list(differing.items())[:3])
     assert len(wanted) > SEEDS
+
+
+def test_no_verdict_is_without_doubt(judged):
+    """What sums alone show to be well is not judged; most transactions are."""
+    _, found = judged
+    assert [each for each in found.values() if each["verdicts"] and not each["doubt"]] == []
+    assert sum(not each["doubt"] for each in found.values()) > len(found) // 10
 
 
 def test_the_histories_hold_what_they_should(judged):

@@ -8,7 +8,7 @@ from sqlalchemy import create_engine
 
 import txcore
 from txcore.memory import MemoryBackend, MemoryBroker
-from txcore.verdicts import DROPPED, SENT, Tally, Thresholds, Verdict, verdicts_of
+from txcore.verdicts import DROPPED, PARKED, SENT, Tally, Thresholds, Verdict, verdicts_of
 
 
 @pytest.fixture
@@ -19,7 +19,7 @@ def engine(tmp_path):
 
 
 def test_row_says_what_the_table_holds(engine):
-    """Waiting and parked are committed, and so is sent; what an operator dropped is told apart."""
+    """What waits, what was sent, what is parked and what an operator dropped are told apart."""
     fence, broker = txcore.SqlFence(engine), MemoryBroker()
     fence.create()
     producer = txcore.TransactionProducer(MemoryBackend(broker), "orders", fence=fence, mode="table")
@@ -39,13 +39,14 @@ def test_row_says_what_the_table_holds(engine):
     with engine.connect() as connection:
         state = reader._state(connection, "txcore_tx")
         rows = {row[0]: row[1] for row in reader._page(connection, "txcore_tx", state, bytes(16))}
-    assert rows == {sent: SENT, parked: 3, dropped: DROPPED, waiting: 3}
+    assert rows == {sent: SENT, parked: PARKED, dropped: DROPPED, waiting: 3}
 
 
 @pytest.mark.parametrize("halves", [0, 1])
-def test_dropped_message_is_neither_lost_nor_silent(halves):
-    """The operator's drop is named; with a half that turned up late and was closed it is no hole either."""
-    tally = Tally(halves=halves, declared=2, targets=1, present=1, row=DROPPED, row_early=1, row_absence=1)
+@pytest.mark.parametrize(("row", "verdict"), [(DROPPED, Verdict.FORCED), (PARKED, Verdict.UNDELIVERABLE)])
+def test_message_that_stays_in_the_table_is_neither_lost_nor_silent(row, verdict, halves):
+    """Dropped or parked, it is named; with a half that turned up late and was closed it is no hole either."""
+    tally = Tally(halves=halves, declared=2, targets=1, present=1, row=row, row_early=1, row_absence=1)
     if halves:
         tally.commits, tally.first_commit, tally.generation = 1, 5, 0
-    assert set(verdicts_of(tally, Thresholds(now_ms=0))) == {Verdict.FORCED}
+    assert set(verdicts_of(tally, Thresholds(now_ms=0))) == {verdict}

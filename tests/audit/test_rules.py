@@ -11,13 +11,13 @@ pytest.importorskip("pyspark")
 import pyarrow as pa
 from pyarrow import parquet
 from pyspark.sql import functions as F  # noqa: N812
-from txcore_spark import findings, tally
+from txcore_spark import findings, screening, tally
 from txcore_spark.anomalies import BY, RECIPES, History, Maker, Written, identity_of
 from txcore_spark.rows import SPARK_SCHEMA, Place, Rows, batch_of
 
 from txcore import wire
 from txcore.records import Half, Op, OpKind, ParkCode, TargetMessage
-from txcore.verdicts import SENT, Thresholds, Verdict
+from txcore.verdicts import PARKED, SENT, Thresholds, Verdict
 
 BORN_MS = 1_700_000_000_000
 NOW_MS = BORN_MS + 3_600_000
@@ -77,6 +77,13 @@ def by_hand(new):
         .target(0)
         .target(1, 1, body=b"other")
         .ops(COMMIT),
+        Case("two that changed places", new(), ["CORRUPT"])
+        .half(size=2)
+        .row(1)
+        .target(0, body=b"body 1")
+        .target(1, body=b"body 0")
+        .ops(COMMIT),
+        Case("an index beyond all numbers", new(), []).half().row(1).target(0, 1 << 70).ops(COMMIT),
         Case("an index that was never declared", new(), ["CORRUPT"]).half().row(1).target(0, 1).ops(COMMIT),
         Case("bridged", new(), []).half().row(1).target(0).target(0, other=True).ops(COMMIT),
         Case("bridged and changed", new(), ["CORRUPT"]).half().row(1).target(0).target(0, body=b"x", other=True)
@@ -100,6 +107,8 @@ def by_hand(new):
         Case("by the message table", new(), []).row(3).target(0),
         Case("by the message table, sent", new(), []).row(SENT).target(0),
         Case("by the message table, not sent yet", new(), []).row(3),
+        Case("by the message table, parked", new(), ["UNDELIVERABLE"]).row(PARKED),
+        Case("by the message table, waiting, with a half that was closed", new(), []).half().row(3).ops(COMMIT),
         Case("by the message table, but it never came", new(), ["LOST"]).row(SENT),
         Case("by the message table, with a half that turned up", new(), []).half().row(3).target(0).ops(COMMIT),
         Case("by the message table, with an end of nothing", new(), ["PHANTOM"]).row(3).target(0).ops(COMMIT),
@@ -162,18 +171,27 @@ def judged(spark, tmp_path_factory):
         cases.append(made)
     place = tmp_path_factory.mktemp("rules") / "rows.parquet"
     parquet.write_table(pa.Table.from_batches([batch_of(landed(cases))]), place)
-    rows = tally.owned(spark.read.schema(SPARK_SCHEMA).parquet(str(place)))
+    landed_rows = spark.read.schema(SPARK_SCHEMA).parquet(str(place))
+    rows = tally.owned(landed_rows)
     lines = tally.summed(rows, tally.sums_of(2))
     everything = F.expr("true")
     tallies = tally.careful(tally.derived(lines, 2, {0: everything}, {0: everything}), rows)
-    found = tallies.select("tx", findings.verdict_columns(THRESHOLDS).alias("verdicts")).collect()
-    actual = {bytes(each["tx"]): set(each["verdicts"]) for each in found}
-    return {names[case.transaction_id]: (case.expected, actual.get(case.transaction_id, set())) for case in cases}
+    lines = screening.screened(landed_rows, THRESHOLDS.late_ms).select("tx", "doubt")
+    shown = tallies.join(lines, "tx", "full").withColumn("verdicts", findings.verdict_columns(THRESHOLDS))
+    found = shown.select("tx", "doubt", "verdicts").collect()
+    actual = {bytes(each["tx"]): (set(each["verdicts"]), each["doubt"]) for each in found}
+    return {names[case.transaction_id]: (case.expected, *actual.get(case.transaction_id, (set(), 0))) for case in cases}
 
 
 def test_every_history_gets_exactly_its_verdicts(judged):
     """By hand and by recipe; nothing more, nothing less."""
-    assert {} == {name: both for name, both in judged.items() if both[0] != both[1]}
+    assert {} == {name: each for name, each in judged.items() if each[0] != each[1]}
+
+
+def test_no_verdict_is_without_doubt(judged):
+    """What sums alone show to be well is not judged."""
+    assert {} == {name: each for name, each in judged.items() if each[1] and not each[2]}
+    assert not judged["well"][2]
 
 
 def test_every_verdict_on_a_transaction_has_a_history(judged):

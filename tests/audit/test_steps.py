@@ -6,7 +6,6 @@ import json
 import re
 import shutil
 import sqlite3
-import sys
 from collections import Counter
 from pathlib import Path
 
@@ -155,7 +154,7 @@ def half_of(history):
 def test_the_command_ends_with_the_code_and_writes_the_report(spark, bed, capsys):
     """`--json` on standard output, progress on standard error, a page that loads nothing from elsewhere."""
     bed.write(None, Verdict.LEAK, Verdict.DISCARDED)
-    code = run(bed.loaded(), Wish(mode="once", as_json=True), lambda text: sys.stderr.write(f"{text}\n"))
+    code = run(bed.loaded(), Wish(mode="once", as_json=True))
     told = capsys.readouterr()
     summary = json.loads(told.out)
     assert 2 == code == summary["exit_code"]
@@ -164,4 +163,4 @@ def test_the_command_ends_with_the_code_and_writes_the_report(spark, bed, capsys
     page = Path(summary["report"]).read_text(encoding="utf-8")
     assert "LEAK" in page
     assert not re.findall(r"(?:src|href)=|url\(|@import|https?://", page)
-    assert 2 == run(bed.loaded(), Wish(mode="continuous", steps_max=1), lambda _: None)
+    assert 2 == run(bed.loaded(), Wish(mode="continuous", steps_max=1))

@@ -40,7 +40,7 @@ FOREIGN = {
     *("acl", "kafka-acls.sh", "rabbitmqctl"),
 }
 #: Packages that the documents may tell somebody to install beside txcore.
-PACKAGES = {"nats-py[nkeys]"}
+PACKAGES = {"nats-py[nkeys]", "pyspark==4.2.0", "uv"}
 
 
 class WrongCommandError(Exception):

@@ -3,7 +3,11 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
+import itertools
 import json
+import socket
+import threading
 import uuid
 
 import pytest
@@ -154,6 +158,29 @@ def test_who_is_not_let_in_gets_one_sentence():
         assert "wrong-one" not in str(caught.value)
     finally:
         broker.remove()
+
+
+def test_refusal_is_told_though_its_reason_was_lost_at_first():
+    """A server says it and closes; what it said goes down with the connection when our next bytes come too late."""
+    told = itertools.chain([b""], itertools.repeat(b"-ERR 'Authorization Violation'\r\n"))
+
+    def serve():
+        with contextlib.suppress(OSError):
+            while True:
+                client, _ = listener.accept()
+                with client:
+                    client.sendall(b'INFO {"auth_required": true, "max_payload": 1024}\r\n')
+                    while b"PING" not in client.recv(4096):
+                        pass
+                    client.sendall(next(told))
+
+    with socket.create_server(("127.0.0.1", 0)) as listener:
+        serving = threading.Thread(target=serve)
+        serving.start()
+        with pytest.raises(BackendUnavailableError, match="refuses the credentials"):
+            open_doctor(f"nats://user:wrong@127.0.0.1:{listener.getsockname()[1]}", Request("g"))
+        listener.shutdown(socket.SHUT_RDWR)
+        serving.join()
 
 
 def test_unknown_option_is_refused_before_anything_is_asked():

@@ -181,7 +181,7 @@ def test_sighup_reloads_what_has_changed(shop, checkers, wait_until):
     assert ("['orders']", "['http.host']") == (reloaded["restarted"], reloaded["needs_restart"])
     ids = shop.orphans(2, group="more", fenced=False)
     wait_until(lambda: set(shop.delivered()) == ids[True], "the new group's delivery")
-    assert events(running, "half.finished"), "debug lines from now on"
+    wait_until(lambda: events(running, "half.finished"), "debug lines from now on")
     states = [(each["group"], each["state"]) for each in events(running, "group.state")]
     assert ("same", "stopping") not in states
     assert states.count(("orders", "running")) == 2

@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import importlib
 import sys
+from collections.abc import Callable
 from pathlib import Path
 from typing import Annotated, Any, Final
 
 import typer
+from typer.core import TyperGroup
 
 from txcore.cli.config import say_problems
 from txcore.config import ConfigFileError, Loaded, load
@@ -17,7 +19,23 @@ from txcore.ids import parse_id
 FAILED: Final = 4
 MODES: Final = ("incremental", "once", "continuous")
 
-audit = typer.Typer(name="audit", help="Prove that databases, logs and targets agree (needs Spark).")
+_Misuse: Final[type[Exception]] = typer.BadParameter.__mro__[1]
+"""What the parser raises for any mistake on the command line; newer typers carry a click of their own."""
+
+
+class _AuditGroup(TyperGroup):
+    """Ends with 4 for what was mistyped: 2, which others end with, says here that there are violations."""
+
+    def make_context(self, *args: Any, **kwargs: Any) -> Any:
+        """Parse what stands behind `txcore audit`."""
+        return _parsed(lambda: super(_AuditGroup, self).make_context(*args, **kwargs))
+
+    def invoke(self, ctx: Any) -> Any:
+        """Parse what stands behind a command of the group, and run it."""
+        return _parsed(lambda: super(_AuditGroup, self).invoke(ctx))
+
+
+audit = typer.Typer(name="audit", cls=_AuditGroup, help="Prove that databases, logs and targets agree (needs Spark).")
 Config = Annotated[
     Path | None, typer.Option("--config", "-c", help="The file [default: txcore.toml here; TXCORE_CONFIG].")
 ]
@@ -36,6 +54,9 @@ def run(
     since: Annotated[str, typer.Option(metavar="TIME", help="With once: births from here on, as an ISO time.")] = "",
     until: Annotated[str, typer.Option(metavar="TIME", help="With once: births before this time.")] = "",
     as_json: Annotated[bool, typer.Option("--json", help="One JSON object per step on standard output.")] = False,
+    no_land: Annotated[
+        bool, typer.Option("--no-land", help="With once: leave findings and report, but no rows. For small runs.")
+    ] = False,
     settings: Settings = None,
 ) -> None:
     """Audit once, from where the last run stopped, or for ever.
@@ -50,8 +71,8 @@ def run(
         raise typer.Exit(FAILED)
     loaded = _loaded(config, settings)
     command = module("command")
-    wish = command.Wish(mode, since, until, as_json=as_json)
-    raise typer.Exit(_code(lambda: command.run(loaded, wish, _progress)))
+    wish = command.Wish(mode, since, until, as_json=as_json, is_landed=not no_land)
+    raise typer.Exit(_code(lambda: command.run(loaded, wish)))
 
 
 @audit.command()
@@ -97,6 +118,14 @@ def say(error: TxcoreError) -> None:
     print("txcore:", " ".join(str(error).split()), file=sys.stderr)  # noqa: T201 - a command speaks
 
 
+def _parsed(action: Callable[[], Any]) -> Any:
+    try:
+        return action()
+    except _Misuse as error:
+        say(UsageError(f"{error.format_message()} (txcore audit --help)"))  # type: ignore[attr-defined]
+        raise typer.Exit(FAILED) from error
+
+
 def _loaded(config: Path | None, settings: list[str] | None) -> Loaded:
     try:
         return load(config, settings=settings or ())
@@ -115,7 +144,3 @@ def _code(action: Any) -> int:
     except TxcoreError as error:
         say(error)
         return FAILED
-
-
-def _progress(text: str) -> None:
-    print(f"txcore audit: {text}", file=sys.stderr, flush=True)  # noqa: T201 - progress of a command

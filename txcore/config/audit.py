@@ -73,6 +73,15 @@ class AuditSection(Struct, forbid_unknown_fields=True, frozen=True, kw_only=True
     range_records_max: Annotated[
         int, Meta(ge=1_000, le=1_000_000_000, description="records that one task reads at most")
     ] = 500_000
+    kafka_source: Annotated[
+        Literal["python", "spark"],
+        Meta(
+            description="what reads Kafka: our reader, or Spark's own, which needs jars and takes no client certificate"
+        ),
+    ] = "python"
+    spark_jars: Annotated[
+        str, Meta(description="folder with the jars of Spark's Kafka source; under `spark-submit`, `--jars` instead")
+    ] = ""
     interval_s: Annotated[
         float, Meta(ge=0.1, le=86_400, description="from one step to the next in mode `continuous`")
     ] = 60.0

@@ -77,7 +77,7 @@ def load(
     Args:
         file: The TOML file; None for TXCORE_CONFIG, else `txcore.toml` in the working directory.
         simple: One group without a file.
-        settings: Overrides, each `section.key=value` with a TOML value.
+        settings: Overrides, each `section.key=value`: a TOML value, or plain text where the key takes a text.
         environment: Instead of the process's own.
         needs_groups: Whether a configuration without a group is a mistake.
 

@@ -38,6 +38,17 @@ _POM: Final = """\
 {dependencies}  </dependencies>
 </project>
 """
+# What these need beside each other comes with pyspark, and Spark's parent project names a repository of its own.
+_ALONE: Final = (
+    "    <dependency><groupId>{}</groupId><artifactId>{}</artifactId><version>{}</version>"
+    "<exclusions><exclusion><groupId>*</groupId><artifactId>*</artifactId></exclusion></exclusions></dependency>\n"
+)
+_SPARK_JARS: Final = (
+    ("org.apache.spark", "spark-sql-kafka-0-10_2.13", "4.2.0"),
+    ("org.apache.spark", "spark-token-provider-kafka-0-10_2.13", "4.0.0"),  # the newest there is
+    ("org.apache.kafka", "kafka-clients", "3.9.2"),
+    ("org.apache.commons", "commons-pool2", "2.13.1"),
+)
 # Kafka 4 logs through log4j 2, Kafka 3 through the successor of log4j 1.
 _LOG4J_2: Final = """\
 rootLogger.level = warn
@@ -84,6 +95,23 @@ def kafka_libraries(version: str) -> Path:
         _format_once(target)
 
     return made_once(base_folder() / f"kafka_{wanted}", make)
+
+
+def spark_kafka_libraries() -> Path:
+    """Return a folder with the jars of Spark's own Kafka source, fetched by Maven once.
+
+    Raises:
+        ServerUnavailableError: no Maven, or it could not fetch them.
+    """
+
+    def make(target: Path) -> None:
+        maven = _program("mvn", "maven")
+        pom = target / "pom.xml"
+        pom.write_text(_POM.format(dependencies="".join(_ALONE.format(*jar) for jar in _SPARK_JARS)), encoding="utf-8")
+        command = [str(maven), "-q", "-B", "-Dstyle.color=never", "-f", str(pom), _MAVEN_PLUGIN]
+        run(command, f"-DoutputDirectory={target}", timeout_s=_DOWNLOAD_TIME_MAX_S)
+
+    return made_once(base_folder() / "spark_kafka_4.2.0", make)
 
 
 def kafka_version(libraries: Path) -> str:

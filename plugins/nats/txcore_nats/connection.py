@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import errno
 import logging
 import threading
 from collections import deque
@@ -258,6 +259,7 @@ class Link:
         except Exception as error:
             # "No servers available" says less than what went wrong with the last of them.
             raise (reason if isinstance(error, errors.NoServersError) and reason else error) from error
+        require_connected(client)
         self._learn_servers(client)
 
     async def _serve(self, client: Client) -> None:
@@ -321,6 +323,15 @@ class Api:
         if refusal:
             raise ApiError(refusal.get("code", 0), refusal.get("err_code", 0), refusal.get("description", ""))
         return answer
+
+
+def require_connected(client: Client) -> None:
+    """Raise ConnectionResetError where nats-py took the connection's end, in place of the first PONG, for a welcome.
+
+    So ends a refused login whose reason was lost: the server says it and closes, perhaps before our PING has come.
+    """
+    if not client.is_connected:
+        raise ConnectionResetError(errno.ECONNRESET, "the server ended the connection without a word")
 
 
 def login(options: Options) -> dict[str, Any]:

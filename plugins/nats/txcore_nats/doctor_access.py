@@ -17,18 +17,21 @@ from functools import cached_property
 from typing import Any, Final
 from urllib.parse import urlsplit
 
+from nats import errors
 from nats.aio.client import Client
 
 from txcore.doctor import Request, UntoldError
 from txcore.errors import BackendUnavailableError, ConfigError, TxcoreError
 from txcore.records import LogKind
 from txcore_nats.codec import STREAM_NOT_FOUND, ApiError, as_json, from_json, translate
-from txcore_nats.connection import login
+from txcore_nats.connection import login, require_connected
 from txcore_nats.options import GroupNames, Options
 
 NANOSECONDS: Final = 1_000_000_000
 TIMEOUT_S: Final = 10.0
 CLOSE_TIMEOUT_S: Final = 2.0
+ATTEMPTS: Final = 3
+CUT_SHORT: Final = (ConnectionResetError, BrokenPipeError, errors.UnexpectedEOF)
 
 
 @dataclass(frozen=True, slots=True)
@@ -68,38 +71,46 @@ class NatsSubject:
             ConfigError: a file of the credentials cannot be used.
         """
         place = f"NATS at {', '.join(server.removeprefix('nats://') for server in self.options.servers)}"
-        reasons: list[Exception] = []
-
-        async def failed(error: Exception) -> None:
-            reasons.append(error)
-
-        async def connect() -> Client:
-            client = Client()
-            attempt = client.connect(
-                servers=list(self.options.servers),
-                name="txcore-doctor",
-                error_cb=failed,
-                allow_reconnect=False,
-                max_reconnect_attempts=1,
-                reconnect_time_wait=0,
-                connect_timeout=self.options.connect_timeout_s,  # type: ignore[arg-type] # passed on to wait_for
-                **login(self.options),
-            )
-            try:
-                await asyncio.wait_for(attempt, 3 * self.options.connect_timeout_s * len(self.options.servers))
-            except Exception:
-                with contextlib.suppress(Exception):
-                    await asyncio.wait_for(client.close(), CLOSE_TIMEOUT_S)
-                raise
-            return client
-
         try:
-            self._client = self._runner.run(connect())
+            self._client = self._runner.run(self._connected())
         except Exception as error:
             self.close()
             if isinstance(error, ConfigError):
                 raise
-            raise _unavailable(reasons[-1] if reasons else error, place) from error
+            raise _unavailable(error, place) from error
+
+    async def _connected(self) -> Client:
+        """Return a client that is connected, after some attempts where the server ends them without a word."""
+        for _ in range(ATTEMPTS - 1):
+            with contextlib.suppress(*CUT_SHORT):
+                return await self._attempt()
+        return await self._attempt()
+
+    async def _attempt(self) -> Client:
+        """Return a client that is connected; raises what went wrong last, one of `CUT_SHORT` where nothing was said."""
+        client, reasons = Client(), list[Exception]()
+
+        async def failed(error: Exception) -> None:
+            reasons.append(error)
+
+        attempt = client.connect(
+            servers=list(self.options.servers),
+            name="txcore-doctor",
+            error_cb=failed,
+            allow_reconnect=False,
+            max_reconnect_attempts=1,
+            reconnect_time_wait=0,
+            connect_timeout=self.options.connect_timeout_s,  # type: ignore[arg-type] # passed on to wait_for
+            **login(self.options),
+        )
+        try:
+            await asyncio.wait_for(attempt, 3 * self.options.connect_timeout_s * len(self.options.servers))
+            require_connected(client)
+        except Exception as error:
+            with contextlib.suppress(Exception):
+                await asyncio.wait_for(client.close(), CLOSE_TIMEOUT_S)
+            raise (reasons[-1] if reasons else error) from error
+        return client
 
     def close(self) -> None:
         """Let go of the connection; idempotent."""

@@ -16,7 +16,7 @@ from sqlalchemy.exc import SQLAlchemyError
 
 from txcore.errors import BackendUnavailableError
 from txcore.ids import ID_BYTES
-from txcore.verdicts import DROPPED, SENT
+from txcore.verdicts import DROPPED, PARKED, SENT
 from txcore_spark.plan import Range, flushed
 
 PAGE_ROWS: Final = 20_000
@@ -75,7 +75,8 @@ def as_bytes(value: Any) -> bytes:
 def _state(connection: Connection, table: str) -> str:
     """Return the expression for a row's state; instead of 3, what the message table holds of it.
 
-    That is 3 while a message waits or is parked, `DROPPED` when the rest was dropped, `SENT` when there is none.
+    That is `PARKED` where one is parked, else 3 while one waits, `DROPPED` when the rest was dropped, `SENT` when there
+    is none.
     """
     try:
         connection.execute(text(f"SELECT 1 FROM {table}_msg WHERE 1 = 0"))
@@ -83,9 +84,10 @@ def _state(connection: Connection, table: str) -> str:
         return "f.state"  # no such table: made by an older txcore
     finally:
         connection.rollback()
-    left = f"(SELECT min(m.parked) FROM {table}_msg m WHERE m.transaction_id = f.transaction_id)"
-    waits = f"CASE {left} WHEN 0 THEN 3 WHEN 1 THEN 3 WHEN 2 THEN {DROPPED} ELSE {SENT} END"
-    return f"CASE WHEN f.state = 3 THEN {waits} ELSE f.state END"
+    worst = "max(CASE m.parked WHEN 1 THEN 3 WHEN 0 THEN 2 ELSE 1 END)"
+    left = f"(SELECT {worst} FROM {table}_msg m WHERE m.transaction_id = f.transaction_id)"
+    says = f"CASE {left} WHEN 3 THEN {PARKED} WHEN 2 THEN 3 WHEN 1 THEN {DROPPED} ELSE {SENT} END"
+    return f"CASE WHEN f.state = 3 THEN {says} ELSE f.state END"
 
 
 def _page(connection: Connection, table: str, state: str, last: bytes) -> list[tuple[bytes, int, str]]:

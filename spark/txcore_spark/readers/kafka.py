@@ -6,7 +6,7 @@ before the targets of the same transaction do, so targets are cut behind everyth
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import replace
 from typing import Any, Final
 from urllib.parse import parse_qsl, urlsplit
@@ -23,10 +23,24 @@ from txcore_kafka.options import Options, is_own_topic, parse_url, topic_name
 
 from txcore.errors import BackendTimeoutError, ConfigError, TxcoreError
 from txcore.records import LogKind
-from txcore_spark.plan import BATCH_ROWS, HALF, OP, TARGET, Edge, Range, ShortReadError, Source, flushed, split_evenly
+from txcore_spark.plan import (
+    BATCH_ROWS,
+    HALF,
+    OP,
+    PARKED,
+    TARGET,
+    Edge,
+    Range,
+    ShortReadError,
+    Source,
+    flushed,
+    split_evenly,
+)
+from txcore_spark.rows import Rows
 
 POLL_S: Final = 0.25
 CONSUMED_MAX: Final = 5_000
+CONSUMER_GROUP: Final = "txcore-audit"
 READ_COMMITTED: Final = "read_committed"
 READ_UNCOMMITTED: Final = "read_uncommitted"
 
@@ -118,19 +132,13 @@ def name_of(source: Source) -> str:
 def read(url: str, wanted: Range) -> Iterator[pa.RecordBatch]:
     """See `Reader.read`."""
     source, rows, count = wanted.source, wanted.rows(), 0
-    add = {"half": rows.add_half, "op": rows.add_ops, "parked": rows.add_parked}.get(source.log)
     consumer = _consumer(options_of(url), READ_COMMITTED)
     try:
         for message in messages(consumer, name_of(source), wanted):
             count += 1
             _, stamp_ms = message.timestamp()
-            if add is not None:
-                add(message.offset(), message.value() or b"", stamp_ms or None)
-            else:
-                headers = {name: value or b"" for name, value in message.headers() or ()}
-                rows.add_target(
-                    message.offset(), source.topic, message.key(), message.value() or b"", headers, stamp_ms or None
-                )
+            headers = message.headers() or () if source.log == TARGET else ()
+            add_record(rows, source, message.offset(), stamp_ms or None, message.key(), message.value() or b"", headers)
             if count % BATCH_ROWS == 0:
                 yield from flushed(rows, at_least=1)
     finally:
@@ -139,6 +147,26 @@ def read(url: str, wanted: Range) -> Iterator[pa.RecordBatch]:
         raise ShortReadError(f"{count} records of {wanted.expected} by their offsets")
     rows.add_cover(wanted.start, wanted.end, count)
     yield rows.take()
+
+
+def add_record(
+    rows: Rows,
+    source: Source,
+    offset: int,
+    stamp_ms: int | None,
+    key: bytes | None,
+    value: bytes,
+    headers: Iterable[tuple[str, bytes | None]],
+) -> None:
+    """Add one record to *rows*, as what its log makes it."""
+    if source.log == HALF:
+        rows.add_half(offset, value, stamp_ms)
+    elif source.log == OP:
+        rows.add_ops(offset, value, stamp_ms)
+    elif source.log == PARKED:
+        rows.add_parked(offset, value, stamp_ms)
+    else:
+        rows.add_target(offset, source.topic, key, value, {name: each or b"" for name, each in headers}, stamp_ms)
 
 
 def messages(consumer: Any, topic: str, wanted: Range) -> Iterator[Any]:
@@ -184,7 +212,7 @@ def _consumer(options: Options, isolation: str) -> Any:
     return make_consumer(
         options.connection()
         | {
-            "group.id": "txcore-audit",
+            "group.id": CONSUMER_GROUP,
             "enable.auto.commit": False,
             "enable.auto.offset.store": False,
             "auto.offset.reset": "error",

@@ -1,0 +1,121 @@
+"""How far a step is: a bar per phase on a terminal, plain lines elsewhere. All of it on standard error."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from typing import Any, Final
+
+from rich.console import Console
+from rich.progress import BarColumn, SpinnerColumn, TaskID, TextColumn, TimeElapsedColumn
+from rich.progress import Progress as Bars
+
+from txcore.clock import Clock, SystemClock
+
+Say = Callable[[str], None]
+LOOK_EVERY_S: Final = 0.25
+LINE_EVERY_S: Final = 30.0
+"""How often a line says how far a phase is where there is no terminal."""
+_BAR_WIDTH: Final = 16
+
+
+class Progress:
+    """Shows the phases of each step, and in each how many of its tasks are done; one task reads one range.
+
+    Args:
+        console: Where to; standard error by default.
+        quiet: Show nothing.
+    """
+
+    def __init__(self, console: Console | None = None, clock: Clock | None = None, *, quiet: bool = False) -> None:
+        self._console = console or Console(stderr=True, highlight=False, quiet=quiet)
+        self._clock = clock or SystemClock()
+        self._lock = threading.Lock()
+        self._tracker: Any = None
+        self._bars: Bars | None = None
+        self._task: TaskID | None = None
+        self._text = ""
+        self._began_s = self._told_s = 0.0
+        self._stages: dict[int, tuple[int, int]] = {}
+        self._past: set[int] = set()
+
+    @contextmanager
+    def step(self, tracker: Any) -> Iterator[Say]:
+        """Watch what Spark does, as its status *tracker* tells it; yields what begins a phase."""
+        stop = threading.Event()
+        watcher = threading.Thread(target=self._watch, args=(stop,), name="txcore-audit-progress", daemon=True)
+        self._tracker = tracker
+        if self._console.is_interactive:
+            columns = (
+                SpinnerColumn(),
+                TextColumn("{task.description}", markup=False),
+                BarColumn(_BAR_WIDTH),
+                TextColumn("{task.fields[told]}"),
+                TimeElapsedColumn(),
+            )
+            self._bars = Bars(*columns, console=self._console, transient=True)
+            self._bars.start()
+        watcher.start()
+        try:
+            yield self.say
+        finally:
+            stop.set()
+            watcher.join()
+            with self._lock:
+                self._end_phase()
+                if self._bars is not None:
+                    self._bars.stop()
+                    self._bars = None
+
+    def say(self, text: str) -> None:
+        """Begin a phase."""
+        with self._lock:
+            self._end_phase()
+            self._text, self._began_s = text, self._clock.elapsed_s()
+            self._told_s = self._began_s
+            if self._bars is None:
+                self._line(text)
+            else:
+                self._task = self._bars.add_task(text, total=None, told="")
+
+    def look(self) -> None:
+        """Ask Spark once how many tasks are done, and show it."""
+        with self._lock:
+            for number in {*self._tracker.getActiveStageIds(), *self._stages} - self._past:
+                info = self._tracker.getStageInfo(number)
+                if info is not None:
+                    self._stages[number] = (info.numCompletedTasks, info.numTasks)
+            done, total = (sum(each) for each in zip(*self._stages.values(), strict=True)) if self._stages else (0, 0)
+            if self._text and total:
+                self._show(done, total)
+
+    def _show(self, done: int, total: int) -> None:
+        what = "range" if self._text.startswith("reading") else "task"
+        told = f"{done:,} of {total:,} {what}{'s' if total > 1 else ''}"
+        now_s = self._clock.elapsed_s()
+        if self._bars is not None and self._task is not None:
+            self._bars.update(self._task, completed=done, total=total, told=told)
+        elif now_s - self._told_s >= LINE_EVERY_S:
+            self._told_s = now_s
+            self._line(f"{self._text}: {told}")
+
+    def _end_phase(self) -> None:
+        if self._bars is not None and self._task is not None:
+            self._bars.remove_task(self._task)
+            self._bars.refresh()
+            self._line(f"{self._text}, {self._clock.elapsed_s() - self._began_s:.1f} s")
+        self._text, self._task = "", None
+        # The tasks of a phase must not count for the next one.
+        self._past |= self._stages.keys()
+        self._stages = {}
+
+    def _line(self, text: str) -> None:
+        self._console.print(f"txcore audit: {text}", markup=False, soft_wrap=True)
+
+    def _watch(self, stop: threading.Event) -> None:
+        while not stop.wait(LOOK_EVERY_S):
+            try:
+                self.look()
+            except Exception:  # noqa: BLE001 - Spark has ended, of which the step itself tells; the bar is no loss
+                return

@@ -1,0 +1,128 @@
+"""One cheap pass over all rows: a line per transaction, and which of them are plainly well.
+
+Nearly all are, and a few numbers prove it: one half, one end in time, exactly the targets that it demands, and nothing
+else; or, by the message table, none of these but targets and a fence row. Only the others are worth the many columns of
+`txcore_spark.tally`.
+"""
+
+from __future__ import annotations
+
+from typing import Final
+
+from pyspark.sql import Column, DataFrame
+from pyspark.sql import functions as F
+
+from txcore.records import Forced, OpKind
+from txcore.verdicts import SENT
+from txcore_spark.rows import BUCKET_MS, FENCED, UNSEEN, Kind
+
+BITS_MAX: Final = 62
+"""Indexes and brokers with a number below are told apart as bits; whatever has more is looked at again."""
+FIELD_BITS: Final = 9
+ROWS_MAX: Final = 1 << FIELD_BITS
+"""A transaction of so many rows overflows the counters that travel in one number."""
+FIELDS: Final = ("halves", "half_rows", "targets", "commits", "rollbacks", "disturbed", "fenced")
+"""These counters, from the lowest bits upwards."""
+
+
+def is_claim() -> Column:
+    """Return which rows are CLAIM ops: they are a log's, not a transaction's."""
+    return (F.col("kind") == int(Kind.OP)) & (F.col("code") == int(OpKind.CLAIM))
+
+
+def screened(rows: DataFrame, late_ms: int) -> DataFrame:
+    """Return one line per transaction; `doubt` is 0 where no verdict can stand, whatever else is known.
+
+    Where it is 1 the line holds nothing else to rely on but `tx`, `bucket` and `born_ms`.
+
+    Args:
+        late_ms: Longest time from half to decision that deserves no verdict.
+    """
+    is_half, is_target, is_row = (F.col("kind") == int(kind) for kind in (Kind.HALF, Kind.TARGET, Kind.ROW))
+    is_end = _is_op(OpKind.COMMIT, OpKind.ROLLBACK)
+    is_log = is_half | is_target | (F.col("kind") == int(Kind.OP))
+    facts = rows.where((F.col("kind") < int(Kind.COVER)) & ~is_claim())
+    grouped = facts.groupBy("tx").agg(
+        F.count("*").alias("rows"),
+        F.try_sum(_packed()).alias("packed"),
+        F.bit_or(F.when(is_log, _bit("backend"))).alias("backends"),
+        F.max(F.when(is_log | is_row, F.col("group"))).alias("group"),
+        F.bit_or(F.when(is_target, _bit("index"))).alias("mask"),
+        F.bit_xor(F.when(is_half | is_target, F.col("hash"))).alias("difference"),
+        F.max(F.when(is_half, F.col("count"))).alias("declared"),
+        F.min(F.when(is_half, F.col("ts_ms"))).alias("half_ms"),
+        F.min(F.when(is_end, F.col("ts_ms"))).alias("op_ms"),
+        F.max(F.when(is_row, F.col("place") * 8 + F.col("code"))).alias("row_read"),
+    )
+    for number, name in enumerate(FIELDS):
+        shifted = F.shiftright("packed", FIELD_BITS * number)
+        grouped = grouped.withColumn(name, shifted.bitwiseAND(F.lit(ROWS_MAX - 1)))
+    born_ms = F.conv(F.hex(F.substring("tx", 1, 6)), 16, 10).cast("bigint")
+    return (
+        grouped.withColumn("born_ms", born_ms)
+        .withColumn("bucket", F.floor(F.col("born_ms") / BUCKET_MS).cast("int"))
+        .select(
+            "tx", "bucket", "born_ms", "group", F.bit_count(F.col("backends") - 1).alias("home"), "halves",
+            "commits", "rollbacks", F.lit(0).alias("pending"), "declared", F.col("targets").alias("all_targets"),
+            "half_ms", "op_ms", F.when(_is_well(late_ms), 0).otherwise(1).alias("doubt"),
+        )
+    )  # fmt: skip
+
+
+def _is_op(*kinds: OpKind) -> Column:
+    return (F.col("kind") == int(Kind.OP)) & F.col("code").isin([int(kind) for kind in kinds])
+
+
+def _bit(name: str) -> Column:
+    return F.expr(f"shiftleft(1L, least(`{name}`, {BITS_MAX}))")
+
+
+def _packed() -> Column:
+    """Return what a row adds to the counters."""
+    is_half, is_target = F.col("kind") == int(Kind.HALF), F.col("kind") == int(Kind.TARGET)
+    is_commit, is_rollback = _is_op(OpKind.COMMIT), _is_op(OpKind.ROLLBACK)
+    is_forced = F.col("flags") == int(Forced.OVERRIDE)
+    is_odd_half = (F.col("decision") > 0) | (F.col("flags").bitwiseAND(F.lit(UNSEEN)) > 0) | (F.col("generation") > 0)
+    holds = {
+        "halves": is_half & (F.col("index") == 0),
+        "half_rows": is_half,
+        "targets": is_target,
+        "commits": is_commit,
+        "rollbacks": is_rollback,
+        "disturbed": (F.col("kind") == int(Kind.PARKED))
+        | ((F.col("kind") == int(Kind.OP)) & (~(is_commit | is_rollback) | is_forced))
+        | (is_half & is_odd_half)
+        | (is_target & (F.col("index") >= BITS_MAX))
+        | (F.col("backend") >= BITS_MAX),
+        "fenced": is_half & (F.col("flags").bitwiseAND(F.lit(FENCED)) > 0),
+    }
+    packed = F.lit(0).cast("bigint")
+    for number, name in enumerate(FIELDS):
+        packed = packed + F.when(holds[name], F.lit(1 << (FIELD_BITS * number))).otherwise(F.lit(0)).cast("bigint")
+    return packed
+
+
+def _is_well(late_ms: int) -> Column:
+    row, declared = F.coalesce(F.col("row_read"), F.lit(0)) % 8, F.col("declared")
+    whole = _bit("declared") - 1
+    is_committed = (F.col("commits") == 1) & (F.col("rollbacks") == 0) & (F.col("targets") == declared)
+    is_committed &= (F.col("mask") == whole) & (F.col("difference") == 0)
+    is_committed &= (row == 1) | ((row == 0) & (F.col("fenced") == 0))
+    is_rolled_back = (F.col("commits") == 0) & (F.col("rollbacks") == 1) & (F.col("targets") == 0) & row.isin(0, 2)
+    by_half = (
+        (F.col("halves") == 1)
+        & (F.col("half_rows") == declared)
+        & declared.between(1, BITS_MAX)
+        & (F.col("op_ms") <= F.col("half_ms") + late_ms)
+        & (is_committed | is_rolled_back)
+    )
+    # By the message table there is neither half nor op: the first targets, each once, of a row that says so.
+    by_table = (
+        (F.col("half_rows") == 0)
+        & (F.col("commits") + F.col("rollbacks") == 0)
+        & F.col("targets").between(1, BITS_MAX)
+        & (F.col("mask") == _bit("targets") - 1)
+        & (row == SENT)
+    )
+    is_quiet = (F.col("rows") < ROWS_MAX) & (F.col("disturbed") == 0) & (F.bit_count("backends") == 1)
+    return is_quiet & (by_half | by_table)

@@ -1,0 +1,99 @@
+"""What the audit shows while it runs: bars on a terminal, lines elsewhere, never on standard output."""
+
+from __future__ import annotations
+
+import io
+import re
+from types import SimpleNamespace
+
+import pytest
+
+pytest.importorskip("pyspark")
+
+from rich.console import Console
+from txcore_spark.progress import LINE_EVERY_S, Progress
+
+WIDTH = 80
+
+
+class Tracker:
+    """Spark's word on its stages."""
+
+    def __init__(self):
+        self.stages = {}
+
+    def getActiveStageIds(self):  # noqa: N802
+        return [number for number, (done, total) in self.stages.items() if done < total]
+
+    def getStageInfo(self, number):  # noqa: N802
+        done, total = self.stages[number]
+        return SimpleNamespace(numCompletedTasks=done, numTasks=total)
+
+
+class Hours:
+    """A clock that is put forward by hand."""
+
+    now_s = 0.0
+
+    def elapsed_s(self):
+        return self.now_s
+
+
+def shown(**console):
+    """Return a progress, what it writes into, and its clock."""
+    file, clock = io.StringIO(), Hours()
+    return Progress(Console(file=file, width=WIDTH, highlight=False, **console), clock), file, clock
+
+
+def play(progress, clock):
+    """Play a step of two phases, with a look into the middle of each."""
+    tracker = Tracker()
+    progress.say("starting Spark")
+    with progress.step(tracker) as say:
+        say("reading 12 ranges of 4 partitions")
+        tracker.stages[0] = (7, 12)
+        clock.now_s += LINE_EVERY_S
+        progress.look()
+        tracker.stages[0] = (12, 12)
+        progress.look()
+        say("verdicts")
+        tracker.stages |= {1: (16, 16), 2: (1, 4)}
+        clock.now_s += LINE_EVERY_S
+        progress.look()
+        progress._bars and progress._bars.refresh()
+    return tracker
+
+
+def test_a_terminal_has_a_bar_per_phase_that_fits(monkeypatch):
+    """The ranges read; then only the tasks of the phase that runs; each phase leaves its line with its time."""
+    monkeypatch.setenv("TERM", "xterm")
+    progress, file, clock = shown(force_terminal=True, color_system=None)
+    play(progress, clock)
+    plain = re.sub(r"\x1b\[[0-9;?]*[A-Za-z]", "", file.getvalue())
+    lines = re.split(r"[\r\n]+", plain)
+    assert any("verdicts" in line and "1 of 4 tasks" in line for line in lines)
+    assert "txcore audit: reading 12 ranges of 4 partitions, 30.0 s" in lines
+    assert "txcore audit: verdicts, 30.0 s" in lines
+    assert all(len(line) <= WIDTH for line in lines)
+
+
+def test_a_pipe_has_plain_lines():
+    """One when a phase begins, and now and then one about how far it is."""
+    progress, file, clock = shown()
+    play(progress, clock)
+    assert [
+        "txcore audit: starting Spark",
+        "txcore audit: reading 12 ranges of 4 partitions",
+        "txcore audit: reading 12 ranges of 4 partitions: 7 of 12 ranges",
+        "txcore audit: verdicts",
+        "txcore audit: verdicts: 1 of 4 tasks",
+    ] == file.getvalue().splitlines()
+
+
+def test_spark_that_has_ended_takes_nothing_but_the_bar():
+    """The step itself says what went wrong."""
+    progress, file, _ = shown()
+    with progress.step(None) as say:
+        say("verdicts")
+        progress._watch(SimpleNamespace(wait=lambda _: False))
+    assert "verdicts" in file.getvalue()
