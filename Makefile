@@ -127,6 +127,10 @@ brokers: $(DEV) ## start Kafka, RabbitMQ and NATS for manual work, print their U
 bench: $(DEV) ## measure BROKER= against raw yardsticks; JSON=file keeps the figures
 	$(BIN)/python -m benchmarks --broker $(BROKER) $(if $(JSON),--json $(JSON))
 
+.PHONY: bench-rivals
+bench-rivals: $(DEV) ## measure txcore beside outboxes, faststream-outbox and RocketMQ (an hour); JSON=file keeps it
+	$(BIN)/python -m benchmarks.rivals $(if $(JSON),--json $(JSON))
+
 .PHONY: console
 console: $(DEV) ## walk the checker's console in a real Chromium; pictures in .artefacts/console
 	TXCORE_REQUIRE=chromium $(BIN)/pytest -q tests/sidecar/console

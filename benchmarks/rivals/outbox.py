@@ -59,7 +59,7 @@ class Outbox:
             topic = Topic(servers, "orders")
             with self._relay(url, servers, topic):
                 found |= measures.rate(commit, numbers, plan, "psycopg")
-                _wait_until_empty(url)
+                wait_until_empty(url)
                 found |= measures.visible(commit, numbers, topic, plan)
             topic.close()
             found |= self._incidents(url, servers, commit, plan) if plan.has_incidents else {}
@@ -72,7 +72,7 @@ class Outbox:
         with self._relay(url, servers, topic):
             send_for = measures.from_threads(commit, itertools.count(1), OVERLOAD_THREADS)
             found = measures.overload(topic, f"{OVERLOAD_THREADS} threads", send_for, plan)
-            _wait_until_empty(url)
+            wait_until_empty(url)
         topic.close()
         return found | self._recovery(url, servers, plan)
 
@@ -81,12 +81,9 @@ class Outbox:
         topic = Topic(servers, "drained")
         _fill(url, plan.in_doubt)
         with self._relay(url, servers, topic):
-            wait_until(lambda: topic.count() > 0, _WAIT_MAX_S, 0.001)
-            begin_s, before = time.monotonic(), topic.count()
-            wait_until(lambda: topic.count() >= plan.in_doubt, _WAIT_MAX_S, 0.001)
-            took_s = time.monotonic() - begin_s
+            rate = topic.rate_of(plan.in_doubt, _WAIT_MAX_S)
         topic.close()
-        return {Row(DRAIN, f"{plan.in_doubt:,} waiting", "/s"): (plan.in_doubt - before) / took_s}
+        return {Row(DRAIN, f"{plan.in_doubt:,} waiting", "/s"): rate}
 
     def _recovery(self, url: str, servers: str, plan: Plan) -> dict[Row, float]:
         """Kill the relay in the middle of so many, and start another."""
@@ -94,10 +91,8 @@ class Outbox:
         _fill(url, plan.in_doubt)
         with self._relay(url, servers, topic):
             wait_until(lambda: topic.count() > 0, _WAIT_MAX_S, 0.0)
-        begin_s = time.monotonic()
         with self._relay(url, servers, topic):
-            _wait_until_empty(url)
-            took_s = time.monotonic() - begin_s
+            took_s = wait_until_empty(url)
         found = topic.numbers()
         topic.close()
         words = f"of {plan.in_doubt:,}"
@@ -110,7 +105,7 @@ class Outbox:
     @contextlib.contextmanager
     def _relay(self, url: str, servers: str, topic: Topic) -> Iterator[None]:
         command = [sys.executable, "-m", outbox_relay.__name__, url, servers, topic.name, self._wake_up]
-        process = subprocess.Popen(command)  # noqa: S603 - our own module
+        process = subprocess.Popen(command)
         try:
             yield
         finally:
@@ -123,11 +118,14 @@ def _fill(url: str, count: int) -> None:
         connection.execute(_FILL, (count,))
 
 
-def _wait_until_empty(url: str) -> None:
+def wait_until_empty(url: str, limit_s: float = _WAIT_MAX_S) -> float:
+    """Wait until the relay has emptied the outbox; returns how long that took."""
+    begin_s = time.monotonic()
     with psycopg.connect(url, autocommit=True) as connection:
 
         def is_empty() -> bool:
             row: Any = connection.execute("SELECT NOT EXISTS (SELECT FROM outbox)").fetchone()
             return bool(row[0])
 
-        wait_until(is_empty, _WAIT_MAX_S, 0.02)
+        wait_until(is_empty, limit_s, 0.02)
+    return time.monotonic() - begin_s

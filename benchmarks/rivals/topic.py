@@ -36,10 +36,9 @@ class Topic:
     def __init__(self, servers: str, name: str) -> None:
         self.name = name
         self._servers = servers
-        made = AdminClient({"bootstrap.servers": servers}).create_topics([NewTopic(name, PARTITIONS, 1)])
-        made[name].result(_WAIT_S)
+        admin = AdminClient({"bootstrap.servers": servers})
+        admin.create_topics([NewTopic(name, PARTITIONS, 1)])[name].result(_WAIT_S)
         self._counting = self._consumer()
-        self.arrived: dict[int, float] = {}
 
     def close(self) -> None:
         """Close its connection."""
@@ -48,6 +47,13 @@ class Topic:
     def count(self) -> int:
         """Return how many messages have been appended."""
         return sum(self._ends())
+
+    def rate_of(self, count: int, limit_s: float) -> float:
+        """Return how many a second come, from the first to the last of so many, or to the end of the time."""
+        wait_until(lambda: self.count() > 0, limit_s, 0.001)
+        begin_s, before = time.monotonic(), self.count()
+        wait_until(lambda: self.count() >= count, limit_s, 0.001)
+        return (self.count() - before) / (time.monotonic() - begin_s)
 
     def numbers(self) -> Counter[int]:
         """Read everything that is there now; returns how often each number is there."""

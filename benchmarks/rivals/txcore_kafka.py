@@ -27,7 +27,6 @@ from benchmarks.rivals.system import (
     RECOVERY,
     TRANSACTIONAL,
     Figures,
-    MissingError,
     Plan,
     Row,
     body_of,
@@ -54,10 +53,6 @@ class TxcoreKafka:
 
     def prepare(self) -> None:
         """Nothing: the tests' own broker and database are used."""
-        try:
-            txcore.registry.open_backend  # noqa: B018 - the driver is part of the development set-up
-        except ImportError as error:
-            raise MissingError(f"{self.name} needs its driver: {error}") from error
 
     def measure(self, plan: Plan) -> Figures:
         """Measure without a database, then with one."""
