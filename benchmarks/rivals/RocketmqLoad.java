@@ -67,7 +67,7 @@ public class RocketmqLoad {
 
         public LocalTransactionState executeLocalTransaction(Message message, Object argument) {
             if (argument == null) {
-                return LocalTransactionState.UNKNOW;
+                return LocalTransactionState.UNKNOW; // codespell:ignore
             }
             if (isTimed) {
                 committed.put((Integer) argument, System.nanoTime());

@@ -15,7 +15,7 @@ import typer
 
 from benchmarks import machine
 from benchmarks.rivals.dtm import Dtm
-from benchmarks.rivals.faststream import FastStreamOutbox
+from benchmarks.rivals.fast_stream import FastStreamOutbox
 from benchmarks.rivals.outbox import Outbox
 from benchmarks.rivals.report import print_table, records_of
 from benchmarks.rivals.rocketmq import RocketMQ

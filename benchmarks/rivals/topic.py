@@ -9,7 +9,7 @@ from collections import Counter
 from collections.abc import Callable, Iterator
 from typing import Final
 
-from confluent_kafka import Consumer, TopicPartition
+from confluent_kafka import Consumer, KafkaException, TopicPartition
 from confluent_kafka.admin import AdminClient, NewTopic
 from txcore_conformance import brokers
 
@@ -39,6 +39,8 @@ class Topic:
         admin = AdminClient({"bootstrap.servers": servers})
         admin.create_topics([NewTopic(name, PARTITIONS, 1)])[name].result(_WAIT_S)
         self._counting = self._consumer()
+        if not wait_until(self._has_leaders, _WAIT_S):
+            raise RuntimeError(f"topic {name} has no leaders")
 
     def close(self) -> None:
         """Close its connection."""
@@ -97,6 +99,13 @@ class Topic:
         return Consumer(
             {"bootstrap.servers": self._servers, "group.id": "reader", "enable.auto.commit": False, "log_level": 2}
         )
+
+    def _has_leaders(self) -> bool:
+        try:
+            self._ends()
+        except KafkaException:
+            return False
+        return True
 
     def _ends(self) -> list[int]:
         return [

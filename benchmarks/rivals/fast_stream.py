@@ -154,7 +154,7 @@ class FastStreamOutbox:
     def _command(self, topic: Topic, *words: object) -> list[str]:
         python = str(self._environment / "bin" / "python")
         where = [sqlalchemy_url(self._url, "asyncpg"), self._servers, topic.name, self._setting]
-        return [python, str(PROGRAM), *where, *map(str, words)]
+        return [python, "-P", str(PROGRAM), *where, *map(str, words)]
 
     def _forget(self) -> None:
         """Drop what the last relay left, so that the next measure does not wait for it."""
