@@ -67,7 +67,7 @@ class Topic:
         while left > 0:
             for message in consumer.consume(min(left, 1_000), 1.0):
                 assert message.error() is None, message.error()
-                found[number_of(message.value())] += 1
+                found[number_of(message.value() or b"")] += 1
                 left -= 1
         consumer.close()
         return found
@@ -84,7 +84,7 @@ class Topic:
             while not is_over.is_set():
                 message = consumer.poll(0.1)
                 if message is not None and message.error() is None:
-                    arrived.setdefault(number_of(message.value()), time.monotonic())
+                    arrived.setdefault(number_of(message.value() or b""), time.monotonic())
 
         thread = threading.Thread(target=watch)
         thread.start()
