@@ -128,7 +128,7 @@ bench: $(DEV) ## measure BROKER= against raw yardsticks; JSON=file keeps the fig
 	$(BIN)/python -m benchmarks --broker $(BROKER) $(if $(JSON),--json $(JSON))
 
 .PHONY: bench-rivals
-bench-rivals: $(DEV) ## measure txcore beside outboxes, faststream-outbox and RocketMQ (an hour); JSON=file keeps it
+bench-rivals: $(DEV) ## measure txcore beside outboxes, faststream-outbox and RocketMQ (an hour or more); JSON=file keeps it
 	$(BIN)/python -m benchmarks.rivals $(if $(JSON),--json $(JSON))
 
 .PHONY: console
