@@ -1,0 +1,5 @@
+"""`python -m benchmarks.rivals`."""
+
+from benchmarks.rivals.command import main
+
+main()

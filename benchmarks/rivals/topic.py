@@ -1,0 +1,124 @@
+"""A Kafka topic as its readers see it: how many messages are there, which, and when each came."""
+
+from __future__ import annotations
+
+import contextlib
+import threading
+import time
+from collections import Counter
+from collections.abc import Callable, Iterator
+from typing import Final
+
+from confluent_kafka import Consumer, KafkaException, TopicPartition
+from confluent_kafka.admin import AdminClient, NewTopic
+from txcore_conformance import brokers
+
+from benchmarks.rivals.system import number_of
+
+PARTITIONS: Final = 4
+_WAIT_S: Final = 10.0
+
+
+@contextlib.contextmanager
+def kafka() -> Iterator[str]:
+    """Run a Kafka broker; gives `host:port`."""
+    broker = brokers.kafka(own=True)
+    try:
+        yield broker.url.removeprefix("kafka://")
+    finally:
+        broker.kill()
+        broker.remove()
+
+
+class Topic:
+    """One topic, made here."""
+
+    def __init__(self, servers: str, name: str) -> None:
+        self.name = name
+        self._servers = servers
+        admin = AdminClient({"bootstrap.servers": servers})
+        admin.create_topics([NewTopic(name, PARTITIONS, 1)])[name].result(_WAIT_S)
+        self._counting = self._consumer()
+        if not wait_until(self._has_leaders, _WAIT_S):
+            raise RuntimeError(f"topic {name} has no leaders")
+
+    def close(self) -> None:
+        """Close its connection."""
+        self._counting.close()
+
+    def count(self) -> int:
+        """Return how many messages have been appended."""
+        return sum(self._ends())
+
+    def rate_of(self, count: int, limit_s: float) -> float:
+        """Return how many a second come, from the first to the last of so many, or to the end of the time."""
+        wait_until(lambda: self.count() > 0, limit_s, 0.001)
+        begin_s, before = time.monotonic(), self.count()
+        wait_until(lambda: self.count() >= count, limit_s, 0.001)
+        return (self.count() - before) / (time.monotonic() - begin_s)
+
+    def numbers(self) -> Counter[int]:
+        """Read everything that is there now; returns how often each number is there."""
+        found: Counter[int] = Counter()
+        consumer = self._consumer()
+        ends = self._ends()
+        consumer.assign([TopicPartition(self.name, each, 0) for each in range(PARTITIONS)])
+        left = sum(ends)
+        while left > 0:
+            for message in consumer.consume(min(left, 1_000), 1.0):
+                assert message.error() is None, message.error()
+                found[number_of(message.value() or b"")] += 1
+                left -= 1
+        consumer.close()
+        return found
+
+    @contextlib.contextmanager
+    def watched(self) -> Iterator[dict[int, float]]:
+        """Consume within the block in a thread; gives when each number first came, by time.monotonic()."""
+        arrived: dict[int, float] = {}
+        is_over = threading.Event()
+        consumer = self._consumer()
+        consumer.assign([TopicPartition(self.name, each, end) for each, end in enumerate(self._ends())])
+
+        def watch() -> None:
+            while not is_over.is_set():
+                message = consumer.poll(0.1)
+                if message is not None and message.error() is None:
+                    arrived.setdefault(number_of(message.value() or b""), time.monotonic())
+
+        thread = threading.Thread(target=watch)
+        thread.start()
+        try:
+            yield arrived
+        finally:
+            is_over.set()
+            thread.join()
+            consumer.close()
+
+    def _consumer(self) -> Consumer:
+        return Consumer(
+            {"bootstrap.servers": self._servers, "group.id": "reader", "enable.auto.commit": False, "log_level": 2}
+        )
+
+    def _has_leaders(self) -> bool:
+        try:
+            self._ends()
+        except KafkaException:
+            return False
+        return True
+
+    def _ends(self) -> list[int]:
+        return [
+            self._counting.get_watermark_offsets(TopicPartition(self.name, each), _WAIT_S)[1]
+            for each in range(PARTITIONS)
+        ]
+
+
+def wait_until(holds: Callable[[], bool], limit_s: float, pause_s: float = 0.005) -> bool:
+    """Wait until it holds; returns whether it does."""
+    deadline_s = time.monotonic() + limit_s
+    while not holds():
+        if time.monotonic() > deadline_s:
+            return False
+        time.sleep(pause_s)
+    return True

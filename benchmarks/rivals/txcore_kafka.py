@@ -1,0 +1,261 @@
+"""txcore on Kafka, with PostgreSQL behind it and without a database.
+
+Everything by its defaults. In the database rows each of 16 callers inserts an order and sends one message, through
+plain psycopg or through SQLAlchemy. The others have a listener that says COMMIT at once.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import itertools
+import threading
+import time
+from collections.abc import Iterator
+from typing import Any, Final
+
+import sqlalchemy
+
+import txcore
+from benchmarks.drive import run_tasks, run_threads
+from benchmarks.rivals import measures
+from benchmarks.rivals.postgres import INSERT_ORDER, Connections, business_only, database, sqlalchemy_url
+from benchmarks.rivals.system import (
+    BUSINESS,
+    CALLERS,
+    DRAIN,
+    RECOVERY,
+    TRANSACTIONAL,
+    Figures,
+    Plan,
+    Row,
+    body_of,
+    callers,
+)
+from benchmarks.rivals.topic import Topic, kafka, wait_until
+from benchmarks.styles import AsyncCommitting, Committing
+from txcore.port import Backend
+from txcore.results import EndResult, EndState
+
+THREADS: Final = (1, 16, 64)
+TASKS: Final = 1_000
+BATCH: Final = 10_000
+PIPELINES: Final = 4
+IMMUNITY_S: Final = txcore.CheckPolicy().immunity_s
+_WARM_UP_S: Final = 0.5
+_RECOVERY_MAX_S: Final = 120.0
+
+
+class TxcoreKafka:
+    """See the module."""
+
+    name = "txcore, Kafka"
+
+    def prepare(self) -> None:
+        """Nothing: the tests' own broker and database are used."""
+
+    def measure(self, plan: Plan) -> Figures:
+        """Measure without a database, then with one."""
+        with kafka() as servers, _opened(servers) as backend:
+            found = _without_database(backend, Topic(servers, "made"), plan)
+            if plan.has_incidents:
+                found |= _overload(backend, Topic(servers, "overload"), plan)
+            with database() as url:
+                found |= business_only(url, plan.seconds)
+                found |= _Database(url, backend, servers).measure(plan)
+        return found
+
+
+@contextlib.contextmanager
+def _opened(servers: str) -> Iterator[Backend]:
+    backend = txcore.connect(f"kafka://{servers}")
+    try:
+        yield backend
+    finally:
+        backend.close().result(30)
+
+
+def message(topic: Topic, number: int) -> txcore.Message:
+    """Return the message of a number."""
+    return txcore.Message(topic.name, body_of(number))
+
+
+def _require_accepted(result: EndResult | None) -> None:
+    if result is None or result.state is not EndState.ACCEPTED:
+        raise RuntimeError(f"a transaction did not end ACCEPTED but {result}")
+
+
+def _without_database(backend: Backend, topic: Topic, plan: Plan) -> dict[Row, float]:
+    producer = txcore.TransactionProducer(backend, "listener", listener=Committing())
+    found = {}
+
+    def call() -> None:
+        _require_accepted(producer.send_message_in_transaction(message(topic, 0)).end)
+
+    run_threads(call, CALLERS, _WARM_UP_S)
+    for count in THREADS:
+        found[Row(TRANSACTIONAL, callers(count), "/s")] = run_threads(call, count, plan.seconds).per_s
+
+    def batch() -> None:
+        for result in producer.send_many((message(topic, 0), None) for _ in range(BATCH)):
+            _require_accepted(result.end)
+
+    batch()
+    sample = run_threads(batch, 1, plan.seconds, BATCH)
+    found[Row(TRANSACTIONAL, "pipelined, send_many", "/s")] = sample.per_s
+    found[Row(TRANSACTIONAL, f"{TASKS:,} asyncio tasks", "/s")] = asyncio.run(_tasks(backend, topic, plan.seconds))
+    topic.close()
+    return found
+
+
+async def _tasks(backend: Backend, topic: Topic, seconds: float) -> float:
+    producer = txcore.AsyncTransactionProducer(backend, "listener", listener=AsyncCommitting())
+
+    async def call() -> None:
+        _require_accepted((await producer.send_message_in_transaction(message(topic, 0))).end)
+
+    await run_tasks(call, TASKS, _WARM_UP_S)
+    return (await run_tasks(call, TASKS, seconds)).per_s
+
+
+def _overload(backend: Backend, topic: Topic, plan: Plan) -> dict[Row, float]:
+    """As many pipelines as the broker can not take; what did not end ACCEPTED was not reported as committed."""
+    producer = txcore.TransactionProducer(backend, "listener", listener=Committing())
+    numbers = itertools.count(1)
+    reported: list[int] = []
+
+    def call() -> None:
+        own = list(itertools.islice(numbers, BATCH))
+        results = producer.send_many([(message(topic, number), None) for number in own])
+        reported.extend(
+            number
+            for number, result in zip(own, results, strict=True)
+            if result.end is not None and result.end.state is EndState.ACCEPTED
+        )
+
+    def send_for(seconds: float) -> list[int]:
+        run_threads(call, PIPELINES, seconds)
+        return reported
+
+    found = measures.overload(topic, f"{PIPELINES} pipelines", send_for, plan)
+    topic.close()
+    return found
+
+
+class _Database:
+    """The rows with a database."""
+
+    def __init__(self, url: str, backend: Backend, servers: str) -> None:
+        self._url = url
+        self._backend = backend
+        self._servers = servers
+        self._engine = sqlalchemy.create_engine(sqlalchemy_url(url), pool_size=CALLERS, max_overflow=8)
+        self._fence = txcore.SqlFence(self._engine)
+        self._fence.create()
+        self._connections = Connections(url)
+        self._numbers = itertools.count(1)
+
+    def measure(self, plan: Plan) -> dict[Row, float]:
+        """Measure all of them."""
+        topic = Topic(self._servers, "orders")
+        producer = txcore.TransactionProducer(self._backend, "database", fence=self._fence)
+
+        def commit(number: int) -> float:
+            tx, committed_s = self._prepared(producer, topic, number)
+            _require_accepted(tx.commit())
+            return committed_s
+
+        found = measures.rate(commit, self._numbers, plan, "psycopg")
+        found |= self._through_sqlalchemy(producer, topic, plan.seconds)
+        found |= measures.visible(commit, self._numbers, topic, plan)
+        found |= self._drain(plan)
+        if plan.has_incidents:
+            found |= self._recovery(plan)
+        topic.close()
+        self._connections.close()
+        self._engine.dispose()
+        return found
+
+    def _prepared(self, producer: Any, topic: Topic, number: int) -> tuple[Any, float]:
+        """Run one transaction up to the database's COMMIT; returns it, and when that was answered."""
+        connection = self._connections.get()
+        tx = producer.begin()
+        tx.publish(message(topic, number))
+        tx.prepare(connection)
+        connection.execute(INSERT_ORDER)
+        connection.commit()
+        return tx, time.monotonic()
+
+    def _through_sqlalchemy(
+        self, producer: txcore.TransactionProducer, topic: Topic, seconds: float
+    ) -> dict[Row, float]:
+        insert = sqlalchemy.text(INSERT_ORDER)
+
+        def business() -> None:
+            with self._engine.begin() as connection:
+                connection.execute(insert)
+
+        def call() -> None:
+            with producer.transaction(self._engine) as tx:
+                tx.connection.execute(insert)
+                tx.publish(message(topic, next(self._numbers)))
+            _require_accepted(tx.result)
+
+        found = {}
+        for measure, work in ((BUSINESS, business), (TRANSACTIONAL, call)):
+            run_threads(work, CALLERS, _WARM_UP_S)
+            row = Row(measure, f"{callers(CALLERS)}, SQLAlchemy", "/s")
+            found[row] = run_threads(work, CALLERS, seconds).per_s
+        return found
+
+    def _drain(self, plan: Plan) -> dict[Row, float]:
+        """Measure the relay of the message table, which stands in while the broker is down."""
+        topic = Topic(self._servers, "relayed")
+        producer = txcore.TransactionProducer(self._backend, "relayed", fence=self._fence, mode="table")
+        self._many(plan.in_doubt, lambda number: self._prepared(producer, topic, number)[0].commit())
+        relay = txcore.Relay(self._backend, "relayed", self._engine)
+        begin_s, sent = time.monotonic(), 0
+        while sent < plan.in_doubt:
+            sent += relay.run_once().sent
+        topic.close()
+        return {Row(DRAIN, f"{plan.in_doubt:,} waiting", "/s"): sent / (time.monotonic() - begin_s)}
+
+    def _recovery(self, plan: Plan) -> dict[Row, float]:
+        """Leave transactions behind their COMMIT, as a killed producer does, and start a checker once all are due."""
+        topic = Topic(self._servers, "recovered")
+        producer = txcore.TransactionProducer(self._backend, "recovered", fence=self._fence)
+        self._many(plan.in_doubt, lambda number: self._prepared(producer, topic, number))
+        time.sleep(IMMUNITY_S)
+        checker = txcore.Checker(self._backend, "recovered", fence=self._fence)
+        begin_s = time.monotonic()
+        checker.start()
+        wait_until(lambda: topic.count() >= plan.in_doubt, _RECOVERY_MAX_S)
+        took_s = time.monotonic() - begin_s
+        checker.stop()
+        found = topic.numbers()
+        topic.close()
+        words = f"of {plan.in_doubt:,}"
+        return {
+            Row(RECOVERY, words, "s"): took_s,
+            Row(f"{RECOVERY}: not delivered", words, ""): plan.in_doubt - len(found),
+            Row(f"{RECOVERY}: duplicates", words, ""): found.total() - len(found),
+        }
+
+    def _many(self, count: int, work: Any) -> None:
+        """Do *work* with so many numbers, from 16 threads."""
+        numbers = iter(range(count))
+        lock = threading.Lock()
+
+        def run() -> None:
+            while True:
+                with lock:
+                    number = next(numbers, None)
+                if number is None:
+                    return
+                work(number)
+
+        threads = [threading.Thread(target=run, daemon=True) for _ in range(CALLERS)]
+        for thread in threads:
+            thread.start()
+        for thread in threads:
+            thread.join()
