@@ -12,7 +12,7 @@ import time
 from collections.abc import Callable
 from typing import Final
 
-from benchmarks.drive import run_threads
+from benchmarks.drive import Drive
 from benchmarks.rivals.system import CALLERS, OVERLOAD, TRANSACTIONAL, Plan, Row, callers, percentiles
 from benchmarks.rivals.topic import Topic, wait_until
 
@@ -30,8 +30,8 @@ def rate(commit: Commit, numbers: itertools.count[int], plan: Plan, words: str) 
     def call() -> None:
         commit(next(numbers))
 
-    run_threads(call, CALLERS, _WARM_UP_S)
-    return {Row(TRANSACTIONAL, f"{callers(CALLERS)}, {words}", "/s"): run_threads(call, CALLERS, plan.seconds).per_s}
+    Drive(_WARM_UP_S).threads(call, CALLERS)
+    return {Row(TRANSACTIONAL, f"{callers(CALLERS)}, {words}", "/s"): Drive(plan.seconds).threads(call, CALLERS).per_s}
 
 
 def visible(commit: Commit, numbers: itertools.count[int], topic: Topic, plan: Plan) -> dict[Row, float]:
@@ -107,7 +107,7 @@ def from_threads(commit: Commit, numbers: itertools.count[int], thread_count: in
         reported.append(number)
 
     def send_for(seconds: float) -> list[int]:
-        run_threads(call, thread_count, seconds)
+        Drive(seconds).threads(call, thread_count)
         return reported
 
     return send_for

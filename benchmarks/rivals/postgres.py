@@ -13,7 +13,7 @@ from typing import Any, Final
 import psycopg
 from txcore_conformance import servers
 
-from benchmarks.drive import run_threads
+from benchmarks.drive import Drive
 from benchmarks.rivals.system import BUSINESS, CALLERS, Row, callers
 
 INSERT_ORDER: Final = "INSERT INTO orders (item) VALUES ('tea')"
@@ -71,8 +71,8 @@ def business_only(url: str, seconds: float) -> dict[Row, float]:
         connection.commit()
 
     try:
-        run_threads(call, CALLERS, 0.3)
-        rate = run_threads(call, CALLERS, seconds).per_s
+        Drive(0.3).threads(call, CALLERS)
+        rate = Drive(seconds).threads(call, CALLERS).per_s
     finally:
         connections.close()
     return {Row(BUSINESS, f"{callers(CALLERS)}, psycopg", "/s"): rate}

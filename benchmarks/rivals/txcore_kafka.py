@@ -17,7 +17,7 @@ from typing import Any, Final
 import sqlalchemy
 
 import txcore
-from benchmarks.drive import run_tasks, run_threads
+from benchmarks.drive import Drive
 from benchmarks.rivals import measures
 from benchmarks.rivals.postgres import INSERT_ORDER, Connections, business_only, database, sqlalchemy_url
 from benchmarks.rivals.system import (
@@ -92,16 +92,16 @@ def _without_database(backend: Backend, topic: Topic, plan: Plan) -> dict[Row, f
     def call() -> None:
         _require_accepted(producer.send_message_in_transaction(message(topic, 0)).end)
 
-    run_threads(call, CALLERS, _WARM_UP_S)
+    Drive(_WARM_UP_S).threads(call, CALLERS)
     for count in THREADS:
-        found[Row(TRANSACTIONAL, callers(count), "/s")] = run_threads(call, count, plan.seconds).per_s
+        found[Row(TRANSACTIONAL, callers(count), "/s")] = Drive(plan.seconds).threads(call, count).per_s
 
     def batch() -> None:
         for result in producer.send_many((message(topic, 0), None) for _ in range(BATCH)):
             _require_accepted(result.end)
 
     batch()
-    sample = run_threads(batch, 1, plan.seconds, BATCH)
+    sample = Drive(plan.seconds).threads(batch, 1, BATCH)
     found[Row(TRANSACTIONAL, "pipelined, send_many", "/s")] = sample.per_s
     found[Row(TRANSACTIONAL, f"{TASKS:,} asyncio tasks", "/s")] = asyncio.run(_tasks(backend, topic, plan.seconds))
     topic.close()
@@ -114,8 +114,8 @@ async def _tasks(backend: Backend, topic: Topic, seconds: float) -> float:
     async def call() -> None:
         _require_accepted((await producer.send_message_in_transaction(message(topic, 0))).end)
 
-    await run_tasks(call, TASKS, _WARM_UP_S)
-    return (await run_tasks(call, TASKS, seconds)).per_s
+    await Drive(_WARM_UP_S).tasks(call, TASKS)
+    return (await Drive(seconds).tasks(call, TASKS)).per_s
 
 
 def _overload(backend: Backend, topic: Topic, plan: Plan) -> dict[Row, float]:
@@ -134,7 +134,7 @@ def _overload(backend: Backend, topic: Topic, plan: Plan) -> dict[Row, float]:
         )
 
     def send_for(seconds: float) -> list[int]:
-        run_threads(call, PIPELINES, seconds)
+        Drive(seconds).threads(call, PIPELINES)
         return reported
 
     found = measures.overload(topic, f"{PIPELINES} pipelines", send_for, plan)
@@ -203,9 +203,9 @@ class _Database:
 
         found = {}
         for measure, work in ((BUSINESS, business), (TRANSACTIONAL, call)):
-            run_threads(work, CALLERS, _WARM_UP_S)
+            Drive(_WARM_UP_S).threads(work, CALLERS)
             row = Row(measure, f"{callers(CALLERS)}, SQLAlchemy", "/s")
-            found[row] = run_threads(work, CALLERS, seconds).per_s
+            found[row] = Drive(seconds).threads(work, CALLERS).per_s
         return found
 
     def _drain(self, plan: Plan) -> dict[Row, float]:
