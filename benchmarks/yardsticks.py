@@ -16,7 +16,7 @@ from txcore.gather import Group
 from txcore.port import Backend
 from txcore.producer import make_context
 from txcore.records import HalfRecord, Outcome, Status
-from txcore.transaction import begin, half_record, publish
+from txcore.transaction import begin, make_half, publish
 
 WAIT_MAX_S: Final = 60.0
 PIPELINED_COUNT: Final = 1_000
@@ -151,5 +151,5 @@ def _encoded_halves(place: Place, backend: Backend, count: int) -> list[HalfReco
     for _ in range(count):
         transaction = begin(context)
         publish(transaction, place.message())
-        records.append(half_record(transaction, POLICY))
+        records.append(make_half(transaction))
     return records

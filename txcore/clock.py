@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-import random
+import os
+import struct
 import time
 from pathlib import Path
 from typing import Final, Protocol
@@ -50,9 +51,31 @@ class Randomness(Protocol):
         """Return *k* random bits."""
 
 
+class SystemRandomness:
+    """The operating system's randomness, fetched for many draws at once; thread safe, and fresh in a forked child."""
+
+    def getrandbits(self, k: int, /) -> int:
+        """Return *k* random bits."""
+        bits, missing = 0, k
+        while missing > 0:
+            try:
+                word = _words.pop()  # atomic: no word is ever handed out twice
+            except IndexError:
+                _words.extend(struct.unpack(_WORDS_FORMAT, os.urandom(struct.calcsize(_WORDS_FORMAT))))
+                continue
+            bits = bits << 16 | word
+            missing -= 16
+        return bits >> -missing
+
+
 def system_randomness() -> Randomness:
     """Return the operating system's source of randomness."""
-    return random.SystemRandom()
+    return SystemRandomness()
+
+
+_WORDS_FORMAT: Final = "1024H"
+_words: Final[list[int]] = []
+os.register_at_fork(after_in_child=_words.clear)
 
 
 _BOOTTIME: Final = getattr(time, "CLOCK_BOOTTIME", time.CLOCK_MONOTONIC)

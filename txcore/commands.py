@@ -4,8 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Callable, Generator
 from concurrent.futures import Future
-from dataclasses import dataclass
 from typing import Any, TypeAlias, TypeVar
+
+import msgspec
 
 from txcore.errors import BackendTimeoutError
 from txcore.records import HalfRecord, Outcome, Resolution, Status
@@ -13,8 +14,7 @@ from txcore.records import HalfRecord, Outcome, Resolution, Status
 R = TypeVar("R")
 
 
-@dataclass(slots=True)
-class Call:
+class Call(msgspec.Struct):
     """Call `function(*args)`; where the driver has a pool, in it, given up after `deadline_s` seconds."""
 
     function: Callable[..., Any]
@@ -22,8 +22,7 @@ class Call:
     deadline_s: float | None = None
 
 
-@dataclass(slots=True)
-class Timed:
+class Timed(msgspec.Struct):
     """Append *half*, and take its outcome for UNKNOWN after `deadline_s` seconds, whatever comes later."""
 
     half: HalfRecord
@@ -34,8 +33,7 @@ class Timed:
         return Outcome(Status.UNKNOWN, BackendTimeoutError(f"no answer to the half within {self.deadline_s:g} s"))
 
 
-@dataclass(slots=True)
-class Spawn:
+class Spawn(msgspec.Struct):
     """Run *flow* beside the yielding one."""
 
     flow: Flow[None]

@@ -6,12 +6,14 @@ import enum
 from dataclasses import dataclass
 from typing import Final
 
+from txcore.enums import direct
 from txcore.records import Half, Op, ParkCode
 
 AT_ONCE_MS: Final = 0.0
 """When the next step of a judgement is due: it belongs to the sweep that began it, however long the last step took."""
 
 
+@direct
 class Decision(enum.Enum):
     """What the owner of a partition does about a half."""
 

@@ -12,9 +12,11 @@ from collections.abc import Awaitable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Protocol
 
+from txcore.enums import direct
 from txcore.table import TableRow
 
 
+@direct
 class FenceAnswer(enum.Enum):
     """What the fence says about one transaction."""
 

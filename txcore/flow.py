@@ -84,10 +84,11 @@ def end(transaction: LocalTransaction, kind: OpKind) -> Flow[EndResult]:
         and context.fence.is_open(transaction.connection)
     ):
         raise TransactionStateError("the prepared connection's transaction is still open; end it first")
+    if context.observer is None:
+        return (yield from _end(transaction, kind))
     began_s = context.clock.elapsed_s()
     result = yield from _end(transaction, kind)
-    if context.observer is not None:
-        context.observer.ended(transaction.transaction_id, began_s, kind.name, result.state.value)
+    context.observer.ended(transaction.transaction_id, began_s, kind.name, result.state.value)
     return result
 
 
@@ -220,8 +221,9 @@ def _resolution(transaction: LocalTransaction, kind: OpKind) -> Resolution:
 def _run_local(
     transaction: LocalTransaction, listener: Listener, message: Message, arg: Any
 ) -> Flow[tuple[LocalTransactionState, BaseException | None]]:
+    observer, clock = transaction.context.observer, transaction.context.clock
+    began_s = 0.0 if observer is None else clock.elapsed_s()
     current.set(transaction)
-    began_s = transaction.context.clock.elapsed_s()
     try:
         state = yield Call(listener.execute_local_transaction, (message, arg))
     except Exception as error:  # noqa: BLE001 - whatever user code raises, it may have committed (R5)
@@ -229,7 +231,8 @@ def _run_local(
         return LocalTransactionState.UNKNOWN, error
     finally:
         current.set(None)
-    _ran_local(transaction, began_s, state.value if isinstance(state, LocalTransactionState) else "no state")
+    if observer is not None:
+        _ran_local(transaction, began_s, state.value if isinstance(state, LocalTransactionState) else "no state")
     if not isinstance(state, LocalTransactionState):
         return LocalTransactionState.UNKNOWN, TransactionStateError(
             f"execute_local_transaction answered {state!r}; it must answer a LocalTransactionState"

@@ -6,6 +6,7 @@ under way, further items gather and leave together when one of them comes back, 
 
 from __future__ import annotations
 
+import itertools
 import threading
 from collections.abc import Callable, Sequence
 from typing import Final, Generic, Protocol, TypeVar
@@ -30,25 +31,36 @@ class Waiter(Protocol):
 class Group(Generic[Item]):
     """A batch whose items each have a waiter; implements `port.Batch`."""
 
-    __slots__ = ("_lock", "_on_empty", "_unsettled", "_waiters", "items")
+    __slots__ = ("_waiters", "items")
 
-    def __init__(
-        self, items: Sequence[Item], waiters: Sequence[Waiter], on_empty: Callable[[], None] | None = None
-    ) -> None:
+    def __init__(self, items: Sequence[Item], waiters: Sequence[Waiter]) -> None:
         self.items = items
         self._waiters = waiters
-        self._on_empty = on_empty
-        self._unsettled = len(items)
-        self._lock = threading.Lock()
 
     def settle(self, index: int, outcome: Outcome) -> None:
         """See `port.Batch.settle`."""
-        if self._on_empty is not None:
-            with self._lock:
-                self._unsettled -= 1
-                is_empty = self._unsettled == 0
-            if is_empty:
-                self._on_empty()
+        self._waiters[index].settle(outcome)
+
+    def refuse(self, error: TxcoreError) -> None:
+        """Settle every item: the backend took none of them."""
+        for index in range(len(self.items)):
+            self.settle(index, Outcome(Status.REFUSED, error))
+
+
+class _LaneGroup(Group[Item]):
+    """One that tells its lane when all of it is settled, before the last waiter hears of it."""
+
+    __slots__ = ("_on_empty", "_settled_count")
+
+    def __init__(self, items: Sequence[Item], waiters: Sequence[Waiter], on_empty: Callable[[], None]) -> None:
+        super().__init__(items, waiters)
+        self._on_empty = on_empty
+        self._settled_count = itertools.count(1)  # counts for many threads at once without a lock
+
+    def settle(self, index: int, outcome: Outcome) -> None:
+        """See `port.Batch.settle`."""
+        if next(self._settled_count) == len(self.items):
+            self._on_empty()
         self._waiters[index].settle(outcome)
 
 
@@ -82,13 +94,11 @@ class Lane(Generic[Item]):
                     self._waiters[self._batch_count_max :],
                 )
                 self._in_flight += 1
-            group = Group(items, waiters, self._landed)
+            group = _LaneGroup(items, waiters, self._landed)
             try:
                 self._submit(group)
             except TxcoreError as error:
-                # The backend took none of them: closed, or unreachable at once.
-                for index in range(len(items)):
-                    group.settle(index, Outcome(Status.REFUSED, error))
+                group.refuse(error)
 
     def _landed(self) -> None:
         with self._lock:

@@ -11,9 +11,9 @@ import inspect
 import itertools
 import threading
 from collections import deque
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from concurrent.futures import Future
-from typing import Any, Final
+from typing import Any, Final, Generic, TypeVar
 
 from txcore.clock import Clock
 from txcore.commands import Call, Flow, Spawn, Timed
@@ -22,9 +22,10 @@ from txcore.gather import Group, Waiter
 from txcore.pool import CallPool
 from txcore.port import Backend
 from txcore.port import Claim as ClaimPort
-from txcore.records import HalfRecord, Outcome, Resolution, Status
+from txcore.records import HalfRecord, Outcome, Resolution
 
 WAIT_MAX_S: Final = 0.5
+Item = TypeVar("Item")
 
 
 class Task:
@@ -64,6 +65,29 @@ class _TimedWaiter:
         self.settle(self._command.expired())
 
 
+class _Outbox(Generic[Item]):
+    """What flows have yielded since the last batch, and who waits for it."""
+
+    __slots__ = ("_items", "_waiters")
+
+    def __init__(self) -> None:
+        self._items: list[Item] = []
+        self._waiters: list[Waiter] = []
+
+    def put(self, item: Item, waiter: Waiter) -> None:
+        """Add one."""
+        self._items.append(item)
+        self._waiters.append(waiter)
+
+    def taken(self, count_max: int) -> Iterator[Group[Item]]:
+        """Take all out, in batches of *count_max* at most."""
+        items, waiters = self._items, self._waiters
+        if items:
+            self._items, self._waiters = [], []
+        for start in range(0, len(items), count_max):
+            yield Group(items[start : start + count_max], waiters[start : start + count_max])
+
+
 class Loop:
     """Runs flows; one thread at a time calls `turn`, any thread may `resume`."""
 
@@ -80,11 +104,13 @@ class Loop:
         self.claim = claim
         self.pool = pool
         self.task_count = 0
+        self._polls = pool is None or backend.capabilities.polled  # else others than the backend wake this loop, too
         self._ready: deque[tuple[Task, Any, BaseException | None]] = deque()
         self._timers: list[tuple[float, int, Callable[[], None]]] = []
         self._sequence = itertools.count()
-        self._halves: list[tuple[HalfRecord, Waiter]] = []
-        self._resolutions: list[tuple[Resolution, Task]] = []
+        self._halves: _Outbox[HalfRecord] = _Outbox()
+        self._resolutions: _Outbox[Resolution] = _Outbox()
+        self._is_waiting = False
         self._wake = threading.Event()
 
     def spawn(self, flow: Flow[Any], on_done: Callable[[Task], None] | None = None) -> Task:
@@ -97,7 +123,7 @@ class Loop:
     def resume(self, task: Task, value: Any, error: BaseException | None) -> None:
         """Make *task* ready with a value or an error; thread safe."""
         self._ready.append((task, value, error))
-        if not self._wake.is_set():
+        if self._is_waiting:
             self._wake.set()
 
     def turn(self) -> None:
@@ -109,7 +135,10 @@ class Loop:
         self._hand_over()
 
     def wait(self, until_s: float | None = None) -> None:
-        """Sleep until something is ready, the next timer or *until_s* on the clock; at most `WAIT_MAX_S`."""
+        """Wait until something is ready, the next timer or *until_s* on the clock; at most `WAIT_MAX_S`.
+
+        Where only the backend can make anything ready, its work is done here if it lends it: no thread is woken then.
+        """
         if self._ready:
             return
         now_s = self.clock.elapsed_s()
@@ -117,10 +146,12 @@ class Loop:
         if self._timers:
             wake_s = min(wake_s, self._timers[0][0])
         timeout_s = min(max(wake_s - now_s, 0.0), WAIT_MAX_S)
-        if self.backend.capabilities.polled:
-            self.backend.poll(timeout_s)
+        if self._polls and self.backend.poll(timeout_s, self._ready.__len__, comes_again=True):
             return
-        self._wake.wait(timeout_s)
+        self._is_waiting = True
+        if not self._ready:  # looked at again, as whoever came meanwhile did not see anybody wait
+            self._wake.wait(timeout_s)
+        self._is_waiting = False
         self._wake.clear()
 
     def run_all(self) -> None:
@@ -149,16 +180,17 @@ class Loop:
 
     def dispatch(self, task: Task, command: Any) -> None:
         """Start what a flow yielded."""
-        if isinstance(command, HalfRecord):
-            self._halves.append((command, task))
+        kind = type(command)
+        if kind is HalfRecord:
+            self._halves.put(command, task)
+        elif kind is Resolution:
+            self._resolutions.put(command, task)
+        elif kind is Call:
+            self.call(task, command)
         elif isinstance(command, Timed):
             waiter = _TimedWaiter(task, command)
-            self._halves.append((command.half, waiter))
+            self._halves.put(command.half, waiter)
             self.later(command.deadline_s, waiter.expire)
-        elif isinstance(command, Resolution):
-            self._resolutions.append((command, task))
-        elif isinstance(command, Call):
-            self.call(task, command)
         elif isinstance(command, Spawn):
             self.spawn(command.flow)
             self._ready.append((task, None, None))
@@ -227,20 +259,16 @@ class Loop:
 
     def _hand_over(self) -> None:
         count_max = self.backend.capabilities.batch_count_max
-        while self._halves:
-            taken, self._halves = self._halves[:count_max], self._halves[count_max:]
-            halves = Group([item for item, _ in taken], [waiter for _, waiter in taken])
+        for halves in self._halves.taken(count_max):
             try:
                 self.backend.append_halves(halves)
             except TxcoreError as error:
-                _refuse(halves, error)
-        while self._resolutions:
-            chosen, self._resolutions = self._resolutions[:count_max], self._resolutions[count_max:]
-            resolutions = Group([item for item, _ in chosen], [task for _, task in chosen])
+                halves.refuse(error)
+        for resolutions in self._resolutions.taken(count_max):
             try:
                 self.backend.release(resolutions, self.claim)
             except TxcoreError as error:
-                _refuse(resolutions, error)
+                resolutions.refuse(error)
 
     def _finish(self, task: Task, result: Any, error: BaseException | None) -> None:
         self.task_count -= 1
@@ -249,8 +277,3 @@ class Loop:
             task.on_done(task)
         elif error is not None:
             raise error
-
-
-def _refuse(group: Group[Any], error: TxcoreError) -> None:
-    for index in range(len(group.items)):
-        group.settle(index, Outcome(Status.REFUSED, error))

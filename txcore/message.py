@@ -4,9 +4,12 @@ from __future__ import annotations
 
 import enum
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import Final
 
+import msgspec
+
+from txcore.enums import direct
 from txcore.errors import ConfigError, MessageRejectedError
 
 HeaderValue = str | bytes
@@ -19,6 +22,7 @@ MESSAGE_COUNT_MAX: Final = 1_000
 HEADER_COUNT_MAX: Final = 256
 
 
+@direct
 class LocalTransactionState(enum.Enum):
     """A listener's answer (RocketMQ: LocalTransactionState)."""
 
@@ -56,8 +60,7 @@ class CheckPolicy:
             raise ConfigError(f"check_max is a whole number from 1 to 1000000, not {count!r}", key="check_max")
 
 
-@dataclass(slots=True)
-class Message:
+class Message(msgspec.Struct, gc=False):
     """One message for one target topic.
 
     Attributes:
@@ -75,7 +78,7 @@ class Message:
     topic: str
     body: bytes
     key: bytes | None = None
-    headers: Mapping[str, HeaderValue] = field(default_factory=dict)
+    headers: Mapping[str, HeaderValue] = msgspec.field(default_factory=dict)
     check_policy: CheckPolicy | None = None
 
 

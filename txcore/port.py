@@ -10,9 +10,9 @@ means, except where a capability says that the store itself enforces it.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import Future
-from typing import Protocol, TypeVar
+from typing import Any, Protocol, TypeVar
 
 from txcore.records import (
     Capabilities,
@@ -29,6 +29,11 @@ from txcore.records import (
 
 T = TypeVar("T")
 Item = TypeVar("Item", covariant=True)
+
+
+def never_done() -> bool:
+    """Return False: `Backend.poll` ends when its time is over."""
+    return False
 
 
 class Batch(Protocol[Item]):
@@ -154,8 +159,13 @@ class Backend(Protocol):
     def load_checkpoint(self, group: str, partition: int) -> Future[Checkpoint | None]:
         """Return the last checkpoint, or None. May write a marker of the backend's own to find the end of a log."""
 
-    def poll(self, timeout_s: float) -> None:
-        """Make progress, for backends that are `polled`; returns at once elsewhere."""
+    def poll(self, timeout_s: float, is_done: Callable[[], Any] = never_done, *, comes_again: bool = False) -> bool:
+        """Make progress on the calling thread until *is_done*, for at most *timeout_s*, and return True.
+
+        A backend with threads of its own may lend the caller their work, which spares it being woken by another
+        thread; with *comes_again* the threads stand back for a moment longer. One that does not lend it returns
+        False, at once.
+        """
 
     def close(self, timeout_s: float = 10.0) -> Future[None]:
         """Send queued ops, settle everything, stop threads; idempotent, bounded by *timeout_s*.

@@ -14,9 +14,9 @@ from txcore.errors import (
 )
 from txcore.fence import Fence
 from txcore.ids import id_text
-from txcore.records import HalfRecord, Outcome, Status
+from txcore.records import Outcome, Status
 from txcore.table import Mode
-from txcore.transaction import LocalTransaction, Phase, half_record, table_rows, transaction_policy
+from txcore.transaction import LocalTransaction, Phase, make_half, table_rows
 
 
 def keep_or_roll_back(transaction: LocalTransaction) -> Flow[None]:
@@ -42,7 +42,7 @@ def keep_or_roll_back(transaction: LocalTransaction) -> Flow[None]:
 def _keep(transaction: LocalTransaction, fence: Fence) -> Flow[None]:
     context, breaker = transaction.context, transaction.context.breaker
     has_joined = context.has_joined()  # asked once: a half made before is for no partition
-    _make_half(transaction)  # in the message table, too, nothing may be that the backend cannot take
+    make_half(transaction)  # in the message table, too, nothing may be that the backend cannot take
     if context.mode is Mode.TABLE:
         yield from _enqueue(transaction, fence, "")
     elif breaker is None:
@@ -81,11 +81,6 @@ def _enqueue(transaction: LocalTransaction, fence: Fence, reason: str) -> Flow[N
         transaction.context.observer.enqueued(identity, reason)
 
 
-def _make_half(transaction: LocalTransaction) -> HalfRecord:
-    transaction.half = half_record(transaction, transaction_policy(transaction.context.policy, transaction.policies))
-    return transaction.half
-
-
 def append(transaction: LocalTransaction, deadline_s: float | None = None) -> Flow[None]:
     """Append the half and require a certain ack (R2), within *deadline_s* where one is given.
 
@@ -96,14 +91,13 @@ def append(transaction: LocalTransaction, deadline_s: float | None = None) -> Fl
     context = transaction.context
     if not context.has_joined():
         raise HalfRefusedError(f"the broker has not answered for group {context.group!r} yet; nothing was sent")
-    half = transaction.half or _make_half(transaction)
-    immunity_s = transaction_policy(context.policy, transaction.policies).immunity_s
+    half = transaction.half or make_half(transaction)
     began_s = context.clock.elapsed_s()
     outcome: Outcome = yield half if deadline_s is None else Timed(half, deadline_s)
     if context.observer is not None:
         context.observer.prepared(transaction.transaction_id, began_s, outcome.status)
     if outcome.status is Status.DURABLE:
-        transaction.give_way_s = began_s + immunity_s - context.margin_s
+        transaction.give_way_s = began_s + transaction.immunity_s - context.margin_s
         transaction.phase = Phase.PREPARED
         return
     transaction.phase = Phase.FAILED

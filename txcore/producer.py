@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import base64
 import binascii
+import itertools
 import threading
 from collections.abc import Iterable, Sequence
 from contextlib import AbstractContextManager
@@ -251,34 +252,20 @@ class TransactionProducer:
         Results are in the order given. A transaction of which nothing was sent, or whose half is uncertain, has its
         error in `error` and the state UNKNOWN; the others are not affected.
         """
-        self._require_open()
         listener = self._require_listener()
         loop = Loop(self._backend, self._context.clock)
         pending = iter(messages)
-        results: list[TransactionSendResult | None] = []
-
-        def start_next() -> None:
-            item = next(pending, None)
-            if item is None:
-                return
-            index = len(results)
-            results.append(None)
-            transaction = begin(self._context)
-
-            def done(task: Task) -> None:
-                if task.error is not None and not isinstance(task.error, Exception):
-                    raise task.error
-                results[index] = task.result or TransactionSendResult(
-                    transaction.transaction_id, LocalTransactionState.UNKNOWN, None, task.error
-                )
-                start_next()
-
-            loop.spawn(flow.send_in_transaction(transaction, listener, item[0], item[1]), done)
-
-        for _ in range(SEND_MANY_WINDOW):
-            start_next()
-        loop.run_all()
-        return [result for result in results if result is not None]
+        sent: list[tuple[LocalTransaction, Task]] = []
+        while True:
+            for message, arg in itertools.islice(pending, SEND_MANY_WINDOW - loop.task_count):
+                transaction = begin(self._context)
+                step = flow.send_in_transaction(transaction, listener, message, arg)
+                sent.append((transaction, loop.spawn(step, _is_ended)))
+            if not loop.task_count:
+                break
+            loop.turn()
+            loop.wait()
+        return [task.result or _unsent(transaction, task.error) for transaction, task in sent]
 
     def attach(self, handle: str) -> Transaction:
         """Return the prepared transaction behind a `handle`, from this or another process.
@@ -393,6 +380,14 @@ def attach(context: ProducerContext, handle: str) -> LocalTransaction:
         give_way_s=unpacked.give_way_s if is_comparable else None,
         is_via_table=unpacked.is_via_table,
     )
+
+
+def _is_ended(_: Task) -> None:
+    """Leave a task's result, or its error, with the task."""
+
+
+def _unsent(transaction: LocalTransaction, error: BaseException | None) -> TransactionSendResult:
+    return TransactionSendResult(transaction.transaction_id, LocalTransactionState.UNKNOWN, None, error)
 
 
 __all__: Sequence[str] = ["DatabaseTransaction", "Transaction", "TransactionProducer"]

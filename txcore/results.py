@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 import enum
-from dataclasses import dataclass
 
+import msgspec
+
+from txcore.enums import direct
 from txcore.ids import id_text
 from txcore.message import LocalTransactionState
 
 
+@direct
 class EndState(enum.Enum):
     """How a commit or rollback ended."""
 
@@ -20,8 +23,7 @@ class EndState(enum.Enum):
     UNKNOWN = "UNKNOWN"  #: no certain answer; the checker decides
 
 
-@dataclass(frozen=True, slots=True)
-class EndResult:
+class EndResult(msgspec.Struct, frozen=True):
     """The result of one commit or rollback; `error` says why it is not ACCEPTED, where there is a reason."""
 
     state: EndState
@@ -33,8 +35,7 @@ class EndResult:
         return f"{self.state.value} {id_text(self.transaction_id)}"
 
 
-@dataclass(frozen=True, slots=True)
-class TransactionSendResult:
+class TransactionSendResult(msgspec.Struct, frozen=True):
     """The result of the listener style (RocketMQ: TransactionSendResult).
 
     Attributes:

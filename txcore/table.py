@@ -13,10 +13,13 @@ from collections.abc import Collection, Sequence
 from dataclasses import dataclass
 from typing import Any, Final, Protocol
 
+from txcore.enums import direct
+
 SLOT_COUNT: Final = 64
 """Slots of one group; part of the stored format."""
 
 
+@direct
 class Mode(enum.StrEnum):
     """How a producer's messages travel to the broker."""
 

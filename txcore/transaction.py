@@ -4,13 +4,16 @@ from __future__ import annotations
 
 import contextvars
 import enum
-from collections.abc import Mapping
-from dataclasses import dataclass, field
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from typing import Any, Final, Protocol
+
+import msgspec
 
 from txcore import wire
 from txcore.breaker import Breaker
 from txcore.clock import Clock
+from txcore.enums import direct
 from txcore.errors import ConfigError, MessageRejectedError, TransactionStateError
 from txcore.fence import Fence
 from txcore.ids import IdFactory, id_text, partition_of
@@ -21,6 +24,7 @@ from txcore.results import EndResult
 from txcore.table import Mode, TableRow, lane_of
 
 
+@direct
 class Phase(enum.Enum):
     """Where a transaction stands on its producer's side."""
 
@@ -89,11 +93,11 @@ class ProducerContext:
         return self.partition_count > 0
 
 
-@dataclass(slots=True)
-class LocalTransaction:
+class LocalTransaction(msgspec.Struct):
     """One transaction on its producer's side, and what `current_transaction()` returns inside a listener.
 
     Attributes:
+        half, immunity_s: Set when the half is made.
         give_way_s: Reading of the clock past which the producer publishes nothing; None without a reading.
         began_s: When its database transaction was opened, in the database style.
         is_via_table: Its messages are in the message table, so it publishes nothing and writes no op.
@@ -101,12 +105,13 @@ class LocalTransaction:
 
     context: ProducerContext
     transaction_id: bytes
-    messages: list[TargetMessage] = field(default_factory=list)
-    policies: list[CheckPolicy] = field(default_factory=list)
+    messages: list[TargetMessage] = msgspec.field(default_factory=list)
+    policies: list[CheckPolicy] = msgspec.field(default_factory=list)
     phase: Phase = Phase.OPEN
     connection: Any = None
     fenced: bool = False
     half: HalfRecord | None = None
+    immunity_s: float = 0.0
     give_way_s: float | None = None
     began_s: float = 0.0
     is_via_table: bool = False
@@ -176,9 +181,10 @@ def publish(transaction: LocalTransaction, message: Message) -> None:
     if message.check_policy is not None:
         require_room(message.check_policy, transaction.context.margin_s)
         transaction.policies.append(message.check_policy)
+    observer = transaction.context.observer
     headers = dict(message.headers)
-    if transaction.context.observer is not None:
-        headers = {**transaction.context.observer.headers(transaction.transaction_id), **headers}
+    if observer is not None:
+        headers = {**observer.headers(transaction.transaction_id), **headers}
     transaction.messages.append(TargetMessage(message.topic, message.key, message.body, headers))
 
 
@@ -196,10 +202,8 @@ def require_room(policy: CheckPolicy, margin_s: float) -> None:
         )
 
 
-def transaction_policy(default: CheckPolicy, overrides: list[CheckPolicy]) -> CheckPolicy | GroupPolicy:
+def transaction_policy(overrides: Sequence[CheckPolicy]) -> CheckPolicy:
     """Return the policy of a transaction: the longest immunity and interval and the most checks of its messages."""
-    if not overrides:
-        return GroupPolicy(default.immunity_s)
     return CheckPolicy(
         max(policy.immunity_s for policy in overrides),
         max(policy.interval_s for policy in overrides),
@@ -207,23 +211,19 @@ def transaction_policy(default: CheckPolicy, overrides: list[CheckPolicy]) -> Ch
     )
 
 
-@dataclass(frozen=True, slots=True)
-class GroupPolicy:
-    """The producer's immunity with the checker's own interval and count (0 on the wire)."""
-
-    immunity_s: float
-    interval_s: float = 0.0
-    check_max: int = 0
-
-
-def half_record(transaction: LocalTransaction, policy: CheckPolicy | GroupPolicy) -> HalfRecord:
-    """Return the encoded half of *transaction*.
+def make_half(transaction: LocalTransaction) -> HalfRecord:
+    """Give *transaction* its encoded half and its immunity, and return the half.
 
     Raises:
         MessageRejectedError: the messages together are larger than the backend takes.
     """
-    context = transaction.context
-    partition = transaction.partition
+    context, partition = transaction.context, transaction.partition
+    interval_s, check_max = 0.0, 0  # on the wire: the checker's own
+    if not transaction.policies:
+        immunity_s = context.policy.immunity_s
+    else:
+        policy = transaction_policy(transaction.policies)
+        immunity_s, interval_s, check_max = policy.immunity_s, policy.interval_s, policy.check_max
     half = Half(
         wire.VERSION,
         transaction.transaction_id,
@@ -231,9 +231,9 @@ def half_record(transaction: LocalTransaction, policy: CheckPolicy | GroupPolicy
         partition,
         0,
         context.clock.wall_ms(),
-        round(policy.immunity_s * 1000),
-        round(policy.interval_s * 1000),
-        policy.check_max,
+        round(immunity_s * 1000),
+        round(interval_s * 1000),
+        check_max,
         transaction.fenced,
         context.by,
         transaction.messages,
@@ -247,7 +247,9 @@ def half_record(transaction: LocalTransaction, policy: CheckPolicy | GroupPolicy
             topic=transaction.messages[0].topic,
             reason="size",
         )
-    return HalfRecord(context.group, partition, transaction.transaction_id, 0, body, transaction.messages)
+    transaction.immunity_s = immunity_s
+    transaction.half = HalfRecord(context.group, partition, transaction.transaction_id, 0, body, transaction.messages)
+    return transaction.half
 
 
 def table_rows(transaction: LocalTransaction) -> list[TableRow]:

@@ -120,13 +120,10 @@ def target_headers(
     Args:
         key_as_header: True where the broker's records have no key of their own; the key travels as `txcore-key`.
     """
-    headers = dict(message.headers)
-    headers[HEADER_ID] = target_id(transaction_id, index)
-    headers[HEADER_GROUP] = group
-    headers[HEADER_BY] = by
+    own: dict[str, str | bytes] = {HEADER_ID: f"{id_text(transaction_id)}:{index}", HEADER_GROUP: group, HEADER_BY: by}
     if key_as_header and message.key is not None:
-        headers[HEADER_KEY] = message.key
-    return headers
+        return {**message.headers, **own, HEADER_KEY: message.key}
+    return {**message.headers, **own} if message.headers else own
 
 
 def _decode(decoder: msgspec.msgpack.Decoder[_R], body: bytes, what: str) -> _R:

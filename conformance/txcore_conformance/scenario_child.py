@@ -19,8 +19,9 @@ from typing import Any, Final, cast
 
 from sqlalchemy.engine.default import DefaultDialect
 
-from txcore import flow, registry
-from txcore.transaction import half_record as transaction_half
+from txcore import preparing, registry
+from txcore.records import HalfRecord
+from txcore.transaction import LocalTransaction, make_half
 from txcore_conformance.failpoints import Failpoints, Watched, install
 from txcore_conformance.forks import load_backend, serve
 from txcore_conformance.scenario import Place, Scenario
@@ -88,8 +89,12 @@ def watch(failpoints: Failpoints) -> None:
 
         return SimpleNamespace(txcore_open_backend=opened, txcore_doctor=hook.txcore_doctor)
 
-    def hasty_half(transaction: Any, policy: Any) -> Any:
-        return transaction_half(transaction, replace(policy, immunity_s=IMMUNITY_S))
+    def hasty_half(transaction: LocalTransaction) -> HalfRecord:
+        context, policy = transaction.context, transaction.context.policy
+        context.policy = replace(policy, immunity_s=IMMUNITY_S)
+        half = make_half(transaction)
+        context.policy, transaction.immunity_s = policy, policy.immunity_s
+        return half
 
     def watched_commit(dialect: DefaultDialect, connection: Any) -> None:
         failpoints.reach("before database COMMIT")
@@ -97,7 +102,7 @@ def watch(failpoints: Failpoints) -> None:
         failpoints.reach("after database COMMIT")
 
     registry._hook = watched_hook  # noqa: SLF001
-    flow.half_record = hasty_half  # type: ignore[attr-defined]
+    preparing.make_half = hasty_half  # type: ignore[attr-defined]
     DefaultDialect.do_commit = watched_commit  # type: ignore[method-assign]
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import pytest
 
 from txcore import transaction as transactions
+from txcore import wire
 from txcore.errors import ConfigError, MessageRejectedError, TransactionStateError
 from txcore.message import HEADER_COUNT_MAX, MESSAGE_COUNT_MAX, CheckPolicy, Message, validate_message
 
@@ -80,13 +81,16 @@ def test_an_immunity_shorter_than_the_delivery_time_is_refused(context):
 def test_the_longest_policy_of_a_transaction_holds():
     """Immunity, interval and count are each the largest of its messages."""
     policies = [CheckPolicy(7, 10, 20), CheckPolicy(9, 5, 3)]
-    assert CheckPolicy(9, 10, 20) == transactions.transaction_policy(CheckPolicy(), policies)
+    assert CheckPolicy(9, 10, 20) == transactions.transaction_policy(policies)
 
 
-def test_without_a_policy_of_its_own_the_checkers_interval_holds():
+def test_without_a_policy_of_its_own_the_checkers_interval_holds(context):
     """0 on the wire leaves interval and count to the checker; immunity is the producer's."""
-    found = transactions.transaction_policy(CheckPolicy(immunity_s=8), [])
-    assert (8, 0.0, 0) == (found.immunity_s, found.interval_s, found.check_max)
+    transaction = transactions.begin(context)
+    transactions.publish(transaction, Message("t", b""))
+    half = wire.decode_half(transactions.make_half(transaction).body)
+    assert (context.policy.immunity_s, context.policy.immunity_s * 1000) == (transaction.immunity_s, half.immunity_ms)
+    assert (0, 0) == (half.interval_ms, half.check_max)
 
 
 def test_a_transaction_holds_a_bounded_number_of_messages(context):

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from concurrent.futures import Future
-from dataclasses import replace
+
+import msgspec
 
 from txcore.errors import (
     BackendTimeoutError,
@@ -101,7 +102,7 @@ class MemoryBackend:
 
         def settle(outcome: Outcome) -> None:
             if outcome.status in {Status.REFUSED, Status.UNKNOWN}:
-                outcome = replace(outcome, missing=tuple(resolution.targets))
+                outcome = msgspec.structs.replace(outcome, missing=tuple(resolution.targets))
             done(outcome)
 
         self.request("op", apply, settle, (half.transaction_id,))
@@ -144,7 +145,7 @@ class MemoryBackend:
             refused = [outcome for outcome in worst if outcome.status is Status.REFUSED]
             first = refused[0] if refused else worst[0]
             unconfirmed = tuple(sorted(index for index in missing if index >= 0))
-            done(replace(first, missing=unconfirmed))
+            done(msgspec.structs.replace(first, missing=unconfirmed))
 
         for what, apply, index in steps:
             self.request(
@@ -232,8 +233,9 @@ class MemoryBackend:
             return failed(unknown)
         return resolved(self.broker.checkpoint_of(group, partition))
 
-    def poll(self, timeout_s: float) -> None:
-        """See `Backend.poll`."""
+    def poll(self, *_: object, **__: object) -> bool:
+        """See `Backend.poll`; nobody works here but the caller."""
+        return False
 
     def close(self, timeout_s: float = 10.0) -> Future[None]:  # noqa: ARG002
         """See `Backend.close`."""

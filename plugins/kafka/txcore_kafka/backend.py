@@ -5,6 +5,7 @@ from __future__ import annotations
 import functools
 import os
 import threading
+from collections.abc import Callable
 from concurrent.futures import Future, wait
 from typing import Any, Final
 
@@ -12,7 +13,7 @@ from confluent_kafka import KafkaError
 
 from txcore.clock import Clock, Randomness, SystemClock, system_randomness
 from txcore.errors import ClosedError, TxcoreError, UsageError
-from txcore.port import Batch, Claim
+from txcore.port import Batch, Claim, never_done
 from txcore.records import (
     MARK_KINDS,
     Capabilities,
@@ -129,8 +130,11 @@ class KafkaBackend:
         self._enter()
         return self._worker.submit(lambda: self._readers.load_checkpoint(group, partition))
 
-    def poll(self, timeout_s: float) -> None:
-        """See `Backend.poll`; the threads make progress."""
+    def poll(self, timeout_s: float, is_done: Callable[[], Any] = never_done, *, comes_again: bool = False) -> bool:
+        """See `Backend.poll`; the poll thread lends its work, but not where releases end on another thread."""
+        if self._releaser.lane is not None:
+            return False
+        return self._producing.poll(timeout_s, is_done, comes_again=comes_again)
 
     def close(self, timeout_s: float = 10.0) -> Future[None]:
         """See `Backend.close`; claims leave their groups, so that others take over at once."""
@@ -178,9 +182,15 @@ class KafkaBackend:
         self._enter()
         future: Future[None] = new_future()
         record = _CheckpointRecord(
-            self._producing, checkpoint_topic(group), encode_checkpoint(checkpoint), partition, CHECKPOINT_KEY
+            self._producing,
+            checkpoint_topic(group),
+            encode_checkpoint(checkpoint),
+            partition,
+            CHECKPOINT_KEY,
+            None,
+            is_alone=False,
+            future=future,
         )
-        record.future = future
 
         def send() -> None:
             self._control.partition_count(group)
@@ -207,7 +217,6 @@ def _own(claim: Claim | None) -> KafkaClaim | None:
 
 
 class _CheckpointRecord(Record):
-    __slots__ = ("future",)
     future: Future[None]
 
     def stored(self, message: Any) -> None:  # noqa: ARG002

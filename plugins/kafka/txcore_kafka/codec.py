@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Any, Final
+from typing import Final
 
 import msgspec
 from confluent_kafka import KafkaError, KafkaException
@@ -221,11 +221,6 @@ def decode_checkpoint(body: bytes) -> Checkpoint:
     half = None if record.half is None else Position(record.half)
     op = None if record.op is None else Position(record.op)
     return Checkpoint(half, op, record.token, record.note)
-
-
-def header_list(headers: Mapping[str, str | bytes]) -> list[tuple[str, Any]]:
-    """Return headers in the driver's form."""
-    return list(headers.items())
 
 
 def _sized(data: bytes) -> int:

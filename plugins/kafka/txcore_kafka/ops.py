@@ -32,13 +32,7 @@ Settle = Callable[[Outcome], None]
 class OpsRecord(Record):
     """One op record under way."""
 
-    __slots__ = ("settles",)
-
-    def __init__(
-        self, producing: Producing, topic: str, value: bytes, partition: int, settles: Sequence[Settle]
-    ) -> None:
-        super().__init__(producing, topic, value, partition)
-        self.settles = settles
+    settles: Sequence[Settle]
 
     def stored(self, message: Any) -> None:  # noqa: ARG002
         """See `Record.stored`."""
@@ -83,13 +77,14 @@ class OpMerger:
 
         Returns the reason when it is not queued, as too many are.
         """
-        now_s = self._clock.elapsed_s()
         with self._lock:
             if self._count >= QUEUED_MAX:
                 return BusyError(f"{QUEUED_MAX} ops wait for the broker already")
             queue = self._queue(group, partition)
             if not queue.ops:
-                queue.due_s = now_s + (MERGE_BUSY_S if queue.last_count >= BUSY_COUNT else MERGE_IDLE_S)
+                queue.due_s = self._clock.elapsed_s() + (
+                    MERGE_BUSY_S if queue.last_count >= BUSY_COUNT else MERGE_IDLE_S
+                )
                 self._waiting[queue] = None
                 self._producing.wake()
             self._count += 1
@@ -113,7 +108,7 @@ class OpMerger:
                 refused.append((settle, BusyError("too many records wait for the broker")))
             else:
                 try:
-                    self._producing.send(OpsRecord(self._producing, queue.topic, encode_ops([op]), partition, [settle]))
+                    self._producing.send(self._record(queue, [op], [settle]))
                 except TxcoreError as error:
                     refused.append((settle, error))
         _settle_all(refused)
@@ -150,9 +145,15 @@ class OpMerger:
             queue = self._queues[group, partition] = _Queue(topic_name(group, LogKind.OP), partition)
         return queue
 
+    def _record(self, queue: _Queue, ops: Sequence[Op], settles: Sequence[Settle]) -> OpsRecord:
+        value = encode_ops(ops)
+        return OpsRecord(
+            self._producing, queue.topic, value, queue.partition, None, None, is_alone=False, settles=settles
+        )
+
     def _send(self, queue: _Queue) -> list[tuple[Settle, TxcoreError]]:
         """Hand a queue's ops to the client; what it does not take for lack of room stays queued."""
-        record = OpsRecord(self._producing, queue.topic, encode_ops(queue.ops), queue.partition, queue.settles)
+        record = self._record(queue, queue.ops, queue.settles)
         refused: list[tuple[Settle, TxcoreError]] = []
         try:
             self._producing.send(record)

@@ -1,7 +1,9 @@
-"""The producer: one idempotent client with a poll thread, deadlines for what is under way, and a fresh client after
-a fatal error.
+"""The producer: one idempotent client, who polls it, deadlines for what is under way, and a fresh client after a fatal
+error.
 
-Delivery callbacks, expiry and everything handed to `call` run on the poll thread; `send` may be called on any thread.
+Delivery callbacks, expiry and everything handed to `call` run on the thread that polls, one at a time: the poll thread,
+or one that waits and has borrowed its work (`poll`). The driver takes Python's lock for each delivery report, so a
+thread that polls while another one works costs both of them more than the work. `send` may be called on any thread.
 """
 
 from __future__ import annotations
@@ -10,9 +12,10 @@ import functools
 import logging
 import threading
 from collections import deque
-from collections.abc import Callable
-from typing import Any, Final
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any, Final, Protocol
 
+import msgspec
 from confluent_kafka import KafkaError, KafkaException
 
 from txcore.clock import Clock
@@ -37,45 +40,56 @@ REBUILD_PAUSE_S: Final = 0.5
 NOT_AGAIN: Final = float("inf")
 QUIET_TURNS: Final = 10
 """After so many turns with nothing under way the poll thread sleeps until it is woken."""
+LENT_S: Final = 0.005
+"""So long the poll thread stands back for a thread that polls itself and may come again."""
 SLEEP_S: Final = 0.5
 """So late at most it hears of what nobody handed over: the driver's news about connections."""
 
 
-class Waiting:
-    """Something that must end by `deadline_s`. `is_done` is set by whoever ends it."""
+class Waiting(Protocol):
+    """Something that must end in time. `is_done` is set by whoever ends it."""
 
-    __slots__ = ("deadline_s", "is_done")
-
-    def __init__(self, deadline_s: float) -> None:
-        self.deadline_s = deadline_s
-        self.is_done = False
+    is_done: bool
 
     def expire(self, error: TxcoreError) -> None:
-        """End as UNKNOWN; called once, on the poll thread, while `is_done` is False."""
-        raise NotImplementedError
+        """End as UNKNOWN; called once, on the thread that polls, while `is_done` is False."""
 
 
-class Record:
+class _Watch:
+    """What was handed over together and must end by `deadline_s`; those before `position` are done."""
+
+    __slots__ = ("deadline_s", "items", "position")
+
+    def __init__(self, items: Sequence[Waiting], deadline_s: float) -> None:
+        self.items = items
+        self.deadline_s = deadline_s
+        self.position = 0
+
+    def is_done(self) -> bool:
+        """Return whether all of them are."""
+        items, position, count = self.items, self.position, len(self.items)
+        while position < count and items[position].is_done:
+            position += 1
+        self.position = position
+        return position == count
+
+    def expire(self, error: TxcoreError) -> None:
+        """End those that have not ended."""
+        for item in self.items[self.position :]:
+            if not item.is_done:
+                item.expire(error)
+
+
+class Record(msgspec.Struct, eq=False):
     """One record on its way; called by the driver with its fate."""
 
-    __slots__ = ("headers", "is_alone", "key", "partition", "producing", "topic", "value")
-
-    def __init__(
-        self,
-        producing: Producing,
-        topic: str,
-        value: bytes,
-        partition: int = ANY_PARTITION,
-        key: bytes | None = None,
-        headers: Any = None,
-    ) -> None:
-        self.producing = producing
-        self.topic = topic
-        self.value = value
-        self.partition = partition
-        self.key = key
-        self.headers = headers
-        self.is_alone = False
+    producing: Producing
+    topic: str
+    value: bytes
+    partition: int
+    key: bytes | None
+    headers: Mapping[str, str | bytes] | None
+    is_alone: bool  #: in a batch of its own
 
     def __call__(self, error: KafkaError | None, message: Any) -> None:
         """Take the delivery report."""
@@ -108,13 +122,16 @@ class Producing:
         self._options = options
         self._clock = clock
         self._lock = threading.Lock()
-        self._waiting: dict[type[Waiting], deque[Waiting]] = {}  # each kind has one timeout, so its deadlines ascend
+        self._waiting: dict[str, deque[_Watch]] = {}  # each kind has one timeout, so its deadlines ascend
         self._calls: deque[Callable[[], None]] = deque()
         self._producer: Any = None
         self._lone: Any = None
         self._thread: threading.Thread | None = None
         self._stop_at_s: float | None = None
         self._is_closed = False
+        self._polling = threading.Lock()  #: held by the thread that polls
+        self._lent_until_s = 0.0
+        self._pause_s = 0.0
         self._quiet_turns = 0
         self._is_asleep = False
         self._wake = threading.Event()
@@ -145,12 +162,7 @@ class Producing:
         if producer is None:
             raise ClosedError("this backend is closed")
         try:
-            if record.headers is None:
-                producer.produce(record.topic, record.value, record.key, record.partition, record)
-            else:
-                producer.produce(
-                    record.topic, record.value, record.key, record.partition, record, headers=record.headers
-                )
+            producer.produce(record.topic, record.value, record.key, record.partition, record, None, 0, record.headers)
         except BufferError as error:
             raise BusyError(f"{self._options.queue_max} records wait for the broker already") from error
         except KafkaException as error:
@@ -158,17 +170,43 @@ class Producing:
             if cause is not None and cause.fatal():
                 self.call(lambda: self._rebuild(cause))
             raise BackendUnavailableError(f"a record was not taken: {error}") from error
-        self.wake()
+        if self._is_asleep:
+            self._wake.set()
 
     def wake(self) -> None:
         """There is something to do; called behind handing it over."""
         if self._is_asleep:
             self._wake.set()
 
-    def watch(self, waiting: Waiting) -> None:
-        """See to it that *waiting* ends by its deadline."""
-        self._waiting.setdefault(type(waiting), deque()).append(waiting)
-        self.wake()
+    def watch(self, kind: str, items: Sequence[Waiting], deadline_s: float) -> None:
+        """See to it that *items* end by *deadline_s*, which ascends for each *kind*."""
+        if items:
+            self._waiting.setdefault(kind, deque()).append(_Watch(items, deadline_s))
+            self.wake()
+
+    def poll(self, timeout_s: float, is_done: Callable[[], Any], *, comes_again: bool) -> bool:
+        """Do the poll thread's work on the calling thread until *is_done*, for at most *timeout_s*; False when closed.
+
+        The poll thread stands back meanwhile, and for `LENT_S` longer where the caller *comes_again*; else it goes on
+        at once with what others wait for.
+        """
+        now_s = self._clock.elapsed_s()
+        until_s = now_s + timeout_s
+        self._lent_until_s = until_s + LENT_S
+        if self._producer is None or self._stop_at_s is not None or not self._polling.acquire(timeout=timeout_s):
+            return False
+        try:
+            while not is_done() and now_s < until_s and self._stop_at_s is None:
+                self._poll(min(until_s - now_s, self._pause_s))
+                self._turn()
+                now_s = self._clock.elapsed_s()
+        finally:
+            self._polling.release()
+            is_lent = comes_again or not self._is_busy()
+            self._lent_until_s = now_s + LENT_S if is_lent else 0.0
+            if not is_lent:
+                self._wake.set()
+        return True
 
     def call(self, call: Callable[[], None]) -> None:
         """Run *call* on the poll thread, within `IDLE_POLL_S`."""
@@ -183,7 +221,7 @@ class Producing:
         if thread is None:
             return
         self._stop_at_s = self._clock.elapsed_s() + timeout_s
-        self.wake()
+        self._wake.set()
         thread.join(timeout_s + 1.0)
 
     def clients(self) -> list[Any]:
@@ -193,37 +231,41 @@ class Producing:
     # -- the poll thread --------------------------------------------------------------------------------------------
 
     def _run(self) -> None:
-        pause_s = 0.0
         is_over = False
         while not is_over:
-            try:
-                self._poll(pause_s)
-                pause_s, is_over = self._turn()
-                if self._quiet_turns > QUIET_TURNS:
-                    self._sleep()
-            except Exception:  # noqa: BLE001
-                # A bug in what was called back must not end the thread on which everybody waits.
-                _log.exception("kafka.poll_thread")
+            if self._stop_at_s is None and self._clock.elapsed_s() < self._lent_until_s:
+                self._wake.clear()
+                self._wake.wait(LENT_S)
+                continue
+            with self._polling:
+                self._poll(self._pause_s)
+                is_over = self._turn()
+            if self._quiet_turns > QUIET_TURNS:
+                self._sleep()
         self._expire_all(ClosedError("the backend was closed before the broker answered"))
         clients = self.clients()
         self._producer = self._lone = None
         for client in clients:
             _discard(client)
 
-    def _turn(self) -> tuple[float, bool]:
-        """Do what is due; returns how long to poll, and whether that was all."""
-        now_s = self._clock.elapsed_s()
-        while self._calls:
-            self._calls.popleft()()
-        again_s = self.on_turn(now_s)
-        pause_s = min(again_s, IDLE_POLL_S)
-        self._expire(now_s)
-        self._quiet_turns = self._quiet_turns + 1 if again_s == NOT_AGAIN and not self._is_busy() else 0
-        if self._lone is not None or self._stop_at_s is not None:
-            pause_s = min(pause_s, BUSY_POLL_S)
-        if self._stop_at_s is None:
-            return pause_s, False
-        return pause_s, (self.on_stop() and not self._is_busy()) or now_s >= self._stop_at_s
+    def _turn(self) -> bool:
+        """Do what is due and set how long to poll next; returns whether that was all, after `close`."""
+        try:
+            now_s = self._clock.elapsed_s()
+            while self._calls:
+                self._calls.popleft()()
+            again_s = self.on_turn(now_s)
+            self._expire(now_s)
+            self._quiet_turns = self._quiet_turns + 1 if again_s == NOT_AGAIN and not self._is_busy() else 0
+            self._pause_s = min(again_s, IDLE_POLL_S)
+            if self._lone is not None or self._stop_at_s is not None:
+                self._pause_s = min(self._pause_s, BUSY_POLL_S)
+            if self._stop_at_s is None:
+                return False
+            return (self.on_stop() and not self._is_busy()) or now_s >= self._stop_at_s
+        except Exception:  # noqa: BLE001
+            _log_bug()
+            return False
 
     def _is_busy(self) -> bool:
         """Say whether anything is under way."""
@@ -248,20 +290,18 @@ class Producing:
                 self._rebuild(cause)
             else:
                 _log.warning("kafka.producer_error", extra={"reason": str(error)})
+        except Exception:  # noqa: BLE001
+            _log_bug()
 
     def _expire(self, now_s: float) -> None:
         for waiting in list(self._waiting.values()):
-            while waiting and (waiting[0].is_done or waiting[0].deadline_s <= now_s):
-                first = waiting.popleft()
-                if not first.is_done:
-                    first.expire(BackendTimeoutError("no answer from the broker in time"))
+            while waiting and (waiting[0].is_done() or waiting[0].deadline_s <= now_s):
+                waiting.popleft().expire(BackendTimeoutError("no answer from the broker in time"))
 
     def _expire_all(self, error: TxcoreError) -> None:
         for waiting in list(self._waiting.values()):
             for _ in range(len(waiting)):
-                first = waiting.popleft()
-                if not first.is_done:
-                    first.expire(error)
+                waiting.popleft().expire(error)
 
     def _rebuild(self, cause: KafkaError | None) -> None:
         """Put a new client in the place of one that is dead; what was under way is UNKNOWN."""
@@ -283,6 +323,11 @@ class Producing:
 
     def _config(self) -> dict[str, Any]:
         return producer_config(self._options) | {"error_cb": self.news.heard}
+
+
+def _log_bug() -> None:
+    """Tell of an error in what was called back; it must not end the thread on which everybody waits."""
+    _log.exception("kafka.poll_thread")
 
 
 def producer_config(options: Options) -> dict[str, Any]:

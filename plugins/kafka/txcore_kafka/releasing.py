@@ -8,6 +8,7 @@ from collections.abc import Callable
 from concurrent.futures import Future
 from typing import Any, Final, cast
 
+import msgspec
 from confluent_kafka import KafkaError
 
 from txcore.clock import Clock
@@ -15,37 +16,47 @@ from txcore.errors import BusyError, MessageRejectedError, TxcoreError, UsageErr
 from txcore.port import Batch
 from txcore.records import DURABLE, HalfRecord, LogKind, Op, Outcome, Resolution, Status
 from txcore.wire import target_headers
-from txcore_kafka.codec import delivery_outcome, header_list
+from txcore_kafka.codec import delivery_outcome
 from txcore_kafka.control import Control
 from txcore_kafka.ops import OpMerger
 from txcore_kafka.options import Options, topic_name
 from txcore_kafka.ownership import KafkaClaim
-from txcore_kafka.producing import Producing, Record, Waiting
+from txcore_kafka.producing import ANY_PARTITION, Producing, Record
 from txcore_kafka.targets import Targets
 from txcore_kafka.threads import Worker, new_future
 from txcore_kafka.transactions import Entry, TransactionLane
 
 LOG_APPEND_TIME: Final = 2
 PARKED_INDEX: Final = -1
+HALVES: Final = "halves"
+RELEASES: Final = "releases"
+MARKS: Final = "marks"
+IN_TRANSACTIONS: Final = "in transactions"
 
 
-class HalfSending(Waiting):
+class HalfSending(Record):
     """One half under way: perhaps waiting for news of its targets, then for its acknowledgement."""
 
-    __slots__ = ("batch", "half", "index", "is_sent")
-
-    def __init__(self, batch: Batch[HalfRecord], index: int, half: HalfRecord, deadline_s: float) -> None:
-        super().__init__(deadline_s)
-        self.batch = batch
-        self.index = index
-        self.half = half
-        self.is_sent = False
+    batch: Batch[HalfRecord]
+    index: int
+    half: HalfRecord
+    is_sent: bool = False
+    is_done: bool = False
 
     def settle(self, outcome: Outcome) -> None:
         """End, unless the deadline came first."""
         if not self.is_done:
             self.is_done = True
             self.batch.settle(self.index, outcome)
+
+    def stored(self, message: Any) -> None:
+        """See `Record.stored`; the broker's time comes with its acknowledgement."""
+        kind, at_ms = message.timestamp()
+        self.settle(Outcome(Status.DURABLE, appended_ms=at_ms) if kind == LOG_APPEND_TIME else DURABLE)
+
+    def failed(self, error: KafkaError) -> None:
+        """See `Record.failed`."""
+        self.settle(delivery_outcome(error, self.topic))
 
     def expire(self, error: TxcoreError) -> None:
         """See `Waiting.expire`; a half that was never handed over is certainly not stored."""
@@ -56,39 +67,18 @@ class HalfSending(Waiting):
         self.settle(Outcome(Status.REFUSED, error))
 
 
-class HalfAppend(Record):
-    """A half in the client's hands."""
+class Release(msgspec.Struct, eq=False):
+    """One resolution under way: counts its targets down, then queues its op. Ends on the thread that polls."""
 
-    __slots__ = ("sending",)
-    sending: HalfSending
-
-    def stored(self, message: Any) -> None:
-        """See `Record.stored`; the broker's time comes with its acknowledgement."""
-        kind, at_ms = message.timestamp()
-        self.sending.settle(Outcome(Status.DURABLE, appended_ms=at_ms) if kind == LOG_APPEND_TIME else DURABLE)
-
-    def failed(self, error: KafkaError) -> None:
-        """See `Record.failed`."""
-        self.sending.settle(delivery_outcome(error, self.topic))
-
-
-class Release(Waiting):
-    """One resolution under way: counts its targets down, then queues its op. Ends on the poll thread."""
-
-    __slots__ = ("batch", "error", "index", "left", "missing", "releaser", "resolution", "status")
-
-    def __init__(
-        self, releaser: Releaser, batch: Batch[Resolution], index: int, resolution: Resolution, deadline_s: float
-    ) -> None:
-        super().__init__(deadline_s)
-        self.releaser = releaser
-        self.batch = batch
-        self.index = index
-        self.resolution = resolution
-        self.status = Status.DURABLE
-        self.error: TxcoreError | None = None
-        self.missing: set[int] = set(resolution.targets)
-        self.left = len(resolution.targets) + bool(resolution.parked)
+    releaser: Releaser
+    batch: Batch[Resolution]
+    index: int
+    resolution: Resolution
+    missing: set[int]
+    left: int
+    status: Status = Status.DURABLE
+    error: TxcoreError | None = None
+    is_done: bool = False
 
     def settle(self, outcome: Outcome) -> None:
         """End, unless the deadline came first."""
@@ -131,9 +121,8 @@ class Release(Waiting):
 class TargetSend(Record):
     """A target, or a parked record, in the client's hands."""
 
-    __slots__ = ("index", "release")
-    index: int
     release: Release
+    index: int
 
     def stored(self, message: Any) -> None:  # noqa: ARG002
         """See `Record.stored`."""
@@ -145,13 +134,13 @@ class TargetSend(Record):
         self.release.failed(delivery_outcome(error, self.topic))
 
 
-class Marking(Waiting):
+class Marking:
     """A CLAIM or TICK under way."""
 
-    __slots__ = ("future", "stored")
+    __slots__ = ("future", "is_done", "stored")
 
-    def __init__(self, deadline_s: float, stored: Callable[[], None]) -> None:
-        super().__init__(deadline_s)
+    def __init__(self, stored: Callable[[], None]) -> None:
+        self.is_done = False
         self.stored = stored
         self.future: Future[Outcome] = new_future()
 
@@ -199,35 +188,42 @@ class Releaser:
 
     def append(self, batch: Batch[HalfRecord]) -> None:
         """Store halves, each once its group and targets are known."""
-        deadline_s = self._deadline_s()
-        counts = self._control.partition_counts
+        counts, size_max, producing = self._control.partition_counts, self._options.body_size_max, self._producing
+        now_s = self._clock.elapsed_s()
+        sent = []
         for index, half in enumerate(batch.items):
-            sending = HalfSending(batch, index, half, deadline_s)
+            topic = topic_name(half.group, LogKind.HALF)
+            sending = HalfSending(producing, topic, half.body, half.partition, None, None, False, batch, index, half)
             try:
-                self._check_half_size(half)
-                unknown = self.targets.examine(half.messages)
+                if len(half.body) > size_max:
+                    raise _too_large(half, size_max)
+                unknown = self.targets.examine(half.messages, now_s)
             except MessageRejectedError as error:
-                sending.settle(Outcome(Status.REFUSED, error))
+                sending.not_found(error)
                 continue
             if unknown or half.group not in counts:
                 self._defer(sending, half.group, unknown, functools.partial(self._send_deferred, sending))
-            else:
-                self._send_half(sending)
+            elif self._send_half(sending):
+                sent.append(sending)
+        producing.watch(HALVES, sent, now_s + self._options.delivery_timeout_s)
 
     def release(self, batch: Batch[Resolution], claim: KafkaClaim | None) -> None:
         """Publish the targets of each item, or its parked record; ops follow their confirmations, or go with them."""
         if self.lane is not None:
             self._release_together(self.lane, batch, claim)
             return
-        deadline_s = self._deadline_s()
+        deadline_s = self._clock.elapsed_s() + self._options.delivery_timeout_s
         counts = self._control.partition_counts
+        started = []
         for index, resolution in enumerate(batch.items):
-            item = Release(self, batch, index, resolution, deadline_s)
-            group = resolution.half.group
-            if group not in counts:
-                self._defer(item, group, [], functools.partial(self._start_deferred, item))
-            else:
+            targets, group = resolution.targets, resolution.half.group
+            item = Release(self, batch, index, resolution, set(targets), len(targets) + bool(resolution.parked))
+            if group in counts:
                 self._start(item)
+                started.append(item)
+            else:
+                self._defer(item, group, [], functools.partial(self._start_deferred, item))
+        self._producing.watch(RELEASES, started, deadline_s)
         self.ops.flush_urgent()
 
     def _release_together(self, lane: TransactionLane, batch: Batch[Resolution], claim: KafkaClaim | None) -> None:
@@ -236,14 +232,14 @@ class Releaser:
         for index, resolution in enumerate(batch.items):
             half = resolution.half
             finish = functools.partial(batch.settle, index)
-            entry = Entry(half, resolution.op, claim, finish, deadline_s, resolution)
+            entry = Entry(half, resolution.op, claim, finish, resolution)
             topics = self.targets.unknown(half.messages[target].topic for target in resolution.targets)
             if topics or half.group not in self._control.partition_counts:
-                self._defer(entry, half.group, topics, functools.partial(lane.put, [entry]))
+                self._defer(entry, half.group, topics, functools.partial(lane.put, [entry]), deadline_s)
             else:
-                self._producing.watch(entry)
                 ready.append(entry)
         if ready:
+            self._producing.watch(IN_TRANSACTIONS, ready, deadline_s)
             lane.put(ready)
 
     def mark(
@@ -251,18 +247,18 @@ class Releaser:
     ) -> Future[Outcome]:
         """Append a CLAIM or TICK behind the ops queued so far; *stored* is called before the Future is resolved."""
         deadline_s = self._clock.elapsed_s() + self._options.release_timeout_s
-        marking = Marking(deadline_s, stored)
-        lane, item = self.lane, cast("Waiting", marking)
+        marking = Marking(stored)
+        lane, item = self.lane, cast("Any", marking)
         if lane is None:
             go = functools.partial(self.ops.mark, group, partition, op, marking.settle)
         else:
-            item = Entry((group, partition), op, claim, marking.settle, deadline_s)
+            item = Entry((group, partition), op, claim, marking.settle)
             go = functools.partial(lane.put, [item])
         if group in self._control.partition_counts:
-            self._producing.watch(item)
+            self._producing.watch(MARKS, [item], deadline_s)
             go()
         else:
-            self._defer(item, group, [], go)
+            self._defer(item, group, [], go, deadline_s)
         return marking.future
 
     def queue_op(self, item: Release) -> None:
@@ -281,37 +277,26 @@ class Releaser:
 
     # -- halves -----------------------------------------------------------------------------------------------------
 
-    def _send_half(self, sending: HalfSending) -> None:
-        half = sending.half
-        record = HalfAppend(self._producing, topic_name(half.group, LogKind.HALF), half.body, half.partition)
-        record.sending = sending
+    def _send_half(self, sending: HalfSending) -> bool:
+        """Hand a half over; returns whether the client took it."""
         sending.is_sent = True
         try:
-            self._producing.send(record)
+            self._producing.send(sending)
         except TxcoreError as error:
-            sending.settle(Outcome(Status.REFUSED, error))
-        else:
-            self._producing.watch(sending)
+            sending.not_found(error)
+            return False
+        return True
 
     def _send_deferred(self, sending: HalfSending) -> None:
-        """Go on once the targets were asked for; on the poll thread, as an item may have expired meanwhile."""
+        """Go on once the targets were asked for; on the thread that polls, as an item may have expired meanwhile."""
         if sending.is_done:
             return
         try:
-            self.targets.examine(sending.half.messages)
+            self.targets.examine(sending.half.messages, self._clock.elapsed_s())
         except MessageRejectedError as error:
-            sending.settle(Outcome(Status.REFUSED, error))
+            sending.not_found(error)
         else:
             self._send_half(sending)
-
-    def _check_half_size(self, half: HalfRecord) -> None:
-        size, size_max = len(half.body), self._options.body_size_max
-        if size > size_max:
-            raise MessageRejectedError(
-                f"the transaction's messages have {size} bytes together; this backend takes {size_max}",
-                topic=half.messages[0].topic if half.messages else "",
-                reason="size",
-            )
 
     # -- releases ---------------------------------------------------------------------------------------------------
 
@@ -319,51 +304,60 @@ class Releaser:
         resolution = item.resolution
         half = resolution.half
         if not item.left:
-            if resolution.flush and resolution.op is not None:
-                self._producing.watch(item)
             self.queue_op(item)
             return
-        self._producing.watch(item)
+        producing = self._producing
         if resolution.parked:
+            topic = topic_name(half.group, LogKind.PARKED)
             self._publish(
-                item,
-                PARKED_INDEX,
-                TargetSend(self._producing, topic_name(half.group, LogKind.PARKED), resolution.parked, half.partition),
+                TargetSend(
+                    producing,
+                    topic,
+                    resolution.parked,
+                    half.partition,
+                    None,
+                    None,
+                    is_alone=False,
+                    release=item,
+                    index=PARKED_INDEX,
+                )
             )
         for index in resolution.targets:
             message = half.messages[index]
+            topic = message.topic
             headers = target_headers(
                 half.group, half.transaction_id, index, message, resolution.by, key_as_header=False
             )
-            record = TargetSend(
-                self._producing, message.topic, message.body, key=message.key, headers=header_list(headers)
+            is_alone = self.targets.is_small(topic)
+            self._publish(
+                TargetSend(producing, topic, message.body, ANY_PARTITION, message.key, headers, is_alone, item, index)
             )
-            record.is_alone = self.targets.is_small(message.topic)
-            self._publish(item, index, record)
 
     def _start_deferred(self, item: Release) -> None:
         if not item.is_done:
             self._start(item)
 
-    def _publish(self, item: Release, index: int, record: TargetSend) -> None:
-        record.release = item
-        record.index = index
+    def _publish(self, record: TargetSend) -> None:
         try:
             self._producing.send(record)
         except TxcoreError as error:
             # Nobody refused it; the broker was not asked.
-            self._producing.call(functools.partial(item.failed, Outcome(Status.UNKNOWN, error)))
+            self._producing.call(functools.partial(record.release.failed, Outcome(Status.UNKNOWN, error)))
 
     # -- what must be looked up first ---------------------------------------------------------------------------------
 
-    def _defer(self, item: Any, group: str, topics: list[str], go: Callable[[], None]) -> None:
-        """Ask for *group* and *topics*, then *go* on the poll thread; REFUSED when one of them is not there."""
+    def _defer(
+        self, item: Any, group: str, topics: list[str], go: Callable[[], None], deadline_s: float | None = None
+    ) -> None:
+        """Ask for *group* and *topics*, then *go* on the thread that polls; REFUSED when one of them is not there."""
         with self._lock:
             if self._deferred_count >= self._options.queue_max:
                 item.not_found(BusyError(f"{self._deferred_count} items wait for news of their topics already"))
                 return
             self._deferred_count += 1
-        self._producing.watch(item)
+        if deadline_s is None:
+            deadline_s = self._clock.elapsed_s() + self._options.delivery_timeout_s
+        self._producing.watch(f"deferred {type(item).__name__}", [item], deadline_s)
 
         def finish(error: TxcoreError | None) -> None:
             with self._lock:
@@ -385,5 +379,10 @@ class Releaser:
 
         self._worker.submit(look_up)
 
-    def _deadline_s(self) -> float:
-        return self._clock.elapsed_s() + self._options.delivery_timeout_s
+
+def _too_large(half: HalfRecord, size_max: int) -> MessageRejectedError:
+    return MessageRejectedError(
+        f"the transaction's messages have {len(half.body)} bytes together; this backend takes {size_max}",
+        topic=half.messages[0].topic if half.messages else "",
+        reason="size",
+    )

@@ -20,6 +20,8 @@ KNOWN_FOR_S: Final = 60.0
 REFRESH_AFTER_S: Final = 45.0
 FRESH_S: Final = 0.5
 """Many halves that wait for news of one topic share one answer, also a bad one."""
+OVERHEAD_MAX: Final = 600
+"""Bytes of a message without headers beside its body and key, at most; see `record_size`."""
 TOPIC_COUNT_MAX: Final = 10_000
 """Topics remembered; a service that publishes to more of them asks again and again."""
 
@@ -42,14 +44,13 @@ class Targets:
         self._known: dict[str, _Target] = {}
         self._missing: dict[str, float] = {}
 
-    def examine(self, messages: Sequence[TargetMessage]) -> list[str]:
+    def examine(self, messages: Sequence[TargetMessage], now_s: float) -> list[str]:
         """Return the topics that must be asked for before *messages* can be judged; empty: all can be published.
 
         Raises:
             MessageRejectedError: one of them cannot, whatever the broker says.
         """
         unknown: list[str] = []
-        now_s = self._clock.elapsed_s()
         for message in messages:
             target = self._known.get(message.topic)
             if target is None or now_s - target.seen_s > KNOWN_FOR_S:
@@ -61,7 +62,7 @@ class Targets:
                 self._worker.submit(functools.partial(self.look_up, [message.topic]))
             if message.headers:
                 check_headers(message)
-            if len(message.body) > target.bytes_max // 2 or message.headers or message.key:
+            if message.headers or len(message.body) + len(message.key or b"") + OVERHEAD_MAX > target.bytes_max:
                 _check_size(message, target.bytes_max)
         return unknown
 

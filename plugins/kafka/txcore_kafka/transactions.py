@@ -20,10 +20,10 @@ from txcore.errors import BackendTimeoutError, BackendUnavailableError, BusyErro
 from txcore.records import DURABLE, HalfRecord, LogKind, Op, Outcome, Resolution, Status
 from txcore.wire import encode_ops, target_headers
 from txcore_kafka.clients import make_producer
-from txcore_kafka.codec import delivery_outcome, header_list, is_membership_lost, kafka_error
+from txcore_kafka.codec import delivery_outcome, is_membership_lost, kafka_error
 from txcore_kafka.options import Options, topic_name
 from txcore_kafka.ownership import KafkaClaim
-from txcore_kafka.producing import ANY_PARTITION, Waiting, producer_config
+from txcore_kafka.producing import ANY_PARTITION, producer_config
 
 _log = logging.getLogger("txcore.kafka")
 
@@ -40,10 +40,10 @@ CALL_S: Final = 5.0
 """How long one call to the transaction coordinator may block before it is made again."""
 
 
-class Entry(Waiting):
+class Entry:
     """One release or mark that waits for a transaction. Settled by the lane, or by its deadline."""
 
-    __slots__ = ("claim", "finish", "group", "is_alone", "lock", "missing", "op", "partition", "resolution")
+    __slots__ = ("claim", "finish", "group", "is_alone", "is_done", "lock", "missing", "op", "partition", "resolution")
 
     def __init__(
         self,
@@ -51,10 +51,9 @@ class Entry(Waiting):
         op: Op | None,
         claim: KafkaClaim | None,
         finish: Callable[[Outcome], None],
-        deadline_s: float,
         resolution: Resolution | None = None,
     ) -> None:
-        super().__init__(deadline_s)
+        self.is_done = False
         self.group, self.partition = half if isinstance(half, tuple) else (half.group, half.partition)
         self.op = op
         self.claim = claim
@@ -100,7 +99,7 @@ class Entry(Waiting):
             headers = target_headers(
                 half.group, half.transaction_id, index, message, resolution.by, key_as_header=False
             )
-            send(self, message.topic, message.body, key=message.key, headers=header_list(headers))
+            send(self, message.topic, message.body, key=message.key, headers=headers)
 
 
 class _Attempt:

@@ -135,8 +135,9 @@ class NatsBackend:
 
         return self._run(load, f"loading a checkpoint of group {group!r}")
 
-    def poll(self, timeout_s: float) -> None:
-        """See `Backend.poll`; nothing to do here."""
+    def poll(self, *_: object, **__: object) -> bool:
+        """See `Backend.poll`; its event loop is not lent."""
+        return False
 
     def close(self, timeout_s: float = 10.0) -> Future[None]:
         """See `Backend.close`; claims leave their groups, so that others take over at once."""

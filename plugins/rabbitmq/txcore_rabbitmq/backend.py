@@ -174,8 +174,9 @@ class RabbitmqBackend:
         self._send_checkpoint(group, partition, encode_marker(nonce), marked)
         return future
 
-    def poll(self, timeout_s: float) -> None:
-        """See `Backend.poll`; the threads make progress."""
+    def poll(self, *_: object, **__: object) -> bool:
+        """See `Backend.poll`; its threads are not lent."""
+        return False
 
     def close(self, timeout_s: float = 10.0) -> Future[None]:
         """See `Backend.close`; claims leave their groups. In a forked child only the object is closed."""

@@ -143,8 +143,9 @@ class SqliteBackend:
         except TxcoreError as error:
             return failed(error)
 
-    def poll(self, timeout_s: float) -> None:
-        """See `Backend.poll`; nothing to do here."""
+    def poll(self, *_: object, **__: object) -> bool:
+        """See `Backend.poll`; its thread is not lent."""
+        return False
 
     def close(self, timeout_s: float = 10.0) -> Future[None]:
         """See `Backend.close`; claims leave their groups, so that others take over at once."""
