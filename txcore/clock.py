@@ -56,16 +56,14 @@ class SystemRandomness:
 
     def getrandbits(self, k: int, /) -> int:
         """Return *k* random bits."""
-        bits, missing = 0, k
-        while missing > 0:
-            try:
-                word = _words.pop()  # atomic: no word is ever handed out twice
-            except IndexError:
-                _words.extend(struct.unpack(_WORDS_FORMAT, os.urandom(struct.calcsize(_WORDS_FORMAT))))
-                continue
-            bits = bits << 16 | word
-            missing -= 16
-        return bits >> -missing
+        try:
+            bits = _words.pop()  # atomic: no word is ever handed out twice
+            for _ in range((k - 1) // _WORD_BITS):
+                bits = bits << _WORD_BITS | _words.pop()
+        except IndexError:
+            _words.extend(struct.unpack(_WORDS_FORMAT, os.urandom(struct.calcsize(_WORDS_FORMAT))))
+            return self.getrandbits(k)
+        return bits >> -k % _WORD_BITS
 
 
 def system_randomness() -> Randomness:
@@ -73,6 +71,7 @@ def system_randomness() -> Randomness:
     return SystemRandomness()
 
 
+_WORD_BITS: Final = 16
 _WORDS_FORMAT: Final = "1024H"
 _words: Final[list[int]] = []
 os.register_at_fork(after_in_child=_words.clear)

@@ -11,12 +11,14 @@ import threading
 import time
 from collections import deque
 from concurrent.futures import Future
-from typing import Any, TypeVar
+from typing import Any, Final, TypeVar
 
 from txcore.commands import Call, Flow, Spawn, Timed
 from txcore.gather import GATHER_S, Gatherer, Lane
 from txcore.records import HalfRecord, Outcome, Resolution
 
+POLL_S: Final = 0.02
+"""So long a lone caller works for the backend before it waits as others do."""
 R = TypeVar("R")
 
 
@@ -33,7 +35,13 @@ class _Slot:
         self.outcome = outcome
         self._lock.release()
 
-    def wait(self, lane: Lane[Any], timed: Timed | None = None) -> Outcome:
+    def is_settled(self) -> bool:
+        return not self._lock.locked()
+
+    def wait(self, gatherer: Gatherer, lane: Lane[Any], timed: Timed | None = None) -> Outcome:
+        if timed is None and gatherer.is_alone():
+            # Nobody else is held up, so this caller fetches its own outcome: no thread is woken, and none wakes it.
+            gatherer.backend.poll(POLL_S, self.is_settled)
         if not self._lock.acquire(timeout=GATHER_S):
             lane.flush(force=True)
             if timed is None:
@@ -64,15 +72,15 @@ def _carry_out(command: Any, gatherer: Gatherer) -> Any:
     if isinstance(command, HalfRecord):
         slot = _Slot()
         gatherer.halves.put(command, slot)
-        return slot.wait(gatherer.halves)
+        return slot.wait(gatherer, gatherer.halves)
     if isinstance(command, Timed):
         slot = _Slot()
         gatherer.halves.put(command.half, slot)
-        return slot.wait(gatherer.halves, command)
+        return slot.wait(gatherer, gatherer.halves, command)
     if isinstance(command, Resolution):
         slot = _Slot()
         gatherer.releases.put(command, slot)
-        return slot.wait(gatherer.releases)
+        return slot.wait(gatherer, gatherer.releases)
     if isinstance(command, Call):
         value = command.function(*command.args)
         if inspect.isawaitable(value):

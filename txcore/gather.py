@@ -16,7 +16,7 @@ from txcore.port import Backend, Batch
 from txcore.port import Claim as ClaimPort
 from txcore.records import HalfRecord, Outcome, Resolution, Status
 
-GATHER_S: Final = 0.002
+GATHER_S: Final = 0.01
 IN_FLIGHT_MAX: Final = 4
 Item = TypeVar("Item")
 
@@ -73,7 +73,7 @@ class Lane(Generic[Item]):
         self._lock = threading.Lock()
         self._items: list[Item] = []
         self._waiters: list[Waiter] = []
-        self._in_flight = 0
+        self.in_flight = 0  #: batches that were handed over and are not settled
 
     def put(self, item: Item, waiter: Waiter) -> None:
         """Queue *item*, and send what is queued if the lane is not busy."""
@@ -86,14 +86,14 @@ class Lane(Generic[Item]):
         """Send what is queued; with *force* even while many batches are under way."""
         while True:
             with self._lock:
-                if not self._items or (self._in_flight >= IN_FLIGHT_MAX and not force):
+                if not self._items or (self.in_flight >= IN_FLIGHT_MAX and not force):
                     return
                 items, self._items = self._items[: self._batch_count_max], self._items[self._batch_count_max :]
                 waiters, self._waiters = (
                     self._waiters[: self._batch_count_max],
                     self._waiters[self._batch_count_max :],
                 )
-                self._in_flight += 1
+                self.in_flight += 1
             group = _LaneGroup(items, waiters, self._landed)
             try:
                 self._submit(group)
@@ -102,13 +102,18 @@ class Lane(Generic[Item]):
 
     def _landed(self) -> None:
         with self._lock:
-            self._in_flight -= 1
+            self.in_flight -= 1
 
 
 class Gatherer:
     """Both lanes of one backend connection."""
 
     def __init__(self, backend: Backend, claim: ClaimPort | None = None) -> None:
+        self.backend = backend
         count_max = backend.capabilities.batch_count_max
         self.halves: Lane[HalfRecord] = Lane(backend.append_halves, count_max)
         self.releases: Lane[Resolution] = Lane(lambda batch: backend.release(batch, claim), count_max)
+
+    def is_alone(self) -> bool:
+        """Return whether at most one batch is under way, so that whoever waits for it holds nobody up."""
+        return self.halves.in_flight + self.releases.in_flight <= 1

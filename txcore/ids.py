@@ -12,6 +12,8 @@ from txcore.errors import UsageError
 
 ID_BYTES: Final = 16
 _COUNTER_BITS: Final = 74
+_VERSION_BITS: Final = 7 << 76 | 0b10 << 62
+_LOW_MASK: Final = (1 << 62) - 1
 
 
 class IdFactory:
@@ -43,8 +45,8 @@ class IdFactory:
                     self._last_ms += 1
                     self._counter = self._randomness.getrandbits(_COUNTER_BITS - 1)
             counter, born_ms = self._counter, self._last_ms
-        high, low = counter >> 62, counter & ((1 << 62) - 1)
-        return (born_ms << 80 | 7 << 76 | high << 64 | 0b10 << 62 | low).to_bytes(ID_BYTES, "big")
+        bits = born_ms << 80 | _VERSION_BITS | counter >> 62 << 64 | counter & _LOW_MASK
+        return bits.to_bytes(ID_BYTES, "big")
 
 
 def id_text(transaction_id: bytes) -> str:

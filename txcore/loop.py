@@ -25,6 +25,8 @@ from txcore.port import Claim as ClaimPort
 from txcore.records import HalfRecord, Outcome, Resolution
 
 WAIT_MAX_S: Final = 0.5
+STEPS_MAX: Final = 1000
+"""A turn is no longer, so that the first of many that are ready together are under way while the others are run."""
 Item = TypeVar("Item")
 
 
@@ -110,6 +112,7 @@ class Loop:
         self._sequence = itertools.count()
         self._halves: _Outbox[HalfRecord] = _Outbox()
         self._resolutions: _Outbox[Resolution] = _Outbox()
+        self._has_borrowed = False
         self._is_waiting = False
         self._wake = threading.Event()
 
@@ -127,11 +130,11 @@ class Loop:
             self._wake.set()
 
     def turn(self) -> None:
-        """Run everything that is ready once, then hand over what was gathered."""
+        """Run what is ready once, up to `STEPS_MAX` flows, then hand over what was gathered."""
         self._fire_timers()
-        for _ in range(len(self._ready)):
-            task, value, error = self._ready.popleft()
-            self.step(task, value, error)
+        take, step = self._ready.popleft, self.step
+        for _ in range(min(len(self._ready), STEPS_MAX)):
+            step(*take())
         self._hand_over()
 
     def wait(self, until_s: float | None = None) -> None:
@@ -140,6 +143,8 @@ class Loop:
         Where only the backend can make anything ready, its work is done here if it lends it: no thread is woken then.
         """
         if self._ready:
+            if self._has_borrowed:
+                self.backend.poll(0.0, comes_again=True)
             return
         now_s = self.clock.elapsed_s()
         wake_s = now_s + WAIT_MAX_S if until_s is None else until_s
@@ -147,6 +152,7 @@ class Loop:
             wake_s = min(wake_s, self._timers[0][0])
         timeout_s = min(max(wake_s - now_s, 0.0), WAIT_MAX_S)
         if self._polls and self.backend.poll(timeout_s, self._ready.__len__, comes_again=True):
+            self._has_borrowed = True
             return
         self._is_waiting = True
         if not self._ready:  # looked at again, as whoever came meanwhile did not see anybody wait
@@ -154,12 +160,22 @@ class Loop:
         self._is_waiting = False
         self._wake.clear()
 
+    def __enter__(self) -> Loop:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        """Give the backend its work back, which `wait` may have borrowed."""
+        if self._has_borrowed:
+            self._has_borrowed = False
+            self.backend.poll(0.0)
+
     def run_all(self) -> None:
         """Turn until every flow has ended."""
-        while self.task_count:
-            self.turn()
-            if self.task_count:
-                self.wait()
+        with self:
+            while self.task_count:
+                self.turn()
+                if self.task_count:
+                    self.wait()
 
     def next_timer_s(self) -> float | None:
         """Return when the next timer is due on the clock; now if something is ready; None if nothing is planned."""
@@ -168,25 +184,30 @@ class Loop:
         return self._timers[0][0] if self._timers else None
 
     def step(self, task: Task, value: Any, error: BaseException | None) -> None:
-        """Advance one flow to its next yield and dispatch that."""
-        try:
-            command = task.flow.send(value) if error is None else task.flow.throw(error)
-        except StopIteration as stop:
-            self._finish(task, stop.value, None)
-        except Exception as raised:  # noqa: BLE001 - handed to whoever spawned it; the loop serves other flows
-            self._finish(task, None, raised)
-        else:
-            self.dispatch(task, command)
+        """Advance one flow to its next yield and dispatch that; go on at once where that has its result already."""
+        while True:
+            try:
+                command = task.flow.send(value) if error is None else task.flow.throw(error)
+            except StopIteration as stop:
+                self._finish(task, stop.value, None)
+                return
+            except Exception as raised:  # noqa: BLE001 - handed to whoever spawned it; the loop serves other flows
+                self._finish(task, None, raised)
+                return
+            answer = self.dispatch(task, command)
+            if answer is None:
+                return
+            value, error = answer
 
-    def dispatch(self, task: Task, command: Any) -> None:
-        """Start what a flow yielded."""
+    def dispatch(self, task: Task, command: Any) -> tuple[Any, BaseException | None] | None:
+        """Start what a flow yielded; returns the value or the error of a call that was made here."""
         kind = type(command)
         if kind is HalfRecord:
             self._halves.put(command, task)
         elif kind is Resolution:
             self._resolutions.put(command, task)
         elif kind is Call:
-            self.call(task, command)
+            return self.call(task, command)
         elif isinstance(command, Timed):
             waiter = _TimedWaiter(task, command)
             self._halves.put(command.half, waiter)
@@ -198,21 +219,21 @@ class Loop:
             command.add_done_callback(lambda future: self._future_done(task, future))
         else:
             self.sleep(task, command)
+        return None
 
-    def call(self, task: Task, call: Call) -> None:
-        """Run user code: in the pool, or here when there is none."""
+    def call(self, task: Task, call: Call) -> tuple[Any, BaseException | None] | None:
+        """Run user code: in the pool, or here when there is none; then its value or its error is returned."""
         if self.pool is not None:
             self._call_in_pool(task, call, self.pool)
-            return
+            return None
         try:
             value = call.function(*call.args)
-            if inspect.iscoroutine(value):
-                value.close()
-                raise TypeError(f"{call.function!r} is asynchronous; use AsyncTransactionProducer")  # noqa: TRY301
         except Exception as error:  # noqa: BLE001 - the flow decides what an error means
-            self._ready.append((task, None, error))
-        else:
-            self._ready.append((task, value, None))
+            return None, error
+        if inspect.iscoroutine(value):
+            value.close()
+            return None, TypeError(f"{call.function!r} is asynchronous; use AsyncTransactionProducer")
+        return value, None
 
     def _call_in_pool(self, task: Task, call: Call, pool: CallPool) -> None:
         job = pool.submit(call, self.clock.elapsed_s)

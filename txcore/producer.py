@@ -34,7 +34,7 @@ from txcore.table import Mode
 from txcore.transaction import LocalTransaction, Phase, ProducerContext, begin, publish, require_room
 
 GROUP_TIMEOUT_S: Final = 30.0
-SEND_MANY_WINDOW: Final = 1_000
+SEND_MANY_WINDOW: Final = 4_000
 HALF_DEADLINE_S: Final = 2.0
 HALF_DEADLINE_MAX_S: Final = 60.0
 R = TypeVar("R")
@@ -256,15 +256,16 @@ class TransactionProducer:
         loop = Loop(self._backend, self._context.clock)
         pending = iter(messages)
         sent: list[tuple[LocalTransaction, Task]] = []
-        while True:
-            for message, arg in itertools.islice(pending, SEND_MANY_WINDOW - loop.task_count):
-                transaction = begin(self._context)
-                step = flow.send_in_transaction(transaction, listener, message, arg)
-                sent.append((transaction, loop.spawn(step, _is_ended)))
-            if not loop.task_count:
-                break
-            loop.turn()
-            loop.wait()
+        with loop:
+            while True:
+                for message, arg in itertools.islice(pending, SEND_MANY_WINDOW - loop.task_count):
+                    transaction = begin(self._context)
+                    step = flow.send_in_transaction(transaction, listener, message, arg)
+                    sent.append((transaction, loop.spawn(step, _is_ended)))
+                if not loop.task_count:
+                    break
+                loop.turn()
+                loop.wait()
         return [task.result or _unsent(transaction, task.error) for transaction, task in sent]
 
     def attach(self, handle: str) -> Transaction:

@@ -135,9 +135,12 @@ def install(failpoints: Failpoints) -> None:
         finally:
             failpoints.end(command)
 
-    def watched_dispatch(self: Loop, task: Any, command: Any) -> None:
+    def watched_dispatch(self: Loop, task: Any, command: Any) -> Any:
         failpoints.begin(task, command)
-        dispatch(self, task, command)
+        answer = dispatch(self, task, command)
+        if answer is not None:
+            failpoints.end(task)
+        return answer
 
     def watched_step(self: Loop, task: Any, value: Any, error: BaseException | None) -> None:
         failpoints.end(task)

@@ -32,6 +32,9 @@ class Backend:
     def release(self, batch, claim):
         self.append_halves(batch)
 
+    def poll(self, timeout_s, is_done):
+        return False
+
 
 @pytest.fixture
 def gatherer(capabilities):

@@ -129,6 +129,9 @@ def test_a_busy_lane_holds_callers_for_a_moment_only(capabilities):
         def release(self, batch, claim):
             raise AssertionError("no release is sent")
 
+        def poll(self, timeout_s, is_done):
+            return False
+
     gatherer = Gatherer(Backend())
 
     def one():

@@ -39,7 +39,7 @@ class Backend:
         self.append_halves(batch)
         self.claims.append(claim)
 
-    def poll(self, timeout_s):
+    def poll(self, timeout_s, is_done=None, *, comes_again=False):
         self.polled_s.append(timeout_s)
 
 

@@ -306,7 +306,7 @@ class SimLoop(Loop):
             return
         super().step(task, value, error)
 
-    def dispatch(self, task: Task, command: Any) -> None:
+    def dispatch(self, task: Task, command: Any) -> Any:
         """See `Loop.dispatch`."""
         process, world = self.process, self.process.world
         if self.on_command is not None:
@@ -318,28 +318,29 @@ class SimLoop(Loop):
                     super().dispatch(task, command)
                     self._hand_over()
                 process.kill()
-                return
+                return None
             if world.chance(world.swarm.pause):
                 if isinstance(command, Resolution):
                     # It goes out when the process thaws, however late; no reading of a clock can prevent that.
                     world.late[command.half.transaction_id] += len(command.targets)
                     world.causes[command.half.transaction_id] += 1
                 process.freeze(world.rng.random() * world.swarm.pause_max_s)
-        super().dispatch(task, command)
+        return super().dispatch(task, command)
 
     def _hand_over(self) -> None:
         process = self.process
         if process.is_alive and process.world.now_s >= process.frozen_until_s:
             super()._hand_over()
 
-    def call(self, task: Task, call: Call) -> None:
+    def call(self, task: Task, call: Call) -> Any:
         """See `Loop.call`; a simulated call may be a generator that takes time."""
         try:
             value = call.function(*call.args)
         except Exception as error:  # noqa: BLE001 - the flow decides what an error means
             self.resume(task, None, error)
-            return
+            return None
         if inspect.isgenerator(value):
             self.spawn(value, lambda done: self.resume(task, done.result, done.error))
         else:
             self.resume(task, value, None)
+        return None

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import re
 from collections.abc import Mapping
 from dataclasses import dataclass, field
@@ -152,6 +153,7 @@ def parse_url(url: str, options: Mapping[str, str]) -> Options:
     return Options(**values)
 
 
+@functools.lru_cache(maxsize=4_096)
 def topic_name(group: str, kind: LogKind) -> str:
     """Return the topic that holds one kind of log of all partitions of a group."""
     return f"{NAME_PREFIX}.{group}.{kind.value}"

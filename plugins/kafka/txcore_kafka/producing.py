@@ -40,8 +40,10 @@ REBUILD_PAUSE_S: Final = 0.5
 NOT_AGAIN: Final = float("inf")
 QUIET_TURNS: Final = 10
 """After so many turns with nothing under way the poll thread sleeps until it is woken."""
-LENT_S: Final = 0.005
-"""So long the poll thread stands back for a thread that polls itself and may come again."""
+LENT_AGAIN_S: Final = 0.05
+"""So long the poll thread waits for a thread that polled itself and said that it comes again."""
+LENT_IDLE_S: Final = 0.005
+"""The same, where nothing is under way: a lone caller's next record wakes nobody."""
 SLEEP_S: Final = 0.5
 """So late at most it hears of what nobody handed over: the driver's news about connections."""
 
@@ -171,11 +173,11 @@ class Producing:
                 self.call(lambda: self._rebuild(cause))
             raise BackendUnavailableError(f"a record was not taken: {error}") from error
         if self._is_asleep:
-            self._wake.set()
+            self.wake()
 
     def wake(self) -> None:
         """There is something to do; called behind handing it over."""
-        if self._is_asleep:
+        if self._is_asleep and not self._is_lent():
             self._wake.set()
 
     def watch(self, kind: str, items: Sequence[Waiting], deadline_s: float) -> None:
@@ -187,12 +189,12 @@ class Producing:
     def poll(self, timeout_s: float, is_done: Callable[[], Any], *, comes_again: bool) -> bool:
         """Do the poll thread's work on the calling thread until *is_done*, for at most *timeout_s*; False when closed.
 
-        The poll thread stands back meanwhile, and for `LENT_S` longer where the caller *comes_again*; else it goes on
-        at once with what others wait for.
+        The poll thread stands back meanwhile. Afterwards it goes on at once with what others wait for, unless the
+        caller *comes_again*, which it waits for a moment for.
         """
         now_s = self._clock.elapsed_s()
         until_s = now_s + timeout_s
-        self._lent_until_s = until_s + LENT_S
+        self._lent_until_s = until_s
         if self._producer is None or self._stop_at_s is not None or not self._polling.acquire(timeout=timeout_s):
             return False
         try:
@@ -202,9 +204,12 @@ class Producing:
                 now_s = self._clock.elapsed_s()
         finally:
             self._polling.release()
-            is_lent = comes_again or not self._is_busy()
-            self._lent_until_s = now_s + LENT_S if is_lent else 0.0
-            if not is_lent:
+            if comes_again:
+                self._lent_until_s = now_s + LENT_AGAIN_S
+            elif not self._is_busy():
+                self._lent_until_s = now_s + LENT_IDLE_S
+            else:
+                self._lent_until_s = 0.0
                 self._wake.set()
         return True
 
@@ -233,9 +238,8 @@ class Producing:
     def _run(self) -> None:
         is_over = False
         while not is_over:
-            if self._stop_at_s is None and self._clock.elapsed_s() < self._lent_until_s:
-                self._wake.clear()
-                self._wake.wait(LENT_S)
+            if self._is_lent():
+                self._stand_back()
                 continue
             with self._polling:
                 self._poll(self._pause_s)
@@ -271,12 +275,25 @@ class Producing:
         """Say whether anything is under way."""
         return bool(self._calls) or any(self._waiting.values()) or any(len(client) for client in self.clients())
 
+    def _is_lent(self) -> bool:
+        """Return whether another thread polls, or comes again to do so."""
+        return self._lent_until_s > 0.0 and self._stop_at_s is None and self._clock.elapsed_s() < self._lent_until_s
+
     def _sleep(self) -> None:
         """Wait for `wake`; whoever hands something over either sees that we sleep, or is seen by us."""
         self._wake.clear()
         self._is_asleep = True
         if self._stop_at_s is None and not self._is_busy() and self.on_turn(self._clock.elapsed_s()) == NOT_AGAIN:
             self._wake.wait(SLEEP_S)
+        self._is_asleep = False
+
+    def _stand_back(self) -> None:
+        """Leave the work to the thread that polls; whoever hands something over once it is gone wakes us."""
+        self._wake.clear()
+        self._is_asleep = True
+        left_s = self._lent_until_s - self._clock.elapsed_s()
+        if left_s > 0 and self._stop_at_s is None:
+            self._wake.wait(left_s)
         self._is_asleep = False
 
     def _poll(self, timeout_s: float) -> None:
