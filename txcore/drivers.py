@@ -19,6 +19,10 @@ from txcore.records import HalfRecord, Outcome, Resolution
 
 POLL_S: Final = 0.02
 """So long a lone caller works for the backend before it waits as others do."""
+POLLING_COUNT: Final = 64
+POLLING_COUNT_MIN: Final = 16
+"""Tasks that wait at once from which on the event loop's thread polls the backend, and until which it goes on."""
+POLLING_PAUSE_S: Final = 0.001
 R = TypeVar("R")
 
 
@@ -97,7 +101,11 @@ def _carry_out(command: Any, gatherer: Gatherer) -> Any:
 
 
 class AsyncBridge:
-    """Brings outcomes from broker threads into one event loop, with one wake-up per burst."""
+    """Brings outcomes from the broker into one event loop, with one wake-up per burst.
+
+    While many tasks wait, the loop's own thread polls the backend between their steps, if that lends its work: two
+    threads that take turns with Python's lock would cost more than all that the tasks do.
+    """
 
     def __init__(self, loop: asyncio.AbstractEventLoop, gatherer: Gatherer) -> None:
         self.loop = loop
@@ -106,11 +114,17 @@ class AsyncBridge:
         self._is_woken = False
         self._lock = threading.Lock()
         self._flush_timer: asyncio.TimerHandle | None = None
+        self._waiting_count = 0
+        self._is_polling = False
 
     def put(self, lane: Lane[Any], item: Any) -> asyncio.Future[Outcome]:
         """Queue an item; the future resolves with its outcome."""
         waiter = _AsyncWaiter(self, self.loop.create_future())
+        self._waiting_count += 1
         lane.put(item, waiter)
+        if self._waiting_count >= POLLING_COUNT and not self._is_polling:
+            self._is_polling = True
+            self.loop.call_soon(self._poll)
         if self._flush_timer is None:
             self._flush_timer = self.loop.call_later(GATHER_S, self._flush)
         return waiter.future
@@ -127,10 +141,25 @@ class AsyncBridge:
         except RuntimeError:  # The event loop is closed: nobody waits any more.
             self._settled.clear()
 
+    def _poll(self) -> None:
+        """Fetch outcomes on this thread, and come again as long as many tasks wait."""
+        comes_again = self._waiting_count >= POLLING_COUNT_MIN
+        self._is_woken = True  # whatever is taken until `_deliver` needs no wake-up
+        is_lent = self.gatherer.backend.poll(0.0, comes_again=comes_again)
+        count = len(self._settled)
+        self._deliver()
+        if not comes_again or not is_lent:
+            self._is_polling = False
+        elif count:
+            self.loop.call_soon(self._poll)
+        else:
+            self.loop.call_later(POLLING_PAUSE_S, self._poll)
+
     def _deliver(self) -> None:
         with self._lock:
             settled, self._settled = self._settled, deque()
             self._is_woken = False
+        self._waiting_count -= len(settled)
         for future, outcome in settled:
             if not future.done():
                 future.set_result(outcome)

@@ -143,8 +143,8 @@ class Loop:
         Where only the backend can make anything ready, its work is done here if it lends it: no thread is woken then.
         """
         if self._ready:
-            if self._has_borrowed:
-                self.backend.poll(0.0, comes_again=True)
+            if self._polls:
+                self._has_borrowed = self.backend.poll(0.0, comes_again=True)
             return
         now_s = self.clock.elapsed_s()
         wake_s = now_s + WAIT_MAX_S if until_s is None else until_s

@@ -40,7 +40,7 @@ REBUILD_PAUSE_S: Final = 0.5
 NOT_AGAIN: Final = float("inf")
 QUIET_TURNS: Final = 10
 """After so many turns with nothing under way the poll thread sleeps until it is woken."""
-LENT_AGAIN_S: Final = 0.05
+LENT_AGAIN_S: Final = 0.2
 """So long the poll thread waits for a thread that polled itself and said that it comes again."""
 LENT_IDLE_S: Final = 0.005
 """The same, where nothing is under way: a lone caller's next record wakes nobody."""
@@ -194,14 +194,16 @@ class Producing:
         """
         now_s = self._clock.elapsed_s()
         until_s = now_s + timeout_s
-        self._lent_until_s = until_s
+        self._lent_until_s = until_s + LENT_AGAIN_S
         if self._producer is None or self._stop_at_s is not None or not self._polling.acquire(timeout=timeout_s):
             return False
         try:
-            while not is_done() and now_s < until_s and self._stop_at_s is None:
-                self._poll(min(until_s - now_s, self._pause_s))
+            while not is_done() and self._stop_at_s is None:
+                self._poll(max(0.0, min(until_s - now_s, self._pause_s)))
                 self._turn()
                 now_s = self._clock.elapsed_s()
+                if now_s >= until_s:
+                    break
         finally:
             self._polling.release()
             if comes_again:
