@@ -56,14 +56,16 @@ class SystemRandomness:
 
     def getrandbits(self, k: int, /) -> int:
         """Return *k* random bits."""
+        missing = k - _WORD_BITS
         try:
             bits = _words.pop()  # atomic: no word is ever handed out twice
-            for _ in range((k - 1) // _WORD_BITS):
+            while missing > 0:
                 bits = bits << _WORD_BITS | _words.pop()
+                missing -= _WORD_BITS
         except IndexError:
             _words.extend(struct.unpack(_WORDS_FORMAT, os.urandom(struct.calcsize(_WORDS_FORMAT))))
             return self.getrandbits(k)
-        return bits >> -k % _WORD_BITS
+        return bits >> -missing
 
 
 def system_randomness() -> Randomness:

@@ -84,30 +84,24 @@ def end(transaction: LocalTransaction, kind: OpKind) -> Flow[EndResult]:
         and context.fence.is_open(transaction.connection)
     ):
         raise TransactionStateError("the prepared connection's transaction is still open; end it first")
-    if context.observer is None:
-        return (yield from _end(transaction, kind))
-    began_s = context.clock.elapsed_s()
-    result = yield from _end(transaction, kind)
-    context.observer.ended(transaction.transaction_id, began_s, kind.name, result.state.value)
-    return result
-
-
-def _end(transaction: LocalTransaction, kind: OpKind) -> Flow[EndResult]:
+    began_s = 0.0 if context.observer is None else context.clock.elapsed_s()
     transaction.asked = kind
     # Whoever asks again while this end is under way, or after it was cancelled, learns that it is not certain.
-    _ended(transaction, EndResult(EndState.UNKNOWN, transaction.transaction_id))
+    identity, result = transaction.transaction_id, None
+    _ended(transaction, EndResult(EndState.UNKNOWN, identity))
     if kind is OpKind.ROLLBACK and transaction.fenced:
-        refusal = yield from _tombstone(transaction)
-        if refusal is not None:
-            return _ended(transaction, refusal)
+        result = yield from _tombstone(transaction)
     elif not transaction.is_via_table and _must_give_way(transaction):
         yield _resolution(transaction, OpKind.NUDGE)
-        return _ended(transaction, EndResult(EndState.TOO_LATE, transaction.transaction_id))
-    if transaction.is_via_table:  # a half that is there all the same is closed by the check
-        state = EndState.VIA_TABLE if kind is OpKind.COMMIT else EndState.ACCEPTED
-        return _ended(transaction, EndResult(state, transaction.transaction_id))
-    outcome = yield _resolution(transaction, kind)
-    return _ended(transaction, _end_result(transaction.transaction_id, kind, outcome))
+        result = EndResult(EndState.TOO_LATE, identity)
+    if result is None and transaction.is_via_table:  # a half that is there all the same is closed by the check
+        result = EndResult(EndState.VIA_TABLE if kind is OpKind.COMMIT else EndState.ACCEPTED, identity)
+    if result is None:
+        result = _end_result(identity, kind, (yield _resolution(transaction, kind)))
+    _ended(transaction, result)
+    if context.observer is not None:
+        context.observer.ended(identity, began_s, kind.name, result.state.value)
+    return result
 
 
 def send_in_transaction(
@@ -287,8 +281,7 @@ def _end_result(identity: bytes, kind: OpKind, outcome: Outcome) -> EndResult:
 
 
 def _ended(transaction: LocalTransaction, result: EndResult) -> EndResult:
-    transaction.phase = Phase.ENDED
-    transaction.result = result
+    transaction.phase, transaction.result = Phase.ENDED, result
     return result
 
 

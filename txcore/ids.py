@@ -11,9 +11,11 @@ from txcore.clock import Clock, Randomness
 from txcore.errors import UsageError
 
 ID_BYTES: Final = 16
-_COUNTER_BITS: Final = 74
-_VERSION_BITS: Final = 7 << 76 | 0b10 << 62
-_LOW_MASK: Final = (1 << 62) - 1
+_COUNTER_BITS: Final = 62
+_COUNTER_BYTES: Final = 8
+_RANDOM_BITS: Final = 12 + _COUNTER_BITS - 1
+_VERSION: Final = 7 << 12
+_VARIANT: Final = 0b10 << 62
 
 
 class IdFactory:
@@ -29,6 +31,7 @@ class IdFactory:
         self._randomness = randomness
         self._lock = threading.Lock()
         self._last_ms = -1
+        self._prefix = b""
         self._counter = 0
 
     def new(self) -> bytes:
@@ -36,17 +39,22 @@ class IdFactory:
         with self._lock:
             now_ms = self._clock.wall_ms()
             if now_ms > self._last_ms:
-                self._last_ms = now_ms
-                # The top bit stays free so that counting up does not overflow within the millisecond.
-                self._counter = self._randomness.getrandbits(_COUNTER_BITS - 1)
+                self._begin(now_ms)
             else:
                 self._counter += 1 + self._randomness.getrandbits(16)
                 if self._counter >> _COUNTER_BITS:
-                    self._last_ms += 1
-                    self._counter = self._randomness.getrandbits(_COUNTER_BITS - 1)
-            counter, born_ms = self._counter, self._last_ms
-        bits = born_ms << 80 | _VERSION_BITS | counter >> 62 << 64 | counter & _LOW_MASK
-        return bits.to_bytes(ID_BYTES, "big")
+                    self._begin(self._last_ms + 1)
+            return self._prefix + (_VARIANT | self._counter).to_bytes(_COUNTER_BYTES, "big")
+
+    def _begin(self, now_ms: int) -> None:
+        """Start a millisecond: 12 random bits that it keeps, and a counter that begins at 61 random ones.
+
+        The counter's top bit stays free, so that counting up does not overflow within the millisecond.
+        """
+        bits = self._randomness.getrandbits(_RANDOM_BITS)
+        self._last_ms = now_ms
+        self._prefix = (now_ms << 16 | _VERSION | bits >> _COUNTER_BITS - 1).to_bytes(ID_BYTES - _COUNTER_BYTES, "big")
+        self._counter = bits & (1 << _COUNTER_BITS - 1) - 1
 
 
 def id_text(transaction_id: bytes) -> str:
