@@ -70,6 +70,7 @@ class OpMerger:
         self._lock = threading.Lock()
         self._queues: dict[tuple[str, int], _Queue] = {}
         self._waiting: dict[_Queue, None] = {}
+        self._due_s = 0.0  #: no queue is due before
         self._count = 0
 
     def put(self, group: str, partition: int, op: Op, settle: Settle | None) -> TxcoreError | None:
@@ -92,7 +93,7 @@ class OpMerger:
             queue.size += OP_BYTES + len(op.by) + len(op.reason)
             if settle is not None:
                 queue.settles.append(settle)
-                queue.due_s = 0.0
+                queue.due_s = self._due_s = 0.0
             if queue.size < RECORD_BYTES:
                 return None
             refused = self._send(queue)
@@ -117,18 +118,22 @@ class OpMerger:
         """Send what has waited long enough; returns in how many seconds to come again, `NOT_AGAIN` if nothing waits."""
         if not self._waiting:
             return NOT_AGAIN
+        if now_s < self._due_s:
+            return min(IDLE_POLL_S, self._due_s - now_s)
         refused = []
         pause_s = IDLE_POLL_S
         with self._lock:
+            due_s = NOT_AGAIN
             for queue in list(self._waiting):
                 if queue.due_s <= now_s:
                     refused += self._send(queue)
                     if queue.ops:
                         pause_s = min(pause_s, MERGE_BUSY_S)
-                else:
-                    pause_s = min(pause_s, queue.due_s - now_s)
+                if queue.ops:
+                    due_s = min(due_s, queue.due_s)
+            self._due_s = due_s
         _settle_all(refused)
-        return pause_s
+        return max(0.0, min(pause_s, due_s - now_s)) if due_s > now_s else pause_s
 
     def flush_urgent(self) -> None:
         """Send the queues in which somebody waits for an answer."""

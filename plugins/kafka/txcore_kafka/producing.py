@@ -314,8 +314,12 @@ class Producing:
 
     def _expire(self, now_s: float) -> None:
         for waiting in list(self._waiting.values()):
-            while waiting and (waiting[0].is_done() or waiting[0].deadline_s <= now_s):
-                waiting.popleft().expire(BackendTimeoutError("no answer from the broker in time"))
+            while waiting:
+                if not waiting[0].is_done():
+                    if waiting[0].deadline_s > now_s:
+                        break
+                    waiting[0].expire(BackendTimeoutError("no answer from the broker in time"))
+                waiting.popleft()
 
     def _expire_all(self, error: TxcoreError) -> None:
         for waiting in list(self._waiting.values()):

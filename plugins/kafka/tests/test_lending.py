@@ -1,0 +1,151 @@
+"""Who waits may poll the client itself; the poll thread stands back and takes over again."""
+
+from __future__ import annotations
+
+import asyncio
+import threading
+import time
+
+import pytest
+from txcore_conformance import raw
+from txcore_conformance.kit import Recorder
+from txcore_kafka import producing
+
+import txcore
+from txcore.message import CheckPolicy
+from txcore.records import Status
+
+POLICY = CheckPolicy(immunity_s=60.0)
+PATIENCE_S = 20.0
+
+
+class Threads(Recorder):
+    """Remembers on which threads its items were settled."""
+
+    def __init__(self, items):
+        super().__init__(items)
+        self.threads = set()
+
+    def settle(self, index, outcome):
+        self.threads.add(threading.get_ident())
+        super().settle(index, outcome)
+
+    def is_settled(self):
+        return self._is_done.is_set()
+
+
+class Committing(txcore.TransactionListener):
+    def execute_local_transaction(self, message, arg):
+        return txcore.LocalTransactionState.COMMIT
+
+
+class AsyncCommitting(txcore.AsyncTransactionListener):
+    async def execute_local_transaction(self, message, arg):
+        return txcore.LocalTransactionState.COMMIT
+
+
+@pytest.fixture
+def polls(kit, monkeypatch):
+    """Who polled the client, in order."""
+    seen, poll = [], kit.backend._producing._poll
+
+    def watched(timeout_s):
+        seen.append(threading.current_thread())
+        poll(timeout_s)
+
+    monkeypatch.setattr(kit.backend._producing, "_poll", watched)
+    return seen
+
+
+def test_outcomes_come_on_the_thread_that_polls(kit, topic, monkeypatch):
+    """No other thread is involved while one polls."""
+    monkeypatch.setattr(producing, "LENT_AGAIN_S", 60.0)
+    raw.append(kit, raw.half(kit, topic))  # the topic is known now
+    kit.backend.poll(0.0, comes_again=True)
+    batch = Threads([raw.half(kit, topic) for _ in range(100)])
+    kit.until(lambda: not kit.backend._producing._polling.locked(), "the poll thread to stand back")
+    kit.backend.poll(0.0, comes_again=True)
+    kit.backend.append_halves(batch)
+    assert kit.backend.poll(PATIENCE_S, batch.is_settled)
+    assert {Status.DURABLE} == {each.status for each in batch.outcomes}
+    assert {threading.get_ident()} == batch.threads
+
+
+@pytest.mark.parametrize("comes_again", [False, True])
+def test_the_poll_thread_takes_over_when_nobody_polls_any_more(kit, topic, comes_again):
+    """Even from one that said it would come again and does not."""
+    raw.append(kit, raw.half(kit, topic))
+    for _ in range(20):
+        kit.backend.poll(0.001, comes_again=comes_again)
+        batch = Recorder([raw.half(kit, topic)])
+        kit.backend.append_halves(batch)
+        assert raw.statuses(batch.wait(kit.backend, PATIENCE_S)) == [Status.DURABLE]
+
+
+def test_a_lone_caller_polls_itself(kit, topic, polls, monkeypatch):
+    """The poll thread stands back for as long as it comes again in time."""
+    monkeypatch.setattr(producing, "LENT_IDLE_S", 60.0)
+    producer = txcore.TransactionProducer(kit.backend, kit.group, listener=Committing(), policy=POLICY)
+    for _ in range(200):
+        producer.send_message_in_transaction(txcore.Message(topic, b"x"))
+    own = sum(thread is threading.current_thread() for thread in polls)
+    assert own > len(polls) / 2
+
+
+def test_send_many_polls_itself(kit, topic, polls):
+    """One thread does everything, so that no two wait for Python's lock in turns."""
+    producer = txcore.TransactionProducer(kit.backend, kit.group, listener=Committing(), policy=POLICY)
+    results = producer.send_many((txcore.Message(topic, b"x"), None) for _ in range(5_000))
+    assert {"ACCEPTED"} == {result.end.state.value for result in results}
+    assert threading.current_thread() in polls
+    producer.send_message_in_transaction(txcore.Message(topic, b"x"))
+
+
+def test_all_styles_at_once_are_served(kit, topic):
+    """Lone callers come and go, batches are sent, tasks wait: whoever leaves hands the work on."""
+    producer = txcore.TransactionProducer(kit.backend, kit.group, listener=Committing(), policy=POLICY)
+    message, until_s = txcore.Message(topic, b"x"), time.monotonic() + 3.0
+
+    def alone():
+        while time.monotonic() < until_s:
+            assert producer.send_message_in_transaction(message).end.state is txcore.EndState.ACCEPTED
+
+    def many():
+        while time.monotonic() < until_s:
+            producer.send_many((message, None) for _ in range(50))
+
+    async def tasks():
+        asynchronous = txcore.AsyncTransactionProducer(
+            kit.backend, kit.group, listener=AsyncCommitting(), policy=POLICY
+        )
+
+        async def one():
+            while time.monotonic() < until_s:
+                result = await asynchronous.send_message_in_transaction(message)
+                assert result.end.state is txcore.EndState.ACCEPTED
+
+        await asyncio.gather(one(), one())
+
+    errors = []
+
+    def guarded(work):
+        try:
+            work()
+        except BaseException as error:  # noqa: BLE001 - raised below
+            errors.append(error)
+
+    works = [alone, alone, many, lambda: asyncio.run(tasks())]
+    threads = [threading.Thread(target=guarded, args=(work,)) for work in works]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join(PATIENCE_S)
+    assert not any(thread.is_alive() for thread in threads)
+    assert errors == []
+
+
+def test_a_closed_backend_lends_nothing(kit, topic):
+    """It says so at once."""
+    raw.append(kit, raw.half(kit, topic))
+    kit.backend.close().result(PATIENCE_S)
+    assert not kit.backend.poll(PATIENCE_S)
