@@ -11,7 +11,7 @@ from typing import Final
 
 from confluent_kafka import Consumer, KafkaException, TopicPartition
 from confluent_kafka.admin import AdminClient, NewTopic
-from txcore_conformance.brokers.kafka_node import FAST, KafkaBroker
+from txcore_conformance import brokers
 
 from benchmarks.rivals.system import number_of
 
@@ -22,9 +22,8 @@ _WAIT_S: Final = 10.0
 @contextlib.contextmanager
 def kafka() -> Iterator[str]:
     """Run a Kafka broker; gives `host:port`."""
-    broker = KafkaBroker({}, java_options=FAST)
+    broker = brokers.kafka(own=True)
     try:
-        broker.start()
         yield broker.url.removeprefix("kafka://")
     finally:
         broker.kill()

@@ -29,10 +29,6 @@ _PLAIN_LOGIN: Final = "org.apache.kafka.common.security.plain.PlainLoginModule r
 _REPLICATED: Final = ("offsets.topic", "transaction.state.log", "share.coordinator.state.topic")
 
 
-FAST: Final = ("-XX:TieredStopAtLevel=4", "-XX:-UseSerialGC", "-XX:+UseG1GC", "-Xms1g", "-Xmx1g")
-"""Java as Kafka's own start script runs it, for measurements; else it is set up to start soon and stay small."""
-
-
 class KafkaBroker(ManagedBroker):
     """One Kafka node; settings by the names of server.properties, underscores for dots.
 
