@@ -265,7 +265,8 @@ class TransactionProducer:
                 if not loop.task_count:
                     break
                 loop.turn()
-                loop.wait()
+                if loop.task_count:
+                    loop.wait()
         return [task.result or _unsent(transaction, task.error) for transaction, task in sent]
 
     def attach(self, handle: str) -> Transaction:

@@ -23,6 +23,7 @@ from txcore import (
     UsageError,
 )
 from txcore.memory import KAFKA_LIKE, STRONG, MemoryBackend, MemoryBroker
+from txcore.producer import SEND_MANY_WINDOW
 from txcore.records import LogKind, OpKind
 from txcore.wire import decode_ops
 
@@ -146,9 +147,23 @@ class TestSendMany:
     def test_results_are_in_the_order_given(self, backend, broker):
         """More than a window's worth, each with its own state."""
         producer = TransactionProducer(backend, "g", listener=Committing())
-        results = producer.send_many((Message("t", b"%04d" % n), None) for n in range(2_500))
+        results = producer.send_many((Message("t", b"%04d" % n), None) for n in range(SEND_MANY_WINDOW + 500))
         assert {(COMMIT, EndState.ACCEPTED)} == {(each.state, each.end.state) for each in results}
-        assert 2_500 == len({each.transaction_id for each in results}) == len(broker.topics["t"])
+        assert SEND_MANY_WINDOW + 500 == len({each.transaction_id for each in results}) == len(broker.topics["t"])
+
+    def test_it_waits_for_nothing_once_all_have_ended(self, backend, monkeypatch):
+        """The backend's work is borrowed while there is some, and given back at once."""
+        polls = []
+
+        def poll(timeout_s, is_done=None, *, comes_again=False):
+            polls.append((timeout_s, comes_again))
+            return True
+
+        monkeypatch.setattr(backend, "poll", poll)
+        producer = TransactionProducer(backend, "g", listener=Committing())
+        assert 10 == len(producer.send_many((Message("t", b"x"), None) for _ in range(10)))
+        assert (0.0, False) == polls.pop()
+        assert {(0.0, True)} == set(polls)
 
     def test_one_failure_hides_no_other_result(self, backend, broker):
         """A rejected message and a raising listener stand beside the good ones."""
