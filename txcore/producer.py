@@ -34,7 +34,7 @@ from txcore.table import Mode
 from txcore.transaction import LocalTransaction, Phase, ProducerContext, begin, publish, require_room
 
 GROUP_TIMEOUT_S: Final = 30.0
-SEND_MANY_WINDOW: Final = 4_000
+SEND_MANY_WINDOW: Final = 1_000
 HALF_DEADLINE_S: Final = 2.0
 HALF_DEADLINE_MAX_S: Final = 60.0
 R = TypeVar("R")
