@@ -20,6 +20,14 @@ def open_at_driver(driver: Any) -> bool | None:
     return None
 
 
+def surely_open_at_driver(driver: Any) -> bool:
+    """Return whether the server itself has said in its last answer that a transaction is open."""
+    info: Any = getattr(driver, "info", None)
+    if hasattr(info, "transaction_status"):  # psycopg, psycopg2: 2 is in a transaction, 1 has answers to come
+        return int(info.transaction_status) == 2  # noqa: PLR2004
+    return bool(open_at_driver(driver))
+
+
 def autocommit_at_driver(driver: Any) -> bool | None:
     """Return whether the driver is in autocommit mode; None when it cannot say."""
     mode = getattr(driver, "autocommit", None)

@@ -8,7 +8,7 @@ import sqlite3
 from typing import Any
 
 from txcore.sqlfence.border import POSTGRESQL, SQLITE, Mark, Row, Values
-from txcore.sqlfence.drivers import autocommit_at_driver, open_at_driver
+from txcore.sqlfence.drivers import autocommit_at_driver, open_at_driver, surely_open_at_driver
 
 
 class SqliteBorder:
@@ -40,11 +40,21 @@ class SqliteBorder:
         finally:
             cursor.close()
 
+    def begin(self) -> None:
+        """Leave it to the driver, which begins with the first statement."""
+
+    quick_rows = rows
+    quick_change = change
+
     def outside(self, sql: str) -> list[Row]:
         """Run *sql*; the driver begins transactions only for statements that write rows."""
         return self.rows(sql, {})
 
     def open_at_driver(self) -> bool | None:
+        """Return SQLite's own state."""
+        return self._connection.in_transaction
+
+    def is_surely_open(self) -> bool:
         """Return SQLite's own state."""
         return self._connection.in_transaction
 
@@ -114,6 +124,16 @@ class PsycopgBorder:
             cursor.execute(_percent_style(sql), dict(values))
             return int(cursor.rowcount)
 
+    def begin(self) -> None:
+        """Leave it to the driver, which begins with the first statement."""
+
+    def quick_rows(self, sql: str, values: Values) -> list[Row]:
+        """Run *sql* without looking whether it has rows."""
+        found: list[Row] = self._cursor().execute(_percent_style(sql), values).fetchall()
+        return found
+
+    quick_change = change
+
     def outside(self, sql: str) -> list[Row]:
         """Run *sql* like any other."""
         return self.rows(sql, {})
@@ -122,9 +142,23 @@ class PsycopgBorder:
         """Return the protocol's own transaction status."""
         return open_at_driver(self._connection)
 
+    def is_surely_open(self) -> bool:
+        """Return whether the server's last answer said so."""
+        return surely_open_at_driver(self._connection)
+
     def commits_each_statement(self) -> bool:
-        """Return whether autocommit is on and nothing was begun."""
-        return bool(self._connection.autocommit) and not self.open_at_driver()
+        """Return whether autocommit is on and nothing was begun.
+
+        Statements queued in a pipeline have no answer yet; leaving an inner pipeline waits for them. Without a BEGIN
+        the server commits them there.
+        """
+        connection = self._connection
+        if not connection.autocommit:
+            return False
+        if connection.pgconn.pipeline_status:
+            with connection.pipeline():
+                pass
+        return not self.is_surely_open()
 
     def has_known_savepoint(self) -> bool:
         """Return False: the statement itself finds savepoints on PostgreSQL."""

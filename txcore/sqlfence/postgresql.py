@@ -95,7 +95,7 @@ class PostgreSQL(Dialect):
 
     def insert(self, border: Border, transaction_id: bytes, group: str) -> None:
         """Insert, set synchronous_commit, and learn from xmin whether a savepoint is open: one round trip."""
-        rows = border.rows(self._insert, {"id": self.encode(transaction_id), "producer_group": group})
+        rows = border.quick_rows(self._insert, {"id": transaction_id.hex(), "producer_group": group})
         if not rows:
             raise RowRefused("it lies below the prune horizon")
         is_top_level, _, is_in_time = rows[0]
@@ -106,7 +106,7 @@ class PostgreSQL(Dialect):
 
     def verify(self, border: Border, transaction_id: bytes) -> None:
         """Look at xmin again; false for a row that was committed by itself or inside a savepoint."""
-        rows = border.rows(self._verify, {"id": self.encode(transaction_id)})
+        rows = border.quick_rows(self._verify, {"id": transaction_id.hex()})
         if not rows:
             raise FenceMisuseError(GONE_TEXT)
         is_top_level, _, is_above = rows[0]
