@@ -54,10 +54,13 @@ class Border(Protocol):
         """Have the library begin its transaction if it has not, so that it knows of what runs past it."""
 
     def quick_rows(self, sql: str, values: Values) -> list[Row]:
-        """Run *sql*, which has rows, as `rows` does, on the driver's own cursor: a library's hooks do not see it."""
+        """Run *sql*, which has rows, as `rows` does, past the library, whose hooks do not see it.
+
+        On PostgreSQL values and columns are text.
+        """
 
     def quick_change(self, sql: str, values: Values) -> int:
-        """Run *sql* as `change` does, on the driver's own cursor."""
+        """Run *sql* as `change` does, past the library."""
 
     def outside(self, sql: str) -> list[Row]:
         """Run *sql* past the library's transaction, so that it does not begin one (SQLite's PRAGMA)."""

@@ -44,12 +44,13 @@ class RowKeeper:
             _require_top_level(border)
             self._dialect.begin(border)
             border.begin()
-            self._require_durable(border)
+            if not self._dialect.sets_durability:
+                self._require_durable(border)
             self._dialect.insert(border, transaction_id, group)
             if not owned and not border.is_surely_open():
                 self._dialect.verify(border, transaction_id)
             border.mark(transaction_id, owned=owned)
-        except Exception as error:
+        except Exception as error:  # noqa: BLE001 - it is raised again, in our words
             self._undo(border, transaction_id, "written", error)
 
     def verify(self, border: Border, transaction_id: bytes) -> None:
@@ -59,14 +60,14 @@ class RowKeeper:
             _require_top_level(border)
             border.begin()
             self._dialect.verify(border, transaction_id)
-        except Exception as error:
+        except Exception as error:  # noqa: BLE001 - it is raised again, in our words
             self._undo(border, transaction_id, "verified", error)
 
     def change(self, border: Border, transaction_id: bytes, action: Callable[[Border, bytes], None]) -> None:
         """Run *action*, which changes the row in its own transaction."""
         try:
             action(border, transaction_id)
-        except Exception as error:
+        except Exception as error:  # noqa: BLE001 - it is raised again, in our words
             self._undo(border, transaction_id, "changed", error)
 
     def commit(self, border: Border) -> None:
