@@ -1,0 +1,196 @@
+"""What psycopg alone has: pipelines, and statements that it prepares, forgets and prepares again."""
+
+from __future__ import annotations
+
+import contextlib
+from types import SimpleNamespace
+
+import psycopg
+import pytest
+from sqlalchemy import text
+
+from txcore.errors import FencedError, FenceMisuseError, NotSentError
+from txcore.fence import FenceAnswer
+from txcore.sqlfence import psycopg3
+from txcore.sqlfence.connections import _shortcut_of
+
+GROUP = "orders"
+
+
+def test_pipeline_in_autocommit_is_refused_unless_a_transaction_was_begun(postgresql):
+    """What is queued without BEGIN is committed when the pipeline is left: behind the half, whatever becomes of it."""
+    url = postgresql.engine.url.set(drivername="postgresql").render_as_string(hide_password=False)
+    refused, block, queued = (postgresql.new_id() for _ in range(3))
+    with psycopg.connect(url, autocommit=True) as connection:
+        with connection.pipeline():
+            connection.execute(f"INSERT INTO {postgresql.orders_table} (number) VALUES ('tea')")
+            with pytest.raises(FenceMisuseError, match="autocommit"):
+                postgresql.fence.insert(connection, refused, GROUP)
+        with connection.pipeline(), connection.transaction():
+            postgresql.fence.insert(connection, block, GROUP)
+            postgresql.fence.verify(connection, block)
+        with connection.pipeline():
+            connection.execute("BEGIN")
+            postgresql.fence.insert(connection, queued, GROUP)
+            postgresql.fence.verify(connection, queued)
+            connection.execute("COMMIT")
+    assert [postgresql.row(each) for each in (refused, block, queued)] == [
+        FenceAnswer.ABSENT,
+        FenceAnswer.COMMIT,
+        FenceAnswer.COMMIT,
+    ]
+
+
+def test_pipeline_carries_the_row_behind_statements_that_wait_for_their_answers(postgresql):
+    """The answer to the row comes behind theirs, so what has failed among them stops the half."""
+    url = postgresql.engine.url.set(drivername="postgresql").render_as_string(hide_password=False)
+    good, bad = postgresql.new_id(), postgresql.new_id()
+    with psycopg.connect(url) as connection:
+        with connection.pipeline():
+            connection.execute(f"INSERT INTO {postgresql.orders_table} (number) VALUES ('{good.hex()}')")
+            postgresql.fence.insert(connection, good, GROUP)
+        connection.commit()
+        with contextlib.suppress(psycopg.Error), connection.pipeline():
+            connection.execute(f"INSERT INTO {postgresql.orders_table} (number) VALUES ('{good.hex()}')")
+            with pytest.raises(NotSentError):
+                postgresql.fence.insert(connection, bad, GROUP)
+        connection.rollback()
+    assert (postgresql.check(good), postgresql.check(bad)) == (FenceAnswer.COMMIT, FenceAnswer.ROLLBACK)
+
+
+@pytest.fixture
+def url(postgresql):
+    return postgresql.engine.url.set(drivername="postgresql").render_as_string(hide_password=False)
+
+
+@pytest.fixture
+def shortened(monkeypatch):
+    """How many statements went out without a cursor."""
+    count = []
+    original = psycopg3.prepared_rows
+
+    def counted(*arguments):
+        rows = original(*arguments)
+        count.extend([1] * (rows is not None))
+        return rows
+
+    monkeypatch.setattr(psycopg3, "prepared_rows", counted)
+    return count
+
+
+def carry(fence, connection, transaction_id, group=GROUP):
+    connection.execute("SELECT 1")
+    fence.insert(connection, transaction_id, group)
+    fence.verify(connection, transaction_id)
+    connection.commit()
+
+
+def test_statements_that_psycopg_has_prepared_go_out_without_a_cursor(postgresql, url, shortened):
+    """Both of them, as soon as psycopg finds them worth it, and with the same answers."""
+    ids = [postgresql.new_id() for _ in range(8)]
+    with psycopg.connect(url, row_factory=psycopg.rows.dict_row) as connection:
+        for each in ids:
+            carry(postgresql.fence, connection, each)
+        assert len(shortened) == 2 * 2
+        carry(postgresql.fence, connection, postgresql.new_id(), group="bestellungen, übrige")
+        assert len(shortened) == 2 * 2 + 1
+        postgresql.check(refused := postgresql.new_id())
+        connection.execute("SELECT 1")
+        with pytest.raises(FencedError):
+            postgresql.fence.insert(connection, refused, GROUP)
+        assert connection.info.transaction_status == psycopg.pq.TransactionStatus.IDLE
+        connection.execute("SAVEPOINT mine")
+        with pytest.raises(FenceMisuseError, match="savepoint"):
+            postgresql.fence.insert(connection, postgresql.new_id(), GROUP)
+    assert {postgresql.check(each) for each in ids} == {FenceAnswer.COMMIT}
+
+
+@pytest.mark.parametrize("end", ["ROLLBACK", "DISCARD ALL", "DEALLOCATE ALL"])
+def test_what_psycopg_has_forgotten_is_not_asked_for_by_name(postgresql, url, shortened, end):
+    """It deallocates all that it has prepared behind these; the next row goes in by a cursor."""
+    with psycopg.connect(url) as connection:
+        for _ in range(7):
+            carry(postgresql.fence, connection, postgresql.new_id())
+        assert shortened
+        connection.autocommit = True
+        connection.execute("BEGIN")
+        connection.execute("COMMIT" if end == "DISCARD ALL" else "SELECT 1")
+        connection.execute(end)
+        if connection.info.transaction_status:
+            connection.execute("COMMIT")
+        connection.autocommit = False
+        del shortened[:]
+        transaction_id = postgresql.new_id()
+        carry(postgresql.fence, connection, transaction_id)
+        assert not shortened
+    assert postgresql.check(transaction_id) is FenceAnswer.COMMIT
+
+
+@pytest.fixture
+def warm_engine(postgresql, shortened):
+    """An engine with one connection, on which the fence's statements are prepared."""
+    _shortcut_of.cache_clear()
+    engine = postgresql.new_engine(pool_size=1, max_overflow=0)
+    for _ in range(7):
+        postgresql.fence.commit(postgresql.fence.begin(engine, postgresql.new_id(), GROUP))
+    assert shortened
+    yield engine
+    _shortcut_of.cache_clear()
+
+
+def test_row_that_goes_out_with_begin_is_like_any_other(postgresql, warm_engine, shortened):
+    """Committed, refused and rolled back; the connection goes back to the pool as it was."""
+    committed, refused, rolled_back = (postgresql.new_id() for _ in range(3))
+    postgresql.check(refused)
+    del shortened[:]
+    connection = postgresql.fence.begin(warm_engine, committed, GROUP)
+    postgresql.add_order(connection, committed)
+    postgresql.fence.verify(connection, committed)
+    postgresql.fence.commit(connection)
+    with pytest.raises(FencedError):
+        postgresql.fence.begin(warm_engine, refused, GROUP)
+    postgresql.fence.rollback(postgresql.fence.begin(warm_engine, rolled_back, GROUP))
+    assert shortened
+    assert warm_engine.pool.checkedout() == 0
+    answers = [postgresql.check(each) for each in (committed, refused, rolled_back)]
+    assert answers == [FenceAnswer.COMMIT, FenceAnswer.ROLLBACK, FenceAnswer.ROLLBACK]
+
+
+@pytest.mark.parametrize("level", ["READ COMMITTED", "REPEATABLE READ", "SERIALIZABLE"])
+def test_begin_that_goes_out_with_the_row_keeps_the_isolation_level(postgresql, warm_engine, shortened, level):
+    """The BEGIN is psycopg's own, with whatever the program has asked for."""
+    engine = warm_engine.execution_options(isolation_level=level)
+    del shortened[:]
+    for _ in range(7):
+        connection = postgresql.fence.begin(engine, postgresql.new_id(), GROUP)
+        assert connection.execute(text("SHOW transaction_isolation")).scalar_one().upper() == level
+        postgresql.fence.commit(connection)
+    assert shortened
+
+
+def test_connection_that_died_in_the_pool_is_not_given_out_again(postgresql, warm_engine, shortened):
+    """BEGIN and the row find nobody: nothing is sent, and the next connection is a fresh one."""
+    with warm_engine.connect() as connection:
+        number = postgresql.session_id(connection)
+        connection.commit()
+    postgresql.kill_session(number)
+    del shortened[:]
+    with pytest.raises(NotSentError, match="lost"):
+        postgresql.fence.begin(warm_engine, postgresql.new_id(), GROUP)
+    postgresql.fence.commit(postgresql.fence.begin(warm_engine, postgresql.new_id(), GROUP))
+    assert warm_engine.pool.checkedout() == 0
+
+
+def test_nothing_is_prepared_where_the_program_has_switched_it_off(postgresql, url, shortened):
+    """Behind a pooler that lends the server connection for each transaction."""
+    with psycopg.connect(url, prepare_threshold=None) as connection:
+        for _ in range(7):
+            carry(postgresql.fence, connection, postgresql.new_id())
+        assert not shortened
+
+
+def test_psycopg_that_keeps_its_statements_elsewhere_is_served_by_cursors():
+    """What is looked at there is not promised by psycopg; a version without it costs time and nothing else."""
+    pgconn = SimpleNamespace(transaction_status=psycopg.pq.TransactionStatus.INTRANS, pipeline_status=0)
+    connection = SimpleNamespace(pgconn=pgconn, prepare_threshold=5, autocommit=False)
+    assert psycopg3.prepared_rows(connection, "SELECT :id", {"id": "1"}) is None
