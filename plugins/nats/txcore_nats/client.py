@@ -87,18 +87,21 @@ class _AnswerParser(Parser):
 
     def _take_answers(self, data: bytes) -> bytes:
         """Take the answers that stand first; return what follows, but an answer that has not all come yet."""
+        assert self._take is not None
         self._rest = b""
+        take, find, starts, (plain, with_headers) = self._take, data.find, self._starts, self._starts
         start, size = 0, len(data)
-        while data.startswith(self._starts, start):
-            line_end = data.find(_CRLF, start)
-            words = data[start:line_end].split()
+        while data.startswith(starts, start):
+            line_end = find(_CRLF, start)
+            token = start + len(plain if data.startswith(plain, start) else with_headers)
+            words = data[token:line_end].split()
             head = line_end + len(_CRLF)
             end = head + int(words[-1]) if line_end > 0 else size
             if end + len(_CRLF) > size:
                 self._rest = data[start:]
                 return b""
-            body = head + int(words[-2]) if words[0] == b"HMSG" else head
-            self.take(words[1], data[head:body], data[body:end])
+            body = head if token - start == len(plain) else head + int(words[-2])
+            take(words[0], data[head:body], data[body:end])
             start = end + len(_CRLF)
         return data[start:]
 

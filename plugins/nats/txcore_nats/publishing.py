@@ -259,15 +259,17 @@ class Publisher:
         """End what is past its deadline: one timer serves all, as long as there is something."""
         now_s = self._clock.elapsed_s()
         of_all = chain(self._in_flight.values(), self._waiting, self._held)
-        for sending in [sending for sending in of_all if sending.deadline_s <= now_s]:
-            self._expire(sending)
-        self._held = {sending for sending in self._held if sending.end is not None}
-        if any(sending.end is None for sending in self._waiting):
-            self._waiting = deque(sending for sending in self._waiting if sending.end is not None)
-            self._waiting_bytes = sum(len(sending.body) for sending in self._waiting)
-        self._is_timed = False
-        if not self.is_idle:
-            self._start_clock()
+        try:
+            for sending in [sending for sending in of_all if sending.deadline_s <= now_s]:
+                self._expire(sending)
+        finally:
+            self._held = {sending for sending in self._held if sending.end is not None}
+            if any(sending.end is None for sending in self._waiting):
+                self._waiting = deque(sending for sending in self._waiting if sending.end is not None)
+                self._waiting_bytes = sum(len(sending.body) for sending in self._waiting)
+            self._is_timed = False
+            if not self.is_idle:
+                self._start_clock()
 
     def _expire(self, sending: Sending) -> None:
         # What has expired counts no more: a server that does not answer must not use up the window.
