@@ -152,7 +152,7 @@ def test_stream_subjects_cover_as_in_nats():
 )
 def test_answers_to_a_publish(answer, status, kind):
     """Only what is known to refuse is REFUSED; what no stream wrote proves nothing."""
-    got, error, ack = read_ack(answer, "subject")
+    got, error, ack = read_ack("subject", None, answer)
     assert status is got
     assert isinstance(error, kind)
     assert is_conflict(ack) is (b"10071" in answer)

@@ -8,6 +8,7 @@ import secrets
 import pytest
 from txcore_conformance import raw
 from txcore_conformance.kit import COMMIT, UNKNOWN, Answers, Recorder, error_of
+from txcore_nats import lookups
 
 from txcore import Message, MessageRejectedError, wire
 from txcore.errors import ConfigError
@@ -59,6 +60,52 @@ def test_a_commit_looks_before_its_targets_go_out(kit):
         (late,) = raw.release(kit, raw.commit(half), backend=backend)
         assert (late.status, late.decision) == (SUPERSEDED, OpKind.ROLLBACK)
     assert kit.bodies(topic) == []
+
+
+def answered_directly(kit, monkeypatch):
+    """Return the list in which the requests for single places, and for many together, are noted."""
+    asked = []
+    send = kit.backend._publisher.send
+
+    def noted(sending):
+        if ".GET." in sending.subject:
+            asked.append(sending.subject)
+        send(sending)
+
+    monkeypatch.setattr(kit.backend._publisher, "send", noted)
+    return asked
+
+
+def test_a_batch_of_commits_looks_with_one_request(kit, monkeypatch):
+    """Those behind a ROLLBACK or a DISCARD are found among the others, and only the others go out."""
+    topic = kit.topic()
+    halves = [raw.half(kit, topic, body=b"%d" % number) for number in range(60)]
+    raw.append(kit, *halves)
+    raw.release(kit, *[raw.rollback(half) for half in halves[:20]], *[raw.discard(half) for half in halves[20:30]])
+    asked = answered_directly(kit, monkeypatch)
+    outcomes = raw.release(kit, *[raw.commit(half) for half in halves], raw.commit(halves[5]))
+    assert raw.statuses(outcomes) == [SUPERSEDED] * 30 + [DURABLE] * 30 + [SUPERSEDED]
+    assert [each.decision for each in outcomes[:30]] == [OpKind.ROLLBACK] * 20 + [OpKind.DISCARD] * 10
+    assert sorted(b"%d" % number for number in range(30, 60)) == sorted(kit.bodies(topic))
+    assert len(asked) == 1
+
+
+def test_a_server_that_finds_only_single_places_is_asked_for_single_places(kit, monkeypatch):
+    """A refused request for many is answered by one for each; it is not tried again."""
+    topic = kit.topic()
+    halves = [raw.half(kit, topic, body=b"%d" % number) for number in range(20)]
+    raw.append(kit, *halves)
+    raw.release(kit, *[raw.rollback(half) for half in halves[:5]])
+    monkeypatch.setattr(lookups, "as_json", lambda _: b'{"unknown": 1}')
+    asked = answered_directly(kit, monkeypatch)
+    for part in (halves[:10], halves[10:]):
+        outcomes = raw.release(kit, *[raw.commit(half) for half in part])
+        assert all(
+            outcome.status is (SUPERSEDED if half in halves[:5] else DURABLE)
+            for half, outcome in zip(part, outcomes, strict=True)
+        )
+    assert len(kit.bodies(topic)) == 15
+    assert len(asked) == 1 + 20
 
 
 def test_the_first_final_op_holds_for_every_generation(kit):

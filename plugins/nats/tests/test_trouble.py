@@ -298,20 +298,40 @@ def test_a_backend_that_was_never_used_closes_without_a_word(kit):
         backend.append_halves(Recorder([]))
 
 
-def test_an_error_inside_the_driver_ends_one_message_only(kit, monkeypatch):
-    """Whatever nats-py raises while it publishes: that message is UNKNOWN, the next ones go out."""
+def test_an_error_inside_the_driver_ends_one_write_only(kit, monkeypatch):
+    """Whatever nats-py raises while it writes: what was to be written is UNKNOWN, the next messages go out."""
     topic = kit.topic()
     raw.append(kit, raw.half(kit, topic))
     client = kit.backend._link.client
-    publish, calls = client.publish, []
+    write, calls = client.write, []
 
-    async def broken(*arguments, **options):
-        calls.append(arguments)
-        if len(calls) == 2:
+    async def broken(commands):
+        calls.append(commands)
+        if len(calls) == 1:
             raise RuntimeError("somebody's bug")
-        await publish(*arguments, **options)
+        await write(commands)
 
-    monkeypatch.setattr(client, "publish", broken)
+    monkeypatch.setattr(client, "write", broken)
     outcomes = raw.append(kit, *[raw.half(kit, topic) for _ in range(4)])
-    assert raw.statuses(outcomes) == [DURABLE, UNKNOWN, DURABLE, DURABLE]
+    assert raw.statuses(outcomes) == [UNKNOWN] * 4
     assert isinstance(outcomes[1].error, BackendUnavailableError)
+    assert len(calls) == 1, "one write for all of a batch"
+    assert raw.statuses(raw.append(kit, raw.half(kit, topic))) == [DURABLE]
+
+
+def test_what_expired_before_it_was_sent_takes_no_room(kit, proxy, monkeypatch):
+    """Halves that ended while there was no connection leave the queue: their bytes turn nobody away later."""
+    topic = kit.topic()
+    backend = kit.connect(proxied=True, delivery_timeout_s="0.3")
+    body = b"x" * 1_000
+    raw.append(kit, raw.half(kit, topic), backend=backend)
+    monkeypatch.setattr(publishing, "WAITING_BYTES_MAX", 20_000)
+    proxy.refuse()
+    proxy.cut()
+    kit.until(lambda: backend._link.client is None, "the loss")
+    for _ in range(3):
+        outcomes = raw.append(kit, *[raw.half(kit, topic, body=body) for _ in range(10)], backend=backend)
+        assert not any(isinstance(outcome.error, BusyError) for outcome in outcomes)
+        assert {REFUSED} == set(raw.statuses(outcomes))
+    proxy.forward()
+    kit.until(lambda: raw.statuses(raw.append(kit, raw.half(kit, topic), backend=backend)) == [DURABLE], "the way back")

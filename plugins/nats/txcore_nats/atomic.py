@@ -22,12 +22,13 @@ from txcore.ids import id_text
 from txcore.records import DURABLE, FINAL_KINDS, LogKind, Op, Outcome, Resolution, Status
 from txcore.wire import decode_ops, encode_ops, target_headers
 from txcore_nats.codec import (
-    HEADER_EXPECTED,
     HEADER_EXPECTED_SUBJECT,
     INCOMPLETE_BATCH,
     Found,
     encode_headers,
+    expecting,
     half_headers,
+    header_lines,
     is_conflict,
     op_headers,
 )
@@ -46,7 +47,7 @@ HEADER_BATCH_ID: Final = "Nats-Batch-Id"
 HEADER_BATCH_SEQUENCE: Final = "Nats-Batch-Sequence"
 HEADER_BATCH_COMMIT: Final = "Nats-Batch-Commit"
 
-Message = tuple[str, bytes, dict[str, str]]
+Message = tuple[str, bytes, str]
 
 
 class AtomicRelease:
@@ -95,21 +96,21 @@ class AtomicRelease:
         for index in resolution.targets:
             message = half.messages[index]
             headers = target_headers(half.group, half.transaction_id, index, message, resolution.by, key_as_header=True)
-            made.append((message.topic, message.body, encode_headers(headers)))
+            made.append((message.topic, message.body, header_lines(encode_headers(headers))))
         if resolution.parked:
             headers_of_parked = half_headers(id_text(half.transaction_id), half.generation)
             made.append((names.subject(LogKind.PARKED, half.partition), resolution.parked, headers_of_parked))
         if op is not None:
-            op_message = _op_message(names, half.partition, op)
-            if self.is_unique:
-                op_message[2][HEADER_EXPECTED] = str(self.expected)
-                if self.token is not None and not made:
-                    # A message carries one expectation only, so the one about the claim needs a message of its own.
-                    made.append((names.fence_subject(half.partition), encode_ops([]), {}))
-            made.append(op_message)
+            if self.is_unique and self.token is not None and not made:
+                # A message carries one expectation only, so the one about the claim needs a message of its own.
+                made.append((names.fence_subject(half.partition), encode_ops([]), ""))
+            expected = expecting(self.expected) if self.is_unique else ""
+            op_lines = op_headers(op, id_text(op.transaction_id)) + expected
+            made.append((names.op_subject(half.partition, op.kind, op.transaction_id), encode_ops([op]), op_lines))
         if self.token is not None and made:
-            made[0][2][HEADER_EXPECTED] = str(self.claim_sequence)
-            made[0][2][HEADER_EXPECTED_SUBJECT] = names.claim_subject(half.partition)
+            subject, body, lines = made[0]
+            fence = f"{HEADER_EXPECTED_SUBJECT}: {names.claim_subject(half.partition)}\r\n"
+            made[0] = (subject, body, lines + expecting(self.claim_sequence) + fence)
         return made
 
 
@@ -197,13 +198,12 @@ class AtomicReleaser:
         self._count += 1
         batch_id = f"{self._identity}-{self._count}"
         for number, (subject, body, headers) in enumerate(messages, start=1):
-            headers[HEADER_BATCH_ID] = batch_id
-            headers[HEADER_BATCH_SEQUENCE] = str(number)
             is_last = number == len(messages)
+            lines = f"{headers}{HEADER_BATCH_ID}: {batch_id}\r\n{HEADER_BATCH_SEQUENCE}: {number}\r\n"
             if is_last:
-                headers[HEADER_BATCH_COMMIT] = "1"
+                lines += f"{HEADER_BATCH_COMMIT}: 1\r\n"
             end = ended if is_last else _ignore
-            self._publisher.send(Sending(subject, body, headers, deadline_s, end, is_answered=is_last))
+            self._publisher.send(Sending(subject, body, lines, deadline_s, end, is_answered=is_last))
 
     def _ended(self, items: list[AtomicRelease], status: Status, error: TxcoreError | None, ack: Any) -> None:
         self._in_flight -= 1
@@ -321,11 +321,6 @@ class AtomicReleaser:
 
         subject = item.names.final_subject(item.partition, op.transaction_id)
         self._sender.look_up(item.names, subject, item.deadline_s, looked)
-
-
-def _op_message(names: GroupNames, partition: int, op: Op) -> Message:
-    headers = op_headers(op, id_text(op.transaction_id))
-    return names.op_subject(partition, op.kind, op.transaction_id), encode_ops([op]), headers
 
 
 def _only_op(found: Found | None) -> Op | None:

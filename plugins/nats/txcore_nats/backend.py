@@ -11,13 +11,12 @@ from concurrent.futures import Future
 from functools import partial
 from typing import Any, Final, TypeVar
 
-from nats.aio.client import Client
-
 from txcore.clock import Clock, Randomness, SystemClock, system_randomness
 from txcore.errors import ClosedError, TxcoreError, UsageError
 from txcore.port import Batch, Claim, failed
 from txcore.records import Capabilities, Checkpoint, HalfRecord, LogKind, Op, Outcome, Position, Resolution
 from txcore_nats.batches import Releaser
+from txcore_nats.client import LinkClient
 from txcore_nats.codec import ApiError, decode_checkpoint, translate
 from txcore_nats.connection import Api, Link, LoopThread
 from txcore_nats.control import Groups
@@ -228,7 +227,7 @@ class _LinkOwner:
     def __init__(self, publisher: Publisher) -> None:
         self._publisher = publisher
 
-    async def link_up(self, client: Client) -> None:
+    async def link_up(self, client: LinkClient) -> None:
         await self._publisher.up(client)
 
     def link_down(self, error: TxcoreError) -> None:

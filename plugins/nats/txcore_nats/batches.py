@@ -14,11 +14,12 @@ from txcore.port import Batch
 from txcore.records import DURABLE, HalfRecord, LogKind, Op, OpKind, Outcome, Resolution, Status
 from txcore.wire import encode_ops
 from txcore_nats.atomic import AtomicRelease, AtomicReleaser
-from txcore_nats.codec import HEADER_EXPECTED, as_json, half_headers, op_headers
+from txcore_nats.codec import expecting, half_headers, op_headers
 from txcore_nats.control import Groups, missing_group
+from txcore_nats.lookups import LookUps
 from txcore_nats.options import GroupNames, Options
 from txcore_nats.publishing import End, Publisher, Sending
-from txcore_nats.releasing import Release
+from txcore_nats.releasing import Release, Settle
 from txcore_nats.targets import TargetChecks
 
 Start = Callable[[GroupNames | None, TxcoreError | None], None]
@@ -40,6 +41,7 @@ class Releaser:
         self._publisher = publisher
         self._checks = checks
         self._groups = groups
+        self._lookups = LookUps(options, publisher, groups)
         self._atomic = AtomicReleaser(publisher, self, clock, identity)
 
     @property
@@ -50,15 +52,36 @@ class Releaser:
     def append(self, batch: Batch[HalfRecord], deadline_s: float) -> None:
         """Store halves, each once its targets are known to exist."""
         for index, half in enumerate(batch.items):
-            start = functools.partial(self._append, batch, index, half, deadline_s)
-            self._for_group(half.group, half.partition, deadline_s, start)
+            names = self._known(half)
+            if names is not None:
+                self._append(batch, index, half, deadline_s, names, None)
+            else:
+                start = functools.partial(self._append, batch, index, half, deadline_s)
+                self._for_group(half.group, half.partition, deadline_s, start)
 
     def release(self, batch: Batch[Resolution], deadline_s: float, *, by_checker: bool) -> None:
-        """Publish the targets of each item, or its parked record; ops follow their confirmations, or come with them."""
+        """Publish the targets of each item, or its parked record; ops follow their confirmations, or come with them.
+
+        The places of the ops of one batch are looked up together.
+        """
+        looking: dict[GroupNames, list[tuple[str, End]]] = {}
         for index, resolution in enumerate(batch.items):
             half = resolution.half
-            start = functools.partial(self._release, batch, index, resolution, deadline_s, by_checker)
-            self._for_group(half.group, half.partition, deadline_s, start)
+            names = self._known(half)
+            settle = functools.partial(batch.settle, index)
+            if names is None:
+                start = functools.partial(self._release_found, resolution, settle, deadline_s, by_checker)
+                self._for_group(half.group, half.partition, deadline_s, start)
+            elif self._options.is_atomic:
+                self._release_atomic(resolution, settle, deadline_s, by_checker, names)
+            else:
+                release = Release(self, names, resolution, settle, deadline_s)
+                if release.looks_first:
+                    looking.setdefault(names, []).append((release.subject, release.looked))
+                else:
+                    release.publish()
+        for names, wanted in looking.items():
+            self._lookups.find_many(names, wanted, deadline_s)
 
     def mark(
         self, group: str, partition: int, op: Op, future: Future[Outcome], deadline_s: float, *, by_checker: bool
@@ -99,18 +122,13 @@ class Releaser:
         """Append an op; *expected* is the sequence of the message that it must stand behind on its subject."""
         headers = op_headers(op, id_text(op.transaction_id))
         if expected is not None:
-            headers[HEADER_EXPECTED] = str(expected)
+            headers += expecting(expected)
         subject = names.op_subject(partition, op.kind, op.transaction_id)
         self._publisher.send(Sending(subject, encode_ops([op]), headers, deadline_s, end))
 
     def look_up(self, names: GroupNames, subject: str, deadline_s: float, end: End) -> None:
-        """Find the last message on a subject of the op stream; a replica may answer only where there is but one."""
-        prefix, stream = self._options.api_prefix, names.op_stream
-        if self._groups.is_direct(names.group):
-            request, body = f"{prefix}.DIRECT.GET.{stream}.{subject}", b""
-        else:
-            request, body = f"{prefix}.STREAM.MSG.GET.{stream}", as_json({"last_by_subj": subject})
-        self._publisher.send(Sending(request, body, None, deadline_s, end, is_lookup=True))
+        """Find the last message on a subject of the op stream."""
+        self._lookups.find(names, subject, deadline_s, end)
 
     def explain(
         self,
@@ -132,6 +150,11 @@ class Releaser:
                 take(Status.UNKNOWN, problem or error)
 
         self._checks.ask(subject, found)
+
+    def _known(self, half: HalfRecord) -> GroupNames | None:
+        """Return the names of the half's group; None if it must be looked for, or has no such partition."""
+        is_known = 0 <= half.partition < self._groups.count(half.group)
+        return self._groups.names(half.group) if is_known else None
 
     def _for_group(self, group: str, partition: int, deadline_s: float, start: Start) -> None:
         """Start now, or once the group was found; with an error if there is no such group or partition."""
@@ -223,25 +246,33 @@ class Releaser:
         for subject in subjects:
             self._checks.ask(subject, found)
 
-    def _release(
+    def _release_found(
         self,
-        batch: Batch[Resolution],
-        index: int,
         resolution: Resolution,
+        settle: Settle,
         deadline_s: float,
         by_checker: bool,  # noqa: FBT001 - bound by `release`
         names: GroupNames | None,
         error: TxcoreError | None,
     ) -> None:
-        settle = functools.partial(batch.settle, index)
         if names is None:
             status = Status.REFUSED if isinstance(error, ConfigError) else Status.UNKNOWN
             settle(Outcome(status, error, missing=tuple(resolution.targets)))
         elif self._options.is_atomic:
-            token = resolution.op.token if by_checker and resolution.op is not None else None
-            self._atomic.release(AtomicRelease(names, resolution, settle, deadline_s, token=token))
+            self._release_atomic(resolution, settle, deadline_s, by_checker, names)
         else:
             Release(self, names, resolution, settle, deadline_s).start()
+
+    def _release_atomic(
+        self,
+        resolution: Resolution,
+        settle: Settle,
+        deadline_s: float,
+        by_checker: bool,  # noqa: FBT001 - as above
+        names: GroupNames,
+    ) -> None:
+        token = resolution.op.token if by_checker and resolution.op is not None else None
+        self._atomic.release(AtomicRelease(names, resolution, settle, deadline_s, token=token))
 
 
 def _settle_half(batch: Batch[HalfRecord], index: int, status: Status, error: TxcoreError | None, _ack: Any) -> None:

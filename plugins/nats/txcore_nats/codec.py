@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import base64
 import binascii
+import functools
 import re
 import ssl
 from collections.abc import Mapping
@@ -38,10 +39,13 @@ HEADERS_BYTES_MAX: Final = 60_000
 OWN_HEADERS_BYTES_MAX: Final = 2_048
 """Room for the headers that this plugin adds to a message."""
 STATUS: Final = "Status"
-_SEQUENCE: Final = "Nats-Sequence"
+SEQUENCE: Final = "Nats-Sequence"
+SUBJECT: Final = "Nats-Subject"
+NUM_PENDING: Final = "Nats-Num-Pending"
 DESCRIPTION: Final = "Description"
 NO_RESPONDERS: Final = "503"
 NOT_FOUND: Final = "404"
+END_OF_BATCH: Final = "204"
 
 WRONG_SEQUENCE_CODES: Final = frozenset({10071, 10164})
 STREAM_NOT_FOUND: Final = 10059
@@ -52,6 +56,8 @@ _NO_JETSTREAM_CODES: Final = frozenset({10039, 10076})
 _TOO_LARGE: Final = 10054
 _STORE_FAILED: Final = 10077
 _REFUSAL_CODES: Final = frozenset({10023, 10028, 10047, 10052, 10054, 10060, 10097, 10109})
+HEADER_NAMES_MAX: Final = 1_000
+KIND_NAMES: Final = {int(kind): kind.name for kind in OpKind}
 _HEADER_NAME: Final = re.compile(r"[!#$%&'*+\-.^_`|~0-9A-Za-z]+")
 
 
@@ -144,7 +150,7 @@ def check_message(message: TargetMessage, size_max: int) -> None:
     """
     size = OWN_HEADERS_BYTES_MAX + len(message.key or b"") * 4 // 3
     for name, value in message.headers.items():
-        if not _HEADER_NAME.fullmatch(name):
+        if not is_header_name(name):
             text = f"header {name!r} of a message for {message.topic!r} has a name that NATS cannot carry"
             raise MessageRejectedError(text, topic=message.topic, reason="headers")
         # The name once more in the list of base64 headers.
@@ -179,18 +185,69 @@ def check_subject(subject: str, reserved: tuple[str, ...]) -> None:
     raise MessageRejectedError(f"topic {subject!r} {problem}", topic=subject, reason="topic")
 
 
-def half_headers(transaction_id: str, generation: int) -> dict[str, str]:
+def header_lines(headers: Mapping[str, str]) -> str:
+    """Return headers, of values as `encode_headers` makes them, as they stand in a message.
+
+    Raises:
+        MessageRejectedError: a name is none that NATS can carry.
+    """
+    for name in headers:
+        if not is_header_name(name):
+            raise MessageRejectedError(f"NATS cannot carry the header {name!r}", topic="", reason="headers")
+    return "".join([f"{name}: {value}\r\n" for name, value in headers.items()])
+
+
+@functools.lru_cache(HEADER_NAMES_MAX)
+def is_header_name(name: str) -> bool:
+    """Say whether NATS can carry a header of that name."""
+    return _HEADER_NAME.fullmatch(name) is not None
+
+
+def publish_command(subject: str, reply: str, headers: str, body: bytes, size_max: int) -> bytes:
+    """Return what tells a server to publish one message; *headers* as `header_lines` makes them.
+
+    Raises:
+        MessageRejectedError: the subject would be read as something else, or headers and body exceed *size_max*.
+    """
+    if not subject or not subject.isprintable() or " " in subject:
+        raise MessageRejectedError("its subject is none", topic=subject, reason="topic")
+    head = f"NATS/1.0\r\n{headers}\r\n".encode() if headers else b""
+    size = len(head) + len(body)
+    if size > size_max:
+        raise MessageRejectedError(
+            f"it has {size} bytes, and the server takes {size_max}", topic=subject, reason="size"
+        )
+    line = f"HPUB {subject} {reply} {len(head)} {size}\r\n" if head else f"PUB {subject} {reply} {size}\r\n"
+    return b"%b%b%b\r\n" % (line.encode(), head, body)
+
+
+def parse_headers(raw: bytes) -> dict[str, str]:
+    """Return the headers of an answer; `STATUS` and `DESCRIPTION` from its first line, where the server says some."""
+    first, *lines = raw.decode("utf-8", "surrogateescape").split("\r\n")
+    headers = {}
+    for line in lines:
+        name, colon, value = line.partition(":")
+        if colon:
+            headers[name] = value.strip()
+    _, _, status = first.partition(" ")
+    if status:
+        headers[STATUS], _, headers[DESCRIPTION] = status.strip().partition(" ")
+    return headers
+
+
+def half_headers(transaction_id: str, generation: int) -> str:
     """Return what headers-only readers learn of a half."""
-    return {HEADER_ID: transaction_id, HEADER_GENERATION: str(generation)}
+    return f"{HEADER_ID}: {transaction_id}\r\n{HEADER_GENERATION}: {generation}\r\n"
 
 
-def op_headers(op: Op, transaction_id: str) -> dict[str, str]:
+def op_headers(op: Op, transaction_id: str) -> str:
     """Return what headers-only readers learn of an op."""
-    return {
-        HEADER_ID: transaction_id,
-        HEADER_GENERATION: str(op.generation),
-        HEADER_KIND: OpKind(op.kind).name,
-    }
+    return f"{half_headers(transaction_id, op.generation)}{HEADER_KIND}: {KIND_NAMES[op.kind]}\r\n"
+
+
+def expecting(sequence: int) -> str:
+    """Return the header of a message that must stand behind the one at *sequence* on its subject, 0 for none."""
+    return f"{HEADER_EXPECTED}: {sequence}\r\n"
 
 
 def _as_text(value: bytes) -> str | None:
@@ -203,7 +260,11 @@ def _as_text(value: bytes) -> str | None:
 # -- answers ------------------------------------------------------------------------------------------------------
 
 
-def read_ack(data: bytes, subject: str) -> tuple[Status, TxcoreError | None, Ack | None]:
+def read_ack(
+    subject: str,
+    headers: Mapping[str, str] | None,  # noqa: ARG001 - an answer to a publish has its news in the body
+    data: bytes,
+) -> tuple[Status, TxcoreError | None, Ack | None]:
     """Return what JetStream's answer to a publish on *subject* says of the message."""
     try:
         ack = _ack_decoder.decode(data)
@@ -228,18 +289,24 @@ def _refusal(error: AckError, subject: str) -> tuple[Status, TxcoreError]:
     return Status.UNKNOWN, BackendUnavailableError(text)
 
 
-def read_direct(message: Any, subject: str) -> tuple[Status, TxcoreError | None, Found | None]:
+def read_direct(
+    subject: str, headers: Mapping[str, str] | None, data: bytes
+) -> tuple[Status, TxcoreError | None, Found | None]:
     """Return what the answer to a direct get says."""
-    status = message.headers.get(STATUS) if message.headers else None
-    if status is None:
-        return Status.DURABLE, None, Found(message.data, int(message.headers[_SEQUENCE]))
+    told = headers or {}
+    status = told.get(STATUS)
+    if status is None and SEQUENCE in told:
+        return Status.DURABLE, None, Found(data, int(told[SEQUENCE]))
     if status == NOT_FOUND:
         return Status.DURABLE, None, None
-    text = f"looking up {subject!r}: {status} {message.headers.get(DESCRIPTION, '')}"
-    return Status.UNKNOWN, BackendUnavailableError(text), None
+    return Status.UNKNOWN, BackendUnavailableError(f"looking up {subject!r}: {status} {told.get(DESCRIPTION)}"), None
 
 
-def read_found(data: bytes, subject: str) -> tuple[Status, TxcoreError | None, Found | None]:
+def read_found(
+    subject: str,
+    headers: Mapping[str, str] | None,  # noqa: ARG001 - the leader's answers have none
+    data: bytes,
+) -> tuple[Status, TxcoreError | None, Found | None]:
     """Return what the leader's answer to a request for a message says."""
     answer = from_json(data)
     message, error = answer.get("message"), answer.get("error") or {}

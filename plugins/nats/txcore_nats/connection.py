@@ -23,6 +23,7 @@ from nats.aio.client import Client
 
 from txcore.clock import Randomness
 from txcore.errors import BackendTimeoutError, BackendUnavailableError, ClosedError, ConfigError, TxcoreError
+from txcore_nats.client import EncryptedClient, LinkClient
 from txcore_nats.codec import ApiError, as_json, from_json, translate
 from txcore_nats.options import Options
 
@@ -33,8 +34,6 @@ RECONNECT_DELAY_MAX_S: Final = 2.0
 CLOSED_POLL_S: Final = 0.5
 CLOSE_TIMEOUT_S: Final = 1.0
 SERVERS_MAX: Final = 100
-PENDING_BYTES_MAX: Final = 4 << 20
-"""What nats-py may hold for the socket; beyond, publishing waits."""
 JITTER_BITS: Final = 16
 
 
@@ -118,19 +117,10 @@ class LoopThread:
             _log.error("nats.task_error", exc_info=task.exception())
 
 
-class _EncryptedClient(Client):
-    """A client that says nothing to a server without TLS; nats-py alone would log in there in the clear."""
-
-    def _connect_command(self) -> bytes:
-        if not self._server_info.get("tls_required"):
-            raise BackendUnavailableError("the server offers no TLS, and the URL demands it")
-        return super()._connect_command()
-
-
 class LinkOwner(Protocol):
     """Who is told about the connection; on the loop's thread."""
 
-    async def link_up(self, client: Client) -> None:
+    async def link_up(self, client: LinkClient) -> None:
         """The connection is open."""
 
     def link_down(self, error: TxcoreError) -> None:
@@ -149,7 +139,7 @@ class Link:
         self._owner = owner
         self._randomness = randomness
         self._servers = list(options.servers)
-        self._client: Client | None = None
+        self._client: LinkClient | None = None
         self._up = asyncio.Event()
         self._gone = asyncio.Event()
         self._closing = asyncio.Event()
@@ -159,7 +149,7 @@ class Link:
         self.last_error: TxcoreError = BackendUnavailableError("NATS has not been reached yet")
 
     @property
-    def client(self) -> Client | None:
+    def client(self) -> LinkClient | None:
         """The open connection, if there is one."""
         return self._client
 
@@ -168,7 +158,7 @@ class Link:
         if self._task is None and not self._is_closed:
             self._task = self._loop.spawn(self._run())
 
-    async def connected(self, timeout_s: float) -> Client:
+    async def connected(self, timeout_s: float) -> LinkClient:
         """Return the connection as soon as there is one.
 
         Raises:
@@ -206,7 +196,7 @@ class Link:
     async def _run(self) -> None:
         delay_s = RECONNECT_DELAY_FIRST_S
         while not self._is_closed:
-            client = _EncryptedClient() if wants_tls(self._options) else Client()
+            client = EncryptedClient() if wants_tls(self._options) else LinkClient()
             self._gone.clear()
             try:
                 await self._connect(client)
@@ -225,7 +215,7 @@ class Link:
                     await asyncio.wait_for(self._closing.wait(), delay_s * (0.5 + jitter / 2))
                 delay_s = min(2 * delay_s, RECONNECT_DELAY_MAX_S)
 
-    async def _connect(self, client: Client) -> None:
+    async def _connect(self, client: LinkClient) -> None:
         options = self._options
         reason: Exception | None = None
 
@@ -250,7 +240,6 @@ class Link:
             connect_timeout=options.connect_timeout_s,  # type: ignore[arg-type] # passed on to wait_for
             ping_interval=options.ping_interval_s,  # type: ignore[arg-type] # passed on to sleep
             max_outstanding_pings=2,
-            pending_size=PENDING_BYTES_MAX,
             skip_subject_validation=True,
             **login(options),
         )
@@ -262,7 +251,7 @@ class Link:
         require_connected(client)
         self._learn_servers(client)
 
-    async def _serve(self, client: Client) -> None:
+    async def _serve(self, client: LinkClient) -> None:
         await self._owner.link_up(client)
         self._client = client
         self._up.set()

@@ -15,19 +15,18 @@ from dataclasses import dataclass
 from typing import Any, Final, TypeVar
 from urllib.parse import parse_qsl, urlsplit
 
-from nats.aio.client import Client
-
 from txcore.clock import SystemClock, system_randomness
 from txcore.errors import BackendTimeoutError, ClosedError, ConfigError, TxcoreError
 from txcore.records import Status
 from txcore.wire import HEADER_KEY
+from txcore_nats.client import LinkClient
 from txcore_nats.codec import (
-    HEADER_EXPECTED,
     STREAM_EXISTS,
     Ack,
     ApiError,
     as_json,
     decode_headers,
+    expecting,
     from_json,
     is_conflict,
     translate,
@@ -149,7 +148,7 @@ class NatsConsumer:
         """See `Receiver`."""
         return len(self._records) < ROOM_COUNT
 
-    async def link_up(self, client: Client) -> None:
+    async def link_up(self, client: LinkClient) -> None:
         """See `LinkOwner`."""
         await self._publisher.up(client)
 
@@ -242,7 +241,7 @@ class NatsConsumer:
                 future.set_exception(error or BackendTimeoutError("no answer to an acknowledgement"))
 
         value = as_json({"owner": self._identity, "position": position})
-        headers = {HEADER_EXPECTED: str(self._revision)}
+        headers = expecting(self._revision)
         deadline_s = self._clock.elapsed_s() + self._options.delivery_timeout_s
         self._publisher.send(Sending(self._key, value, headers, deadline_s, ended))
         self._revision = await future or self._revision

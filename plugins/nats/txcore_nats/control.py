@@ -13,6 +13,8 @@ from txcore_nats.options import NAME_PREFIX, PARTITION_COUNT_MAX, GroupNames, Op
 
 HALF_BYTES_MAX_DEFAULT: Final = 1 << 30
 SERVER_VERSION_MIN: Final = (2, 9)
+TOGETHER_VERSION_MIN: Final = (2, 11)
+"""Direct gets with `multi_last`."""
 ATOMIC_VERSION_MIN: Final = (2, 12)
 NANOSECONDS: Final = 1_000_000_000
 GROUPS_MAX: Final = 10_000
@@ -61,6 +63,14 @@ class Groups:
     def is_direct(self, group: str) -> bool:
         """Whether the group's op stream has one replica, which may be asked directly and is never behind."""
         return group in self._direct
+
+    def takes_many(self, group: str) -> bool:
+        """Whether one request may ask the op stream for many messages."""
+        client = self._link.client
+        if client is None or group not in self._direct:
+            return False
+        version = client.connected_server_version
+        return (version.major, version.minor) >= TOGETHER_VERSION_MIN
 
     async def find(self, group: str) -> int:
         """Return a group's number of partitions.

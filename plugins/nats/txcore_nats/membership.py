@@ -17,7 +17,7 @@ from typing import Any, Final
 
 from txcore.errors import ConfigError, TxcoreError
 from txcore.records import Status
-from txcore_nats.codec import HEADER_EXPECTED, as_json, from_json
+from txcore_nats.codec import as_json, expecting, from_json
 from txcore_nats.holdings import Holdings
 from txcore_nats.options import GroupNames
 from txcore_nats.publishing import Sending
@@ -264,7 +264,7 @@ class Membership:
         end: Callable[[Status, TxcoreError | None, Any], None],
         revision: int | None = None,
     ) -> None:
-        headers = None if revision is None else {HEADER_EXPECTED: str(revision)}
+        headers = "" if revision is None else expecting(revision)
         self._shared.publisher.send(Sending(subject, value, headers, deadline_s, end))
 
     def _owner(self, partition: int) -> str:

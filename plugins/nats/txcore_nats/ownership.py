@@ -59,7 +59,7 @@ class LeaseClaim:
                 future.set_exception(error)
                 return
             deadline_s = shared.clock.elapsed_s() + shared.options.delivery_timeout_s
-            shared.publisher.send(Sending(subject, encode_checkpoint(checkpoint), None, deadline_s, ended))
+            shared.publisher.send(Sending(subject, encode_checkpoint(checkpoint), "", deadline_s, ended))
 
         shared.loop.call(put)
         return future

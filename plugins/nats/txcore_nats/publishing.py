@@ -10,11 +10,9 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections import deque
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
+from itertools import chain
 from typing import Any, Final
-
-from nats import errors
-from nats.aio.client import Client
 
 from txcore.clock import Clock
 from txcore.errors import (
@@ -25,7 +23,8 @@ from txcore.errors import (
     TxcoreError,
 )
 from txcore.records import Status
-from txcore_nats.codec import NO_RESPONDERS, STATUS, read_ack, read_direct, read_found, translate
+from txcore_nats.client import LinkClient
+from txcore_nats.codec import NO_RESPONDERS, STATUS, parse_headers, publish_command, read_ack, translate
 from txcore_nats.connection import LoopThread
 from txcore_nats.options import EXPIRY_TICK_S
 
@@ -33,6 +32,8 @@ _log = logging.getLogger("txcore.nats")
 
 WINDOW_COUNT: Final = 4_000
 """Messages that may wait for their answers."""
+WRITE_BYTES: Final = 64 << 10
+"""What is written at once; the server reads it while the next is made."""
 WAITING_COUNT_MAX: Final = 50_000
 """Messages that may wait for the connection or the window."""
 WAITING_BYTES_MAX: Final = 256 << 20
@@ -47,20 +48,24 @@ End = Callable[[Status, TxcoreError | None, Any], None]
 UNKNOWN with the error, and the `Ack` that brought it, if any."""
 
 
+Read = Callable[[str, Mapping[str, str] | None, bytes], tuple[Status, TxcoreError | None, Any] | None]
+"""Makes of an answer (the subject that it answers, its headers, its body) what `End` takes; None if more is to come."""
+
+
 class Sending:
     """One message on its way; a look-up, whose answer is a message; or a part of what is answered as a whole."""
 
-    __slots__ = ("body", "deadline_s", "end", "headers", "is_answered", "is_lookup", "is_sent", "subject", "token")
+    __slots__ = ("body", "deadline_s", "end", "headers", "is_answered", "is_sent", "read", "subject", "token")
 
     def __init__(
         self,
         subject: str,
         body: bytes,
-        headers: dict[str, str] | None,
+        headers: str,
         deadline_s: float,
         end: End,
         *,
-        is_lookup: bool = False,
+        read: Read = read_ack,
         is_answered: bool = True,
     ) -> None:
         self.subject = subject
@@ -68,10 +73,10 @@ class Sending:
         self.headers = headers
         self.deadline_s = deadline_s
         self.end: End | None = end
-        self.is_lookup = is_lookup
+        self.read = read
         self.is_answered = is_answered
         self.is_sent = False
-        self.token = ""
+        self.token = b""
 
     def take_back(self) -> bool:
         """Say whether it has not ended yet; it ends no more."""
@@ -82,7 +87,6 @@ class Sending:
         """End it, once; later answers are dropped."""
         end, self.end = self.end, None
         if end is not None:
-            self.body, self.headers = b"", None  # the expiry list still holds this object for a while
             end(status, error, answer)
 
 
@@ -92,22 +96,23 @@ class Publisher:
     def __init__(self, loop: LoopThread, clock: Clock) -> None:
         self._loop = loop
         self._clock = clock
-        self._client: Client | None = None
+        self._client: LinkClient | None = None
         self._inbox = ""
         self._count = 0
-        self._in_flight: dict[str, Sending] = {}
+        self._in_flight: dict[bytes, Sending] = {}
         self._waiting: deque[Sending] = deque()
         self._waiting_bytes = 0
         self._room = asyncio.Event()
         self._pump: asyncio.Task[None] | None = None
-        self._expiring: dict[int, list[Sending]] = {}
+        self._held: set[Sending] = set()
+        self._is_timed = False
         self._end_error: TxcoreError | None = None
         self.payload_max = 0
 
     @property
     def is_idle(self) -> bool:
         """Nothing waits, nothing is unanswered, and nothing is held back."""
-        return not any(sending.end is not None for slot in self._expiring.values() for sending in slot)
+        return not (self._in_flight or self._waiting or self._held)
 
     def send(self, sending: Sending) -> None:
         """Publish *sending* as soon as connection and window allow."""
@@ -117,21 +122,23 @@ class Publisher:
         if len(self._waiting) >= WAITING_COUNT_MAX or self._waiting_bytes > WAITING_BYTES_MAX:
             sending.settle(Status.REFUSED, BusyError(f"{len(self._waiting)} messages wait for NATS already"))
             return
-        self.watch(sending)
         self._waiting.append(sending)
         self._waiting_bytes += len(sending.body)
-        self._room.set()
+        if not self._is_timed:
+            self._start_clock()
+        if not self._room.is_set():
+            self._room.set()
 
     def hold(self, deadline_s: float, end: End) -> Sending:
         """Return something that ends as not sent at its deadline, unless `take_back` comes first."""
-        held = Sending("", b"", None, deadline_s, end)
+        held = Sending("", b"", "", deadline_s, end)
         self.watch(held)
         return held
 
-    async def up(self, client: Client) -> None:
+    async def up(self, client: LinkClient) -> None:
         """A new connection is open."""
-        self._inbox = f"{client.new_inbox()}."
-        await client.subscribe(f"{self._inbox}*", cb=self._answered, pending_msgs_limit=-1, pending_bytes_limit=-1)
+        self._inbox = client.new_inbox()
+        await client.take(self._inbox, self._answered)
         self._client = client
         self.payload_max = client.max_payload
         self._pump = self._loop.spawn(self._pump_out(client))
@@ -163,85 +170,106 @@ class Publisher:
         while self._waiting:
             self._waiting.popleft().settle(Status.REFUSED, error)
         self._waiting_bytes = 0
-        for slot in list(self._expiring.values()):
-            for sending in list(slot):
-                sending.settle(Status.REFUSED, error)
+        for sending in list(self._held):
+            sending.settle(Status.REFUSED, error)
+        self._held.clear()
 
-    async def _pump_out(self, client: Client) -> None:
+    async def _pump_out(self, client: LinkClient) -> None:
         while self._client is client:
             if not self._waiting or len(self._in_flight) >= WINDOW_COUNT:
                 self._room.clear()
                 await self._room.wait()
-                continue
+            elif client.is_connected:
+                await self._write(client)
+            else:
+                self._client = None  # nothing of what waits was written: it goes out with the next connection
+
+    async def _write(self, client: LinkClient) -> None:
+        """Write what waits, as much as is good to write at once."""
+        commands: list[bytes] = []
+        written: list[Sending] = []
+        size = 0
+        while self._waiting and size < WRITE_BYTES and len(self._in_flight) < WINDOW_COUNT:
             sending = self._waiting.popleft()
             self._waiting_bytes -= len(sending.body)
-            if sending.end is not None:
-                await self._publish(client, sending)
-
-    async def _publish(self, client: Client, sending: Sending) -> None:
-        self._count += 1
-        token = sending.token = str(self._count)
-        if sending.is_answered:
-            self._in_flight[token] = sending
-        sending.is_sent = True
-        reply = self._inbox + token if sending.is_answered else ""
+            command = self._encode(sending) if sending.end is not None else None
+            if command is not None:
+                size += len(command)
+                commands.append(command)
+                written.append(sending)
         try:
-            await client.publish(sending.subject, sending.body, reply, sending.headers)
-            if not sending.is_answered:
-                sending.settle(Status.DURABLE)
-        except (errors.ConnectionClosedError, errors.ConnectionDrainingError, errors.OutboundBufferLimitError):
-            # Raised before anything was written: it goes out with the next connection.
-            self._in_flight.pop(token, None)
-            if sending.end is not None:
-                sending.is_sent = False
-                self._waiting.appendleft(sending)
-                self._waiting_bytes += len(sending.body)
-            self._client = None
-        except (errors.MaxPayloadError, errors.BadHeaderError, errors.BadSubjectError, UnicodeError) as error:
-            self._in_flight.pop(token, None)
-            text = f"NATS cannot carry this message for {sending.subject!r}: {error}"
-            sending.settle(Status.REFUSED, MessageRejectedError(text, topic=sending.subject, reason="size"))
+            await client.write(b"".join(commands))
         except Exception as error:  # noqa: BLE001 - whatever the driver does, the next message must go out
             _log.exception("nats.publish_error")
-            self._in_flight.pop(token, None)
-            sending.settle(Status.UNKNOWN, translate(error, f"publishing to {sending.subject!r}"))
+            for sending in written:
+                self._in_flight.pop(sending.token, None)
+                sending.settle(Status.UNKNOWN, translate(error, f"publishing to {sending.subject!r}"))
+        else:
+            for sending in written:
+                if not sending.is_answered:
+                    sending.settle(Status.DURABLE)
 
-    async def _answered(self, message: Any) -> None:
-        sending = self._in_flight.pop(message.subject[len(self._inbox) :], None)
+    def _encode(self, sending: Sending) -> bytes | None:
+        """Return what is to be written, and expect its answer; None if it cannot be sent: it is settled."""
+        self._count += 1
+        token = str(self._count)
+        reply = f"{self._inbox}.{token}" if sending.is_answered else ""
+        try:
+            command = publish_command(sending.subject, reply, sending.headers, sending.body, self.payload_max)
+        except (MessageRejectedError, UnicodeError) as error:
+            text = f"NATS cannot carry this message for {sending.subject!r}: {error}"
+            sending.settle(Status.REFUSED, MessageRejectedError(text, topic=sending.subject, reason="size"))
+            return None
+        if sending.is_answered:
+            sending.token = token.encode()
+            self._in_flight[sending.token] = sending
+        sending.is_sent = True
+        return command
+
+    def _answered(self, token: bytes, raw_headers: bytes, data: bytes) -> None:
+        sending = self._in_flight.get(token)
         if sending is None:
             return  # settled already
-        if self._waiting:
-            self._room.set()
         try:
-            sending.settle(*self._read(sending, message))
+            headers = parse_headers(raw_headers) if raw_headers else None
+            if headers is not None and headers.get(STATUS) == NO_RESPONDERS:
+                text = f"no stream takes messages for {sending.subject!r}"
+                answer: Any = (Status.REFUSED, NoStreamError(text), None)
+            else:
+                answer = sending.read(sending.subject, headers, data)
+            if answer is not None:
+                del self._in_flight[token]
+                if self._waiting:
+                    self._room.set()
+                sending.settle(*answer)
         except Exception:  # noqa: BLE001 - one failing taker must not take the others along
             _log.exception("nats.answer_error")
 
-    def _read(self, sending: Sending, message: Any) -> tuple[Status, TxcoreError | None, Any]:
-        status = message.headers.get(STATUS) if message.headers else None
-        if status == NO_RESPONDERS:
-            return Status.REFUSED, NoStreamError(f"no stream takes messages for {sending.subject!r}"), None
-        if not sending.is_lookup:
-            return read_ack(message.data, sending.subject)
-        if sending.body:
-            return read_found(message.data, sending.subject)
-        return read_direct(message, sending.subject)
-
     def watch(self, sending: Sending) -> None:
         """Hold *sending* to its deadline, though it is not to be sent yet."""
-        slot = int(sending.deadline_s / EXPIRY_TICK_S)
-        waiting = self._expiring.get(slot)
-        if waiting is None:
-            waiting = self._expiring[slot] = []
-            delay_s = (slot + 1) * EXPIRY_TICK_S - self._clock.elapsed_s()
-            self._loop.loop.call_later(max(delay_s, 0.0), self._expire_slot, slot)
-        waiting.append(sending)
+        self._held.add(sending)
+        self._start_clock()
 
-    def _expire_slot(self, slot: int) -> None:
-        """End what is still under way of a slot's sendings: one timer serves all whose deadlines are that close."""
-        for sending in self._expiring.pop(slot):
-            if sending.end is not None:
+    def _start_clock(self) -> None:
+        if not self._is_timed:
+            self._is_timed = True
+            self._loop.loop.call_later(EXPIRY_TICK_S, self._look_at_clock)
+
+    def _look_at_clock(self) -> None:
+        """End what is past its deadline: one timer serves all, as long as there is something."""
+        now_s = self._clock.elapsed_s()
+        of_all = chain(self._in_flight.values(), self._waiting, self._held)
+        try:
+            for sending in [sending for sending in of_all if sending.deadline_s <= now_s]:
                 self._expire(sending)
+        finally:
+            self._held = {sending for sending in self._held if sending.end is not None}
+            if any(sending.end is None for sending in self._waiting):
+                self._waiting = deque(sending for sending in self._waiting if sending.end is not None)
+                self._waiting_bytes = sum(len(sending.body) for sending in self._waiting)
+            self._is_timed = False
+            if not self.is_idle:
+                self._start_clock()
 
     def _expire(self, sending: Sending) -> None:
         # What has expired counts no more: a server that does not answer must not use up the window.

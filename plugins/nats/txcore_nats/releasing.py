@@ -14,8 +14,8 @@ from typing import Any, Final, Protocol
 from txcore.errors import BackendUnavailableError, TxcoreError, WireFormatError
 from txcore.ids import id_text
 from txcore.records import DURABLE, FINAL_KINDS, LogKind, Op, Outcome, Resolution, Status
-from txcore.wire import decode_ops, target_headers, target_id
-from txcore_nats.codec import HEADER_MESSAGE_ID, Found, encode_headers, half_headers, is_conflict
+from txcore.wire import HEADER_ID, decode_ops, target_headers
+from txcore_nats.codec import HEADER_MESSAGE_ID, Found, encode_headers, half_headers, header_lines, is_conflict
 from txcore_nats.options import UNIQUE_KINDS, GroupNames
 from txcore_nats.publishing import End, NoStreamError, Sending
 
@@ -79,29 +79,39 @@ class Release:
         self._status = Status.DURABLE
         self._error: TxcoreError | None = None
 
-    def start(self) -> None:
-        """Take the first step."""
+    @property
+    def looks_first(self) -> bool:
+        """Whether what holds the op's place must be looked up before anything is published."""
         op = self._resolution.op
         # A fresh ROLLBACK needs no look: nothing goes out before the op, and the op itself finds its place taken.
         is_alone = not self._resolution.targets and not self._resolution.parked
-        if op is None or op.kind not in UNIQUE_KINDS or (is_alone and not op.generation):
-            self._publish()
+        return op is not None and op.kind in UNIQUE_KINDS and not (is_alone and not op.generation)
+
+    @property
+    def subject(self) -> str:
+        """The op's place."""
+        half = self._resolution.half
+        return self._names.final_subject(half.partition, half.transaction_id)
+
+    def start(self) -> None:
+        """Take the first step."""
+        if self.looks_first:
+            self._look(self.looked)
         else:
-            self._look(self._looked)
+            self.publish()
 
     # -- what holds the place ---------------------------------------------------------------------------------------
 
     def _look(self, end: End) -> None:
-        half = self._resolution.half
-        subject = self._names.final_subject(half.partition, half.transaction_id)
-        self._sender.look_up(self._names, subject, self._deadline_s, end)
+        self._sender.look_up(self._names, self.subject, self._deadline_s, end)
 
-    def _looked(self, status: Status, error: TxcoreError | None, found: Found | None) -> None:
+    def looked(self, status: Status, error: TxcoreError | None, found: Found | None) -> None:
+        """Take what holds the op's place, and the next step."""
         if status is not Status.DURABLE:
             # Nothing was published, but nobody refused anything either.
             self._settle(Outcome(Status.UNKNOWN, _reached(error), missing=tuple(self._resolution.targets)))
         elif not self._is_superseded(found):
-            self._publish()
+            self.publish()
 
     def _is_superseded(self, found: Found | None) -> bool:
         """Settle if what was found stands in the way; else remember it as what the op must stand behind."""
@@ -127,7 +137,8 @@ class Release:
 
     # -- targets ----------------------------------------------------------------------------------------------------
 
-    def _publish(self) -> None:
+    def publish(self) -> None:
+        """Send the targets or the parked record; the op follows."""
         resolution = self._resolution
         half = resolution.half
         self._left = len(resolution.targets) + bool(resolution.parked)
@@ -141,12 +152,12 @@ class Release:
             self._sender.send(Sending(subject, resolution.parked, headers, self._deadline_s, end))
         for index in resolution.targets:
             message = half.messages[index]
-            headers = encode_headers(
+            named = encode_headers(
                 target_headers(half.group, half.transaction_id, index, message, resolution.by, key_as_header=True)
             )
-            headers[HEADER_MESSAGE_ID] = target_id(half.transaction_id, index)
+            named[HEADER_MESSAGE_ID] = named[HEADER_ID]
             end = functools.partial(self._target_ended, index)
-            self._sender.send(Sending(message.topic, message.body, headers, self._deadline_s, end))
+            self._sender.send(Sending(message.topic, message.body, header_lines(named), self._deadline_s, end))
 
     def _target_ended(self, index: int, status: Status, error: TxcoreError | None, _ack: Any) -> None:
         """One target is confirmed, refused or unknown; *index* -1 is the parked record."""

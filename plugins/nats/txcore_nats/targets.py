@@ -89,10 +89,8 @@ class TargetChecks:
         return None
 
     def _size_max(self, stream: TargetStream | None) -> int:
-        limits = [self._publisher.payload_max] if self._publisher.payload_max else []
-        if stream is not None and stream.size_max > 0:
-            limits.append(stream.size_max)
-        return min(limits, default=1 << 62)
+        size_max = self._publisher.payload_max or 1 << 62
+        return size_max if stream is None or stream.size_max <= 0 else min(size_max, stream.size_max)
 
     async def _ask(self, subject: str) -> None:
         error: TxcoreError | None = None

@@ -16,8 +16,7 @@ from txcore.errors import (
     TxcoreError,
     WireFormatError,
 )
-from txcore.records import Checkpoint, HalfRecord, Position, TargetMessage
-from txcore.wire import target_headers, target_id
+from txcore.records import Checkpoint, Position, TargetMessage
 from txcore_rabbitmq.names import HEADERS_BYTES_MAX, SHORT_STRING_BYTES_MAX
 
 TRANSIENT: Final = 1
@@ -122,16 +121,9 @@ def check_headers(message: TargetMessage) -> None:
         )
 
 
-def target_properties(half: HalfRecord, index: int, by: str) -> tuple[str, Any]:
-    """Return message id and properties of one target."""
-    message_id = target_id(half.transaction_id, index)
-    headers = target_headers(half.group, half.transaction_id, index, half.messages[index], by, key_as_header=True)
-    return message_id, pika.BasicProperties(headers=headers, delivery_mode=PERSISTENT, message_id=message_id)
-
-
-def log_properties(message_id: str) -> Any:
-    """Return the properties of a record of ours."""
-    return pika.BasicProperties(delivery_mode=PERSISTENT, message_id=message_id)
+def stored_properties() -> Any:
+    """Return the properties of a message that the broker must keep."""
+    return pika.BasicProperties(delivery_mode=PERSISTENT)
 
 
 def transient_properties() -> Any:

@@ -14,9 +14,10 @@ from collections.abc import Callable
 from typing import Any, Final, Protocol
 
 import pika  # type: ignore[import-untyped]
-from pika.adapters.select_connection import IOLoop, SelectConnection  # type: ignore[import-untyped]
+from pika.adapters.select_connection import IOLoop  # type: ignore[import-untyped]
 
 from txcore.errors import ConfigError, TxcoreError
+from txcore_rabbitmq.coalescing import CoalescingConnection
 from txcore_rabbitmq.codec import translate
 from txcore_rabbitmq.options import Options
 
@@ -139,7 +140,7 @@ class Link:
         self._owner = owner
         self._name = name
         self._delay_s = RECONNECT_DELAY_FIRST_S
-        self._connection: Any = None
+        self._connection: CoalescingConnection | None = None
         self._is_open = False
         self._is_closed = False
         self._on_closed: Callable[[], None] | None = None
@@ -148,8 +149,7 @@ class Link:
     @property
     def unsent_bytes(self) -> int:
         """What was published and not yet taken by the network."""
-        transport = getattr(self._connection, "_transport", None)  # pika keeps no other account of it
-        return 0 if transport is None else int(transport.get_write_buffer_size())
+        return 0 if self._connection is None else self._connection.unsent_bytes
 
     def open(self) -> None:
         """Start to connect."""
@@ -157,7 +157,7 @@ class Link:
             return
         parameters = self._nodes[0]
         self._nodes.rotate(-1)
-        self._connection = SelectConnection(
+        self._connection = CoalescingConnection(
             parameters,
             on_open_callback=self._opened,
             on_open_error_callback=self._lost,

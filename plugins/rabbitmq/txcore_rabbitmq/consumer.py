@@ -20,7 +20,7 @@ from pika import exceptions
 from txcore.clock import Clock, SystemClock
 from txcore.errors import ClosedError, WireFormatError
 from txcore.wire import HEADER_KEY
-from txcore_rabbitmq.codec import OFFSET_HEADER, is_locked, log_properties, offset_of, translate
+from txcore_rabbitmq.codec import OFFSET_HEADER, is_locked, offset_of, stored_properties, translate
 from txcore_rabbitmq.connection import connection_parameters
 from txcore_rabbitmq.names import CHECKPOINT_LENGTH_BYTES, CHECKPOINT_SEGMENT_BYTES, SEGMENT_ARGUMENT
 from txcore_rabbitmq.options import Options, parse_url
@@ -197,7 +197,7 @@ class RabbitmqConsumer:
     # -- small things --------------------------------------------------------------------------------------------------
 
     def _store(self, done: _Done) -> None:
-        self._offsets.basic_publish("", self._name("offsets"), _encode(done), log_properties(""), mandatory=True)
+        self._offsets.basic_publish("", self._name("offsets"), _encode(done), stored_properties(), mandatory=True)
 
     def _name(self, what: str) -> str:
         return f"{self.topic}.{self.group}.{what}"

@@ -12,7 +12,8 @@ from typing import Any, Final
 
 from txcore.errors import FULL, BackendUnavailableError, MessageRejectedError, TxcoreError
 from txcore.records import Status
-from txcore_rabbitmq.codec import log_properties, translate, translate_refusal
+from txcore_rabbitmq.coalescing import CoalescingConnection, log_properties
+from txcore_rabbitmq.codec import translate, translate_refusal
 
 _log = logging.getLogger("txcore.rabbitmq")
 
@@ -64,7 +65,7 @@ class Sending:
         deadline_s: float,
         end: End,
         *,
-        properties: Any = None,
+        properties: bytes = b"",
         message_id: str = "",
         is_urgent: bool = False,
     ) -> None:
@@ -90,7 +91,7 @@ class Sending:
         if end is None:
             return
         self.body = b""  # the expiry list still holds this object for a while
-        self.properties = None
+        self.properties = b""
         if self.freed is not None:
             self.freed(self.size)
         try:
@@ -104,7 +105,7 @@ class Lane:
     hurts nobody else.
     """
 
-    def __init__(self, name: str, connection: Any, freed: Callable[[], None]) -> None:
+    def __init__(self, name: str, connection: CoalescingConnection, freed: Callable[[], None]) -> None:
         self.name = name
         self.unconfirmed: dict[int, Sending] = {}
         self._freed = freed
@@ -114,6 +115,7 @@ class Lane:
         self._is_ready = False
         self.is_dead = False
         self._exchange = "" if name in (LOG_LANE, PROBE_LANE) else name
+        self._connection = connection
         self._channel = connection.channel(on_open_callback=self._opened)
         self._channel.add_on_close_callback(self._closed)
 
@@ -127,7 +129,7 @@ class Lane:
         if not self._is_ready:
             self._waiting.append(sending)
             return
-        if sending.end is None:
+        if sending.end is None or not self._channel.is_open:
             return
         message_id = sending.message_id
         if message_id:
@@ -136,7 +138,8 @@ class Lane:
         else:
             message_id = sending.message_id = str(self._tag + 1)
             properties = log_properties(message_id)
-        self._channel.basic_publish(self._exchange, sending.routing_key, sending.body, properties, mandatory=True)
+        number = self._channel.channel_number
+        self._connection.publish(number, self._exchange, sending.routing_key, properties, sending.body)
         self._tag += 1
         sending.is_sent = True
         self._by_id[message_id] = sending

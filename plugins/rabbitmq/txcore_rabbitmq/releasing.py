@@ -14,8 +14,9 @@ from txcore.clock import Clock
 from txcore.errors import ConfigError, MessageRejectedError, TxcoreError
 from txcore.port import Batch
 from txcore.records import DURABLE, HalfRecord, LogKind, Op, Outcome, Resolution, Status
-from txcore.wire import encode_ops
-from txcore_rabbitmq.codec import Target, check_headers, parse_topic, target_properties
+from txcore.wire import encode_ops, target_headers, target_id
+from txcore_rabbitmq.coalescing import target_properties
+from txcore_rabbitmq.codec import Target, check_headers, parse_topic
 from txcore_rabbitmq.connection import LoopThread
 from txcore_rabbitmq.lanes import LOG_LANE, End, Sending
 from txcore_rabbitmq.names import log_name
@@ -238,7 +239,9 @@ class Releaser:
         end = functools.partial(item.target_ended, index)
         message = half.messages[index]
         target = self._target(message.topic)
-        message_id, properties = target_properties(half, index, item.resolution.by)
+        message_id = target_id(half.transaction_id, index)
+        by = item.resolution.by
+        headers = target_headers(half.group, half.transaction_id, index, message, by, key_as_header=True)
         self._publisher.send(
             Sending(
                 target.exchange,
@@ -246,7 +249,7 @@ class Releaser:
                 message.body,
                 item.deadline_s,
                 self._unreached_is_unknown(target, end),
-                properties=properties,
+                properties=target_properties(headers, message_id),
                 message_id=message_id,
             )
         )

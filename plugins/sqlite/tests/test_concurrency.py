@@ -9,7 +9,7 @@ from collections import Counter
 from functools import partial
 
 import pytest
-from txcore_sqlite import store
+from txcore_sqlite import store, writer
 from txcore_sqlite.consumer import read_topic
 
 from txcore import wire
@@ -28,6 +28,38 @@ def test_callers_that_wait_share_one_transaction(kit, opened, clock):
     times = {outcome.appended_ms for batch in batches for outcome in batch.wait()}
     assert 1 <= len(times) <= 2
     assert len(kit.log(backend, LogKind.HALF)) == 40
+
+
+def test_callers_that_shared_a_transaction_share_the_next_one(kit, opened, clock, monkeypatch):
+    """The first to come back waits for the second, and for nobody else; who comes back alone waits for nobody long."""
+    clock.tick_ms = 1
+    backend = opened(clock=clock)
+    kit.append(backend, kit.half())
+    backend._writer._last_size = 2
+    with monkeypatch.context() as patient:
+        patient.setattr(writer, "COMPANY_S", 60.0)
+        batches = [kit.Recorder([kit.half()]), kit.Recorder([kit.half()])]
+        for batch in batches:
+            backend.append_halves(batch)
+        assert len({batch.wait()[0].appended_ms for batch in batches}) == 1
+    for _ in range(3):
+        assert kit.append(backend, kit.half())[0].status is Status.DURABLE
+
+
+def test_a_small_transaction_has_few_statements(kit, opened):
+    """Each gives up the interpreter lock: one for each table, whatever the number of rows."""
+    backend = opened()
+    halves = [kit.half() for _ in range(13)]
+    kit.append(backend, *halves)
+    kit.release(backend, kit.end(kit.half()))
+    statements = []
+    backend._writer._connection.set_trace_callback(statements.append)
+    kit.append(backend, *[kit.half() for _ in range(13)])
+    kit.release(backend, *[kit.end(half) for half in halves])
+    tables = Counter(each.split()[2] for each in statements if each.startswith("INSERT"))
+    assert {name: tables[name] for name in tables if name != "log"} == dict.fromkeys(
+        ("half", "resolved", "target", "op"), 1
+    )
 
 
 def test_a_lock_that_stays_taken_refuses(kit, opened):

@@ -1,6 +1,7 @@
 """The writer: one thread with its own connection that commits whatever has queued up as one transaction.
 
-A lone caller pays for one transaction and nothing else; callers that come while it runs share the next one.
+A lone caller pays for one transaction and nothing else; callers that come while it runs share the next one. Callers
+that shared one come back together, though not at once: the next one waits for them as long as they keep coming.
 """
 
 from __future__ import annotations
@@ -22,7 +23,8 @@ from txcore_sqlite.work import Work
 
 TRANSACTION_ITEMS_MAX: Final = 4_000
 """Items after which a transaction takes no further work in; bounds memory and how long others wait for the lock."""
-
+COMPANY_S: Final = 0.0003
+"""How long a transaction that is smaller than the one before waits for the next caller to come back."""
 
 _LOG: Final = logging.getLogger("txcore.sqlite")
 
@@ -42,6 +44,7 @@ class Writer:
         self._flight: list[Work] = []
         self._carry: list[Work] = []  # taken from the queue, not in a transaction yet
         self._singly = 0  # so many of them get a transaction of their own
+        self._last_size = 0
         self._is_last = False
         self._thread: threading.Thread | None = None
         self._closing = False
@@ -115,7 +118,12 @@ class Writer:
         size = sum(work.size for work in group)
         while size < TRANSACTION_ITEMS_MAX and not self._is_last:
             try:
-                work = self._queue.get_nowait() if group else self._queue.get()
+                if not group:
+                    work = self._queue.get()
+                elif size >= self._last_size:
+                    work = self._queue.get_nowait()
+                else:
+                    work = self._queue.get(timeout=COMPANY_S)
             except queue.Empty:
                 break
             if work is None:
@@ -123,6 +131,7 @@ class Writer:
             else:
                 group.append(work)
                 size += work.size
+        self._last_size = size
         return group
 
     def _commit_group(self, group: list[Work]) -> None:

@@ -1,0 +1,71 @@
+"""Messages as bytes in one go: the same bytes as pika's, sent together; no broker is needed."""
+
+from __future__ import annotations
+
+import pytest
+from pika import BasicProperties, frame, spec
+from txcore_rabbitmq.coalescing import CoalescingConnection, log_properties, publish_frames, target_properties
+
+HEADERS = {"txcore-id": "0190:0", "txcore-key": b"\x00\xff", "Grüße": "你好 🙂", "empty": "", "none": b""}
+BODY_FRAME_MAX = 100
+
+
+def pikas(channel_number, exchange, routing_key, properties, body):
+    """Return the frames as pika makes them."""
+    method = spec.Basic.Publish(exchange=exchange, routing_key=routing_key, mandatory=True)
+    frames = [frame.Method(channel_number, method), frame.Header(channel_number, len(body), properties)]
+    starts = range(0, len(body), BODY_FRAME_MAX)
+    frames += [frame.Body(channel_number, body[start : start + BODY_FRAME_MAX]) for start in starts]
+    return b"".join(each.marshal() for each in frames)
+
+
+@pytest.mark.parametrize("size", [0, 1, 99, 100, 101, 350])
+@pytest.mark.parametrize(
+    ("properties", "ours"),
+    [
+        (BasicProperties(delivery_mode=2, message_id="17"), log_properties("17")),
+        (BasicProperties(headers=HEADERS, delivery_mode=2, message_id="id"), target_properties(HEADERS, "id")),
+        (BasicProperties(headers={}, delivery_mode=2, message_id=""), target_properties({}, "")),
+    ],
+)
+def test_the_bytes_are_pikas(size, properties, ours):
+    """Every kind of message, with bodies of none, one and many frames."""
+    body = bytes(range(256)) * 2
+    place = (300, "exchange", "key of Grüße")
+    assert pikas(*place, properties, body[:size]) == publish_frames(*place, ours, body[:size], BODY_FRAME_MAX)
+
+
+class Network:
+    """Takes what a connection would write, and the timers that it asks for."""
+
+    def __init__(self):
+        self.written, self.timers = [], []
+
+    def write(self, data):
+        self.written.append(data)
+
+    def get_write_buffer_size(self):
+        return 0
+
+    def call_later(self, _delay_s, timer):
+        self.timers.append(timer)
+
+
+def test_what_is_sent_in_one_turn_goes_together(monkeypatch):
+    """One write at the turn's end, in order; what is much goes earlier; what was not written is accounted for."""
+    network = Network()
+    monkeypatch.setattr(CoalescingConnection, "ioloop", network)
+    connection = CoalescingConnection.__new__(CoalescingConnection)
+    connection._frames, connection._frames_size, connection._transport = [], 0, network
+    for piece in (b"a", b"b", b"c"):
+        connection._adapter_emit_data(piece)
+    assert (network.written, connection.unsent_bytes, len(network.timers)) == ([], 3, 1)
+    network.timers.pop()()
+    assert (network.written, connection.unsent_bytes) == ([b"abc"], 0)
+    connection._adapter_emit_data(b"d" * 70_000)
+    assert network.written == [b"abc", b"d" * 70_000]
+    connection._adapter_emit_data(b"lost")
+    connection._transport = None
+    for timer in network.timers:
+        timer()
+    assert len(network.written) == 2
