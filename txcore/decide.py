@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import enum
-from dataclasses import dataclass
 from typing import Final
+
+import msgspec
 
 from txcore.records import Half, Op, ParkCode
 
@@ -25,13 +26,12 @@ class Decision(enum.Enum):
     DISCARD = "discard"  #: asked often enough; park it
 
 
-@dataclass(slots=True)
-class Pending:
+class Pending(msgspec.Struct, gc=False):
     """One undecided half as the owner of its partition knows it. Times are milliseconds on the owner's timeline.
 
     Attributes:
         position: Where its newest copy stands in the half log.
-        half: The decoded record; None once put aside to bound memory (it is fetched again when due).
+        half: The decoded record while the half is in hand; None while it waits, as it is read again when due.
         start_ms: When immunity began: the broker's append time of the first copy, or when it was first seen.
         copied_ms: When its newest copy was appended, as far as that is known; retention counts from there.
         count: Answered checks of this generation.
@@ -45,7 +45,6 @@ class Pending:
             force (void, or under an outdated claim), the half goes on under the next generation.
         look_back: Op position to read from before this copy may be judged; None when its journal is known.
         park: Why it cannot be checked at all.
-        size: Bytes that `half` holds in memory.
         was_replayed: Read before the owner's claim was back, so it may be older than any op still in the log.
         token: For a carried or resumed copy, the claim in force where its journal was folded.
         poison: The raw bytes of a record that is no half.
@@ -54,7 +53,6 @@ class Pending:
     transaction_id: bytes
     position: int
     generation: int
-    half: Half | None
     start_ms: float
     immunity_ms: float
     interval_ms: float
@@ -76,10 +74,10 @@ class Pending:
     look_back: int | None = None
     carry_again_ms: float = 0.0
     park: tuple[ParkCode, str] | None = None
-    size: int = 0
     was_replayed: bool = False
     token: bytes = b""
     poison: bytes | None = None
+    half: Half | None = None
 
     @property
     def immune_until_ms(self) -> float:

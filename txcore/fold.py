@@ -17,7 +17,7 @@ from typing import Final
 import msgspec
 
 from txcore.decide import AT_ONCE_MS, Pending
-from txcore.records import FINAL_KINDS, OWNED_KINDS, Checkpoint, Half, Op, OpKind, Position, is_discard_in_force
+from txcore.records import FINAL_KINDS, OWNED_KINDS, Checkpoint, Op, OpKind, Position, is_discard_in_force
 
 RECENT_MAX: Final = 10_000
 NOTE_ENTRY_BYTES: Final = 48
@@ -32,8 +32,7 @@ class NoteEntry(msgspec.Struct, array_like=True):
     age_ms: int
 
 
-@dataclass(slots=True)
-class _Seen:
+class _Seen(msgspec.Struct, gc=False):
     """A half record that was read: where it stands, the first op that concerns it, and what closed it."""
 
     position: int
@@ -62,7 +61,6 @@ class PartitionState:
         self.op_read: int | None = checkpoint.op if checkpoint else None
         self.conflicts: list[Conflict] = []
         self.closed_count = 0
-        self.body_bytes = 0  #: held by the halves of `pending`
         self.ages_ms = _ages(checkpoint)
         self._claims: list[tuple[int, bytes]] = []
         self._first_token = self.token
@@ -70,13 +68,16 @@ class PartitionState:
         self._newest: dict[bytes, _Seen] = {}
         self._orphans: OrderedDict[bytes, list[tuple[int, Op, float]]] = OrderedDict()
         self._recent: OrderedDict[bytes, tuple[int, int]] = OrderedDict()
-        self._heap: list[tuple[float, int, bytes]] = []
-        self._sequence = itertools.count()
+        self._heap: list[tuple[float, bytes]] = []
 
     # -- reading -----------------------------------------------------------------------------------------------
 
-    def read_half(self, position: Position, pending: Pending, half: Half | None) -> None:
-        """Take in a half record, already turned into what it would be if it stood alone; copies merge by id."""
+    def read_half(self, position: Position, pending: Pending, folded_to: int = -1) -> None:
+        """Take in a half record, already turned into what it would be if it stood alone; copies merge by id.
+
+        Args:
+            folded_to: For a carried or resumed copy, the op position up to which its journal is folded into it.
+        """
         self.half_read = position
         identity = pending.transaction_id
         known = self._newest.get(identity)
@@ -91,15 +92,14 @@ class PartitionState:
             return
         self._newest[identity] = seen
         self._open(pending)
-        if half is not None and half.folded_to >= 0:
-            pending.look_back = half.folded_to
+        if folded_to >= 0:
+            pending.look_back = folded_to
         for op_position, op, _ in self._orphans.pop(identity, ()):
             self._note_op(seen, op_position)
             self._fold(pending, op)
 
     def _open(self, pending: Pending) -> None:
         self.pending[pending.transaction_id] = pending
-        self.body_bytes += pending.size
         self.schedule(pending, pending.due_ms)
 
     def _merge(self, known: _Seen, seen: _Seen, new: Pending) -> None:
@@ -123,7 +123,6 @@ class PartitionState:
             if current.is_journaled:
                 new.decision, new.is_journaled, new.forced = current.decision, True, current.forced
             current.is_closed = True
-            self.body_bytes -= current.size
             self._open(new)
             return
         current.position = seen.position
@@ -204,7 +203,6 @@ class PartitionState:
         pending.is_closed = True
         if self.pending.get(pending.transaction_id) is pending:
             del self.pending[pending.transaction_id]
-            self.body_bytes -= pending.size
             self._newest[pending.transaction_id].closed_by = kind
             self.closed_count += 1
 
@@ -213,12 +211,12 @@ class PartitionState:
     def schedule(self, pending: Pending, due_ms: float) -> None:
         """Set when *pending* is looked at next."""
         pending.due_ms = due_ms
-        heapq.heappush(self._heap, (due_ms, next(self._sequence), pending.transaction_id))
+        heapq.heappush(self._heap, (due_ms, pending.transaction_id))
 
     def next_due_ms(self) -> float | None:
         """Return when the next half is due, or None."""
         while self._heap:
-            due_ms, _, identity = self._heap[0]
+            due_ms, identity = self._heap[0]
             pending = self.pending.get(identity)
             if pending is not None and pending.due_ms == due_ms and not pending.is_busy:
                 return due_ms
@@ -232,7 +230,7 @@ class PartitionState:
             next_ms = self.next_due_ms()
             if next_ms is None or next_ms > now_ms:
                 break
-            pending = self.pending[heapq.heappop(self._heap)[2]]
+            pending = self.pending[heapq.heappop(self._heap)[1]]
             pending.is_busy = True  # It may stand in the heap twice for one time (a NUDGE): it is taken once.
             due.append(pending)
         return due

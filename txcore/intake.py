@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 
 from txcore import instrumentation as names
 from txcore import wire
@@ -65,12 +65,8 @@ class Intake:
         if half.group != self._context.group or half.partition != self._tenure.partition:
             self._take_poison(record, WireFormatError(f"a half of group {half.group!r}, partition {half.partition}"))
             return
-        pending = self._pending(record, half)
-        if self._tenure.state.body_bytes + len(record.body) > self._context.limits.body_bytes_max:
-            pending.half = None
-        else:
-            pending.size = len(record.body)
-        self._tenure.state.read_half(record.position, pending, half)
+        self._context.bodies.keep((half.partition, record.position), record.body)
+        self._tenure.state.read_half(record.position, self._pending(record, half), half.folded_to)
 
     def _pending(self, record: LogRecord, half: Half) -> Pending:
         policy = self._context.policy
@@ -88,7 +84,6 @@ class Intake:
             half.transaction_id,
             record.position,
             half.generation,
-            half,
             start_ms,
             immunity_ms,
             half.interval_ms or policy.interval_s * 1000,
@@ -108,10 +103,10 @@ class Intake:
         """Make a pending of an undecodable record, so that it is parked with its bytes and blocks nothing."""
         name = hashlib.blake2b(record.body, digest_size=16, salt=record.position.to_bytes(16, "big")[-16:]).digest()
         self._context.report.event(names.LOG_POISON, partition=self._tenure.partition, position=record.position)
-        pending = Pending(name, record.position, 0, None, 0.0, 0.0, 1000.0, 1, fenced=False, due_ms=0.0)
+        pending = Pending(name, record.position, 0, 0.0, 0.0, 1000.0, 1, fenced=False, due_ms=0.0)
         pending.poison = record.body
         pending.park = (ParkCode.POISON, f"position {record.position}: {error}")
-        self._tenure.state.read_half(record.position, pending, None)
+        self._tenure.state.read_half(record.position, pending)
 
     def read_ops(self) -> int:
         """Read what has arrived in the op log; returns how many records that were."""
@@ -190,18 +185,37 @@ class Intake:
             reader.close()
 
     def half_of(self, pending: Pending) -> Flow[Half]:
-        """Return the decoded half, fetched again if it was put aside.
+        """Return the decoded half, read again if need be.
 
         Raises:
-            TxcoreError: it could not be fetched; the half is put back.
+            TxcoreError: it could not be read; the half is put back.
         """
-        if pending.half is not None:
-            return pending.half
-        position = Position(pending.position)
-        found: Mapping[Position, LogRecord] = yield self._halves.fetch([position])
-        if position not in found:
-            raise DataLossError(position, None)
-        return wire.decode_half(found[position].body)
+        if pending.half is None:
+            yield from self.load([pending])
+        if pending.half is None:
+            raise DataLossError(pending.position, None)
+        return pending.half
+
+    def load(self, pendings: Sequence[Pending]) -> Flow[None]:
+        """Give halves in hand their records, all that were not read lately in one request; those gone have none.
+
+        Raises:
+            TxcoreError: the log could not be read.
+        """
+        partition, kept = self._tenure.partition, self._context.bodies
+        missing = [
+            Position(pending.position) for pending in pendings if kept.get((partition, pending.position)) is None
+        ]
+        found: Mapping[Position, LogRecord] = (yield self._halves.fetch(missing)) if missing else {}
+        for pending in pendings:
+            record = found.get(Position(pending.position))
+            body = kept.get((partition, pending.position)) if record is None else record.body
+            if body is None:
+                continue
+            half = wire.decode_half(body)
+            # A log that lost its end may hold another record at a position that is known.
+            if half.transaction_id == pending.transaction_id:
+                pending.half = half
 
     def note_gap(self, pending: Pending) -> None:
         """Mark a half older than the op log's first record: its end may be among the lost ops (R12)."""

@@ -2,10 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Iterator, Sequence
 from itertools import islice
-
-import msgspec
 
 from txcore import instrumentation as names
 from txcore import wire
@@ -19,14 +17,11 @@ from txcore.records import (
     FINAL_KINDS,
     REASON_SIZE_MAX,
     Forced,
-    Half,
     HalfRecord,
-    Op,
     OpKind,
     Outcome,
     ParkCode,
     Parked,
-    Resolution,
     Status,
 )
 from txcore.tenure import Tenure
@@ -44,7 +39,7 @@ class Judge:
 
     def judge(self, due: list[Pending]) -> Flow[None]:
         """Judge halves that were due before a tick which has come back."""
-        fenced = []
+        fenced, read = [], []
         now_ms = self._tenure.now_ms()
         for pending in due:
             if not self._tenure.is_active:
@@ -55,19 +50,28 @@ class Judge:
             decision = decide(pending, now_ms, must_carry=False)
             if decision is Decision.CHECK and pending.fenced:
                 fenced.append(pending)
+            elif decision is Decision.CHECK or decision is Decision.FINISH:
+                read.append(pending)
             elif decision is Decision.DONE:
                 continue
             elif decision is Decision.WAIT:
                 self._tenure.state.schedule(pending, max(pending.due_ms, pending.immune_until_ms))
             else:
                 yield from self._start(pending, self._flow_for(pending, decision))
+        for chunk in self._chunks(fenced):
+            yield Spawn(self._check_fence(chunk))
+        for chunk in self._chunks(read):
+            yield Spawn(self._together(chunk, self._go_on))
+
+    def _chunks(self, halves: list[Pending]) -> Iterator[list[Pending]]:
+        """Take halves in hand, so many at a time as one question or one reading may be about."""
         size = self._context.limits.fence_batch_count_max
-        for index in range(0, len(fenced), size):
-            chunk = fenced[index : index + size]
+        for index in range(0, len(halves), size):
+            chunk = halves[index : index + size]
             for pending in chunk:
                 pending.is_busy = True
             self._tenure.in_hand += len(chunk)
-            yield Spawn(self._check_fence(chunk))
+            yield chunk
 
     def carry_oldest(self) -> Flow[None]:
         """Carry forward what retention would soon eat, or what holds the checkpoint back too far (R8)."""
@@ -76,15 +80,19 @@ class Judge:
         if retention_s is None and self._tenure.state.replay_count <= limits.replay_max:
             return
         now_ms = self._tenure.now_ms()
-        for behind, pending in list(islice(self._tenure.state.oldest_open(), limits.batch_count_max)):
+        chosen: list[Pending] = []
+        for behind, pending in islice(self._tenure.state.oldest_open(), limits.batch_count_max):
             is_old = retention_s is not None and now_ms - pending.copied_ms > retention_s * 500
             must_carry = (is_old or behind > limits.replay_max) and pending.poison is None
             if not must_carry and behind <= limits.replay_max:
                 break
-            if pending.is_busy or pending.is_outdone or self._tenure.in_hand >= limits.batch_count_max:
+            if pending.is_busy or pending.is_outdone or self._tenure.in_hand + len(chosen) >= limits.batch_count_max:
                 continue
             if decide(pending, now_ms, must_carry=must_carry) is Decision.CARRY:
-                yield from self._start(pending, self._carry(pending))
+                chosen.append(pending)
+                pending.carry_again_ms = now_ms + limits.retry_s * 1000  # not at every turn, if the log does not answer
+        for chunk in self._chunks(chosen):
+            yield Spawn(self._together(chunk, self._carry))
 
     def later(self, pending: Pending, delay_ms: float) -> None:
         """Look at a half again after *delay_ms*."""
@@ -92,8 +100,6 @@ class Judge:
             self._tenure.state.schedule(pending, self._tenure.now_ms() + delay_ms)
 
     def _flow_for(self, pending: Pending, decision: Decision) -> Flow[None]:
-        if decision is Decision.FINISH:
-            return self._finish(pending)
         if decision is Decision.DISCARD:
             reason = f"{pending.count} checks were answered UNKNOWN"
             return self._park(pending, ParkCode.CHECKS_EXHAUSTED, reason)
@@ -102,10 +108,27 @@ class Judge:
             return self._park(pending, *pending.park)
         if decision is Decision.FORCE:
             return self._force(pending)
-        if decision is Decision.CARRY:
-            return self._carry(pending)
-        assert decision is Decision.CHECK
-        return self._ask(pending)
+        assert decision is Decision.CARRY
+        return self._carry(pending)
+
+    def _go_on(self, pending: Pending) -> Flow[None]:
+        """Finish what is decided, ask about the others."""
+        return self._finish(pending) if pending.decision else self._ask(pending)
+
+    def _together(self, chunk: list[Pending], step: Callable[[Pending], Flow[None]]) -> Flow[None]:
+        """Read the records of halves in hand in one go; each then takes *step* in a flow of its own."""
+        try:
+            yield from self._intake.load(chunk)
+        except Exception as error:  # noqa: BLE001 - they are put back, as one whose own flow fails
+            for pending in chunk:
+                self._fail(pending, error)
+                self._put_back(pending)
+            return
+        for pending in chunk:
+            if self._tenure.is_active and not pending.is_closed:
+                yield Spawn(self._held(pending, step(pending)))
+            else:
+                self._put_back(pending)
 
     def _start(self, pending: Pending, flow: Flow[None]) -> Flow[None]:
         pending.is_busy = True
@@ -124,6 +147,7 @@ class Judge:
     def _put_back(self, pending: Pending) -> None:
         self._tenure.in_hand -= 1
         pending.is_busy = False
+        pending.half = None
         if not pending.is_closed:
             self._tenure.state.schedule(pending, pending.due_ms)
 
@@ -160,14 +184,16 @@ class Judge:
 
     def _count_check(self, pending: Pending) -> Flow[None]:
         count = pending.count + 1  # Not counted again where the record is read back before its outcome is known.
-        outcome = yield self._op(pending, OpKind.CHECKED, count=count)
+        outcome = yield self._tenure.resolution(pending, OpKind.CHECKED, count=count)
         if self._went_well(pending, outcome):
             is_last = count >= pending.check_max
             pending.due_ms = AT_ONCE_MS if is_last else self._tenure.now_ms() + pending.interval_ms
 
     def _journal_decision(self, pending: Pending, decision: OpKind, forced: Forced, reason: str) -> Flow[None]:
         """Write DECIDED before anything is done with an answer that no fence holds (R4); acted upon once read back."""
-        outcome = yield self._op(pending, OpKind.DECIDED, decision=decision, forced=forced, reason=reason)
+        outcome = yield self._tenure.resolution(
+            pending, OpKind.DECIDED, decision=decision, forced=forced, reason=reason
+        )
         if self._went_well(pending, outcome):
             pending.due_ms = AT_ONCE_MS
 
@@ -175,12 +201,15 @@ class Judge:
         """Let the fence decide a batch; each one is then finished by a flow of its own."""
         self._context.asked(*(pending.transaction_id for pending in chunk))
         readings = yield from self._read_fence([pending.transaction_id for pending in chunk])
+        decided = []
         for pending in chunk:
             if self._tenure.is_active and not pending.is_closed:
                 self._take_reading(pending, readings[pending.transaction_id])
-            self._put_back(pending)
-            if self._tenure.is_active and not pending.is_closed and pending.decision:
-                yield from self._start(pending, self._finish(pending))
+            if pending.decision:
+                decided.append(pending)
+            else:
+                self._put_back(pending)
+        yield from self._together(decided, self._finish)
 
     def _read_fence(self, ids: list[bytes]) -> Flow[dict[bytes, FenceReading]]:
         """Return a reading for each id; NO_ANSWER with its reason where the fence gave none."""
@@ -217,7 +246,7 @@ class Judge:
         if pending.fenced and request.forced != Forced.OVERRIDE:
             refusal = yield from self._ask_fence(pending, wanted)
             if refusal:
-                yield self._op(pending, OpKind.FORCE, decision=wanted, reason=refusal)
+                yield self._tenure.resolution(pending, OpKind.FORCE, decision=wanted, reason=refusal)
                 pending.force = None
             else:
                 yield from self._finish(pending)
@@ -252,7 +281,7 @@ class Judge:
         targets: Sequence[int] = ()
         if kind is OpKind.COMMIT:
             targets = range(len(half.messages)) if pending.missing is None else pending.missing
-        outcome = yield self._op(pending, kind, half=half, targets=targets, forced=pending.forced)
+        outcome = yield self._tenure.resolution(pending, kind, half=half, targets=targets, forced=pending.forced)
         status = outcome.status
         if status is Status.DURABLE:
             pending.missing = ()
@@ -300,7 +329,9 @@ class Judge:
         )
         if not self._tenure.is_active or pending.is_closed:
             return
-        outcome = yield self._op(pending, OpKind.DISCARD, half=half, parked=wire.encode_parked(parked), reason=code)
+        outcome = yield self._tenure.resolution(
+            pending, OpKind.DISCARD, half=half, parked=wire.encode_parked(parked), reason=code
+        )
         if self._went_well(pending, outcome):
             pending.due_ms = self._tenure.now_ms() + context.limits.read_back_s * 1000
             context.report.event(names.HALF_PARKED, transaction_id=pending.transaction_id, code=code, reason=reason)
@@ -313,59 +344,16 @@ class Judge:
         if not self._tenure.is_active:
             return
         now_ms = self._tenure.now_ms()
-        generation = pending.generation + pending.is_outdone
-        copy = msgspec.structs.replace(
-            half,
-            generation=generation,
-            first_appended_ms=round(pending.start_ms) if self._tenure.has_server_time else half.first_appended_ms,
-            age_ms=max(round(now_ms - pending.start_ms), 0),
-            count=pending.count,
-            folded_to=-1 if self._tenure.state.op_read is None else self._tenure.state.op_read,
-            decided=pending.decision if pending.is_journaled else 0,
-            token=self._tenure.state.token,
-            missing=list(pending.missing or ()),
-        )
         pending.carry_again_ms = now_ms + self._context.limits.read_back_s * 1000
         if pending.is_outdone:
             pending.due_ms = pending.carry_again_ms
+        copy = self._tenure.carried(half, pending)
         outcome = yield HalfRecord(
-            half.group, self._tenure.partition, half.transaction_id, generation, wire.encode_half(copy), ()
+            half.group, self._tenure.partition, half.transaction_id, copy.generation, wire.encode_half(copy), ()
         )
         if outcome.status is Status.DURABLE:
             self._context.report.event(names.HALF_CARRIED, transaction_id=pending.transaction_id)
             self._context.count("carried")
-
-    def _op(
-        self,
-        pending: Pending,
-        kind: OpKind,
-        *,
-        half: Half | None = None,
-        targets: Sequence[int] = (),
-        parked: bytes = b"",
-        count: int = 0,
-        decision: int = 0,
-        forced: int = Forced.NO,
-        reason: str = "",
-    ) -> Resolution:
-        context = self._context
-        op = Op(
-            kind,
-            pending.transaction_id,
-            pending.generation,
-            context.by,
-            context.clock.wall_ms(),
-            self._tenure.token,
-            count,
-            decision,
-            forced,
-            reason[:REASON_SIZE_MAX],
-        )
-        messages = half.messages if half is not None else ()
-        record = HalfRecord(
-            context.group, self._tenure.partition, pending.transaction_id, pending.generation, b"", messages
-        )
-        return Resolution(record, op, targets, parked, context.by, flush=True)
 
     def _went_well(self, pending: Pending, outcome: Outcome) -> bool:
         """Return whether *outcome* is DURABLE; deal with every other one."""

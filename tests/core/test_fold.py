@@ -6,7 +6,7 @@ import pytest
 
 from txcore.decide import Pending
 from txcore.fold import PartitionState
-from txcore.records import Checkpoint, Half, Op, OpKind, ParkCode
+from txcore.records import Checkpoint, Op, OpKind, ParkCode
 
 A, B, C = (bytes([n]) * 16 for n in (1, 2, 3))
 OURS, THEIRS = b"ours" * 4, b"them" * 4
@@ -14,17 +14,10 @@ OURS, THEIRS = b"ours" * 4, b"them" * 4
 
 def pending(identity, position, generation=0, **changes):
     """Return a half as the intake makes it."""
-    made = Pending(
-        identity, position, generation, None, 0.0, 100.0, 0.0, check_max=3, fenced=False, due_ms=100.0, size=10
-    )
+    made = Pending(identity, position, generation, 0.0, 100.0, 0.0, check_max=3, fenced=False, due_ms=100.0)
     for name, value in changes.items():
         setattr(made, name, value)
     return made
-
-
-def copy_of(identity, generation=0, folded_to=-1):
-    """Return the decoded half of a copy."""
-    return Half(1, identity, "g", 0, generation, 0, 100, 0, 3, fenced=False, by="p", messages=[], folded_to=folded_to)
 
 
 class Partition:
@@ -35,7 +28,7 @@ class Partition:
 
     def half(self, position, identity, generation=0, folded_to=-1, **changes):
         made = pending(identity, position, generation, **changes)
-        self.state.read_half(position, made, copy_of(identity, generation, folded_to))
+        self.state.read_half(position, made, folded_to)
         return made
 
     def op(self, position, kind, identity=A, now_s=0.0, **fields):
@@ -336,15 +329,6 @@ class TestDue:
         other = partition.half(2, B, due_ms=1.0)
         partition.state.schedule(stuck, 10_000.0)
         assert [other] == partition.state.take_due(5.0, 10)
-
-    def test_bodies_in_memory_are_counted(self, partition):
-        """Opening adds, closing and replacing take away."""
-        half = partition.half(1, A)
-        partition.half(2, B)
-        assert 20 == partition.state.body_bytes
-        partition.half(3, A, generation=1)
-        partition.op(9, OpKind.COMMIT, B)
-        assert (10, True) == (partition.state.body_bytes, half.is_closed)
 
     def test_the_oldest_open_ones_are_told_with_their_distance(self, partition):
         """How many records stand behind each."""

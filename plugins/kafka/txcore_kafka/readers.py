@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import threading
 from collections import Counter
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any, Final
 
 from confluent_kafka import OFFSET_END, KafkaError, KafkaException, TopicPartition
@@ -24,6 +24,10 @@ SILENT_S: Final = 0.25
 ARRIVAL_S: Final = 2.0
 """How long a read waits for records that are there but have not arrived; never twice in a row."""
 FETCH_POLL_S: Final = 0.05
+NEAR_COUNT: Final = 500
+"""Reading so many records costs less than going to another place."""
+FETCHING: Final = {"queued.min.messages": 1, "fetch.message.max.bytes": 262_144, "fetch.wait.max.ms": 10}
+"""For single records: little beyond them is read, and no jump waits long for the request before it."""
 
 
 class Connection:
@@ -134,24 +138,39 @@ class Readers:
         """How long a reader may wait for the broker: next to nothing where others have waited in vain."""
         return ARRIVAL_S if self.is_answering else SILENT_S
 
-    def read_one(self, connection: Connection, topic: str, partition: int, offset: int) -> Any:
-        """Return the message at *offset*, or None when it is not there; blocks, on a worker's thread.
+    def read_some(self, group: str, topic: str, partition: int, offsets: Sequence[int]) -> list[Any]:
+        """Return the messages at *offsets*, which ascend, as far as they are there; blocks, on a worker's thread.
 
         Raises:
             BackendTimeoutError: the broker did not answer in time.
         """
-        connection.consumer.assign([TopicPartition(topic, partition, offset)])
+        found: list[Any] = []
+        connection = Connection(reader_config(self.options, group) | FETCHING)
+        try:
+            for near in _near(offsets):
+                found += self._read(connection, topic, partition, near)
+        finally:
+            connection.consumer.close()
+        return found
+
+    def _read(self, connection: Connection, topic: str, partition: int, offsets: Sequence[int]) -> list[Any]:
+        """Read from the first of *offsets* to the last in one go."""
+        wanted, place, last = set(offsets), offsets[0], offsets[-1]
+        found: list[Any] = []
+        connection.consumer.assign([TopicPartition(topic, partition, place)])
         deadline_s = self.clock.elapsed_s() + self.options.request_timeout_s
         while self.clock.elapsed_s() < deadline_s:
-            message = connection.consumer.poll(FETCH_POLL_S)
-            if message is None:
-                continue
-            error = message.error()
-            if error is None:
-                return message if message.offset() == offset else None
-            if error.code() == KafkaError._AUTO_OFFSET_RESET:  # noqa: SLF001
-                return None
-            raise translated(error, f"reading {topic!r}")
+            for message in connection.consumer.consume(last - place + 1, FETCH_POLL_S):
+                error = message.error()
+                if error is None:
+                    place = message.offset() + 1
+                    found += [message] if message.offset() in wanted else []
+                elif error.code() == KafkaError._AUTO_OFFSET_RESET:  # noqa: SLF001
+                    return found
+                else:
+                    raise translated(error, f"reading {topic!r}")
+            if place > last:
+                return found
         raise BackendTimeoutError(f"{topic!r} gave no answer within {self.options.request_timeout_s:g} s")
 
     def load_checkpoint(self, group: str, partition: int) -> Checkpoint | None:
@@ -166,12 +185,21 @@ class Readers:
         connection = self.connect(group)
         try:
             low, high = self.bounds(connection, topic, partition, self.options.request_timeout_s)
-            message = None if low == high else self.read_one(connection, topic, partition, high - 1)
-            return None if message is None else decode_checkpoint(message.value())
+            found = [] if low == high else self._read(connection, topic, partition, [high - 1])
+            return decode_checkpoint(found[0].value()) if found else None
         except WireFormatError:
             return None  # A checkpoint only saves work; without it the logs are read from their beginning.
         finally:
             connection.consumer.close()
+
+
+def _near(offsets: Sequence[int]) -> Iterator[Sequence[int]]:
+    """Yield *offsets* in parts; what lies between two of one part is read rather than jumped over."""
+    start = 0
+    for index in range(1, len(offsets) + 1):
+        if index == len(offsets) or offsets[index] - offsets[index - 1] > NEAR_COUNT:
+            yield offsets[start:index]
+            start = index
 
 
 def reader_config(options: Options, group: str) -> dict[str, Any]:

@@ -136,7 +136,7 @@ class KafkaReader:
     def _take(self, message: Any, records: list[LogRecord]) -> None:
         offset = message.offset()
         if offset >= self._next:
-            records.append(LogRecord(Position(offset), message.value() or b"", message.timestamp()[1]))
+            records.append(_record(message))
             self._next = offset + 1
             self._may_wait = True
 
@@ -212,24 +212,16 @@ class KafkaReader:
             connection.trouble = error
 
     def _fetch(self, positions: Sequence[Position]) -> Mapping[Position, LogRecord]:
-        found: dict[Position, LogRecord] = {}
         if not positions:
-            return found
+            return {}
         low, high = self._bounds(self._readers.options.request_timeout_s)
-        for position in positions:
-            if low <= position < high:
-                record = self._fetch_one(position)
-                if record is not None:
-                    found[position] = record
-        return found
+        asked = [int(position) for position in positions if low <= position < high]
+        messages = self._readers.read_some(self._group, self._topic, self._partition, asked)
+        return {record.position: record for record in map(_record, messages)}
 
-    def _fetch_one(self, position: Position) -> LogRecord | None:
-        connection = self._readers.connect(self._group)
-        try:
-            message = self._readers.read_one(connection, self._topic, self._partition, position)
-        finally:
-            connection.consumer.close()
-        return None if message is None else LogRecord(position, message.value() or b"", message.timestamp()[1])
+
+def _record(message: Any) -> LogRecord:
+    return LogRecord(Position(message.offset()), message.value() or b"", message.timestamp()[1])
 
 
 def _blocking(worker: Worker, request: Callable[[], Any]) -> None:
