@@ -7,7 +7,6 @@ ops always count, and the first one wins.
 
 from __future__ import annotations
 
-import heapq
 import itertools
 from collections import OrderedDict, deque
 from collections.abc import Iterator
@@ -17,6 +16,7 @@ from typing import Final
 import msgspec
 
 from txcore.decide import AT_ONCE_MS, Pending
+from txcore.due import DueQueue
 from txcore.records import FINAL_KINDS, OWNED_KINDS, Checkpoint, Op, OpKind, Position, is_discard_in_force
 
 RECENT_MAX: Final = 10_000
@@ -68,15 +68,16 @@ class PartitionState:
         self._newest: dict[bytes, _Seen] = {}
         self._orphans: OrderedDict[bytes, list[tuple[int, Op, float]]] = OrderedDict()
         self._recent: OrderedDict[bytes, tuple[int, int]] = OrderedDict()
-        self._heap: list[tuple[float, bytes]] = []
+        self._due = DueQueue()
 
     # -- reading -----------------------------------------------------------------------------------------------
 
-    def read_half(self, position: Position, pending: Pending, folded_to: int = -1) -> None:
+    def read_half(self, position: Position, pending: Pending, folded_to: int = -1, copied_under: bytes = b"") -> None:
         """Take in a half record, already turned into what it would be if it stood alone; copies merge by id.
 
         Args:
             folded_to: For a carried or resumed copy, the op position up to which its journal is folded into it.
+            copied_under: The claim in force there.
         """
         self.half_read = position
         identity = pending.transaction_id
@@ -93,7 +94,7 @@ class PartitionState:
         self._newest[identity] = seen
         self._open(pending)
         if folded_to >= 0:
-            pending.look_back = folded_to
+            pending.note(look_back=(folded_to, copied_under))
         for op_position, op, _ in self._orphans.pop(identity, ()):
             self._note_op(seen, op_position)
             self._fold(pending, op)
@@ -119,17 +120,18 @@ class PartitionState:
         known.closed_by = -1
         self._newest[identity] = seen
         if seen.generation > current.generation:
-            new.start_ms = min(new.start_ms, current.start_ms)
+            new.begin_by(current.start_ms)
             if current.is_journaled:
-                new.decision, new.is_journaled, new.forced = current.decision, True, current.forced
+                new.decision, new.is_journaled = current.decision, True
+                new.note(forced=current.extras.forced)
             current.is_closed = True
             self._open(new)
             return
         current.position = seen.position
         current.copied_ms = new.copied_ms
         current.count = max(current.count, new.count)
-        current.start_ms = min(current.start_ms, new.start_ms)
-        current.carry_again_ms = 0.0
+        current.begin_by(new.start_ms)
+        current.note(carry_again_ms=0.0)
 
     def read_op(self, position: Position, op: Op, now_s: float) -> bool:
         """Take in one op in log order; returns False for a record under an outdated claim, which changes nothing."""
@@ -184,15 +186,16 @@ class PartitionState:
                 pending.count = max(pending.count, op.count)
         elif kind == OpKind.DECIDED:
             if not pending.is_journaled:
-                pending.decision, pending.is_journaled, pending.forced = op.decision, True, op.forced
+                pending.decision, pending.is_journaled = op.decision, True
+                pending.note(forced=op.forced)
                 self.schedule(pending, AT_ONCE_MS)
         elif kind == OpKind.NUDGE:
             self.schedule(pending, min(pending.due_ms, pending.immune_until_ms))
         elif kind == OpKind.FORCE and not op.token:
-            pending.force = op
+            pending.note(force=op)
             self.schedule(pending, min(pending.due_ms, pending.immune_until_ms))
         elif kind == OpKind.FORCE:
-            pending.force = None
+            pending.note(force=None)
 
     def _report_conflict(self, identity: bytes, first: int, op: Op) -> None:
         if first in FINAL_KINDS and first != op.kind:
@@ -211,28 +214,27 @@ class PartitionState:
     def schedule(self, pending: Pending, due_ms: float) -> None:
         """Set when *pending* is looked at next."""
         pending.due_ms = due_ms
-        heapq.heappush(self._heap, (due_ms, pending.transaction_id))
+        self._due.push(due_ms, pending.transaction_id)
 
     def next_due_ms(self) -> float | None:
         """Return when the next half is due, or None."""
-        while self._heap:
-            due_ms, identity = self._heap[0]
+        while (first := self._due.first()) is not None:
+            due_ms, identity = first
             pending = self.pending.get(identity)
             if pending is not None and pending.due_ms == due_ms and not pending.is_busy:
                 return due_ms
-            heapq.heappop(self._heap)
+            self._due.pop()
         return None
 
     def take_due(self, now_ms: float, count_max: int) -> list[Pending]:
         """Remove and return at most *count_max* halves due at *now_ms*, earliest first; they are busy from here on."""
         due: list[Pending] = []
-        while len(due) < count_max:
-            next_ms = self.next_due_ms()
-            if next_ms is None or next_ms > now_ms:
-                break
-            pending = self.pending[heapq.heappop(self._heap)[1]]
-            pending.is_busy = True  # It may stand in the heap twice for one time (a NUDGE): it is taken once.
-            due.append(pending)
+        while len(due) < count_max and (first := self._due.first()) is not None and first[0] <= now_ms:
+            self._due.pop()
+            pending = self.pending.get(first[1])
+            if pending is not None and pending.due_ms == first[0] and not pending.is_busy:
+                pending.is_busy = True  # It may stand in the queue twice for one time (a NUDGE): it is taken once.
+                due.append(pending)
         return due
 
     def oldest_open(self) -> Iterator[tuple[int, Pending]]:

@@ -23,6 +23,7 @@ class Intake:
         self._context = tenure.context
         self._halves: Reader = tenure.reader(LogKind.HALF, checkpoint.half if checkpoint else None)
         self._ops: Reader = tenure.reader(LogKind.OP, checkpoint.op if checkpoint else None)
+        self._interval_ms = tenure.context.policy.interval_s * 1000
         self._gap_before_ms: float | None = None
         self._is_gap_open = False
         self.awaited = b""
@@ -66,37 +67,35 @@ class Intake:
             self._take_poison(record, WireFormatError(f"a half of group {half.group!r}, partition {half.partition}"))
             return
         self._context.bodies.keep((half.partition, record.position), record.body)
-        self._tenure.state.read_half(record.position, self._pending(record, half), half.folded_to)
+        self._tenure.state.read_half(record.position, self._pending(record, half), half.folded_to, half.token)
 
     def _pending(self, record: LogRecord, half: Half) -> Pending:
-        policy = self._context.policy
         now_ms = self._tenure.now_ms()
         if self._tenure.has_server_time:
-            start_ms = float(half.first_appended_ms or record.appended_ms or now_ms)
             copied_ms = float(record.appended_ms or now_ms)
+            start_ms = float(half.first_appended_ms) if half.first_appended_ms else copied_ms
         else:
             start_ms = now_ms - max(half.age_ms, self._tenure.state.ages_ms.get(half.transaction_id, 0))
             copied_ms = start_ms + half.age_ms
         # The checker may only lengthen an immunity that the half carries; a resumed one has had it.
         immunity_min_ms = 0.0 if half.generation else self._context.limits.immunity_min_s * 1000
-        immunity_ms = max(float(half.immunity_ms), immunity_min_ms)
+        immune_until_ms = start_ms + max(half.immunity_ms, immunity_min_ms)
         return Pending(
             half.transaction_id,
             record.position,
             half.generation,
             start_ms,
-            immunity_ms,
-            half.interval_ms or policy.interval_s * 1000,
-            half.check_max or policy.check_max,
+            immune_until_ms,
+            half.interval_ms or self._interval_ms,
+            half.check_max or self._context.policy.check_max,
             half.fenced,
-            start_ms + immunity_ms,
+            immune_until_ms,
             copied_ms,
             half.count,
             half.decided,
             bool(half.decided),
-            missing=tuple(half.missing) or None,
+            tuple(half.missing) or None,
             was_replayed=not self.is_claimed,
-            token=half.token,
         )
 
     def _take_poison(self, record: LogRecord, error: WireFormatError) -> None:
@@ -104,8 +103,7 @@ class Intake:
         name = hashlib.blake2b(record.body, digest_size=16, salt=record.position.to_bytes(16, "big")[-16:]).digest()
         self._context.report.event(names.LOG_POISON, partition=self._tenure.partition, position=record.position)
         pending = Pending(name, record.position, 0, 0.0, 0.0, 1000.0, 1, fenced=False, due_ms=0.0)
-        pending.poison = record.body
-        pending.park = (ParkCode.POISON, f"position {record.position}: {error}")
+        pending.note(poison=record.body, park=(ParkCode.POISON, f"position {record.position}: {error}"))
         self._tenure.state.read_half(record.position, pending)
 
     def read_ops(self) -> int:
@@ -161,10 +159,9 @@ class Intake:
 
     def look_back(self, pending: Pending) -> Flow[None]:
         """Read the op log from where a copy's journal was folded up to where this owner reads (R8)."""
-        assert pending.look_back is not None
-        asked, until = pending.look_back, self._tenure.state.op_read
-        pending.look_back = None
-        token = pending.token
+        assert pending.extras.look_back is not None
+        (asked, token), until = pending.extras.look_back, self._tenure.state.op_read
+        pending.note(look_back=None)
         reader = self._tenure.reader(LogKind.OP, Position(asked))
         try:
             while until is not None and not pending.is_closed:
@@ -180,7 +177,8 @@ class Intake:
                 if not records:
                     yield self._context.limits.poll_s
         except DataLossError:
-            pending.park = (ParkCode.COVERAGE_GAP, "the op log no longer reaches back to where this copy was made")
+            reason = "the op log no longer reaches back to where this copy was made"
+            pending.note(park=(ParkCode.COVERAGE_GAP, reason))
         finally:
             reader.close()
 
@@ -219,13 +217,13 @@ class Intake:
 
     def note_gap(self, pending: Pending) -> None:
         """Mark a half older than the op log's first record: its end may be among the lost ops (R12)."""
-        if self._gap_before_ms is None or pending.park is not None or pending.decision or pending.generation:
+        if self._gap_before_ms is None or pending.extras.park is not None or pending.decision or pending.generation:
             return
         # Wall clocks of different machines cannot be compared, so without the broker's time every replayed half counts.
         is_older = pending.start_ms < self._gap_before_ms if self._tenure.has_server_time else pending.was_replayed
         if is_older:
             reason = "the op log begins after this half was born, and no checkpoint covers it"
-            pending.park = (ParkCode.COVERAGE_GAP, reason)
+            pending.note(park=(ParkCode.COVERAGE_GAP, reason))
 
     def _reopened(self, kind: LogKind, loss: DataLossError) -> Reader:
         self._context.report.event(

@@ -44,7 +44,7 @@ class Judge:
         for pending in due:
             if not self._tenure.is_active:
                 return
-            if pending.look_back is not None:
+            if pending.extras.look_back is not None:
                 yield from self._intake.look_back(pending)
             self._intake.note_gap(pending)
             decision = decide(pending, now_ms, must_carry=False)
@@ -83,14 +83,19 @@ class Judge:
         chosen: list[Pending] = []
         for behind, pending in islice(self._tenure.state.oldest_open(), limits.batch_count_max):
             is_old = retention_s is not None and now_ms - pending.copied_ms > retention_s * 500
-            must_carry = (is_old or behind > limits.replay_max) and pending.poison is None
+            must_carry = (is_old or behind > limits.replay_max) and pending.extras.poison is None
             if not must_carry and behind <= limits.replay_max:
                 break
-            if pending.is_busy or pending.is_outdone or self._tenure.in_hand + len(chosen) >= limits.batch_count_max:
+            if (
+                pending.is_busy
+                or pending.extras.is_outdone
+                or self._tenure.in_hand + len(chosen) >= limits.batch_count_max
+            ):
                 continue
             if decide(pending, now_ms, must_carry=must_carry) is Decision.CARRY:
                 chosen.append(pending)
-                pending.carry_again_ms = now_ms + limits.retry_s * 1000  # not at every turn, if the log does not answer
+                # Not at every turn, if the log does not answer.
+                pending.note(carry_again_ms=now_ms + limits.retry_s * 1000)
         for chunk in self._chunks(chosen):
             yield Spawn(self._together(chunk, self._carry))
 
@@ -104,8 +109,8 @@ class Judge:
             reason = f"{pending.count} checks were answered UNKNOWN"
             return self._park(pending, ParkCode.CHECKS_EXHAUSTED, reason)
         if decision is Decision.PARK:
-            assert pending.park is not None
-            return self._park(pending, *pending.park)
+            assert pending.extras.park is not None
+            return self._park(pending, *pending.extras.park)
         if decision is Decision.FORCE:
             return self._force(pending)
         assert decision is Decision.CARRY
@@ -231,7 +236,8 @@ class Judge:
         elif answer is FenceAnswer.VIA_TABLE:
             self._fail(pending, None)  # closed once the relay has sent it
         elif answer is FenceAnswer.PRUNED:
-            pending.park = (ParkCode.PRUNED, "no fence row, and the id lies below the horizon of the fence table")
+            reason = "no fence row, and the id lies below the horizon of the fence table"
+            pending.note(park=(ParkCode.PRUNED, reason))
             pending.due_ms = AT_ONCE_MS
         else:
             reason = reading.reason or answer.value
@@ -240,14 +246,14 @@ class Judge:
 
     def _force(self, pending: Pending) -> Flow[None]:
         """Execute an operator's request: through the fence, or against it only with an override (R11)."""
-        request, context = pending.force, self._context
+        request, context = pending.extras.force, self._context
         assert request is not None
         wanted = OpKind(request.decision) if request.decision in FINAL_KINDS else OpKind.ROLLBACK
         if pending.fenced and request.forced != Forced.OVERRIDE:
             refusal = yield from self._ask_fence(pending, wanted)
             if refusal:
                 yield self._tenure.resolution(pending, OpKind.FORCE, decision=wanted, reason=refusal)
-                pending.force = None
+                pending.note(force=None)
             else:
                 yield from self._finish(pending)
             return
@@ -269,7 +275,8 @@ class Judge:
             return f"refused: the fence did not answer: {reading.reason}"
         if reading.answer.value != wanted.name:
             return f"refused: the fence says {reading.answer.value}"
-        pending.decision, pending.forced = wanted, Forced.YES
+        pending.decision = wanted
+        pending.note(forced=Forced.YES)
         return ""
 
     def _finish(self, pending: Pending) -> Flow[None]:
@@ -281,7 +288,7 @@ class Judge:
         targets: Sequence[int] = ()
         if kind is OpKind.COMMIT:
             targets = range(len(half.messages)) if pending.missing is None else pending.missing
-        outcome = yield self._tenure.resolution(pending, kind, half=half, targets=targets, forced=pending.forced)
+        outcome = yield self._tenure.resolution(pending, kind, half=half, targets=targets, forced=pending.extras.forced)
         status = outcome.status
         if status is Status.DURABLE:
             pending.missing = ()
@@ -297,23 +304,24 @@ class Judge:
     def _refused(self, pending: Pending, outcome: Outcome) -> None:
         """Retry what a target refused by itself; at last have it parked as undeliverable (R9)."""
         pending.missing = outcome.missing
-        pending.refusals += 1
+        pending.note(refusals=pending.extras.refusals + 1)
         self._context.report.event(
             names.RELEASE_REFUSED, transaction_id=pending.transaction_id, error=repr(outcome.error)
         )
-        if pending.refusals < self._context.limits.refusals_max:
+        if pending.extras.refusals < self._context.limits.refusals_max:
             self._fail(pending, None)
             return
-        pending.park = (ParkCode.UNDELIVERABLE, f"targets {list(outcome.missing)} refuse: {outcome.error}")
+        reason = f"targets {list(outcome.missing)} refuse: {outcome.error}"
+        pending.note(park=(ParkCode.UNDELIVERABLE, reason))
         pending.due_ms = AT_ONCE_MS
 
     def _park(self, pending: Pending, code: ParkCode, reason: str) -> Flow[None]:
         """Confirm the parked record, then write DISCARD (R3, R11); an undeliverable half's decision comes first."""
         if code is ParkCode.UNDELIVERABLE and not pending.is_journaled:
-            yield from self._journal_decision(pending, OpKind.COMMIT, Forced(pending.forced), "")
+            yield from self._journal_decision(pending, OpKind.COMMIT, Forced(pending.extras.forced), "")
             return
         context = self._context
-        half = None if pending.poison is not None else (yield from self._intake.half_of(pending))
+        half = None if pending.extras.poison is not None else (yield from self._intake.half_of(pending))
         parked = Parked(
             wire.VERSION,
             pending.transaction_id,
@@ -324,7 +332,7 @@ class Judge:
             context.by,
             context.clock.wall_ms(),
             self._tenure.token,
-            pending.poison or (wire.encode_half(half) if half else b""),
+            pending.extras.poison or (wire.encode_half(half) if half else b""),
             list(pending.missing or ()),
         )
         if not self._tenure.is_active or pending.is_closed:
@@ -344,9 +352,10 @@ class Judge:
         if not self._tenure.is_active:
             return
         now_ms = self._tenure.now_ms()
-        pending.carry_again_ms = now_ms + self._context.limits.read_back_s * 1000
-        if pending.is_outdone:
-            pending.due_ms = pending.carry_again_ms
+        again_ms = now_ms + self._context.limits.read_back_s * 1000
+        pending.note(carry_again_ms=again_ms)
+        if pending.extras.is_outdone:
+            pending.due_ms = again_ms
         copy = self._tenure.carried(half, pending)
         outcome = yield HalfRecord(
             half.group, self._tenure.partition, half.transaction_id, copy.generation, wire.encode_half(copy), ()
@@ -367,7 +376,8 @@ class Judge:
                 )
             if outcome.decision == OpKind.DISCARD:
                 # Only reading tells whether it is in force. If the half is still open behind the next tick it is not.
-                pending.is_outdone, pending.due_ms = True, AT_ONCE_MS
+                pending.note(is_outdone=True)
+                pending.due_ms = AT_ONCE_MS
             else:
                 self._tenure.state.close(pending, outcome.decision)
         elif status is Status.FENCED:

@@ -95,7 +95,7 @@ class Tenure:
         state = self.state
         return msgspec.structs.replace(
             half,
-            generation=pending.generation + pending.is_outdone,
+            generation=pending.generation + pending.extras.is_outdone,
             first_appended_ms=round(pending.start_ms) if self.has_server_time else half.first_appended_ms,
             age_ms=max(round(self.now_ms() - pending.start_ms), 0),
             count=pending.count,

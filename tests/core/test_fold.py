@@ -213,9 +213,9 @@ class TestJournal:
         """The reply carries a token."""
         half = partition.half(1, A)
         partition.op(2, OpKind.FORCE, A, decision=OpKind.COMMIT, by="anna")
-        assert "anna" == half.force.by
+        assert "anna" == half.extras.force.by
         partition.op(3, OpKind.FORCE, A, token=OURS, reason="refused")
-        assert half.force is None
+        assert half.extras.force is None
 
     def test_the_first_decision_stays(self, partition):
         """DECIDED is written once and read for ever."""
@@ -287,12 +287,12 @@ class TestCopies:
         partition.half(1, A)
         partition.op(2, OpKind.DECIDED, A, decision=OpKind.COMMIT, forced=1)
         newer = partition.half(3, A, generation=1)
-        assert (OpKind.COMMIT, True, 1) == (newer.decision, newer.is_journaled, newer.forced)
+        assert (OpKind.COMMIT, True, 1) == (newer.decision, newer.is_journaled, newer.extras.forced)
 
     def test_a_first_read_copy_looks_back_to_where_its_journal_was_folded(self, partition):
         """Ops of its own time before this reader's start must be read first."""
-        assert 40 == partition.half(1, A, folded_to=40).look_back
-        assert partition.half(2, B).look_back is None
+        assert (40, b"") == partition.half(1, A, folded_to=40).extras.look_back
+        assert partition.half(2, B).extras.look_back is None
 
     def test_looking_back_counts_only_what_was_in_force_then(self, partition):
         """Tokens are judged by their place in the log."""

@@ -19,7 +19,7 @@ from txcore_kafka.options import Options, checkpoint_topic, consumer_group
 from txcore_kafka.resting import Place, Resting
 from txcore_kafka.threads import Worker
 
-PREFETCH_KBYTES: Final = 8_192
+PREFETCH_KBYTES: Final = 512
 SILENT_S: Final = 0.25
 ARRIVAL_S: Final = 2.0
 """How long a read waits for records that are there but have not arrived; never twice in a row."""
@@ -216,6 +216,6 @@ def reader_config(options: Options, group: str) -> dict[str, Any]:
         "fetch.error.backoff.ms": 100,
         "queued.min.messages": 10_000,
         "queued.max.messages.kbytes": PREFETCH_KBYTES,
-        "fetch.message.max.bytes": 1_048_576,
+        "fetch.message.max.bytes": 262_144,
         "receive.message.max.bytes": 500_000_000,
     }
