@@ -32,7 +32,9 @@ class Extras(msgspec.Struct, frozen=True, gc=False):
     Attributes:
         forced: How an operator's hand shows in the decision.
         force: An operator's open request.
+        missing: Indices of targets still to publish, once a release was refused in part.
         refusals: Releases that a target refused.
+        failures: Checks in a row without an answer, and failed writes.
         is_outdone: A DISCARD holds this generation's place on a store that keeps resolutions unique. If it is not in
             force (void, or under an outdated claim), the half goes on under the next generation.
         look_back: Of a carried or resumed copy, the op position to read from before it may be judged, and the claim
@@ -44,7 +46,9 @@ class Extras(msgspec.Struct, frozen=True, gc=False):
 
     forced: int = 0
     force: Op | None = None
+    missing: tuple[int, ...] | None = None
     refusals: int = 0
+    failures: int = 0
     is_outdone: bool = False
     look_back: tuple[int, bytes] | None = None
     carry_again_ms: float = 0.0
@@ -67,8 +71,6 @@ class Pending(msgspec.Struct, gc=False):
         copied_ms: When its newest copy was appended, as far as that is known; retention counts from there.
         count: Answered checks of this generation.
         decision: COMMIT or ROLLBACK once known: journaled (DECIDED), or read from the fence; else 0.
-        missing: Indices of targets still to publish, once a release was refused in part.
-        failures: Checks in a row without an answer, and failed writes.
         was_replayed: Read before the owner's claim was back, so it may be older than any op still in the log.
         half: The decoded record while the half is in hand; None while it waits, as it is read again when due.
     """
@@ -86,8 +88,6 @@ class Pending(msgspec.Struct, gc=False):
     count: int = 0
     decision: int = 0
     is_journaled: bool = False
-    missing: tuple[int, ...] | None = None
-    failures: int = 0
     is_busy: bool = False
     is_closed: bool = False
     was_replayed: bool = False
@@ -96,6 +96,7 @@ class Pending(msgspec.Struct, gc=False):
 
     def note(self, **changes: Any) -> None:
         """Change fields of `extras`."""
+        # Most notes say what is so already.
         if any(getattr(self.extras, name) != value for name, value in changes.items()):
             self.extras = msgspec.structs.replace(self.extras, **changes)
 

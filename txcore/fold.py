@@ -40,6 +40,7 @@ class _Seen(msgspec.Struct, gc=False):
     generation: int
     first_op: int | None
     closed_by: int = 0  #: a final kind, DISCARD, or -1 for a copy that a newer one replaced
+    pending: Pending | None = None  #: None once it is closed
 
 
 @dataclass(frozen=True, slots=True)
@@ -55,7 +56,7 @@ class PartitionState:
     """See the module. One thread at a time."""
 
     def __init__(self, checkpoint: Checkpoint | None = None) -> None:
-        self.pending: dict[bytes, Pending] = {}
+        self.pending_count = 0
         self.token = checkpoint.token if checkpoint else b""
         self.half_read: int | None = checkpoint.half if checkpoint else None
         self.op_read: int | None = checkpoint.op if checkpoint else None
@@ -92,32 +93,33 @@ class PartitionState:
             seen.closed_by = recent[0]
             return
         self._newest[identity] = seen
-        self._open(pending)
+        self._open(seen, pending)
         if folded_to >= 0:
             pending.note(look_back=(folded_to, copied_under))
         for op_position, op, _ in self._orphans.pop(identity, ()):
             self._note_op(seen, op_position)
             self._fold(pending, op)
 
-    def _open(self, pending: Pending) -> None:
-        self.pending[pending.transaction_id] = pending
+    def _open(self, seen: _Seen, pending: Pending) -> None:
+        seen.pending = pending
+        self.pending_count += 1
         self.schedule(pending, pending.due_ms)
 
     def _merge(self, known: _Seen, seen: _Seen, new: Pending) -> None:
         """Highest generation and count, earliest start; what is closed stays closed up to its generation."""
         identity = seen.transaction_id
-        current = self.pending.get(identity)
+        current = known.pending
         if current is None:
             if known.closed_by in FINAL_KINDS or seen.generation <= known.generation:
                 seen.closed_by = known.closed_by
                 return
             self._newest[identity] = seen
-            self._open(new)
+            self._open(seen, new)
             return
         if seen.generation < current.generation:
             seen.closed_by = -1
             return
-        known.closed_by = -1
+        known.closed_by, known.pending = -1, None
         self._newest[identity] = seen
         if seen.generation > current.generation:
             new.begin_by(current.start_ms)
@@ -125,8 +127,10 @@ class PartitionState:
                 new.decision, new.is_journaled = current.decision, True
                 new.note(forced=current.extras.forced)
             current.is_closed = True
-            self._open(new)
+            self.pending_count -= 1
+            self._open(seen, new)
             return
+        seen.pending = current
         current.position = seen.position
         current.copied_ms = new.copied_ms
         current.count = max(current.count, new.count)
@@ -153,9 +157,8 @@ class PartitionState:
                 self._report_conflict(identity, self._recent[identity][0], op)
             return True
         self._note_op(seen, position)
-        pending = self.pending.get(identity)
-        if pending is not None:
-            self._fold(pending, op)
+        if seen.pending is not None:
+            self._fold(seen.pending, op)
         elif op.kind in FINAL_KINDS:
             if seen.closed_by == OpKind.DISCARD:
                 seen.closed_by = op.kind
@@ -204,9 +207,10 @@ class PartitionState:
     def close(self, pending: Pending, kind: int) -> None:
         """Close a half: its final op or DISCARD was read back, or the store says that it exists."""
         pending.is_closed = True
-        if self.pending.get(pending.transaction_id) is pending:
-            del self.pending[pending.transaction_id]
-            self._newest[pending.transaction_id].closed_by = kind
+        seen = self._newest.get(pending.transaction_id)
+        if seen is not None and seen.pending is pending:
+            seen.closed_by, seen.pending = kind, None
+            self.pending_count -= 1
             self.closed_count += 1
 
     # -- what is due ---------------------------------------------------------------------------------------------
@@ -219,20 +223,23 @@ class PartitionState:
     def next_due_ms(self) -> float | None:
         """Return when the next half is due, or None."""
         while (first := self._due.first()) is not None:
-            due_ms, identity = first
-            pending = self.pending.get(identity)
-            if pending is not None and pending.due_ms == due_ms and not pending.is_busy:
-                return due_ms
+            if self._waiting(*first) is not None:
+                return first[0]
             self._due.pop()
         return None
+
+    def _waiting(self, due_ms: float, identity: bytes) -> Pending | None:
+        """Return the half that is due at that time; None if that has changed since it was scheduled."""
+        seen = self._newest.get(identity)
+        pending = None if seen is None else seen.pending
+        return None if pending is None or pending.due_ms != due_ms or pending.is_busy else pending
 
     def take_due(self, now_ms: float, count_max: int) -> list[Pending]:
         """Remove and return at most *count_max* halves due at *now_ms*, earliest first; they are busy from here on."""
         due: list[Pending] = []
         while len(due) < count_max and (first := self._due.first()) is not None and first[0] <= now_ms:
             self._due.pop()
-            pending = self.pending.get(first[1])
-            if pending is not None and pending.due_ms == first[0] and not pending.is_busy:
+            if (pending := self._waiting(*first)) is not None:
                 pending.is_busy = True  # It may stand in the queue twice for one time (a NUDGE): it is taken once.
                 due.append(pending)
         return due
@@ -242,10 +249,17 @@ class PartitionState:
         behind = len(self._seen)
         for seen in self._seen:
             behind -= 1
-            if not seen.closed_by:
-                pending = self.pending.get(seen.transaction_id)
-                if pending is not None:
-                    yield behind, pending
+            if seen.pending is not None:
+                yield behind, seen.pending
+
+    @property
+    def pending(self) -> dict[bytes, Pending]:
+        """The undecided halves by id; a copy, from any thread."""
+        return {
+            pending.transaction_id: pending
+            for seen in list(self._newest.values())
+            if (pending := seen.pending) is not None
+        }
 
     # -- how far a checkpoint may go --------------------------------------------------------------------------------
 
@@ -314,7 +328,7 @@ class PartitionState:
         count = max(size_max - 16, 0) // NOTE_ENTRY_BYTES
         entries = [
             NoteEntry(p.transaction_id, p.generation, p.count, max(round(now_ms - p.start_ms), 0))
-            for p in itertools.islice(self.pending.values(), count)
+            for _, p in itertools.islice(self.oldest_open(), count)
         ]
         return msgspec.msgpack.encode(entries) if entries else b""
 

@@ -80,7 +80,7 @@ class Intake:
         # The checker may only lengthen an immunity that the half carries; a resumed one has had it.
         immunity_min_ms = 0.0 if half.generation else self._context.limits.immunity_min_s * 1000
         immune_until_ms = start_ms + max(half.immunity_ms, immunity_min_ms)
-        return Pending(
+        pending = Pending(
             half.transaction_id,
             record.position,
             half.generation,
@@ -94,9 +94,11 @@ class Intake:
             half.count,
             half.decided,
             bool(half.decided),
-            tuple(half.missing) or None,
             was_replayed=not self.is_claimed,
         )
+        if half.missing:
+            pending.note(missing=tuple(half.missing))
+        return pending
 
     def _take_poison(self, record: LogRecord, error: WireFormatError) -> None:
         """Make a pending of an undecodable record, so that it is parked with its bytes and blocks nothing."""

@@ -181,7 +181,7 @@ class Judge:
             self._fail(pending, None)
             return
         context.report.event(names.CHECK_ANSWERED, transaction_id=pending.transaction_id, answer=answer.value)
-        pending.failures = 0
+        pending.note(failures=0)
         if answer is LocalTransactionState.UNKNOWN:
             yield from self._count_check(pending)
         else:
@@ -231,8 +231,8 @@ class Judge:
         answer = reading.answer
         self._context.report.event(names.CHECK_ANSWERED, transaction_id=pending.transaction_id, answer=answer.value)
         if answer in _DECISIONS:
-            pending.failures, pending.decision = 0, _DECISIONS[answer]
-            pending.missing = () if answer is FenceAnswer.SENT else pending.missing
+            pending.decision = _DECISIONS[answer]
+            pending.note(failures=0, missing=() if answer is FenceAnswer.SENT else pending.extras.missing)
         elif answer is FenceAnswer.VIA_TABLE:
             self._fail(pending, None)  # closed once the relay has sent it
         elif answer is FenceAnswer.PRUNED:
@@ -287,11 +287,12 @@ class Judge:
         kind, began_s = OpKind(pending.decision), self._context.clock.elapsed_s()
         targets: Sequence[int] = ()
         if kind is OpKind.COMMIT:
-            targets = range(len(half.messages)) if pending.missing is None else pending.missing
+            missing = pending.extras.missing
+            targets = range(len(half.messages)) if missing is None else missing
         outcome = yield self._tenure.resolution(pending, kind, half=half, targets=targets, forced=pending.extras.forced)
         status = outcome.status
         if status is Status.DURABLE:
-            pending.missing = ()
+            pending.note(missing=())
             pending.due_ms = self._tenure.now_ms() + self._context.limits.read_back_s * 1000
             self._context.finished(half, kind.name, began_s)
         elif status is Status.REFUSED and kind is OpKind.COMMIT and outcome.missing:
@@ -299,12 +300,11 @@ class Judge:
         else:
             self._went_well(pending, outcome)
             if status is Status.UNKNOWN and kind is OpKind.COMMIT:
-                pending.missing = outcome.missing
+                pending.note(missing=outcome.missing)
 
     def _refused(self, pending: Pending, outcome: Outcome) -> None:
         """Retry what a target refused by itself; at last have it parked as undeliverable (R9)."""
-        pending.missing = outcome.missing
-        pending.note(refusals=pending.extras.refusals + 1)
+        pending.note(missing=outcome.missing, refusals=pending.extras.refusals + 1)
         self._context.report.event(
             names.RELEASE_REFUSED, transaction_id=pending.transaction_id, error=repr(outcome.error)
         )
@@ -333,7 +333,7 @@ class Judge:
             context.clock.wall_ms(),
             self._tenure.token,
             pending.extras.poison or (wire.encode_half(half) if half else b""),
-            list(pending.missing or ()),
+            list(pending.extras.missing or ()),
         )
         if not self._tenure.is_active or pending.is_closed:
             return
@@ -389,8 +389,8 @@ class Judge:
     def _fail(self, pending: Pending, error: Exception | None, retry_after_s: float = 0.0) -> None:
         """Put a half back after no answer or a failed write: counts nothing, backs off (R10)."""
         limits = self._context.limits
-        backoff_s = min(limits.retry_s * 2 ** min(pending.failures, 20), limits.retry_max_s)
-        pending.failures += 1
+        backoff_s = min(limits.retry_s * 2 ** min(pending.extras.failures, 20), limits.retry_max_s)
+        pending.note(failures=pending.extras.failures + 1)
         backoff_ms = min(backoff_s * 1000, max(pending.interval_ms, limits.retry_s * 1000))
         pending.due_ms = self._tenure.now_ms() + max(backoff_ms, retry_after_s * 1000)
         if error is not None:

@@ -202,11 +202,11 @@ class PartitionOwner:
     @property
     def pending_count(self) -> int:
         """How many undecided halves this owner knows."""
-        return len(self.tenure.state.pending)
+        return self.tenure.state.pending_count
 
     def stats(self) -> PartitionStats:
         """Return figures for operators; from any thread."""
-        starts_ms = [pending.start_ms for pending in list(self.tenure.state.pending.values()) if pending.start_ms]
+        starts_ms = [pending.start_ms for pending in self.tenure.state.pending.values() if pending.start_ms]
         oldest_ms = self.tenure.now_ms() - min(starts_ms) if starts_ms else 0.0
         age_s = self.context.clock.elapsed_s() - self._bounded_at_s
         return PartitionStats(

@@ -102,5 +102,5 @@ class Tenure:
             folded_to=-1 if state.op_read is None else state.op_read,
             decided=pending.decision if pending.is_journaled else 0,
             token=state.token,
-            missing=list(pending.missing or ()),
+            missing=list(pending.extras.missing or ()),
         )

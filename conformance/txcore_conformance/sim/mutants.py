@@ -229,7 +229,7 @@ _went = Judge._finish  # noqa: SLF001
 
 def _closed_on_ack(self: Judge, pending: Pending) -> Any:
     yield from _went(self, pending)
-    if pending.missing == () and pending.decision:
+    if pending.extras.missing == () and pending.decision:
         self._tenure.state.close(pending, pending.decision)
 
 
@@ -261,7 +261,7 @@ def _reopening_read_op(self: PartitionState, position: Position, op: Op, now_s: 
         if pending is not None:
             seen.closed_by, pending.is_closed, pending.count = 0, False, 0
             pending.note(park=None)
-            self._open(pending)
+            self._open(seen, pending)
             self.schedule(pending, 0.0)
     return _read_op(self, position, op, now_s)
 
