@@ -5,19 +5,21 @@ from __future__ import annotations
 import threading
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
+from concurrent.futures import Future
 from typing import Any, Final
 
 from confluent_kafka import OFFSET_END, KafkaError, KafkaException, TopicPartition
 
 from txcore.clock import Clock
 from txcore.errors import BackendTimeoutError, ClosedError, WireFormatError
-from txcore.records import Checkpoint, LogKind
+from txcore.records import Checkpoint, LogKind, Outcome, Status
 from txcore_kafka.clients import make_consumer
 from txcore_kafka.codec import decode_checkpoint, is_missing, translated
 from txcore_kafka.control import Control
-from txcore_kafka.options import Options, checkpoint_topic, consumer_group
+from txcore_kafka.ends import Ends
+from txcore_kafka.options import Options, checkpoint_topic, consumer_group, topic_name
 from txcore_kafka.resting import Place, Resting
-from txcore_kafka.threads import Worker
+from txcore_kafka.threads import Worker, new_future
 
 PREFETCH_KBYTES: Final = 512
 SILENT_S: Final = 0.25
@@ -50,7 +52,8 @@ class Connection:
 class Readers:
     """What all readers of one backend share. Thread safe.
 
-    No consumer is used for a second place: its next fetch would wait behind the one under way; a new one takes 10 ms.
+    No consumer that reads on is used for a second place: its next fetch would wait behind the one under way; a new one
+    takes 10 ms.
     """
 
     def __init__(self, options: Options, control: Control, worker: Worker, clock: Clock) -> None:
@@ -59,10 +62,13 @@ class Readers:
         self.worker = worker
         self.clock = clock
         self.resting = Resting(self.ends, clock)
+        self.marked_ends = Ends(self.ends)  #: of half logs, behind the last mark
         self.is_closed = False
         self.mark_counts: Counter[tuple[str, int]] = Counter()  #: by group and partition, of this backend
         self.is_answering = True  #: the last question about a log's bounds was answered
         self._asking: Connection | None = None
+        self._fetching: Connection | None = None
+        self._group = ""  #: the last one that was marked or read
         self._lock = threading.Lock()
 
     def connect(self, group: str) -> Connection:
@@ -73,10 +79,28 @@ class Readers:
         """A mark of this backend was stored; called by one thread only."""
         self.mark_counts[group, partition] += 1
 
+    def behind(self, mark: Future[Outcome], group: str, partition: int) -> Future[Outcome]:
+        """Return a Future with what *mark* holds, once it is known where the half log ends behind it."""
+        told = new_future()
+        self._group = group
+
+        def tell() -> None:
+            told.set_result(mark.result())
+
+        def look(_: Future[Outcome]) -> None:
+            if mark.result().status is Status.DURABLE:
+                self.marked_ends.look((topic_name(group, LogKind.HALF), partition), tell)
+            else:
+                tell()
+
+        mark.add_done_callback(look)
+        return told
+
     def asking(self, group: str) -> Connection:
         """Return the connection on which no fetch is ever under way, to ask where logs begin and end."""
         with self._lock:
             self.require_open()
+            self._group = group
             if self._asking is None:
                 self._asking = self.connect(group)
             return self._asking
@@ -89,8 +113,9 @@ class Readers:
         """
         with self._lock:
             self.is_closed = True
-            self._asking = None
+            self._asking = self._fetching = None
         self.resting.close(timeout_s)
+        self.marked_ends.close(timeout_s)
 
     def marker_count(self, kind: LogKind) -> int:
         """Return how many offsets at a log's end may be taken by the marker of the last transaction."""
@@ -127,9 +152,7 @@ class Readers:
             ClosedError: the backend is closed.
         """
         asked = [TopicPartition(topic, partition, OFFSET_END) for topic, partition in places]
-        connection = self._asking
-        if connection is None:
-            raise ClosedError("this backend is closed")
+        connection = self.asking(self._group)
         told = connection.consumer.offsets_for_times(asked, timeout=ARRIVAL_S)
         return {(each.topic, each.partition): each.offset for each in told if each.error is None}
 
@@ -139,18 +162,19 @@ class Readers:
         return ARRIVAL_S if self.is_answering else SILENT_S
 
     def read_some(self, group: str, topic: str, partition: int, offsets: Sequence[int]) -> list[Any]:
-        """Return the messages at *offsets*, which ascend, as far as they are there; blocks, on a worker's thread.
+        """Return the messages at *offsets*, which ascend, as far as they are there; blocks, on the worker's thread.
 
         Raises:
             BackendTimeoutError: the broker did not answer in time.
         """
+        connection, self._fetching = self._fetching, None
+        if connection is None:
+            connection = Connection(reader_config(self.options, group) | FETCHING)
         found: list[Any] = []
-        connection = Connection(reader_config(self.options, group) | FETCHING)
-        try:
-            for near in _near(offsets):
-                found += self._read(connection, topic, partition, near)
-        finally:
-            connection.consumer.close()
+        for near in _near(offsets):
+            found += self._read(connection, topic, partition, near)
+        connection.consumer.unassign()
+        self._fetching = connection  # Kept for the next places unless something went wrong with it.
         return found
 
     def _read(self, connection: Connection, topic: str, partition: int, offsets: Sequence[int]) -> list[Any]:

@@ -38,7 +38,6 @@ class KafkaReader:
         self._asks_at_s = 0.0
         self._miss_count = 0
         self._may_wait = True
-        self._mark_count = 0
         self._rest: Rest | None = None
         self._rest_mark_count = 0
         self._quiet_since_s = readers.clock.elapsed_s()
@@ -123,14 +122,10 @@ class KafkaReader:
         return messages
 
     def _look_for_end(self) -> None:
-        """Ask where the log ends now, once for each mark."""
-        count = self._marks()
-        if count != self._mark_count:
-            try:
-                self._end = max(self._end, self._bounds(self._readers.patience_s)[1])
-            except BackendTimeoutError:
-                return
-            self._mark_count = count
+        """Take in where the log ended behind the last mark."""
+        end = self._readers.marked_ends.told.get((self._topic, self._partition), 0)
+        if end > self._end:
+            self._end = end
             self._may_wait = True
 
     def _take(self, message: Any, records: list[LogRecord]) -> None:
@@ -212,11 +207,7 @@ class KafkaReader:
             connection.trouble = error
 
     def _fetch(self, positions: Sequence[Position]) -> Mapping[Position, LogRecord]:
-        if not positions:
-            return {}
-        low, high = self._bounds(self._readers.options.request_timeout_s)
-        asked = [int(position) for position in positions if low <= position < high]
-        messages = self._readers.read_some(self._group, self._topic, self._partition, asked)
+        messages = self._readers.read_some(self._group, self._topic, self._partition, positions)
         return {record.position: record for record in map(_record, messages)}
 
 
