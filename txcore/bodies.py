@@ -6,6 +6,7 @@ it was read, as most are, the bytes are still here.
 
 from __future__ import annotations
 
+from collections import deque
 from typing import Final
 
 ENTRY_BYTES: Final = 250
@@ -22,6 +23,7 @@ class Bodies:
         self._bytes_max = bytes_max
         self._bytes = 0
         self._kept: dict[Place, bytes] = {}
+        self._order: deque[Place] = deque()
 
     def keep(self, place: Place, body: bytes) -> None:
         """Keep *body* until newer ones need its room."""
@@ -29,10 +31,10 @@ class Bodies:
         if size > self._bytes_max or place in self._kept:
             return
         self._kept[place] = body
+        self._order.append(place)
         self._bytes += size
         while self._bytes > self._bytes_max:
-            oldest = next(iter(self._kept))
-            self._bytes -= len(self._kept.pop(oldest)) + ENTRY_BYTES
+            self._bytes -= len(self._kept.pop(self._order.popleft())) + ENTRY_BYTES
 
     def get(self, place: Place) -> bytes | None:
         """Return what is kept of a place."""

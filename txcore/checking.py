@@ -49,7 +49,7 @@ class Limits:
         ConfigError: a value is no number, a count is below 1, or a time below 0; `key` names it.
     """
 
-    replay_max: int = 20_000  #: half records a restart may read again before the oldest are carried forward
+    replay_max: int = 10_000  #: half records a restart may read again before the oldest are carried forward
     read_count_max: int = 1_000
     batch_count_max: int = 500  #: halves in hand at once per partition
     fence_batch_count_max: int = 200

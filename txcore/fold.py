@@ -17,7 +17,7 @@ import msgspec
 
 from txcore.decide import AT_ONCE_MS, Pending
 from txcore.due import DueQueue
-from txcore.records import FINAL_KINDS, OWNED_KINDS, Checkpoint, Op, OpKind, Position, is_discard_in_force
+from txcore.records import FINAL_KINDS, MARK_KINDS, OWNED_KINDS, Checkpoint, Op, OpKind, Position, is_discard_in_force
 
 RECENT_MAX: Final = 10_000
 NOTE_ENTRY_BYTES: Final = 48
@@ -100,6 +100,22 @@ class PartitionState:
             self._note_op(seen, op_position)
             self._fold(pending, op)
 
+    def read_ended(self, position: Position, identity: bytes, generation: int) -> bool:
+        """Take in a half record whose end was read before it, as most are when a log is read again.
+
+        Returns False for every other one, which is left to `read_half`.
+        """
+        ops = self._orphans.get(identity)
+        if ops is None or ops[0][1].kind not in FINAL_KINDS:
+            return False
+        self.half_read = position
+        del self._orphans[identity]
+        seen = _Seen(position, identity, generation, min(each[0] for each in ops), ops[0][1].kind)
+        self._seen.append(seen)
+        self._newest[identity] = seen
+        self.closed_count += 1
+        return True
+
     def _open(self, seen: _Seen, pending: Pending) -> None:
         seen.pending = pending
         self.pending_count += 1
@@ -140,11 +156,10 @@ class PartitionState:
     def read_op(self, position: Position, op: Op, now_s: float) -> bool:
         """Take in one op in log order; returns False for a record under an outdated claim, which changes nothing."""
         self.op_read = position
-        if op.kind == OpKind.CLAIM:
-            self.token = op.token
-            self._claims.append((position, op.token))
-            return True
-        if op.kind == OpKind.TICK:
+        if op.kind in MARK_KINDS:
+            if op.kind == OpKind.CLAIM:
+                self.token = op.token
+                self._claims.append((position, op.token))
             return True
         if op.kind in OWNED_KINDS and op.token != self.token:
             return False
@@ -244,6 +259,11 @@ class PartitionState:
                 due.append(pending)
         return due
 
+    def pass_closed(self) -> None:
+        """Leave behind what is closed and stands before the oldest undecided half; the last record stays."""
+        while len(self._seen) > 1 and self._seen[0].closed_by:
+            self._forget(self._seen.popleft())
+
     def oldest_open(self) -> Iterator[tuple[int, Pending]]:
         """Yield (number of records behind it, half) for undecided halves in log order."""
         behind = len(self._seen)
@@ -265,8 +285,7 @@ class PartitionState:
 
     def checkpoint(self, now_ms: float, note_size_max: int) -> Checkpoint:
         """Return the two lower bounds: nothing undecided lies before them, and no op of what lies behind them."""
-        while len(self._seen) > 1 and self._seen[0].closed_by:
-            self._forget(self._seen.popleft())
+        self.pass_closed()
         half = self._seen[0].position if self._seen else self.half_read
         bounds = [seen.first_op for seen in self._seen if seen.first_op is not None]
         bounds.extend(ops[0][0] for ops in self._orphans.values())
@@ -297,6 +316,11 @@ class PartitionState:
             yield identity, kind
         for identity, seen in self._newest.items():
             yield identity, seen.closed_by
+
+    @property
+    def has_orphans(self) -> bool:
+        """Whether ops were read whose halves were not."""
+        return bool(self._orphans)
 
     @property
     def replay_count(self) -> int:

@@ -11,7 +11,7 @@ from txcore.commands import Flow
 from txcore.decide import Pending
 from txcore.errors import BackendUnavailableError, DataLossError, WireFormatError
 from txcore.port import Reader
-from txcore.records import Checkpoint, Half, LogKind, LogRecord, Op, OpKind, ParkCode, Position
+from txcore.records import MARK_KINDS, Checkpoint, Half, LogKind, LogRecord, Op, OpKind, ParkCode, Position
 from txcore.tenure import Tenure
 
 
@@ -51,11 +51,21 @@ class Intake:
             self._report_unavailable(error)
             return 0
         for record in records:
-            self._take_half(record)
+            if not (self._tenure.state.has_orphans and self._take_ended(record)):
+                self._take_half(record)
         self.halves_are_read = not records
         if records:
             self._context.count("halves", len(records))
         return len(records)
+
+    def _take_ended(self, record: LogRecord) -> bool:
+        """Take in a half whose end is known already, of which nothing but the id matters; says whether it is one."""
+        try:
+            head = wire.decode_head(record.body)
+        except WireFormatError:
+            return False
+        is_ours = head.group == self._context.group and head.partition == self._tenure.partition
+        return is_ours and self._tenure.state.read_ended(record.position, head.transaction_id, head.generation)
 
     def _take_half(self, record: LogRecord) -> None:
         try:
@@ -119,6 +129,7 @@ class Intake:
         except BackendUnavailableError as error:
             self._report_unavailable(error)
             return 0
+        now_s = self._context.clock.elapsed_s()
         for record in records:
             try:
                 ops = wire.decode_ops(record.body)
@@ -128,18 +139,23 @@ class Intake:
             if self._is_gap_open:
                 self._is_gap_open = False
                 self._gap_before_ms = float(record.appended_ms or 0)
-            for op in ops:
-                self._take_op(record, op)
-                if not self._tenure.is_active:
-                    return len(records)
+            self._take_ops(record, ops, now_s)
+            if not self._tenure.is_active:
+                break
         return len(records)
 
-    def _take_op(self, record: LogRecord, op: Op) -> None:
-        if not self._tenure.state.read_op(record.position, op, self._context.clock.elapsed_s()):
-            self._context.report.event(names.OP_STALE, transaction_id=op.transaction_id, kind=op.kind)
-            self._context.count("stale")
-        while self._tenure.state.conflicts:
-            conflict = self._tenure.state.conflicts.pop()
+    def _take_ops(self, record: LogRecord, ops: Sequence[Op], now_s: float) -> None:
+        state, position = self._tenure.state, record.position
+        for op in ops:
+            if not state.read_op(position, op, now_s):
+                self._context.report.event(names.OP_STALE, transaction_id=op.transaction_id, kind=op.kind)
+                self._context.count("stale")
+            if op.kind in MARK_KINDS:
+                self._take_mark(record, op)
+                if not self._tenure.is_active:
+                    break
+        while state.conflicts:
+            conflict = state.conflicts.pop()
             self._context.report.event(
                 names.OP_CONFLICT,
                 transaction_id=conflict.transaction_id,
@@ -148,7 +164,9 @@ class Intake:
                 by=conflict.second.by,
             )
             self._context.count("conflicts")
-        if op.transaction_id == self.awaited and op.kind in {OpKind.CLAIM, OpKind.TICK}:
+
+    def _take_mark(self, record: LogRecord, op: Op) -> None:
+        if op.transaction_id == self.awaited:
             self.is_back = True
             if self._tenure.has_server_time and record.appended_ms is not None:
                 self._tenure.offset_ms = record.appended_ms - self._context.clock.elapsed_s() * 1000
@@ -203,18 +221,17 @@ class Intake:
             TxcoreError: the log could not be read.
         """
         partition, kept = self._tenure.partition, self._context.bodies
-        missing = [
-            Position(pending.position) for pending in pendings if kept.get((partition, pending.position)) is None
-        ]
+        bodies = {pending.position: kept.get((partition, pending.position)) for pending in pendings}
+        missing = [Position(position) for position, body in bodies.items() if body is None]
         found: Mapping[Position, LogRecord] = (yield self._halves.fetch(missing)) if missing else {}
+        for position, record in found.items():
+            bodies[position] = record.body
+            kept.keep((partition, position), record.body)
         for pending in pendings:
-            record = found.get(Position(pending.position))
-            body = kept.get((partition, pending.position)) if record is None else record.body
-            if body is None:
-                continue
-            half = wire.decode_half(body)
+            body = bodies[pending.position]
+            half = None if body is None else _half_in(body)
             # A log that lost its end may hold another record at a position that is known.
-            if half.transaction_id == pending.transaction_id:
+            if half is not None and half.transaction_id == pending.transaction_id:
                 pending.half = half
 
     def note_gap(self, pending: Pending) -> None:
@@ -235,3 +252,10 @@ class Intake:
 
     def _report_unavailable(self, error: BackendUnavailableError) -> None:
         self._context.report.event(names.CHECKER_ERROR, partition=self._tenure.partition, error=repr(error))
+
+
+def _half_in(body: bytes) -> Half | None:
+    try:
+        return wire.decode_half(body)
+    except WireFormatError:
+        return None

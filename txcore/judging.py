@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
 from itertools import islice
+from typing import Final
 
 from txcore import instrumentation as names
 from txcore import wire
@@ -26,6 +27,8 @@ from txcore.records import (
 )
 from txcore.tenure import Tenure
 
+CARRY_DISTANCE: Final = 2
+"""Records behind a half, for each undecided one, that do not count as holding the checkpoint back."""
 _DECISIONS = {FenceAnswer.COMMIT: OpKind.COMMIT, FenceAnswer.ROLLBACK: OpKind.ROLLBACK, FenceAnswer.SENT: OpKind.COMMIT}
 
 
@@ -75,22 +78,22 @@ class Judge:
 
     def carry_oldest(self) -> Flow[None]:
         """Carry forward what retention would soon eat, or what holds the checkpoint back too far (R8)."""
-        limits = self._context.limits
+        limits, state = self._context.limits, self._tenure.state
         retention_s = self._context.backend.capabilities.half_retention_s
-        if retention_s is None and self._tenure.state.replay_count <= limits.replay_max:
+        # A restart reads the undecided ones in any case; carried for each other's sake, they would never come to rest.
+        far = limits.replay_max + CARRY_DISTANCE * state.pending_count
+        if retention_s is None and state.replay_count <= far:
             return
+        state.pass_closed()
         now_ms = self._tenure.now_ms()
         chosen: list[Pending] = []
-        for behind, pending in islice(self._tenure.state.oldest_open(), limits.batch_count_max):
+        for behind, pending in islice(state.oldest_open(), limits.batch_count_max):
             is_old = retention_s is not None and now_ms - pending.copied_ms > retention_s * 500
-            must_carry = (is_old or behind > limits.replay_max) and pending.extras.poison is None
-            if not must_carry and behind <= limits.replay_max:
+            must_carry = (is_old or behind > far) and pending.extras.poison is None
+            if not must_carry and behind <= far:
                 break
-            if (
-                pending.is_busy
-                or pending.extras.is_outdone
-                or self._tenure.in_hand + len(chosen) >= limits.batch_count_max
-            ):
+            is_room = self._tenure.in_hand + len(chosen) < limits.batch_count_max
+            if pending.is_busy or pending.extras.is_outdone or not is_room:
                 continue
             if decide(pending, now_ms, must_carry=must_carry) is Decision.CARRY:
                 chosen.append(pending)

@@ -305,6 +305,45 @@ class TestCopies:
         assert (1, True) == (half.count, half.is_closed)
 
 
+class TestEnded:
+    def test_a_half_whose_end_was_read_before_it_is_closed_at_once(self, partition):
+        """A restart reads most halves so; the bounds are those of reading them in the other order."""
+        partition.op(7, OpKind.COMMIT, A)
+        partition.op(8, OpKind.TICK, C)
+        assert partition.state.has_orphans
+        assert partition.state.read_ended(1, A, 0)
+        assert not partition.state.has_orphans
+        partition.half(2, B)
+        assert (2, 8) == partition.bounds()
+        assert {B} == set(partition.state.pending)
+        assert {(A, OpKind.COMMIT), (B, 0)} == set(partition.state.closings())
+
+    def test_it_binds_the_checkpoint_as_long_as_an_older_one_is_open(self, partition):
+        """Its op lies behind the op bound."""
+        partition.half(1, B)
+        partition.op(7, OpKind.COMMIT, A)
+        partition.op(8, OpKind.TICK, C)
+        assert partition.state.read_ended(2, A, 0)
+        assert (1, 7) == partition.bounds()
+        assert 2 == partition.state.replay_count
+
+    def test_a_contradiction_behind_it_is_reported(self, partition):
+        """As behind every end."""
+        partition.op(7, OpKind.COMMIT, A)
+        partition.state.read_ended(1, A, 0)
+        partition.op(8, OpKind.ROLLBACK, A)
+        assert [A] == [each.transaction_id for each in partition.state.conflicts]
+
+    @pytest.mark.parametrize("kind", [OpKind.NUDGE, OpKind.CHECKED, OpKind.DISCARD])
+    def test_every_other_one_is_left_alone(self, partition, kind):
+        """What is no end must be folded."""
+        assert not partition.state.read_ended(1, A, 0)
+        partition.op(7, kind, A)
+        partition.op(8, OpKind.COMMIT, A)
+        assert not partition.state.read_ended(1, A, 0)
+        assert 0 == partition.state.replay_count
+
+
 class TestDue:
     def test_the_earliest_is_first_and_each_is_taken_once(self, partition):
         """A half that stands twice in the heap for one time is taken once."""

@@ -133,7 +133,7 @@ class LimitsSection(Struct, forbid_unknown_fields=True, frozen=True, kw_only=Tru
 
     replay_max: Annotated[
         Count, Meta(description="half records a restart may read again before the oldest are carried forward")
-    ] = 20_000
+    ] = 10_000
     read_count_max: Annotated[Count, Meta(description="records of one read")] = 1_000
     batch_count_max: Annotated[Count, Meta(description="halves in hand at once per partition")] = 500
     fence_batch_count_max: Annotated[Count, Meta(description="halves of one question to the fence")] = 200
