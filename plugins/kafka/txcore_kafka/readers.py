@@ -172,13 +172,18 @@ class Readers:
             connection = Connection(reader_config(self.options, group) | FETCHING)
         found: list[Any] = []
         for near in _near(offsets):
-            found += self._read(connection, topic, partition, near)
+            messages = self._read(connection, topic, partition, near)
+            if messages is None:
+                low, high = self.bounds(self.asking(group), topic, partition, self.options.request_timeout_s)
+                there = [offset for offset in near if low <= offset < high]
+                messages = self._read(connection, topic, partition, there) if there else None
+            found += messages or ()
         connection.consumer.unassign()
         self._fetching = connection  # Kept for the next places unless something went wrong with it.
         return found
 
-    def _read(self, connection: Connection, topic: str, partition: int, offsets: Sequence[int]) -> list[Any]:
-        """Read from the first of *offsets* to the last in one go."""
+    def _read(self, connection: Connection, topic: str, partition: int, offsets: Sequence[int]) -> list[Any] | None:
+        """Read from the first of *offsets* to the last in one go; None when the first is not within the log."""
         wanted, place, last = set(offsets), offsets[0], offsets[-1]
         found: list[Any] = []
         connection.consumer.assign([TopicPartition(topic, partition, place)])
@@ -190,7 +195,7 @@ class Readers:
                     place = message.offset() + 1
                     found += [message] if message.offset() in wanted else []
                 elif error.code() == KafkaError._AUTO_OFFSET_RESET:  # noqa: SLF001
-                    return found
+                    return None
                 else:
                     raise translated(error, f"reading {topic!r}")
             if place > last:
@@ -209,7 +214,7 @@ class Readers:
         connection = self.connect(group)
         try:
             low, high = self.bounds(connection, topic, partition, self.options.request_timeout_s)
-            found = [] if low == high else self._read(connection, topic, partition, [high - 1])
+            found = None if low == high else self._read(connection, topic, partition, [high - 1])
             return decode_checkpoint(found[0].value()) if found else None
         except WireFormatError:
             return None  # A checkpoint only saves work; without it the logs are read from their beginning.
