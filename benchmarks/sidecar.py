@@ -78,9 +78,7 @@ class Sidecar:
 
     def metric(self, name: str) -> float:
         """Return the sum of a metric over all labels."""
-        return sum(
-            float(line.split()[-1]) for line in self.get("/metrics").splitlines() if line.startswith(f"{name}{{")
-        )
+        return sum_of(self.get("/metrics"), name)
 
     def cpu_s(self) -> float:
         """Return the CPU time it has used."""
@@ -91,6 +89,11 @@ class Sidecar:
         """Return its resident memory in MB."""
         status = Path(f"/proc/{self.process.pid}/status").read_text()
         return int(re.search(r"VmRSS:\s+(\d+) kB", status)[1]) / 1024  # type: ignore[index]
+
+
+def sum_of(page: str, name: str) -> float:
+    """Return the sum of a metric over all labels, from one page of metrics."""
+    return sum(float(line.split()[-1]) for line in page.splitlines() if line.startswith(f"{name}{{"))
 
 
 @contextlib.contextmanager

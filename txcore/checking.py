@@ -7,6 +7,7 @@ from dataclasses import dataclass, field, fields
 from typing import Protocol
 
 from txcore import instrumentation as names
+from txcore.bodies import Bodies
 from txcore.clock import Clock, Randomness
 from txcore.errors import ConfigError
 from txcore.fence import Fence
@@ -48,7 +49,7 @@ class Limits:
         ConfigError: a value is no number, a count is below 1, or a time below 0; `key` names it.
     """
 
-    replay_max: int = 20_000  #: half records a restart may read again before the oldest are carried forward
+    replay_max: int = 10_000  #: half records a restart may read again before the oldest are carried forward
     read_count_max: int = 1_000
     batch_count_max: int = 500  #: halves in hand at once per partition
     fence_batch_count_max: int = 200
@@ -64,7 +65,7 @@ class Limits:
     refusals_max: int = 8  #: releases that a target refused before the half is parked as undeliverable
     checkpoint_interval_s: float = 2.0
     orphan_keep_s: float = 60.0
-    body_bytes_max: int = 64 << 20  #: bodies of waiting halves kept in memory per partition
+    body_bytes_max: int = 4 << 20  #: bodies kept in memory; the others are read again when they are due
 
     def __post_init__(self) -> None:
         for each in fields(self):
@@ -92,6 +93,10 @@ class CheckContext:
     listeners: Sequence[CheckListener] = ()
     fence: Fence | None = None
     counts: dict[str, int] = field(default_factory=dict)
+    bodies: Bodies = field(init=False)
+
+    def __post_init__(self) -> None:
+        self.bodies = Bodies(self.limits.body_bytes_max)
 
     def asked(self, *transaction_ids: bytes) -> None:
         """Report and count that listener or fence are asked about these."""

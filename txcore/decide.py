@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import enum
-from dataclasses import dataclass
-from typing import Final
+from typing import Any, Final
+
+import msgspec
 
 from txcore.enums import direct
 from txcore.records import Half, Op, ParkCode
@@ -27,17 +28,10 @@ class Decision(enum.Enum):
     DISCARD = "discard"  #: asked often enough; park it
 
 
-@dataclass(slots=True)
-class Pending:
-    """One undecided half as the owner of its partition knows it. Times are milliseconds on the owner's timeline.
+class Extras(msgspec.Struct, frozen=True, gc=False):
+    """What only few halves have.
 
     Attributes:
-        position: Where its newest copy stands in the half log.
-        half: The decoded record; None once put aside to bound memory (it is fetched again when due).
-        start_ms: When immunity began: the broker's append time of the first copy, or when it was first seen.
-        copied_ms: When its newest copy was appended, as far as that is known; retention counts from there.
-        count: Answered checks of this generation.
-        decision: COMMIT or ROLLBACK once known: journaled (DECIDED), or read from the fence; else 0.
         forced: How an operator's hand shows in the decision.
         force: An operator's open request.
         missing: Indices of targets still to publish, once a release was refused in part.
@@ -45,20 +39,49 @@ class Pending:
         failures: Checks in a row without an answer, and failed writes.
         is_outdone: A DISCARD holds this generation's place on a store that keeps resolutions unique. If it is not in
             force (void, or under an outdated claim), the half goes on under the next generation.
-        look_back: Op position to read from before this copy may be judged; None when its journal is known.
+        look_back: Of a carried or resumed copy, the op position to read from before it may be judged, and the claim
+            in force there; None when its journal is known.
+        carry_again_ms: Not carried before that.
         park: Why it cannot be checked at all.
-        size: Bytes that `half` holds in memory.
-        was_replayed: Read before the owner's claim was back, so it may be older than any op still in the log.
-        token: For a carried or resumed copy, the claim in force where its journal was folded.
         poison: The raw bytes of a record that is no half.
+    """
+
+    forced: int = 0
+    force: Op | None = None
+    missing: tuple[int, ...] | None = None
+    refusals: int = 0
+    failures: int = 0
+    is_outdone: bool = False
+    look_back: tuple[int, bytes] | None = None
+    carry_again_ms: float = 0.0
+    park: tuple[ParkCode, str] | None = None
+    poison: bytes | None = None
+
+
+NO_EXTRAS: Final = Extras()
+
+
+class Pending(msgspec.Struct, gc=False):
+    """One undecided half as the owner of its partition knows it. Times are milliseconds on the owner's timeline.
+
+    A checker may hold very many, so that each byte counts.
+
+    Attributes:
+        position: Where its newest copy stands in the half log.
+        start_ms: When immunity began: the broker's append time of the first copy, or when it was first seen.
+        immune_until_ms: When the first check may be made.
+        copied_ms: When its newest copy was appended, as far as that is known; retention counts from there.
+        count: Answered checks of this generation.
+        decision: COMMIT or ROLLBACK once known: journaled (DECIDED), or read from the fence; else 0.
+        was_replayed: Read before the owner's claim was back, so it may be older than any op still in the log.
+        half: The decoded record while the half is in hand; None while it waits, as it is read again when due.
     """
 
     transaction_id: bytes
     position: int
     generation: int
-    half: Half | None
     start_ms: float
-    immunity_ms: float
+    immune_until_ms: float
     interval_ms: float
     check_max: int
     fenced: bool
@@ -67,26 +90,23 @@ class Pending:
     count: int = 0
     decision: int = 0
     is_journaled: bool = False
-    forced: int = 0
-    force: Op | None = None
-    missing: tuple[int, ...] | None = None
-    refusals: int = 0
-    failures: int = 0
     is_busy: bool = False
     is_closed: bool = False
-    is_outdone: bool = False
-    look_back: int | None = None
-    carry_again_ms: float = 0.0
-    park: tuple[ParkCode, str] | None = None
-    size: int = 0
     was_replayed: bool = False
-    token: bytes = b""
-    poison: bytes | None = None
+    half: Half | None = None
+    extras: Extras = NO_EXTRAS
 
-    @property
-    def immune_until_ms(self) -> float:
-        """When the first check may be made."""
-        return self.start_ms + self.immunity_ms
+    def note(self, **changes: Any) -> None:
+        """Change fields of `extras`."""
+        # Most notes say what is so already.
+        if any(getattr(self.extras, name) != value for name, value in changes.items()):
+            self.extras = msgspec.structs.replace(self.extras, **changes)
+
+    def begin_by(self, start_ms: float) -> None:
+        """Let immunity have begun at *start_ms*, if that is earlier."""
+        if start_ms < self.start_ms:
+            self.immune_until_ms -= self.start_ms - start_ms
+            self.start_ms = start_ms
 
 
 def decide(pending: Pending, now_ms: float, *, must_carry: bool) -> Decision:
@@ -96,19 +116,19 @@ def decide(pending: Pending, now_ms: float, *, must_carry: bool) -> Decision:
     """
     if pending.is_closed:
         return Decision.DONE
-    if (must_carry or pending.is_outdone) and now_ms >= pending.carry_again_ms:
+    if (must_carry or pending.extras.is_outdone) and now_ms >= pending.extras.carry_again_ms:
         return Decision.CARRY
-    if pending.is_outdone:
+    if pending.extras.is_outdone:
         return Decision.WAIT
     if now_ms < pending.due_ms:
         return Decision.WAIT
-    if pending.park is not None:
+    if pending.extras.park is not None:
         return Decision.PARK
     if now_ms < pending.immune_until_ms:
         return Decision.WAIT
     if pending.decision:
         return Decision.FINISH
-    if pending.force is not None:
+    if pending.extras.force is not None:
         return Decision.FORCE
     if not pending.fenced and pending.count >= pending.check_max:
         return Decision.DISCARD

@@ -7,7 +7,6 @@ ops always count, and the first one wins.
 
 from __future__ import annotations
 
-import heapq
 import itertools
 from collections import OrderedDict, deque
 from collections.abc import Iterator
@@ -17,7 +16,8 @@ from typing import Final
 import msgspec
 
 from txcore.decide import AT_ONCE_MS, Pending
-from txcore.records import FINAL_KINDS, OWNED_KINDS, Checkpoint, Half, Op, OpKind, Position, is_discard_in_force
+from txcore.due import DueQueue
+from txcore.records import FINAL_KINDS, MARK_KINDS, OWNED_KINDS, Checkpoint, Op, OpKind, Position, is_discard_in_force
 
 RECENT_MAX: Final = 10_000
 NOTE_ENTRY_BYTES: Final = 48
@@ -32,8 +32,7 @@ class NoteEntry(msgspec.Struct, array_like=True):
     age_ms: int
 
 
-@dataclass(slots=True)
-class _Seen:
+class _Seen(msgspec.Struct, gc=False):
     """A half record that was read: where it stands, the first op that concerns it, and what closed it."""
 
     position: int
@@ -41,6 +40,7 @@ class _Seen:
     generation: int
     first_op: int | None
     closed_by: int = 0  #: a final kind, DISCARD, or -1 for a copy that a newer one replaced
+    pending: Pending | None = None  #: None once it is closed
 
 
 @dataclass(frozen=True, slots=True)
@@ -56,13 +56,12 @@ class PartitionState:
     """See the module. One thread at a time."""
 
     def __init__(self, checkpoint: Checkpoint | None = None) -> None:
-        self.pending: dict[bytes, Pending] = {}
+        self.pending_count = 0
         self.token = checkpoint.token if checkpoint else b""
         self.half_read: int | None = checkpoint.half if checkpoint else None
         self.op_read: int | None = checkpoint.op if checkpoint else None
         self.conflicts: list[Conflict] = []
         self.closed_count = 0
-        self.body_bytes = 0  #: held by the halves of `pending`
         self.ages_ms = _ages(checkpoint)
         self._claims: list[tuple[int, bytes]] = []
         self._first_token = self.token
@@ -70,13 +69,17 @@ class PartitionState:
         self._newest: dict[bytes, _Seen] = {}
         self._orphans: OrderedDict[bytes, list[tuple[int, Op, float]]] = OrderedDict()
         self._recent: OrderedDict[bytes, tuple[int, int]] = OrderedDict()
-        self._heap: list[tuple[float, int, bytes]] = []
-        self._sequence = itertools.count()
+        self._due = DueQueue()
 
     # -- reading -----------------------------------------------------------------------------------------------
 
-    def read_half(self, position: Position, pending: Pending, half: Half | None) -> None:
-        """Take in a half record, already turned into what it would be if it stood alone; copies merge by id."""
+    def read_half(self, position: Position, pending: Pending, folded_to: int = -1, copied_under: bytes = b"") -> None:
+        """Take in a half record, already turned into what it would be if it stood alone; copies merge by id.
+
+        Args:
+            folded_to: For a carried or resumed copy, the op position up to which its journal is folded into it.
+            copied_under: The claim in force there.
+        """
         self.half_read = position
         identity = pending.transaction_id
         known = self._newest.get(identity)
@@ -90,56 +93,73 @@ class PartitionState:
             seen.closed_by = recent[0]
             return
         self._newest[identity] = seen
-        self._open(pending)
-        if half is not None and half.folded_to >= 0:
-            pending.look_back = half.folded_to
+        self._open(seen, pending)
+        if folded_to >= 0:
+            pending.note(look_back=(folded_to, copied_under))
         for op_position, op, _ in self._orphans.pop(identity, ()):
             self._note_op(seen, op_position)
             self._fold(pending, op)
 
-    def _open(self, pending: Pending) -> None:
-        self.pending[pending.transaction_id] = pending
-        self.body_bytes += pending.size
+    def read_ended(self, position: Position, identity: bytes, generation: int) -> bool:
+        """Take in a half record whose end was read before it, as most are when a log is read again.
+
+        Returns False for every other one, which is left to `read_half`.
+        """
+        ops = self._orphans.get(identity)
+        if ops is None or ops[0][1].kind not in FINAL_KINDS:
+            return False
+        self.half_read = position
+        del self._orphans[identity]
+        seen = _Seen(position, identity, generation, min(each[0] for each in ops), ops[0][1].kind)
+        self._seen.append(seen)
+        self._newest[identity] = seen
+        self.closed_count += 1
+        return True
+
+    def _open(self, seen: _Seen, pending: Pending) -> None:
+        seen.pending = pending
+        self.pending_count += 1
         self.schedule(pending, pending.due_ms)
 
     def _merge(self, known: _Seen, seen: _Seen, new: Pending) -> None:
         """Highest generation and count, earliest start; what is closed stays closed up to its generation."""
         identity = seen.transaction_id
-        current = self.pending.get(identity)
+        current = known.pending
         if current is None:
             if known.closed_by in FINAL_KINDS or seen.generation <= known.generation:
                 seen.closed_by = known.closed_by
                 return
             self._newest[identity] = seen
-            self._open(new)
+            self._open(seen, new)
             return
         if seen.generation < current.generation:
             seen.closed_by = -1
             return
-        known.closed_by = -1
+        known.closed_by, known.pending = -1, None
         self._newest[identity] = seen
         if seen.generation > current.generation:
-            new.start_ms = min(new.start_ms, current.start_ms)
+            new.begin_by(current.start_ms)
             if current.is_journaled:
-                new.decision, new.is_journaled, new.forced = current.decision, True, current.forced
+                new.decision, new.is_journaled = current.decision, True
+                new.note(forced=current.extras.forced)
             current.is_closed = True
-            self.body_bytes -= current.size
-            self._open(new)
+            self.pending_count -= 1
+            self._open(seen, new)
             return
+        seen.pending = current
         current.position = seen.position
         current.copied_ms = new.copied_ms
         current.count = max(current.count, new.count)
-        current.start_ms = min(current.start_ms, new.start_ms)
-        current.carry_again_ms = 0.0
+        current.begin_by(new.start_ms)
+        current.note(carry_again_ms=0.0)
 
     def read_op(self, position: Position, op: Op, now_s: float) -> bool:
         """Take in one op in log order; returns False for a record under an outdated claim, which changes nothing."""
         self.op_read = position
-        if op.kind == OpKind.CLAIM:
-            self.token = op.token
-            self._claims.append((position, op.token))
-            return True
-        if op.kind == OpKind.TICK:
+        if op.kind in MARK_KINDS:
+            if op.kind == OpKind.CLAIM:
+                self.token = op.token
+                self._claims.append((position, op.token))
             return True
         if op.kind in OWNED_KINDS and op.token != self.token:
             return False
@@ -152,9 +172,8 @@ class PartitionState:
                 self._report_conflict(identity, self._recent[identity][0], op)
             return True
         self._note_op(seen, position)
-        pending = self.pending.get(identity)
-        if pending is not None:
-            self._fold(pending, op)
+        if seen.pending is not None:
+            self._fold(seen.pending, op)
         elif op.kind in FINAL_KINDS:
             if seen.closed_by == OpKind.DISCARD:
                 seen.closed_by = op.kind
@@ -185,15 +204,16 @@ class PartitionState:
                 pending.count = max(pending.count, op.count)
         elif kind == OpKind.DECIDED:
             if not pending.is_journaled:
-                pending.decision, pending.is_journaled, pending.forced = op.decision, True, op.forced
+                pending.decision, pending.is_journaled = op.decision, True
+                pending.note(forced=op.forced)
                 self.schedule(pending, AT_ONCE_MS)
         elif kind == OpKind.NUDGE:
             self.schedule(pending, min(pending.due_ms, pending.immune_until_ms))
         elif kind == OpKind.FORCE and not op.token:
-            pending.force = op
+            pending.note(force=op)
             self.schedule(pending, min(pending.due_ms, pending.immune_until_ms))
         elif kind == OpKind.FORCE:
-            pending.force = None
+            pending.note(force=None)
 
     def _report_conflict(self, identity: bytes, first: int, op: Op) -> None:
         if first in FINAL_KINDS and first != op.kind:
@@ -202,10 +222,10 @@ class PartitionState:
     def close(self, pending: Pending, kind: int) -> None:
         """Close a half: its final op or DISCARD was read back, or the store says that it exists."""
         pending.is_closed = True
-        if self.pending.get(pending.transaction_id) is pending:
-            del self.pending[pending.transaction_id]
-            self.body_bytes -= pending.size
-            self._newest[pending.transaction_id].closed_by = kind
+        seen = self._newest.get(pending.transaction_id)
+        if seen is not None and seen.pending is pending:
+            seen.closed_by, seen.pending = kind, None
+            self.pending_count -= 1
             self.closed_count += 1
 
     # -- what is due ---------------------------------------------------------------------------------------------
@@ -213,46 +233,59 @@ class PartitionState:
     def schedule(self, pending: Pending, due_ms: float) -> None:
         """Set when *pending* is looked at next."""
         pending.due_ms = due_ms
-        heapq.heappush(self._heap, (due_ms, next(self._sequence), pending.transaction_id))
+        self._due.push(due_ms, pending.transaction_id)
 
     def next_due_ms(self) -> float | None:
         """Return when the next half is due, or None."""
-        while self._heap:
-            due_ms, _, identity = self._heap[0]
-            pending = self.pending.get(identity)
-            if pending is not None and pending.due_ms == due_ms and not pending.is_busy:
-                return due_ms
-            heapq.heappop(self._heap)
+        while (first := self._due.first()) is not None:
+            if self._waiting(*first) is not None:
+                return first[0]
+            self._due.pop()
         return None
+
+    def _waiting(self, due_ms: float, identity: bytes) -> Pending | None:
+        """Return the half that is due at that time; None if that has changed since it was scheduled."""
+        seen = self._newest.get(identity)
+        pending = None if seen is None else seen.pending
+        return None if pending is None or pending.due_ms != due_ms or pending.is_busy else pending
 
     def take_due(self, now_ms: float, count_max: int) -> list[Pending]:
         """Remove and return at most *count_max* halves due at *now_ms*, earliest first; they are busy from here on."""
         due: list[Pending] = []
-        while len(due) < count_max:
-            next_ms = self.next_due_ms()
-            if next_ms is None or next_ms > now_ms:
-                break
-            pending = self.pending[heapq.heappop(self._heap)[2]]
-            pending.is_busy = True  # It may stand in the heap twice for one time (a NUDGE): it is taken once.
-            due.append(pending)
+        while len(due) < count_max and (first := self._due.first()) is not None and first[0] <= now_ms:
+            self._due.pop()
+            if (pending := self._waiting(*first)) is not None:
+                pending.is_busy = True  # It may stand in the queue twice for one time (a NUDGE): it is taken once.
+                due.append(pending)
         return due
+
+    def pass_closed(self) -> None:
+        """Leave behind what is closed and stands before the oldest undecided half; the last record stays."""
+        while len(self._seen) > 1 and self._seen[0].closed_by:
+            self._forget(self._seen.popleft())
 
     def oldest_open(self) -> Iterator[tuple[int, Pending]]:
         """Yield (number of records behind it, half) for undecided halves in log order."""
         behind = len(self._seen)
         for seen in self._seen:
             behind -= 1
-            if not seen.closed_by:
-                pending = self.pending.get(seen.transaction_id)
-                if pending is not None:
-                    yield behind, pending
+            if seen.pending is not None:
+                yield behind, seen.pending
+
+    @property
+    def pending(self) -> dict[bytes, Pending]:
+        """The undecided halves by id; a copy, from any thread."""
+        return {
+            pending.transaction_id: pending
+            for seen in list(self._newest.values())
+            if (pending := seen.pending) is not None
+        }
 
     # -- how far a checkpoint may go --------------------------------------------------------------------------------
 
     def checkpoint(self, now_ms: float, note_size_max: int) -> Checkpoint:
         """Return the two lower bounds: nothing undecided lies before them, and no op of what lies behind them."""
-        while len(self._seen) > 1 and self._seen[0].closed_by:
-            self._forget(self._seen.popleft())
+        self.pass_closed()
         half = self._seen[0].position if self._seen else self.half_read
         bounds = [seen.first_op for seen in self._seen if seen.first_op is not None]
         bounds.extend(ops[0][0] for ops in self._orphans.values())
@@ -285,6 +318,11 @@ class PartitionState:
             yield identity, seen.closed_by
 
     @property
+    def has_orphans(self) -> bool:
+        """Whether ops were read whose halves were not."""
+        return bool(self._orphans)
+
+    @property
     def replay_count(self) -> int:
         """How many half records a restart would read again."""
         return len(self._seen)
@@ -314,7 +352,7 @@ class PartitionState:
         count = max(size_max - 16, 0) // NOTE_ENTRY_BYTES
         entries = [
             NoteEntry(p.transaction_id, p.generation, p.count, max(round(now_ms - p.start_ms), 0))
-            for p in itertools.islice(self.pending.values(), count)
+            for _, p in itertools.islice(self.oldest_open(), count)
         ]
         return msgspec.msgpack.encode(entries) if entries else b""
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 
 from txcore import instrumentation as names
 from txcore import wire
@@ -11,7 +11,7 @@ from txcore.commands import Flow
 from txcore.decide import Pending
 from txcore.errors import BackendUnavailableError, DataLossError, WireFormatError
 from txcore.port import Reader
-from txcore.records import Checkpoint, Half, LogKind, LogRecord, Op, OpKind, ParkCode, Position
+from txcore.records import MARK_KINDS, Checkpoint, Half, LogKind, LogRecord, Op, OpKind, ParkCode, Position
 from txcore.tenure import Tenure
 
 
@@ -23,6 +23,7 @@ class Intake:
         self._context = tenure.context
         self._halves: Reader = tenure.reader(LogKind.HALF, checkpoint.half if checkpoint else None)
         self._ops: Reader = tenure.reader(LogKind.OP, checkpoint.op if checkpoint else None)
+        self._interval_ms = tenure.context.policy.interval_s * 1000
         self._gap_before_ms: float | None = None
         self._is_gap_open = False
         self.awaited = b""
@@ -50,11 +51,21 @@ class Intake:
             self._report_unavailable(error)
             return 0
         for record in records:
-            self._take_half(record)
+            if not (self._tenure.state.has_orphans and self._take_ended(record)):
+                self._take_half(record)
         self.halves_are_read = not records
         if records:
             self._context.count("halves", len(records))
         return len(records)
+
+    def _take_ended(self, record: LogRecord) -> bool:
+        """Take in a half whose end is known already, of which nothing but the id matters; says whether it is one."""
+        try:
+            head = wire.decode_head(record.body)
+        except WireFormatError:
+            return False
+        is_ours = head.group == self._context.group and head.partition == self._tenure.partition
+        return is_ours and self._tenure.state.read_ended(record.position, head.transaction_id, head.generation)
 
     def _take_half(self, record: LogRecord) -> None:
         try:
@@ -65,53 +76,47 @@ class Intake:
         if half.group != self._context.group or half.partition != self._tenure.partition:
             self._take_poison(record, WireFormatError(f"a half of group {half.group!r}, partition {half.partition}"))
             return
-        pending = self._pending(record, half)
-        if self._tenure.state.body_bytes + len(record.body) > self._context.limits.body_bytes_max:
-            pending.half = None
-        else:
-            pending.size = len(record.body)
-        self._tenure.state.read_half(record.position, pending, half)
+        self._context.bodies.keep((half.partition, record.position), record.body)
+        self._tenure.state.read_half(record.position, self._pending(record, half), half.folded_to, half.token)
 
     def _pending(self, record: LogRecord, half: Half) -> Pending:
-        policy = self._context.policy
         now_ms = self._tenure.now_ms()
         if self._tenure.has_server_time:
-            start_ms = float(half.first_appended_ms or record.appended_ms or now_ms)
             copied_ms = float(record.appended_ms or now_ms)
+            start_ms = float(half.first_appended_ms) if half.first_appended_ms else copied_ms
         else:
             start_ms = now_ms - max(half.age_ms, self._tenure.state.ages_ms.get(half.transaction_id, 0))
             copied_ms = start_ms + half.age_ms
         # The checker may only lengthen an immunity that the half carries; a resumed one has had it.
         immunity_min_ms = 0.0 if half.generation else self._context.limits.immunity_min_s * 1000
-        immunity_ms = max(float(half.immunity_ms), immunity_min_ms)
-        return Pending(
+        immune_until_ms = start_ms + max(half.immunity_ms, immunity_min_ms)
+        pending = Pending(
             half.transaction_id,
             record.position,
             half.generation,
-            half,
             start_ms,
-            immunity_ms,
-            half.interval_ms or policy.interval_s * 1000,
-            half.check_max or policy.check_max,
+            immune_until_ms,
+            half.interval_ms or self._interval_ms,
+            half.check_max or self._context.policy.check_max,
             half.fenced,
-            start_ms + immunity_ms,
+            immune_until_ms,
             copied_ms,
             half.count,
             half.decided,
             bool(half.decided),
-            missing=tuple(half.missing) or None,
             was_replayed=not self.is_claimed,
-            token=half.token,
         )
+        if half.missing:
+            pending.note(missing=tuple(half.missing))
+        return pending
 
     def _take_poison(self, record: LogRecord, error: WireFormatError) -> None:
         """Make a pending of an undecodable record, so that it is parked with its bytes and blocks nothing."""
         name = hashlib.blake2b(record.body, digest_size=16, salt=record.position.to_bytes(16, "big")[-16:]).digest()
         self._context.report.event(names.LOG_POISON, partition=self._tenure.partition, position=record.position)
-        pending = Pending(name, record.position, 0, None, 0.0, 0.0, 1000.0, 1, fenced=False, due_ms=0.0)
-        pending.poison = record.body
-        pending.park = (ParkCode.POISON, f"position {record.position}: {error}")
-        self._tenure.state.read_half(record.position, pending, None)
+        pending = Pending(name, record.position, 0, 0.0, 0.0, 1000.0, 1, fenced=False, due_ms=0.0)
+        pending.note(poison=record.body, park=(ParkCode.POISON, f"position {record.position}: {error}"))
+        self._tenure.state.read_half(record.position, pending)
 
     def read_ops(self) -> int:
         """Read what has arrived in the op log; returns how many records that were."""
@@ -124,6 +129,7 @@ class Intake:
         except BackendUnavailableError as error:
             self._report_unavailable(error)
             return 0
+        now_s = self._context.clock.elapsed_s()
         for record in records:
             try:
                 ops = wire.decode_ops(record.body)
@@ -133,18 +139,23 @@ class Intake:
             if self._is_gap_open:
                 self._is_gap_open = False
                 self._gap_before_ms = float(record.appended_ms or 0)
-            for op in ops:
-                self._take_op(record, op)
-                if not self._tenure.is_active:
-                    return len(records)
+            self._take_ops(record, ops, now_s)
+            if not self._tenure.is_active:
+                break
         return len(records)
 
-    def _take_op(self, record: LogRecord, op: Op) -> None:
-        if not self._tenure.state.read_op(record.position, op, self._context.clock.elapsed_s()):
-            self._context.report.event(names.OP_STALE, transaction_id=op.transaction_id, kind=op.kind)
-            self._context.count("stale")
-        while self._tenure.state.conflicts:
-            conflict = self._tenure.state.conflicts.pop()
+    def _take_ops(self, record: LogRecord, ops: Sequence[Op], now_s: float) -> None:
+        state, position = self._tenure.state, record.position
+        for op in ops:
+            if not state.read_op(position, op, now_s):
+                self._context.report.event(names.OP_STALE, transaction_id=op.transaction_id, kind=op.kind)
+                self._context.count("stale")
+            if op.kind in MARK_KINDS:
+                self._take_mark(record, op)
+                if not self._tenure.is_active:
+                    break
+        while state.conflicts:
+            conflict = state.conflicts.pop()
             self._context.report.event(
                 names.OP_CONFLICT,
                 transaction_id=conflict.transaction_id,
@@ -153,7 +164,9 @@ class Intake:
                 by=conflict.second.by,
             )
             self._context.count("conflicts")
-        if op.transaction_id == self.awaited and op.kind in {OpKind.CLAIM, OpKind.TICK}:
+
+    def _take_mark(self, record: LogRecord, op: Op) -> None:
+        if op.transaction_id == self.awaited:
             self.is_back = True
             if self._tenure.has_server_time and record.appended_ms is not None:
                 self._tenure.offset_ms = record.appended_ms - self._context.clock.elapsed_s() * 1000
@@ -166,10 +179,9 @@ class Intake:
 
     def look_back(self, pending: Pending) -> Flow[None]:
         """Read the op log from where a copy's journal was folded up to where this owner reads (R8)."""
-        assert pending.look_back is not None
-        asked, until = pending.look_back, self._tenure.state.op_read
-        pending.look_back = None
-        token = pending.token
+        assert pending.extras.look_back is not None
+        (asked, token), until = pending.extras.look_back, self._tenure.state.op_read
+        pending.note(look_back=None)
         reader = self._tenure.reader(LogKind.OP, Position(asked))
         try:
             while until is not None and not pending.is_closed:
@@ -185,33 +197,52 @@ class Intake:
                 if not records:
                     yield self._context.limits.poll_s
         except DataLossError:
-            pending.park = (ParkCode.COVERAGE_GAP, "the op log no longer reaches back to where this copy was made")
+            reason = "the op log no longer reaches back to where this copy was made"
+            pending.note(park=(ParkCode.COVERAGE_GAP, reason))
         finally:
             reader.close()
 
     def half_of(self, pending: Pending) -> Flow[Half]:
-        """Return the decoded half, fetched again if it was put aside.
+        """Return the decoded half, read again if need be.
 
         Raises:
-            TxcoreError: it could not be fetched; the half is put back.
+            TxcoreError: it could not be read; the half is put back.
         """
-        if pending.half is not None:
-            return pending.half
-        position = Position(pending.position)
-        found: Mapping[Position, LogRecord] = yield self._halves.fetch([position])
-        if position not in found:
-            raise DataLossError(position, None)
-        return wire.decode_half(found[position].body)
+        if pending.half is None:
+            yield from self.load([pending])
+        if pending.half is None:
+            raise DataLossError(pending.position, None)
+        return pending.half
+
+    def load(self, pendings: Sequence[Pending]) -> Flow[None]:
+        """Give halves in hand their records, all that were not read lately in one request; those gone have none.
+
+        Raises:
+            TxcoreError: the log could not be read.
+        """
+        partition, kept = self._tenure.partition, self._context.bodies
+        bodies = {pending.position: kept.get((partition, pending.position)) for pending in pendings}
+        missing = [Position(position) for position, body in bodies.items() if body is None]
+        found: Mapping[Position, LogRecord] = (yield self._halves.fetch(missing)) if missing else {}
+        for position, record in found.items():
+            bodies[position] = record.body
+            kept.keep((partition, position), record.body)
+        for pending in pendings:
+            body = bodies[pending.position]
+            half = None if body is None else _half_in(body)
+            # A log that lost its end may hold another record at a position that is known.
+            if half is not None and half.transaction_id == pending.transaction_id:
+                pending.half = half
 
     def note_gap(self, pending: Pending) -> None:
         """Mark a half older than the op log's first record: its end may be among the lost ops (R12)."""
-        if self._gap_before_ms is None or pending.park is not None or pending.decision or pending.generation:
+        if self._gap_before_ms is None or pending.extras.park is not None or pending.decision or pending.generation:
             return
         # Wall clocks of different machines cannot be compared, so without the broker's time every replayed half counts.
         is_older = pending.start_ms < self._gap_before_ms if self._tenure.has_server_time else pending.was_replayed
         if is_older:
             reason = "the op log begins after this half was born, and no checkpoint covers it"
-            pending.park = (ParkCode.COVERAGE_GAP, reason)
+            pending.note(park=(ParkCode.COVERAGE_GAP, reason))
 
     def _reopened(self, kind: LogKind, loss: DataLossError) -> Reader:
         self._context.report.event(
@@ -221,3 +252,10 @@ class Intake:
 
     def _report_unavailable(self, error: BackendUnavailableError) -> None:
         self._context.report.event(names.CHECKER_ERROR, partition=self._tenure.partition, error=repr(error))
+
+
+def _half_in(body: bytes) -> Half | None:
+    try:
+        return wire.decode_half(body)
+    except WireFormatError:
+        return None

@@ -288,7 +288,9 @@ def _judge_checks(facts: Facts, broken: _Broken) -> None:
             broken(Invariant.S10, f"DISCARD of generation {op.generation} without a parked record")
     resumed = max((half.generation for half in journey.halves), default=0) > journey.discarded_generation
     is_forced = any(op.forced for _, op in journey.ops)
-    if facts.targets and journey.is_parked and not resumed and not is_forced:
+    # Relays publish what is in the table whatever becomes of a half; targets of others are S6's concern.
+    is_by_relay = facts.is_via_table
+    if facts.targets and journey.is_parked and not (resumed or is_forced or is_by_relay):
         undeliverable = any(parked.code == ParkCode.UNDELIVERABLE for parked in journey.parked)
         if not undeliverable and len(facts.targets) > facts.late_releases:
             broken(Invariant.S10, "targets of a discarded half that nobody resumed")

@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Iterator, Sequence
 from itertools import islice
-
-import msgspec
+from typing import Final
 
 from txcore import instrumentation as names
 from txcore import wire
@@ -19,18 +18,17 @@ from txcore.records import (
     FINAL_KINDS,
     REASON_SIZE_MAX,
     Forced,
-    Half,
     HalfRecord,
-    Op,
     OpKind,
     Outcome,
     ParkCode,
     Parked,
-    Resolution,
     Status,
 )
 from txcore.tenure import Tenure
 
+CARRY_DISTANCE: Final = 2
+"""Records behind a half, for each undecided one, that do not count as holding the checkpoint back."""
 _DECISIONS = {FenceAnswer.COMMIT: OpKind.COMMIT, FenceAnswer.ROLLBACK: OpKind.ROLLBACK, FenceAnswer.SENT: OpKind.COMMIT}
 
 
@@ -44,47 +42,65 @@ class Judge:
 
     def judge(self, due: list[Pending]) -> Flow[None]:
         """Judge halves that were due before a tick which has come back."""
-        fenced = []
+        fenced, read = [], []
         now_ms = self._tenure.now_ms()
         for pending in due:
             if not self._tenure.is_active:
                 return
-            if pending.look_back is not None:
+            if pending.extras.look_back is not None:
                 yield from self._intake.look_back(pending)
             self._intake.note_gap(pending)
             decision = decide(pending, now_ms, must_carry=False)
             if decision is Decision.CHECK and pending.fenced:
                 fenced.append(pending)
+            elif decision is Decision.CHECK or decision is Decision.FINISH:
+                read.append(pending)
             elif decision is Decision.DONE:
                 continue
             elif decision is Decision.WAIT:
                 self._tenure.state.schedule(pending, max(pending.due_ms, pending.immune_until_ms))
             else:
                 yield from self._start(pending, self._flow_for(pending, decision))
+        for chunk in self._chunks(fenced):
+            yield Spawn(self._check_fence(chunk))
+        for chunk in self._chunks(read):
+            yield Spawn(self._together(chunk, self._go_on))
+
+    def _chunks(self, halves: list[Pending]) -> Iterator[list[Pending]]:
+        """Take halves in hand, so many at a time as one question or one reading may be about."""
         size = self._context.limits.fence_batch_count_max
-        for index in range(0, len(fenced), size):
-            chunk = fenced[index : index + size]
+        for index in range(0, len(halves), size):
+            chunk = halves[index : index + size]
             for pending in chunk:
                 pending.is_busy = True
             self._tenure.in_hand += len(chunk)
-            yield Spawn(self._check_fence(chunk))
+            yield chunk
 
     def carry_oldest(self) -> Flow[None]:
         """Carry forward what retention would soon eat, or what holds the checkpoint back too far (R8)."""
-        limits = self._context.limits
+        limits, state = self._context.limits, self._tenure.state
         retention_s = self._context.backend.capabilities.half_retention_s
-        if retention_s is None and self._tenure.state.replay_count <= limits.replay_max:
+        # A restart reads the undecided ones in any case; carried for each other's sake, they would never come to rest.
+        far = limits.replay_max + CARRY_DISTANCE * state.pending_count
+        if retention_s is None and state.replay_count <= far:
             return
+        state.pass_closed()
         now_ms = self._tenure.now_ms()
-        for behind, pending in list(islice(self._tenure.state.oldest_open(), limits.batch_count_max)):
+        chosen: list[Pending] = []
+        for behind, pending in islice(state.oldest_open(), limits.batch_count_max):
             is_old = retention_s is not None and now_ms - pending.copied_ms > retention_s * 500
-            must_carry = (is_old or behind > limits.replay_max) and pending.poison is None
-            if not must_carry and behind <= limits.replay_max:
+            must_carry = (is_old or behind > far) and pending.extras.poison is None
+            if not must_carry and behind <= far:
                 break
-            if pending.is_busy or pending.is_outdone or self._tenure.in_hand >= limits.batch_count_max:
+            is_room = self._tenure.in_hand + len(chosen) < limits.batch_count_max
+            if pending.is_busy or pending.extras.is_outdone or not is_room:
                 continue
             if decide(pending, now_ms, must_carry=must_carry) is Decision.CARRY:
-                yield from self._start(pending, self._carry(pending))
+                chosen.append(pending)
+                # Not at every turn, if the log does not answer.
+                pending.note(carry_again_ms=now_ms + limits.retry_s * 1000)
+        for chunk in self._chunks(chosen):
+            yield Spawn(self._together(chunk, self._carry))
 
     def later(self, pending: Pending, delay_ms: float) -> None:
         """Look at a half again after *delay_ms*."""
@@ -92,20 +108,35 @@ class Judge:
             self._tenure.state.schedule(pending, self._tenure.now_ms() + delay_ms)
 
     def _flow_for(self, pending: Pending, decision: Decision) -> Flow[None]:
-        if decision is Decision.FINISH:
-            return self._finish(pending)
         if decision is Decision.DISCARD:
             reason = f"{pending.count} checks were answered UNKNOWN"
             return self._park(pending, ParkCode.CHECKS_EXHAUSTED, reason)
         if decision is Decision.PARK:
-            assert pending.park is not None
-            return self._park(pending, *pending.park)
+            assert pending.extras.park is not None
+            return self._park(pending, *pending.extras.park)
         if decision is Decision.FORCE:
             return self._force(pending)
-        if decision is Decision.CARRY:
-            return self._carry(pending)
-        assert decision is Decision.CHECK
-        return self._ask(pending)
+        assert decision is Decision.CARRY
+        return self._carry(pending)
+
+    def _go_on(self, pending: Pending) -> Flow[None]:
+        """Finish what is decided, ask about the others."""
+        return self._finish(pending) if pending.decision else self._ask(pending)
+
+    def _together(self, chunk: list[Pending], step: Callable[[Pending], Flow[None]]) -> Flow[None]:
+        """Read the records of halves in hand in one go; each then takes *step* in a flow of its own."""
+        try:
+            yield from self._intake.load(chunk)
+        except Exception as error:  # noqa: BLE001 - they are put back, as one whose own flow fails
+            for pending in chunk:
+                self._fail(pending, error)
+                self._put_back(pending)
+            return
+        for pending in chunk:
+            if self._tenure.is_active and not pending.is_closed:
+                yield Spawn(self._held(pending, step(pending)))
+            else:
+                self._put_back(pending)
 
     def _start(self, pending: Pending, flow: Flow[None]) -> Flow[None]:
         pending.is_busy = True
@@ -124,6 +155,7 @@ class Judge:
     def _put_back(self, pending: Pending) -> None:
         self._tenure.in_hand -= 1
         pending.is_busy = False
+        pending.half = None
         if not pending.is_closed:
             self._tenure.state.schedule(pending, pending.due_ms)
 
@@ -152,7 +184,7 @@ class Judge:
             self._fail(pending, None)
             return
         context.report.event(names.CHECK_ANSWERED, transaction_id=pending.transaction_id, answer=answer.value)
-        pending.failures = 0
+        pending.note(failures=0)
         if answer is LocalTransactionState.UNKNOWN:
             yield from self._count_check(pending)
         else:
@@ -160,14 +192,16 @@ class Judge:
 
     def _count_check(self, pending: Pending) -> Flow[None]:
         count = pending.count + 1  # Not counted again where the record is read back before its outcome is known.
-        outcome = yield self._op(pending, OpKind.CHECKED, count=count)
+        outcome = yield self._tenure.resolution(pending, OpKind.CHECKED, count=count)
         if self._went_well(pending, outcome):
             is_last = count >= pending.check_max
             pending.due_ms = AT_ONCE_MS if is_last else self._tenure.now_ms() + pending.interval_ms
 
     def _journal_decision(self, pending: Pending, decision: OpKind, forced: Forced, reason: str) -> Flow[None]:
         """Write DECIDED before anything is done with an answer that no fence holds (R4); acted upon once read back."""
-        outcome = yield self._op(pending, OpKind.DECIDED, decision=decision, forced=forced, reason=reason)
+        outcome = yield self._tenure.resolution(
+            pending, OpKind.DECIDED, decision=decision, forced=forced, reason=reason
+        )
         if self._went_well(pending, outcome):
             pending.due_ms = AT_ONCE_MS
 
@@ -175,12 +209,15 @@ class Judge:
         """Let the fence decide a batch; each one is then finished by a flow of its own."""
         self._context.asked(*(pending.transaction_id for pending in chunk))
         readings = yield from self._read_fence([pending.transaction_id for pending in chunk])
+        decided = []
         for pending in chunk:
             if self._tenure.is_active and not pending.is_closed:
                 self._take_reading(pending, readings[pending.transaction_id])
-            self._put_back(pending)
-            if self._tenure.is_active and not pending.is_closed and pending.decision:
-                yield from self._start(pending, self._finish(pending))
+            if pending.decision:
+                decided.append(pending)
+            else:
+                self._put_back(pending)
+        yield from self._together(decided, self._finish)
 
     def _read_fence(self, ids: list[bytes]) -> Flow[dict[bytes, FenceReading]]:
         """Return a reading for each id; NO_ANSWER with its reason where the fence gave none."""
@@ -197,12 +234,13 @@ class Judge:
         answer = reading.answer
         self._context.report.event(names.CHECK_ANSWERED, transaction_id=pending.transaction_id, answer=answer.value)
         if answer in _DECISIONS:
-            pending.failures, pending.decision = 0, _DECISIONS[answer]
-            pending.missing = () if answer is FenceAnswer.SENT else pending.missing
+            pending.decision = _DECISIONS[answer]
+            pending.note(failures=0, missing=() if answer is FenceAnswer.SENT else pending.extras.missing)
         elif answer is FenceAnswer.VIA_TABLE:
             self._fail(pending, None)  # closed once the relay has sent it
         elif answer is FenceAnswer.PRUNED:
-            pending.park = (ParkCode.PRUNED, "no fence row, and the id lies below the horizon of the fence table")
+            reason = "no fence row, and the id lies below the horizon of the fence table"
+            pending.note(park=(ParkCode.PRUNED, reason))
             pending.due_ms = AT_ONCE_MS
         else:
             reason = reading.reason or answer.value
@@ -211,14 +249,14 @@ class Judge:
 
     def _force(self, pending: Pending) -> Flow[None]:
         """Execute an operator's request: through the fence, or against it only with an override (R11)."""
-        request, context = pending.force, self._context
+        request, context = pending.extras.force, self._context
         assert request is not None
         wanted = OpKind(request.decision) if request.decision in FINAL_KINDS else OpKind.ROLLBACK
         if pending.fenced and request.forced != Forced.OVERRIDE:
             refusal = yield from self._ask_fence(pending, wanted)
             if refusal:
-                yield self._op(pending, OpKind.FORCE, decision=wanted, reason=refusal)
-                pending.force = None
+                yield self._tenure.resolution(pending, OpKind.FORCE, decision=wanted, reason=refusal)
+                pending.note(force=None)
             else:
                 yield from self._finish(pending)
             return
@@ -240,7 +278,8 @@ class Judge:
             return f"refused: the fence did not answer: {reading.reason}"
         if reading.answer.value != wanted.name:
             return f"refused: the fence says {reading.answer.value}"
-        pending.decision, pending.forced = wanted, Forced.YES
+        pending.decision = wanted
+        pending.note(forced=Forced.YES)
         return ""
 
     def _finish(self, pending: Pending) -> Flow[None]:
@@ -251,11 +290,12 @@ class Judge:
         kind, began_s = OpKind(pending.decision), self._context.clock.elapsed_s()
         targets: Sequence[int] = ()
         if kind is OpKind.COMMIT:
-            targets = range(len(half.messages)) if pending.missing is None else pending.missing
-        outcome = yield self._op(pending, kind, half=half, targets=targets, forced=pending.forced)
+            missing = pending.extras.missing
+            targets = range(len(half.messages)) if missing is None else missing
+        outcome = yield self._tenure.resolution(pending, kind, half=half, targets=targets, forced=pending.extras.forced)
         status = outcome.status
         if status is Status.DURABLE:
-            pending.missing = ()
+            pending.note(missing=())
             pending.due_ms = self._tenure.now_ms() + self._context.limits.read_back_s * 1000
             self._context.finished(half, kind.name, began_s)
         elif status is Status.REFUSED and kind is OpKind.COMMIT and outcome.missing:
@@ -263,28 +303,28 @@ class Judge:
         else:
             self._went_well(pending, outcome)
             if status is Status.UNKNOWN and kind is OpKind.COMMIT:
-                pending.missing = outcome.missing
+                pending.note(missing=outcome.missing)
 
     def _refused(self, pending: Pending, outcome: Outcome) -> None:
         """Retry what a target refused by itself; at last have it parked as undeliverable (R9)."""
-        pending.missing = outcome.missing
-        pending.refusals += 1
+        pending.note(missing=outcome.missing, refusals=pending.extras.refusals + 1)
         self._context.report.event(
             names.RELEASE_REFUSED, transaction_id=pending.transaction_id, error=repr(outcome.error)
         )
-        if pending.refusals < self._context.limits.refusals_max:
+        if pending.extras.refusals < self._context.limits.refusals_max:
             self._fail(pending, None)
             return
-        pending.park = (ParkCode.UNDELIVERABLE, f"targets {list(outcome.missing)} refuse: {outcome.error}")
+        reason = f"targets {list(outcome.missing)} refuse: {outcome.error}"
+        pending.note(park=(ParkCode.UNDELIVERABLE, reason))
         pending.due_ms = AT_ONCE_MS
 
     def _park(self, pending: Pending, code: ParkCode, reason: str) -> Flow[None]:
         """Confirm the parked record, then write DISCARD (R3, R11); an undeliverable half's decision comes first."""
         if code is ParkCode.UNDELIVERABLE and not pending.is_journaled:
-            yield from self._journal_decision(pending, OpKind.COMMIT, Forced(pending.forced), "")
+            yield from self._journal_decision(pending, OpKind.COMMIT, Forced(pending.extras.forced), "")
             return
         context = self._context
-        half = None if pending.poison is not None else (yield from self._intake.half_of(pending))
+        half = None if pending.extras.poison is not None else (yield from self._intake.half_of(pending))
         parked = Parked(
             wire.VERSION,
             pending.transaction_id,
@@ -295,12 +335,14 @@ class Judge:
             context.by,
             context.clock.wall_ms(),
             self._tenure.token,
-            pending.poison or (wire.encode_half(half) if half else b""),
-            list(pending.missing or ()),
+            pending.extras.poison or (wire.encode_half(half) if half else b""),
+            list(pending.extras.missing or ()),
         )
         if not self._tenure.is_active or pending.is_closed:
             return
-        outcome = yield self._op(pending, OpKind.DISCARD, half=half, parked=wire.encode_parked(parked), reason=code)
+        outcome = yield self._tenure.resolution(
+            pending, OpKind.DISCARD, half=half, parked=wire.encode_parked(parked), reason=code
+        )
         if self._went_well(pending, outcome):
             pending.due_ms = self._tenure.now_ms() + context.limits.read_back_s * 1000
             context.report.event(names.HALF_PARKED, transaction_id=pending.transaction_id, code=code, reason=reason)
@@ -313,59 +355,17 @@ class Judge:
         if not self._tenure.is_active:
             return
         now_ms = self._tenure.now_ms()
-        generation = pending.generation + pending.is_outdone
-        copy = msgspec.structs.replace(
-            half,
-            generation=generation,
-            first_appended_ms=round(pending.start_ms) if self._tenure.has_server_time else half.first_appended_ms,
-            age_ms=max(round(now_ms - pending.start_ms), 0),
-            count=pending.count,
-            folded_to=-1 if self._tenure.state.op_read is None else self._tenure.state.op_read,
-            decided=pending.decision if pending.is_journaled else 0,
-            token=self._tenure.state.token,
-            missing=list(pending.missing or ()),
-        )
-        pending.carry_again_ms = now_ms + self._context.limits.read_back_s * 1000
-        if pending.is_outdone:
-            pending.due_ms = pending.carry_again_ms
+        again_ms = now_ms + self._context.limits.read_back_s * 1000
+        pending.note(carry_again_ms=again_ms)
+        if pending.extras.is_outdone:
+            pending.due_ms = again_ms
+        copy = self._tenure.carried(half, pending)
         outcome = yield HalfRecord(
-            half.group, self._tenure.partition, half.transaction_id, generation, wire.encode_half(copy), ()
+            half.group, self._tenure.partition, half.transaction_id, copy.generation, wire.encode_half(copy), ()
         )
         if outcome.status is Status.DURABLE:
             self._context.report.event(names.HALF_CARRIED, transaction_id=pending.transaction_id)
             self._context.count("carried")
-
-    def _op(
-        self,
-        pending: Pending,
-        kind: OpKind,
-        *,
-        half: Half | None = None,
-        targets: Sequence[int] = (),
-        parked: bytes = b"",
-        count: int = 0,
-        decision: int = 0,
-        forced: int = Forced.NO,
-        reason: str = "",
-    ) -> Resolution:
-        context = self._context
-        op = Op(
-            kind,
-            pending.transaction_id,
-            pending.generation,
-            context.by,
-            context.clock.wall_ms(),
-            self._tenure.token,
-            count,
-            decision,
-            forced,
-            reason[:REASON_SIZE_MAX],
-        )
-        messages = half.messages if half is not None else ()
-        record = HalfRecord(
-            context.group, self._tenure.partition, pending.transaction_id, pending.generation, b"", messages
-        )
-        return Resolution(record, op, targets, parked, context.by, flush=True)
 
     def _went_well(self, pending: Pending, outcome: Outcome) -> bool:
         """Return whether *outcome* is DURABLE; deal with every other one."""
@@ -379,7 +379,8 @@ class Judge:
                 )
             if outcome.decision == OpKind.DISCARD:
                 # Only reading tells whether it is in force. If the half is still open behind the next tick it is not.
-                pending.is_outdone, pending.due_ms = True, AT_ONCE_MS
+                pending.note(is_outdone=True)
+                pending.due_ms = AT_ONCE_MS
             else:
                 self._tenure.state.close(pending, outcome.decision)
         elif status is Status.FENCED:
@@ -391,8 +392,8 @@ class Judge:
     def _fail(self, pending: Pending, error: Exception | None, retry_after_s: float = 0.0) -> None:
         """Put a half back after no answer or a failed write: counts nothing, backs off (R10)."""
         limits = self._context.limits
-        backoff_s = min(limits.retry_s * 2 ** min(pending.failures, 20), limits.retry_max_s)
-        pending.failures += 1
+        backoff_s = min(limits.retry_s * 2 ** min(pending.extras.failures, 20), limits.retry_max_s)
+        pending.note(failures=pending.extras.failures + 1)
         backoff_ms = min(backoff_s * 1000, max(pending.interval_ms, limits.retry_s * 1000))
         pending.due_ms = self._tenure.now_ms() + max(backoff_ms, retry_after_s * 1000)
         if error is not None:

@@ -124,7 +124,8 @@ class PartitionOwner:
         now_ms = self.tenure.now_ms()
         room = limits.batch_count_max - self.tenure.in_hand
         due_ms = self.tenure.state.next_due_ms()
-        if due_ms is None or due_ms > now_ms or room <= 0:
+        # A tick costs as much for one half as for many.
+        if due_ms is None or due_ms > now_ms or room < limits.batch_count_max / 2:
             return 0
         due = self.tenure.state.take_due(now_ms, room)
         is_caught_up = yield from self._mark(intake, OpKind.TICK, self.tenure.nonce())
@@ -202,11 +203,11 @@ class PartitionOwner:
     @property
     def pending_count(self) -> int:
         """How many undecided halves this owner knows."""
-        return len(self.tenure.state.pending)
+        return self.tenure.state.pending_count
 
     def stats(self) -> PartitionStats:
         """Return figures for operators; from any thread."""
-        starts_ms = [pending.start_ms for pending in list(self.tenure.state.pending.values()) if pending.start_ms]
+        starts_ms = [pending.start_ms for pending in self.tenure.state.pending.values() if pending.start_ms]
         oldest_ms = self.tenure.now_ms() - min(starts_ms) if starts_ms else 0.0
         age_s = self.context.clock.elapsed_s() - self._bounded_at_s
         return PartitionStats(

@@ -1,14 +1,18 @@
-"""One checker's hold on one partition: its token, its clock, and whether it still holds it."""
+"""One checker's hold on one partition: its token, its clock, whether it still holds it, and what it writes."""
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Final
+
+import msgspec
 
 from txcore import instrumentation as names
 from txcore.checking import CheckContext
+from txcore.decide import Pending
 from txcore.fold import PartitionState
 from txcore.port import Reader
-from txcore.records import LogKind, Position
+from txcore.records import REASON_SIZE_MAX, Forced, Half, HalfRecord, LogKind, Op, OpKind, Position, Resolution
 
 TOKEN_BYTES: Final = 16
 
@@ -54,3 +58,49 @@ class Tenure:
             self.is_active = False
             self.context.report.event(names.CHECKER_STOOD_DOWN, partition=self.partition, reason=reason)
             self.context.count("stood_down")
+
+    def resolution(
+        self,
+        pending: Pending,
+        kind: OpKind,
+        *,
+        half: Half | None = None,
+        targets: Sequence[int] = (),
+        parked: bytes = b"",
+        count: int = 0,
+        decision: int = 0,
+        forced: int = Forced.NO,
+        reason: str = "",
+    ) -> Resolution:
+        """Return an op about *pending* under this token, with what is released before it."""
+        context = self.context
+        op = Op(
+            kind,
+            pending.transaction_id,
+            pending.generation,
+            context.by,
+            context.clock.wall_ms(),
+            self.token,
+            count,
+            decision,
+            forced,
+            reason[:REASON_SIZE_MAX],
+        )
+        messages = half.messages if half is not None else ()
+        record = HalfRecord(context.group, self.partition, pending.transaction_id, pending.generation, b"", messages)
+        return Resolution(record, op, targets, parked, context.by, flush=True)
+
+    def carried(self, half: Half, pending: Pending) -> Half:
+        """Return a copy of *half* with its journal folded in as far as this owner knows it (R8)."""
+        state = self.state
+        return msgspec.structs.replace(
+            half,
+            generation=pending.generation + pending.extras.is_outdone,
+            first_appended_ms=round(pending.start_ms) if self.has_server_time else half.first_appended_ms,
+            age_ms=max(round(self.now_ms() - pending.start_ms), 0),
+            count=pending.count,
+            folded_to=-1 if state.op_read is None else state.op_read,
+            decided=pending.decision if pending.is_journaled else 0,
+            token=state.token,
+            missing=list(pending.extras.missing or ()),
+        )

@@ -4,17 +4,20 @@ from __future__ import annotations
 
 import pytest
 
-from txcore.decide import Decision, Pending, decide
+from txcore.decide import Decision, Extras, Pending, decide
 from txcore.records import Op, OpKind, ParkCode
 
 
 def pending(**changes):
     """Return a half that became due at 6,000 ms, unfenced, never asked."""
     made = Pending(
-        bytes(16), 1, 0, None, start_ms=0.0, immunity_ms=6_000.0, interval_ms=0.0, check_max=2, fenced=False, due_ms=0.0
+        bytes(16), 1, 0, start_ms=0.0, immune_until_ms=6_000.0, interval_ms=0.0, check_max=2, fenced=False, due_ms=0.0
     )
     for name, value in changes.items():
-        setattr(made, name, value)
+        if name in Extras.__struct_fields__:
+            made.note(**{name: value})
+        else:
+            setattr(made, name, value)
     return made
 
 

@@ -6,7 +6,7 @@ import pytest
 
 from txcore.decide import Pending
 from txcore.fold import PartitionState
-from txcore.records import Checkpoint, Half, Op, OpKind, ParkCode
+from txcore.records import Checkpoint, Op, OpKind, ParkCode
 
 A, B, C = (bytes([n]) * 16 for n in (1, 2, 3))
 OURS, THEIRS = b"ours" * 4, b"them" * 4
@@ -14,17 +14,10 @@ OURS, THEIRS = b"ours" * 4, b"them" * 4
 
 def pending(identity, position, generation=0, **changes):
     """Return a half as the intake makes it."""
-    made = Pending(
-        identity, position, generation, None, 0.0, 100.0, 0.0, check_max=3, fenced=False, due_ms=100.0, size=10
-    )
+    made = Pending(identity, position, generation, 0.0, 100.0, 0.0, check_max=3, fenced=False, due_ms=100.0)
     for name, value in changes.items():
         setattr(made, name, value)
     return made
-
-
-def copy_of(identity, generation=0, folded_to=-1):
-    """Return the decoded half of a copy."""
-    return Half(1, identity, "g", 0, generation, 0, 100, 0, 3, fenced=False, by="p", messages=[], folded_to=folded_to)
 
 
 class Partition:
@@ -35,7 +28,7 @@ class Partition:
 
     def half(self, position, identity, generation=0, folded_to=-1, **changes):
         made = pending(identity, position, generation, **changes)
-        self.state.read_half(position, made, copy_of(identity, generation, folded_to))
+        self.state.read_half(position, made, folded_to)
         return made
 
     def op(self, position, kind, identity=A, now_s=0.0, **fields):
@@ -220,9 +213,9 @@ class TestJournal:
         """The reply carries a token."""
         half = partition.half(1, A)
         partition.op(2, OpKind.FORCE, A, decision=OpKind.COMMIT, by="anna")
-        assert "anna" == half.force.by
+        assert "anna" == half.extras.force.by
         partition.op(3, OpKind.FORCE, A, token=OURS, reason="refused")
-        assert half.force is None
+        assert half.extras.force is None
 
     def test_the_first_decision_stays(self, partition):
         """DECIDED is written once and read for ever."""
@@ -294,12 +287,12 @@ class TestCopies:
         partition.half(1, A)
         partition.op(2, OpKind.DECIDED, A, decision=OpKind.COMMIT, forced=1)
         newer = partition.half(3, A, generation=1)
-        assert (OpKind.COMMIT, True, 1) == (newer.decision, newer.is_journaled, newer.forced)
+        assert (OpKind.COMMIT, True, 1) == (newer.decision, newer.is_journaled, newer.extras.forced)
 
     def test_a_first_read_copy_looks_back_to_where_its_journal_was_folded(self, partition):
         """Ops of its own time before this reader's start must be read first."""
-        assert 40 == partition.half(1, A, folded_to=40).look_back
-        assert partition.half(2, B).look_back is None
+        assert (40, b"") == partition.half(1, A, folded_to=40).extras.look_back
+        assert partition.half(2, B).extras.look_back is None
 
     def test_looking_back_counts_only_what_was_in_force_then(self, partition):
         """Tokens are judged by their place in the log."""
@@ -310,6 +303,45 @@ class TestCopies:
         partition.state.look_back(half, Op(OpKind.COMMIT, A), OURS)
         partition.state.look_back(half, Op(OpKind.CHECKED, A, count=2, token=OURS), OURS)
         assert (1, True) == (half.count, half.is_closed)
+
+
+class TestEnded:
+    def test_a_half_whose_end_was_read_before_it_is_closed_at_once(self, partition):
+        """A restart reads most halves so; the bounds are those of reading them in the other order."""
+        partition.op(7, OpKind.COMMIT, A)
+        partition.op(8, OpKind.TICK, C)
+        assert partition.state.has_orphans
+        assert partition.state.read_ended(1, A, 0)
+        assert not partition.state.has_orphans
+        partition.half(2, B)
+        assert (2, 8) == partition.bounds()
+        assert {B} == set(partition.state.pending)
+        assert {(A, OpKind.COMMIT), (B, 0)} == set(partition.state.closings())
+
+    def test_it_binds_the_checkpoint_as_long_as_an_older_one_is_open(self, partition):
+        """Its op lies behind the op bound."""
+        partition.half(1, B)
+        partition.op(7, OpKind.COMMIT, A)
+        partition.op(8, OpKind.TICK, C)
+        assert partition.state.read_ended(2, A, 0)
+        assert (1, 7) == partition.bounds()
+        assert 2 == partition.state.replay_count
+
+    def test_a_contradiction_behind_it_is_reported(self, partition):
+        """As behind every end."""
+        partition.op(7, OpKind.COMMIT, A)
+        partition.state.read_ended(1, A, 0)
+        partition.op(8, OpKind.ROLLBACK, A)
+        assert [A] == [each.transaction_id for each in partition.state.conflicts]
+
+    @pytest.mark.parametrize("kind", [OpKind.NUDGE, OpKind.CHECKED, OpKind.DISCARD])
+    def test_every_other_one_is_left_alone(self, partition, kind):
+        """What is no end must be folded."""
+        assert not partition.state.read_ended(1, A, 0)
+        partition.op(7, kind, A)
+        partition.op(8, OpKind.COMMIT, A)
+        assert not partition.state.read_ended(1, A, 0)
+        assert 0 == partition.state.replay_count
 
 
 class TestDue:
@@ -336,15 +368,6 @@ class TestDue:
         other = partition.half(2, B, due_ms=1.0)
         partition.state.schedule(stuck, 10_000.0)
         assert [other] == partition.state.take_due(5.0, 10)
-
-    def test_bodies_in_memory_are_counted(self, partition):
-        """Opening adds, closing and replacing take away."""
-        half = partition.half(1, A)
-        partition.half(2, B)
-        assert 20 == partition.state.body_bytes
-        partition.half(3, A, generation=1)
-        partition.op(9, OpKind.COMMIT, B)
-        assert (10, True) == (partition.state.body_bytes, half.is_closed)
 
     def test_the_oldest_open_ones_are_told_with_their_distance(self, partition):
         """How many records stand behind each."""

@@ -101,6 +101,9 @@ FAULTLESS = {
     ),
     "by the message table, without a half": Facts(journey(halves=0), **BY_TABLE),
     "by the message table, with a half that turned up": Facts(journey(COMMIT), **BY_TABLE),
+    "by the message table, behind a half that nobody could judge any more": Facts(
+        journey(op(OpKind.DISCARD, reason=ParkCode.COVERAGE_GAP), parked=[ParkCode.COVERAGE_GAP]), **BY_TABLE
+    ),
     "a message that is parked in the table": Facts(
         journey(halves=0), **BY_TABLE | {"targets": BY_TABLE["targets"][:1], "in_table": frozenset({1})}
     ),

@@ -75,6 +75,18 @@ def test_a_carried_half_is_not_carried_again_until_its_copy_ages(running_clock):
     checker.stop()
 
 
+def test_more_undecided_halves_than_replay_max_come_to_rest(running_clock):
+    """They are read again at a restart whether carried or not; carried for each other's sake, that would never end."""
+    clock = running_clock
+    _, backend = made(clock, 300, 1)
+    checker = Checker(backend, "g", listener=Listener(), clock=clock, limits=Limits(replay_max=50, poll_s=0.0005))
+    for _ in range(5):
+        clock.advance(10)
+        checker.run_once()
+    assert 300 > checker.counts.get("carried", 0)
+    checker.stop()
+
+
 def test_a_checker_awaits_an_asynchronous_listener_on_its_event_loop(running_clock):
     """The asynchronous twin of the listener answers checks on the caller's own event loop."""
 

@@ -133,7 +133,7 @@ class LimitsSection(Struct, forbid_unknown_fields=True, frozen=True, kw_only=Tru
 
     replay_max: Annotated[
         Count, Meta(description="half records a restart may read again before the oldest are carried forward")
-    ] = 20_000
+    ] = 10_000
     read_count_max: Annotated[Count, Meta(description="records of one read")] = 1_000
     batch_count_max: Annotated[Count, Meta(description="halves in hand at once per partition")] = 500
     fence_batch_count_max: Annotated[Count, Meta(description="halves of one question to the fence")] = 200
@@ -156,9 +156,9 @@ class LimitsSection(Struct, forbid_unknown_fields=True, frozen=True, kw_only=Tru
         2.0
     )
     orphan_keep_s: Annotated[Seconds, Meta(description="how long an end without a half is kept in memory")] = 60.0
-    body_bytes_max: Annotated[Count, Meta(description="bytes of waiting halves kept in memory per partition")] = (
-        64 << 20
-    )
+    body_bytes_max: Annotated[
+        Count, Meta(description="bytes of half records kept in memory; the others are read again when they are due")
+    ] = 4 << 20
 
 
 class GroupSection(Struct, forbid_unknown_fields=True, frozen=True, kw_only=True):

@@ -178,7 +178,9 @@ def _immunity_counts_as_check() -> Iterator[None]:
 
     def schedule(self: PartitionState, pending: Pending, due_ms: float) -> None:
         is_early = due_ms == pending.immune_until_ms and not pending.fenced
-        _schedule(self, pending, due_ms - 0.8 * pending.immunity_ms if is_early and pending.count < 2 else due_ms)
+        _schedule(
+            self, pending, due_ms - 0.8 * (due_ms - pending.start_ms) if is_early and pending.count < 2 else due_ms
+        )
 
     with (
         mock.patch.object(Judge, "judge", judge),
@@ -227,7 +229,7 @@ _went = Judge._finish  # noqa: SLF001
 
 def _closed_on_ack(self: Judge, pending: Pending) -> Any:
     yield from _went(self, pending)
-    if pending.missing == () and pending.decision:
+    if pending.extras.missing == () and pending.decision:
         self._tenure.state.close(pending, pending.decision)
 
 
@@ -257,8 +259,9 @@ def _reopening_read_op(self: PartitionState, position: Position, op: Op, now_s: 
     if op.kind == OpKind.NUDGE and seen is not None and seen.closed_by == OpKind.DISCARD:
         pending: Pending | None = self.parked_before.get(op.transaction_id)  # type: ignore[attr-defined]
         if pending is not None:
-            seen.closed_by, pending.is_closed, pending.count, pending.park = 0, False, 0, None
-            self._open(pending)
+            seen.closed_by, pending.is_closed, pending.count = 0, False, 0
+            pending.note(park=None)
+            self._open(seen, pending)
             self.schedule(pending, 0.0)
     return _read_op(self, position, op, now_s)
 

@@ -6,10 +6,12 @@ import pytest
 from confluent_kafka import KafkaError, KafkaException
 from txcore_conformance import raw
 from txcore_conformance.kit import error_of
+from txcore_kafka import readers
 from txcore_kafka.options import checkpoint_topic, topic_name
+from txcore_kafka.readers import Connection, Readers
 
 from txcore.errors import BackendUnavailableError, ConfigError, DataLossError
-from txcore.records import Checkpoint, LogKind, OpKind, Position, Status
+from txcore.records import Checkpoint, LogKind, Op, OpKind, Position, Status
 
 HALF, OP = LogKind.HALF, LogKind.OP
 
@@ -124,6 +126,48 @@ def test_behind_a_mark_the_half_log_is_read_to_its_end(kit, topic):
         assert raw.append(kit, half, backend=other)[0].status is Status.DURABLE
         raw.mark(kit, raw.OpKind.TICK)
         assert [record.body for record in reader.read(10)] == [half.body]
+    reader.close()
+
+
+def test_a_mark_whose_log_end_cannot_be_asked_for_is_told_all_the_same(kit, monkeypatch):
+    """It stands; the reader only learns later what is new."""
+
+    def unknown(_readers, _places):
+        raise KafkaException(KafkaError(KafkaError._TIMED_OUT))
+
+    monkeypatch.setattr(Readers, "ends", unknown)
+    other = kit.connect()
+    tick = Op(OpKind.TICK, b"n" * 16)
+    assert other.mark(kit.group, 0, tick).result(30).status is Status.DURABLE
+
+
+def test_records_are_read_again_on_one_connection_wherever_they_stand(kit, topic, monkeypatch):
+    """In the order of the log, with a jump where they stand far apart; what is between them is not given out."""
+    monkeypatch.setattr(readers, "NEAR_COUNT", 3)
+    made = []
+
+    def connected(config):
+        made.append(config)
+        return Connection(config)
+
+    monkeypatch.setattr(readers, "Connection", connected)
+    halves = appended(kit, topic, 30)
+    reader = kit.backend.read(kit.group, HALF, 0)
+    for wanted in ([7], [0, 1, 4, 20, 29], [0, 1, 4, 20, 29], list(range(30)), [28, 3]):
+        found = reader.fetch([Position(each) for each in wanted]).result(30)
+        assert {each: halves[each].body for each in wanted} == {key: each.body for key, each in found.items()}
+    assert len(made) == 1
+    reader.close()
+
+
+def test_records_that_are_gone_are_missing_where_others_are_read_again(kit, topic):
+    """Whether they stood before the log's beginning or would stand behind its end."""
+    halves = appended(kit, topic, 10)
+    kit.harness.trim(kit.group, HALF, 0, 5)
+    reader = kit.backend.read(kit.group, HALF, 0, Position(5))
+    for wanted in ((2, 3, 7), (7, 900), (900,)):
+        found = reader.fetch([Position(each) for each in wanted]).result(30)
+        assert [each.body for each in found.values()] == ([halves[7].body] if 7 in wanted else [])
     reader.close()
 
 

@@ -109,7 +109,8 @@ class KafkaBackend:
         self._enter()
         assert op.kind in MARK_KINDS
         stored = functools.partial(self._readers.marked, group, partition)
-        return self._releaser.mark(group, partition, op, stored, _own(claim))
+        mark = self._releaser.mark(group, partition, op, stored, _own(claim))
+        return self._readers.behind(mark, group, partition)
 
     def read(self, group: str, kind: LogKind, partition: int, start: Position | None = None) -> KafkaReader:
         """See `Backend.read`."""

@@ -4,26 +4,32 @@ from __future__ import annotations
 
 import threading
 from collections import Counter
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from concurrent.futures import Future
 from typing import Any, Final
 
 from confluent_kafka import OFFSET_END, KafkaError, KafkaException, TopicPartition
 
 from txcore.clock import Clock
 from txcore.errors import BackendTimeoutError, ClosedError, WireFormatError
-from txcore.records import Checkpoint, LogKind
+from txcore.records import Checkpoint, LogKind, Outcome, Status
 from txcore_kafka.clients import make_consumer
 from txcore_kafka.codec import decode_checkpoint, is_missing, translated
 from txcore_kafka.control import Control
-from txcore_kafka.options import Options, checkpoint_topic, consumer_group
+from txcore_kafka.ends import Ends
+from txcore_kafka.options import Options, checkpoint_topic, consumer_group, topic_name
 from txcore_kafka.resting import Place, Resting
-from txcore_kafka.threads import Worker
+from txcore_kafka.threads import Worker, new_future
 
-PREFETCH_KBYTES: Final = 8_192
+PREFETCH_KBYTES: Final = 512
 SILENT_S: Final = 0.25
 ARRIVAL_S: Final = 2.0
 """How long a read waits for records that are there but have not arrived; never twice in a row."""
 FETCH_POLL_S: Final = 0.05
+NEAR_COUNT: Final = 500
+"""Reading so many records costs less than going to another place."""
+FETCHING: Final = {"queued.min.messages": 1, "fetch.message.max.bytes": 262_144, "fetch.wait.max.ms": 10}
+"""For single records: little beyond them is read, and no jump waits long for the request before it."""
 
 
 class Connection:
@@ -46,7 +52,8 @@ class Connection:
 class Readers:
     """What all readers of one backend share. Thread safe.
 
-    No consumer is used for a second place: its next fetch would wait behind the one under way; a new one takes 10 ms.
+    No consumer that reads on is used for a second place: its next fetch would wait behind the one under way; a new one
+    takes 10 ms.
     """
 
     def __init__(self, options: Options, control: Control, worker: Worker, clock: Clock) -> None:
@@ -55,10 +62,13 @@ class Readers:
         self.worker = worker
         self.clock = clock
         self.resting = Resting(self.ends, clock)
+        self.marked_ends = Ends(self.ends)  #: of half logs, behind the last mark
         self.is_closed = False
         self.mark_counts: Counter[tuple[str, int]] = Counter()  #: by group and partition, of this backend
         self.is_answering = True  #: the last question about a log's bounds was answered
         self._asking: Connection | None = None
+        self._fetching: Connection | None = None
+        self._group = ""  #: the last one that was marked or read
         self._lock = threading.Lock()
 
     def connect(self, group: str) -> Connection:
@@ -69,10 +79,28 @@ class Readers:
         """A mark of this backend was stored; called by one thread only."""
         self.mark_counts[group, partition] += 1
 
+    def behind(self, mark: Future[Outcome], group: str, partition: int) -> Future[Outcome]:
+        """Return a Future with what *mark* holds, once it is known where the half log ends behind it."""
+        told = new_future()
+        self._group = group
+
+        def tell() -> None:
+            told.set_result(mark.result())
+
+        def look(_: Future[Outcome]) -> None:
+            if mark.result().status is Status.DURABLE:
+                self.marked_ends.look((topic_name(group, LogKind.HALF), partition), tell)
+            else:
+                tell()
+
+        mark.add_done_callback(look)
+        return told
+
     def asking(self, group: str) -> Connection:
         """Return the connection on which no fetch is ever under way, to ask where logs begin and end."""
         with self._lock:
             self.require_open()
+            self._group = group
             if self._asking is None:
                 self._asking = self.connect(group)
             return self._asking
@@ -85,8 +113,9 @@ class Readers:
         """
         with self._lock:
             self.is_closed = True
-            self._asking = None
+            self._asking = self._fetching = None
         self.resting.close(timeout_s)
+        self.marked_ends.close(timeout_s)
 
     def marker_count(self, kind: LogKind) -> int:
         """Return how many offsets at a log's end may be taken by the marker of the last transaction."""
@@ -123,9 +152,7 @@ class Readers:
             ClosedError: the backend is closed.
         """
         asked = [TopicPartition(topic, partition, OFFSET_END) for topic, partition in places]
-        connection = self._asking
-        if connection is None:
-            raise ClosedError("this backend is closed")
+        connection = self.asking(self._group)
         told = connection.consumer.offsets_for_times(asked, timeout=ARRIVAL_S)
         return {(each.topic, each.partition): each.offset for each in told if each.error is None}
 
@@ -134,24 +161,45 @@ class Readers:
         """How long a reader may wait for the broker: next to nothing where others have waited in vain."""
         return ARRIVAL_S if self.is_answering else SILENT_S
 
-    def read_one(self, connection: Connection, topic: str, partition: int, offset: int) -> Any:
-        """Return the message at *offset*, or None when it is not there; blocks, on a worker's thread.
+    def read_some(self, group: str, topic: str, partition: int, offsets: Sequence[int]) -> list[Any]:
+        """Return the messages at *offsets*, which ascend, as far as they are there; blocks, on the worker's thread.
 
         Raises:
             BackendTimeoutError: the broker did not answer in time.
         """
-        connection.consumer.assign([TopicPartition(topic, partition, offset)])
+        connection, self._fetching = self._fetching, None
+        if connection is None:
+            connection = Connection(reader_config(self.options, group) | FETCHING)
+        found: list[Any] = []
+        for near in _near(offsets):
+            messages = self._read(connection, topic, partition, near)
+            if messages is None:
+                low, high = self.bounds(self.asking(group), topic, partition, self.options.request_timeout_s)
+                there = [offset for offset in near if low <= offset < high]
+                messages = self._read(connection, topic, partition, there) if there else None
+            found += messages or ()
+        connection.consumer.unassign()
+        self._fetching = connection  # Kept for the next places unless something went wrong with it.
+        return found
+
+    def _read(self, connection: Connection, topic: str, partition: int, offsets: Sequence[int]) -> list[Any] | None:
+        """Read from the first of *offsets* to the last in one go; None when the first is not within the log."""
+        wanted, place, last = set(offsets), offsets[0], offsets[-1]
+        found: list[Any] = []
+        connection.consumer.assign([TopicPartition(topic, partition, place)])
         deadline_s = self.clock.elapsed_s() + self.options.request_timeout_s
         while self.clock.elapsed_s() < deadline_s:
-            message = connection.consumer.poll(FETCH_POLL_S)
-            if message is None:
-                continue
-            error = message.error()
-            if error is None:
-                return message if message.offset() == offset else None
-            if error.code() == KafkaError._AUTO_OFFSET_RESET:  # noqa: SLF001
-                return None
-            raise translated(error, f"reading {topic!r}")
+            for message in connection.consumer.consume(last - place + 1, FETCH_POLL_S):
+                error = message.error()
+                if error is None:
+                    place = message.offset() + 1
+                    found += [message] if message.offset() in wanted else []
+                elif error.code() == KafkaError._AUTO_OFFSET_RESET:  # noqa: SLF001
+                    return None
+                else:
+                    raise translated(error, f"reading {topic!r}")
+            if place > last:
+                return found
         raise BackendTimeoutError(f"{topic!r} gave no answer within {self.options.request_timeout_s:g} s")
 
     def load_checkpoint(self, group: str, partition: int) -> Checkpoint | None:
@@ -166,12 +214,21 @@ class Readers:
         connection = self.connect(group)
         try:
             low, high = self.bounds(connection, topic, partition, self.options.request_timeout_s)
-            message = None if low == high else self.read_one(connection, topic, partition, high - 1)
-            return None if message is None else decode_checkpoint(message.value())
+            found = None if low == high else self._read(connection, topic, partition, [high - 1])
+            return decode_checkpoint(found[0].value()) if found else None
         except WireFormatError:
             return None  # A checkpoint only saves work; without it the logs are read from their beginning.
         finally:
             connection.consumer.close()
+
+
+def _near(offsets: Sequence[int]) -> Iterator[Sequence[int]]:
+    """Yield *offsets* in parts; what lies between two of one part is read rather than jumped over."""
+    start = 0
+    for index in range(1, len(offsets) + 1):
+        if index == len(offsets) or offsets[index] - offsets[index - 1] > NEAR_COUNT:
+            yield offsets[start:index]
+            start = index
 
 
 def reader_config(options: Options, group: str) -> dict[str, Any]:
@@ -188,6 +245,6 @@ def reader_config(options: Options, group: str) -> dict[str, Any]:
         "fetch.error.backoff.ms": 100,
         "queued.min.messages": 10_000,
         "queued.max.messages.kbytes": PREFETCH_KBYTES,
-        "fetch.message.max.bytes": 1_048_576,
+        "fetch.message.max.bytes": 262_144,
         "receive.message.max.bytes": 500_000_000,
     }

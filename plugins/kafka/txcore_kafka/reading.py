@@ -38,7 +38,6 @@ class KafkaReader:
         self._asks_at_s = 0.0
         self._miss_count = 0
         self._may_wait = True
-        self._mark_count = 0
         self._rest: Rest | None = None
         self._rest_mark_count = 0
         self._quiet_since_s = readers.clock.elapsed_s()
@@ -123,20 +122,16 @@ class KafkaReader:
         return messages
 
     def _look_for_end(self) -> None:
-        """Ask where the log ends now, once for each mark."""
-        count = self._marks()
-        if count != self._mark_count:
-            try:
-                self._end = max(self._end, self._bounds(self._readers.patience_s)[1])
-            except BackendTimeoutError:
-                return
-            self._mark_count = count
+        """Take in where the log ended behind the last mark."""
+        end = self._readers.marked_ends.told.get((self._topic, self._partition), 0)
+        if end > self._end:
+            self._end = end
             self._may_wait = True
 
     def _take(self, message: Any, records: list[LogRecord]) -> None:
         offset = message.offset()
         if offset >= self._next:
-            records.append(LogRecord(Position(offset), message.value() or b"", message.timestamp()[1]))
+            records.append(_record(message))
             self._next = offset + 1
             self._may_wait = True
 
@@ -212,24 +207,12 @@ class KafkaReader:
             connection.trouble = error
 
     def _fetch(self, positions: Sequence[Position]) -> Mapping[Position, LogRecord]:
-        found: dict[Position, LogRecord] = {}
-        if not positions:
-            return found
-        low, high = self._bounds(self._readers.options.request_timeout_s)
-        for position in positions:
-            if low <= position < high:
-                record = self._fetch_one(position)
-                if record is not None:
-                    found[position] = record
-        return found
+        messages = self._readers.read_some(self._group, self._topic, self._partition, positions)
+        return {record.position: record for record in map(_record, messages)}
 
-    def _fetch_one(self, position: Position) -> LogRecord | None:
-        connection = self._readers.connect(self._group)
-        try:
-            message = self._readers.read_one(connection, self._topic, self._partition, position)
-        finally:
-            connection.consumer.close()
-        return None if message is None else LogRecord(position, message.value() or b"", message.timestamp()[1])
+
+def _record(message: Any) -> LogRecord:
+    return LogRecord(Position(message.offset()), message.value() or b"", message.timestamp()[1])
 
 
 def _blocking(worker: Worker, request: Callable[[], Any]) -> None:

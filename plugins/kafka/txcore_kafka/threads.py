@@ -29,7 +29,7 @@ class Worker:
         self._lock = threading.Lock()
         self._requests: queue.SimpleQueue[tuple[Callable[[], Any], Future[Any]] | None] = queue.SimpleQueue()
         self._thread: threading.Thread | None = None
-        self._is_stopping = False
+        self.is_stopping = False
 
     def submit(self, request: Callable[[], T], future: Future[T] | None = None) -> Future[T]:
         """Run *request* on the thread; its errors are translated into ours."""
@@ -44,7 +44,7 @@ class Worker:
 
     def stop(self, timeout_s: float) -> None:
         """End the thread behind what it is doing; what still waits fails with ClosedError."""
-        self._is_stopping = True
+        self.is_stopping = True
         self._requests.put(None)
         if self._thread is not None:
             self._thread.join(timeout_s)
@@ -52,7 +52,7 @@ class Worker:
     def _run(self) -> None:
         while (request := self._requests.get()) is not None:
             call, future = request
-            if self._is_stopping:
+            if self.is_stopping:
                 future.set_exception(ClosedError("this backend is closed"))
                 continue
             try:

@@ -1,0 +1,38 @@
+"""What is due next: ids by their time. Most are given in the order of their times, and those cost little memory."""
+
+from __future__ import annotations
+
+import heapq
+from collections import deque
+
+
+class DueQueue:
+    """A priority queue. An id may stand in it several times; whoever takes one judges whether that is still so."""
+
+    def __init__(self) -> None:
+        # What comes in order stands in a line, as two bare values; a heap's entry is four times as large.
+        self._times_ms: deque[float] = deque()
+        self._line: deque[bytes] = deque()
+        self._heap: list[tuple[float, bytes]] = []
+
+    def push(self, due_ms: float, identity: bytes) -> None:
+        """Add an id."""
+        if not self._times_ms or due_ms >= self._times_ms[-1]:
+            self._times_ms.append(due_ms)
+            self._line.append(identity)
+        else:
+            heapq.heappush(self._heap, (due_ms, identity))
+
+    def first(self) -> tuple[float, bytes] | None:
+        """Return the earliest time and its id, or None."""
+        if self._heap and (not self._times_ms or self._heap[0][0] < self._times_ms[0]):
+            return self._heap[0]
+        return (self._times_ms[0], self._line[0]) if self._times_ms else None
+
+    def pop(self) -> None:
+        """Remove what `first` returns."""
+        if self._heap and (not self._times_ms or self._heap[0][0] < self._times_ms[0]):
+            heapq.heappop(self._heap)
+        else:
+            self._times_ms.popleft()
+            self._line.popleft()
