@@ -84,16 +84,15 @@ class Lane(Generic[Item]):
 
     def flush(self, *, force: bool = False) -> None:
         """Send what is queued; with *force* even while many batches are under way."""
-        while True:
+        while self._items and (force or self.in_flight < IN_FLIGHT_MAX):
             with self._lock:
-                if not self._items or (self.in_flight >= IN_FLIGHT_MAX and not force):
+                items, waiters, count_max = self._items, self._waiters, self._batch_count_max
+                if not items or (self.in_flight >= IN_FLIGHT_MAX and not force):
                     return
-                items, self._items = self._items[: self._batch_count_max], self._items[self._batch_count_max :]
-                waiters, self._waiters = (
-                    self._waiters[: self._batch_count_max],
-                    self._waiters[self._batch_count_max :],
-                )
+                self._items, self._waiters = items[count_max:], waiters[count_max:]
                 self.in_flight += 1
+            if len(items) > count_max:
+                items, waiters = items[:count_max], waiters[:count_max]
             group = _LaneGroup(items, waiters, self._landed)
             try:
                 self._submit(group)

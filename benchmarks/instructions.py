@@ -1,0 +1,142 @@
+"""`python -m benchmarks.instructions`: what a transaction costs in Python's own instructions, with no clock involved.
+
+Bytecode instructions and calls of Python functions are the same in each run of the same code on the same Python,
+whatever else the machine does. `tests/core/test_instructions.py` holds them against limits.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import gc
+import itertools
+import sys
+from collections import Counter
+from collections.abc import Callable
+from dataclasses import dataclass
+from types import FrameType
+from typing import Any, Final
+
+import rich
+import rich.table
+import typer
+
+import txcore
+from benchmarks.styles import AsyncCommitting, Committing
+from txcore.memory import KAFKA_LIKE, MemoryBackend, MemoryBroker
+
+COUNT: Final = 200
+"""Transactions that are counted, behind as many that warm up."""
+TOPIC: Final = "t"
+BODY: Final = b"x" * 300
+SHOWN: Final = 25
+
+
+@dataclass(frozen=True, slots=True)
+class Cost:
+    """What one transaction costs, on average.
+
+    Attributes:
+        by_function: Instructions of each function, by its name.
+    """
+
+    instructions: float
+    calls: float
+    by_function: dict[str, float]
+
+
+class _Counting:
+    """Counts what the calling thread executes within the block."""
+
+    def __init__(self) -> None:
+        self.instructions: Counter[str] = Counter()
+        self.calls = 0
+
+    def __enter__(self) -> _Counting:
+        gc.collect()
+        gc.disable()  # a finalizer may run Python code, whenever its time comes
+        sys.settrace(self._entered)
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        sys.settrace(None)
+        gc.enable()
+
+    def _entered(self, frame: FrameType, event: str, _: Any) -> Any:
+        if event == "call":
+            self.calls += 1
+            frame.f_trace_opcodes, frame.f_trace_lines = True, False
+        elif event == "opcode":
+            self.instructions[frame.f_code.co_qualname] += 1
+        return self._entered
+
+
+def send_many() -> Callable[[int], None]:
+    """One call for all of them."""
+    producer = txcore.TransactionProducer(_backend(), "g", listener=Committing())
+    return lambda count: _require(producer.send_many((_message(), None) for _ in range(count)), count)
+
+
+def blocking() -> Callable[[int], None]:
+    """One caller, one after the other."""
+    producer = txcore.TransactionProducer(_backend(), "g", listener=Committing())
+    return lambda count: _require([producer.send_message_in_transaction(_message()) for _ in range(count)], count)
+
+
+def tasks() -> Callable[[int], None]:
+    """One asyncio task for each."""
+    loop = asyncio.new_event_loop()
+    producer = txcore.AsyncTransactionProducer(_backend(), "g", listener=AsyncCommitting())
+
+    async def all_at_once(count: int) -> None:
+        calls = (producer.send_message_in_transaction(_message()) for _ in range(count))
+        _require(await asyncio.gather(*calls), count)
+
+    return lambda count: loop.run_until_complete(all_at_once(count))
+
+
+STYLES: Final[dict[str, Callable[[], Callable[[int], None]]]] = {
+    "send_many": send_many,
+    "blocking": blocking,
+    "tasks": tasks,
+}
+
+
+def cost_of(style: str) -> Cost:
+    """Return the cost of a transaction in one of `STYLES`, in listener style on the broker in memory."""
+    run = STYLES[style]()
+    run(COUNT)
+    with _Counting() as counting:
+        run(COUNT)
+    by_function = {name: count / COUNT for name, count in counting.instructions.most_common()}
+    return Cost(sum(by_function.values()), counting.calls / COUNT, by_function)
+
+
+def _backend() -> MemoryBackend:
+    return MemoryBackend(MemoryBroker(KAFKA_LIKE))
+
+
+def _message() -> txcore.Message:
+    return txcore.Message(TOPIC, BODY, b"key")
+
+
+def _require(results: list[txcore.TransactionSendResult], count: int) -> None:
+    assert count == sum(result.end is not None and result.end.state is txcore.EndState.ACCEPTED for result in results)
+
+
+def main() -> None:
+    """Print the cost of each style, and where it is spent."""
+    costs = {style: cost_of(style) for style in STYLES}
+    table = rich.table.Table("bytecode instructions of one transaction", box=None)
+    for style in costs:
+        table.add_column(style, justify="right")
+    table.add_row("all", *(f"{cost.instructions:,.0f}" for cost in costs.values()))
+    table.add_row("calls of functions", *(f"{cost.calls:,.0f}" for cost in costs.values()))
+    names = dict.fromkeys(itertools.chain.from_iterable(cost.by_function for cost in costs.values()))
+    ranked = sorted(names, key=lambda name: -max(cost.by_function.get(name, 0.0) for cost in costs.values()))
+    for name in ranked[:SHOWN]:
+        table.add_row(name, *(f"{cost.by_function.get(name, 0.0):,.1f}" for cost in costs.values()))
+    rich.print(table)
+
+
+if __name__ == "__main__":
+    typer.run(main)

@@ -1,0 +1,23 @@
+"""The hot path's cost in Python's own instructions: the same on every machine, however busy it is."""
+
+from __future__ import annotations
+
+import sys
+
+import pytest
+
+from benchmarks.instructions import STYLES, cost_of
+
+LIMITS = {"send_many": 2_930, "blocking": 3_570, "tasks": 4_320}
+"""Bytecode instructions of CPython 3.11 for one transaction on the broker in memory; about 3 % above what it takes.
+
+`python -m benchmarks.instructions` says where they go. A change that needs more says here what it buys.
+"""
+
+
+@pytest.mark.skipif(sys.version_info[:2] != (3, 11), reason="each version of Python has instructions of its own")
+@pytest.mark.parametrize("style", STYLES)
+def test_a_transaction_takes_no_more_instructions_than_it_did(style):
+    """A limit that is met with ease is lowered."""
+    cost = cost_of(style)
+    assert LIMITS[style] * 0.9 < cost.instructions < LIMITS[style]
