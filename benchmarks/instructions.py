@@ -7,11 +7,13 @@ whatever else the machine does. `tests/core/test_instructions.py` holds them aga
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import gc
 import itertools
 import sys
 from collections import Counter
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from types import FrameType
 from typing import Any, Final
@@ -70,31 +72,34 @@ class _Counting:
         return self._entered
 
 
-def send_many() -> Callable[[int], None]:
+@contextlib.contextmanager
+def send_many() -> Iterator[Callable[[int], None]]:
     """One call for all of them."""
     producer = txcore.TransactionProducer(_backend(), "g", listener=Committing())
-    return lambda count: _require(producer.send_many((_message(), None) for _ in range(count)), count)
+    yield lambda count: _require(producer.send_many((_message(), None) for _ in range(count)), count)
 
 
-def blocking() -> Callable[[int], None]:
+@contextlib.contextmanager
+def blocking() -> Iterator[Callable[[int], None]]:
     """One caller, one after the other."""
     producer = txcore.TransactionProducer(_backend(), "g", listener=Committing())
-    return lambda count: _require([producer.send_message_in_transaction(_message()) for _ in range(count)], count)
+    yield lambda count: _require([producer.send_message_in_transaction(_message()) for _ in range(count)], count)
 
 
-def tasks() -> Callable[[int], None]:
+@contextlib.contextmanager
+def tasks() -> Iterator[Callable[[int], None]]:
     """One asyncio task for each."""
-    loop = asyncio.new_event_loop()
     producer = txcore.AsyncTransactionProducer(_backend(), "g", listener=AsyncCommitting())
 
     async def all_at_once(count: int) -> None:
         calls = (producer.send_message_in_transaction(_message()) for _ in range(count))
         _require(await asyncio.gather(*calls), count)
 
-    return lambda count: loop.run_until_complete(all_at_once(count))
+    with asyncio.Runner() as runner:
+        yield lambda count: runner.run(all_at_once(count))
 
 
-STYLES: Final[dict[str, Callable[[], Callable[[int], None]]]] = {
+STYLES: Final[dict[str, Callable[[], AbstractContextManager[Callable[[int], None]]]]] = {
     "send_many": send_many,
     "blocking": blocking,
     "tasks": tasks,
@@ -103,10 +108,10 @@ STYLES: Final[dict[str, Callable[[], Callable[[int], None]]]] = {
 
 def cost_of(style: str) -> Cost:
     """Return the cost of a transaction in one of `STYLES`, in listener style on the broker in memory."""
-    run = STYLES[style]()
-    run(COUNT)
-    with _Counting() as counting:
+    with STYLES[style]() as run:
         run(COUNT)
+        with _Counting() as counting:
+            run(COUNT)
     by_function = {name: count / COUNT for name, count in counting.instructions.most_common()}
     return Cost(sum(by_function.values()), counting.calls / COUNT, by_function)
 
