@@ -50,6 +50,9 @@ class Fence(Protocol):
     def insert(self, connection: Any, transaction_id: bytes, group: str) -> Awaitable[None] | None:
         """Insert the row in the caller's open top-level transaction and make its commit durable.
 
+        When it returns, the row belongs to that transaction for certain, so a half that follows at once needs no
+        `verify`.
+
         Raises:
             FenceMisuseError: autocommit connection, open savepoint, or a database that does not keep commits.
             FencedError: the row is there already, or the id lies below the horizon.

@@ -60,7 +60,6 @@ def prepare(transaction: LocalTransaction, connection: Any = None) -> Flow[None]
         return
     try:
         yield Call(context.fence.insert, (connection, transaction.transaction_id, context.group))
-        yield Call(context.fence.verify, (connection, transaction.transaction_id))
     except BaseException:
         transaction.phase = Phase.FAILED
         raise

@@ -14,6 +14,7 @@ import txcore
 from txcore.errors import BackendUnavailableError, ConfigError, FencedError, FenceMisuseError, NotSentError, UsageError
 from txcore.fence import FenceAnswer
 from txcore.sqlfence import SqlFence
+from txcore.sqlfence.connections import SqlAlchemyBorder
 
 GROUP = "orders"
 SAVEPOINT = "a savepoint is open"
@@ -39,6 +40,20 @@ def test_row_that_autocommit_has_committed_is_found_by_verify(postgresql):
         connection.connection.driver_connection.commit()
         with pytest.raises(FenceMisuseError, match="does not belong to the open top-level transaction"):
             postgresql.fence.verify(connection, transaction_id)
+
+
+@pytest.mark.parametrize("kind", ["postgresql", "mariadb"])
+def test_row_in_a_hidden_autocommit_is_found_at_the_insert(make_world, monkeypatch, kind):
+    """Where no driver tells of the transaction, the row itself is looked at, before anybody relies on it."""
+    world = make_world(kind)
+    monkeypatch.setattr(SqlAlchemyBorder, "commits_each_statement", lambda _: False)
+    monkeypatch.setattr(SqlAlchemyBorder, "is_surely_open", lambda _: False)
+    with world.new_engine(isolation_level="AUTOCOMMIT").connect() as connection, pytest.raises(FenceMisuseError):
+        world.fence.insert(connection, world.new_id(), GROUP)
+    transaction_id = world.new_id()
+    with world.engine.begin() as connection:
+        world.fence.insert(connection, transaction_id, GROUP)
+    assert world.check(transaction_id) is FenceAnswer.COMMIT
 
 
 def test_nested_transaction_is_refused_and_the_outer_one_rolled_back(world):

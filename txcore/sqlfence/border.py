@@ -50,11 +50,26 @@ class Border(Protocol):
     def change(self, sql: str, values: Values) -> int:
         """Run *sql* and return how many rows it inserted, matched or deleted."""
 
+    def begin(self) -> None:
+        """Have the library begin its transaction if it has not, so that it knows of what runs past it."""
+
+    def quick_rows(self, sql: str, values: Values) -> list[Row]:
+        """Run *sql*, which has rows, as `rows` does, past the library, whose hooks do not see it.
+
+        On PostgreSQL values and columns are text.
+        """
+
+    def quick_change(self, sql: str, values: Values) -> int:
+        """Run *sql* as `change` does, past the library."""
+
     def outside(self, sql: str) -> list[Row]:
         """Run *sql* past the library's transaction, so that it does not begin one (SQLite's PRAGMA)."""
 
     def open_at_driver(self) -> bool | None:
         """Return whether the driver reports an open transaction; None when it cannot say."""
+
+    def is_surely_open(self) -> bool:
+        """Return whether the driver is certain, from the answer to the last statement, that a transaction is open."""
 
     def commits_each_statement(self) -> bool:
         """Return whether a statement run now would be committed by itself."""

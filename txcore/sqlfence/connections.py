@@ -6,8 +6,8 @@ asynchronous connection is served by running the same synchronous border inside 
 
 from __future__ import annotations
 
+import functools
 import sqlite3
-import sys
 from typing import TYPE_CHECKING, Any, Final, TypeVar
 
 from sqlalchemy import Connection, Engine, text
@@ -17,8 +17,8 @@ from sqlalchemy.orm import Session, scoped_session
 from txcore.errors import FenceMisuseError
 from txcore.sqlfence.asynchronous import AsyncConnection, AsyncEngine, AsyncSession, async_scoped_session
 from txcore.sqlfence.border import MYSQL, POSTGRESQL, SQLITE, Border, Mark, Row, Values
-from txcore.sqlfence.drivers import autocommit_at_driver, open_at_driver
-from txcore.sqlfence.plain import PsycopgBorder, SqliteBorder
+from txcore.sqlfence.drivers import autocommit_at_driver, is_psycopg, open_at_driver, surely_open_at_driver
+from txcore.sqlfence.plain import SqliteBorder
 from txcore.sqlfence.savepoints import open_savepoints
 
 if TYPE_CHECKING:
@@ -28,6 +28,13 @@ T = TypeVar("T")
 
 _FAMILIES: Final = {"postgresql": POSTGRESQL, "mysql": MYSQL, "mariadb": MYSQL, "sqlite": SQLITE}
 _MARK: Final = "_txcore_fence_mark"
+_ASYNC_KINDS: Final = (AsyncConnection, AsyncSession, async_scoped_session)
+
+
+class _Ended:
+    """Stands in a mark for a transaction that is over, which would keep its connection in a cycle of references."""
+
+    is_active = False
 
 
 class SqlAlchemyBorder:
@@ -40,6 +47,7 @@ class SqlAlchemyBorder:
     def __init__(self, holder: Connection | Session, engine: Engine | AsyncEngine | None) -> None:
         self._holder = holder
         self._engine = engine
+        self._used: Connection | None = holder if isinstance(holder, Connection) else None
 
     @property
     def family(self) -> str:
@@ -60,11 +68,38 @@ class SqlAlchemyBorder:
         """Run *sql* and return the number of rows."""
         return int(self._connection().execute(text(sql), dict(values)).rowcount)
 
+    def begin(self) -> None:
+        """Begin as SQLAlchemy's first statement would."""
+        connection = self._connection()
+        if not connection.in_transaction():
+            connection.begin()
+
+    def quick_rows(self, sql: str, values: Values) -> list[Row]:
+        """Run *sql* on the driver's cursor, or without one; SQLAlchemy's own execution costs several times as much."""
+        driver = self._driver()
+        kind: Any = type(driver)
+        shortcut = _shortcut_of(kind)
+        rows = shortcut and shortcut(driver, sql, values)
+        if rows is not None:
+            return rows
+        cursor = self._executed(sql, values)
+        try:
+            return list(cursor.fetchall())
+        finally:
+            cursor.close()
+
+    def quick_change(self, sql: str, values: Values) -> int:
+        """Run *sql* on the driver's cursor and return the number of rows."""
+        cursor = self._executed(sql, values)
+        try:
+            return int(cursor.rowcount)
+        finally:
+            cursor.close()
+
     def outside(self, sql: str) -> list[Row]:
         """Run *sql* on a cursor of the driver, so that SQLAlchemy begins nothing."""
-        cursor = self._connection().connection.cursor()
+        cursor = self._executed(sql, {})
         try:
-            cursor.execute(sql)
             return [tuple(row) for row in cursor.fetchall()] if cursor.description else []
         finally:
             cursor.close()
@@ -72,6 +107,10 @@ class SqlAlchemyBorder:
     def open_at_driver(self) -> bool | None:
         """Return what the driver connection says."""
         return open_at_driver(self._driver())
+
+    def is_surely_open(self) -> bool:
+        """Return whether the driver is certain."""
+        return surely_open_at_driver(self._driver())
 
     def commits_each_statement(self) -> bool:
         """Return whether autocommit is on and no transaction was opened by hand."""
@@ -96,9 +135,12 @@ class SqlAlchemyBorder:
     def is_open(self) -> bool:
         """Return whether the marked transaction is active; a later one on the same connection does not count."""
         mark = self.marked()
-        if mark is not None and mark.transaction is not None:
-            return bool(mark.transaction.is_active)
-        return self._holder.in_transaction()
+        if mark is None or mark.transaction is None:
+            return self._holder.in_transaction()
+        is_active = bool(mark.transaction.is_active)
+        if not is_active:
+            mark.transaction = _Ended
+        return is_active
 
     def commit(self) -> None:
         """Commit what SQLAlchemy has begun."""
@@ -115,6 +157,9 @@ class SqlAlchemyBorder:
     def close(self) -> None:
         """Give the connection back."""
         self._holder.close()
+        mark = self.marked()
+        if mark is not None:
+            mark.transaction = _Ended
 
     def mark(self, transaction_id: bytes, *, owned: bool) -> None:
         """Keep the mark on the object itself: `info` belongs to the pooled connection, which may change under it."""
@@ -126,16 +171,52 @@ class SqlAlchemyBorder:
         return mark
 
     def _connection(self) -> Connection:
-        if isinstance(self._holder, Connection):
-            return self._holder
+        if self._used is None:
+            self._used = self._connection_of(self._holder)
+        return self._used
+
+    def _connection_of(self, session: Any) -> Connection:
         try:
-            return self._holder.connection()
+            found: Connection = session.connection()
         except UnboundExecutionError:  # bound per mapper; the fence's database is meant
             engine = self._engine.sync_engine if isinstance(self._engine, AsyncEngine) else self._engine
-            return self._holder.connection(bind_arguments={"bind": engine})
+            found = session.connection(bind_arguments={"bind": engine})
+        return found
+
+    def _executed(self, sql: str, values: Values) -> Any:
+        """Return the driver's cursor on which *sql* has run."""
+        connection = self._connection()
+        cursor = connection.connection.cursor()
+        try:
+            if values:
+                statement, places = _rendered(sql, connection.dialect)
+                cursor.execute(statement, [values[place] for place in places] if places else values)
+            else:
+                cursor.execute(sql)
+        except BaseException:
+            cursor.close()
+            raise
+        return cursor
 
     def _driver(self) -> Any:
         return self._connection().connection.driver_connection
+
+
+@functools.lru_cache(maxsize=64)
+def _rendered(sql: str, dialect: Any) -> tuple[str, tuple[str, ...]]:
+    """Return *sql* as the driver wants it, with the names of its parameters in their order where they have none."""
+    compiled = text(sql).compile(dialect=dialect)
+    return str(compiled), tuple(compiled.positiontup or ())
+
+
+@functools.lru_cache(maxsize=64)
+def _shortcut_of(kind: type[Any]) -> Callable[[Any, str, Values], list[Row] | None] | None:
+    """Return what runs a statement without a cursor on a driver's connection of this class, if anything does."""
+    if not is_psycopg(kind):
+        return None
+    from txcore.sqlfence.psycopg3 import prepared_rows  # noqa: PLC0415 - needs psycopg
+
+    return prepared_rows
 
 
 def family_of(dialect_name: str) -> str:
@@ -159,24 +240,32 @@ def border_of(connection: Any, engine: Any = None) -> Border:
     Raises:
         FenceMisuseError: no known kind of connection, or of a database without a fence.
     """
-    if isinstance(connection, scoped_session):
-        connection = connection()
-    if isinstance(connection, Connection | Session):
-        return SqlAlchemyBorder(connection, engine)
-    if isinstance(connection, sqlite3.Connection):
-        return SqliteBorder(connection)
-    psycopg = sys.modules.get("psycopg")
-    if psycopg is not None and isinstance(connection, psycopg.Connection):
-        return PsycopgBorder(connection)
+    kind: Any = type(connection)  # mypy does not know that classes are hashable
+    return _maker_of(kind)(connection, engine)
+
+
+@functools.lru_cache(maxsize=64)
+def _maker_of(kind: type[Any]) -> Callable[[Any, Any], Border]:
+    """Return what makes the border over a connection of this class, and its engine; looked up once for each class."""
+    if issubclass(kind, scoped_session):
+        return lambda connection, engine: SqlAlchemyBorder(connection(), engine)
+    if issubclass(kind, Connection | Session):
+        return SqlAlchemyBorder
+    if issubclass(kind, sqlite3.Connection):
+        return lambda connection, _: SqliteBorder(connection)
+    if is_psycopg(kind):
+        from txcore.sqlfence.psycopg3 import PsycopgBorder  # noqa: PLC0415 - needs psycopg
+
+        return lambda connection, _: PsycopgBorder(connection)
     raise FenceMisuseError(
         "the fence takes a SQLAlchemy Connection, Session, AsyncConnection or AsyncSession, a sqlite3.Connection "
-        f"or a psycopg.Connection, not a {type(connection).__module__}.{type(connection).__qualname__}"
+        f"or a psycopg.Connection, not a {kind.__module__}.{kind.__qualname__}"
     )
 
 
 def is_async(connection: Any) -> bool:
     """Return whether *connection* is one of SQLAlchemy's asynchronous kinds."""
-    return isinstance(connection, AsyncConnection | AsyncSession | async_scoped_session)
+    return isinstance(connection, _ASYNC_KINDS)
 
 
 def on_border(connection: Any, action: Callable[[Border], T], engine: Any = None) -> T | Awaitable[T]:

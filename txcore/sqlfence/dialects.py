@@ -59,6 +59,7 @@ class Dialect(ABC):
     family: ClassVar[str]
     own_isolation: ClassVar[str | None] = None  #: what SQLAlchemy sets on the fence's own connections
     locks_whole_file: ClassVar[bool] = False
+    sets_durability: ClassVar[bool] = False  #: whether the insert itself does, so that nothing need be asked
     check_waits: ClassVar[bool] = True  #: whether a check may wait for a lock at all
     share_suffix: ClassVar[str] = ""
     created_ms: ClassVar[str]  #: an expression for the time of the insert, in milliseconds since the epoch

@@ -2,7 +2,18 @@
 
 from __future__ import annotations
 
-from typing import Any
+import sys
+from typing import Any, Final
+
+IDLE: Final = 0
+IN_TRANSACTION: Final = 2
+"""libpq's status between statements of a transaction block; with 1 answers are to come, with 3 it has failed."""
+
+
+def is_psycopg(kind: type[Any]) -> bool:
+    """Return whether *kind* is psycopg's blocking connection."""
+    psycopg = sys.modules.get("psycopg")
+    return psycopg is not None and issubclass(kind, psycopg.Connection)
 
 
 def open_at_driver(driver: Any) -> bool | None:
@@ -10,14 +21,22 @@ def open_at_driver(driver: Any) -> bool | None:
     if hasattr(driver, "in_transaction"):  # sqlite3, aiosqlite
         return bool(driver.in_transaction)
     info: Any = getattr(driver, "info", None)
-    if hasattr(info, "transaction_status"):  # psycopg, psycopg2: 0 is idle
-        return int(info.transaction_status) != 0
+    if hasattr(info, "transaction_status"):  # psycopg, psycopg2
+        return int(info.transaction_status) != IDLE
     if hasattr(driver, "is_in_transaction"):  # asyncpg
         return bool(driver.is_in_transaction())
     status = getattr(driver, "server_status", None)
     if isinstance(status, int):  # pymysql and its kin: SERVER_STATUS_IN_TRANS
         return bool(status & 1)
     return None
+
+
+def surely_open_at_driver(driver: Any) -> bool:
+    """Return whether the server itself has said in its last answer that a transaction is open."""
+    info: Any = getattr(driver, "info", None)
+    if hasattr(info, "transaction_status"):  # psycopg, psycopg2
+        return int(info.transaction_status) == IN_TRANSACTION
+    return bool(open_at_driver(driver))
 
 
 def autocommit_at_driver(driver: Any) -> bool | None:

@@ -88,19 +88,19 @@ class MySQL(Dialect):
         """Insert, and set a savepoint as an anchor: only a savepoint's name tells whether it is still this
         transaction, because some statements commit without being asked.
         """
-        if border.change(self._insert, {"id": transaction_id, "producer_group": group}) != 1:
+        if border.quick_change(self._insert, {"id": transaction_id, "producer_group": group}) != 1:
             raise RowRefused("it lies below the prune horizon")
-        border.change(f"SAVEPOINT {anchor_name(transaction_id)}", {})
+        border.quick_change(f"SAVEPOINT {anchor_name(transaction_id)}", {})
 
     def verify(self, border: Border, transaction_id: bytes) -> None:
         """Release the anchor, which works only in the transaction that wrote the row, and set it anew."""
         try:
-            border.change(f"RELEASE SAVEPOINT {anchor_name(transaction_id)}", {})
+            border.quick_change(f"RELEASE SAVEPOINT {anchor_name(transaction_id)}", {})
         except Exception as error:
             if failure_of(error).code == _NO_SAVEPOINT:
                 raise FenceMisuseError(GONE_TEXT) from error
             raise
-        border.change(f"SAVEPOINT {anchor_name(transaction_id)}", {})
+        border.quick_change(f"SAVEPOINT {anchor_name(transaction_id)}", {})
 
     def begin_work(self, border: Border, lock_timeout_s: float) -> str:
         """Work at READ COMMITTED for this transaction only, and bound the waiting for row locks.

@@ -1,14 +1,12 @@
-"""The border over plain driver connections: sqlite3.Connection and psycopg.Connection."""
+"""The border over a plain sqlite3.Connection; `psycopg3` has the one over psycopg's."""
 
 from __future__ import annotations
 
-import functools
-import re
 import sqlite3
 from typing import Any
 
-from txcore.sqlfence.border import POSTGRESQL, SQLITE, Mark, Row, Values
-from txcore.sqlfence.drivers import autocommit_at_driver, open_at_driver
+from txcore.sqlfence.border import SQLITE, Mark, Row, Values
+from txcore.sqlfence.drivers import autocommit_at_driver
 
 
 class SqliteBorder:
@@ -40,11 +38,21 @@ class SqliteBorder:
         finally:
             cursor.close()
 
+    def begin(self) -> None:
+        """Leave it to the driver, which begins with the first statement."""
+
+    quick_rows = rows
+    quick_change = change
+
     def outside(self, sql: str) -> list[Row]:
         """Run *sql*; the driver begins transactions only for statements that write rows."""
         return self.rows(sql, {})
 
     def open_at_driver(self) -> bool | None:
+        """Return SQLite's own state."""
+        return self._connection.in_transaction
+
+    def is_surely_open(self) -> bool:
         """Return SQLite's own state."""
         return self._connection.in_transaction
 
@@ -87,80 +95,3 @@ class SqliteBorder:
         cursor = self._connection.cursor()
         cursor.row_factory = None
         return cursor
-
-
-class PsycopgBorder:
-    """The border over a plain psycopg.Connection."""
-
-    family = POSTGRESQL
-
-    def __init__(self, connection: Any) -> None:
-        self._connection = connection
-
-    @property
-    def home(self) -> Any:
-        """The connection."""
-        return self._connection
-
-    def rows(self, sql: str, values: Values) -> list[Row]:
-        """Run *sql* and return its rows as tuples, whatever the connection's row factory is."""
-        with self._cursor() as cursor:
-            cursor.execute(_percent_style(sql), dict(values))
-            return list(cursor.fetchall()) if cursor.description else []
-
-    def change(self, sql: str, values: Values) -> int:
-        """Run *sql* and return the number of rows."""
-        with self._cursor() as cursor:
-            cursor.execute(_percent_style(sql), dict(values))
-            return int(cursor.rowcount)
-
-    def outside(self, sql: str) -> list[Row]:
-        """Run *sql* like any other."""
-        return self.rows(sql, {})
-
-    def open_at_driver(self) -> bool | None:
-        """Return the protocol's own transaction status."""
-        return open_at_driver(self._connection)
-
-    def commits_each_statement(self) -> bool:
-        """Return whether autocommit is on and nothing was begun."""
-        return bool(self._connection.autocommit) and not self.open_at_driver()
-
-    def has_known_savepoint(self) -> bool:
-        """Return False: the statement itself finds savepoints on PostgreSQL."""
-        return False
-
-    def is_open(self) -> bool:
-        """Return whether any transaction is open; a closed connection has none."""
-        return not self._connection.closed and bool(self.open_at_driver())
-
-    def commit(self) -> None:
-        """Commit."""
-        self._connection.commit()
-
-    def rollback(self) -> None:
-        """Roll back by statement, because a `with connection.transaction()` block forbids the method."""
-        if self.is_open():
-            with self._cursor() as cursor:
-                cursor.execute("ROLLBACK")
-
-    def close(self) -> None:
-        """Close."""
-        self._connection.close()
-
-    def mark(self, transaction_id: bytes, *, owned: bool) -> None:
-        """Keep nothing: the connection is never ours."""
-
-    def marked(self) -> Mark | None:
-        """Return None."""
-        return None
-
-    def _cursor(self) -> Any:
-        from psycopg.rows import tuple_row  # noqa: PLC0415 - only here is psycopg known to be installed
-
-        return self._connection.cursor(row_factory=tuple_row)
-
-
-@functools.lru_cache(maxsize=512)
-def _percent_style(sql: str) -> str:
-    return re.sub(r":(\w+)", r"%(\1)s", sql)

@@ -25,6 +25,9 @@ from txcore.sqlfence.schema import COMMITTED, GROUP_LENGTH_MAX, LOWEST_ID, Table
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
+# What the statements say, in one column, of a row that must not stay; of any other, the durability that they have set.
+_FOREIGN = "foreign"
+_LATE = "late"
 # The row was written by the top-level transaction itself: a savepoint writes under an id of its own.
 _IS_TOP_LEVEL = "CAST(CAST(f.xmin AS text) AS bigint) = mod(txid_current(), 4294967296)"
 # Weaker levels lose commits in a crash; `remote_apply` is stronger than `on` and stays.
@@ -41,6 +44,7 @@ class PostgreSQL(Dialect):
     created_ms = "CAST(extract(epoch FROM created) * 1000 AS bigint)"
     own_isolation: ClassVar[str | None] = "READ COMMITTED"
     share_suffix: ClassVar[str] = " FOR SHARE"
+    sets_durability: ClassVar[bool] = True
 
     def __init__(self, tables: Tables, statement_timeout_s: float) -> None:
         super().__init__(tables)
@@ -54,11 +58,14 @@ class PostgreSQL(Dialect):
             "WHEN current_setting('transaction_isolation') IN ('read committed', 'read uncommitted') "
             f"THEN (SELECT pruned_below FROM {tables.meta}) "
             f"ELSE (SELECT pruned_below FROM {tables.meta} FOR SHARE) END "
-            f"RETURNING {_IS_TOP_LEVEL}, {_DURABLE}, "
-            f"clock_timestamp() - statement_timestamp() < interval '{int(statement_timeout_s * 1000)} milliseconds'"
+            f"RETURNING CASE WHEN {_IS_TOP_LEVEL} IS NOT TRUE THEN '{_FOREIGN}' "
+            "WHEN clock_timestamp() - statement_timestamp() >= "
+            f"interval '{int(statement_timeout_s * 1000)} milliseconds' THEN '{_LATE}' ELSE {_DURABLE} END"
         )
         self._verify = (
-            f"SELECT {_IS_TOP_LEVEL}, {_DURABLE}, f.transaction_id >= (SELECT pruned_below FROM {tables.meta}) "  # noqa: S608
+            f"SELECT CASE WHEN {_IS_TOP_LEVEL} IS NOT TRUE THEN '{_FOREIGN}' "  # noqa: S608
+            f"WHEN (f.transaction_id >= (SELECT pruned_below FROM {tables.meta})) IS NOT TRUE THEN '{_LATE}' "
+            f"ELSE {_DURABLE} END "
             f"FROM {tables.fence} AS f WHERE f.transaction_id = CAST(:id AS uuid)"
         )
 
@@ -95,24 +102,22 @@ class PostgreSQL(Dialect):
 
     def insert(self, border: Border, transaction_id: bytes, group: str) -> None:
         """Insert, set synchronous_commit, and learn from xmin whether a savepoint is open: one round trip."""
-        rows = border.rows(self._insert, {"id": self.encode(transaction_id), "producer_group": group})
+        rows = border.quick_rows(self._insert, {"id": transaction_id.hex(), "producer_group": group})
         if not rows:
             raise RowRefused("it lies below the prune horizon")
-        is_top_level, _, is_in_time = rows[0]
-        if not is_top_level:
+        if rows[0][0] == _FOREIGN:
             raise FenceMisuseError(SAVEPOINT_TEXT)
-        if not is_in_time:
+        if rows[0][0] == _LATE:
             raise RowRefused("the insert waited longer than statement_timeout_s")
 
     def verify(self, border: Border, transaction_id: bytes) -> None:
         """Look at xmin again; false for a row that was committed by itself or inside a savepoint."""
-        rows = border.rows(self._verify, {"id": self.encode(transaction_id)})
+        rows = border.quick_rows(self._verify, {"id": transaction_id.hex()})
         if not rows:
             raise FenceMisuseError(GONE_TEXT)
-        is_top_level, _, is_above = rows[0]
-        if not is_top_level:
+        if rows[0][0] == _FOREIGN:
             raise FenceMisuseError(FOREIGN_TEXT)
-        if not is_above:
+        if rows[0][0] == _LATE:
             raise RowRefused("it lies below the prune horizon by now")
 
     def begin_work(self, border: Border, lock_timeout_s: float) -> str:

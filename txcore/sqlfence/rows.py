@@ -7,8 +7,8 @@ nothing left to commit by mistake: on MariaDB a failed statement alone would lea
 from __future__ import annotations
 
 import weakref
-from contextlib import contextmanager, suppress
-from typing import TYPE_CHECKING, Any, Final
+from contextlib import suppress
+from typing import TYPE_CHECKING, Any, Final, NoReturn
 
 from txcore.errors import CommitUnknownError, FencedError, FenceMisuseError, NotSentError, TxcoreError
 from txcore.ids import id_text
@@ -17,7 +17,7 @@ from txcore.sqlfence.dialects import SAVEPOINT_TEXT, Dialect, RowRefused
 from txcore.sqlfence.failures import Cause, failure_of
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
+    from collections.abc import Callable
 
 _AUTOCOMMIT_TEXT: Final = (
     "the connection is in autocommit mode: the fence row would be committed before the local transaction; "
@@ -34,26 +34,41 @@ class RowKeeper:
         self._durable: weakref.WeakSet[Any] = weakref.WeakSet()
 
     def insert(self, border: Border, transaction_id: bytes, group: str, *, owned: bool) -> None:
-        """Insert the row; *owned* says that the fence opened the connection. See `SqlFence.insert`."""
-        with self._all_or_nothing(border, transaction_id, "written"):
+        """Insert the row; *owned* says that the fence opened the connection. See `SqlFence.insert`.
+
+        A row that nobody verifies again, because the caller opened the connection, is in the open transaction for
+        certain: the server has said so with its answer, or is asked.
+        """
+        try:
             self._require_same_family(border)
             _require_top_level(border)
             self._dialect.begin(border)
-            self._require_durable(border)
+            border.begin()
+            if not self._dialect.sets_durability:
+                self._require_durable(border)
             self._dialect.insert(border, transaction_id, group)
+            if not owned and not border.is_surely_open():
+                self._dialect.verify(border, transaction_id)
             border.mark(transaction_id, owned=owned)
+        except Exception as error:  # noqa: BLE001 - it is raised again, in our words
+            self._undo(border, transaction_id, "written", error)
 
     def verify(self, border: Border, transaction_id: bytes) -> None:
         """Raise unless the row belongs to this open top-level transaction. See `SqlFence.verify`."""
-        with self._all_or_nothing(border, transaction_id, "verified"):
+        try:
             self._require_same_family(border)
             _require_top_level(border)
+            border.begin()
             self._dialect.verify(border, transaction_id)
+        except Exception as error:  # noqa: BLE001 - it is raised again, in our words
+            self._undo(border, transaction_id, "verified", error)
 
     def change(self, border: Border, transaction_id: bytes, action: Callable[[Border, bytes], None]) -> None:
         """Run *action*, which changes the row in its own transaction."""
-        with self._all_or_nothing(border, transaction_id, "changed"):
+        try:
             action(border, transaction_id)
+        except Exception as error:  # noqa: BLE001 - it is raised again, in our words
+            self._undo(border, transaction_id, "changed", error)
 
     def commit(self, border: Border) -> None:
         """Commit and close. See `SqlFence.commit`."""
@@ -80,33 +95,28 @@ class RowKeeper:
         if mark is not None and mark.owned:
             border.close()
 
-    @contextmanager
-    def _all_or_nothing(self, border: Border, transaction_id: bytes, what: str) -> Iterator[None]:
+    def _undo(self, border: Border, transaction_id: bytes, what: str, error: Exception) -> NoReturn:
+        """Roll back, and raise what *error* means."""
+        self.roll_back(border)
+        if isinstance(error, TxcoreError):
+            raise error
         name = id_text(transaction_id)
-        try:
-            yield
-        except RowRefused as refusal:
-            self.roll_back(border)
+        if isinstance(error, RowRefused):
             raise FencedError(
-                f"the fence refused transaction {name}: {refusal}; rolled back, nothing sent",
+                f"the fence refused transaction {name}: {error}; rolled back, nothing sent",
                 transaction_id=transaction_id,
             ) from None
-        except TxcoreError:
-            self.roll_back(border)
-            raise
-        except Exception as error:
-            self.roll_back(border)
-            failure = failure_of(error, self._secret)
-            if failure.cause is Cause.DUPLICATE:
-                raise FencedError(
-                    f"the fence refused transaction {name}: a check decided it, or it was prepared before; "
-                    "rolled back, nothing sent: try again with a new transaction",
-                    transaction_id=transaction_id,
-                ) from error
-            raise NotSentError(
-                f"the fence row of transaction {name} could not be {what}: {failure}; rolled back, nothing sent",
+        failure = failure_of(error, self._secret)
+        if failure.cause is Cause.DUPLICATE:
+            raise FencedError(
+                f"the fence refused transaction {name}: a check decided it, or it was prepared before; "
+                "rolled back, nothing sent: try again with a new transaction",
                 transaction_id=transaction_id,
             ) from error
+        raise NotSentError(
+            f"the fence row of transaction {name} could not be {what}: {failure}; rolled back, nothing sent",
+            transaction_id=transaction_id,
+        ) from error
 
     def _require_durable(self, border: Border) -> None:
         if border.family == SQLITE:  # a setting of each connection

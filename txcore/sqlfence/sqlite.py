@@ -75,13 +75,13 @@ class SQLite(Dialect):
             return
         if int(border.outside("PRAGMA synchronous")[0][0]) < _FULL:
             border.outside("PRAGMA synchronous = FULL")
-        border.rows("SELECT 1", {})  # lets SQLAlchemy begin, and run a begin hook if there is one
+        border.begin()  # a begin hook of the program runs here
         if not border.open_at_driver():
-            border.change("BEGIN IMMEDIATE", {})
+            border.quick_change("BEGIN IMMEDIATE", {})
 
     def require_durable(self, border: Border) -> None:
         """Refuse what cannot be changed inside a transaction."""
-        synchronous, journal, path = border.rows(
+        synchronous, journal, path = border.quick_rows(
             "SELECT s.synchronous, j.journal_mode, d.file FROM pragma_synchronous AS s, "
             "pragma_journal_mode AS j, pragma_database_list AS d WHERE d.name = 'main'",
             {},
@@ -100,9 +100,11 @@ class SQLite(Dialect):
 
     def insert(self, border: Border, transaction_id: bytes, group: str) -> None:
         """Insert, and set a savepoint as an anchor."""
-        if border.change(self._insert, {"id": transaction_id, "producer_group": group}) != 1:
+        if border.quick_change(self._insert, {"id": transaction_id, "producer_group": group}) != 1:
             raise RowRefused("it lies below the prune horizon")
-        border.change(f"SAVEPOINT {anchor_name(transaction_id)}", {})
+        if not border.is_surely_open():  # the savepoint itself would begin one
+            raise FenceMisuseError(GONE_TEXT)
+        border.quick_change(f"SAVEPOINT {anchor_name(transaction_id)}", {})
 
     def verify(self, border: Border, transaction_id: bytes) -> None:
         """Release the anchor, which works only in the transaction that wrote the row, and set it anew.
@@ -110,14 +112,14 @@ class SQLite(Dialect):
         Releasing ends savepoints opened after it as well: they could not stay open over the COMMIT either.
         """
         try:
-            border.change(f"RELEASE SAVEPOINT {anchor_name(transaction_id)}", {})
+            border.quick_change(f"RELEASE SAVEPOINT {anchor_name(transaction_id)}", {})
         except Exception as error:
             if failure_of(error).text.startswith("no such savepoint"):
                 raise FenceMisuseError(GONE_TEXT) from error
             raise
         if not border.open_at_driver():  # a savepoint was the transaction, and releasing it was its commit
             raise FenceMisuseError(GONE_TEXT)
-        border.change(f"SAVEPOINT {anchor_name(transaction_id)}", {})
+        border.quick_change(f"SAVEPOINT {anchor_name(transaction_id)}", {})
 
     def begin_work(self, border: Border, lock_timeout_s: float) -> str:
         """Lock out every other writer, waiting for the file no longer than asked."""

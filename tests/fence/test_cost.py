@@ -1,0 +1,94 @@
+"""What the fence asks of the producer's connection, counted: round trips, what is left for the garbage collector."""
+
+from __future__ import annotations
+
+import contextlib
+import gc
+
+import psycopg
+import pytest
+from sqlalchemy import text
+
+import txcore
+from txcore.errors import NotSentError
+from txcore.fence import FenceAnswer
+from txcore.sqlfence.border import Mark
+
+GROUP = "orders"
+
+
+@contextlib.contextmanager
+def round_trips(connection, folder):
+    """Count what a psycopg connection sends and waits for."""
+    trips, trace = [], folder / "trace"
+    with trace.open("w") as file:
+        connection.pgconn.trace(file.fileno())
+        yield trips
+        connection.pgconn.untrace()
+    sent = [line.split("\t") for line in trace.read_text(encoding="utf-8", errors="replace").splitlines()]
+    trips += [part[3] for part in sent if len(part) > 3 and part[1] == "F" and part[3] in {"Query", "Sync"}]
+
+
+@pytest.fixture
+def producer(postgresql):
+    return txcore.TransactionProducer(txcore.connect("memory://"), GROUP, fence=postgresql.fence)
+
+
+def test_prepared_psycopg_transaction_pays_one_round_trip(postgresql, producer, tmp_path):
+    """The row is certain with the answer to its insert; the library looks at that answer, not at the server again."""
+    url = postgresql.engine.url.set(drivername="postgresql").render_as_string(hide_password=False)
+    with contextlib.closing(psycopg.connect(url)) as connection:
+        transaction = producer.begin()
+        connection.execute(f"INSERT INTO {postgresql.orders_table} (number) VALUES ('tea')")
+        transaction.publish(txcore.Message("orders", b"tea"))
+        with round_trips(connection, tmp_path) as trips:
+            transaction.prepare(connection)
+        assert len(trips) == 1
+        connection.commit()
+        assert transaction.commit().state is txcore.EndState.ACCEPTED
+    assert postgresql.check(transaction.transaction_id) is FenceAnswer.COMMIT
+
+
+def test_database_style_pays_two_round_trips(postgresql, producer, tmp_path):
+    """One for the row, behind BEGIN, and one to verify it behind the program's own statements."""
+    engine = postgresql.new_engine(pool_size=1)
+    with engine.connect() as connection:
+        driver = connection.connection.driver_connection
+    with round_trips(driver, tmp_path) as trips, producer.transaction(engine) as transaction:
+        postgresql.add_order(transaction.connection, transaction.transaction_id)
+        transaction.publish(txcore.Message("orders", b"tea"))
+    assert len(trips) == len(["BEGIN", "the row", "the order", "verify", "COMMIT"])
+    assert transaction.result.state is txcore.EndState.ACCEPTED
+
+
+@pytest.mark.parametrize("style", ["the fence's connection", "the caller's connection"])
+def test_connection_with_a_row_leaves_no_cycle_of_references(world, style):
+    """Else each transaction would leave its connection to the garbage collector."""
+    gc.collect()
+    gc.disable()
+    try:
+        if style == "the fence's connection":
+            connection = world.fence.begin(None, world.new_id(), GROUP)
+            world.fence.commit(connection)
+        else:
+            with world.engine.begin() as connection:
+                world.fence.insert(connection, world.new_id(), GROUP)
+            assert not world.fence.is_open(connection)
+        del connection
+        assert not [each for each in gc.get_objects() if isinstance(each, Mark)]
+    finally:
+        gc.enable()
+
+
+def test_connection_lost_before_verify_is_not_given_out_again(server_world):
+    """The statement runs past SQLAlchemy, which must learn all the same that the pooled connection is dead."""
+    engine = server_world.new_engine(pool_size=1, max_overflow=0)
+    transaction_id = server_world.new_id()
+    connection = server_world.fence.begin(engine, transaction_id, GROUP)
+    server_world.kill_session(server_world.session_id(connection))
+    with pytest.raises(NotSentError, match="lost"):
+        server_world.fence.verify(connection, transaction_id)
+    assert connection.closed
+    with engine.connect() as fresh:
+        assert fresh.execute(text("SELECT 1")).scalar_one() == 1
+    assert server_world.check(transaction_id) is FenceAnswer.ROLLBACK

@@ -1,0 +1,131 @@
+"""What psycopg alone has: pipelines, and statements that it prepares, forgets and prepares again."""
+
+from __future__ import annotations
+
+import contextlib
+
+import psycopg
+import pytest
+
+from txcore.errors import FencedError, FenceMisuseError, NotSentError
+from txcore.fence import FenceAnswer
+from txcore.sqlfence import psycopg3
+
+GROUP = "orders"
+
+
+def test_pipeline_in_autocommit_is_refused_unless_a_transaction_was_begun(postgresql):
+    """What is queued without BEGIN is committed when the pipeline is left: behind the half, whatever becomes of it."""
+    url = postgresql.engine.url.set(drivername="postgresql").render_as_string(hide_password=False)
+    refused, block, queued = (postgresql.new_id() for _ in range(3))
+    with psycopg.connect(url, autocommit=True) as connection:
+        with connection.pipeline():
+            connection.execute(f"INSERT INTO {postgresql.orders_table} (number) VALUES ('tea')")
+            with pytest.raises(FenceMisuseError, match="autocommit"):
+                postgresql.fence.insert(connection, refused, GROUP)
+        with connection.pipeline(), connection.transaction():
+            postgresql.fence.insert(connection, block, GROUP)
+            postgresql.fence.verify(connection, block)
+        with connection.pipeline():
+            connection.execute("BEGIN")
+            postgresql.fence.insert(connection, queued, GROUP)
+            postgresql.fence.verify(connection, queued)
+            connection.execute("COMMIT")
+    assert [postgresql.row(each) for each in (refused, block, queued)] == [
+        FenceAnswer.ABSENT,
+        FenceAnswer.COMMIT,
+        FenceAnswer.COMMIT,
+    ]
+
+
+def test_pipeline_carries_the_row_behind_statements_that_wait_for_their_answers(postgresql):
+    """The answer to the row comes behind theirs, so what has failed among them stops the half."""
+    url = postgresql.engine.url.set(drivername="postgresql").render_as_string(hide_password=False)
+    good, bad = postgresql.new_id(), postgresql.new_id()
+    with psycopg.connect(url) as connection:
+        with connection.pipeline():
+            connection.execute(f"INSERT INTO {postgresql.orders_table} (number) VALUES ('{good.hex()}')")
+            postgresql.fence.insert(connection, good, GROUP)
+        connection.commit()
+        with contextlib.suppress(psycopg.Error), connection.pipeline():
+            connection.execute(f"INSERT INTO {postgresql.orders_table} (number) VALUES ('{good.hex()}')")
+            with pytest.raises(NotSentError):
+                postgresql.fence.insert(connection, bad, GROUP)
+        connection.rollback()
+    assert (postgresql.check(good), postgresql.check(bad)) == (FenceAnswer.COMMIT, FenceAnswer.ROLLBACK)
+
+
+@pytest.fixture
+def url(postgresql):
+    return postgresql.engine.url.set(drivername="postgresql").render_as_string(hide_password=False)
+
+
+@pytest.fixture
+def shortened(monkeypatch):
+    """How many statements went out without a cursor."""
+    count = []
+    original = psycopg3.prepared_rows
+
+    def counted(*arguments):
+        rows = original(*arguments)
+        count.extend([1] * (rows is not None))
+        return rows
+
+    monkeypatch.setattr(psycopg3, "prepared_rows", counted)
+    return count
+
+
+def carry(fence, connection, transaction_id, group=GROUP):
+    connection.execute("SELECT 1")
+    fence.insert(connection, transaction_id, group)
+    fence.verify(connection, transaction_id)
+    connection.commit()
+
+
+def test_statements_that_psycopg_has_prepared_go_out_without_a_cursor(postgresql, url, shortened):
+    """Both of them, as soon as psycopg finds them worth it, and with the same answers."""
+    ids = [postgresql.new_id() for _ in range(8)]
+    with psycopg.connect(url, row_factory=psycopg.rows.dict_row) as connection:
+        for each in ids:
+            carry(postgresql.fence, connection, each)
+        assert len(shortened) == 2 * 2
+        carry(postgresql.fence, connection, postgresql.new_id(), group="bestellungen, übrige")
+        assert len(shortened) == 2 * 2 + 1
+        postgresql.check(refused := postgresql.new_id())
+        connection.execute("SELECT 1")
+        with pytest.raises(FencedError):
+            postgresql.fence.insert(connection, refused, GROUP)
+        assert connection.info.transaction_status == psycopg.pq.TransactionStatus.IDLE
+        connection.execute("SAVEPOINT mine")
+        with pytest.raises(FenceMisuseError, match="savepoint"):
+            postgresql.fence.insert(connection, postgresql.new_id(), GROUP)
+    assert {postgresql.check(each) for each in ids} == {FenceAnswer.COMMIT}
+
+
+@pytest.mark.parametrize("end", ["ROLLBACK", "DISCARD ALL", "DEALLOCATE ALL"])
+def test_what_psycopg_has_forgotten_is_not_asked_for_by_name(postgresql, url, shortened, end):
+    """It deallocates all that it has prepared behind these; the next row goes in by a cursor."""
+    with psycopg.connect(url) as connection:
+        for _ in range(7):
+            carry(postgresql.fence, connection, postgresql.new_id())
+        assert shortened
+        connection.autocommit = True
+        connection.execute("BEGIN")
+        connection.execute("COMMIT" if end == "DISCARD ALL" else "SELECT 1")
+        connection.execute(end)
+        if connection.info.transaction_status:
+            connection.execute("COMMIT")
+        connection.autocommit = False
+        del shortened[:]
+        transaction_id = postgresql.new_id()
+        carry(postgresql.fence, connection, transaction_id)
+        assert not shortened
+    assert postgresql.check(transaction_id) is FenceAnswer.COMMIT
+
+
+def test_nothing_is_prepared_where_the_program_has_switched_it_off(postgresql, url, shortened):
+    """Behind a pooler that lends the server connection for each transaction."""
+    with psycopg.connect(url, prepare_threshold=None) as connection:
+        for _ in range(7):
+            carry(postgresql.fence, connection, postgresql.new_id())
+        assert not shortened

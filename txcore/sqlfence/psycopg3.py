@@ -1,0 +1,166 @@
+"""The border over a plain psycopg.Connection, and a shorter way for statements that are run over and over.
+
+Imported only once psycopg itself is.
+"""
+
+from __future__ import annotations
+
+import functools
+import re
+from typing import Any, Final
+
+from psycopg import errors, generators
+from psycopg.rows import tuple_row
+
+from txcore.sqlfence.border import POSTGRESQL, Mark, Row, Values
+from txcore.sqlfence.drivers import IDLE, IN_TRANSACTION
+
+_TUPLES_OK: Final = 2
+
+
+class PsycopgBorder:
+    """The border over a plain psycopg.Connection."""
+
+    family = POSTGRESQL
+
+    def __init__(self, connection: Any) -> None:
+        self._connection = connection
+
+    @property
+    def home(self) -> Any:
+        """The connection."""
+        return self._connection
+
+    def rows(self, sql: str, values: Values) -> list[Row]:
+        """Run *sql* and return its rows as tuples, whatever the connection's row factory is."""
+        with self._cursor() as cursor:
+            cursor.execute(_percent_style(sql), dict(values))
+            return list(cursor.fetchall()) if cursor.description else []
+
+    def change(self, sql: str, values: Values) -> int:
+        """Run *sql* and return the number of rows."""
+        with self._cursor() as cursor:
+            cursor.execute(_percent_style(sql), dict(values))
+            return int(cursor.rowcount)
+
+    def begin(self) -> None:
+        """Leave it to the driver, which begins with the first statement."""
+
+    def quick_rows(self, sql: str, values: Values) -> list[Row]:
+        """Run *sql* as psycopg has prepared it, if it has."""
+        rows = prepared_rows(self._connection, sql, values)
+        return self._cursor().execute(_percent_style(sql), values).fetchall() if rows is None else rows
+
+    quick_change = change
+
+    def outside(self, sql: str) -> list[Row]:
+        """Run *sql* like any other."""
+        return self.rows(sql, {})
+
+    def open_at_driver(self) -> bool | None:
+        """Return the protocol's own transaction status."""
+        return bool(self._connection.pgconn.transaction_status != IDLE)
+
+    def is_surely_open(self) -> bool:
+        """Return whether the server's last answer said so."""
+        return bool(self._connection.pgconn.transaction_status == IN_TRANSACTION)
+
+    def commits_each_statement(self) -> bool:
+        """Return whether autocommit is on and nothing was begun.
+
+        Statements queued in a pipeline have no answer yet; leaving an inner pipeline waits for them. Without a BEGIN
+        the server commits them there.
+        """
+        connection = self._connection
+        if not connection.autocommit:
+            return False
+        if connection.pgconn.pipeline_status:
+            with connection.pipeline():
+                pass
+        return not self.is_surely_open()
+
+    def has_known_savepoint(self) -> bool:
+        """Return False: the statement itself finds savepoints on PostgreSQL."""
+        return False
+
+    def is_open(self) -> bool:
+        """Return whether any transaction is open; a closed connection has none."""
+        return not self._connection.closed and bool(self.open_at_driver())
+
+    def commit(self) -> None:
+        """Commit."""
+        self._connection.commit()
+
+    def rollback(self) -> None:
+        """Roll back by statement, because a `with connection.transaction()` block forbids the method."""
+        if self.is_open():
+            with self._cursor() as cursor:
+                cursor.execute("ROLLBACK")
+
+    def close(self) -> None:
+        """Close."""
+        self._connection.close()
+
+    def mark(self, transaction_id: bytes, *, owned: bool) -> None:
+        """Keep nothing: the connection is never ours."""
+
+    def marked(self) -> Mark | None:
+        """Return None."""
+        return None
+
+    def _cursor(self) -> Any:
+        return self._connection.cursor(row_factory=tuple_row)
+
+
+def prepared_rows(connection: Any, sql: str, values: Values) -> list[Row] | None:
+    """Return the rows of *sql*, all of their columns text, if psycopg has prepared it; a third of a cursor's cost.
+
+    Most of what a short statement costs a program is the making of a cursor, the adapting of its parameters and the
+    looking at its result. psycopg prepares on the server what is run often; from then on it goes out here, by its
+    prepared name, with psycopg's own waiting. What is prepared, forgotten and deallocated (behind a ROLLBACK or
+    DISCARD ALL, and never where the program has switched it off) stays psycopg's affair: where it knows no name, the
+    answer is None and the caller takes a cursor.
+
+    Args:
+        connection: A psycopg.Connection.
+        values: Strings.
+
+    Raises:
+        psycopg.Error: as a cursor would.
+    """
+    pgconn = connection.pgconn
+    if pgconn.transaction_status != IN_TRANSACTION or pgconn.pipeline_status:
+        return None
+    statement, names = _numbered(sql)
+    # Parameters without a type of their own, as psycopg sends strings.
+    name = connection._prepared._names.get((statement, (0,) * len(names)))  # noqa: SLF001 - see above
+    parameters = [values[each] for each in names]
+    if name is None or not all(map(str.isascii, parameters)):
+        return None
+    with connection.lock:
+        pgconn.send_query_prepared(name, [each.encode() for each in parameters])
+        (result,) = connection.wait(generators.execute(pgconn))
+    if result.status != _TUPLES_OK:
+        raise errors.error_from_result(result, encoding=connection.info.encoding)
+    return [
+        tuple(str(result.get_value(row, column), "ascii") for column in range(result.nfields))
+        for row in range(result.ntuples)
+    ]
+
+
+@functools.lru_cache(maxsize=64)
+def _numbered(sql: str) -> tuple[bytes, tuple[str, ...]]:
+    """Return *sql* with numbered parameters, as psycopg names it, and their names in that order."""
+    names: list[str] = []
+
+    def number(found: re.Match[str]) -> str:
+        if found[1] not in names:
+            names.append(found[1])
+        return f"${names.index(found[1]) + 1}"
+
+    return re.sub(r":(\w+)", number, sql).encode(), tuple(names)
+
+
+@functools.lru_cache(maxsize=512)
+def _percent_style(sql: str) -> str:
+    return re.sub(r":(\w+)", r"%(\1)s", sql)
