@@ -49,15 +49,16 @@ def test_prepared_psycopg_transaction_pays_one_round_trip(postgresql, producer, 
     assert postgresql.check(transaction.transaction_id) is FenceAnswer.COMMIT
 
 
-def test_database_style_pays_two_round_trips(postgresql, producer, tmp_path):
-    """One for the row, behind BEGIN, and one to verify it behind the program's own statements."""
+def test_database_style_pays_one_round_trip_once_the_statements_are_prepared(postgresql, producer, tmp_path):
+    """To verify the row behind the program's own statements; the row itself goes out together with BEGIN."""
     engine = postgresql.new_engine(pool_size=1)
     with engine.connect() as connection:
         driver = connection.connection.driver_connection
-    with round_trips(driver, tmp_path) as trips, producer.transaction(engine) as transaction:
-        postgresql.add_order(transaction.connection, transaction.transaction_id)
-        transaction.publish(txcore.Message("orders", b"tea"))
-    assert len(trips) == len(["BEGIN", "the row", "the order", "verify", "COMMIT"])
+    for _ in range(8):
+        with round_trips(driver, tmp_path) as trips, producer.transaction(engine) as transaction:
+            postgresql.add_order(transaction.connection, transaction.transaction_id)
+            transaction.publish(txcore.Message("orders", b"tea"))
+    assert len(trips) == len(["BEGIN and the row", "the order", "verify", "COMMIT"])
     assert transaction.result.state is txcore.EndState.ACCEPTED
 
 

@@ -6,10 +6,12 @@ import contextlib
 
 import psycopg
 import pytest
+from sqlalchemy import text
 
 from txcore.errors import FencedError, FenceMisuseError, NotSentError
 from txcore.fence import FenceAnswer
 from txcore.sqlfence import psycopg3
+from txcore.sqlfence.connections import _shortcut_of
 
 GROUP = "orders"
 
@@ -121,6 +123,61 @@ def test_what_psycopg_has_forgotten_is_not_asked_for_by_name(postgresql, url, sh
         carry(postgresql.fence, connection, transaction_id)
         assert not shortened
     assert postgresql.check(transaction_id) is FenceAnswer.COMMIT
+
+
+@pytest.fixture
+def warm_engine(postgresql, shortened):
+    """An engine with one connection, on which the fence's statements are prepared."""
+    _shortcut_of.cache_clear()
+    engine = postgresql.new_engine(pool_size=1, max_overflow=0)
+    for _ in range(7):
+        postgresql.fence.commit(postgresql.fence.begin(engine, postgresql.new_id(), GROUP))
+    assert shortened
+    yield engine
+    _shortcut_of.cache_clear()
+
+
+def test_row_that_goes_out_with_begin_is_like_any_other(postgresql, warm_engine, shortened):
+    """Committed, refused and rolled back; the connection goes back to the pool as it was."""
+    committed, refused, rolled_back = (postgresql.new_id() for _ in range(3))
+    postgresql.check(refused)
+    del shortened[:]
+    connection = postgresql.fence.begin(warm_engine, committed, GROUP)
+    postgresql.add_order(connection, committed)
+    postgresql.fence.verify(connection, committed)
+    postgresql.fence.commit(connection)
+    with pytest.raises(FencedError):
+        postgresql.fence.begin(warm_engine, refused, GROUP)
+    postgresql.fence.rollback(postgresql.fence.begin(warm_engine, rolled_back, GROUP))
+    assert shortened
+    assert warm_engine.pool.checkedout() == 0
+    answers = [postgresql.check(each) for each in (committed, refused, rolled_back)]
+    assert answers == [FenceAnswer.COMMIT, FenceAnswer.ROLLBACK, FenceAnswer.ROLLBACK]
+
+
+@pytest.mark.parametrize("level", ["READ COMMITTED", "REPEATABLE READ", "SERIALIZABLE"])
+def test_begin_that_goes_out_with_the_row_keeps_the_isolation_level(postgresql, warm_engine, shortened, level):
+    """The BEGIN is psycopg's own, with whatever the program has asked for."""
+    engine = warm_engine.execution_options(isolation_level=level)
+    del shortened[:]
+    for _ in range(7):
+        connection = postgresql.fence.begin(engine, postgresql.new_id(), GROUP)
+        assert connection.execute(text("SHOW transaction_isolation")).scalar_one().upper() == level
+        postgresql.fence.commit(connection)
+    assert shortened
+
+
+def test_connection_that_died_in_the_pool_is_not_given_out_again(postgresql, warm_engine, shortened):
+    """BEGIN and the row find nobody: nothing is sent, and the next connection is a fresh one."""
+    with warm_engine.connect() as connection:
+        number = postgresql.session_id(connection)
+        connection.commit()
+    postgresql.kill_session(number)
+    del shortened[:]
+    with pytest.raises(NotSentError, match="lost"):
+        postgresql.fence.begin(warm_engine, postgresql.new_id(), GROUP)
+    postgresql.fence.commit(postgresql.fence.begin(warm_engine, postgresql.new_id(), GROUP))
+    assert warm_engine.pool.checkedout() == 0
 
 
 def test_nothing_is_prepared_where_the_program_has_switched_it_off(postgresql, url, shortened):

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import functools
 import re
+from collections.abc import Generator
 from typing import Any, Final
 
 from psycopg import errors, generators
@@ -15,6 +16,7 @@ from psycopg.rows import tuple_row
 from txcore.sqlfence.border import POSTGRESQL, Mark, Row, Values
 from txcore.sqlfence.drivers import IDLE, IN_TRANSACTION
 
+_COMMAND_OK: Final = 1
 _TUPLES_OK: Final = 2
 
 
@@ -117,9 +119,9 @@ def prepared_rows(connection: Any, sql: str, values: Values) -> list[Row] | None
 
     Most of what a short statement costs a program is the making of a cursor, the adapting of its parameters and the
     looking at its result. psycopg prepares on the server what is run often; from then on it goes out here, by its
-    prepared name, with psycopg's own waiting. What is prepared, forgotten and deallocated (behind a ROLLBACK or
-    DISCARD ALL, and never where the program has switched it off) stays psycopg's affair: where it knows no name, the
-    answer is None and the caller takes a cursor.
+    prepared name, with psycopg's own waiting, and in one round trip with the BEGIN that psycopg sends first. What is
+    prepared, forgotten and deallocated (behind a ROLLBACK or DISCARD ALL, and never where the program has switched it
+    off) stays psycopg's affair: where it knows no name, the answer is None and the caller takes a cursor.
 
     Args:
         connection: A psycopg.Connection.
@@ -129,23 +131,49 @@ def prepared_rows(connection: Any, sql: str, values: Values) -> list[Row] | None
         psycopg.Error: as a cursor would.
     """
     pgconn = connection.pgconn
-    if pgconn.transaction_status != IN_TRANSACTION or pgconn.pipeline_status:
+    is_open = pgconn.transaction_status == IN_TRANSACTION
+    if connection.prepare_threshold is None or pgconn.pipeline_status:
+        return None
+    if not is_open and (connection.autocommit or pgconn.transaction_status != IDLE):
         return None
     statement, names = _numbered(sql)
-    # Parameters without a type of their own, as psycopg sends strings.
-    name = connection._prepared._names.get((statement, (0,) * len(names)))  # noqa: SLF001 - see above
+    try:  # parameters have no type of their own, as psycopg sends strings
+        name = connection._prepared._names.get((statement, (0,) * len(names)))  # noqa: SLF001 - see above
+        begin = b"" if is_open else connection._get_tx_start_command()  # noqa: SLF001
+    except AttributeError:  # a psycopg that keeps them elsewhere
+        return None
     parameters = [values[each] for each in names]
     if name is None or not all(map(str.isascii, parameters)):
         return None
     with connection.lock:
-        pgconn.send_query_prepared(name, [each.encode() for each in parameters])
-        (result,) = connection.wait(generators.execute(pgconn))
+        try:
+            result = connection.wait(_answer(pgconn, begin, name, [each.encode() for each in parameters]))
+        except BaseException:
+            connection.close()  # nobody knows which answers are still to come
+            raise
     if result.status != _TUPLES_OK:
         raise errors.error_from_result(result, encoding=connection.info.encoding)
     return [
         tuple(str(result.get_value(row, column), "ascii") for column in range(result.nfields))
         for row in range(result.ntuples)
     ]
+
+
+def _answer(pgconn: Any, begin: bytes, name: bytes, parameters: list[bytes]) -> Generator[Any, Any, Any]:
+    """Run one prepared statement, behind *begin* in the same round trip if there is any; returns its result."""
+    if not begin:
+        pgconn.send_query_prepared(name, parameters)
+        (result,) = yield from generators.execute(pgconn)
+        return result
+    pgconn.enter_pipeline_mode()
+    pgconn.send_query_params(begin, None)
+    pgconn.send_query_prepared(name, parameters)
+    pgconn.pipeline_sync()
+    (begun,) = yield from generators.execute(pgconn)
+    (result,) = yield from generators.fetch_many(pgconn)
+    yield from generators.fetch_many(pgconn)  # the answer to the sync
+    pgconn.exit_pipeline_mode()
+    return result if begun.status == _COMMAND_OK else begun
 
 
 @functools.lru_cache(maxsize=64)
