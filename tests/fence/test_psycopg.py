@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+from types import SimpleNamespace
 
 import psycopg
 import pytest
@@ -186,3 +187,10 @@ def test_nothing_is_prepared_where_the_program_has_switched_it_off(postgresql, u
         for _ in range(7):
             carry(postgresql.fence, connection, postgresql.new_id())
         assert not shortened
+
+
+def test_psycopg_that_keeps_its_statements_elsewhere_is_served_by_cursors():
+    """What is looked at there is not promised by psycopg; a version without it costs time and nothing else."""
+    pgconn = SimpleNamespace(transaction_status=psycopg.pq.TransactionStatus.INTRANS, pipeline_status=0)
+    connection = SimpleNamespace(pgconn=pgconn, prepare_threshold=5, autocommit=False)
+    assert psycopg3.prepared_rows(connection, "SELECT :id", {"id": "1"}) is None

@@ -72,6 +72,8 @@ class SqlFence:
     Methods that take a connection, or that use the fence's own engine, return an awaitable when that is an
     asynchronous one.
 
+    The producer's row and its verification run past SQLAlchemy: its statement events and its log do not show them.
+
     Not detected: a savepoint opened by a statement of the user's own (not `begin_nested`) before the row is written
     on MariaDB, MySQL and SQLite, and rolled back after `verify`; settings for durability that are changed after
     `verify`; commits lost by a failover to a standby that is not synchronous.
@@ -143,6 +145,8 @@ class SqlFence:
 
     def insert(self, connection: Any, transaction_id: bytes, group: str) -> Awaitable[None] | None:
         """Insert the row in the caller's open top-level transaction and make its commit durable.
+
+        When it returns, the row belongs to that transaction for certain.
 
         Raises:
             FenceMisuseError: autocommit connection, open savepoint, or a database that does not keep commits.

@@ -79,7 +79,7 @@ class PsycopgBorder:
         if connection.pgconn.pipeline_status:
             with connection.pipeline():
                 pass
-        return not self.is_surely_open()
+        return not self.open_at_driver()
 
     def has_known_savepoint(self) -> bool:
         """Return False: the statement itself finds savepoints on PostgreSQL."""
