@@ -53,13 +53,11 @@ class Judge:
             decision = decide(pending, now_ms, must_carry=False)
             if decision is Decision.CHECK and pending.fenced:
                 fenced.append(pending)
-            elif decision is Decision.CHECK or decision is Decision.FINISH:
+            elif decision in {Decision.CHECK, Decision.FINISH}:
                 read.append(pending)
-            elif decision is Decision.DONE:
-                continue
             elif decision is Decision.WAIT:
                 self._tenure.state.schedule(pending, max(pending.due_ms, pending.immune_until_ms))
-            else:
+            elif decision is not Decision.DONE:
                 yield from self._start(pending, self._flow_for(pending, decision))
         for chunk in self._chunks(fenced):
             yield Spawn(self._check_fence(chunk))
@@ -92,8 +90,9 @@ class Judge:
             must_carry = (is_old or behind > far) and pending.extras.poison is None
             if not must_carry and behind <= far:
                 break
-            is_room = self._tenure.in_hand + len(chosen) < limits.batch_count_max
-            if pending.is_busy or pending.extras.is_outdone or not is_room:
+            if self._tenure.in_hand + len(chosen) >= limits.batch_count_max:
+                break
+            if pending.is_busy or pending.extras.is_outdone:
                 continue
             if decide(pending, now_ms, must_carry=must_carry) is Decision.CARRY:
                 chosen.append(pending)
