@@ -11,6 +11,10 @@ from txcore.clock import Clock, Randomness
 from txcore.errors import UsageError
 
 ID_BYTES: Final = 16
+SHARE: Final = 4
+"""Of the partitions, ids of one moment fall into one part of so many."""
+STAY_MS: Final = 16
+"""So long these partitions stay the same."""
 _COUNTER_BITS: Final = 62
 _COUNTER_BYTES: Final = 8
 _RANDOM_BITS: Final = 12 + _COUNTER_BITS - 1
@@ -33,18 +37,37 @@ class IdFactory:
         self._last_ms = -1
         self._prefix = b""
         self._counter = 0
+        self._offset = randomness.getrandbits(16)
 
-    def new(self) -> bytes:
-        """Return a fresh id of 16 bytes."""
+    def new(self, partition_count: int = 1) -> bytes:
+        """Return a fresh id of 16 bytes.
+
+        Of *partition_count* partitions it falls into one of a quarter, which is the same for some milliseconds and
+        then moves on: what one process sends at a time shares requests to the broker, and in the long run all
+        partitions get as much (Kafka's producers do so with records that have no key).
+        """
         with self._lock:
             now_ms = self._clock.wall_ms()
             if now_ms > self._last_ms:
                 self._begin(now_ms)
             else:
-                self._counter += 1 + self._randomness.getrandbits(16)
-                if self._counter >> _COUNTER_BITS:
-                    self._begin(self._last_ms + 1)
-            return self._prefix + (_VARIANT | self._counter).to_bytes(_COUNTER_BYTES, "big")
+                self._count_up(1 + self._randomness.getrandbits(16))
+            identity = self._identity()
+            if partition_count > 1:
+                wanted = self._last_ms // STAY_MS + self._offset
+                span = -(-partition_count // SHARE)
+                while (partition_of(identity, partition_count) - wanted) % partition_count >= span:
+                    self._count_up(1)
+                    identity = self._identity()
+            return identity
+
+    def _identity(self) -> bytes:
+        return self._prefix + (_VARIANT | self._counter).to_bytes(_COUNTER_BYTES, "big")
+
+    def _count_up(self, step: int) -> None:
+        self._counter += step
+        if self._counter >> _COUNTER_BITS:
+            self._begin(self._last_ms + 1)
 
     def _begin(self, now_ms: int) -> None:
         """Start a millisecond: 12 random bits that it keeps, and a counter that begins at 61 random ones.

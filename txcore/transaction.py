@@ -157,7 +157,7 @@ def current_transaction() -> LocalTransaction:
 
 def begin(context: ProducerContext) -> LocalTransaction:
     """Return a new open transaction with an id of its own."""
-    return LocalTransaction(context, context.ids.new())
+    return LocalTransaction(context, context.ids.new(context.partition_count))
 
 
 def publish(transaction: LocalTransaction, message: Message) -> None:

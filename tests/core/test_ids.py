@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import uuid
+from collections import Counter
 from concurrent.futures import ThreadPoolExecutor
 
 import pytest
 
 from txcore.clock import SystemClock, system_randomness
 from txcore.errors import UsageError
-from txcore.ids import IdFactory, born_ms, first_id_at, id_text, parse_id, partition_of
+from txcore.ids import SHARE, STAY_MS, IdFactory, born_ms, first_id_at, id_text, parse_id, partition_of
 
 
 def test_ids_of_one_factory_ascend_within_a_millisecond(clock, randomness):
@@ -42,7 +43,7 @@ def test_an_overflowing_counter_borrows_the_next_millisecond(clock):
 
     factory = IdFactory(clock, Highest())
     ids = [factory.new()]
-    factory._counter = (1 << 74) - 2
+    factory._counter = (1 << 62) - 2
     ids += [factory.new(), factory.new()]
     assert sorted(set(ids)) == ids
     assert born_ms(ids[-1]) == clock.wall_ms() + 1
@@ -54,6 +55,28 @@ def test_an_id_is_a_uuid_of_version_7():
         made = uuid.UUID(bytes=IdFactory(SystemClock(), system_randomness()).new())
         assert 7 == made.version
         assert uuid.RFC_4122 == made.variant
+
+
+@pytest.mark.parametrize("count", [2, 3, 4, 8, 13, 64])
+def test_ids_of_a_moment_share_few_partitions(clock, randomness, count):
+    """A quarter of them, rounded up; over time each gets its part."""
+    factory = IdFactory(clock, randomness)
+    seen = Counter()
+    for _ in range(8 * count):
+        ids = [factory.new(count) for _ in range(20)]
+        assert sorted(set(ids)) == ids
+        together = Counter(partition_of(each, count) for each in ids)
+        assert len(together) <= -(-count // SHARE)
+        seen += together
+        clock.advance(STAY_MS / 1000)
+    assert set(range(count)) == seen.keys()
+    assert max(seen.values()) < 2 * min(seen.values())
+
+
+def test_factories_begin_with_partitions_of_their_own(clock, randomness):
+    """Else all processes would send to the same ones at a time."""
+    firsts = {partition_of(IdFactory(clock, randomness).new(64), 64) for _ in range(64)}
+    assert len(firsts) > 16
 
 
 def test_ids_made_by_many_threads_are_different():
