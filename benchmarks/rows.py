@@ -180,9 +180,10 @@ def _messaging_of(broker: str, sizes: Sizes) -> list[Row]:
     if sizes.large:
         loads = set(zip(("listener", "listener", "send_many"), (BLOCKING, ASYNCIO, BATCH), sizes.large, strict=True))
         rows += [_large(row) for row in rows if (row.style, row.driver, row.size) in loads]
+    raw = Row(broker, "raw visible, idle", BLOCKING, 1, partial(visible.raw_visible, per_s=visible.IDLE_PER_S))
     idle = partial(visible.visible, per_s=visible.IDLE_PER_S, thread_count=1)
     loaded = partial(visible.visible, per_s=visible.LOADED_PER_S, thread_count=visible.LOADED_THREADS)
-    rows.append(Row(broker, "visible, idle", BLOCKING, 1, idle))
+    rows += [raw, Row(broker, "visible, idle", BLOCKING, 1, idle, raw.key)]
     rows.append(Row(broker, "visible, loaded", BLOCKING, visible.LOADED_THREADS, loaded))
     return rows
 

@@ -12,7 +12,7 @@ import subprocess
 import sys
 import threading
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, Final
@@ -47,6 +47,36 @@ def visible(place: Place, drive: Drive, *, per_s: float, thread_count: int) -> S
     """Return from the listener's COMMIT to the consumer, at a steady rate; the latencies are those of the messages."""
     listener = _Stamping()
     producer = txcore.TransactionProducer(place.backend(), place.group, listener=listener, policy=POLICY)
+
+    def send(body: bytes) -> None:
+        require_accepted(producer.send_message_in_transaction(txcore.Message(place.topic, body)).end)
+
+    return _until_arrived(place, drive, send, listener.committed_s, per_s=per_s, thread_count=thread_count)
+
+
+def raw_visible(place: Place, drive: Drive, *, per_s: float) -> Sample:
+    """Return the same of one message through the driver alone, from when it was handed over; one thread."""
+    publisher = place.raw_publisher()
+    handed_over_s: dict[bytes, float] = {}
+
+    def send(body: bytes) -> None:
+        publisher.body = body
+        handed_over_s[body[:NUMBER_SIZE]] = time.monotonic()
+        publisher.publish()
+
+    return _until_arrived(place, drive, send, handed_over_s, per_s=per_s, thread_count=1)
+
+
+def _until_arrived(
+    place: Place,
+    drive: Drive,
+    send: Callable[[bytes], None],
+    begun_s: Mapping[bytes, float],
+    *,
+    per_s: float,
+    thread_count: int,
+) -> Sample:
+    """Send numbered bodies at a steady rate; the latencies are from their *begun_s*, which *send* notes, to arrival."""
     numbers = iter(range(10**NUMBER_SIZE))
     lock = threading.Lock()
     with _consumer(place) as consumer:
@@ -56,15 +86,14 @@ def visible(place: Place, drive: Drive, *, per_s: float, thread_count: int) -> S
             with lock:
                 number = next(numbers)
             time.sleep(max(began_s + number / per_s - time.perf_counter(), 0.0))
-            body = b"%0*d" % (NUMBER_SIZE, number) + place.body[NUMBER_SIZE:]
-            require_accepted(producer.send_message_in_transaction(txcore.Message(place.topic, body)).end)
+            send(b"%0*d" % (NUMBER_SIZE, number) + place.body[NUMBER_SIZE:])
 
         sample = drive.threads(call, thread_count)
-        arrived_s = _ask(consumer, len(listener.committed_s))
-    missing = listener.committed_s.keys() - arrived_s.keys()
+        arrived_s = _ask(consumer, len(begun_s))
+    missing = begun_s.keys() - arrived_s.keys()
     if missing:
-        raise RuntimeError(f"{len(missing)} messages of {len(listener.committed_s)} never arrived")
-    latencies_s = [max(arrived_s[number] - at_s, 0.0) for number, at_s in listener.committed_s.items()]
+        raise RuntimeError(f"{len(missing)} messages of {len(begun_s)} never arrived")
+    latencies_s = [max(arrived_s[number] - at_s, 0.0) for number, at_s in begun_s.items()]
     return Sample(latencies_s, 1, sample.elapsed_s, sample.own_cpu_s, sample.broker_cpu_s)
 
 

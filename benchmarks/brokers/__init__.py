@@ -22,7 +22,13 @@ TIMEOUT_S: Final = 30.0
 
 
 class RawPublisher(Protocol):
-    """Publishes with the driver alone to one topic, acknowledged as durably as txcore asks for."""
+    """Publishes with the driver alone to one topic, acknowledged as durably as txcore asks for.
+
+    Attributes:
+        body: Of the messages that are published next.
+    """
+
+    body: bytes
 
     def publish(self) -> None:
         """Publish one message and wait for its acknowledgement, which another thread receives."""

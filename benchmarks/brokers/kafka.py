@@ -59,7 +59,7 @@ class KafkaPublisher:
 
     def __init__(self, url: str, topic: str, body: bytes, key: bytes) -> None:
         self._producer: Any = Producer(producer_config(parse_url(url, {})))
-        self._message = (topic, body, key)
+        self._topic, self.body, self._key = topic, body, key
         self._handed_over = 0
         self._acknowledged = 0
         self._failed: Any = None
@@ -78,15 +78,14 @@ class KafkaPublisher:
             self._failed = error
             lock.release()
 
-        topic, body, key = self._message
-        self._producer.produce(topic, body, key, on_delivery=acknowledged)
+        self._producer.produce(self._topic, self.body, self._key, on_delivery=acknowledged)
         lock.acquire()
         self._require_stored()
 
     def hand_over(self, count: int) -> None:
         """See `RawPublisher.hand_over`; this thread polls, which is faster than a thread beside it."""
         assert self._poller is None
-        topic, body, key = self._message
+        topic, body, key = self._topic, self.body, self._key
         produce, poll, acknowledged = self._producer.produce, self._producer.poll, self._count
         for number in range(count):
             produce(topic, body, key, on_delivery=acknowledged)

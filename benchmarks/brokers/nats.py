@@ -86,7 +86,7 @@ class NatsPublisher:
     """Publishes without a future per message: one subscription takes all answers."""
 
     def __init__(self, url: str, subject: str, body: bytes) -> None:
-        self._subject, self._body = subject, body
+        self._subject, self.body = subject, body
         self._count = 0
         self._unanswered = 0
         self._failed = b""
@@ -121,7 +121,7 @@ class NatsPublisher:
         for _ in range(count):
             self._count += 1
             self._unanswered += 1
-            await publish(self._subject, self._body, self._inbox, {MESSAGE_ID: f"{id(self)}:{self._count}"})
+            await publish(self._subject, self.body, self._inbox, {MESSAGE_ID: f"{id(self)}:{self._count}"})
         while self._unanswered > unanswered_max:
             self._room.clear()
             await self._room.wait()

@@ -60,7 +60,7 @@ class RabbitmqPublisher:
     """One channel in confirm mode; callers enter its thread with one wake-up per call."""
 
     def __init__(self, url: str, topic: str, body: bytes, key: bytes) -> None:
-        self._queue, self._body, self._headers = topic, body, {"txcore-key": key}
+        self._queue, self.body, self._headers = topic, body, {"txcore-key": key}
         self._tag = 0
         self._unconfirmed: dict[int, None] = {}
         self._waiting: list[tuple[int, threading.Lock]] = []  # how few may be unconfirmed, and who waits for that
@@ -103,7 +103,7 @@ class RabbitmqPublisher:
     def _publish(self, count: int, unconfirmed_max: int, lock: threading.Lock) -> None:
         properties = pika.BasicProperties(delivery_mode=PERSISTENT, headers=self._headers)
         for _ in range(count):
-            self._channel.basic_publish("", self._queue, self._body, properties, mandatory=True)
+            self._channel.basic_publish("", self._queue, self.body, properties, mandatory=True)
             self._tag += 1
             self._unconfirmed[self._tag] = None
         self._waiting.append((unconfirmed_max, lock))
