@@ -145,6 +145,10 @@ bench-recovery: $(DEV) ## how fast a checker finishes 10,000 and 100,000 orphans
 	$(BIN)/python -m benchmarks.recovery --broker $(RECOVERED) --waiting 100000
 	$(if $(filter kafka,$(RECOVERED)),$(BIN)/python -m benchmarks.recovery --broker kafka --old $(OLD))
 
+.PHONY: bench-scale
+bench-scale: $(DEV) ## whether a transaction costs the same however many there are: sent, partitions, waiting, checkers
+	$(BIN)/python -m benchmarks.scale --broker $(RECOVERED) $(if $(JSON),--json $(JSON))
+
 .PHONY: bench-rivals
 bench-rivals: $(DEV) ## measure txcore beside outboxes, faststream-outbox and RocketMQ (an hour or more); JSON=file keeps it
 	$(BIN)/python -m benchmarks.rivals $(if $(JSON),--json $(JSON))

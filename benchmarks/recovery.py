@@ -103,7 +103,7 @@ def orphans(at: Scene, count: int, lead_s: float, size: int) -> dict[str, Any]:
     said = at.write_orphans(count, lead_s, size)
     began_s = time.monotonic()
     with running(at.folder) as checker:
-        decided = _wait(lambda: _decided(checker), count)
+        decided = wait_for(lambda: decided(checker), count)
         ended_s = time.monotonic()
         uncertain = checker.metric("txcore_broker_errors_total")
         cpu_s, memory_mb = checker.cpu_s(), checker.memory_mb()
@@ -146,11 +146,11 @@ def restart(at: Scene, old: int) -> dict[str, Any]:
 def memory(at: Scene, waiting: int, size: int) -> dict[str, Any]:
     """Return what the checker's memory grows by for each 100,000 undecided halves."""
     with running(at.folder) as checker:
-        _wait(lambda: checker.metric("txcore_partitions"), PARTITIONS)
+        wait_for(lambda: checker.metric("txcore_partitions"), PARTITIONS)
         time.sleep(CALM_S)
         before_mb = checker.memory_mb()
         at.write_orphans(waiting, FAR_S, size)
-        _wait(lambda: checker.metric("txcore_pending_halves"), waiting)
+        wait_for(lambda: checker.metric("txcore_pending_halves"), waiting)
         time.sleep(CALM_S)
         after_mb = checker.memory_mb()
     return {
@@ -162,7 +162,7 @@ def memory(at: Scene, waiting: int, size: int) -> dict[str, Any]:
     }
 
 
-def _decided(checker: Sidecar) -> float:
+def decided(checker: Sidecar) -> float:
     """Return how many halves were read and are open no more; an end that timed out counts once its op is read back."""
     page = checker.get("/metrics")
     return sum_of(page, "txcore_halves_total") - sum_of(page, "txcore_pending_halves")
@@ -173,7 +173,7 @@ def _find(at: Scene, then: Callable[[Sidecar], None]) -> tuple[float, float]:
     began_s = time.monotonic()
     with running(at.folder) as checker:
         # While the ops are not read yet, halves seem undecided that are not.
-        _wait(lambda: -checker.metric("txcore_pending_halves") if _is_claimed(checker) else -FAR_S, -UNDECIDED)
+        wait_for(lambda: -checker.metric("txcore_pending_halves") if _is_claimed(checker) else -FAR_S, -UNDECIDED)
         found_s, read = time.monotonic() - began_s, checker.metric("txcore_halves_total")
         then(checker)
     return found_s, read
@@ -195,11 +195,11 @@ def _settle(checker: Sidecar) -> None:
         time.sleep(POLL_S)
 
 
-def _wait(value: Callable[[], float], wanted: float) -> float:
+def wait_for(value: Callable[[], float], wanted: float, pause_s: float = POLL_S) -> float:
     """Return *value* once it has reached *wanted*, or after `WAIT_S`."""
     deadline_s = time.monotonic() + WAIT_S
     while (now := value()) < wanted and time.monotonic() < deadline_s:
-        time.sleep(POLL_S)
+        time.sleep(pause_s)
     return now
 
 

@@ -62,7 +62,7 @@ class Targets:
                 self._worker.submit(functools.partial(self.look_up, [message.topic]))
             if message.headers:
                 check_headers(message)
-            if message.headers or len(message.body) + len(message.key or b"") + OVERHEAD_MAX > target.bytes_max:
+            if _may_exceed(message, target.bytes_max):
                 _check_size(message, target.bytes_max)
         return unknown
 
@@ -131,6 +131,14 @@ def _check_name(topic: str) -> None:
         raise MessageRejectedError(text, topic=topic, reason="topic")
     if is_own_topic(topic):
         raise MessageRejectedError(f"{topic!r} is not for messages", topic=topic, reason="topic")
+
+
+def _may_exceed(message: TargetMessage, bytes_max: int) -> bool:
+    """Return whether the size must be looked at; a tiny plain message is left to the broker, as it is all overhead."""
+    size = len(message.body) + len(message.key or b"")
+    if size + OVERHEAD_MAX <= bytes_max and not message.headers:
+        return False
+    return bool(message.headers or message.key) or size > bytes_max // 2
 
 
 def _check_size(message: TargetMessage, bytes_max: int) -> None:
