@@ -110,12 +110,15 @@ def test_ops_of_many_releases_share_records(kit, topic):
 
 
 def test_a_lone_op_leaves_by_itself(kit, topic):
-    """Nobody waits for it, and no later call pushes it."""
-    half = raw.half(kit, topic)
-    raw.append(kit, half)
-    raw.release(kit, raw.rollback(half, flush=False))
-    found = raw.read(kit, LogKind.OP, len)
-    assert [each.transaction_id for each in wire.decode_ops(found[0].body)] == [half.transaction_id]
+    """Nobody waits for it, and no later call pushes it; neither the first one nor those behind it."""
+    expected = []
+    for _ in range(3):
+        half = raw.half(kit, topic)
+        raw.append(kit, half)
+        raw.release(kit, raw.rollback(half, flush=False))
+        expected.append(half.transaction_id)
+        found = raw.read(kit, LogKind.OP, lambda found: len(found) == len(expected))
+        assert [wire.decode_ops(record.body)[0].transaction_id for record in found] == expected
 
 
 def test_flushed_ops_of_one_batch_share_a_record(kit, topic):

@@ -86,6 +86,7 @@ class OpMerger:
                 queue.due_s = self._clock.elapsed_s() + (
                     MERGE_BUSY_S if queue.last_count >= BUSY_COUNT else MERGE_IDLE_S
                 )
+                self._due_s = min(self._due_s, queue.due_s)
                 self._waiting[queue] = None
                 self._producing.wake()
             self._count += 1
