@@ -9,7 +9,7 @@ import time
 from collections.abc import Awaitable, Callable, Iterator, Mapping
 from dataclasses import dataclass, field
 
-from benchmarks.profile import Profile
+from benchmarks.sampling import Profile
 
 
 @dataclass(frozen=True, slots=True)

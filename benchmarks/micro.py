@@ -23,9 +23,9 @@ from benchmarks import databases, machine
 from benchmarks.brokers import NAMES, SERVERS, start_server
 from benchmarks.drive import Sample
 from benchmarks.place import Stage
-from benchmarks.profile import Profile
 from benchmarks.report import figures, print_profiles, print_table
 from benchmarks.rows import BATCH, QUICK, Row, Sizes, make_rows
+from benchmarks.sampling import Profile
 
 LIMIT_S: Final = 600.0
 QUICK_LIMIT_S: Final = 90.0

@@ -12,7 +12,7 @@ from benchmarks import processes, styles, visible, yardsticks
 from benchmarks.brokers import SERVERS
 from benchmarks.drive import Drive, Sample
 from benchmarks.place import BODY_SIZE, Place, Stage
-from benchmarks.profile import Profile
+from benchmarks.sampling import Profile
 
 BLOCKING: Final = "threads"
 ASYNCIO: Final = "tasks"

@@ -13,8 +13,8 @@ from benchmarks import processes
 from benchmarks.brokers import SERVERS
 from benchmarks.drive import Drive, Sample
 from benchmarks.micro import chosen
-from benchmarks.profile import OTHER, US, Profile, place_of
 from benchmarks.rows import QUICK, Sizes, make_rows
+from benchmarks.sampling import OTHER, US, Profile, place_of
 from txcore.ids import partition_of
 
 ROOT = Path(__file__).parents[2]
