@@ -103,14 +103,14 @@ def orphans(at: Scene, count: int, lead_s: float, size: int) -> dict[str, Any]:
     said = at.write_orphans(count, lead_s, size)
     began_s = time.monotonic()
     with running(at.folder) as checker:
-        decided = wait_for(lambda: decided(checker), count)
+        done = wait_for(lambda: decided(checker), count)
         ended_s = time.monotonic()
         uncertain = checker.metric("txcore_broker_errors_total")
         cpu_s, memory_mb = checker.cpu_s(), checker.memory_mb()
     ids = consume(at.url, at.topic, READER, said["committed"])
     return {
         "count": count,
-        "decided": decided,
+        "decided": done,
         "uncertain": uncertain,
         "from_start_s": ended_s - began_s,
         "from_first_due_s": ended_s - said["due_s"],

@@ -8,7 +8,15 @@ from contextlib import closing
 import pytest
 
 import txcore
-from txcore import CheckPolicy, LocalTransactionState, Message, TransactionListener, TransactionProducer, doctor_port
+from txcore import (
+    CheckPolicy,
+    LocalTransactionState,
+    Message,
+    TransactionListener,
+    TransactionProducer,
+    doctor_port,
+    ids,
+)
 from txcore.doctor import Level, Request, examine
 from txcore.doctor_port import port_examination
 from txcore.records import LogKind
@@ -133,6 +141,7 @@ def test_body_size(opened, port_line):
 @pytest.mark.breaks("port.checkpoint")
 def test_checkpoint_without_a_checker(opened, port_line, monkeypatch, eventually):
     """Finished halves wait for a checkpoint; a checker writes it."""
+    monkeypatch.setattr(ids, "SHARE", 1)  # a producer's ids go to all partitions at once
     backend = opened()
     send(backend, STATE.COMMIT, 20)
     line = port_line(backend)
