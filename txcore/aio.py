@@ -14,7 +14,6 @@ from txcore.commands import Flow
 from txcore.drivers import AsyncBridge, run_async
 from txcore.errors import ClosedError, TransactionStateError
 from txcore.fence import Fence
-from txcore.gather import Gatherer
 from txcore.listener import AsyncTransactionListener
 from txcore.message import CheckPolicy, LocalTransactionState, Message
 from txcore.port import Backend
@@ -104,7 +103,7 @@ class AsyncTransactionProducer:
             randomness=randomness,
         )
         self._listener = listener
-        self._gatherer = Gatherer(backend)
+        self._backend = backend
         self._slots = asyncio.Semaphore(unsettled_max)
         self._bridge: AsyncBridge | None = None
         self._is_closed = False
@@ -150,7 +149,7 @@ class AsyncTransactionProducer:
     async def run(self, step: Flow[R]) -> R:
         """Run one flow in the current task, held back while too many are under way."""
         if self._bridge is None:
-            self._bridge = AsyncBridge(asyncio.get_running_loop(), self._gatherer)
+            self._bridge = AsyncBridge(asyncio.get_running_loop(), self._backend)
         async with self._slots:
             return await run_async(step, self._bridge)
 

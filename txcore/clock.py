@@ -55,7 +55,7 @@ class SystemRandomness:
     """The operating system's randomness, fetched for many draws at once; thread safe, and fresh in a forked child."""
 
     def getrandbits(self, k: int, /) -> int:
-        """Return *k* random bits."""
+        """Return *k* random bits, at most 16,384."""
         missing = k - _WORD_BITS
         try:
             bits = _words.pop()  # atomic: no word is ever handed out twice

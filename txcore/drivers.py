@@ -10,15 +10,20 @@ import inspect
 import threading
 import time
 from collections import deque
+from collections.abc import Callable
 from concurrent.futures import Future
 from typing import Any, Final, TypeVar
 
 from txcore.commands import Call, Flow, Spawn, Timed
-from txcore.gather import GATHER_S, Gatherer, Lane
+from txcore.gather import Group, Outbox
+from txcore.port import Backend
 from txcore.records import HalfRecord, Outcome, Resolution
+from txcore.turnstile import Seat, Turnstile
 
 POLL_S: Final = 0.02
 """So long a lone caller works for the backend before it waits as others do."""
+TURN_S: Final = 1.0
+"""So late at most a caller goes on whose turn was forgotten."""
 POLLING_COUNT: Final = 64
 POLLING_COUNT_MIN: Final = 16
 """Tasks that wait at once from which on the event loop's thread polls the backend, and until which it goes on."""
@@ -26,65 +31,81 @@ POLLING_PAUSE_S: Final = 0.001
 R = TypeVar("R")
 
 
-class _Slot:
-    """Where one blocked caller waits; a bare lock wakes faster than an Event."""
+class BlockingBridge:
+    """Takes items of blocked callers to the backend and wakes each with its outcome. Thread safe."""
 
-    __slots__ = ("_lock", "outcome")
+    def __init__(self, backend: Backend) -> None:
+        self.backend = backend
+        self.turnstile = Turnstile()
 
-    def __init__(self) -> None:
-        self._lock = threading.Lock()
-        self._lock.acquire()
 
-    def settle(self, outcome: Outcome) -> None:
-        self.outcome = outcome
-        self._lock.release()
+class _Caller:
+    """One blocked caller on its way through a flow."""
 
-    def is_settled(self) -> bool:
-        return not self._lock.locked()
+    __slots__ = ("_seat", "bridge")
 
-    def wait(self, gatherer: Gatherer, lane: Lane[Any], timed: Timed | None = None) -> Outcome:
-        if timed is None and gatherer.is_alone():
+    def __init__(self, bridge: BlockingBridge) -> None:
+        self.bridge = bridge
+        self._seat: Seat | None = None
+
+    def hand_over(self, take: Callable[[Group[Any]], None], item: Any, timed: Timed | None = None) -> Outcome:
+        """Hand *item* over, let another caller go on, and wait for the outcome."""
+        backend, turnstile = self.bridge.backend, self.bridge.turnstile
+        before, self._seat = self._seat, turnstile.sit()
+        seat = self._seat
+        try:
+            Group((item,), (seat,)).hand_over(take)
+        finally:
+            if before is not None:
+                before.leave()
+        if timed is not None:
+            seat.turn.acquire(timeout=timed.deadline_s)
+            return seat.outcome or timed.expired()
+        if turnstile.is_alone():
             # Nobody else is held up, so this caller fetches its own outcome: no thread is woken, and none wakes it.
-            gatherer.backend.poll(POLL_S, self.is_settled)
-        if not self._lock.acquire(timeout=GATHER_S):
-            lane.flush(force=True)
-            if timed is None:
-                self._lock.acquire()
-            elif not self._lock.acquire(timeout=timed.deadline_s):
-                return timed.expired()
-        lane.flush()
-        return self.outcome
+            backend.poll(POLL_S, seat.is_settled)
+        else:
+            backend.poll(0.0)  # whoever has borrowed the backend's work may have gone
+        while not seat.turn.acquire(timeout=TURN_S) and seat.outcome is None:
+            pass
+        assert seat.outcome is not None
+        return seat.outcome
+
+    def leave(self) -> None:
+        """Let another caller go on; this one may be long."""
+        if self._seat is not None:
+            self._seat.leave()
+            self._seat = None
 
 
-def run_blocking(flow: Flow[R], gatherer: Gatherer) -> R:
+def run_blocking(flow: Flow[R], bridge: BlockingBridge) -> R:
     """Run *flow* in the calling thread until it returns or raises."""
-    send, value, error = flow.send, None, None
-    while True:
-        try:
-            command = send(value) if error is None else flow.throw(error)
-        except StopIteration as stop:
-            result: R = stop.value
-            return result
-        value = error = None
-        try:
-            value = _carry_out(command, gatherer)
-        except BaseException as raised:  # noqa: BLE001 - the flow decides what an error means
-            error = raised
+    send, value, error, caller = flow.send, None, None, _Caller(bridge)
+    try:
+        while True:
+            try:
+                command = send(value) if error is None else flow.throw(error)
+            except StopIteration as stop:
+                result: R = stop.value
+                return result
+            value = error = None
+            try:
+                value = _carry_out(command, caller)
+            except BaseException as raised:  # noqa: BLE001 - the flow decides what an error means
+                error = raised
+    finally:
+        caller.leave()
 
 
-def _carry_out(command: Any, gatherer: Gatherer) -> Any:
+def _carry_out(command: Any, caller: _Caller) -> Any:
+    backend = caller.bridge.backend
     if isinstance(command, HalfRecord):
-        slot = _Slot()
-        gatherer.halves.put(command, slot)
-        return slot.wait(gatherer, gatherer.halves)
-    if isinstance(command, Timed):
-        slot = _Slot()
-        gatherer.halves.put(command.half, slot)
-        return slot.wait(gatherer, gatherer.halves, command)
+        return caller.hand_over(backend.append_halves, command)
     if isinstance(command, Resolution):
-        slot = _Slot()
-        gatherer.releases.put(command, slot)
-        return slot.wait(gatherer, gatherer.releases)
+        return caller.hand_over(backend.release, command)
+    if isinstance(command, Timed):
+        return caller.hand_over(backend.append_halves, command.half, command)
+    caller.leave()
     if isinstance(command, Call):
         value = command.function(*command.args)
         if inspect.isawaitable(value):
@@ -95,38 +116,41 @@ def _carry_out(command: Any, gatherer: Gatherer) -> Any:
     if isinstance(command, Future):
         return command.result()
     if isinstance(command, Spawn):
-        return run_blocking(command.flow, gatherer)
+        return run_blocking(command.flow, caller.bridge)
     time.sleep(command)
     return None
 
 
 class AsyncBridge:
-    """Brings outcomes from the broker into one event loop, with one wake-up per burst.
+    """Takes what the tasks of one event loop hand over in one go of it to the backend as one batch, and brings outcomes
+    back, with one wake-up per burst.
 
     While many tasks wait, the loop's own thread polls the backend between their steps, if that lends its work: two
     threads that take turns with Python's lock would cost more than all that the tasks do.
     """
 
-    def __init__(self, loop: asyncio.AbstractEventLoop, gatherer: Gatherer) -> None:
+    def __init__(self, loop: asyncio.AbstractEventLoop, backend: Backend) -> None:
         self.loop = loop
-        self.gatherer = gatherer
+        self._backend = backend
+        self._halves: Outbox[HalfRecord] = Outbox()
+        self._resolutions: Outbox[Resolution] = Outbox()
+        self._is_collecting = False
         self._settled: deque[tuple[asyncio.Future[Outcome], Outcome]] = deque()
         self._is_woken = False
         self._lock = threading.Lock()
-        self._flush_timer: asyncio.TimerHandle | None = None
         self._waiting_count = 0
         self._is_polling = False
 
-    def put(self, lane: Lane[Any], item: Any) -> asyncio.Future[Outcome]:
-        """Queue an item; the future resolves with its outcome."""
-        waiter = _AsyncWaiter(self, self.loop.create_future())
-        self._waiting_count += 1
-        lane.put(item, waiter)
-        if self._waiting_count >= POLLING_COUNT and not self._is_polling:
-            self._is_polling = True
-            self.loop.call_soon(self._poll)
-        if self._flush_timer is None:
-            self._flush_timer = self.loop.call_later(GATHER_S, self._flush)
+    def append(self, half: HalfRecord) -> asyncio.Future[Outcome]:
+        """Append *half* together with others; the future resolves with its outcome."""
+        waiter = self._collect()
+        self._halves.put(half, waiter)
+        return waiter.future
+
+    def release(self, resolution: Resolution) -> asyncio.Future[Outcome]:
+        """Release *resolution* in the same way."""
+        waiter = self._collect()
+        self._resolutions.put(resolution, waiter)
         return waiter.future
 
     def take(self, future: asyncio.Future[Outcome], outcome: Outcome) -> None:
@@ -141,11 +165,33 @@ class AsyncBridge:
         except RuntimeError:  # The event loop is closed: nobody waits any more.
             self._settled.clear()
 
+    def _collect(self) -> _AsyncWaiter:
+        if not self._is_collecting:
+            self._is_collecting = True
+            self.loop.call_soon(self._hand_over)
+        self._waiting_count += 1
+        return _AsyncWaiter(self, self.loop.create_future())
+
+    def _hand_over(self) -> None:
+        self._is_collecting = False
+        count_max = self._backend.capabilities.batch_count_max
+        for halves in self._halves.taken(count_max):
+            halves.hand_over(self._backend.append_halves)
+        for resolutions in self._resolutions.taken(count_max):
+            resolutions.hand_over(self._backend.release)
+        if self._is_polling:
+            return
+        if self._waiting_count >= POLLING_COUNT:
+            self._is_polling = True
+            self.loop.call_soon(self._poll)
+        else:
+            self._backend.poll(0.0)  # whoever has borrowed the backend's work may have gone
+
     def _poll(self) -> None:
         """Fetch outcomes on this thread, and come again as long as many tasks wait."""
         comes_again = self._waiting_count >= POLLING_COUNT_MIN
         self._is_woken = True  # whatever is taken until `_deliver` needs no wake-up
-        is_lent = self.gatherer.backend.poll(0.0, comes_again=comes_again)
+        is_lent = self._backend.poll(0.0, comes_again=comes_again)
         count = len(self._settled)
         self._deliver()
         if not comes_again or not is_lent:
@@ -163,13 +209,6 @@ class AsyncBridge:
         for future, outcome in settled:
             if not future.done():
                 future.set_result(outcome)
-        self.gatherer.halves.flush()
-        self.gatherer.releases.flush()
-
-    def _flush(self) -> None:
-        self._flush_timer = None
-        self.gatherer.halves.flush(force=True)
-        self.gatherer.releases.flush(force=True)
 
 
 class _AsyncWaiter:
@@ -202,14 +241,14 @@ async def run_async(flow: Flow[R], bridge: AsyncBridge) -> R:
 
 async def _carry_out_async(command: Any, bridge: AsyncBridge) -> Any:
     if isinstance(command, HalfRecord):
-        return await bridge.put(bridge.gatherer.halves, command)
+        return await bridge.append(command)
     if isinstance(command, Timed):
         try:
-            return await asyncio.wait_for(bridge.put(bridge.gatherer.halves, command.half), command.deadline_s)
+            return await asyncio.wait_for(bridge.append(command.half), command.deadline_s)
         except TimeoutError:
             return command.expired()
     if isinstance(command, Resolution):
-        return await bridge.put(bridge.gatherer.releases, command)
+        return await bridge.release(command)
     if isinstance(command, Call):
         value = command.function(*command.args)
         return await value if inspect.isawaitable(value) else value

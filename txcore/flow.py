@@ -224,8 +224,7 @@ def _run_local(
         return LocalTransactionState.UNKNOWN, error
     finally:
         current.set(None)
-    if observer is not None:
-        _ran_local(transaction, began_s, state.value if isinstance(state, LocalTransactionState) else "no state")
+    _ran_local(transaction, began_s, state.value if isinstance(state, LocalTransactionState) else "no state")
     if not isinstance(state, LocalTransactionState):
         return LocalTransactionState.UNKNOWN, TransactionStateError(
             f"execute_local_transaction answered {state!r}; it must answer a LocalTransactionState"

@@ -11,23 +11,22 @@ import inspect
 import itertools
 import threading
 from collections import deque
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from concurrent.futures import Future
-from typing import Any, Final, Generic, TypeVar
+from typing import Any, Final
 
 from txcore.clock import Clock
 from txcore.commands import Call, Flow, Spawn, Timed
-from txcore.errors import BackendTimeoutError, TxcoreError
-from txcore.gather import Group, Waiter
+from txcore.errors import BackendTimeoutError
+from txcore.gather import Outbox
 from txcore.pool import CallPool
-from txcore.port import Backend
+from txcore.port import Backend, Batch
 from txcore.port import Claim as ClaimPort
 from txcore.records import HalfRecord, Outcome, Resolution
 
 WAIT_MAX_S: Final = 0.5
 STEPS_MAX: Final = 1000
 """A turn is no longer, so that the first of many that are ready together are under way while the others are run."""
-Item = TypeVar("Item")
 
 
 class Task:
@@ -67,29 +66,6 @@ class _TimedWaiter:
         self.settle(self._command.expired())
 
 
-class _Outbox(Generic[Item]):
-    """What flows have yielded since the last batch, and who waits for it."""
-
-    __slots__ = ("_items", "_waiters")
-
-    def __init__(self) -> None:
-        self._items: list[Item] = []
-        self._waiters: list[Waiter] = []
-
-    def put(self, item: Item, waiter: Waiter) -> None:
-        """Add one."""
-        self._items.append(item)
-        self._waiters.append(waiter)
-
-    def taken(self, count_max: int) -> Iterator[Group[Item]]:
-        """Take all out, in batches of *count_max* at most."""
-        items, waiters = self._items, self._waiters
-        if items:
-            self._items, self._waiters = [], []
-        for start in range(0, len(items), count_max):
-            yield Group(items[start : start + count_max], waiters[start : start + count_max])
-
-
 class Loop:
     """Runs flows; one thread at a time calls `turn`, any thread may `resume`."""
 
@@ -110,8 +86,8 @@ class Loop:
         self._ready: deque[tuple[Task, Any, BaseException | None]] = deque()
         self._timers: list[tuple[float, int, Callable[[], None]]] = []
         self._sequence = itertools.count()
-        self._halves: _Outbox[HalfRecord] = _Outbox()
-        self._resolutions: _Outbox[Resolution] = _Outbox()
+        self._halves: Outbox[HalfRecord] = Outbox()
+        self._resolutions: Outbox[Resolution] = Outbox()
         self._has_borrowed = False
         self._is_waiting = False
         self._wake = threading.Event()
@@ -160,22 +136,19 @@ class Loop:
         self._is_waiting = False
         self._wake.clear()
 
-    def __enter__(self) -> Loop:
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        """Give the backend its work back, which `wait` may have borrowed."""
-        if self._has_borrowed:
-            self._has_borrowed = False
-            self.backend.poll(0.0)
-
-    def run_all(self) -> None:
-        """Turn until every flow has ended."""
-        with self:
+    def run_all(self, refill: Callable[[], None] = lambda: None) -> None:
+        """Turn until every flow has ended; *refill* may spawn more before each turn."""
+        try:
+            refill()
             while self.task_count:
                 self.turn()
+                refill()
                 if self.task_count:
                     self.wait()
+        finally:
+            if self._has_borrowed:  # from the backend, in `wait`, which has its own threads do the work again
+                self._has_borrowed = False
+                self.backend.poll(0.0)
 
     def next_timer_s(self) -> float | None:
         """Return when the next timer is due on the clock; now if something is ready; None if nothing is planned."""
@@ -281,15 +254,12 @@ class Loop:
     def _hand_over(self) -> None:
         count_max = self.backend.capabilities.batch_count_max
         for halves in self._halves.taken(count_max):
-            try:
-                self.backend.append_halves(halves)
-            except TxcoreError as error:
-                halves.refuse(error)
+            halves.hand_over(self.backend.append_halves)
         for resolutions in self._resolutions.taken(count_max):
-            try:
-                self.backend.release(resolutions, self.claim)
-            except TxcoreError as error:
-                resolutions.refuse(error)
+            resolutions.hand_over(self._release)
+
+    def _release(self, batch: Batch[Resolution]) -> None:
+        self.backend.release(batch, self.claim)
 
     def _finish(self, task: Task, result: Any, error: BaseException | None) -> None:
         self.task_count -= 1

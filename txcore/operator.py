@@ -14,14 +14,13 @@ from typing import Final
 
 from txcore.clock import Clock, Randomness, SystemClock, system_randomness
 from txcore.commands import Flow
-from txcore.drivers import run_blocking
+from txcore.drivers import BlockingBridge, run_blocking
 from txcore.errors import (
     HalfRefusedError,
     HalfUnknownError,
     TransactionStateError,
     UsageError,
 )
-from txcore.gather import Gatherer
 from txcore.ids import id_text
 from txcore.journey import Journey, force_op, half_in, next_generation, topics_of
 from txcore.port import Backend
@@ -104,7 +103,7 @@ class Operator:
         self._clock = clock or SystemClock()
         self._randomness = randomness or system_randomness()
         self._on_progress = on_progress
-        self._gatherer = Gatherer(backend)
+        self._bridge = BlockingBridge(backend)
 
     # -- looking -----------------------------------------------------------------------------------------------------
 
@@ -263,7 +262,7 @@ class Operator:
 
     def _write(self, journey: Journey, op: Op) -> Outcome:
         half = HalfRecord(self._group, journey.partition, journey.transaction_id, op.generation, b"", ())
-        return run_blocking(_one(Resolution(half, op, (), b"", self._by, flush=True)), self._gatherer)
+        return run_blocking(_one(Resolution(half, op, (), b"", self._by, flush=True)), self._bridge)
 
     def follow(self, survey: Survey, awaited: Iterable[Awaited], wait_s: float) -> Iterator[EndResult]:
         """Yield how each request of this operator ended, as its end is read; UNKNOWN for those left after *wait_s*.
@@ -306,7 +305,7 @@ class Operator:
 
     def _append_next_generation(self, journey: Journey, reason: str) -> int:
         record = next_generation(journey, self._by, reason)
-        outcome = run_blocking(_one(record), self._gatherer)
+        outcome = run_blocking(_one(record), self._bridge)
         if outcome.status is Status.UNKNOWN:
             raise HalfUnknownError("the resumed half may be stored; look again", transaction_id=journey.transaction_id)
         if outcome.status is not Status.DURABLE:

@@ -163,8 +163,8 @@ class Backend(Protocol):
         """Make progress on the calling thread until *is_done*, for at most *timeout_s*, and return True.
 
         A backend with threads of its own may lend the caller their work, which spares it being woken by another
-        thread; with *comes_again* the threads stand back for a moment longer. One that does not lend it returns
-        False, at once.
+        thread; with *comes_again* the threads stand back for a moment longer, and with neither a time nor that they
+        have their work back. One that does not lend it returns False, at once.
         """
 
     def close(self, timeout_s: float = 10.0) -> Future[None]:

@@ -17,10 +17,9 @@ from txcore import flow, wire
 from txcore.breaker import Breaker
 from txcore.clock import Clock, Randomness, SystemClock, system_randomness
 from txcore.commands import Flow
-from txcore.drivers import run_blocking
+from txcore.drivers import BlockingBridge, run_blocking
 from txcore.errors import BusyError, ClosedError, ConfigError, TransactionStateError, UsageError, WireFormatError
 from txcore.fence import Fence
-from txcore.gather import Gatherer
 from txcore.ids import IdFactory, id_text
 from txcore.instrumentation import ProducerReporter
 from txcore.joining import Joining
@@ -217,7 +216,7 @@ class TransactionProducer:
         )
         self._backend = backend
         self._listener = listener
-        self._gatherer = Gatherer(backend)
+        self._bridge = BlockingBridge(backend)
         self._slots = threading.BoundedSemaphore(unsettled_max)
         self._busy_timeout_s = busy_timeout_s
         self._is_closed = False
@@ -256,17 +255,14 @@ class TransactionProducer:
         loop = Loop(self._backend, self._context.clock)
         pending = iter(messages)
         sent: list[tuple[LocalTransaction, Task]] = []
-        with loop:
-            while True:
-                for message, arg in itertools.islice(pending, SEND_MANY_WINDOW - loop.task_count):
-                    transaction = begin(self._context)
-                    step = flow.send_in_transaction(transaction, listener, message, arg)
-                    sent.append((transaction, loop.spawn(step, _is_ended)))
-                if not loop.task_count:
-                    break
-                loop.turn()
-                if loop.task_count:
-                    loop.wait()
+
+        def refill() -> None:
+            for message, arg in itertools.islice(pending, SEND_MANY_WINDOW - loop.task_count):
+                transaction = begin(self._context)
+                step = flow.send_in_transaction(transaction, listener, message, arg)
+                sent.append((transaction, loop.spawn(step, _is_ended)))
+
+        loop.run_all(refill)
         return [task.result or _unsent(transaction, task.error) for transaction, task in sent]
 
     def attach(self, handle: str) -> Transaction:
@@ -300,7 +296,7 @@ class TransactionProducer:
         if not self._slots.acquire(timeout=self._busy_timeout_s):
             raise BusyError(f"no room for another transaction within {self._busy_timeout_s:g} s; nothing was sent")
         try:
-            return run_blocking(step, self._gatherer)
+            return run_blocking(step, self._bridge)
         finally:
             self._slots.release()
 

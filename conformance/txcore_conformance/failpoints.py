@@ -121,10 +121,10 @@ def install(failpoints: Failpoints) -> None:
     carry_out, carry_out_async = drivers._carry_out, drivers._carry_out_async  # noqa: SLF001 - instrumentation
     dispatch, step = Loop.dispatch, Loop.step
 
-    def watched_carry_out(command: Any, gatherer: Any) -> Any:
+    def watched_carry_out(command: Any, caller: Any) -> Any:
         failpoints.begin(command, command)
         try:
-            return carry_out(command, gatherer)
+            return carry_out(command, caller)
         finally:
             failpoints.end(command)
 

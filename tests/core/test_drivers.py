@@ -3,16 +3,18 @@
 from __future__ import annotations
 
 import asyncio
+import queue
 import threading
-from concurrent.futures import Future
+from collections import Counter
+from concurrent.futures import Future, ThreadPoolExecutor
 
 import pytest
 
-from txcore.commands import Call, Spawn
-from txcore.drivers import AsyncBridge, run_async, run_blocking
-from txcore.gather import Gatherer
+from txcore.commands import Call, Spawn, Timed
+from txcore.drivers import AsyncBridge, BlockingBridge, run_async, run_blocking
 from txcore.port import failed, resolved
 from txcore.records import DURABLE, HalfRecord, Outcome, Resolution, Status
+from txcore.turnstile import PASSING_MAX
 
 HALF = HalfRecord("g", 0, bytes(16), 0, b"", ())
 RELEASE = Resolution(HALF, None)
@@ -29,17 +31,17 @@ class Backend:
         for index, item in enumerate(batch.items):
             self._settle(batch, index, item)
 
-    def release(self, batch, claim):
+    def release(self, batch, claim=None):
         self.append_halves(batch)
 
-    def poll(self, timeout_s, is_done):
+    def poll(self, timeout_s, is_done=None):
         return False
 
 
 @pytest.fixture
-def gatherer(capabilities):
-    """A gatherer on a backend that settles at once."""
-    return Gatherer(Backend(capabilities(), lambda batch, index, item: batch.settle(index, DURABLE)))
+def bridge(capabilities):
+    """A bridge on a backend that settles at once."""
+    return BlockingBridge(Backend(capabilities(), lambda batch, index, item: batch.settle(index, DURABLE)))
 
 
 def flow_of(*commands):
@@ -62,25 +64,25 @@ async def answering():
 
 
 class TestBlocking:
-    def test_everything_a_flow_may_yield(self, gatherer):
+    def test_everything_a_flow_may_yield(self, bridge):
         """Halves, releases, calls, futures, delays and flows beside this one."""
         beside = []
 
         def spawned():
             beside.append((yield Call(str, (7,))))
 
-        got = run_blocking(flow_of(HALF, RELEASE, Call(max, (1, 2)), resolved("f"), 0.0, Spawn(spawned())), gatherer)
+        got = run_blocking(flow_of(HALF, RELEASE, Call(max, (1, 2)), resolved("f"), 0.0, Spawn(spawned())), bridge)
         assert [DURABLE, DURABLE, 2, "f", None, None] == got
         assert ["7"] == beside
 
-    def test_errors_are_raised_inside_the_flow(self, gatherer):
+    def test_errors_are_raised_inside_the_flow(self, bridge):
         """Of user code and of Futures."""
         error = OSError("control call")
-        got = run_blocking(flow_of(Call(raising), failed(error)), gatherer)
+        got = run_blocking(flow_of(Call(raising), failed(error)), bridge)
         assert isinstance(got[0], ValueError)
         assert error is got[1]
 
-    def test_what_the_flow_raises_reaches_the_caller(self, gatherer):
+    def test_what_the_flow_raises_reaches_the_caller(self, bridge):
         """Unchanged."""
 
         def flow():
@@ -88,11 +90,11 @@ class TestBlocking:
             raise KeyError("x")
 
         with pytest.raises(KeyError):
-            run_blocking(flow(), gatherer)
+            run_blocking(flow(), bridge)
 
-    def test_asynchronous_user_code_is_refused_with_the_name_of_the_right_producer(self, gatherer):
+    def test_asynchronous_user_code_is_refused_with_the_name_of_the_right_producer(self, bridge):
         """Its coroutine is closed, so that no warning follows."""
-        (error,) = run_blocking(flow_of(Call(answering)), gatherer)
+        (error,) = run_blocking(flow_of(Call(answering)), bridge)
         assert isinstance(error, TypeError)
         assert "AsyncTransactionProducer" in str(error)
 
@@ -102,19 +104,52 @@ class TestBlocking:
         def settle(batch, index, item):
             threading.Thread(target=batch.settle, args=(index, DURABLE)).start()
 
-        assert [DURABLE] == run_blocking(flow_of(HALF), Gatherer(Backend(capabilities(), settle)))
+        assert [DURABLE] == run_blocking(flow_of(HALF), BlockingBridge(Backend(capabilities(), settle)))
+
+    def test_a_caller_whose_turn_was_forgotten_goes_on_all_the_same(self, bridge):
+        """Somebody was woken and never left: a bug, or an exception at the worst of moments."""
+        for _ in range(PASSING_MAX):
+            bridge.turnstile.sit().settle(DURABLE)
+        assert [DURABLE, DURABLE] == run_blocking(flow_of(HALF, RELEASE), bridge)
+
+    def test_callers_without_number_all_get_their_outcomes(self, capabilities):
+        """In bursts, from another thread, with user code between their waits."""
+        held, stop = queue.SimpleQueue(), object()
+        backend = Backend(capabilities(), lambda batch, index, item: held.put((batch, index)))
+
+        def settle():
+            while (each := held.get()) is not stop:
+                each[0].settle(each[1], DURABLE)
+
+        bridge, settler = BlockingBridge(backend), threading.Thread(target=settle)
+        settler.start()
+        with ThreadPoolExecutor(40) as pool:
+            got = list(pool.map(lambda n: run_blocking(flow_of(HALF, Call(abs, (-n,)), RELEASE), bridge), range(2_000)))
+        held.put(stop)
+        settler.join()
+        assert [[DURABLE, number, DURABLE] for number in range(2_000)] == got
+
+    def test_whoever_waits_for_a_time_only_gives_up_when_it_is_over(self, capabilities):
+        """As UNKNOWN; the outcome that comes later hurts nobody."""
+        held = []
+        bridge = BlockingBridge(Backend(capabilities(), lambda batch, index, item: held.append((batch, index))))
+        (outcome,) = run_blocking(flow_of(Timed(HALF, 0.01)), bridge)
+        assert Status.UNKNOWN is outcome.status
+        batch, index = held.pop()
+        batch.settle(index, DURABLE)
+        assert bridge.turnstile.is_alone()
 
 
 class TestAsync:
-    def run(self, flow, gatherer):
+    def run(self, flow, bridge):
         """Run a flow in a new event loop."""
 
         async def main():
-            return await run_async(flow, AsyncBridge(asyncio.get_running_loop(), gatherer))
+            return await run_async(flow, AsyncBridge(asyncio.get_running_loop(), bridge.backend))
 
         return asyncio.run(main())
 
-    def test_everything_a_flow_may_yield(self, gatherer):
+    def test_everything_a_flow_may_yield(self, bridge):
         """As the blocking driver, and what it calls may be asynchronous."""
         beside = []
 
@@ -122,17 +157,33 @@ class TestAsync:
             beside.append((yield Call(answering)))
 
         got = self.run(
-            flow_of(HALF, RELEASE, Call(max, (1, 2)), Call(answering), resolved("f"), 0.0, Spawn(spawned())), gatherer
+            flow_of(HALF, RELEASE, Call(max, (1, 2)), Call(answering), resolved("f"), 0.0, Spawn(spawned())), bridge
         )
         assert [DURABLE, DURABLE, 2, "awaited", "f", None, None] == got
         assert ["awaited"] == beside
 
-    def test_errors_are_raised_inside_the_flow(self, gatherer):
+    def test_errors_are_raised_inside_the_flow(self, bridge):
         """Of user code and of Futures."""
         error = OSError("control call")
-        got = self.run(flow_of(Call(raising), failed(error)), gatherer)
+        got = self.run(flow_of(Call(raising), failed(error)), bridge)
         assert isinstance(got[0], ValueError)
         assert error is got[1]
+
+    def test_what_tasks_hand_over_in_one_go_of_the_loop_is_one_batch(self, capabilities):
+        """One call of the backend for all of them; halves and releases apart."""
+        batches = []
+
+        def settle(batch, index, item):
+            batches.append((batch, type(item)))
+            batch.settle(index, DURABLE)
+
+        async def main():
+            bridge = AsyncBridge(asyncio.get_running_loop(), Backend(capabilities(batch_count_max=20), settle))
+            return await asyncio.gather(*(run_async(flow_of(HALF, RELEASE), bridge) for _ in range(50)))
+
+        assert [[DURABLE, DURABLE]] * 50 == asyncio.run(main())
+        sizes = list(Counter((id(batch), kind) for batch, kind in batches).values())
+        assert [20, 20, 10, 20, 20, 10] == sizes
 
     def test_a_burst_of_outcomes_wakes_the_loop_once(self, capabilities):
         """However many items a batch holds (one wake-up per batch)."""
@@ -143,7 +194,7 @@ class TestAsync:
         async def main():
             nonlocal wakes
             loop = asyncio.get_running_loop()
-            bridge = AsyncBridge(loop, Gatherer(backend))
+            bridge = AsyncBridge(loop, backend)
             tasks = [asyncio.create_task(run_async(flow_of(HALF), bridge)) for _ in range(50)]
             while len(held) < 50:  # noqa: ASYNC110 - the backend is no coroutine
                 await asyncio.sleep(0)
@@ -176,7 +227,7 @@ class TestAsync:
                 raise
 
         async def main():
-            bridge = AsyncBridge(asyncio.get_running_loop(), Gatherer(backend))
+            bridge = AsyncBridge(asyncio.get_running_loop(), backend)
             task = asyncio.create_task(run_async(flow(), bridge))
             while not held:  # noqa: ASYNC110 - the backend is no coroutine
                 await asyncio.sleep(0)
@@ -196,7 +247,7 @@ class TestAsync:
         backend = Backend(capabilities(), lambda batch, index, item: held.append((batch, index)))
 
         async def main():
-            bridge = AsyncBridge(asyncio.get_running_loop(), Gatherer(backend))
+            bridge = AsyncBridge(asyncio.get_running_loop(), backend)
             task = asyncio.create_task(run_async(flow_of(HALF), bridge))
             while not held:  # noqa: ASYNC110 - the backend is no coroutine
                 await asyncio.sleep(0)
@@ -206,18 +257,18 @@ class TestAsync:
         batch, index = held[0]
         batch.settle(index, Outcome(Status.UNKNOWN))
 
-    def test_a_cancelled_wait_leaves_the_future_alone(self, gatherer):
+    def test_a_cancelled_wait_leaves_the_future_alone(self, bridge):
         """A control call's Future is marked running: cancelling the waiter does not cancel it."""
         future: Future[str] = Future()
         future.set_running_or_notify_cancel()
 
         async def main():
-            bridge = AsyncBridge(asyncio.get_running_loop(), gatherer)
+            asynchronous = AsyncBridge(asyncio.get_running_loop(), bridge.backend)
 
             def waiting():
                 return (yield future)
 
-            task = asyncio.create_task(run_async(waiting(), bridge))
+            task = asyncio.create_task(run_async(waiting(), asynchronous))
             await asyncio.sleep(0)
             task.cancel()
             with pytest.raises(asyncio.CancelledError):

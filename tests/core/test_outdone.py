@@ -13,8 +13,7 @@ from txcore import (
     Message,
     TransactionProducer,
 )
-from txcore.drivers import run_blocking
-from txcore.gather import Gatherer
+from txcore.drivers import BlockingBridge, run_blocking
 from txcore.journey import journeys_of
 from txcore.memory import NATS_LIKE, STRONG, MemoryBackend, MemoryBroker
 from txcore.records import HalfRecord, LogKind, Op, OpKind, Resolution
@@ -39,7 +38,7 @@ def test_a_stale_discard_does_not_close_a_half(profile, answer, running_clock):
         backend.mark("g", 0, Op(OpKind.CLAIM, token, token=token)).result(1)
     half = HalfRecord("g", 0, identity, 0, b"", ())
     stale = Op(OpKind.DISCARD, identity, 0, "c:old", 0, b"old" + bytes(13), reason="CHECKS_EXHAUSTED")
-    run_blocking(one(Resolution(half, stale, (), b"parked", "c:old", flush=True)), Gatherer(backend))
+    run_blocking(one(Resolution(half, stale, (), b"parked", "c:old", flush=True)), BlockingBridge(backend))
     clock.advance(10)
     policy, limits = CheckPolicy(check_max=1), Limits(poll_s=0.001)
     checker = Checker(backend, "g", listener=listener, clock=clock, policy=policy, limits=limits)

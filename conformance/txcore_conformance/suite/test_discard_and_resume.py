@@ -74,19 +74,18 @@ def test_resuming_twice_delivers_once(kit: Kit, topic: str) -> None:
 
 def test_two_operators_who_resume_at_once_deliver_once(kit: Kit, topic: str) -> None:
     """Two copies of one generation merge: one check, one delivery."""
-    from txcore.drivers import run_blocking  # noqa: PLC0415
-    from txcore.gather import Gatherer  # noqa: PLC0415
+    from txcore.drivers import BlockingBridge, run_blocking  # noqa: PLC0415
     from txcore.journey import next_generation  # noqa: PLC0415
 
     identity = _discarded(kit, topic)
     journey = kit.journey(identity)
-    gatherer = Gatherer(kit.backend)
+    bridge = BlockingBridge(kit.backend)
 
     def append(by: str) -> Any:
         yield next_generation(journey, by, "both looked before either wrote")
 
     for by in ("ann", "bob"):
-        run_blocking(append(by), gatherer)
+        run_blocking(append(by), bridge)
     listener = Answers(COMMIT)
     kit.sweep(kit.checker(listener))
     kit.history.at_rest = True

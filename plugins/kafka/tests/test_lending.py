@@ -149,3 +149,29 @@ def test_a_closed_backend_lends_nothing(kit, topic):
     raw.append(kit, raw.half(kit, topic))
     kit.backend.close().result(PATIENCE_S)
     assert not kit.backend.poll(PATIENCE_S)
+
+
+def test_one_who_does_not_stay_leaves_the_work_to_the_poll_thread(kit, topic, monkeypatch):
+    """Callers that are not alone do so: the one who had borrowed it may be gone, and nobody else would poll."""
+    monkeypatch.setattr(producing, "LENT_IDLE_S", 60.0)
+    raw.append(kit, raw.half(kit, topic))
+    for _ in range(3):
+        kit.backend.poll(0.001)  # as a lone caller; idle now, so that the poll thread would wait for it
+        kit.until(lambda: not kit.backend._producing._polling.locked(), "the poll thread to stand back")
+        batch = Recorder([raw.half(kit, topic)])
+        kit.backend.append_halves(batch)
+        assert kit.backend.poll(0.0)
+        assert raw.statuses(batch.wait(kit.backend, PATIENCE_S)) == [Status.DURABLE]
+
+
+def test_work_that_is_not_lent_now_is_not_left_undone(kit, topic, monkeypatch):
+    """The poll thread is at work: it stands back for the shortest time only."""
+    monkeypatch.setattr(producing, "LENT_AGAIN_S", 60.0)
+    raw.append(kit, raw.half(kit, topic))
+    producer = kit.backend._producing
+    for _ in range(20):
+        with producer._polling:
+            batch = Recorder([raw.half(kit, topic)])
+            kit.backend.append_halves(batch)
+            assert not kit.backend.poll(0.0, comes_again=True)
+        assert raw.statuses(batch.wait(kit.backend, PATIENCE_S)) == [Status.DURABLE]

@@ -3,16 +3,20 @@
 from __future__ import annotations
 
 import ctypes
+import functools
+import logging
 import os
 import weakref
 from collections.abc import Callable, Mapping
 from typing import Any, Final
 
-from confluent_kafka import Consumer, KafkaException, Producer
+from confluent_kafka import Consumer, KafkaError, KafkaException, Producer
 from confluent_kafka.admin import AdminClient
 
 from txcore.errors import ConfigError
-from txcore_kafka.codec import kafka_error
+from txcore_kafka.codec import is_refused_connection, kafka_error
+
+_log = logging.getLogger("txcore.kafka")
 
 
 class _WeakProducer(Producer):
@@ -71,3 +75,29 @@ def _leak() -> None:
 
 
 os.register_at_fork(after_in_child=_leak)
+
+
+def discard(client: Any) -> None:
+    """Forget what a client still has in its queues, so that it goes away at once."""
+    for step in (client.purge, functools.partial(client.poll, 0)):
+        try:
+            step()
+        except KafkaException as error:
+            _log.debug("kafka.discarded", extra={"reason": str(error)})
+
+
+class ConnectionNews:
+    """The driver's news about connections; only information, as it reconnects by itself for ever.
+
+    Attributes:
+        refusal: Why the last connection was refused, if certificates or credentials were the reason.
+    """
+
+    def __init__(self) -> None:
+        self.refusal: KafkaError | None = None
+
+    def heard(self, error: KafkaError) -> None:
+        """Take what the producer's client says."""
+        if is_refused_connection(error):
+            self.refusal = error
+        _log.info("kafka.connection", extra={"reason": error.str(), "code": error.name()})

@@ -16,7 +16,7 @@ from confluent_kafka.admin import (  # type: ignore[attr-defined] # it lists no 
 from txcore.clock import Clock
 from txcore.errors import BackendTimeoutError, BackendUnavailableError, ConfigError, TxcoreError
 from txcore.records import LogKind
-from txcore_kafka.clients import make_admin
+from txcore_kafka.clients import ConnectionNews, make_admin
 from txcore_kafka.codec import exists_already, is_missing, is_unreadable, translated
 from txcore_kafka.options import (
     GROUP_NAME_SIZE_MAX,
@@ -27,7 +27,6 @@ from txcore_kafka.options import (
     topic_name,
     topic_settings,
 )
-from txcore_kafka.producing import ConnectionNews
 
 SETTLE_POLL_S: Final = 0.05
 SWEEP_SETTING: Final = "transaction.abort.timed.out.transaction.cleanup.interval.ms"

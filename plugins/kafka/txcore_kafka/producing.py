@@ -8,7 +8,6 @@ thread that polls while another one works costs both of them more than the work.
 
 from __future__ import annotations
 
-import functools
 import logging
 import threading
 from collections import deque
@@ -26,8 +25,8 @@ from txcore.errors import (
     ClosedError,
     TxcoreError,
 )
-from txcore_kafka.clients import make_producer
-from txcore_kafka.codec import is_refused_connection, is_too_large, kafka_error
+from txcore_kafka.clients import ConnectionNews, discard, make_producer
+from txcore_kafka.codec import is_too_large, kafka_error
 from txcore_kafka.options import BATCH_BYTES, REQUEST_BYTES_MAX, Options
 
 _log = logging.getLogger("txcore.kafka")
@@ -36,7 +35,6 @@ IDLE_POLL_S: Final = 0.02
 BUSY_POLL_S: Final = 0.005
 QUEUE_KBYTES_MAX: Final = 512 * 1024
 ANY_PARTITION: Final = -1
-REBUILD_PAUSE_S: Final = 0.5
 NOT_AGAIN: Final = float("inf")
 QUIET_TURNS: Final = 10
 """After so many turns with nothing under way the poll thread sleeps until it is woken."""
@@ -82,8 +80,8 @@ class _Watch:
                 item.expire(error)
 
 
-class Record(msgspec.Struct, eq=False):
-    """One record on its way; called by the driver with its fate."""
+class Record(msgspec.Struct, eq=False, gc=False):
+    """One record on its way; called by the driver with its fate. Nothing that it refers to refers to it."""
 
     producing: Producing
     topic: str
@@ -172,8 +170,7 @@ class Producing:
             if cause is not None and cause.fatal():
                 self.call(lambda: self._rebuild(cause))
             raise BackendUnavailableError(f"a record was not taken: {error}") from error
-        if self._is_asleep:
-            self.wake()
+        self.wake()
 
     def wake(self) -> None:
         """There is something to do; called behind handing it over."""
@@ -190,11 +187,15 @@ class Producing:
         """Do the poll thread's work on the calling thread until *is_done*, for at most *timeout_s*; False when closed.
 
         The poll thread stands back meanwhile. Afterwards it goes on at once with what others wait for, unless the
-        caller *comes_again*, which it waits for a moment for.
+        caller *comes_again*, which it waits for a moment for. A caller that neither stays nor comes again leaves all
+        of it to the poll thread, which is awake then.
         """
+        if not timeout_s and not comes_again:
+            self._take_over()
+            return True
         now_s = self._clock.elapsed_s()
         until_s = now_s + timeout_s
-        self._lent_until_s = until_s + LENT_AGAIN_S
+        self._lent_until_s = until_s + LENT_IDLE_S  # no longer, as nobody may poll at all if it is not lent now
         if self._producer is None or self._stop_at_s is not None or not self._polling.acquire(timeout=timeout_s):
             return False
         try:
@@ -214,6 +215,12 @@ class Producing:
                 self._lent_until_s = 0.0
                 self._wake.set()
         return True
+
+    def _take_over(self) -> None:
+        """See to it that somebody polls."""
+        if self._is_asleep and not self._polling.locked():
+            self._lent_until_s = 0.0
+            self._wake.set()
 
     def call(self, call: Callable[[], None]) -> None:
         """Run *call* on the poll thread, within `IDLE_POLL_S`."""
@@ -252,7 +259,7 @@ class Producing:
         clients = self.clients()
         self._producer = self._lone = None
         for client in clients:
-            _discard(client)
+            discard(client)
 
     def _turn(self) -> bool:
         """Do what is due and set how long to poll next; returns whether that was all, after `close`."""
@@ -334,7 +341,7 @@ class Producing:
             old = [client for client in (self._producer, self._lone) if client is not None]
             self._producer, self._lone = make_producer(self._config()), None
         for client in old:
-            _discard(client)
+            discard(client)
         self._expire_all(BackendUnavailableError(f"the producer died: {cause}"))
 
     def _lone_client(self) -> Any:
@@ -371,29 +378,3 @@ def producer_config(options: Options) -> dict[str, Any]:
         "compression.type": options.compression,
     }
     return options.connection() | own
-
-
-class ConnectionNews:
-    """The driver's news about connections; only information, as it reconnects by itself for ever.
-
-    Attributes:
-        refusal: Why the last connection was refused, if certificates or credentials were the reason.
-    """
-
-    def __init__(self) -> None:
-        self.refusal: KafkaError | None = None
-
-    def heard(self, error: KafkaError) -> None:
-        """Take what the producer's client says."""
-        if is_refused_connection(error):
-            self.refusal = error
-        _log.info("kafka.connection", extra={"reason": error.str(), "code": error.name()})
-
-
-def _discard(client: Any) -> None:
-    """Forget what a client still has in its queues, so that it goes away at once."""
-    for step in (client.purge, functools.partial(client.poll, 0)):
-        try:
-            step()
-        except KafkaException as error:
-            _log.debug("kafka.discarded", extra={"reason": str(error)})

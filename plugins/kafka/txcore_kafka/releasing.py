@@ -34,7 +34,7 @@ MARKS: Final = "marks"
 IN_TRANSACTIONS: Final = "in transactions"
 
 
-class HalfSending(Record):
+class HalfSending(Record, gc=False):
     """One half under way: perhaps waiting for news of its targets, then for its acknowledgement."""
 
     batch: Batch[HalfRecord]
@@ -67,7 +67,7 @@ class HalfSending(Record):
         self.settle(Outcome(Status.REFUSED, error))
 
 
-class Release(msgspec.Struct, eq=False):
+class Release(msgspec.Struct, eq=False, gc=False):
     """One resolution under way: counts its targets down, then queues its op. Ends on the thread that polls."""
 
     releaser: Releaser
@@ -118,7 +118,7 @@ class Release(msgspec.Struct, eq=False):
             self.settle(Outcome(self.status, self.error, missing=tuple(sorted(self.missing))))
 
 
-class TargetSend(Record):
+class TargetSend(Record, gc=False):
     """A target, or a parked record, in the client's hands."""
 
     release: Release

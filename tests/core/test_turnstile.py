@@ -1,0 +1,102 @@
+"""Blocked callers are woken a few at a time, and none is forgotten."""
+
+from __future__ import annotations
+
+from concurrent.futures import ThreadPoolExecutor
+
+import pytest
+
+from txcore.records import DURABLE
+from txcore.turnstile import PASSING_MAX, Turnstile
+
+
+@pytest.fixture
+def turnstile():
+    """One that nobody has sat down at."""
+    return Turnstile()
+
+
+def is_woken(seat):
+    """Say whether the caller in *seat* may go on."""
+    return not seat.turn.locked()
+
+
+def settled(turnstile, count):
+    """Return the seats of so many callers who have their outcomes."""
+    seats = [turnstile.sit() for _ in range(count)]
+    for seat in seats:
+        seat.settle(DURABLE)
+    return seats
+
+
+def test_a_lone_caller_is_woken_at_once(turnstile):
+    """By its outcome."""
+    seat = turnstile.sit()
+    assert not is_woken(seat)
+    seat.settle(DURABLE)
+    assert is_woken(seat)
+    assert DURABLE is seat.outcome
+
+
+def test_of_a_burst_a_few_are_woken_and_each_lets_one_more_through(turnstile):
+    """In the order of their outcomes."""
+    seats = settled(turnstile, PASSING_MAX + 2)
+    assert [True] * PASSING_MAX + [False] * 2 == [is_woken(seat) for seat in seats]
+    assert all(seat.is_settled() for seat in seats)
+    seats[1].leave()
+    assert [True, False] == [is_woken(seat) for seat in seats[PASSING_MAX:]]
+    seats[0].leave()
+    assert is_woken(seats[-1])
+
+
+def test_once_all_have_left_the_next_burst_wakes_as_many(turnstile):
+    """No place is lost, however callers leave: in turn, twice, or before theirs."""
+    for _ in range(3):
+        seats = settled(turnstile, PASSING_MAX + 3)
+        for seat in (seats[-1], *seats, *seats):
+            seat.leave()
+    assert all(map(is_woken, settled(turnstile, PASSING_MAX)))
+
+
+def test_who_left_without_an_outcome_takes_no_place_when_it_comes(turnstile):
+    """A caller whose time was up, or that was interrupted."""
+    gone = [turnstile.sit() for _ in range(PASSING_MAX + 1)]
+    for seat in gone:
+        seat.leave()
+        seat.settle(DURABLE)
+        assert seat.outcome is None
+    assert all(map(is_woken, settled(turnstile, PASSING_MAX)))
+
+
+def test_a_caller_is_alone_until_another_one_waits(turnstile):
+    """Those who have their outcome, or have left, wait for none."""
+    first = turnstile.sit()
+    assert turnstile.is_alone()
+    second = turnstile.sit()
+    assert not turnstile.is_alone()
+    second.settle(DURABLE)
+    assert turnstile.is_alone()
+    third = turnstile.sit()
+    first.leave()
+    assert turnstile.is_alone()
+    third.settle(DURABLE)
+    second.leave()
+    third.leave()
+    assert turnstile.is_alone()
+
+
+def test_many_callers_and_outcomes_at_once_all_pass(turnstile):
+    """Each of them, within its own time."""
+    count = 4 * PASSING_MAX
+
+    def caller(_):
+        for _ in range(200):
+            seat = turnstile.sit()
+            settlers.submit(seat.settle, DURABLE)
+            assert seat.turn.acquire(timeout=30)
+            seat.leave()
+        return True
+
+    with ThreadPoolExecutor(2) as settlers, ThreadPoolExecutor(count) as callers:
+        assert all(callers.map(caller, range(count)))
+    assert all(map(is_woken, settled(turnstile, PASSING_MAX)))

@@ -1,0 +1,94 @@
+"""Where blocked callers wait for their outcomes, and in which order they are woken."""
+
+from __future__ import annotations
+
+import threading
+from collections import deque
+from typing import Final
+
+from txcore.records import Outcome
+
+PASSING_MAX: Final = 4
+
+
+class Seat:
+    """One blocked caller's place; a bare lock wakes faster than an Event. Made by `Turnstile.sit`."""
+
+    __slots__ = ("_turnstile", "is_gone", "is_let_through", "outcome", "turn")
+
+    def __init__(self, turnstile: Turnstile) -> None:
+        self._turnstile = turnstile
+        self.turn = threading.Lock()  #: released when this caller may go on
+        self.turn.acquire()
+        self.outcome: Outcome | None = None
+        self.is_let_through = False
+        self.is_gone = False
+
+    def settle(self, outcome: Outcome) -> None:
+        """Take the outcome; from any thread, never blocking."""
+        self._turnstile.settle(self, outcome)
+
+    def is_settled(self) -> bool:
+        """Return whether the outcome is there, though it may not be this caller's turn yet."""
+        return self.outcome is not None
+
+    def leave(self) -> None:
+        """See `Turnstile.leave`."""
+        self._turnstile.leave(self)
+
+
+class Turnstile:
+    """Wakes a few of those who have their outcome; each lets another one through when it is about to wait again.
+
+    Outcomes come in bursts. Were all whom they concern woken at once, most would only wait again, for Python's lock,
+    and each time be woken anew. Whoever leaves without having waited for its turn is not waited for. Thread safe.
+    """
+
+    def __init__(self) -> None:
+        self._lock = threading.Lock()
+        self._settled: deque[Seat] = deque()
+        self._passing = 0
+        self._waiting = 0
+
+    def sit(self) -> Seat:
+        """Return a place to wait in."""
+        with self._lock:
+            self._waiting += 1
+        return Seat(self)
+
+    def is_alone(self) -> bool:
+        """Return whether at most one caller waits for an outcome, so that it holds nobody up."""
+        return self._waiting <= 1
+
+    def settle(self, seat: Seat, outcome: Outcome) -> None:
+        """Give *seat* its outcome, and wake its caller or let it wait for its turn."""
+        with self._lock:
+            if seat.is_gone:
+                return
+            seat.outcome = outcome
+            self._waiting -= 1
+            if self._passing >= PASSING_MAX:
+                self._settled.append(seat)
+                return
+            self._passing += 1
+            seat.is_let_through = True
+        seat.turn.release()
+
+    def leave(self, seat: Seat) -> None:
+        """Let the next one through: the caller in *seat* goes on to something else, whether it was its turn or not."""
+        with self._lock:
+            if seat.is_gone:
+                return
+            seat.is_gone = True
+            if not seat.is_let_through:
+                if seat.outcome is None:
+                    self._waiting -= 1
+                else:
+                    self._settled.remove(seat)
+                return
+            if not self._settled:
+                self._passing -= 1
+                return
+            following = self._settled.popleft()
+            following.is_let_through = True
+        following.turn.release()
