@@ -19,14 +19,13 @@ import psycopg
 from txcore_conformance.machine import base_folder, made_once, run
 from txcore_conformance.server_packages import ServerUnavailableError
 
-from benchmarks.rivals.measures import IDLE_RATE, latencies_ms, overload
+from benchmarks.rivals.measures import IDLE_RATE, latencies_ms, overload, recovery
 from benchmarks.rivals.outbox import wait_until_empty
 from benchmarks.rivals.postgres import database, sqlalchemy_url
 from benchmarks.rivals.system import (
     BUSINESS,
     CALLERS,
     DRAIN,
-    RECOVERY,
     TRANSACTIONAL,
     Figures,
     MissingError,
@@ -117,14 +116,7 @@ class FastStreamOutbox:
             wait_until(lambda: topic.count() > 0, _WAIT_MAX_S, 0.0)
         with self._relay(topic):
             took_s = wait_until_empty(self._url, _WAIT_MAX_S)
-        found = topic.numbers()
-        topic.close()
-        words = f"of {count:,}"
-        return {
-            Row(RECOVERY, words, "s"): took_s,
-            Row(f"{RECOVERY}: not delivered", words, ""): count - len(found),
-            Row(f"{RECOVERY}: duplicates", words, ""): found.total() - len(found),
-        }
+        return recovery(topic, count, took_s)
 
     def _drain(self, plan: Plan) -> dict[Row, float]:
         topic = Topic(self._servers, "drained")

@@ -13,7 +13,7 @@ from collections.abc import Callable
 from typing import Final
 
 from benchmarks.drive import Drive
-from benchmarks.rivals.system import CALLERS, OVERLOAD, TRANSACTIONAL, Plan, Row, callers, percentiles
+from benchmarks.rivals.system import CALLERS, OVERLOAD, RECOVERY, TRANSACTIONAL, Plan, Row, callers, percentiles
 from benchmarks.rivals.topic import Topic, wait_until
 
 Commit = Callable[[int], float]
@@ -32,6 +32,18 @@ def rate(commit: Commit, numbers: itertools.count[int], plan: Plan, words: str) 
 
     Drive(_WARM_UP_S).threads(call, CALLERS)
     return {Row(TRANSACTIONAL, f"{callers(CALLERS)}, {words}", "/s"): Drive(plan.seconds).threads(call, CALLERS).per_s}
+
+
+def recovery(topic: Topic, count: int, took_s: float) -> dict[Row, float]:
+    """Return the rows of a recovery of so many transactions, and close their *topic*."""
+    found = topic.numbers()
+    topic.close()
+    words = f"of {count:,}"
+    return {
+        Row(RECOVERY, words, "s"): took_s,
+        Row(f"{RECOVERY}: not delivered", words, ""): count - len(found),
+        Row(f"{RECOVERY}: duplicates", words, ""): found.total() - len(found),
+    }
 
 
 def visible(commit: Commit, numbers: itertools.count[int], topic: Topic, plan: Plan) -> dict[Row, float]:

@@ -17,7 +17,7 @@ import psycopg
 
 from benchmarks.rivals import measures, outbox_relay
 from benchmarks.rivals.postgres import INSERT_ORDER, Connections, business_only, database
-from benchmarks.rivals.system import DRAIN, RECOVERY, Figures, Plan, Row, body_of
+from benchmarks.rivals.system import DRAIN, Figures, Plan, Row, body_of
 from benchmarks.rivals.topic import Topic, kafka, wait_until
 
 OVERLOAD_THREADS: Final = 64
@@ -93,14 +93,7 @@ class Outbox:
             wait_until(lambda: topic.count() > 0, _WAIT_MAX_S, 0.0)
         with self._relay(url, servers, topic):
             took_s = wait_until_empty(url)
-        found = topic.numbers()
-        topic.close()
-        words = f"of {plan.in_doubt:,}"
-        return {
-            Row(RECOVERY, words, "s"): took_s,
-            Row(f"{RECOVERY}: not delivered", words, ""): plan.in_doubt - len(found),
-            Row(f"{RECOVERY}: duplicates", words, ""): found.total() - len(found),
-        }
+        return measures.recovery(topic, plan.in_doubt, took_s)
 
     @contextlib.contextmanager
     def _relay(self, url: str, servers: str, topic: Topic) -> Iterator[None]:

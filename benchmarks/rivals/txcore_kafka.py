@@ -24,7 +24,6 @@ from benchmarks.rivals.system import (
     BUSINESS,
     CALLERS,
     DRAIN,
-    RECOVERY,
     TRANSACTIONAL,
     Figures,
     Plan,
@@ -232,14 +231,7 @@ class _Database:
         wait_until(lambda: topic.count() >= plan.in_doubt, _RECOVERY_MAX_S)
         took_s = time.monotonic() - begin_s
         checker.stop()
-        found = topic.numbers()
-        topic.close()
-        words = f"of {plan.in_doubt:,}"
-        return {
-            Row(RECOVERY, words, "s"): took_s,
-            Row(f"{RECOVERY}: not delivered", words, ""): plan.in_doubt - len(found),
-            Row(f"{RECOVERY}: duplicates", words, ""): found.total() - len(found),
-        }
+        return measures.recovery(topic, plan.in_doubt, took_s)
 
     def _many(self, count: int, work: Any) -> None:
         """Do *work* with so many numbers, from 16 threads."""

@@ -63,7 +63,10 @@ def test_a_broken_program_is_no_kill(crashes):
 
 
 def test_kills_go_round_groups_and_say_how_they_get_on():
-    """Several dead processes may leave their halves in one group; its one judgement covers them all."""
+    """Several dead processes may leave their halves in one group; its one judgement covers them all.
+
+    One whose step was not reached there, as some come by chance, dies in a group of its own.
+    """
     harness, told, count = SqliteHarness(), [], PRODUCER_GROUPS + CHECKER_GROUPS
     harness.start()
     tallies = kill_everywhere(harness, ["listener", "checker"], cycles=60, tell=told.append)
@@ -73,7 +76,9 @@ def test_kills_go_round_groups_and_say_how_they_get_on():
         [text for tally in tallies.values() for text in tally.violations],
     )
     assert "50 of 60 killed" in told
-    assert f"{count} of {count} groups judged" in told
+    judged = [int(text.split()[0]) for text in told if text.endswith("groups judged")]
+    assert f"{judged[-1]} of {judged[-1]} groups judged" in told
+    assert count <= judged[-1] < count + 10
 
 
 def test_only_the_kill_that_hit_a_transaction_is_a_cause():
