@@ -163,9 +163,13 @@ def memory(at: Scene, waiting: int, size: int) -> dict[str, Any]:
 
 
 def decided(checker: Sidecar) -> float:
-    """Return how many halves were read and are open no more; an end that timed out counts once its op is read back."""
+    """Return how many halves were read and are open no more; an end that timed out counts once its op is read back.
+
+    A half that was carried forward is read once more, and is one all the same.
+    """
     page = checker.get("/metrics")
-    return sum_of(page, "txcore_halves_total") - sum_of(page, "txcore_pending_halves")
+    read, carried = sum_of(page, "txcore_halves_total"), sum_of(page, "txcore_carried_total")
+    return read - carried - sum_of(page, "txcore_pending_halves")
 
 
 def _find(at: Scene, then: Callable[[Sidecar], None]) -> tuple[float, float]:
