@@ -175,10 +175,8 @@ class AsyncBridge:
     def _hand_over(self) -> None:
         self._is_collecting = False
         count_max = self._backend.capabilities.batch_count_max
-        for halves in self._halves.taken(count_max):
-            halves.hand_over(self._backend.append_halves)
-        for resolutions in self._resolutions.taken(count_max):
-            resolutions.hand_over(self._backend.release)
+        self._halves.hand_over(self._backend.append_halves, count_max)
+        self._resolutions.hand_over(self._backend.release, count_max)
         if self._is_polling:
             return
         if self._waiting_count >= POLLING_COUNT:

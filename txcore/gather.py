@@ -6,7 +6,7 @@ leave together, and each backend shares requests among the batches that it is ha
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from typing import Generic, Protocol, TypeVar
 
 from txcore.errors import TxcoreError
@@ -58,10 +58,10 @@ class Outbox(Generic[Item]):
         self._items.append(item)
         self._waiters.append(waiter)
 
-    def taken(self, count_max: int) -> Iterator[Group[Item]]:
-        """Take all out, in batches of *count_max* at most."""
+    def hand_over(self, take: Callable[[Group[Item]], None], count_max: int) -> None:
+        """Hand all over to *take*, in batches of *count_max* at most."""
         items, waiters = self._items, self._waiters
         if items:
             self._items, self._waiters = [], []
         for start in range(0, len(items), count_max):
-            yield Group(items[start : start + count_max], waiters[start : start + count_max])
+            Group(items[start : start + count_max], waiters[start : start + count_max]).hand_over(take)

@@ -51,21 +51,21 @@ class IdFactory:
             if now_ms > self._last_ms:
                 self._begin(now_ms)
             else:
-                self._count_up(1)
+                self._count_up()
             identity = self._identity()
             if partition_count > 1:
                 wanted = self._last_ms // STAY_MS + self._offset
                 span = -(-partition_count // SHARE)
                 while (partition_of(identity, partition_count) - wanted) % partition_count >= span:
-                    self._count_up(1)
+                    self._count_up()
                     identity = self._identity()
             return identity
 
     def _identity(self) -> bytes:
         return self._prefix + (_VARIANT | self._counter).to_bytes(_COUNTER_BYTES, "big")
 
-    def _count_up(self, step: int) -> None:
-        self._counter += step
+    def _count_up(self) -> None:
+        self._counter += 1
         if self._counter >> _COUNTER_BITS:
             self._begin(self._last_ms + 1)
 

@@ -253,10 +253,8 @@ class Loop:
 
     def _hand_over(self) -> None:
         count_max = self.backend.capabilities.batch_count_max
-        for halves in self._halves.taken(count_max):
-            halves.hand_over(self.backend.append_halves)
-        for resolutions in self._resolutions.taken(count_max):
-            resolutions.hand_over(self._release)
+        self._halves.hand_over(self.backend.append_halves, count_max)
+        self._resolutions.hand_over(self._release, count_max)
 
     def _release(self, batch: Batch[Resolution]) -> None:
         self.backend.release(batch, self.claim)

@@ -68,9 +68,15 @@ class Kill:
 
 @dataclass(slots=True)
 class Tally:
-    """What happened at one step."""
+    """What happened at one step.
+
+    Attributes:
+        retries: Runs that ended before the step came, as some come by chance; the next one has a group of its own.
+        missed: Kills that were given up.
+    """
 
     kills: int = 0
+    retries: int = 0
     missed: int = 0
     violations: list[str] = field(default_factory=list)
 
@@ -139,6 +145,7 @@ class CrashKit:
                 tally.violations.append(f"the program ended with status {status}")
                 return
             group = ""
+            tally.retries += 1
         tally.missed += 1
 
     def groups(self, count: int) -> list[str]:

@@ -45,8 +45,10 @@ def test_what_was_collected_leaves_in_bounded_batches_and_once():
     outbox, waiters = Outbox(), [Waiter() for _ in range(5)]
     for item, waiter in zip("abcde", waiters, strict=True):
         outbox.put(item, waiter)
-    batches = list(outbox.taken(2))
+    batches = []
+    outbox.hand_over(batches.append, 2)
     assert [["a", "b"], ["c", "d"], ["e"]] == [batch.items for batch in batches]
     batches[2].settle(0, DURABLE)
     assert [[], [], [], [], [DURABLE]] == [waiter.outcomes for waiter in waiters]
-    assert [] == list(outbox.taken(2))
+    outbox.hand_over(batches.append, 2)
+    assert 3 == len(batches)

@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import contextlib
 import ctypes
+import gc
 import time
+import weakref
 from pathlib import Path
 
 import pytest
@@ -13,7 +15,7 @@ from txcore_conformance import raw
 from txcore_conformance.kit import Recorder, error_of
 
 import txcore
-from txcore.errors import BackendTimeoutError, BackendUnavailableError, OutcomeUnknownError
+from txcore.errors import BackendTimeoutError, BackendUnavailableError, BusyError, OutcomeUnknownError
 from txcore.records import Checkpoint, LogKind, OpKind, Position, Status
 
 DURABLE, REFUSED, UNKNOWN = Status.DURABLE, Status.REFUSED, Status.UNKNOWN
@@ -174,3 +176,28 @@ def test_an_outage_is_told_by_the_reader(hurt):
     with pytest.raises(BackendUnavailableError):
         hurt.until(lambda: reader.read(1), "the news")
     reader.close()
+
+
+def test_what_the_client_did_not_take_is_not_kept_for_ever(kit, topic, monkeypatch):
+    """The error's traceback leads back to the record, so that only the garbage collector ends it."""
+
+    def refuse(record):
+        raise BusyError("the client's queue is full")
+
+    def left_over(hand_over, items):
+        batch = Recorder(items)
+        hand_over(batch)
+        batch.wait(kit.backend, 10.0)
+        return weakref.ref(batch)
+
+    half = raw.half(kit, topic)
+    raw.append(kit, half)
+    monkeypatch.setattr(kit.backend._producing, "send", refuse)
+    append, release = kit.backend.append_halves, kit.backend.release
+    kept = [left_over(append, [raw.half(kit, topic)]), left_over(release, [raw.commit(half)])]
+
+    def is_gone():
+        gc.collect()
+        return not any(batch() for batch in kept)
+
+    kit.until(is_gone, "the end of what was refused")

@@ -80,8 +80,8 @@ class _Watch:
                 item.expire(error)
 
 
-class Record(msgspec.Struct, eq=False, gc=False):
-    """One record on its way; called by the driver with its fate. Nothing that it refers to refers to it."""
+class Record(msgspec.Struct, eq=False):
+    """One record on its way; called by the driver with its fate."""
 
     producing: Producing
     topic: str
@@ -190,13 +190,15 @@ class Producing:
         caller *comes_again*, which it waits for a moment for. A caller that neither stays nor comes again leaves all
         of it to the poll thread, which is awake then.
         """
+        if self._producer is None or self._stop_at_s is not None:
+            return False
         if not timeout_s and not comes_again:
             self._take_over()
             return True
         now_s = self._clock.elapsed_s()
         until_s = now_s + timeout_s
         self._lent_until_s = until_s + LENT_IDLE_S  # no longer, as nobody may poll at all if it is not lent now
-        if self._producer is None or self._stop_at_s is not None or not self._polling.acquire(timeout=timeout_s):
+        if not self._polling.acquire(timeout=timeout_s):
             return False
         try:
             while not is_done() and self._stop_at_s is None:

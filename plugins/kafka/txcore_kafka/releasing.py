@@ -34,7 +34,7 @@ MARKS: Final = "marks"
 IN_TRANSACTIONS: Final = "in transactions"
 
 
-class HalfSending(Record, gc=False):
+class HalfSending(Record):
     """One half under way: perhaps waiting for news of its targets, then for its acknowledgement."""
 
     batch: Batch[HalfRecord]
@@ -67,7 +67,7 @@ class HalfSending(Record, gc=False):
         self.settle(Outcome(Status.REFUSED, error))
 
 
-class Release(msgspec.Struct, eq=False, gc=False):
+class Release(msgspec.Struct, eq=False):
     """One resolution under way: counts its targets down, then queues its op. Ends on the thread that polls."""
 
     releaser: Releaser
@@ -118,7 +118,7 @@ class Release(msgspec.Struct, eq=False, gc=False):
             self.settle(Outcome(self.status, self.error, missing=tuple(sorted(self.missing))))
 
 
-class TargetSend(Record, gc=False):
+class TargetSend(Record):
     """A target, or a parked record, in the client's hands."""
 
     release: Release
