@@ -32,8 +32,8 @@ QUICK_LIMIT_S: Final = 90.0
 ROW_S: Final = 0.8
 QUICK_ROW_S: Final = 0.3
 ON_ONE: Final = "; this process on one of the cores"
-WARM_UP_S: Final = 2.0
-"""Of each row that loads a server most: one that runs on Java compiles itself in its first seconds."""
+WARM_UP_S: Final = 5.0
+"""Of each row that loads a server most: one that runs on Java compiles itself in its first ten seconds of load."""
 
 
 def measure(

@@ -50,34 +50,27 @@ class IdFactory:
             now_ms = self._clock.wall_ms()
             if now_ms > self._last_ms:
                 self._begin(now_ms)
-            else:
-                self._count_up()
-            identity = self._identity()
+            prefix, counter = self._prefix, self._counter
+            identity = prefix + counter.to_bytes(_COUNTER_BYTES, "big")
             if partition_count > 1:
                 wanted = self._last_ms // STAY_MS + self._offset
                 span = -(-partition_count // SHARE)
                 while (partition_of(identity, partition_count) - wanted) % partition_count >= span:
-                    self._count_up()
-                    identity = self._identity()
+                    counter += 1
+                    identity = prefix + counter.to_bytes(_COUNTER_BYTES, "big")
+            self._counter = counter + 1
             return identity
-
-    def _identity(self) -> bytes:
-        return self._prefix + (_VARIANT | self._counter).to_bytes(_COUNTER_BYTES, "big")
-
-    def _count_up(self) -> None:
-        self._counter += 1
-        if self._counter >> _COUNTER_BITS:
-            self._begin(self._last_ms + 1)
 
     def _begin(self, now_ms: int) -> None:
         """Start a millisecond: 12 random bits that it keeps, and a counter that begins at 61 random ones.
 
-        The counter's top bit stays free, so that counting up does not overflow within the millisecond.
+        The counter's top bit stays free. To count it full in one millisecond, or while a clock that was set back
+        stands still, would take longer than there have been people.
         """
         bits = self._randomness.getrandbits(_RANDOM_BITS)
         self._last_ms = now_ms
         self._prefix = (now_ms << 16 | _VERSION | bits >> _COUNTER_BITS - 1).to_bytes(ID_BYTES - _COUNTER_BYTES, "big")
-        self._counter = bits & (1 << _COUNTER_BITS - 1) - 1
+        self._counter = _VARIANT | bits & (1 << _COUNTER_BITS - 1) - 1
 
 
 def id_text(transaction_id: bytes) -> str:

@@ -11,7 +11,7 @@ from typing import Final
 
 from confluent_kafka import Consumer, KafkaException, TopicPartition
 from confluent_kafka.admin import AdminClient, NewTopic
-from txcore_conformance import brokers
+from txcore_conformance.brokers.kafka_node import KafkaBroker
 
 from benchmarks.rivals.system import number_of
 
@@ -21,9 +21,10 @@ _WAIT_S: Final = 10.0
 
 @contextlib.contextmanager
 def kafka() -> Iterator[str]:
-    """Run a Kafka broker; gives `host:port`."""
-    broker = brokers.kafka(own=True)
+    """Run a Kafka broker as it is shipped; gives `host:port`."""
+    broker = KafkaBroker.as_shipped()
     try:
+        broker.start()
         yield broker.url.removeprefix("kafka://")
     finally:
         broker.kill()

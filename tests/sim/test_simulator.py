@@ -19,6 +19,11 @@ def test_no_history_breaks_an_invariant(first):
     assert {} == bad
 
 
+def test_what_a_frozen_operator_resumes_behind_the_faults_is_decided_before_it_is_judged():
+    """At rest but for one process that is still frozen: what it resumes when it thaws is asked about three times."""
+    assert run(940_519).violations == ()
+
+
 def test_a_seed_replays_its_history():
     """The same seed gives the same trace, step by step; different seeds differ."""
     once = [run(seed).trace for seed in range(REPLAYED)]

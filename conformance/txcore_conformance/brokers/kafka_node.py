@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import IO, Any, Final, Self
@@ -11,6 +12,8 @@ from txcore_conformance.brokers.external import PROXIED_VARIABLE, claim_proxied_
 from txcore_conformance.brokers.greetings import kafka_answers
 from txcore_conformance.brokers.kafka_programs import (
     ARCHIVE,
+    AS_SHIPPED,
+    QUICK_START,
     java_command,
     kafka_libraries,
     kafka_version,
@@ -46,7 +49,7 @@ class KafkaBroker(ManagedBroker):
         security: Security = Security(),  # noqa: B008
         *,
         libraries: Path | None = None,
-        java_options: Sequence[str] = (),
+        java_options: Sequence[str] = QUICK_START,
     ) -> None:
         self._libraries = libraries or kafka_libraries(version)
         self._java_options = java_options
@@ -58,6 +61,11 @@ class KafkaBroker(ManagedBroker):
         self._cluster_id = new_id()
         self._listeners: dict[str, tuple[int, int, str]] = {}
         self._proxy_lock: IO[Any] | None = None
+
+    @classmethod
+    def as_shipped(cls) -> Self:
+        """Return one that runs as Kafka's own start script has it, for benchmarks: slow to start, then fast."""
+        return cls({}, os.environ.get("TXCORE_KAFKA_VERSION", ""), java_options=AS_SHIPPED)
 
     @classmethod
     def join(cls, nodes: Sequence[Self]) -> None:
@@ -163,11 +171,10 @@ class KafkaBroker(ManagedBroker):
             write_format(self._libraries, data, self._number, self._cluster_id)
 
     def _command(self) -> list[str]:
-        options = [*self._java_options]
         archive = self._libraries / ARCHIVE
-        if not options and archive.exists():
-            options = [f"-XX:SharedArchiveFile={archive}"]
-        return [*java_command(self._libraries, *options), "kafka.Kafka", str(self.folder / "server.properties")]
+        archived = [f"-XX:SharedArchiveFile={archive}"] if archive.exists() else []
+        command = java_command(self._libraries, *self._java_options, *archived)
+        return [*command, "kafka.Kafka", str(self.folder / "server.properties")]
 
     def _check_ready(self) -> None:
         kafka_answers("127.0.0.1", self.port)
@@ -197,7 +204,7 @@ def _archive_classes(libraries: Path) -> None:
         if archive.exists():
             return
         draft = archive.with_suffix(".draft")
-        broker = KafkaBroker({}, libraries=libraries, java_options=[f"-XX:ArchiveClassesAtExit={draft}"])
+        broker = KafkaBroker({}, libraries=libraries, java_options=[*QUICK_START, f"-XX:ArchiveClassesAtExit={draft}"])
         try:
             broker.start()
             broker.stop()

@@ -106,6 +106,7 @@ def run(seed: int) -> SeedResult:
     if not at_rest:
         world.note("never at rest")
     world.run_until(world.now_s + 6.0)
+    world.run_until(world.now_s + REST_MAX_S, lambda: _is_at_rest(cast))  # who was frozen may have resumed one
     duplicates = _judge(cast)
     return SeedResult(
         seed,

@@ -134,6 +134,7 @@ class Producing:
         self._pause_s = 0.0
         self._quiet_turns = 0
         self._is_asleep = False
+        self._stands_back = False
         self._wake = threading.Event()
         self.on_turn: Callable[[float], float] = lambda _: NOT_AGAIN  #: after each poll; returns how long to wait
         self.on_stop: Callable[[], bool] = lambda: True  #: while closing, after each poll; True once nothing is queued
@@ -173,8 +174,8 @@ class Producing:
         self.wake()
 
     def wake(self) -> None:
-        """There is something to do; called behind handing it over."""
-        if self._is_asleep and not self._is_lent():
+        """There is something to do; called behind handing it over. Who stands back is not woken: somebody polls."""
+        if self._is_asleep:
             self._wake.set()
 
     def watch(self, kind: str, items: Sequence[Waiting], deadline_s: float) -> None:
@@ -220,9 +221,10 @@ class Producing:
 
     def _take_over(self) -> None:
         """See to it that somebody polls."""
-        if self._is_asleep and not self._polling.locked():
+        if not self._polling.locked():
             self._lent_until_s = 0.0
-            self._wake.set()
+            if self._stands_back:
+                self._wake.set()
 
     def call(self, call: Callable[[], None]) -> None:
         """Run *call* on the poll thread, within `IDLE_POLL_S`."""
@@ -299,13 +301,13 @@ class Producing:
         self._is_asleep = False
 
     def _stand_back(self) -> None:
-        """Leave the work to the thread that polls; whoever hands something over once it is gone wakes us."""
+        """Leave the work to the thread that polls; whoever finds it gone wakes us (`_take_over`)."""
         self._wake.clear()
-        self._is_asleep = True
+        self._stands_back = True
         left_s = self._lent_until_s - self._clock.elapsed_s()
         if left_s > 0 and self._stop_at_s is None:
             self._wake.wait(left_s)
-        self._is_asleep = False
+        self._stands_back = False
 
     def _poll(self, timeout_s: float) -> None:
         try:
