@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import enum
+import functools
 from typing import Any, Final
 
 import msgspec
@@ -42,6 +43,7 @@ class Extras(msgspec.Struct, frozen=True, gc=False):
         look_back: Of a carried or resumed copy, the op position to read from before it may be judged, and the claim
             in force there; None when its journal is known.
         carry_again_ms: Not carried before that.
+        copied_ms: When the newest copy was appended, where that is not when immunity began.
         park: Why it cannot be checked at all.
         poison: The raw bytes of a record that is no half.
     """
@@ -54,11 +56,27 @@ class Extras(msgspec.Struct, frozen=True, gc=False):
     is_outdone: bool = False
     look_back: tuple[int, bytes] | None = None
     carry_again_ms: float = 0.0
+    copied_ms: float | None = None
     park: tuple[ParkCode, str] | None = None
     poison: bytes | None = None
 
 
 NO_EXTRAS: Final = Extras()
+
+
+class Terms(msgspec.Struct, frozen=True, gc=False):
+    """How a half is to be judged; most halves of a group have the same, so they share it."""
+
+    immunity_ms: float
+    interval_ms: float
+    check_max: int
+    fenced: bool
+
+
+@functools.lru_cache(maxsize=1_024)
+def terms_of(immunity_ms: float, interval_ms: float, check_max: int, fenced: bool) -> Terms:  # noqa: FBT001
+    """Return the terms that all halves with these share."""
+    return Terms(immunity_ms, interval_ms, check_max, fenced)
 
 
 class Pending(msgspec.Struct, gc=False):
@@ -68,9 +86,7 @@ class Pending(msgspec.Struct, gc=False):
 
     Attributes:
         position: Where its newest copy stands in the half log.
-        start_ms: When immunity began: the broker's append time of the first copy, or when it was first seen.
         immune_until_ms: When the first check may be made.
-        copied_ms: When its newest copy was appended, as far as that is known; retention counts from there.
         count: Answered checks of this generation.
         decision: COMMIT or ROLLBACK once known: journaled (DECIDED), or read from the fence; else 0.
         was_replayed: Read before the owner's claim was back, so it may be older than any op still in the log.
@@ -80,13 +96,9 @@ class Pending(msgspec.Struct, gc=False):
     transaction_id: bytes
     position: int
     generation: int
-    start_ms: float
+    terms: Terms
     immune_until_ms: float
-    interval_ms: float
-    check_max: int
-    fenced: bool
     due_ms: float
-    copied_ms: float = 0.0
     count: int = 0
     decision: int = 0
     is_journaled: bool = False
@@ -95,6 +107,17 @@ class Pending(msgspec.Struct, gc=False):
     was_replayed: bool = False
     half: Half | None = None
     extras: Extras = NO_EXTRAS
+
+    @property
+    def start_ms(self) -> float:
+        """When immunity began: the broker's append time of the first copy, or when it was first seen."""
+        return self.immune_until_ms - self.terms.immunity_ms
+
+    @property
+    def copied_ms(self) -> float:
+        """When its newest copy was appended, as far as that is known; retention counts from there."""
+        copied_ms = self.extras.copied_ms
+        return self.start_ms if copied_ms is None else copied_ms
 
     def note(self, **changes: Any) -> None:
         """Change fields of `extras`."""
@@ -105,8 +128,8 @@ class Pending(msgspec.Struct, gc=False):
     def begin_by(self, start_ms: float) -> None:
         """Let immunity have begun at *start_ms*, if that is earlier."""
         if start_ms < self.start_ms:
-            self.immune_until_ms -= self.start_ms - start_ms
-            self.start_ms = start_ms
+            self.note(copied_ms=self.copied_ms)
+            self.immune_until_ms = start_ms + self.terms.immunity_ms
 
 
 def decide(pending: Pending, now_ms: float, *, must_carry: bool) -> Decision:
@@ -130,6 +153,6 @@ def decide(pending: Pending, now_ms: float, *, must_carry: bool) -> Decision:
         return Decision.FINISH
     if pending.extras.force is not None:
         return Decision.FORCE
-    if not pending.fenced and pending.count >= pending.check_max:
+    if not pending.terms.fenced and pending.count >= pending.terms.check_max:
         return Decision.DISCARD
     return Decision.CHECK

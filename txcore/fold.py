@@ -146,12 +146,12 @@ class PartitionState:
             self.pending_count -= 1
             self._open(seen, new)
             return
+        copied_ms = new.copied_ms
         seen.pending = current
         current.position = seen.position
-        current.copied_ms = new.copied_ms
         current.count = max(current.count, new.count)
         current.begin_by(new.start_ms)
-        current.note(carry_again_ms=0.0)
+        current.note(carry_again_ms=0.0, copied_ms=copied_ms)
 
     def read_op(self, position: Position, op: Op, now_s: float) -> bool:
         """Take in one op in log order; returns False for a record under an outdated claim, which changes nothing."""

@@ -4,15 +4,18 @@ from __future__ import annotations
 
 import hashlib
 from collections.abc import Mapping, Sequence
+from typing import Final
 
 from txcore import instrumentation as names
 from txcore import wire
 from txcore.commands import Flow
-from txcore.decide import Pending
+from txcore.decide import Pending, terms_of
 from txcore.errors import BackendUnavailableError, DataLossError, WireFormatError
 from txcore.port import Reader
 from txcore.records import MARK_KINDS, Checkpoint, Half, LogKind, LogRecord, Op, OpKind, ParkCode, Position
 from txcore.tenure import Tenure
+
+POISON_TERMS: Final = terms_of(0.0, 1000.0, 1, fenced=False)
 
 
 class Intake:
@@ -89,23 +92,27 @@ class Intake:
             copied_ms = start_ms + half.age_ms
         # The checker may only lengthen an immunity that the half carries; a resumed one has had it.
         immunity_min_ms = 0.0 if half.generation else self._context.limits.immunity_min_s * 1000
-        immune_until_ms = start_ms + max(half.immunity_ms, immunity_min_ms)
+        terms = terms_of(
+            max(half.immunity_ms, immunity_min_ms),
+            half.interval_ms or self._interval_ms,
+            half.check_max or self._context.policy.check_max,
+            half.fenced,
+        )
+        immune_until_ms = start_ms + terms.immunity_ms
         pending = Pending(
             half.transaction_id,
             record.position,
             half.generation,
-            start_ms,
+            terms,
             immune_until_ms,
-            half.interval_ms or self._interval_ms,
-            half.check_max or self._context.policy.check_max,
-            half.fenced,
             immune_until_ms,
-            copied_ms,
             half.count,
             half.decided,
             bool(half.decided),
             was_replayed=not self.is_claimed,
         )
+        if copied_ms != start_ms:
+            pending.note(copied_ms=copied_ms)
         if half.missing:
             pending.note(missing=tuple(half.missing))
         return pending
@@ -114,7 +121,7 @@ class Intake:
         """Make a pending of an undecodable record, so that it is parked with its bytes and blocks nothing."""
         name = hashlib.blake2b(record.body, digest_size=16, salt=record.position.to_bytes(16, "big")[-16:]).digest()
         self._context.report.event(names.LOG_POISON, partition=self._tenure.partition, position=record.position)
-        pending = Pending(name, record.position, 0, 0.0, 0.0, 1000.0, 1, fenced=False, due_ms=0.0)
+        pending = Pending(name, record.position, 0, POISON_TERMS, 0.0, 0.0)
         pending.note(poison=record.body, park=(ParkCode.POISON, f"position {record.position}: {error}"))
         self._tenure.state.read_half(record.position, pending)
 

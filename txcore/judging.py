@@ -51,7 +51,7 @@ class Judge:
                 yield from self._intake.look_back(pending)
             self._intake.note_gap(pending)
             decision = decide(pending, now_ms, must_carry=False)
-            if decision is Decision.CHECK and pending.fenced:
+            if decision is Decision.CHECK and pending.terms.fenced:
                 fenced.append(pending)
             elif decision in {Decision.CHECK, Decision.FINISH}:
                 read.append(pending)
@@ -193,8 +193,8 @@ class Judge:
         count = pending.count + 1  # Not counted again where the record is read back before its outcome is known.
         outcome = yield self._tenure.resolution(pending, OpKind.CHECKED, count=count)
         if self._went_well(pending, outcome):
-            is_last = count >= pending.check_max
-            pending.due_ms = AT_ONCE_MS if is_last else self._tenure.now_ms() + pending.interval_ms
+            is_last = count >= pending.terms.check_max
+            pending.due_ms = AT_ONCE_MS if is_last else self._tenure.now_ms() + pending.terms.interval_ms
 
     def _journal_decision(self, pending: Pending, decision: OpKind, forced: Forced, reason: str) -> Flow[None]:
         """Write DECIDED before anything is done with an answer that no fence holds (R4); acted upon once read back."""
@@ -251,7 +251,7 @@ class Judge:
         request, context = pending.extras.force, self._context
         assert request is not None
         wanted = OpKind(request.decision) if request.decision in FINAL_KINDS else OpKind.ROLLBACK
-        if pending.fenced and request.forced != Forced.OVERRIDE:
+        if pending.terms.fenced and request.forced != Forced.OVERRIDE:
             refusal = yield from self._ask_fence(pending, wanted)
             if refusal:
                 yield self._tenure.resolution(pending, OpKind.FORCE, decision=wanted, reason=refusal)
@@ -259,14 +259,14 @@ class Judge:
             else:
                 yield from self._finish(pending)
             return
-        if pending.fenced and context.fence is not None:
+        if pending.terms.fenced and context.fence is not None:
             try:
                 yield Call(
                     context.fence.force, (pending.transaction_id, context.group), context.limits.check_deadline_s
                 )
             except Exception as error:  # noqa: BLE001 - an override is for exactly this case; it is recorded
                 context.report.event(names.CHECK_NO_ANSWER, transaction_id=pending.transaction_id, error=repr(error))
-        forced = Forced.OVERRIDE if pending.fenced else Forced.YES
+        forced = Forced.OVERRIDE if pending.terms.fenced else Forced.YES
         yield from self._journal_decision(pending, wanted, forced, f"{request.by}: {request.reason}")
 
     def _ask_fence(self, pending: Pending, wanted: OpKind) -> Flow[str]:
@@ -393,7 +393,7 @@ class Judge:
         limits = self._context.limits
         backoff_s = min(limits.retry_s * 2 ** min(pending.extras.failures, 20), limits.retry_max_s)
         pending.note(failures=pending.extras.failures + 1)
-        backoff_ms = min(backoff_s * 1000, max(pending.interval_ms, limits.retry_s * 1000))
+        backoff_ms = min(backoff_s * 1000, max(pending.terms.interval_ms, limits.retry_s * 1000))
         pending.due_ms = self._tenure.now_ms() + max(backoff_ms, retry_after_s * 1000)
         if error is not None:
             self._context.report.event(names.RELEASE_UNKNOWN, transaction_id=pending.transaction_id, error=repr(error))

@@ -4,15 +4,14 @@ from __future__ import annotations
 
 import pytest
 
-from txcore.decide import Decision, Extras, Pending, decide
+from txcore.decide import Decision, Extras, Pending, decide, terms_of
 from txcore.records import Op, OpKind, ParkCode
 
 
 def pending(**changes):
     """Return a half that became due at 6,000 ms, unfenced, never asked."""
-    made = Pending(
-        bytes(16), 1, 0, start_ms=0.0, immune_until_ms=6_000.0, interval_ms=0.0, check_max=2, fenced=False, due_ms=0.0
-    )
+    terms = terms_of(6_000.0, 0.0, 2, fenced=changes.pop("fenced", False))
+    made = Pending(bytes(16), 1, 0, terms, immune_until_ms=6_000.0, due_ms=0.0)
     for name, value in changes.items():
         if name in Extras.__struct_fields__:
             made.note(**{name: value})

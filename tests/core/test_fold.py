@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from txcore.decide import Pending
+from txcore.decide import Extras, Pending, terms_of
 from txcore.fold import PartitionState
 from txcore.records import Checkpoint, Op, OpKind, ParkCode
 
@@ -14,7 +14,8 @@ OURS, THEIRS = b"ours" * 4, b"them" * 4
 
 def pending(identity, position, generation=0, **changes):
     """Return a half as the intake makes it."""
-    made = Pending(identity, position, generation, 0.0, 100.0, 0.0, check_max=3, fenced=False, due_ms=100.0)
+    start_ms = changes.pop("start_ms", 0.0)
+    made = Pending(identity, position, generation, terms_of(100.0, 0.0, 3, fenced=False), start_ms + 100.0, 100.0)
     for name, value in changes.items():
         setattr(made, name, value)
     return made
@@ -271,7 +272,7 @@ class TestCopies:
     def test_copies_of_one_generation_merge(self, partition):
         """The highest count, the earliest start, the newest place; the old place is passed."""
         first = partition.half(1, A, count=1, start_ms=50.0)
-        partition.half(7, A, count=2, start_ms=60.0, copied_ms=60.0)
+        partition.half(7, A, count=2, start_ms=60.0, extras=Extras(copied_ms=60.0))
         assert [first] == list(partition.state.pending.values())
         assert (7, 2, 50.0, 60.0) == (first.position, first.count, first.start_ms, first.copied_ms)
         assert 7 == partition.bounds()[0]

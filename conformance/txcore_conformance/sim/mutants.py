@@ -173,11 +173,11 @@ def _immunity_counts_as_check() -> Iterator[None]:
     def judge(self: Judge, due: list[Pending]) -> Any:
         for pending in due:
             if self._tenure.now_ms() < pending.immune_until_ms:
-                pending.count += not pending.fenced
+                pending.count += not pending.terms.fenced
         return _judge(self, due)
 
     def schedule(self: PartitionState, pending: Pending, due_ms: float) -> None:
-        is_early = due_ms == pending.immune_until_ms and not pending.fenced
+        is_early = due_ms == pending.immune_until_ms and not pending.terms.fenced
         _schedule(
             self, pending, due_ms - 0.8 * (due_ms - pending.start_ms) if is_early and pending.count < 2 else due_ms
         )
