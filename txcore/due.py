@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import heapq
 from collections import deque
+from collections.abc import Callable
 
 
 class DueQueue:
@@ -28,6 +29,18 @@ class DueQueue:
         if self._heap and (not self._times_ms or self._heap[0][0] < self._times_ms[0]):
             return self._heap[0]
         return (self._times_ms[0], self._line[0]) if self._times_ms else None
+
+    def __len__(self) -> int:
+        """Return how many there are."""
+        return len(self._line) + len(self._heap)
+
+    def keep(self, is_wanted: Callable[[float, bytes], bool]) -> None:
+        """Remove every one that is not wanted any more."""
+        line = [each for each in zip(self._times_ms, self._line, strict=True) if is_wanted(*each)]
+        self._times_ms = deque(due_ms for due_ms, _ in line)
+        self._line = deque(identity for _, identity in line)
+        self._heap = [each for each in self._heap if is_wanted(*each)]
+        heapq.heapify(self._heap)
 
     def pop(self) -> None:
         """Remove what `first` returns."""

@@ -9,31 +9,29 @@ from __future__ import annotations
 
 import itertools
 from collections import OrderedDict, deque
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from typing import Final
 
 import msgspec
 
+from txcore.ages import decode_ages, encode_ages
 from txcore.decide import AT_ONCE_MS, Pending
 from txcore.due import DueQueue
 from txcore.records import FINAL_KINDS, MARK_KINDS, OWNED_KINDS, Checkpoint, Op, OpKind, Position, is_discard_in_force
 
 RECENT_MAX: Final = 10_000
-NOTE_ENTRY_BYTES: Final = 48
-
-
-class NoteEntry(msgspec.Struct, array_like=True):
-    """What a checkpoint's note says of one undecided half."""
-
-    transaction_id: bytes
-    generation: int
-    count: int
-    age_ms: int
+LEFT_IN_MAX: Final = 20_000
+"""Among so many of the newest records, those that are closed stay; a long log's others are left out (`_leave_out`)."""
+STALE_MAX: Final = 10_000
+"""Times of halves that are due no more, beyond as many as there are undecided halves."""
 
 
 class _Seen(msgspec.Struct, gc=False):
-    """A half record that was read: where it stands, the first op that concerns it, and what closed it."""
+    """A half record that was read: where it stands, the first op that concerns it, and what closed it.
+
+    It stands for closed ones behind it, too, that were left out: how many they are, and their first op.
+    """
 
     position: int
     transaction_id: bytes
@@ -41,6 +39,8 @@ class _Seen(msgspec.Struct, gc=False):
     first_op: int | None
     closed_by: int = 0  #: a final kind, DISCARD, or -1 for a copy that a newer one replaced
     pending: Pending | None = None  #: None once it is closed
+    left_out: int = 0
+    first_op_left_out: int | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -62,10 +62,12 @@ class PartitionState:
         self.op_read: int | None = checkpoint.op if checkpoint else None
         self.conflicts: list[Conflict] = []
         self.closed_count = 0
-        self.ages_ms = _ages(checkpoint)
+        self.ages_ms = decode_ages(checkpoint.note) if checkpoint else {}
         self._claims: list[tuple[int, bytes]] = []
         self._first_token = self.token
         self._seen: deque[_Seen] = deque()
+        self._left_out = 0
+        self._room = 2 * LEFT_IN_MAX
         self._newest: dict[bytes, _Seen] = {}
         self._orphans: OrderedDict[bytes, list[tuple[int, Op, float]]] = OrderedDict()
         self._recent: OrderedDict[bytes, tuple[int, int]] = OrderedDict()
@@ -84,7 +86,7 @@ class PartitionState:
         identity = pending.transaction_id
         known = self._newest.get(identity)
         seen = _Seen(position, identity, pending.generation, known.first_op if known else None)
-        self._seen.append(seen)
+        self._append(seen)
         if known is not None:
             self._merge(known, seen, pending)
             return
@@ -111,10 +113,35 @@ class PartitionState:
         self.half_read = position
         del self._orphans[identity]
         seen = _Seen(position, identity, generation, min(each[0] for each in ops), ops[0][1].kind)
-        self._seen.append(seen)
+        self._append(seen)
         self._newest[identity] = seen
         self.closed_count += 1
         return True
+
+    def _append(self, seen: _Seen) -> None:
+        if len(self._seen) >= self._room:
+            self._leave_out()
+        self._seen.append(seen)
+
+    def _leave_out(self) -> None:
+        """Keep of closed records that stand behind an undecided one no more than a checkpoint must know of them.
+
+        So a checker that comes back to a log of millions holds what is undecided, not what was written meanwhile.
+        """
+        self.pass_closed()
+        kept: deque[_Seen] = deque()
+        newest = len(self._seen) - LEFT_IN_MAX
+        for index, seen in enumerate(self._seen):
+            if not seen.closed_by or not index or index >= newest:
+                kept.append(seen)
+                continue
+            before = kept[-1]
+            before.left_out += 1 + seen.left_out
+            before.first_op_left_out = _first((before.first_op_left_out, seen.first_op_left_out, seen.first_op))
+            self._left_out += 1
+            self._forget(seen)
+        self._seen = kept
+        self._room = 2 * max(len(kept), LEFT_IN_MAX)
 
     def _open(self, seen: _Seen, pending: Pending) -> None:
         seen.pending = pending
@@ -169,7 +196,10 @@ class PartitionState:
             if identity not in self._recent:
                 self._orphans.setdefault(identity, []).append((position, op, now_s))
             elif op.kind in FINAL_KINDS:
-                self._report_conflict(identity, self._recent[identity][0], op)
+                closed_by, generation = self._recent[identity]
+                self._report_conflict(identity, closed_by, op)
+                if closed_by == OpKind.DISCARD:
+                    self._recent[identity] = (op.kind, generation)
             return True
         self._note_op(seen, position)
         if seen.pending is not None:
@@ -234,6 +264,8 @@ class PartitionState:
         """Set when *pending* is looked at next."""
         pending.due_ms = due_ms
         self._due.push(due_ms, pending.transaction_id)
+        if len(self._due) > STALE_MAX + 2 * self.pending_count:
+            self._due.keep(lambda due_ms, identity: self._waiting(due_ms, identity) is not None)
 
     def next_due_ms(self) -> float | None:
         """Return when the next half is due, or None."""
@@ -262,15 +294,18 @@ class PartitionState:
     def pass_closed(self) -> None:
         """Leave behind what is closed and stands before the oldest undecided half; the last record stays."""
         while len(self._seen) > 1 and self._seen[0].closed_by:
-            self._forget(self._seen.popleft())
+            seen = self._seen.popleft()
+            self._left_out -= seen.left_out
+            self._forget(seen)
 
     def oldest_open(self) -> Iterator[tuple[int, Pending]]:
         """Yield (number of records behind it, half) for undecided halves in log order."""
-        behind = len(self._seen)
+        behind = self.replay_count
         for seen in self._seen:
             behind -= 1
             if seen.pending is not None:
                 yield behind, seen.pending
+            behind -= seen.left_out
 
     @property
     def pending(self) -> dict[bytes, Pending]:
@@ -287,16 +322,13 @@ class PartitionState:
         """Return the two lower bounds: nothing undecided lies before them, and no op of what lies behind them."""
         self.pass_closed()
         half = self._seen[0].position if self._seen else self.half_read
-        bounds = [seen.first_op for seen in self._seen if seen.first_op is not None]
-        bounds.extend(ops[0][0] for ops in self._orphans.values())
-        if self.op_read is not None:
-            bounds.append(self.op_read)
-        op = min(bounds) if bounds else None
+        firsts = itertools.chain.from_iterable((seen.first_op, seen.first_op_left_out) for seen in self._seen)
+        op = _first(itertools.chain(firsts, (ops[0][0] for ops in self._orphans.values()), (self.op_read,)))
         return Checkpoint(
             None if half is None else Position(half),
             None if op is None else Position(op),
             self._token_before(op),
-            self._note(now_ms, note_size_max),
+            encode_ages((pending for _, pending in self.oldest_open()), now_ms, note_size_max),
         )
 
     def drop_orphans(self, now_s: float, keep_s: float) -> int:
@@ -318,14 +350,14 @@ class PartitionState:
             yield identity, seen.closed_by
 
     @property
-    def has_orphans(self) -> bool:
-        """Whether ops were read whose halves were not."""
-        return bool(self._orphans)
+    def orphan_count(self) -> int:
+        """Of how many halves ops were read that were not read themselves."""
+        return len(self._orphans)
 
     @property
     def replay_count(self) -> int:
         """How many half records a restart would read again."""
-        return len(self._seen)
+        return len(self._seen) + self._left_out
 
     def _forget(self, seen: _Seen) -> None:
         if self._newest.get(seen.transaction_id) is seen:
@@ -348,20 +380,6 @@ class PartitionState:
         self._first_token = token
         return token
 
-    def _note(self, now_ms: float, size_max: int) -> bytes:
-        count = max(size_max - 16, 0) // NOTE_ENTRY_BYTES
-        entries = [
-            NoteEntry(p.transaction_id, p.generation, p.count, max(round(now_ms - p.start_ms), 0))
-            for _, p in itertools.islice(self.oldest_open(), count)
-        ]
-        return msgspec.msgpack.encode(entries) if entries else b""
 
-
-def _ages(checkpoint: Checkpoint | None) -> dict[bytes, int]:
-    if checkpoint is None or not checkpoint.note:
-        return {}
-    try:
-        entries = msgspec.msgpack.decode(checkpoint.note, type=list[NoteEntry])
-    except msgspec.DecodeError:
-        return {}  # Only hints; without them ages count from when a half is seen.
-    return {entry.transaction_id: entry.age_ms for entry in entries}
+def _first(positions: Iterable[int | None]) -> int | None:
+    return min((position for position in positions if position is not None), default=None)

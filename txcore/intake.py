@@ -15,6 +15,12 @@ from txcore.port import Reader
 from txcore.records import MARK_KINDS, Checkpoint, Half, LogKind, LogRecord, Op, OpKind, ParkCode, Position
 from txcore.tenure import Tenure
 
+ORPHANS_MAX: Final = 20_000
+"""Ops wait for halves while there are more of them whose halves were not read yet,"""
+CATCHING_UP_COUNT: Final = 100
+"""and halves still come in such numbers; in fewer, it is not for them that ops wait."""
+MERGED_COUNT: Final = 50
+"""So many ops are taken to be in a record until one was read."""
 POISON_TERMS: Final = terms_of(0.0, 1000.0, 1, fenced=False)
 
 
@@ -27,6 +33,7 @@ class Intake:
         self._halves: Reader = tenure.reader(LogKind.HALF, checkpoint.half if checkpoint else None)
         self._ops: Reader = tenure.reader(LogKind.OP, checkpoint.op if checkpoint else None)
         self._interval_ms = tenure.context.policy.interval_s * 1000
+        self._merged_count = MERGED_COUNT
         self._gap_before_ms: float | None = None
         self._is_gap_open = False
         self.awaited = b""
@@ -35,8 +42,15 @@ class Intake:
         self.halves_are_read = False  #: the last read of halves brought nothing
 
     def read(self) -> int:
-        """Read what has arrived in both logs, halves first; returns how many records that were."""
-        return self.read_halves() + self.read_ops()
+        """Read what has arrived in both logs, halves first; returns how many records that were.
+
+        An op record holds many ops, so that in long logs these would run far ahead of their halves, and fill memory.
+        """
+        count, limits = self.read_halves(), self._context.limits
+        if count < CATCHING_UP_COUNT:
+            return count + self.read_ops(limits.read_count_max)
+        room = (ORPHANS_MAX - self._tenure.state.orphan_count) // self._merged_count
+        return count + (self.read_ops(min(room, limits.read_count_max)) if room > 0 else 0)
 
     def close(self) -> None:
         """Close both readers."""
@@ -54,7 +68,7 @@ class Intake:
             self._report_unavailable(error)
             return 0
         for record in records:
-            if not (self._tenure.state.has_orphans and self._take_ended(record)):
+            if not (self._tenure.state.orphan_count and self._take_ended(record)):
                 self._take_half(record)
         self.halves_are_read = not records
         if records:
@@ -125,10 +139,10 @@ class Intake:
         pending.note(poison=record.body, park=(ParkCode.POISON, f"position {record.position}: {error}"))
         self._tenure.state.read_half(record.position, pending)
 
-    def read_ops(self) -> int:
-        """Read what has arrived in the op log; returns how many records that were."""
+    def read_ops(self, count_max: int) -> int:
+        """Read at most *count_max* records of what has arrived in the op log; returns how many that were."""
         try:
-            records = self._ops.read(self._context.limits.read_count_max)
+            records = self._ops.read(count_max)
         except DataLossError as loss:
             self._is_gap_open = True
             self._ops = self._reopened(LogKind.OP, loss)
@@ -147,6 +161,7 @@ class Intake:
                 self._is_gap_open = False
                 self._gap_before_ms = float(record.appended_ms or 0)
             self._take_ops(record, ops, now_s)
+            self._merged_count = max(len(ops), self._merged_count - 1)
             if not self._tenure.is_active:
                 break
         return len(records)

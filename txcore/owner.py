@@ -115,7 +115,7 @@ class PartitionOwner:
             idle_s = limits.poll_s if count or self.tenure.in_hand else min(idle_s * 2, limits.idle_poll_s)
             yield self._pause_s(idle_s)
         if self.tenure.is_active:
-            intake.read_ops()
+            intake.read_ops(self.context.limits.read_count_max)
             yield from self._checkpoint(intake, force=True)
 
     def _round(self, intake: Intake, judge: Judge) -> Flow[int]:

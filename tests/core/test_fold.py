@@ -311,9 +311,9 @@ class TestEnded:
         """A restart reads most halves so; the bounds are those of reading them in the other order."""
         partition.op(7, OpKind.COMMIT, A)
         partition.op(8, OpKind.TICK, C)
-        assert partition.state.has_orphans
+        assert 1 == partition.state.orphan_count
         assert partition.state.read_ended(1, A, 0)
-        assert not partition.state.has_orphans
+        assert 0 == partition.state.orphan_count
         partition.half(2, B)
         assert (2, 8) == partition.bounds()
         assert {B} == set(partition.state.pending)

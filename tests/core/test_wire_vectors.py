@@ -9,8 +9,8 @@ import msgspec
 import pytest
 
 from txcore import wire
+from txcore.ages import NoteEntry
 from txcore.errors import WireFormatError
-from txcore.fold import NoteEntry
 from txcore.ids import id_text, partition_of
 from txcore.records import Half, Op, OpKind, Parked, TargetMessage
 

@@ -1,0 +1,126 @@
+"""A checker that comes back to a log of millions holds what is undecided, not what was written meanwhile."""
+
+from __future__ import annotations
+
+import random
+
+import pytest
+
+from txcore import Checker, Limits, Message, TransactionProducer, fold, intake
+from txcore.decide import Pending, terms_of
+from txcore.fold import LEFT_IN_MAX, STALE_MAX, PartitionState
+from txcore.memory import MemoryBackend, MemoryBroker
+from txcore.records import Op, OpKind
+
+from .test_restart_cost import STATE, Listener
+
+TERMS = terms_of(100.0, 0.0, 3, fenced=False)
+
+
+def history(seed):
+    """Return what is read of two logs: halves and their copies, ends, discards and resumes, in either order."""
+    rng = random.Random(seed)
+    events, generations = [], {}
+    for number in range(rng.randrange(20, 120)):
+        identity = rng.choice([number.to_bytes(16, "big")] * 6 + [*generations][-3:])
+        generation = generations.setdefault(identity, 0)
+        events.append(("half", number, identity, generation))
+        fate = rng.random()
+        if fate < 0.1:
+            continue
+        if fate < 0.2:
+            events.append(("op", 0, Op(OpKind.DISCARD, identity, generation)))
+            generations[identity] += 1
+            continue
+        for kind in rng.choice([[OpKind.COMMIT], [OpKind.ROLLBACK], [OpKind.CHECKED, OpKind.COMMIT], [OpKind.NUDGE]]):
+            events.insert(rng.randrange(max(len(events) - 12, 0), len(events) + 1), ("op", 0, Op(kind, identity)))
+    places = iter(range(1, len(events) + 1))
+    return [(what, next(places), *rest) if what == "op" else (what, place, *rest) for what, place, *rest in events]
+
+
+def answers(events):
+    """Return what a state says after each of *events*."""
+    state, found = PartitionState(), []
+    for what, place, *rest in events:
+        if what == "op":
+            state.read_op(place, rest[0], 0.0)
+        elif not state.read_ended(place, *rest):
+            state.read_half(place, Pending(rest[0], place, rest[1], TERMS, 100.0, 100.0))
+        found.append(
+            (
+                [(behind, each.transaction_id, each.generation) for behind, each in state.oldest_open()],
+                state.checkpoint(0.0, 3_000) if place % 3 else None,
+                state.replay_count,
+                state.closed_count,
+                state.orphan_count,
+                sorted(state.pending),
+            )
+        )
+    return found
+
+
+@pytest.mark.parametrize("first", range(0, 400, 100))
+def test_what_is_left_out_changes_no_answer(first, monkeypatch):
+    """Undecided halves, distances, both bounds of a checkpoint: as if every record were kept."""
+    for seed in range(first, first + 100):
+        events = history(seed)
+        monkeypatch.setattr(fold, "LEFT_IN_MAX", 10**9)
+        whole = answers(events)
+        monkeypatch.setattr(fold, "LEFT_IN_MAX", 2)
+        assert whole == answers(events), seed
+
+
+def test_a_long_log_behind_an_undecided_half_takes_little_memory():
+    """What was closed is counted, not kept; the bounds stay at the oldest, and go on once that is closed."""
+    state, count = PartitionState(), 5 * LEFT_IN_MAX
+    state.read_half(1, Pending(bytes(16), 1, 0, TERMS, 100.0, 100.0))
+    for number in range(2, count):
+        identity = number.to_bytes(16, "big")
+        state.read_half(number, Pending(identity, number, 0, TERMS, 200.0, 200.0))
+        state.read_op(number, Op(OpKind.COMMIT, identity), 0.0)
+    assert len(state._newest) <= 2 * LEFT_IN_MAX
+    assert len(state._seen) <= 2 * LEFT_IN_MAX
+    assert len(state._due) <= STALE_MAX + 2
+    assert (count - 1, [count - 2]) == (state.replay_count, [behind for behind, _ in state.oldest_open()])
+    made = state.checkpoint(0.0, 0)
+    assert (1, 2) == (made.half, made.op)
+    state.read_op(count, Op(OpKind.COMMIT, bytes(16)), 0.0)
+    made = state.checkpoint(0.0, 0)
+    assert (count - 1, count - 1, 1) == (made.half, made.op, state.replay_count)
+
+
+def test_a_final_op_behind_a_discard_that_was_left_behind_holds():
+    """A resume behind both stays closed, whether or not the checkpoint has passed the half."""
+    state = PartitionState()
+    state.read_half(1, Pending(bytes(16), 1, 0, TERMS, 100.0, 100.0))
+    state.read_op(1, Op(OpKind.DISCARD, bytes(16)), 0.0)
+    state.read_half(2, Pending(b"b" * 16, 2, 0, TERMS, 100.0, 100.0))
+    state.pass_closed()
+    state.read_op(2, Op(OpKind.COMMIT, bytes(16)), 0.0)
+    state.read_half(3, Pending(bytes(16), 3, 1, TERMS, 100.0, 100.0))
+    assert [b"b" * 16] == [*state.pending]
+
+
+def test_ops_do_not_run_far_ahead_of_their_halves(running_clock, monkeypatch):
+    """An op record holds many; read as fast as halves, all of a long log's would be held until these come."""
+    monkeypatch.setattr(intake, "ORPHANS_MAX", 60)
+    monkeypatch.setattr(intake, "CATCHING_UP_COUNT", 10)
+    broker = MemoryBroker(clock=running_clock)
+    backend = MemoryBackend(broker)
+    producer = TransactionProducer(backend, "g", listener=Listener(), clock=running_clock, partition_count=1)
+    sent = [each.transaction_id for each in producer.send_many([(Message("t", b"x"), STATE.UNKNOWN)] * 600)]
+    for start in range(0, 600, 30):
+        broker.append_ops("g", 0, [Op(OpKind.COMMIT, identity) for identity in sent[start : start + 30]])
+    heights, read_halves = [], intake.Intake.read_halves
+
+    def looked_at(self):
+        heights.append(self._tenure.state.orphan_count)
+        return read_halves(self)
+
+    monkeypatch.setattr(intake.Intake, "read_halves", looked_at)
+    limits = Limits(read_count_max=20, poll_s=0.0005)
+    checker = Checker(backend, "g", listener=Listener(), clock=running_clock, limits=limits)
+    checker.run_once()
+    checker.stop()
+    assert (600, 0) == (checker.counts["halves"], heights[-1])
+    assert 0 < max(heights) <= 60
