@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import asyncio
 import inspect
-import threading
 import time
 from collections import deque
 from collections.abc import Callable
@@ -137,7 +136,6 @@ class AsyncBridge:
         self._is_collecting = False
         self._settled: deque[tuple[asyncio.Future[Outcome], Outcome]] = deque()
         self._is_woken = False
-        self._lock = threading.Lock()
         self._waiting_count = 0
         self._is_polling = False
 
@@ -154,12 +152,11 @@ class AsyncBridge:
         return waiter.future
 
     def take(self, future: asyncio.Future[Outcome], outcome: Outcome) -> None:
-        """Note an outcome, from any thread."""
-        with self._lock:
-            self._settled.append((future, outcome))
-            if self._is_woken:
-                return
-            self._is_woken = True
+        """Note an outcome, from any thread: `_deliver` either finds it or is called again."""
+        self._settled.append((future, outcome))
+        if self._is_woken:
+            return
+        self._is_woken = True
         try:
             self.loop.call_soon_threadsafe(self._deliver)
         except RuntimeError:  # The event loop is closed: nobody waits any more.
@@ -200,11 +197,11 @@ class AsyncBridge:
             self.loop.call_later(POLLING_PAUSE_S, self._poll)
 
     def _deliver(self) -> None:
-        with self._lock:
-            settled, self._settled = self._settled, deque()
-            self._is_woken = False
-        self._waiting_count -= len(settled)
-        for future, outcome in settled:
+        self._is_woken = False
+        settled = self._settled
+        while settled:
+            future, outcome = settled.popleft()
+            self._waiting_count -= 1
             if not future.done():
                 future.set_result(outcome)
 
@@ -232,21 +229,22 @@ async def run_async(flow: Flow[R], bridge: AsyncBridge) -> R:
             return result
         value = error = None
         try:
-            value = await _carry_out_async(command, bridge)
+            if type(command) is HalfRecord:
+                value = await bridge.append(command)
+            elif type(command) is Resolution:
+                value = await bridge.release(command)
+            else:
+                value = await _carry_out_async(command, bridge)
         except BaseException as raised:  # noqa: BLE001 - the flow decides, cancellation included
             error = raised
 
 
 async def _carry_out_async(command: Any, bridge: AsyncBridge) -> Any:
-    if isinstance(command, HalfRecord):
-        return await bridge.append(command)
     if isinstance(command, Timed):
         try:
             return await asyncio.wait_for(bridge.append(command.half), command.deadline_s)
         except TimeoutError:
             return command.expired()
-    if isinstance(command, Resolution):
-        return await bridge.release(command)
     if isinstance(command, Call):
         value = command.function(*command.args)
         return await value if inspect.isawaitable(value) else value

@@ -216,8 +216,7 @@ class Intake:
                             self._tenure.state.look_back(pending, op, token)
                 if records and records[-1].position >= until:
                     return
-                if not records:
-                    yield self._context.limits.poll_s
+                yield 0.0 if records else self._context.limits.poll_s
         except DataLossError:
             reason = "the op log no longer reaches back to where this copy was made"
             pending.note(park=(ParkCode.COVERAGE_GAP, reason))

@@ -170,10 +170,10 @@ class PartitionOwner:
             count = intake.read()
             if intake.is_back:
                 return True
-            if not count:
-                if context.clock.elapsed_s() > deadline_s:
-                    return False
-                yield limits.poll_s
+            if not count and context.clock.elapsed_s() > deadline_s:
+                return False
+            # Others on the loop have their turn while a long log is read: a claim that is not polled is lost.
+            yield 0.0 if count else limits.poll_s
         return False
 
     def _checkpoint(self, intake: Intake, *, force: bool) -> Flow[None]:

@@ -9,6 +9,7 @@ import pytest
 from txcore import Checker, Limits, Message, TransactionProducer, fold, intake
 from txcore.decide import Pending, terms_of
 from txcore.fold import LEFT_IN_MAX, STALE_MAX, PartitionState
+from txcore.loop import Loop
 from txcore.memory import MemoryBackend, MemoryBroker
 from txcore.records import Op, OpKind
 
@@ -124,3 +125,31 @@ def test_ops_do_not_run_far_ahead_of_their_halves(running_clock, monkeypatch):
     checker.stop()
     assert (600, 0) == (checker.counts["halves"], heights[-1])
     assert 0 < max(heights) <= 60
+
+
+def test_while_a_long_log_is_read_others_have_their_turn(running_clock, monkeypatch):
+    """The claim is polled on the same loop; read at one go, ten million halves took its partitions away."""
+    broker = MemoryBroker(clock=running_clock)
+    backend = MemoryBackend(broker)
+    producer = TransactionProducer(backend, "g", listener=Listener(), clock=running_clock, partition_count=1)
+    producer.send_many([(Message("t", b"x"), STATE.COMMIT)] * 600)
+    turns, turn, read = [0], Loop.turn, intake.Intake.read
+    reads = []
+
+    def counted(self):
+        turns[0] += 1
+        turn(self)
+
+    def noted(self):
+        count = read(self)
+        if count:
+            reads.append(turns[0])
+        return count
+
+    monkeypatch.setattr(Loop, "turn", counted)
+    monkeypatch.setattr(intake.Intake, "read", noted)
+    limits = Limits(read_count_max=20, poll_s=0.0005)
+    checker = Checker(backend, "g", listener=Listener(), clock=running_clock, limits=limits)
+    checker.run_once()
+    checker.stop()
+    assert 30 <= len(reads) == len(set(reads))
