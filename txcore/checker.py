@@ -6,7 +6,6 @@ import asyncio
 import threading
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any
 
 from txcore import instrumentation as names
 from txcore.checking import CheckContext, CheckListener, Limits
@@ -196,7 +195,7 @@ class Checker:
             thread.join(timeout_s)
             self._thread = None
         elif self._membership is not None:
-            self._drain()
+            self._drain(self._membership)
         self._leave(timeout_s)
         self._pool.close()
 
@@ -296,20 +295,23 @@ class Checker:
                 self._report.event(names.CHECKER_ERROR, error=repr(error))
 
     def _run(self) -> None:
-        loop: Any = self._loop
+        membership = self._membership
+        assert membership is not None
         while not self._stop.is_set():
-            try:
-                loop.turn()
-            except Exception as error:  # noqa: BLE001 - the other flows go on; a dead thread would check nothing
-                self._report.event(names.CHECKER_ERROR, error=repr(error))
-            loop.wait()
-        self._drain()
+            self._turn(membership.loop)
+        self._drain(membership)
 
-    def _drain(self) -> None:
-        assert self._loop is not None
-        assert self._membership is not None
-        self._membership.stop()
-        deadline_s = self._loop.clock.elapsed_s() + self._limits.check_deadline_s + self._limits.mark_timeout_s
-        while self._membership.owners and self._loop.clock.elapsed_s() < deadline_s:
-            self._loop.turn()
-            self._loop.wait()
+    def _drain(self, membership: Membership) -> None:
+        """Finish what is in hand, until `stop` leaves the group because that takes too long."""
+        membership.stop()
+        clock = membership.loop.clock
+        deadline_s = clock.elapsed_s() + self._limits.check_deadline_s + self._limits.mark_timeout_s
+        while membership.owners and self._membership is membership and clock.elapsed_s() < deadline_s:
+            self._turn(membership.loop)
+
+    def _turn(self, loop: Loop) -> None:
+        try:
+            loop.turn()
+        except Exception as error:  # noqa: BLE001 - the other flows go on; a dead thread would check nothing
+            self._report.event(names.CHECKER_ERROR, error=repr(error))
+        loop.wait()

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+import threading
 
 import pytest
 from txcore_conformance.kit import Answers
@@ -17,6 +18,7 @@ from txcore import (
     TransactionListener,
     TransactionProducer,
 )
+from txcore.clock import SystemClock
 from txcore.fence import FenceAnswer, FenceReading
 from txcore.memory import MemoryBackend, MemoryBroker
 
@@ -270,3 +272,27 @@ def test_one_sweep_takes_every_step_of_a_judgement(backend_type, check_max, runn
         parked = 0 if is_commit or check_max > 1 else 3
         assert (3 * is_commit, parked) == (report.committed, report.parked)
         assert 3 * is_commit == len(broker.topics.get("t", ()))
+
+
+def test_a_check_that_outlasts_the_time_to_stop_ends_behind_it_without_an_error(monkeypatch):
+    """The thread still drains when the group is left; nothing is left for it to fall over."""
+    raised, asked, released = [], threading.Event(), threading.Event()
+    monkeypatch.setattr(threading, "excepthook", raised.append)
+
+    class Slow(TransactionListener):
+        def check_local_transaction(self, half):
+            asked.set()
+            released.wait(10)
+            return LocalTransactionState.COMMIT
+
+    broker = MemoryBroker()
+    orphan(broker, SystemClock(), immunity_s=2.1)
+    checker = make_checker(broker, SystemClock(), listener=Slow())
+    checker.start()
+    thread = checker._thread
+    assert asked.wait(20)
+    checker.stop(timeout_s=0.05)
+    assert thread.is_alive()
+    released.set()
+    thread.join(20)
+    assert (False, []) == (thread.is_alive(), raised)
