@@ -102,6 +102,18 @@ def make_rows(brokers: Sequence[str], sizes: Sizes, *, has_plain_driver: bool = 
     ]
     for broker in brokers:
         rows += _yardsticks_of(broker, sizes)
+        if has_plain_driver and broker in SERVERS:
+            rows += [
+                Row(
+                    broker,
+                    "by hand, psycopg",
+                    BLOCKING,
+                    count,
+                    partial(yardsticks.plain_by_hand, thread_count=count),
+                    key_of(NO_BROKER, BUSINESS["psycopg"], BLOCKING, count),
+                )
+                for count in sizes.database_threads
+            ]
         rows += [
             Row(
                 broker,
@@ -177,6 +189,10 @@ def _messaging_of(broker: str, sizes: Sizes) -> list[Row]:
     ]
     if broker not in SERVERS:
         return rows
+    if broker == "kafka":
+        rows += [
+            Row(broker, "by hand", BATCH, size, partial(_by_hand, batch_size=size), many) for size in sizes.batches
+        ]
     if sizes.large:
         loads = set(zip(("listener", "listener", "send_many"), (BLOCKING, ASYNCIO, BATCH), sizes.large, strict=True))
         rows += [_large(row) for row in rows if (row.style, row.driver, row.size) in loads]
@@ -186,6 +202,12 @@ def _messaging_of(broker: str, sizes: Sizes) -> list[Row]:
     rows += [raw, Row(broker, "visible, idle", BLOCKING, 1, idle, raw.key)]
     rows.append(Row(broker, "visible, loaded", BLOCKING, visible.LOADED_THREADS, loaded))
     return rows
+
+
+def _by_hand(place: Place, drive: Drive, *, batch_size: int) -> Sample:
+    from benchmarks.by_hand import by_hand  # noqa: PLC0415 - needs Kafka's driver
+
+    return by_hand(place, drive, batch_size=batch_size)
 
 
 def _large(row: Row) -> Row:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import sqlite3
 import threading
+import uuid
 from contextlib import closing
 from typing import Final
 
@@ -61,6 +62,30 @@ def plain_business(place: Place, drive: Drive, *, thread_count: int) -> Sample:
             connection.commit()
 
     with connections:
+        call()
+        return drive.threads(call, thread_count)
+
+
+def plain_by_hand(place: Place, drive: Drive, *, thread_count: int) -> Sample:
+    """The database style with nothing in it but its waits: an order, a row with an id, a message, COMMIT, a message.
+
+    Both messages are waited for as in `raw`, and no op is written: what no program with threads can be faster than.
+    """
+    publisher = place.raw_publisher()
+    connections = PlainPool(place.business_url(), thread_count)
+
+    def call() -> None:
+        with connections.connection() as connection:
+            connection.execute(PLAIN_INSERT_ORDER)
+            connection.execute("INSERT INTO begun (id) VALUES (%s)", (uuid.uuid4(),))
+            publisher.publish()
+            connection.commit()
+            publisher.publish()
+
+    with connections:
+        with connections.connection() as connection:
+            connection.execute("CREATE TABLE begun (id uuid PRIMARY KEY)")
+            connection.commit()
         call()
         return drive.threads(call, thread_count)
 

@@ -229,17 +229,16 @@ async def run_async(flow: Flow[R], bridge: AsyncBridge) -> R:
             return result
         value = error = None
         try:
-            if type(command) is HalfRecord:
-                value = await bridge.append(command)
-            elif type(command) is Resolution:
-                value = await bridge.release(command)
-            else:
-                value = await _carry_out_async(command, bridge)
+            value = await _carry_out_async(command, bridge)
         except BaseException as raised:  # noqa: BLE001 - the flow decides, cancellation included
             error = raised
 
 
 async def _carry_out_async(command: Any, bridge: AsyncBridge) -> Any:
+    if isinstance(command, HalfRecord):
+        return await bridge.append(command)
+    if isinstance(command, Resolution):
+        return await bridge.release(command)
     if isinstance(command, Timed):
         try:
             return await asyncio.wait_for(bridge.append(command.half), command.deadline_s)
