@@ -38,6 +38,8 @@ from txcore_conformance.oracle import History
 IMMUNITY_S: Final = 1.0
 """Long enough for a producer's own end on a busy machine, short enough to wait for it once at the end."""
 TRIES_MAX: Final = 3
+LISTINGS: Final = 2
+"""Runs that list a program's steps."""
 PRODUCER_GROUPS: Final = 4
 CHECKER_GROUPS: Final = 16
 """How many groups kills go round: a broker must have missed a dead checker before its group's next turn."""
@@ -71,7 +73,7 @@ class Tally:
     """What happened at one step.
 
     Attributes:
-        retries: Runs that ended before the step came, as some come by chance; the next one has a group of its own.
+        retries: Runs in a group of their own, as the one before ended without the step: some come by chance.
         missed: Kills that were given up.
     """
 
@@ -116,22 +118,36 @@ class CrashKit:
         self._folder.cleanup()
 
     def steps(self, programs: Sequence[str]) -> list[Step]:
-        """Return every step of *programs*, from a run of each that nobody kills, in the order they come."""
+        """Return every step of *programs*, from runs of each that nobody kills, in the order they come.
+
+        What does not come in each run comes by chance, and is none.
+        """
         found = []
         for program in programs:
-            path = Path(self._folder.name) / "steps"
-            group = self._group(program)
-            status = self._run(program, group, "", str(path))
-            if status:
-                raise RuntimeError(f"the {program} program ended with {status} although nobody killed it")
-            found += [Step(program, name) for name in path.read_text(encoding="utf-8").splitlines()]
-            if violations := self._judge(group):
-                raise RuntimeError(f"{program} without a kill: {[text for _, text in violations]}")
+            listings = [self._listing(program) for _ in range(LISTINGS)]
+            found += [Step(program, name) for name in listings[0] if all(name in listing for listing in listings)]
         return found
 
-    def kill_at(self, step: Step, tally: Tally, group: str = "") -> None:
-        """Run the step's program until it dies there, in *group* or one of its own; judged later by `judge`."""
-        for _ in range(TRIES_MAX):
+    def _listing(self, program: str) -> list[str]:
+        path = Path(self._folder.name) / "steps"
+        group = self._group(program)
+        status = self._run(program, group, "", str(path))
+        if status:
+            raise RuntimeError(f"the {program} program ended with {status} although nobody killed it")
+        if violations := self._judge(group):
+            raise RuntimeError(f"{program} without a kill: {[text for _, text in violations]}")
+        return path.read_text(encoding="utf-8").splitlines()
+
+    def kill_at(self, step: Step, tally: Tally, group: str = "") -> bool:
+        """Run the step's program until it dies there, in *group* or one of its own; judged later by `judge`.
+
+        Returns:
+            Whether a process died.
+        """
+        for tries in range(TRIES_MAX):
+            if tries:
+                group = ""
+                tally.retries += 1
             started_ms = now_ms()
             if group:
                 self._prepare(step.program, group)
@@ -140,13 +156,12 @@ class CrashKit:
             self._killed.append(Kill(step, group, started_ms, now_ms()))
             if status == -signal.SIGKILL:
                 tally.kills += 1
-                return
+                return True
             if status:
                 tally.violations.append(f"the program ended with status {status}")
-                return
-            group = ""
-            tally.retries += 1
+                return False
         tally.missed += 1
+        return False
 
     def groups(self, count: int) -> list[str]:
         """Make groups for many kills each."""
@@ -279,8 +294,9 @@ def kill_everywhere(
     first_only: bool = False,
     tell: Callable[[str], None] = lambda _: None,
 ) -> dict[Step, Tally]:
-    """Kill *programs* at each of their steps, once or, with *cycles*, until so many processes were killed.
+    """Kill *programs* at their steps in turn, until as many processes were killed as there are steps, or *cycles*.
 
+    A kill that was given up is made up for by one at the next step, unless as many were given up as were wanted.
     With *first_only* a step that comes again is not a step of its own.
     """
     with CrashKit(harness) as kit:
@@ -290,10 +306,16 @@ def kill_everywhere(
         tell(f"{len(steps)} steps found; {count} processes will be killed")
         producers_groups = itertools.cycle(kit.groups(min(PRODUCER_GROUPS, count)))
         checkers_groups = itertools.cycle(kit.groups(min(CHECKER_GROUPS, count) if "checker" in programs else 0))
-        for number, step in enumerate(itertools.islice(itertools.cycle(steps), count), 1):
-            kit.kill_at(step, tallies[step], next(checkers_groups if step.program == "checker" else producers_groups))
-            if number % PROGRESS_EVERY == 0:
-                tell(f"{number} of {count} killed")
+        killed = 0
+        for step in itertools.islice(itertools.cycle(steps), 2 * count):
+            group = next(checkers_groups if step.program == "checker" else producers_groups)
+            if not kit.kill_at(step, tallies[step], group):
+                continue
+            killed += 1
+            if killed % PROGRESS_EVERY == 0:
+                tell(f"{killed} of {count} killed")
+            if killed == count:
+                break
         kit.judge(tallies, tell)
     return tallies
 

@@ -80,6 +80,35 @@ def test_kills_go_round_groups_and_say_how_they_get_on():
     assert f"{count} of {count} groups judged" in told
 
 
+def test_a_step_that_comes_by_chance_is_none_of_the_steps(crashes, monkeypatch):
+    """A step is what each of the runs that nobody kills goes through."""
+    listings = iter([["before half:1", "before call check:2", "after half:1"], ["after half:1", "before half:1"]])
+    monkeypatch.setattr(crashes, "_listing", lambda program: next(listings))
+    assert [Step("any", "before half:1"), Step("any", "after half:1")] == crashes.steps(["any"])
+
+
+def test_a_kill_that_was_given_up_is_made_up_for(monkeypatch):
+    """As many processes die as were asked for, also when a step never came."""
+    lost, reached = Step("listener", "before nothing:1"), Step("listener", "before half:1")
+    monkeypatch.setattr(CrashKit, "steps", lambda self, programs: [lost, reached])
+    harness = SqliteHarness()
+    harness.start()
+    tallies = kill_everywhere(harness, ["listener"], cycles=2)
+    harness.stop()
+    assert (2, 0) == (tallies[reached].kills, tallies[reached].missed)
+    assert (0, 2) == (tallies[lost].kills, tallies[lost].missed)
+
+
+def test_kills_end_when_no_step_comes(monkeypatch):
+    """Nobody waits for ever."""
+    monkeypatch.setattr(CrashKit, "steps", lambda self, programs: [Step("listener", "before nothing:1")])
+    harness = SqliteHarness()
+    harness.start()
+    (tally,) = kill_everywhere(harness, ["listener"], cycles=1).values()
+    harness.stop()
+    assert (0, 2) == (tally.kills, tally.missed)
+
+
 def test_only_the_kill_that_hit_a_transaction_is_a_cause():
     """Its own producer's, or that of a checker while it was undecided."""
     identity = (1_000).to_bytes(6, "big") + bytes(10)
