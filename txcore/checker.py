@@ -167,7 +167,6 @@ class Checker:
         self._report = Reporter("txcore.checker", plugins, group=group)
         self._event_loop = event_loop
         self._pool = CallPool(self._limits.calls_max, event_loop=event_loop)
-        self._loop: Loop | None = None
         self._membership: Membership | None = None
         self._thread: threading.Thread | None = None
         self._stop = threading.Event()
@@ -208,9 +207,8 @@ class Checker:
         if self._thread is not None:
             raise TransactionStateError("this checker runs in a thread; stop it before run_once")
         self._join()
-        assert self._loop is not None
         assert self._membership is not None
-        membership, loop = self._membership, self._loop
+        membership, loop = self._membership, self._membership.loop
         before = dict(membership.context.counts)
         deadline_s = loop.clock.elapsed_s() + timeout_s
         membership.poll()
@@ -282,9 +280,9 @@ class Checker:
             fence,
         )
         self._counts = context.counts
-        self._loop = Loop(self._backend, clock, claim=claim, pool=self._pool)
-        self._membership = Membership(context, self._loop)
-        self._loop.spawn(self._membership.run(), self._membership.ended)
+        loop = Loop(self._backend, clock, claim=claim, pool=self._pool)
+        self._membership = Membership(context, loop)
+        loop.spawn(self._membership.run(), self._membership.ended)
 
     def _leave(self, timeout_s: float) -> None:
         membership, self._membership = self._membership, None

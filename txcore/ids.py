@@ -20,6 +20,8 @@ _COUNTER_BYTES: Final = 8
 _RANDOM_BITS: Final = 12 + _COUNTER_BITS - 1
 _VERSION: Final = 7 << 12
 _VARIANT: Final = 0b10 << 62
+_COUNTER_END: Final = _VARIANT + (1 << _COUNTER_BITS) - (1 << 32)
+"""Behind it the next millisecond begins; what one id may draw stays below the variant's bits."""
 
 
 class IdFactory:
@@ -50,6 +52,8 @@ class IdFactory:
             now_ms = self._clock.wall_ms()
             if now_ms > self._last_ms:
                 self._begin(now_ms)
+            elif self._counter >= _COUNTER_END:
+                self._begin(self._last_ms + 1)
             prefix, counter = self._prefix, self._counter
             identity = prefix + counter.to_bytes(_COUNTER_BYTES, "big")
             if partition_count > 1:
@@ -64,8 +68,7 @@ class IdFactory:
     def _begin(self, now_ms: int) -> None:
         """Start a millisecond: 12 random bits that it keeps, and a counter that begins at 61 random ones.
 
-        The counter's top bit stays free. To count it full in one millisecond, or while a clock that was set back
-        stands still, would take longer than there have been people.
+        The counter's top bit stays free, so that counting up does not overflow within the millisecond.
         """
         bits = self._randomness.getrandbits(_RANDOM_BITS)
         self._last_ms = now_ms

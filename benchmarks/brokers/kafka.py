@@ -9,7 +9,7 @@ from typing import Any, Final
 
 from confluent_kafka import Consumer, Producer, TopicPartition
 from confluent_kafka.admin import AdminClient, NewTopic
-from txcore_conformance.brokers.kafka_node import KafkaBroker
+from txcore_conformance import brokers
 from txcore_kafka.options import parse_url
 from txcore_kafka.producing import producer_config
 
@@ -24,7 +24,7 @@ class KafkaServer:
     """One Kafka node with the settings that it has by itself, on Java with those of its start script."""
 
     def __init__(self) -> None:
-        self._broker = KafkaBroker.as_shipped()
+        self._broker = brokers.kafka_as_shipped()
         self._broker.start()
         self.url, self.version, self.pid = self._broker.url, self._broker.version, self._broker.pid
         self._admin = AdminClient({"bootstrap.servers": _servers(self.url), "log_level": 2})

@@ -11,7 +11,7 @@ from typing import Final
 
 from confluent_kafka import Consumer, KafkaException, Producer, TopicPartition
 from confluent_kafka.admin import AdminClient, NewTopic
-from txcore_conformance.brokers.kafka_node import KafkaBroker
+from txcore_conformance import brokers
 
 from benchmarks.rivals.system import number_of
 
@@ -24,7 +24,7 @@ _WARM_UP_BATCH: Final = 20
 @contextlib.contextmanager
 def kafka() -> Iterator[str]:
     """Run a Kafka broker as it is shipped, warmed up for whoever uses it; gives `host:port`."""
-    broker = KafkaBroker.as_shipped()
+    broker = brokers.kafka_as_shipped()
     try:
         broker.start()
         servers = broker.url.removeprefix("kafka://")

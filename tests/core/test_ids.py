@@ -34,13 +34,23 @@ def test_ids_ascend_when_the_clock_goes_back(clock, randomness):
     assert born_ms(third) == clock.wall_ms()
 
 
+class Highest:
+    def getrandbits(self, k):
+        return (1 << k) - 1
+
+
+def test_an_overflowing_counter_borrows_the_next_millisecond(clock):
+    """More ids than the counter holds still ascend."""
+    factory = IdFactory(clock, Highest())
+    ids = [factory.new()]
+    factory._counter |= (1 << 62) - 2
+    ids += [factory.new(), factory.new()]
+    assert sorted(set(ids)) == ids
+    assert born_ms(ids[-1]) == clock.wall_ms() + 1
+
+
 def test_the_highest_random_numbers_leave_room_to_count_up(clock):
     """The counter does not run into the variant's bits."""
-
-    class Highest:
-        def getrandbits(self, k):
-            return (1 << k) - 1
-
     factory = IdFactory(clock, Highest())
     ids = [factory.new() for _ in range(2_000)]
     assert sorted(set(ids)) == ids

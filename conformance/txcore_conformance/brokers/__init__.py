@@ -18,6 +18,7 @@ from txcore_conformance.brokers.broker import Broker, ManagedBroker
 from txcore_conformance.brokers.cluster import Cluster, start_cluster
 from txcore_conformance.brokers.external import ExternalBroker
 from txcore_conformance.brokers.kafka_node import KafkaBroker
+from txcore_conformance.brokers.kafka_programs import AS_SHIPPED
 from txcore_conformance.brokers.nats_node import NatsBroker
 from txcore_conformance.brokers.proxy import Proxy
 from txcore_conformance.brokers.rabbitmq_node import RabbitmqBroker
@@ -38,6 +39,7 @@ __all__ = [
     "environment",
     "is_required",
     "kafka",
+    "kafka_as_shipped",
     "managed",
     "nats",
     "rabbitmq",
@@ -105,7 +107,16 @@ def managed(name: str, version: str = "", **options: Any) -> ManagedBroker:
         ServerUnavailableError: its programs cannot be had here.
     """
     guards = {field.name: bool(options.pop(field.name)) for field in fields(Security) if field.name in options}
-    return _MANAGED[name](options, version or os.environ.get(f"TXCORE_{name.upper()}_VERSION", ""), Security(**guards))
+    return _MANAGED[name](options, version or _version(name), Security(**guards))
+
+
+def kafka_as_shipped() -> KafkaBroker:
+    """Return a Kafka like `managed`, on Java with the options of its own start script: slow to start, then fast.
+
+    Raises:
+        ServerUnavailableError: its programs cannot be had here.
+    """
+    return KafkaBroker({}, _version("kafka"), java_options=AS_SHIPPED)
 
 
 def cluster(name: str, nodes: int = 3, version: str = "", **settings: str) -> Cluster:
@@ -118,6 +129,10 @@ def cluster(name: str, nodes: int = 3, version: str = "", **settings: str) -> Cl
         ServerUnavailableError: it cannot be had here.
     """
     return start_cluster(lambda: managed(name, version, **settings), nodes)
+
+
+def _version(name: str) -> str:
+    return os.environ.get(f"TXCORE_{name.upper()}_VERSION", "")
 
 
 def environment(brokers: Mapping[str, Broker]) -> dict[str, str]:

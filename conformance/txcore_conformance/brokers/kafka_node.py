@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import IO, Any, Final, Self
@@ -12,7 +11,6 @@ from txcore_conformance.brokers.external import PROXIED_VARIABLE, claim_proxied_
 from txcore_conformance.brokers.greetings import kafka_answers
 from txcore_conformance.brokers.kafka_programs import (
     ARCHIVE,
-    AS_SHIPPED,
     QUICK_START,
     java_command,
     kafka_libraries,
@@ -61,11 +59,6 @@ class KafkaBroker(ManagedBroker):
         self._cluster_id = new_id()
         self._listeners: dict[str, tuple[int, int, str]] = {}
         self._proxy_lock: IO[Any] | None = None
-
-    @classmethod
-    def as_shipped(cls) -> Self:
-        """Return one that runs as Kafka's own start script has it, for benchmarks: slow to start, then fast."""
-        return cls({}, os.environ.get("TXCORE_KAFKA_VERSION", ""), java_options=AS_SHIPPED)
 
     @classmethod
     def join(cls, nodes: Sequence[Self]) -> None:

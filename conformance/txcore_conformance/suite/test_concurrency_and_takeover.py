@@ -14,9 +14,9 @@ ALL = tuple(range(PARTITION_COUNT))
 
 def _turn(checker: Checker) -> bool:
     """Turn a checker's loop once, as its own thread would."""
-    loop = checker._loop  # noqa: SLF001 - freezing a checker means not to turn its loop
-    assert loop is not None
-    loop.turn()
+    membership = checker._membership  # noqa: SLF001 - freezing a checker means not to turn its loop
+    assert membership is not None
+    membership.loop.turn()
     return True
 
 
