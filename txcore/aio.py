@@ -12,6 +12,7 @@ from txcore import flow
 from txcore.clock import Clock, Randomness
 from txcore.commands import Flow
 from txcore.drivers import AsyncBridge, run_async
+from txcore.ending import end
 from txcore.errors import ClosedError, TransactionStateError
 from txcore.fence import Fence
 from txcore.listener import AsyncTransactionListener
@@ -20,6 +21,7 @@ from txcore.port import Backend
 from txcore.producer import HALF_DEADLINE_S, attach, handle_of, make_context
 from txcore.records import OpKind
 from txcore.results import EndResult, TransactionSendResult
+from txcore.sending import send_in_transaction
 from txcore.transaction import LocalTransaction, begin, publish
 
 R = TypeVar("R")
@@ -57,11 +59,11 @@ class AsyncTransaction:
 
     async def commit(self) -> EndResult:
         """See `Transaction.commit`."""
-        return await self._producer.run(flow.end(self._core, OpKind.COMMIT))
+        return await self._producer.run(end(self._core, OpKind.COMMIT))
 
     async def rollback(self) -> EndResult:
         """See `Transaction.rollback`."""
-        return await self._producer.run(flow.end(self._core, OpKind.ROLLBACK))
+        return await self._producer.run(end(self._core, OpKind.ROLLBACK))
 
     def handle(self) -> str:
         """See `Transaction.handle`."""
@@ -124,7 +126,7 @@ class AsyncTransactionProducer:
         if self._listener is None:
             raise TransactionStateError("the listener style needs a producer made with listener=…")
         transaction = begin(self._context)
-        return await self.run(flow.send_in_transaction(transaction, self._listener, message, arg))
+        return await self.run(send_in_transaction(transaction, self._listener, message, arg))
 
     async def send_many(self, messages: Iterable[tuple[Message, Any]]) -> list[TransactionSendResult]:
         """See `TransactionProducer.send_many`."""

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Generator
+from collections.abc import Callable, Generator, Sequence
 from concurrent.futures import Future
 from typing import Any, TypeAlias, TypeVar
 
@@ -39,5 +39,20 @@ class Spawn(msgspec.Struct):
     flow: Flow[None]
 
 
-Command: TypeAlias = "HalfRecord | Resolution | Timed | Call | Spawn | Future[Any] | float"
+class Each(msgspec.Struct):
+    """Append halves, or release resolutions, together, at once; those answered together go on together.
+
+    `go_on` takes their indices and outcomes and returns the flow that they go on with, or None. It must not raise; nor
+    may its flow. The yielding flow resumes when all have ended. For `loop.Loop` alone, which drives many flows.
+
+    Attributes:
+        items: At least one, at most the backend's `batch_count_max`.
+    """
+
+    items: Sequence[HalfRecord] | Sequence[Resolution]
+    go_on: Callable[[Answered], Flow[None] | None]
+
+
+Answered: TypeAlias = "Sequence[tuple[int, Outcome]]"
+Command: TypeAlias = "HalfRecord | Resolution | Timed | Call | Each | Spawn | Future[Any] | float"
 Flow: TypeAlias = Generator[Command, Any, R]

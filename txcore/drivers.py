@@ -15,7 +15,7 @@ from typing import Any, Final, TypeVar
 
 from txcore.commands import Call, Flow, Spawn, Timed
 from txcore.gather import Group, Outbox
-from txcore.port import Backend
+from txcore.port import Backend, Batch
 from txcore.records import HalfRecord, Outcome, Resolution
 from txcore.turnstile import Seat, Turnstile
 
@@ -27,6 +27,8 @@ POLLING_COUNT: Final = 64
 POLLING_COUNT_MIN: Final = 16
 """Tasks that wait at once from which on the event loop's thread polls the backend, and until which it goes on."""
 POLLING_PAUSE_S: Final = 0.001
+COLLECTING_S: Final = 0.005
+"""So long at most tasks' releases are collected, and then until the next one comes."""
 R = TypeVar("R")
 
 
@@ -47,7 +49,7 @@ class _Caller:
         self.bridge = bridge
         self._seat: Seat | None = None
 
-    def hand_over(self, take: Callable[[Group[Any]], None], item: Any, timed: Timed | None = None) -> Outcome:
+    def hand_over(self, take: Callable[[Batch[Any]], None], item: Any, timed: Timed | None = None) -> Outcome:
         """Hand *item* over, let another caller go on, and wait for the outcome."""
         backend, turnstile = self.bridge.backend, self.bridge.turnstile
         before, self._seat = self._seat, turnstile.sit()
@@ -134,6 +136,7 @@ class AsyncBridge:
         self._halves: Outbox[HalfRecord] = Outbox()
         self._resolutions: Outbox[Resolution] = Outbox()
         self._is_collecting = False
+        self._collecting_since_s = 0.0
         self._settled: deque[tuple[asyncio.Future[Outcome], Outcome]] = deque()
         self._is_woken = False
         self._waiting_count = 0
@@ -146,9 +149,14 @@ class AsyncBridge:
         return waiter.future
 
     def release(self, resolution: Resolution) -> asyncio.Future[Outcome]:
-        """Release *resolution* in the same way."""
+        """Release *resolution* in the same way, and at once when tasks have kept the loop busy for long.
+
+        A producer gives way by the clock, which its flow has just read, and the next task may block for ever so long.
+        """
         waiter = self._collect()
         self._resolutions.put(resolution, waiter)
+        if self.loop.time() - self._collecting_since_s > COLLECTING_S:
+            self._release()
         return waiter.future
 
     def take(self, future: asyncio.Future[Outcome], outcome: Outcome) -> None:
@@ -165,15 +173,15 @@ class AsyncBridge:
     def _collect(self) -> _AsyncWaiter:
         if not self._is_collecting:
             self._is_collecting = True
+            self._collecting_since_s = self.loop.time()
             self.loop.call_soon(self._hand_over)
         self._waiting_count += 1
         return _AsyncWaiter(self, self.loop.create_future())
 
     def _hand_over(self) -> None:
         self._is_collecting = False
-        count_max = self._backend.capabilities.batch_count_max
-        self._halves.hand_over(self._backend.append_halves, count_max)
-        self._resolutions.hand_over(self._backend.release, count_max)
+        self._halves.hand_over(self._backend.append_halves, self._backend.capabilities.batch_count_max)
+        self._release()
         if self._is_polling:
             return
         if self._waiting_count >= POLLING_COUNT:
@@ -181,6 +189,9 @@ class AsyncBridge:
             self.loop.call_soon(self._poll)
         else:
             self._backend.poll(0.0)  # whoever has borrowed the backend's work may have gone
+
+    def _release(self) -> None:
+        self._resolutions.hand_over(self._backend.release, self._backend.capabilities.batch_count_max)
 
     def _poll(self) -> None:
         """Fetch outcomes on this thread, and come again as long as many tasks wait."""

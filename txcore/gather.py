@@ -10,6 +10,7 @@ from collections.abc import Callable, Sequence
 from typing import Generic, Protocol, TypeVar
 
 from txcore.errors import TxcoreError
+from txcore.port import Batch
 from txcore.records import Outcome, Status
 
 Item = TypeVar("Item")
@@ -20,6 +21,15 @@ class Waiter(Protocol):
 
     def settle(self, outcome: Outcome) -> None:
         """Take the outcome; from any thread, never blocking."""
+
+
+def hand_over(batch: Batch[Item], take: Callable[[Batch[Item]], None]) -> None:
+    """Call *take*; if the backend takes nothing, each item is settled REFUSED."""
+    try:
+        take(batch)
+    except TxcoreError as error:
+        for index in range(len(batch.items)):
+            batch.settle(index, Outcome(Status.REFUSED, error))
 
 
 class Group(Generic[Item]):
@@ -35,13 +45,9 @@ class Group(Generic[Item]):
         """See `port.Batch.settle`."""
         self._waiters[index].settle(outcome)
 
-    def hand_over(self, take: Callable[[Group[Item]], None]) -> None:
-        """Call *take*; if the backend takes nothing, each waiter hears so."""
-        try:
-            take(self)
-        except TxcoreError as error:
-            for index in range(len(self.items)):
-                self.settle(index, Outcome(Status.REFUSED, error))
+    def hand_over(self, take: Callable[[Batch[Item]], None]) -> None:
+        """See `hand_over`."""
+        hand_over(self, take)
 
 
 class Outbox(Generic[Item]):
@@ -58,7 +64,7 @@ class Outbox(Generic[Item]):
         self._items.append(item)
         self._waiters.append(waiter)
 
-    def hand_over(self, take: Callable[[Group[Item]], None], count_max: int) -> None:
+    def hand_over(self, take: Callable[[Batch[Item]], None], count_max: int) -> None:
         """Hand all over to *take*, in batches of *count_max* at most."""
         items, waiters = self._items, self._waiters
         if items:

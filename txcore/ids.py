@@ -59,7 +59,7 @@ class IdFactory:
             if partition_count > 1:
                 wanted = self._last_ms // STAY_MS + self._offset
                 span = -(-partition_count // SHARE)
-                while (partition_of(identity, partition_count) - wanted) % partition_count >= span:
+                while (zlib.crc32(identity) - wanted) % partition_count >= span:  # as `partition_of`
                     counter += 1
                     identity = prefix + counter.to_bytes(_COUNTER_BYTES, "big")
             self._counter = counter + 1

@@ -11,20 +11,22 @@ import inspect
 import itertools
 import threading
 from collections import deque
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from concurrent.futures import Future
-from typing import Any, Final
+from typing import Any, Final, cast
 
 from txcore.clock import Clock
-from txcore.commands import Call, Flow, Spawn, Timed
+from txcore.commands import Answered, Call, Each, Flow, Spawn, Timed
 from txcore.errors import BackendTimeoutError
-from txcore.gather import Outbox
+from txcore.gather import Outbox, hand_over
 from txcore.pool import CallPool
 from txcore.port import Backend, Batch
 from txcore.port import Claim as ClaimPort
 from txcore.records import HalfRecord, Outcome, Resolution
 
 WAIT_MAX_S: Final = 0.5
+ANSWERS: Final = object()
+"""What waits for answers to an `Each` yields."""
 STEPS_MAX: Final = 1000
 """A turn is no longer, so that the first of many that are ready together are under way while the others are run."""
 
@@ -64,6 +66,54 @@ class _TimedWaiter:
     def expire(self) -> None:
         """Give up waiting."""
         self.settle(self._command.expired())
+
+
+class _Together:
+    """The items of an `Each`, as a batch for the backend, and a source of flows: one for what is answered at a time."""
+
+    __slots__ = ("_answered", "_go_on", "_is_noted", "_left", "_loop", "_running", "_task", "items")
+
+    def __init__(self, loop: Loop, task: Task, command: Each) -> None:
+        self.items: Sequence[Any] = command.items
+        self._loop = loop
+        self._task = task
+        self._go_on = command.go_on
+        self._left = len(command.items)
+        self._running = 0
+        self._answered: deque[tuple[int, Outcome]] = deque()
+        self._is_noted = False
+
+    def settle(self, index: int, outcome: Outcome) -> None:
+        """See `port.Batch.settle`: `send` either finds it or is called again."""
+        self._answered.append((index, outcome))
+        if not self._is_noted:
+            self._is_noted = True
+            self._loop.resume(Task(self._loop, cast("Flow[Any]", self), None), None, None)
+
+    def send(self, _: Any) -> Any:
+        """Have what was answered go on; the loop calls it as a flow's `send`."""
+        self._is_noted = False
+        take = self._answered.popleft
+        answered = [take() for _ in range(len(self._answered))]
+        if answered:
+            self._left -= len(answered)
+            self._spawn(answered)
+        return ANSWERS
+
+    def _spawn(self, answered: Answered) -> None:
+        flow = self._go_on(answered)
+        if flow is not None:
+            self._running += 1
+            self._loop.spawn(flow, self._has_ended)
+        elif not self._left and not self._running:
+            self._loop.resume(self._task, None, None)
+
+    def _has_ended(self, task: Task) -> None:
+        self._running -= 1
+        if task.error is not None:
+            raise task.error
+        if not self._left and not self._running:
+            self._loop.resume(self._task, None, None)
 
 
 class Loop:
@@ -181,6 +231,10 @@ class Loop:
             self._resolutions.put(command, task)
         elif kind is Call:
             return self.call(task, command)
+        elif kind is Each:
+            hand_over(_Together(self, task, command), self._take(command.items[0]))
+        elif command is ANSWERS:
+            pass  # `settle` resumes it
         elif isinstance(command, Timed):
             waiter = _TimedWaiter(task, command)
             self._halves.put(command.half, waiter)
@@ -255,6 +309,9 @@ class Loop:
         count_max = self.backend.capabilities.batch_count_max
         self._halves.hand_over(self.backend.append_halves, count_max)
         self._resolutions.hand_over(self._release, count_max)
+
+    def _take(self, item: HalfRecord | Resolution) -> Callable[[Any], None]:
+        return self.backend.append_halves if type(item) is HalfRecord else self._release
 
     def _release(self, batch: Batch[Resolution]) -> None:
         self.backend.release(batch, self.claim)

@@ -14,7 +14,7 @@ from txcore.errors import (
 )
 from txcore.fence import Fence
 from txcore.ids import id_text
-from txcore.records import Outcome, Status
+from txcore.records import HalfRecord, Outcome, Status
 from txcore.table import Mode
 from txcore.transaction import LocalTransaction, Phase, make_half, table_rows
 
@@ -88,12 +88,31 @@ def append(transaction: LocalTransaction, deadline_s: float | None = None) -> Fl
         MessageRejectedError, HalfRefusedError: nothing was stored.
         HalfUnknownError: it may be stored.
     """
+    half = half_of(transaction)
+    began_s = transaction.context.clock.elapsed_s()
+    outcome: Outcome = yield half if deadline_s is None else Timed(half, deadline_s)
+    appended(transaction, outcome, began_s)
+
+
+def half_of(transaction: LocalTransaction) -> HalfRecord:
+    """Return the half to append.
+
+    Raises:
+        MessageRejectedError: the messages together are larger than the backend takes.
+        HalfRefusedError: the broker has never answered, so that nobody knows where halves belong.
+    """
     context = transaction.context
     if not context.has_joined():
         raise HalfRefusedError(f"the broker has not answered for group {context.group!r} yet; nothing was sent")
-    half = transaction.half or make_half(transaction)
-    began_s = context.clock.elapsed_s()
-    outcome: Outcome = yield half if deadline_s is None else Timed(half, deadline_s)
+    return transaction.half or make_half(transaction)
+
+
+def appended(transaction: LocalTransaction, outcome: Outcome, began_s: float) -> None:
+    """Require that *outcome* is a certain ack (R2); the half was handed over at *began_s* or later.
+
+    Raises: as `append`.
+    """
+    context = transaction.context
     if context.observer is not None:
         context.observer.prepared(transaction.transaction_id, began_s, outcome.status)
     if outcome.status is Status.DURABLE:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import base64
 import binascii
-import itertools
 import threading
 from collections.abc import Iterable, Sequence
 from contextlib import AbstractContextManager
@@ -18,22 +17,23 @@ from txcore.breaker import Breaker
 from txcore.clock import Clock, Randomness, SystemClock, system_randomness
 from txcore.commands import Flow
 from txcore.drivers import BlockingBridge, run_blocking
+from txcore.ending import end
 from txcore.errors import BusyError, ClosedError, ConfigError, TransactionStateError, UsageError, WireFormatError
 from txcore.fence import Fence
 from txcore.ids import IdFactory, id_text
 from txcore.instrumentation import ProducerReporter
 from txcore.joining import Joining
 from txcore.listener import TransactionListener
-from txcore.loop import Loop, Task
-from txcore.message import CheckPolicy, LocalTransactionState, Message
+from txcore.message import CheckPolicy, Message
+from txcore.pipelining import send_many
 from txcore.port import Backend
 from txcore.records import HalfRecord, OpKind
 from txcore.results import EndResult, TransactionSendResult
+from txcore.sending import send_in_transaction
 from txcore.table import Mode
 from txcore.transaction import LocalTransaction, Phase, ProducerContext, begin, publish, require_room
 
 GROUP_TIMEOUT_S: Final = 30.0
-SEND_MANY_WINDOW: Final = 1_000
 HALF_DEADLINE_S: Final = 2.0
 HALF_DEADLINE_MAX_S: Final = 60.0
 R = TypeVar("R")
@@ -150,11 +150,11 @@ class Transaction:
 
     def commit(self) -> EndResult:
         """Publish the targets after the local transaction committed. Idempotent; see `EndState` for the outcomes."""
-        return self._producer.run(flow.end(self._core, OpKind.COMMIT))
+        return self._producer.run(end(self._core, OpKind.COMMIT))
 
     def rollback(self) -> EndResult:
         """End without a target. With a fence only once the tombstone is certain; else CONFLICT or UNKNOWN."""
-        return self._producer.run(flow.end(self._core, OpKind.ROLLBACK))
+        return self._producer.run(end(self._core, OpKind.ROLLBACK))
 
     def handle(self) -> str:
         """Return a text from which another process of the group ends this prepared transaction.
@@ -236,14 +236,14 @@ class TransactionProducer:
         return DatabaseTransaction(self, begin(self._context), engine)
 
     def send_message_in_transaction(self, message: Message, arg: Any = None) -> TransactionSendResult:
-        """Send in the listener style: half, local transaction, end. See `flow.send_in_transaction`.
+        """Send in the listener style: half, local transaction, end. See `sending.send_in_transaction`.
 
         Raises:
             TransactionStateError: this producer has no listener.
             MessageRejectedError, HalfRefusedError, BusyError: nothing was sent, the listener was not called.
             HalfUnknownError: the half may exist; the listener was not called.
         """
-        return self.run(flow.send_in_transaction(begin(self._context), self._require_listener(), message, arg))
+        return self.run(send_in_transaction(begin(self._context), self._require_listener(), message, arg))
 
     def send_many(self, messages: Iterable[tuple[Message, Any]]) -> list[TransactionSendResult]:
         """Send many in the listener style, pipelined; one wake-up per batch. The listener runs in this thread.
@@ -251,19 +251,7 @@ class TransactionProducer:
         Results are in the order given. A transaction of which nothing was sent, or whose half is uncertain, has its
         error in `error` and the state UNKNOWN; the others are not affected.
         """
-        listener = self._require_listener()
-        loop = Loop(self._backend, self._context.clock)
-        pending = iter(messages)
-        sent: list[tuple[LocalTransaction, Task]] = []
-
-        def refill() -> None:
-            for message, arg in itertools.islice(pending, SEND_MANY_WINDOW - loop.task_count):
-                transaction = begin(self._context)
-                step = flow.send_in_transaction(transaction, listener, message, arg)
-                sent.append((transaction, loop.spawn(step, _is_ended)))
-
-        loop.run_all(refill)
-        return [task.result or _unsent(transaction, task.error) for transaction, task in sent]
+        return send_many(self._backend, self._context, self._require_listener(), messages)
 
     def attach(self, handle: str) -> Transaction:
         """Return the prepared transaction behind a `handle`, from this or another process.
@@ -378,14 +366,6 @@ def attach(context: ProducerContext, handle: str) -> LocalTransaction:
         give_way_s=unpacked.give_way_s if is_comparable else None,
         is_via_table=unpacked.is_via_table,
     )
-
-
-def _is_ended(_: Task) -> None:
-    """Leave a task's result, or its error, with the task."""
-
-
-def _unsent(transaction: LocalTransaction, error: BaseException | None) -> TransactionSendResult:
-    return TransactionSendResult(transaction.transaction_id, LocalTransactionState.UNKNOWN, None, error)
 
 
 __all__: Sequence[str] = ["DatabaseTransaction", "Transaction", "TransactionProducer"]

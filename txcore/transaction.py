@@ -106,7 +106,7 @@ class LocalTransaction(msgspec.Struct):
     context: ProducerContext
     transaction_id: bytes
     messages: list[TargetMessage] = msgspec.field(default_factory=list)
-    policies: list[CheckPolicy] = msgspec.field(default_factory=list)
+    policies: tuple[CheckPolicy, ...] = ()
     phase: Phase = Phase.OPEN
     connection: Any = None
     fenced: bool = False
@@ -180,7 +180,7 @@ def publish(transaction: LocalTransaction, message: Message) -> None:
         )
     if message.check_policy is not None:
         require_room(message.check_policy, transaction.context.margin_s)
-        transaction.policies.append(message.check_policy)
+        transaction.policies += (message.check_policy,)
     observer = transaction.context.observer
     headers = dict(message.headers)
     if observer is not None:

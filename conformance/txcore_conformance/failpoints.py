@@ -13,8 +13,8 @@ from concurrent.futures import Future
 from typing import Any, Final
 
 from txcore import drivers
-from txcore.commands import Call, Spawn
-from txcore.loop import Loop
+from txcore.commands import Call, Each, Spawn
+from txcore.loop import ANSWERS, Loop
 from txcore.records import HalfRecord, OpKind, Resolution
 
 VARIABLE: Final = "TXCORE_FAILPOINT"
@@ -43,7 +43,9 @@ class Failpoints:
             self.steps.append(step)
 
     def name_of(self, command: Any) -> str:
-        """Return what a yielded command is called; "" for one that does nothing by itself."""
+        """Return what a yielded command is called, an `Each` as its first item; "" for what does nothing by itself."""
+        if isinstance(command, Each):
+            return self.name_of(command.items[0])
         if isinstance(command, HalfRecord):
             return "half"
         if isinstance(command, Resolution):
@@ -52,7 +54,7 @@ class Failpoints:
             return f"call {getattr(command.function, '__name__', 'function')}"
         if isinstance(command, Future):
             return self._names.get(id(command), (command, "answer"))[1]
-        return "" if isinstance(command, Spawn) else "pause"
+        return "" if isinstance(command, Spawn) or command is ANSWERS else "pause"
 
     def named(self, future: Future[Any], name: str) -> Future[Any]:
         """Remember what *future* is the answer to."""

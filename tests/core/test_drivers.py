@@ -185,6 +185,31 @@ class TestAsync:
         sizes = list(Counter((id(batch), kind) for batch, kind in batches).values())
         assert [20, 20, 10, 20, 20, 10] == sizes
 
+    def test_what_tasks_that_take_long_hand_over_does_not_wait_for_them_all(self, capabilities, monkeypatch):
+        """A release is handed over in the time for which the clock was read: tasks may block the loop one by one."""
+        events = []
+        backend = Backend(capabilities(), lambda batch, index, item: events.append(type(item)))
+
+        async def main():
+            loop = asyncio.get_running_loop()
+            bridge, now_s = AsyncBridge(loop, backend), loop.time
+            late_s = 0.0
+
+            def block():
+                nonlocal late_s
+                late_s += 1.0
+                events.append("blocked")
+
+            monkeypatch.setattr(loop, "time", lambda: now_s() + late_s)
+            tasks = [asyncio.create_task(run_async(flow_of(Call(block), RELEASE), bridge)) for _ in range(3)]
+            while events.count(Resolution) < 3:  # noqa: ASYNC110 - the backend is no coroutine
+                await asyncio.sleep(0)
+            for task in tasks:
+                task.cancel()
+
+        asyncio.run(main())
+        assert ["blocked", "blocked", Resolution, Resolution, "blocked", Resolution] == events
+
     def test_a_burst_of_outcomes_wakes_the_loop_once(self, capabilities):
         """However many items a batch holds (one wake-up per batch)."""
         held = []

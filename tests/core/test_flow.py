@@ -9,6 +9,7 @@ import pytest
 from txcore import flow, wire
 from txcore import transaction as transactions
 from txcore.commands import Call
+from txcore.ending import end
 from txcore.errors import (
     BackendTimeoutError,
     CommitUnknownError,
@@ -23,6 +24,7 @@ from txcore.fence import FenceAnswer, FenceReading
 from txcore.message import CheckPolicy, LocalTransactionState, Message
 from txcore.records import DURABLE, HalfRecord, OpKind, Outcome, Resolution, Status
 from txcore.results import EndState
+from txcore.sending import send_in_transaction
 from txcore.transaction import Phase
 
 REFUSED = Outcome(Status.REFUSED, BackendTimeoutError("full"))
@@ -162,7 +164,7 @@ class TestPrepare:
 class TestEnd:
     def test_commit_releases_every_target_with_its_op(self, prepared, by_hand):
         """One resolution: all targets, COMMIT, the attempt's name."""
-        steps = flow.end(prepared, OpKind.COMMIT)
+        steps = end(prepared, OpKind.COMMIT)
         resolution = next(steps)
         assert isinstance(resolution, Resolution)
         assert [0, 1] == list(resolution.targets)
@@ -176,7 +178,7 @@ class TestEnd:
 
     def test_rollback_releases_no_target(self, prepared, by_hand):
         """Only the op."""
-        steps = flow.end(prepared, OpKind.ROLLBACK)
+        steps = end(prepared, OpKind.ROLLBACK)
         resolution = next(steps)
         assert (OpKind.ROLLBACK, []) == (resolution.op.kind, list(resolution.targets))
         assert EndState.ACCEPTED is by_hand.run_to_end(steps, DURABLE).state
@@ -193,7 +195,7 @@ class TestEnd:
     )
     def test_each_outcome_has_its_state(self, prepared, by_hand, outcome, state):
         """Nothing but DURABLE is ACCEPTED; a reason is passed on."""
-        steps = flow.end(prepared, OpKind.COMMIT)
+        steps = end(prepared, OpKind.COMMIT)
         next(steps)
         result = by_hand.run_to_end(steps, outcome)
         assert (state, outcome.error) == (result.state, result.error)
@@ -211,23 +213,24 @@ class TestEnd:
     )
     def test_an_end_is_idempotent(self, prepared, by_hand, first, again, state):
         """Asking again sends nothing and says what is known."""
-        steps = flow.end(prepared, OpKind.COMMIT)
+        steps = end(prepared, OpKind.COMMIT)
         next(steps)
         by_hand.run_to_end(steps, first)
-        assert state is by_hand.run_to_end(flow.end(prepared, again)).state
+        assert state is by_hand.run_to_end(end(prepared, again)).state
 
     def test_an_end_that_was_cancelled_is_unknown(self, prepared, by_hand):
         """The release may be under way: whoever asks again learns that it is not certain."""
-        steps = flow.end(prepared, OpKind.COMMIT)
+        steps = end(prepared, OpKind.COMMIT)
         next(steps)
         with pytest.raises(asyncio.CancelledError):
             steps.throw(asyncio.CancelledError())
-        assert EndState.UNKNOWN is by_hand.run_to_end(flow.end(prepared, OpKind.COMMIT)).state
+        assert EndState.UNKNOWN is prepared.result.state
+        assert EndState.UNKNOWN is by_hand.run_to_end(end(prepared, OpKind.COMMIT)).state
 
     def test_a_late_producer_gives_way_and_asks_for_a_check(self, prepared, context, by_hand):
         """Past immunity minus margin it publishes nothing (R6)."""
         context.clock.advance(4.001)
-        steps = flow.end(prepared, OpKind.COMMIT)
+        steps = end(prepared, OpKind.COMMIT)
         resolution = next(steps)
         assert (OpKind.NUDGE, []) == (resolution.op.kind, list(resolution.targets))
         assert EndState.TOO_LATE is by_hand.run_to_end(steps, DURABLE).state
@@ -235,24 +238,24 @@ class TestEnd:
     def test_the_last_moment_is_not_late(self, prepared, context):
         """Exactly at immunity minus margin it still publishes."""
         context.clock.advance(4)
-        assert OpKind.COMMIT == next(flow.end(prepared, OpKind.COMMIT)).op.kind
+        assert OpKind.COMMIT == next(end(prepared, OpKind.COMMIT)).op.kind
 
     def test_a_producer_without_a_reading_gives_way(self, prepared):
         """A handle from another boot has no comparable clock."""
         prepared.give_way_s = None
-        assert OpKind.NUDGE == next(flow.end(prepared, OpKind.COMMIT)).op.kind
+        assert OpKind.NUDGE == next(end(prepared, OpKind.COMMIT)).op.kind
 
     def test_an_open_fenced_connection_must_end_first(self, prepared, fence):
         """Publishing before the database's COMMIT is refused."""
         prepared.connection, prepared.fenced, fence.open = object(), True, True
         with pytest.raises(TransactionStateError, match="still open"):
-            next(flow.end(prepared, OpKind.COMMIT))
+            next(end(prepared, OpKind.COMMIT))
         assert Phase.PREPARED is prepared.phase
 
     def test_an_end_before_prepare_is_refused(self, transaction):
         """The handle is in the wrong state."""
         with pytest.raises(TransactionStateError, match="is open, not prepared"):
-            next(flow.end(transaction, OpKind.COMMIT))
+            next(end(transaction, OpKind.COMMIT))
 
     @pytest.mark.parametrize(
         ("answer", "state"), [(FenceAnswer.COMMIT, EndState.CONFLICT), (FenceAnswer.NO_ANSWER, EndState.UNKNOWN)]
@@ -260,7 +263,7 @@ class TestEnd:
     def test_a_fenced_rollback_needs_the_tombstone(self, prepared, by_hand, answer, state):
         """No op is written unless the fence answered ROLLBACK (R5)."""
         prepared.fenced = True
-        steps = flow.end(prepared, OpKind.ROLLBACK)
+        steps = end(prepared, OpKind.ROLLBACK)
         check = next(steps)
         assert ([prepared.transaction_id], "orders") == check.args
         assert state is by_hand.run_to_end(steps, {prepared.transaction_id: FenceReading(answer)}).state
@@ -269,7 +272,7 @@ class TestEnd:
         """Even past the horizon: the fence has decided already."""
         prepared.fenced = True
         context.clock.advance(100)
-        steps = flow.end(prepared, OpKind.ROLLBACK)
+        steps = end(prepared, OpKind.ROLLBACK)
         next(steps)
         resolution = steps.send({prepared.transaction_id: FenceReading(FenceAnswer.ROLLBACK)})
         assert OpKind.ROLLBACK == resolution.op.kind
@@ -278,7 +281,7 @@ class TestEnd:
     def test_a_fence_that_raises_is_no_rollback(self, prepared, by_hand):
         """The check decides; the reason is passed on."""
         prepared.fenced = True
-        steps = flow.end(prepared, OpKind.ROLLBACK)
+        steps = end(prepared, OpKind.ROLLBACK)
         next(steps)
         error = OSError("no database")
         result = by_hand.throw_to_end(steps, error)
@@ -301,7 +304,7 @@ class TestListenerStyle:
         """Return the flow of one message, and its transaction."""
         transaction = transactions.begin(context)
         message = Message("a", b"1", check_policy=CheckPolicy(9, 4, 2))
-        return flow.send_in_transaction(transaction, Listener(), message, "arg"), transaction
+        return send_in_transaction(transaction, Listener(), message, "arg"), transaction
 
     def test_the_listener_runs_between_half_and_end(self, unfenced, by_hand):
         """Half, then the local transaction with message and argument, then the release."""

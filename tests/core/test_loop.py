@@ -7,7 +7,7 @@ import threading
 
 import pytest
 
-from txcore.commands import Call, Spawn
+from txcore.commands import Call, Each, Spawn
 from txcore.errors import BackendTimeoutError, BackendUnavailableError
 from txcore.loop import Loop
 from txcore.pool import CallPool
@@ -83,6 +83,80 @@ def test_releases_carry_the_claim(loop, backend):
     loop.spawn(ending(Resolution(half(), None), []))
     loop.turn()
     assert ["claim"] == backend.claims
+
+
+def going_on(answers):
+    """Return what keeps the answers of an `Each`, together as they came."""
+    return lambda answered: answers.append([(index, outcome.status) for index, outcome in answered])
+
+
+class TestEach:
+    def test_what_is_answered_together_goes_on_together(self, loop, backend):
+        """One batch, handed over at once; whoever handed it over goes on when all have."""
+        portions, ends = [], []
+        loop.spawn(ending(Each([half(0), half(1), half(2)], going_on(portions)), ends))
+        loop.step(*loop._ready.popleft())
+        (batch,) = backend.batches
+        assert [half(0), half(1), half(2)] == list(batch.items)
+        batch.settle(2, DURABLE)
+        batch.settle(0, DURABLE)
+        loop.turn()
+        assert [[(2, Status.DURABLE), (0, Status.DURABLE)]] == portions
+        assert [] == ends
+        batch.settle(1, DURABLE)
+        loop.run_all()
+        assert [(1, Status.DURABLE)] == portions[1]
+        assert [None] == ends
+
+    def test_it_waits_for_the_flows_of_all_portions(self, loop, backend, clock):
+        """They run beside each other."""
+        ends, beside = [], []
+
+        def waiting(answered):
+            yield 1.0 + answered[0][0]
+            beside.append(answered[0][0])
+
+        loop.spawn(ending(Each([half(0), half(1)], waiting), ends))
+        loop.turn()
+        for index in (1, 0):
+            backend.batches[0].settle(index, DURABLE)
+            loop.turn()
+            loop.turn()
+        clock.advance(1.0)
+        loop.turn()
+        assert ([0], []) == (beside, ends)
+        clock.advance(1.0)
+        loop.turn()
+        loop.turn()
+        assert ([0, 1], [None]) == (beside, ends)
+        assert 0 == loop.task_count
+
+    def test_a_wake_up_that_finds_nothing_does_nothing(self, loop, backend):
+        """An answer may be found before the thread that brought it says so."""
+        ends = []
+        loop.spawn(ending(Each([half(0)], going_on([])), ends))
+        loop.turn()
+        (batch,) = backend.batches
+        batch.settle(0, DURABLE)
+        loop.turn()
+        assert batch.send(None) is not None
+        loop.run_all()
+        assert [None] == ends
+
+    def test_releases_carry_the_claim(self, loop, backend):
+        """As those of a single flow."""
+        loop.spawn(ending(Each([Resolution(half(), None)], going_on([])), []))
+        loop.turn()
+        assert ["claim"] == backend.claims
+
+    def test_a_backend_that_takes_nothing_refuses_each_item(self, capabilities, clock):
+        """The portion has the reason for each."""
+        error = BackendUnavailableError("down")
+        loop, portions, ends = Loop(Backend(capabilities(), error=error), clock), [], []
+        loop.spawn(ending(Each([half(0), half(1)], going_on(portions)), ends))
+        loop.run_all()
+        assert [[(0, Status.REFUSED), (1, Status.REFUSED)]] == portions
+        assert [None] == ends
 
 
 def test_a_backend_that_takes_nothing_refuses_each_item(capabilities, clock):

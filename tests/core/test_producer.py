@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import base64
 import threading
+import weakref
 
 import pytest
 
@@ -23,7 +24,7 @@ from txcore import (
     UsageError,
 )
 from txcore.memory import KAFKA_LIKE, STRONG, MemoryBackend, MemoryBroker
-from txcore.producer import SEND_MANY_WINDOW
+from txcore.pipelining import WINDOW_COUNT
 from txcore.records import LogKind, OpKind
 from txcore.wire import decode_ops
 
@@ -147,9 +148,9 @@ class TestSendMany:
     def test_results_are_in_the_order_given(self, backend, broker):
         """More than a window's worth, each with its own state."""
         producer = TransactionProducer(backend, "g", listener=Committing())
-        results = producer.send_many((Message("t", b"%04d" % n), None) for n in range(SEND_MANY_WINDOW + 500))
+        results = producer.send_many((Message("t", b"%04d" % n), None) for n in range(WINDOW_COUNT + 500))
         assert {(COMMIT, EndState.ACCEPTED)} == {(each.state, each.end.state) for each in results}
-        assert SEND_MANY_WINDOW + 500 == len({each.transaction_id for each in results}) == len(broker.topics["t"])
+        assert WINDOW_COUNT + 500 == len({each.transaction_id for each in results}) == len(broker.topics["t"])
 
     def test_it_waits_for_nothing_once_all_have_ended(self, backend, monkeypatch):
         """The backend's work is borrowed while there is some, and given back at once."""
@@ -183,6 +184,89 @@ class TestSendMany:
         assert isinstance(results[1].error, UsageError)
         assert boom is results[2].error
         assert [b"1", b"5"] == [each.body for each in broker.topics["t"]]
+
+    def test_slow_local_transactions_let_none_publish_too_late(self, clock, monkeypatch):
+        """Who ran first is published before the others run; past its time nobody publishes: the checker may decide."""
+        backend = MemoryBackend(MemoryBroker(KAFKA_LIKE))
+        began_s, released_s = clock.now_s, []
+
+        class Slow(TransactionListener):
+            def execute_local_transaction(self, message, arg):
+                clock.advance(1.0)
+                return COMMIT
+
+        release = backend.release
+
+        def noted(batch, claim=None):
+            released_s.extend(clock.now_s - began_s for each in batch.items if each.op.kind is OpKind.COMMIT)
+            release(batch, claim)
+
+        monkeypatch.setattr(backend, "release", noted)
+        producer = TransactionProducer(backend, "g", listener=Slow(), clock=clock)
+        results = producer.send_many((Message("t", b"x"), None) for _ in range(20))
+        room_s = producer._context.policy.immunity_s - producer._context.margin_s
+        assert max(released_s) <= room_s
+        states = [each.end.state for each in results]
+        in_time_count = states.count(EndState.ACCEPTED)
+        assert [EndState.ACCEPTED] * in_time_count + [EndState.TOO_LATE] * (20 - in_time_count) == states
+        assert int(room_s) <= in_time_count
+
+    def test_a_half_without_an_answer_holds_up_no_other(self, backend, broker, monkeypatch):
+        """The others are published before it is answered."""
+        append, release, poll = backend.append_halves, backend.release, backend.poll
+        late, released_count, polls = [], 0, iter(range(1_000))
+
+        class Holding:
+            def __init__(self, batch):
+                self.items, self._batch = batch.items, batch
+
+            def settle(self, index, outcome):
+                if late or index:
+                    self._batch.settle(index, outcome)
+                else:
+                    late.append(lambda: self._batch.settle(index, outcome))
+
+        def counted(batch, claim=None):
+            nonlocal released_count
+            release(batch, claim)
+            released_count += len(batch.items)
+            if released_count == 49:
+                late[0]()
+
+        def limited(*args, **kwargs):
+            next(polls)
+            return poll(*args, **kwargs)
+
+        monkeypatch.setattr(backend, "append_halves", lambda batch: append(Holding(batch)))
+        monkeypatch.setattr(backend, "release", counted)
+        monkeypatch.setattr(backend, "poll", limited)
+        producer = TransactionProducer(backend, "g", listener=Committing())
+        results = producer.send_many((Message("t", b"%d" % n), None) for n in range(50))
+        assert [EndState.ACCEPTED] * 50 == [each.end.state for each in results]
+        assert b"0" == broker.topics["t"][-1].body
+
+    def test_what_has_ended_is_let_go(self, backend):
+        """A million sent in one call take the room of a million results, not of a million messages."""
+        refs, held_count = [], 0
+
+        class Arg:
+            """What the caller hands in beside a message."""
+
+        class Indifferent(TransactionListener):
+            def execute_local_transaction(self, message, arg):
+                return COMMIT
+
+        def messages():
+            nonlocal held_count
+            for _ in range(4 * WINDOW_COUNT):
+                arg = Arg()
+                refs.append(weakref.ref(arg))
+                held_count = max(held_count, sum(ref() is not None for ref in refs[::100]) * 100)
+                yield Message("t", b"x"), arg
+
+        producer = TransactionProducer(backend, "g", listener=Indifferent())
+        assert 4 * WINDOW_COUNT == len(producer.send_many(messages()))
+        assert WINDOW_COUNT <= held_count <= 2 * WINDOW_COUNT
 
     def test_asyncio_sends_many_too(self, backend, broker):
         """With an asynchronous listener."""

@@ -5,7 +5,7 @@ from __future__ import annotations
 import enum
 import random
 from collections.abc import Callable, Generator
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 from txcore import flow, wire
@@ -13,6 +13,7 @@ from txcore.breaker import Breaker
 from txcore.checker import Membership
 from txcore.checking import CheckContext, HalfView, Limits
 from txcore.commands import Call, Flow
+from txcore.ending import end
 from txcore.errors import CommitUnknownError, TxcoreError
 from txcore.ids import IdFactory, first_id_at
 from txcore.journey import Journey, force_op, journeys_of, next_generation
@@ -30,6 +31,7 @@ from txcore.records import (
     Status,
 )
 from txcore.results import EndState
+from txcore.sending import Sending, send_all, send_in_transaction
 from txcore.table import Mode
 from txcore.transaction import LocalTransaction, ProducerContext, begin, publish
 from txcore_conformance.sim.database import SimConnection, SimDatabase, SimDatabaseError, SimFence
@@ -101,6 +103,8 @@ class Cast:
     checkers: list[Process] = field(default_factory=list)
     memberships: list[tuple[Process, Membership]] = field(default_factory=list)
     table_rng: random.Random = field(default_factory=random.Random)
+    many_rng: random.Random = field(default_factory=random.Random)
+    many_chance: float = 0.0  #: that a message of the listener style is sent with others, in one batch
     mode: Mode = Mode.HALF  #: of producers with a fence
     relays: list[Process] = field(default_factory=list)
     lost_tail: set[bytes] = field(default_factory=set)
@@ -111,6 +115,10 @@ class Cast:
     #: Everything ever stored in a log, beyond what retention left there.
     archive: dict[tuple[LogKind, int], list[LogRecord]] = field(default_factory=dict)
     numbers: int = 0
+
+    def choose_many(self, rng: random.Random) -> None:
+        """Have messages of the listener style sent with others, in some seeds, with randomness of its own."""
+        self.many_rng, self.many_chance = rng, rng.choice([0.0, 0.0, 0.5])
 
     def is_committed(self, truth: Truth) -> bool:
         """Return whether the local transaction committed."""
@@ -269,19 +277,43 @@ def _primitive_style(cast: Cast, truth: Truth) -> Flow[None]:
             # What a careful application does; txcore must still find out itself whether it may.
             database.roll_back(connection)
             kind = OpKind.ROLLBACK
-    result = yield from flow.end(core, kind)
+    result = yield from end(core, kind)
     cast.world.note(f"end {kind.name} {result.state.value}")
     if cast.world.rng.random() < 0.3:
-        yield from flow.end(core, kind)
+        yield from end(core, kind)
 
 
 def _listener_style(cast: Cast, truth: Truth) -> Flow[None]:
+    if cast.many_rng.random() < cast.many_chance:
+        yield from _many_style(cast, truth)
+        return
     message = _messages(cast)[0]
-    result = yield from flow.send_in_transaction(truth.core, SimListener(cast, truth), message, None)
+    result = yield from send_in_transaction(truth.core, SimListener(cast, truth), message, None)
     cast.world.note(f"end {result.state.value} {result.end.state.value if result.end else '-'}")
     accepted = result.end is not None and result.end.state is EndState.ACCEPTED
     if accepted and not truth.is_fenced and cast.world.rng.random() < 0.2:
         _contrary(cast, truth)
+
+
+def _many_style(cast: Cast, truth: Truth) -> Flow[None]:
+    truths = [truth, *(_another(cast, truth) for _ in range(cast.many_rng.randint(0, 5)))]
+    sendings = [Sending(each.core, _messages(cast)[0], each) for each in truths]
+    yield from send_all(sendings, SimListener(cast))
+    for sending in sendings:
+        _ended(cast.world, sending.error)
+        if sending.result is not None:
+            result = sending.result.end
+            cast.world.note(f"end of many {sending.result.state.value} {result.state.value if result else '-'}")
+
+
+def _another(cast: Cast, truth: Truth) -> Truth:
+    """Return one more transaction of the same producer, with randomness of its own."""
+    rng, context = cast.many_rng, truth.core.context
+    core = begin(replace(context, ids=IdFactory(context.clock, rng)))
+    wish = rng.choices([Wish.COMMIT, Wish.ROLLBACK, Wish.ERROR], [6, 2, 2])[0]
+    other = Truth(truth.style, wish, core, truth.process, rng.choice([0.01, 0.01, 0.3, 2.0]) * rng.random())
+    cast.truths[core.transaction_id] = other
+    return other
 
 
 def _contrary(cast: Cast, truth: Truth) -> None:
@@ -331,8 +363,8 @@ class SimListener:
         self._truth = truth
 
     def execute_local_transaction(self, message: Message, arg: Any) -> Generator[Any, Any, LocalTransactionState]:  # noqa: ARG002
-        """Run the local transaction."""
-        cast, truth = self._cast, self._truth
+        """Run the local transaction, of many the one in *arg*."""
+        cast, truth = self._cast, arg or self._truth
         assert truth is not None
         if truth.is_fenced:
             return self._fenced_local(cast, truth)

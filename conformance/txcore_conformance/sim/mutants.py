@@ -14,7 +14,7 @@ from dataclasses import dataclass
 from typing import Any
 from unittest import mock
 
-from txcore import flow, preparing, relaying
+from txcore import ending, flow, preparing, relaying, sending
 from txcore.commands import Flow
 from txcore.decide import Pending
 from txcore.errors import CommitUnknownError
@@ -25,6 +25,7 @@ from txcore.judging import Judge
 from txcore.memory import MemoryBackend
 from txcore.message import LocalTransactionState
 from txcore.records import Checkpoint, Op, OpKind, Outcome, Position, Resolution, Status
+from txcore.results import TransactionSendResult
 from txcore.transaction import LocalTransaction
 from txcore_conformance.sim import actors, table_mutants
 from txcore_conformance.sim.actors import Cast
@@ -61,45 +62,39 @@ def _absence_is_rollback(self: SimFence, identity: bytes) -> FenceReading:
     return FenceReading(FenceAnswer.COMMIT if is_there else FenceAnswer.ROLLBACK)
 
 
-_append = preparing.append
+_appended = preparing.appended
 
 
-def _append_uncertain(transaction: LocalTransaction, deadline_s: float | None = None) -> Flow[None]:
+def _appended_uncertainly(transaction: LocalTransaction, outcome: Outcome, began_s: float) -> None:
     """Go on after an unknown answer as if it were an ack."""
-    steps = _append(transaction, deadline_s)
-    outcome: Any = None
-    while True:
-        try:
-            command = steps.send(outcome)
-        except StopIteration:
-            return
-        outcome = yield command
-        if isinstance(outcome, Outcome) and outcome.status is Status.UNKNOWN:
-            outcome = Outcome(Status.DURABLE)
+    _appended(transaction, Outcome(Status.DURABLE) if outcome.status is Status.UNKNOWN else outcome, began_s)
 
 
 _finish = flow.database_finish
-_run_local = flow._run_local  # noqa: SLF001
+_run_local = sending._run_local  # noqa: SLF001
 
 
 def _exception_rolls_back(transaction: LocalTransaction) -> Flow[Any]:
     try:
         return (yield from _finish(transaction))
     except CommitUnknownError:
-        yield flow._resolution(transaction, OpKind.ROLLBACK)  # noqa: SLF001
+        yield ending.resolution_of(transaction, OpKind.ROLLBACK)
         raise
 
 
 def _raising_listener_rolls_back(*args: Any) -> Flow[Any]:
-    state, error = yield from _run_local(*args)
-    return (LocalTransactionState.ROLLBACK if error is not None else state), error
+    ran = yield from _run_local(*args)
+    if not isinstance(ran, TransactionSendResult) or ran.error is None:
+        return ran
+    args[0].connection = None
+    return LocalTransactionState.ROLLBACK
 
 
 @contextlib.contextmanager
 def _exception_is_rollback() -> Iterator[None]:
     with (
         mock.patch.object(flow, "database_finish", _exception_rolls_back),
-        mock.patch.object(flow, "_run_local", _raising_listener_rolls_back),
+        mock.patch.object(sending, "_run_local", _raising_listener_rolls_back),
     ):
         yield
 
@@ -332,9 +327,9 @@ MUTANTS: Mapping[str, Mutant] = {
         STEPPED,
         "targets and op are one atomic release there",
     ),
-    "local_after_uncertain_ack": Mutant("R2", _replace(preparing, "append", _append_uncertain)),
+    "local_after_uncertain_ack": Mutant("R2", _replace(preparing, "appended", _appended_uncertainly)),
     "exception_is_rollback": Mutant("R5", _exception_is_rollback),
-    "rollback_without_tombstone": Mutant("R5", _replace(flow, "_tombstone", _no_tombstone)),
+    "rollback_without_tombstone": Mutant("R5", _replace(ending, "tombstone", _no_tombstone)),
     "prune_without_horizon": Mutant("R4", _prune_without_horizon),
     "asynchronous_commit": Mutant("R4", _asynchronous_commit),
     "immunity_counts_as_check": Mutant("R10", _immunity_counts_as_check),
@@ -350,7 +345,7 @@ MUTANTS: Mapping[str, Mutant] = {
     "checkpoint_single_bound": Mutant("R12", _replace(PartitionState, "checkpoint", _single_bound)),
     "late_producer_publishes": Mutant(
         "R6",
-        _replace(flow, "_must_give_way", lambda _: False),
+        _replace(ending, "_must_give_way", lambda _: False),
         STEPPED,
         "the store refuses a late producer before anything is delivered, so it need not give way",
     ),

@@ -85,6 +85,7 @@ def run(seed: int) -> SeedResult:
     # Without a fence R6 carries safety, so nothing of a producer may take effect after its horizon.
     world.allows_late = Style.LISTENER not in styles or rng.random() < 0.5
     # Drawn apart, so that a seed without the table plays the same history as ever.
+    cast.choose_many(random.Random(f"many {seed}"))
     cast.table_rng = random.Random(f"table {seed}")
     cast.mode = cast.table_rng.choices([Mode.HALF, Mode.AUTO, Mode.TABLE], [4, 2, 1])[0]
     for _ in range(rng.choice([1, 2, 2])):

@@ -10,9 +10,10 @@ import random
 from collections import Counter
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
+from functools import partial
 from typing import Any
 
-from txcore.commands import Call, Timed
+from txcore.commands import Call, Each, Timed
 from txcore.instrumentation import Reporter
 from txcore.loop import Loop, Task
 from txcore.memory import Fate, Faults, MemoryBackend, MemoryBroker, Profile
@@ -309,9 +310,11 @@ class SimLoop(Loop):
     def dispatch(self, task: Task, command: Any) -> Any:
         """See `Loop.dispatch`."""
         process, world = self.process, self.process.world
+        items = command.items if isinstance(command, Each) else (command,)
         if self.on_command is not None:
-            self.on_command(process, command.half if isinstance(command, Timed) else command)
-        if isinstance(command, HalfRecord | Timed | Resolution | Call):
+            for item in items:
+                self.on_command(process, item.half if isinstance(item, Timed) else item)
+        if isinstance(command, HalfRecord | Timed | Resolution | Call | Each):
             world.log(process.name, type(command).__name__)
             if not process.is_immortal and world.chance(world.swarm.crash):
                 if world.rng.random() < 0.5:
@@ -320,12 +323,19 @@ class SimLoop(Loop):
                 process.kill()
                 return None
             if world.chance(world.swarm.pause):
-                if isinstance(command, Resolution):
-                    # It goes out when the process thaws, however late; no reading of a clock can prevent that.
-                    world.late[command.half.transaction_id] += len(command.targets)
-                    world.causes[command.half.transaction_id] += 1
+                for item in items:
+                    if isinstance(item, Resolution):
+                        # It goes out when the process thaws, however late; no reading of a clock can prevent that.
+                        world.late[item.half.transaction_id] += len(item.targets)
+                        world.causes[item.half.transaction_id] += 1
                 process.freeze(world.rng.random() * world.swarm.pause_max_s)
+                if isinstance(command, Each):
+                    self.later(0.0, partial(self._hand_over_each, task, command))
+                    return None
         return super().dispatch(task, command)
+
+    def _hand_over_each(self, task: Task, command: Each) -> None:
+        super().dispatch(task, command)
 
     def _hand_over(self) -> None:
         process = self.process

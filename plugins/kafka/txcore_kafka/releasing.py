@@ -52,7 +52,7 @@ class HalfSending(Record):
     def stored(self, message: Any) -> None:
         """See `Record.stored`; the broker's time comes with its acknowledgement."""
         kind, at_ms = message.timestamp()
-        self.settle(Outcome(Status.DURABLE, appended_ms=at_ms) if kind == LOG_APPEND_TIME else DURABLE)
+        self.settle(_stored_at(at_ms) if kind == LOG_APPEND_TIME else DURABLE)
 
     def failed(self, error: KafkaError) -> None:
         """See `Record.failed`."""
@@ -74,8 +74,8 @@ class Release(msgspec.Struct, eq=False):
     batch: Batch[Resolution]
     index: int
     resolution: Resolution
-    missing: set[int]
     left: int
+    stored_bits: int = 0  #: one for each target
     status: Status = Status.DURABLE
     error: TxcoreError | None = None
     is_done: bool = False
@@ -88,7 +88,7 @@ class Release(msgspec.Struct, eq=False):
 
     def expire(self, error: TxcoreError) -> None:
         """See `Waiting.expire`; the op is not written any more."""
-        self.settle(Outcome(Status.UNKNOWN, error, missing=tuple(sorted(self.missing))))
+        self.settle(Outcome(Status.UNKNOWN, error, missing=self.missing()))
 
     def not_found(self, error: TxcoreError) -> None:
         """End before anything was published: REFUSED when there is no such group, else nobody refused."""
@@ -99,8 +99,13 @@ class Release(msgspec.Struct, eq=False):
 
     def confirmed(self, index: int) -> None:
         """One target, or the parked record, is stored."""
-        self.missing.discard(index)
+        if index != PARKED_INDEX:
+            self.stored_bits |= 1 << index
         self._one_less()
+
+    def missing(self) -> tuple[int, ...]:
+        """Return which targets are not confirmed."""
+        return tuple(index for index in sorted(self.resolution.targets) if not self.stored_bits >> index & 1)
 
     def failed(self, outcome: Outcome) -> None:
         """One target, or the parked record, is refused or unknown; unknown outweighs refused."""
@@ -115,7 +120,7 @@ class Release(msgspec.Struct, eq=False):
         if self.status is Status.DURABLE:
             self.releaser.queue_op(self)
         else:
-            self.settle(Outcome(self.status, self.error, missing=tuple(sorted(self.missing))))
+            self.settle(Outcome(self.status, self.error, missing=self.missing()))
 
 
 class TargetSend(Record):
@@ -217,7 +222,7 @@ class Releaser:
         started = []
         for index, resolution in enumerate(batch.items):
             targets, group = resolution.targets, resolution.half.group
-            item = Release(self, batch, index, resolution, set(targets), len(targets) + bool(resolution.parked))
+            item = Release(self, batch, index, resolution, len(targets) + bool(resolution.parked))
             if group in counts:
                 self._start(item)
                 started.append(item)
@@ -378,6 +383,12 @@ class Releaser:
             self._producing.call(functools.partial(finish, error))
 
         self._worker.submit(look_up)
+
+
+@functools.lru_cache(maxsize=16)
+def _stored_at(at_ms: int) -> Outcome:
+    """Return one outcome for all that was appended in the same millisecond, which is most of a batch."""
+    return Outcome(Status.DURABLE, appended_ms=at_ms)
 
 
 def _too_large(half: HalfRecord, size_max: int) -> MessageRejectedError:

@@ -1,0 +1,205 @@
+"""RocketMQ's style, for one transaction and for many at once: half first, then the listener's local transaction, then
+its end.
+
+Always with a half: when it is written, there is no database transaction that could hold the messages instead.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from functools import partial
+from typing import Any, Final, Protocol, cast
+
+import msgspec
+
+from txcore import ending, preparing
+from txcore.commands import Answered, Call, Each, Flow
+from txcore.errors import FencedError, TransactionStateError
+from txcore.message import LocalTransactionState, Message
+from txcore.records import HalfRecord, OpKind, Outcome, Resolution
+from txcore.results import EndResult, EndState, TransactionSendResult
+from txcore.table import Mode
+from txcore.transaction import LocalTransaction, Phase, current, publish
+
+TURN_S: Final = 0.02
+"""When local transactions have taken so long, those that ran are released before the next ones run."""
+_STATES: Final = {OpKind.COMMIT: LocalTransactionState.COMMIT, OpKind.ROLLBACK: LocalTransactionState.ROLLBACK}
+
+
+class Listener(Protocol):
+    """What the listener style asks of user code; `TransactionListener` and its async twin have this shape."""
+
+    def execute_local_transaction(self, message: Message, arg: Any) -> Any:
+        """Run the local transaction."""
+
+
+class Sending(msgspec.Struct):
+    """One message of many on its way; has a result or an error in the end.
+
+    Attributes:
+        kind: How it is being ended.
+        end: How that went, as soon as it is known.
+    """
+
+    transaction: LocalTransaction
+    message: Message
+    arg: Any
+    result: TransactionSendResult | None = None
+    error: Exception | None = None
+    kind: OpKind = OpKind.COMMIT
+    end: EndResult | None = None
+
+
+def send_in_transaction(
+    transaction: LocalTransaction, listener: Listener, message: Message, arg: Any
+) -> Flow[TransactionSendResult]:
+    """Send one message.
+
+    Raises: as `flow.prepare`. What the listener raises is not raised: it may have committed, so the state is UNKNOWN.
+    """
+    half = _half(transaction, message)
+    began_s = transaction.context.clock.elapsed_s()
+    outcome: Outcome = yield half
+    preparing.appended(transaction, outcome, began_s)
+    ran = yield from _run_local(transaction, listener, message, arg)
+    if isinstance(ran, TransactionSendResult):
+        return ran
+    result = yield from ending.end(transaction, _kind(ran))
+    return TransactionSendResult(transaction.transaction_id, ran, result)
+
+
+def send_all(sendings: Sequence[Sending], listener: Listener) -> Flow[None]:
+    """Send many, at least one of one producer: what the broker answers together goes on together. Raises nothing.
+
+    The same steps as for one, with one command for many. A local transaction that takes long, or a half without an
+    answer, holds up no other's end.
+    """
+    opened, halves = [], []
+    for sending in sendings:
+        try:
+            halves.append(_half(sending.transaction, sending.message))
+        except Exception as error:  # noqa: BLE001 - nothing was sent of this one; the others are not affected
+            sending.error = error
+        else:
+            opened.append(sending)
+    if halves:
+        began_s = opened[0].transaction.context.clock.elapsed_s()
+        yield Each(halves, partial(_go_on, opened, listener, began_s))
+
+
+def _go_on(opened: Sequence[Sending], listener: Listener, began_s: float, answered: Answered) -> Flow[None]:
+    """Run the local transactions of halves that were answered together, and release what they say."""
+    clock, left = opened[0].transaction.context.clock, iter(answered)
+    is_over = False
+    while not is_over:
+        ran: list[Sending] = []
+        until_s = clock.elapsed_s() + TURN_S
+        is_over = True
+        for index, outcome in left:
+            sending = opened[index]
+            transaction = sending.transaction
+            try:
+                preparing.appended(transaction, outcome, began_s)
+            except Exception as error:  # noqa: BLE001 - this one's result
+                sending.error = error
+                continue
+            state = yield from _run_local(transaction, listener, sending.message, sending.arg)
+            if isinstance(state, TransactionSendResult):
+                sending.result = state
+                continue
+            sending.kind = _kind(state)
+            if ending.needs_tombstone(transaction, sending.kind):
+                sending.end = yield from ending.tombstone(transaction)
+            ran.append(sending)
+            if clock.elapsed_s() >= until_s:
+                is_over = False
+                break
+        yield from _release(ran)
+
+
+def _release(ran: Sequence[Sending]) -> Flow[None]:
+    released: list[Sending] = []
+    resolutions: list[Resolution] = []
+    began_s = ending.now_s(ran[0].transaction) if ran else 0.0
+    for sending in ran:
+        resolution = None
+        if sending.end is None:
+            resolution, sending.end = ending.choose_end(sending.transaction, sending.kind)
+        if resolution is None:
+            _finish(sending, sending.end, began_s)
+        else:
+            released.append(sending)
+            resolutions.append(resolution)
+    if resolutions:
+        yield Each(resolutions, partial(_released, released, began_s))
+
+
+def _released(released: Sequence[Sending], began_s: float, answered: Answered) -> None:
+    for index, outcome in answered:
+        sending = released[index]
+        end = sending.end or ending.end_result(sending.transaction, sending.kind, outcome)
+        _finish(sending, end, began_s)
+
+
+def _finish(sending: Sending, end: EndResult | None, began_s: float) -> None:
+    assert end is not None
+    transaction, kind = sending.transaction, sending.kind
+    ending.finish_end(transaction, kind, end, began_s)
+    sending.result = TransactionSendResult(transaction.transaction_id, _STATES[kind], end)
+
+
+def _half(transaction: LocalTransaction, message: Message) -> HalfRecord:
+    if transaction.context.mode is Mode.TABLE:
+        raise TransactionStateError("the listener style needs a half, which mode table never writes")
+    publish(transaction, message)
+    transaction.fenced = transaction.context.fence is not None
+    transaction.phase = Phase.PREPARING
+    return preparing.half_of(transaction)
+
+
+def _run_local(
+    transaction: LocalTransaction, listener: Listener, message: Message, arg: Any
+) -> Flow[LocalTransactionState | TransactionSendResult]:
+    """Run the local transaction; returns COMMIT or ROLLBACK, which is to be done, or the result where nothing is."""
+    began_s, error = ending.now_s(transaction), None
+    current.set(transaction)
+    try:
+        state: Any = yield Call(listener.execute_local_transaction, (message, arg))
+    except Exception as raised:  # noqa: BLE001 - whatever user code raises, it may have committed (R5)
+        state, error = LocalTransactionState.UNKNOWN, raised
+        ending.ran_local(transaction, began_s, type(raised).__name__)
+    else:
+        is_state = isinstance(state, LocalTransactionState)
+        ending.ran_local(transaction, began_s, state.value if is_state else "no state")
+        if not is_state:
+            answer = f"execute_local_transaction answered {state!r}; it must answer a LocalTransactionState"
+            state, error = LocalTransactionState.UNKNOWN, TransactionStateError(answer)
+    finally:
+        current.set(None)
+    if state is LocalTransactionState.UNKNOWN:
+        return TransactionSendResult(transaction.transaction_id, state, None, error)
+    if state is LocalTransactionState.COMMIT and transaction.fenced and transaction.connection is None:
+        conflict = yield from _vouch(transaction)
+        if conflict is not None:
+            transaction.phase, transaction.result = Phase.ENDED, conflict
+            return TransactionSendResult(transaction.transaction_id, state, conflict)
+    transaction.connection = None
+    return cast("LocalTransactionState", state)
+
+
+def _kind(state: LocalTransactionState) -> OpKind:
+    return OpKind.COMMIT if state is LocalTransactionState.COMMIT else OpKind.ROLLBACK
+
+
+def _vouch(transaction: LocalTransaction) -> Flow[EndResult | None]:
+    """Write the row that a fenced producer's listener forgot; returns a conflict if the check was first."""
+    context = transaction.context
+    assert context.fence is not None
+    try:
+        connection = yield Call(context.fence.begin, (None, transaction.transaction_id, context.group))
+        yield Call(context.fence.commit, (connection,))
+    except FencedError as error:
+        return EndResult(EndState.CONFLICT, transaction.transaction_id, error)
+    except Exception as error:  # noqa: BLE001 - the database's; the check decides
+        return EndResult(EndState.UNKNOWN, transaction.transaction_id, error)
+    return None
