@@ -246,10 +246,14 @@ class TransactionProducer:
         return self.run(send_in_transaction(begin(self._context), self._require_listener(), message, arg))
 
     def send_many(self, messages: Iterable[tuple[Message, Any]]) -> list[TransactionSendResult]:
-        """Send many in the listener style, pipelined; one wake-up per batch. The listener runs in this thread.
+        """Send many in the listener style, pipelined: what the broker answers together goes on together.
 
-        Results are in the order given. A transaction of which nothing was sent, or whose half is uncertain, has its
-        error in `error` and the state UNKNOWN; the others are not affected.
+        The listener runs in this thread. Results are in the order given. A transaction of which nothing was sent, or
+        whose half is uncertain, has its error in `error` and the state UNKNOWN; the others are not affected.
+
+        At most 1,000 are under way, and fewer where the listener is slow: as many as are ended, at the rate so far, in
+        half of the time that a producer has (`immunity_s` less the backend's `release_time_max_s`). So none but some of
+        the first 100 end TOO_LATE for the others' sake.
         """
         return send_many(self._backend, self._context, self._require_listener(), messages)
 

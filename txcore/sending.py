@@ -89,32 +89,36 @@ def send_all(sendings: Sequence[Sending], listener: Listener) -> Flow[None]:
 
 def _go_on(opened: Sequence[Sending], listener: Listener, began_s: float, answered: Answered) -> Flow[None]:
     """Run the local transactions of halves that were answered together, and release what they say."""
-    clock, left = opened[0].transaction.context.clock, iter(answered)
+    clock = opened[0].transaction.context.clock
+    left = iter([opened[index] for index, outcome in answered if _is_stored(opened[index], outcome, began_s)])
     is_over = False
     while not is_over:
         ran: list[Sending] = []
         until_s = clock.elapsed_s() + TURN_S
         is_over = True
-        for index, outcome in left:
-            sending = opened[index]
+        for sending in left:
             transaction = sending.transaction
-            try:
-                preparing.appended(transaction, outcome, began_s)
-            except Exception as error:  # noqa: BLE001 - this one's result
-                sending.error = error
-                continue
             state = yield from _run_local(transaction, listener, sending.message, sending.arg)
             if isinstance(state, TransactionSendResult):
                 sending.result = state
-                continue
-            sending.kind = _kind(state)
-            if ending.needs_tombstone(transaction, sending.kind):
-                sending.end = yield from ending.tombstone(transaction)
-            ran.append(sending)
+            else:
+                sending.kind = _kind(state)
+                if ending.needs_tombstone(transaction, sending.kind):
+                    sending.end = yield from ending.tombstone(transaction)
+                ran.append(sending)
             if clock.elapsed_s() >= until_s:
                 is_over = False
                 break
         yield from _release(ran)
+
+
+def _is_stored(sending: Sending, outcome: Outcome, began_s: float) -> bool:
+    try:
+        preparing.appended(sending.transaction, outcome, began_s)
+    except Exception as error:  # noqa: BLE001 - this one's result
+        sending.error = error
+        return False
+    return True
 
 
 def _release(ran: Sequence[Sending]) -> Flow[None]:

@@ -24,7 +24,7 @@ from txcore import (
     UsageError,
 )
 from txcore.memory import KAFKA_LIKE, STRONG, MemoryBackend, MemoryBroker
-from txcore.pipelining import WINDOW_COUNT
+from txcore.pipelining import FIRST_COUNT, WINDOW_COUNT
 from txcore.records import LogKind, OpKind
 from txcore.wire import decode_ops
 
@@ -210,6 +210,26 @@ class TestSendMany:
         in_time_count = states.count(EndState.ACCEPTED)
         assert [EndState.ACCEPTED] * in_time_count + [EndState.TOO_LATE] * (20 - in_time_count) == states
         assert int(room_s) <= in_time_count
+
+    def test_no_more_are_begun_than_slow_local_transactions_can_end_in_time(self, clock):
+        """A tenth of a second each, forty in the time that a producer has: those begun at first, then all."""
+
+        class Slow(TransactionListener):
+            def execute_local_transaction(self, message, arg):
+                clock.advance(0.1)
+                return COMMIT
+
+        producer = TransactionProducer(MemoryBackend(MemoryBroker(KAFKA_LIKE)), "g", listener=Slow(), clock=clock)
+        results = producer.send_many((Message("t", b"x"), None) for _ in range(1_000))
+        states = [each.end.state for each in results]
+        assert {EndState.ACCEPTED, EndState.TOO_LATE} == set(states[:FIRST_COUNT])
+        assert {EndState.ACCEPTED} == set(states[FIRST_COUNT:])
+
+    def test_three_things_are_no_message(self, backend):
+        """What is handed in is pairs; nothing is sent of what comes with a wrong one."""
+        producer = TransactionProducer(backend, "g", listener=Committing())
+        with pytest.raises(ValueError, match="too many values"):
+            producer.send_many([(Message("t", b"x"), None, "more")])
 
     def test_a_half_without_an_answer_holds_up_no_other(self, backend, broker, monkeypatch):
         """The others are published before it is answered."""
