@@ -1,12 +1,13 @@
-"""What a transaction on Kafka costs in Python without a flow: the records of `send_many`, from a loop made for that.
+"""What a transaction on Kafka costs in Python without a flow: the same records from loops made for that.
 
 Ids, envelopes, headers, ops, the listener's call and the results are the real ones. There are no deadlines, no errors
-but the first, no state of a transaction and nobody else: what is between this row and `send_many` is txcore's, what is
-between this row and `raw` is what two messages with headers, and the objects for them, cost more than one without.
+but the first, no state of a transaction and nobody else: what is between these rows and ours is txcore's, what is
+between these rows and `raw` is what two messages with headers, and the objects for them, cost more than one without.
 """
 
 from __future__ import annotations
 
+import asyncio
 import itertools
 from collections import defaultdict, deque
 from collections.abc import Callable, Iterator
@@ -19,7 +20,7 @@ from txcore_kafka.producing import producer_config
 import txcore
 from benchmarks.drive import Drive, Sample
 from benchmarks.place import POLICY, Place
-from benchmarks.styles import Committing
+from benchmarks.styles import AsyncCommitting, Committing
 from txcore import wire
 from txcore.clock import SystemClock, system_randomness
 from txcore.ids import IdFactory, partition_of
@@ -31,6 +32,9 @@ CHUNK_COUNT: Final = 250
 WINDOW_COUNT: Final = 1_000
 BY: Final = "p:by hand"
 POLL_S: Final = 0.02
+PAUSE_S: Final = 0.0005
+OPS_COUNT: Final = 60
+"""So many share a record."""
 
 
 class _Chunk:
@@ -62,13 +66,53 @@ class _Record:
             self.ready.append(self.chunk)
 
 
-class _ByHand:
+class _Records:
+    """Makes the records of transactions and hands them to a client of its own."""
+
     def __init__(self, place: Place) -> None:
         self._partition_count = place.backend().ensure_group(place.group).result(30)
-        self._producer: Any = Producer(producer_config(parse_url(place.url.partition("?")[0], {})))
+        self.producer: Any = Producer(producer_config(parse_url(place.url.partition("?")[0], {})))
         self._group = place.group
+        self._topics = {kind: topic_name(place.group, kind) for kind in LogKind}
         self._clock = SystemClock()
         self._ids = IdFactory(self._clock, system_randomness())
+
+    def append(self, message: txcore.Message, delivered: Any) -> HalfRecord:
+        """Make a half and hand it over."""
+        validate_message(message)
+        count = self._partition_count
+        identity = self._ids.new(count)
+        partition = partition_of(identity, count)
+        targets = [TargetMessage(message.topic, message.key, message.body, dict(message.headers))]
+        immunity_ms, now_ms = round(POLICY.immunity_s * 1000), self._clock.wall_ms()
+        half = Half(wire.VERSION, identity, self._group, partition, 0, now_ms, immunity_ms, 0, 0, False, BY, targets)
+        body = wire.encode_half(half)
+        self.producer.produce(self._topics[LogKind.HALF], body, None, partition, delivered)
+        return HalfRecord(self._group, partition, identity, 0, body, targets)
+
+    def publish(self, half: HalfRecord, delivered: Any) -> None:
+        """Hand its target over."""
+        (target,) = half.messages
+        headers = wire.target_headers(self._group, half.transaction_id, 0, target, BY, key_as_header=False)
+        self.producer.produce(target.topic, target.body, target.key, -1, delivered, None, 0, headers)
+
+    def op(self, half: HalfRecord) -> Op:
+        """Return its op."""
+        return Op(OpKind.COMMIT, half.transaction_id, 0, BY, self._clock.wall_ms())
+
+    def write(self, partition: int, ops: list[Op]) -> None:
+        """Hand ops over in one record."""
+        self.producer.produce(self._topics[LogKind.OP], wire.encode_ops(ops), None, partition)
+
+
+def _result(half: HalfRecord) -> TransactionSendResult:
+    end = EndResult(EndState.ACCEPTED, half.transaction_id)
+    return TransactionSendResult(half.transaction_id, txcore.LocalTransactionState.COMMIT, end)
+
+
+class _ByHand:
+    def __init__(self, place: Place) -> None:
+        self._records = _Records(place)
         self._listener = Committing()
         self._ready: deque[_Chunk] = deque()
         self._results: list[TransactionSendResult] = []
@@ -84,47 +128,30 @@ class _ByHand:
                 self._append(chunk)
             if not self._under_way:
                 return self._results
-            self._producer.poll(0.0 if self._ready else POLL_S)
+            self._records.producer.poll(0.0 if self._ready else POLL_S)
             while self._ready:
                 chunk_done = self._ready.popleft()
                 chunk_done.then(chunk_done)
 
     def _append(self, messages: list[txcore.Message]) -> None:
-        chunk, topic, count = _Chunk(messages), topic_name(self._group, LogKind.HALF), self._partition_count
+        chunk, append = _Chunk(messages), self._records.append
         chunk.then = self._release
-        for message in messages:
-            validate_message(message)
-            identity = self._ids.new(count)
-            partition = partition_of(identity, count)
-            targets = [TargetMessage(message.topic, message.key, message.body, dict(message.headers))]
-            immunity_ms, now_ms = round(POLICY.immunity_s * 1000), self._clock.wall_ms()
-            half = Half(
-                wire.VERSION, identity, self._group, partition, 0, now_ms, immunity_ms, 0, 0, False, BY, targets
-            )
-            body = wire.encode_half(half)
-            chunk.records.append(HalfRecord(self._group, partition, identity, 0, body, targets))
-            self._producer.produce(topic, body, None, partition, _Record(chunk, self._ready))
+        chunk.records = [append(message, _Record(chunk, self._ready)) for message in messages]
 
     def _release(self, chunk: _Chunk) -> None:
         chunk.left, chunk.then = len(chunk.messages), self._end
         for half, message in zip(chunk.records, chunk.messages, strict=True):
             self._listener.execute_local_transaction(message, None)
-            (target,) = half.messages
-            headers = wire.target_headers(self._group, half.transaction_id, 0, target, BY, key_as_header=False)
-            record = _Record(chunk, self._ready)
-            self._producer.produce(target.topic, target.body, target.key, -1, record, None, 0, headers)
+            self._records.publish(half, _Record(chunk, self._ready))
 
     def _end(self, chunk: _Chunk) -> None:
         self._under_way -= 1
         ops: defaultdict[int, list[Op]] = defaultdict(list)
-        now_ms = self._clock.wall_ms()
         for half in chunk.records:
-            ops[half.partition].append(Op(OpKind.COMMIT, half.transaction_id, 0, BY, now_ms))
-            end = EndResult(EndState.ACCEPTED, half.transaction_id)
-            state = txcore.LocalTransactionState.COMMIT
-            self._results.append(TransactionSendResult(half.transaction_id, state, end))
+            ops[half.partition].append(self._records.op(half))
+            self._results.append(_result(half))
         for partition, merged in ops.items():
-            self._producer.produce(topic_name(self._group, LogKind.OP), wire.encode_ops(merged), None, partition)
+            self._records.write(partition, merged)
 
 
 def by_hand(place: Place, drive: Drive, *, batch_size: int) -> Sample:
@@ -137,3 +164,82 @@ def by_hand(place: Place, drive: Drive, *, batch_size: int) -> Sample:
 
     send()
     return drive.threads(send, 1, batch_size)
+
+
+class _Tasks:
+    """The same from tasks of one event loop, which polls while any of them waits."""
+
+    def __init__(self, place: Place) -> None:
+        self._records = _Records(place)
+        self._listener = AsyncCommitting()
+        self._loop = asyncio.get_running_loop()
+        self._delivered: list[asyncio.Future[None]] = []
+        self._waiting_count = 0
+        self._is_polling = False
+        self._ops: defaultdict[int, list[Op]] = defaultdict(list)
+
+    async def send(self, message: txcore.Message) -> TransactionSendResult:
+        stored = self._future()
+        half = self._records.append(message, _Delivery(stored, self._delivered))
+        await stored
+        await self._listener.execute_local_transaction(message, None)
+        published = self._future()
+        self._records.publish(half, _Delivery(published, self._delivered))
+        await published
+        ops = self._ops[half.partition]
+        ops.append(self._records.op(half))
+        if len(ops) >= OPS_COUNT:
+            self._records.write(half.partition, ops)
+            self._ops[half.partition] = []
+        return _result(half)
+
+    def _future(self) -> asyncio.Future[None]:
+        self._waiting_count += 1
+        if not self._is_polling:
+            self._is_polling = True
+            self._loop.call_soon(self._poll)
+        return self._loop.create_future()
+
+    def _poll(self) -> None:
+        self._records.producer.poll(0)
+        count = len(self._delivered)
+        self._waiting_count -= count
+        for future in self._delivered:
+            future.set_result(None)
+        self._delivered.clear()
+        if not self._waiting_count:
+            self._is_polling = False
+        elif count:
+            self._loop.call_soon(self._poll)
+        else:
+            self._loop.call_later(PAUSE_S, self._poll)
+
+
+class _Delivery:
+    """A delivery callback for one who awaits it."""
+
+    __slots__ = ("_delivered", "_future")
+
+    def __init__(self, future: asyncio.Future[None], delivered: list[asyncio.Future[None]]) -> None:
+        self._future = future
+        self._delivered = delivered
+
+    def __call__(self, error: Any, message: Any) -> None:  # noqa: ARG002
+        if error is not None:
+            raise RuntimeError(f"a record was not delivered: {error}")
+        self._delivered.append(self._future)
+
+
+def by_hand_async(place: Place, drive: Drive, *, task_count: int) -> Sample:
+    """The tasks of one event loop, as `styles.listener_async`."""
+
+    async def measure() -> Sample:
+        tasks = _Tasks(place)
+
+        async def call() -> None:
+            await tasks.send(place.message())
+
+        await call()
+        return await drive.tasks(call, task_count)
+
+    return asyncio.run(measure())

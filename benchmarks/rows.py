@@ -193,6 +193,11 @@ def _messaging_of(broker: str, sizes: Sizes) -> list[Row]:
         rows += [
             Row(broker, "by hand", BATCH, size, partial(_by_hand, batch_size=size), many) for size in sizes.batches
         ]
+        rows += [
+            Row(broker, "by hand", ASYNCIO, count, partial(_by_hand_async, task_count=count), many)
+            for count in sizes.tasks
+            if count > 1
+        ]
     if sizes.large:
         loads = set(zip(("listener", "listener", "send_many"), (BLOCKING, ASYNCIO, BATCH), sizes.large, strict=True))
         rows += [_large(row) for row in rows if (row.style, row.driver, row.size) in loads]
@@ -208,6 +213,12 @@ def _by_hand(place: Place, drive: Drive, *, batch_size: int) -> Sample:
     from benchmarks.by_hand import by_hand  # noqa: PLC0415 - needs Kafka's driver
 
     return by_hand(place, drive, batch_size=batch_size)
+
+
+def _by_hand_async(place: Place, drive: Drive, *, task_count: int) -> Sample:
+    from benchmarks.by_hand import by_hand_async  # noqa: PLC0415 - needs Kafka's driver
+
+    return by_hand_async(place, drive, task_count=task_count)
 
 
 def _large(row: Row) -> Row:

@@ -121,7 +121,7 @@ def test_pending_lists_undecided_halves_with_their_checks(kit: Kit, topic: str) 
     identities = [kit.orphan(Message(topic, b"%d" % number)).transaction_id for number in range(3)]
     listener = Answers(UNKNOWN)
     checker = kit.checker(listener, check_max=100, interval_s=20.0)
-    kit.sweep(checker, lambda: len(listener.asked) >= 3)
+    kit.sweep(checker, lambda: all(kit.journey(identity).ops for identity in identities))
     found = kit.operator().pending()
     assert {(identity, 1, (topic,)) for identity in identities} == {
         (half.transaction_id, half.check_times, half.topics) for half in found
