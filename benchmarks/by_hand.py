@@ -83,12 +83,9 @@ class _Records:
         count = self._partition_count
         identity = self._ids.new(count)
         partition = partition_of(identity, count)
-        targets = [TargetMessage(message.topic, message.key, message.body, dict(message.headers))]
-        immunity_ms, now_ms = round(POLICY.immunity_s * 1000), self._clock.wall_ms()
-        half = Half(wire.VERSION, identity, self._group, partition, 0, now_ms, immunity_ms, 0, 0, False, BY, targets)
-        body = wire.encode_half(half)
-        self.producer.produce(self._topics[LogKind.HALF], body, None, partition, delivered)
-        return HalfRecord(self._group, partition, identity, 0, body, targets)
+        half = half_of(self._group, partition, identity, message, self._clock.wall_ms())
+        self.producer.produce(self._topics[LogKind.HALF], half.body, None, partition, delivered)
+        return half
 
     def publish(self, half: HalfRecord, delivered: Any) -> None:
         """Hand its target over."""
@@ -105,7 +102,16 @@ class _Records:
         self.producer.produce(self._topics[LogKind.OP], wire.encode_ops(ops), None, partition)
 
 
-def _result(half: HalfRecord) -> TransactionSendResult:
+def half_of(group: str, partition: int, identity: bytes, message: txcore.Message, now_ms: int) -> HalfRecord:
+    """Return the half of one message."""
+    targets = [TargetMessage(message.topic, message.key, message.body, dict(message.headers))]
+    immunity_ms = round(POLICY.immunity_s * 1000)
+    half = Half(wire.VERSION, identity, group, partition, 0, now_ms, immunity_ms, 0, 0, False, BY, targets)
+    return HalfRecord(group, partition, identity, 0, wire.encode_half(half), targets)
+
+
+def result_of(half: HalfRecord) -> TransactionSendResult:
+    """Return the result of one that was accepted."""
     end = EndResult(EndState.ACCEPTED, half.transaction_id)
     return TransactionSendResult(half.transaction_id, txcore.LocalTransactionState.COMMIT, end)
 
@@ -149,7 +155,7 @@ class _ByHand:
         ops: defaultdict[int, list[Op]] = defaultdict(list)
         for half in chunk.records:
             ops[half.partition].append(self._records.op(half))
-            self._results.append(_result(half))
+            self._results.append(result_of(half))
         for partition, merged in ops.items():
             self._records.write(partition, merged)
 
@@ -191,7 +197,7 @@ class _Tasks:
         if len(ops) >= OPS_COUNT:
             self._records.write(half.partition, ops)
             self._ops[half.partition] = []
-        return _result(half)
+        return result_of(half)
 
     def _future(self) -> asyncio.Future[None]:
         self._waiting_count += 1

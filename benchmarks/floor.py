@@ -25,19 +25,19 @@ from txcore_kafka.producing import producer_config
 import txcore
 from benchmarks.brokers import PARTITIONS
 from benchmarks.brokers.kafka import KafkaServer
+from benchmarks.by_hand import BY, half_of, result_of
 from txcore import wire
 from txcore.clock import SystemClock, system_randomness
 from txcore.ids import IdFactory, partition_of
 from txcore.message import validate_message
-from txcore.records import Half, HalfRecord, Op, OpKind, TargetMessage
-from txcore.results import EndResult, EndState, TransactionSendResult
+from txcore.records import HalfRecord, Op, OpKind
+from txcore.results import TransactionSendResult
 
 TOGETHER_COUNT: Final = 1_000
 UNDER_WAY_COUNT: Final = 10_000
 BODY: Final = b"x" * 300
 KEY: Final = b"12345678"
 GROUP: Final = "floor"
-BY: Final = "p:floor"
 HALVES, OPS, TARGETS = "floor-halves", "floor-ops", "floor-targets"
 WARM_UP_S: Final = 5.0
 THINGS: Final = ("callbacks", "ids", "envelopes", "headers", "results")
@@ -125,10 +125,7 @@ class _Loop:
     def _half(self, identity: bytes, partition: int) -> HalfRecord:
         message = txcore.Message(TARGETS, BODY, KEY)
         validate_message(message)
-        targets = [TargetMessage(message.topic, message.key, message.body, dict(message.headers))]
-        now_ms = self._clock.wall_ms()
-        half = Half(wire.VERSION, identity, GROUP, partition, 0, now_ms, 6_000, 0, 0, False, BY, targets)
-        return HalfRecord(GROUP, partition, identity, 0, wire.encode_half(half), targets)
+        return half_of(GROUP, partition, identity, message, self._clock.wall_ms())
 
     def _publish(self, going: _Together) -> None:
         going.left = TOGETHER_COUNT
@@ -147,8 +144,7 @@ class _Loop:
             op = Op(OpKind.COMMIT, identity, 0, BY, self._clock.wall_ms()) if self._has_envelopes else identity
             ops[half.partition].append(op)
             if self._has_results:
-                end = EndResult(EndState.ACCEPTED, identity)
-                results.append(TransactionSendResult(identity, txcore.LocalTransactionState.COMMIT, end))
+                results.append(result_of(half))
         for partition, merged in ops.items():
             value = wire.encode_ops(merged) if self._has_envelopes else _encode(merged)
             self._producer.produce(OPS, value, None, partition)

@@ -105,13 +105,16 @@ class _Together:
         if flow is not None:
             self._running += 1
             self._loop.spawn(flow, self._has_ended)
-        elif not self._left and not self._running:
-            self._loop.resume(self._task, None, None)
+        else:
+            self._resume_at_end()
 
     def _has_ended(self, task: Task) -> None:
         self._running -= 1
         if task.error is not None:
             raise task.error
+        self._resume_at_end()
+
+    def _resume_at_end(self) -> None:
         if not self._left and not self._running:
             self._loop.resume(self._task, None, None)
 

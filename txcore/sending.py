@@ -6,6 +6,7 @@ Always with a half: when it is written, there is no database transaction that co
 
 from __future__ import annotations
 
+from collections import deque
 from collections.abc import Sequence
 from functools import partial
 from typing import Any, Final, Protocol, cast
@@ -89,27 +90,31 @@ def send_all(sendings: Sequence[Sending], listener: Listener) -> Flow[None]:
 
 def _go_on(opened: Sequence[Sending], listener: Listener, began_s: float, answered: Answered) -> Flow[None]:
     """Run the local transactions of halves that were answered together, and release what they say."""
-    clock = opened[0].transaction.context.clock
-    left = iter([opened[index] for index, outcome in answered if _is_stored(opened[index], outcome, began_s)])
-    is_over = False
-    while not is_over:
-        ran: list[Sending] = []
-        until_s = clock.elapsed_s() + TURN_S
-        is_over = True
-        for sending in left:
-            transaction = sending.transaction
-            state = yield from _run_local(transaction, listener, sending.message, sending.arg)
-            if isinstance(state, TransactionSendResult):
-                sending.result = state
-            else:
-                sending.kind = _kind(state)
-                if ending.needs_tombstone(transaction, sending.kind):
-                    sending.end = yield from ending.tombstone(transaction)
-                ran.append(sending)
-            if clock.elapsed_s() >= until_s:
-                is_over = False
-                break
+    left = deque(opened[index] for index, outcome in answered if _is_stored(opened[index], outcome, began_s))
+    while left:
+        ran = yield from _run_some(left, listener)
         yield from _release(ran)
+
+
+def _run_some(left: deque[Sending], listener: Listener) -> Flow[list[Sending]]:
+    """Run local transactions for `TURN_S`, one at least; returns those that are to be ended."""
+    clock = left[0].transaction.context.clock
+    until_s = clock.elapsed_s() + TURN_S
+    ran = []
+    while left:
+        sending = left.popleft()
+        transaction = sending.transaction
+        state = yield from _run_local(transaction, listener, sending.message, sending.arg)
+        if isinstance(state, TransactionSendResult):
+            sending.result = state
+        else:
+            sending.kind = _kind(state)
+            if ending.needs_tombstone(transaction, sending.kind):
+                sending.end = yield from ending.tombstone(transaction)
+            ran.append(sending)
+        if clock.elapsed_s() >= until_s:
+            break
+    return ran
 
 
 def _is_stored(sending: Sending, outcome: Outcome, began_s: float) -> bool:
