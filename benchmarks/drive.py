@@ -10,7 +10,7 @@ from collections.abc import Awaitable, Callable, Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import ClassVar
 
-from benchmarks.machine import on_one_cpu
+from benchmarks.machine import as_advised
 from benchmarks.sampling import Profile
 
 
@@ -64,10 +64,10 @@ class Drive:
         seconds: After so long no further call begins.
         broker_cpu_s: Tells the processor time of the broker's processes up to now.
         profile: Samples this process, where asked for.
-        is_on_one_cpu: Of all drives of this process: see `machine.on_one_cpu`.
+        is_as_advised: Of all drives of this process: see `machine.as_advised`.
     """
 
-    is_on_one_cpu: ClassVar[bool] = False
+    is_as_advised: ClassVar[bool] = False
 
     seconds: float
     broker_cpu_s: Callable[[], float] = lambda: 0.0
@@ -139,7 +139,7 @@ class Drive:
     @contextlib.contextmanager
     def _measured(self) -> Iterator[None]:
         broker_s = self.broker_cpu_s()
-        with self.profile or contextlib.nullcontext(), on_one_cpu() if self.is_on_one_cpu else contextlib.nullcontext():
+        with self.profile or contextlib.nullcontext(), as_advised() if self.is_as_advised else contextlib.nullcontext():
             begin_s, own_s = time.perf_counter(), time.process_time()
             yield
             self._elapsed_s, self._own_cpu_s = time.perf_counter() - begin_s, time.process_time() - own_s

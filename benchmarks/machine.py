@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import gc
 import os
 import platform
 import sqlite3
@@ -11,6 +12,9 @@ from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 from typing import Any, Final
 
+COLLECT_AT_COUNT: Final = 20_000
+"""Objects made before garbage is looked for, as docs/guide-developer.md advises."""
+AS_ADVISED: Final = "on one of the cores, with few garbage collections"
 DRIVERS: Final = ("SQLAlchemy", "psycopg", "confluent-kafka", "pika", "nats-py")
 
 
@@ -35,18 +39,23 @@ def load_average() -> list[float]:
 
 
 @contextlib.contextmanager
-def on_one_cpu() -> Iterator[None]:
-    """Keep all threads of this process on the last processor meanwhile, and those that they start; nothing else.
+def as_advised() -> Iterator[None]:
+    """Run this process meanwhile as busy producers are advised to: on one processor, with few garbage collections.
 
-    What a program would reach with `taskset`: its threads take turns with Python's lock anyway, and to wake one on
-    another processor costs more than to wait for its own, most of all on a virtual machine.
+    All of its threads stay on the last processor, and those that they start, as under `taskset`: they take turns with
+    Python's lock anyway, and to wake one on another processor costs more than to wait for its own, most of all on a
+    virtual machine. What is there already is left out of collections.
     """
-    before = os.sched_getaffinity(0)
-    _move_to({max(before)})
+    cpus, thresholds = os.sched_getaffinity(0), gc.get_threshold()
+    _move_to({max(cpus)})
+    gc.freeze()
+    gc.set_threshold(COLLECT_AT_COUNT)
     try:
         yield
     finally:
-        _move_to(before)
+        gc.set_threshold(*thresholds)
+        gc.unfreeze()
+        _move_to(cpus)
 
 
 def _move_to(cpus: set[int]) -> None:

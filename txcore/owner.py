@@ -7,6 +7,7 @@ half was read, came back from the op log.
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import Final
 
 from txcore import instrumentation as names
 from txcore.checking import CheckContext
@@ -19,6 +20,9 @@ from txcore.judging import Judge
 from txcore.records import Checkpoint, Op, OpKind, Outcome, Status
 from txcore.tenure import Tenure
 
+LOOK_SHARE: Final = 50
+"""To find the oldest half takes a look at each; that is done again after so many times as long as it took."""
+
 
 @dataclass(frozen=True, slots=True)
 class PartitionStats:
@@ -28,6 +32,7 @@ class PartitionStats:
         is_claimed: Its CLAIM was read back; before that nothing is checked.
         pending: Undecided halves.
         oldest_age_s: Since the oldest of them was appended, or first seen where the broker has no clock; 0 for none.
+            Where a checker holds very many, it is looked for now and then, and may have ended meanwhile.
         in_hand: Halves that are being checked or finished now.
         checkpoint_age_s: Since a checkpoint was stored or found to be up to date.
     """
@@ -52,6 +57,8 @@ class PartitionOwner:
         self._checkpoint_at_s = 0.0
         self._stored: Checkpoint | None = None
         self._is_claimed = False
+        self._oldest_ms = 0.0
+        self._look_again_s = 0.0
         self._bounded_at_s = context.clock.elapsed_s()  #: when the stored checkpoint was last known to be up to date
 
     def begin_sweep(self) -> None:
@@ -206,18 +213,27 @@ class PartitionOwner:
         return self.tenure.state.pending_count
 
     def stats(self) -> PartitionStats:
-        """Return figures for operators; from any thread."""
-        starts_ms = [pending.start_ms for pending in self.tenure.state.pending.values() if pending.start_ms]
-        oldest_ms = self.tenure.now_ms() - min(starts_ms) if starts_ms else 0.0
+        """Return figures for operators; from any thread. They cost a checker that holds very many halves little."""
         age_s = self.context.clock.elapsed_s() - self._bounded_at_s
         return PartitionStats(
             self.tenure.partition,
             self._is_claimed and self.tenure.is_active,
             self.pending_count,
-            max(oldest_ms, 0.0) / 1000,
+            self._oldest_age_s(),
             self.tenure.in_hand,
             max(age_s, 0.0),
         )
+
+    def _oldest_age_s(self) -> float:
+        clock = self.context.clock
+        now_s = clock.elapsed_s()
+        if now_s >= self._look_again_s:
+            self._oldest_ms = self.tenure.state.oldest_start_ms()
+            looked_s = clock.elapsed_s()
+            self._look_again_s = looked_s + LOOK_SHARE * (looked_s - now_s)
+        if not self.pending_count or not self._oldest_ms:
+            return 0.0
+        return max(self.tenure.now_ms() - self._oldest_ms, 0.0) / 1000
 
     def next_due_s(self) -> float | None:
         """Return in how many seconds the next half is due, or None."""

@@ -20,6 +20,7 @@ from txcore import (
 )
 from txcore.clock import SystemClock
 from txcore.fence import FenceAnswer, FenceReading
+from txcore.fold import PartitionState
 from txcore.memory import MemoryBackend, MemoryBroker
 
 
@@ -148,6 +149,34 @@ def test_stats_tell_what_is_pending_and_how_old(running_clock):
     checker.stop()
     assert not checker.stats().is_running
     assert 3 == checker.counts["halves"], "kept for whoever counts on"
+
+
+def test_stats_of_very_many_halves_do_not_look_at_each_every_time(running_clock, monkeypatch):
+    """A dashboard that asks ten times a second must not take the checker's time; the age goes on all the same."""
+    broker = MemoryBroker(clock=running_clock)
+    orphan(broker, running_clock, immunity_s=1_000, count=3)
+    checker = make_checker(broker, running_clock, listener=Postponing(running_clock, until_s=0.0))
+    running_clock.advance(40)
+    checker.run_once()
+    looks, look = [], PartitionState.oldest_start_ms
+
+    def long_look(state):
+        looks.append(running_clock.now_s)
+        running_clock.advance(0.1)
+        return look(state)
+
+    monkeypatch.setattr(PartitionState, "oldest_start_ms", long_look)
+    ages_s = []
+    for _ in range(40):
+        running_clock.advance(0.1)
+        ages_s.append(checker.stats().partitions[0].oldest_age_s)
+    assert 1 == len(looks)
+    assert 40 == pytest.approx(ages_s[0], abs=2)
+    assert 4 == pytest.approx(ages_s[-1] - ages_s[0], abs=0.2)
+    running_clock.advance(2)
+    checker.stats()
+    assert 2 == len(looks)
+    checker.stop()
 
 
 def test_stats_of_a_running_checker_show_its_loop():
