@@ -1,7 +1,8 @@
 """txcore on Kafka, with PostgreSQL behind it and without a database.
 
 Everything by its defaults. In the database rows each of 16 callers inserts an order and sends one message, through
-plain psycopg or through SQLAlchemy. The others have a listener that says COMMIT at once.
+plain psycopg or through SQLAlchemy; in mode table, which is an outbox, `txcore relay` runs meanwhile. The others have
+a listener that says COMMIT at once.
 """
 
 from __future__ import annotations
@@ -9,6 +10,8 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import itertools
+import subprocess
+import sys
 import threading
 import time
 from collections.abc import Iterator
@@ -40,6 +43,7 @@ THREADS: Final = (1, 16, 64)
 TASKS: Final = 1_000
 BATCH: Final = 10_000
 PIPELINES: Final = 4
+TABLED: Final = "tabled"
 IMMUNITY_S: Final = txcore.CheckPolicy().immunity_s
 _WARM_UP_S: Final = 0.5
 _RECOVERY_MAX_S: Final = 120.0
@@ -167,6 +171,7 @@ class _Database:
         found = measures.rate(commit, self._numbers, plan, "psycopg")
         found |= self._through_sqlalchemy(producer, topic, plan.seconds)
         found |= measures.visible(commit, self._numbers, topic, plan)
+        found |= self._through_table(plan)
         found |= self._drain(plan)
         if plan.has_incidents:
             found |= self._recovery(plan)
@@ -205,6 +210,28 @@ class _Database:
             Drive(_WARM_UP_S).threads(work, CALLERS)
             row = Row(measure, f"{callers(CALLERS)}, SQLAlchemy", "/s")
             found[row] = Drive(seconds).threads(work, CALLERS).per_s
+        return found
+
+    def _through_table(self, plan: Plan) -> dict[Row, float]:
+        """Measure mode table, its relay running, and wait until that has sent everything."""
+        topic = Topic(self._servers, "tabled")
+        producer = txcore.TransactionProducer(self._backend, TABLED, fence=self._fence, mode="table")
+
+        def commit(number: int) -> float:
+            tx, committed_s = self._prepared(producer, topic, number)
+            tx.commit()
+            return committed_s
+
+        command = [sys.executable, "-m", "txcore.cli", "relay", "--broker", f"kafka://{self._servers}"]
+        command += ["--group", TABLED, "--database", sqlalchemy_url(self._url)]
+        with subprocess.Popen(command, stdout=subprocess.DEVNULL) as relay:
+            try:
+                found = measures.rate(commit, self._numbers, plan, "psycopg, mode table")
+                table = txcore.Relay(self._backend, TABLED, self._engine)
+                wait_until(lambda: not table.waiting().waiting, _RECOVERY_MAX_S)
+            finally:
+                relay.terminate()
+        topic.close()
         return found
 
     def _drain(self, plan: Plan) -> dict[Row, float]:

@@ -6,7 +6,6 @@ What differs between the databases stands in three small tables of text, because
 from __future__ import annotations
 
 import hashlib
-from itertools import islice
 from typing import TYPE_CHECKING, Any, Final
 
 from txcore.errors import FenceMisuseError
@@ -81,16 +80,21 @@ def enqueue(dialect: Dialect, border: Border, transaction_id: bytes, group: str,
     Raises:
         FenceMisuseError: the fence row is not in this transaction.
     """
-    if _move(dialect, border, transaction_id, group) != 1:
+    update = (
+        f"UPDATE {dialect.tables.fence} SET state = {VIA_TABLE} "  # noqa: S608
+        f"WHERE transaction_id = {dialect.place('id')} AND state = {COMMITTED}"
+    )
+    own: dict[str, Any] = {"id": dialect.encode(transaction_id), "producer_group": group}
+    inserts = [_insert(dialect, rows[start : start + ROWS_MAX]) for start in range(0, len(rows), ROWS_MAX)]
+    if inserts and dialect.family == POSTGRESQL:
+        sql, values = inserts.pop(0)
+        moved = _moved_and_put(dialect.tables, border, update, sql, own | values)
+    else:
+        moved = border.change(update, {"id": own["id"]})
+    if moved != 1:
         raise FenceMisuseError(f"the fence row of {id_text(transaction_id)} is not in this transaction")
-    left = iter(rows)
-    while chunk := list(islice(left, ROWS_MAX)):
-        places, values = _places(dialect, chunk)
-        border.change(
-            f"INSERT INTO {dialect.tables.message} "  # noqa: S608
-            f"(transaction_id, message_index, producer_group, lane, slot, body) VALUES {places}",
-            values | {"id": dialect.encode(transaction_id), "producer_group": group},
-        )
+    for sql, values in inserts:
+        border.change(sql, own | values)
 
 
 def waiting(dialect: Dialect, border: Border, ids: Iterable[bytes], *, has_dropped: bool = False) -> set[bytes]:
@@ -108,32 +112,27 @@ def channel_of(tables: Tables, group: str) -> str:
     return "txcore_" + hashlib.blake2b(f"{tables.message}\0{group}".encode(), digest_size=12).hexdigest()
 
 
-def _move(dialect: Dialect, border: Border, transaction_id: bytes, group: str) -> int:
-    """Turn the row to state 3; on PostgreSQL ring as well, but only for a relay that has gone to sleep.
+def _moved_and_put(tables: Tables, border: Border, update: str, insert: str, values: dict[str, Any]) -> int:
+    """Run both statements in one round trip, and ring, but only for a relay that has gone to sleep.
 
-    A NOTIFY makes the server's commits wait for each other, so a busy table must not send any.
+    A NOTIFY makes the server's commits wait for each other, so a busy table must not send any. Returns how many fence
+    rows there were to turn; unless it is one, the transaction has to be rolled back.
     """
-    tables = dialect.tables
-    update = (
-        f"UPDATE {tables.fence} SET state = {VIA_TABLE} "  # noqa: S608
-        f"WHERE transaction_id = {dialect.place('id')} AND state = {COMMITTED}"
-    )
-    values: dict[str, Any] = {"id": dialect.encode(transaction_id)}
-    if dialect.family != POSTGRESQL:
-        return border.change(update, values)
     sql = (
-        f"WITH moved AS ({update} RETURNING 1) SELECT (SELECT count(*) FROM moved), "  # noqa: S608
+        f"WITH moved AS ({update} RETURNING 1), put AS ({insert}) SELECT (SELECT count(*) FROM moved), "  # noqa: S608
         f"(SELECT pg_notify(CAST(:channel AS text), '') IS NULL FROM {tables.slot} "
         f"WHERE producer_group = CAST(:producer_group AS varchar) AND slot = {BELL} AND owner = '{ASLEEP}')"
     )
-    values |= {"channel": channel_of(tables, group), "producer_group": group}
-    return int(border.rows(sql, values)[0][0])
+    return int(border.rows(sql, values | {"channel": channel_of(tables, values["producer_group"])})[0][0])
 
 
-def _places(dialect: Dialect, rows: Sequence[TableRow]) -> tuple[str, dict[str, Any]]:
+def _insert(dialect: Dialect, rows: Sequence[TableRow]) -> tuple[str, dict[str, Any]]:
+    """Return the statement that inserts *rows* in their order, and its values but for the id and the group."""
     body = "CAST(:b{0} AS bytea)" if dialect.family == POSTGRESQL else ":b{0}"
     place = f"({dialect.place('id')}, :n{{0}}, :producer_group, :l{{0}}, :s{{0}}, {body})"
     values: dict[str, Any] = {}
     for number, row in enumerate(rows):
         values |= {f"n{number}": row.index, f"l{number}": row.lane, f"s{number}": row.slot, f"b{number}": row.body}
-    return ", ".join(place.format(number) for number in range(len(rows))), values
+    columns = "(transaction_id, message_index, producer_group, lane, slot, body)"
+    places = ", ".join(place.format(number) for number in range(len(rows)))
+    return f"INSERT INTO {dialect.tables.message} {columns} VALUES {places}", values  # noqa: S608
