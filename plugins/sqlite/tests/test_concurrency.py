@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import contextlib
+import queue
 import sqlite3
 import threading
 import time
@@ -44,6 +46,23 @@ def test_callers_that_shared_a_transaction_share_the_next_one(kit, opened, clock
         assert len({batch.wait()[0].appended_ms for batch in batches}) == 1
     for _ in range(3):
         assert kit.append(backend, kit.half())[0].status is Status.DURABLE
+
+
+def test_the_writer_never_waits_longer_for_company_than_it_means_to(opened):
+    """Nor where that time is over before it has begun to wait, as on a machine that is short of time."""
+    waiting = opened()._writer._queue
+
+    def wait():
+        for _ in range(60_000):
+            waiting.put(None)
+            waiting.get_nowait()
+            with contextlib.suppress(queue.Empty):
+                waiting.get(timeout=3e-6)
+
+    thread = threading.Thread(target=wait, daemon=True)
+    thread.start()
+    thread.join(60)
+    assert not thread.is_alive()
 
 
 def test_a_small_transaction_has_few_statements(kit, opened):

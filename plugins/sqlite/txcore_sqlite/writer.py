@@ -38,7 +38,8 @@ class Writer:
     def __init__(self, store: Store, clock: Clock) -> None:
         self._store = store
         self._clock = clock
-        self._queue: queue.SimpleQueue[Work | None] = queue.SimpleQueue()
+        # A SimpleQueue's `get` waits for ever where its timeout is over before it begins to wait (CPython 3.11).
+        self._queue: queue.Queue[Work | None] = queue.Queue()
         self._lock = threading.Lock()
         self._waiting = 0  # items in the queue and in flight
         self._flight: list[Work] = []
