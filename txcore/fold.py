@@ -316,11 +316,6 @@ class PartitionState:
             if (pending := seen.pending) is not None
         }
 
-    def oldest_start_ms(self) -> float:
-        """Return when immunity of the oldest undecided half began, 0 for none; looks at each, from any thread."""
-        pending = (seen.pending for seen in list(self._newest.values()))
-        return min((each.start_ms for each in pending if each is not None and each.start_ms), default=0.0)
-
     # -- how far a checkpoint may go --------------------------------------------------------------------------------
 
     def checkpoint(self, now_ms: float, note_size_max: int) -> Checkpoint:

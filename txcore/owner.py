@@ -228,7 +228,8 @@ class PartitionOwner:
         clock = self.context.clock
         now_s = clock.elapsed_s()
         if now_s >= self._look_again_s:
-            self._oldest_ms = self.tenure.state.oldest_start_ms()
+            pending = self.tenure.state.pending.values()
+            self._oldest_ms = min((each.start_ms for each in pending if each.start_ms), default=0.0)
             looked_s = clock.elapsed_s()
             self._look_again_s = looked_s + LOOK_SHARE * (looked_s - now_s)
         if not self.pending_count or not self._oldest_ms:

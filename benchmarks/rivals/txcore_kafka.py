@@ -83,9 +83,9 @@ def message(topic: Topic, number: int) -> txcore.Message:
     return txcore.Message(topic.name, body_of(number))
 
 
-def _require_accepted(result: EndResult | None) -> None:
-    if result is None or result.state is not EndState.ACCEPTED:
-        raise RuntimeError(f"a transaction did not end ACCEPTED but {result}")
+def _require_end(result: EndResult | None, state: EndState = EndState.ACCEPTED) -> None:
+    if result is None or result.state is not state:
+        raise RuntimeError(f"a transaction did not end {state.value} but {result}")
 
 
 def _without_database(backend: Backend, topic: Topic, plan: Plan) -> dict[Row, float]:
@@ -93,7 +93,7 @@ def _without_database(backend: Backend, topic: Topic, plan: Plan) -> dict[Row, f
     found = {}
 
     def call() -> None:
-        _require_accepted(producer.send_message_in_transaction(message(topic, 0)).end)
+        _require_end(producer.send_message_in_transaction(message(topic, 0)).end)
 
     Drive(_WARM_UP_S).threads(call, CALLERS)
     for count in THREADS:
@@ -101,7 +101,7 @@ def _without_database(backend: Backend, topic: Topic, plan: Plan) -> dict[Row, f
 
     def batch() -> None:
         for result in producer.send_many((message(topic, 0), None) for _ in range(BATCH)):
-            _require_accepted(result.end)
+            _require_end(result.end)
 
     batch()
     sample = Drive(plan.seconds).threads(batch, 1, BATCH)
@@ -115,7 +115,7 @@ async def _tasks(backend: Backend, topic: Topic, seconds: float) -> float:
     producer = txcore.AsyncTransactionProducer(backend, "listener", listener=AsyncCommitting())
 
     async def call() -> None:
-        _require_accepted((await producer.send_message_in_transaction(message(topic, 0))).end)
+        _require_end((await producer.send_message_in_transaction(message(topic, 0))).end)
 
     await Drive(_WARM_UP_S).tasks(call, TASKS)
     return (await Drive(seconds).tasks(call, TASKS)).per_s
@@ -165,7 +165,7 @@ class _Database:
 
         def commit(number: int) -> float:
             tx, committed_s = self._prepared(producer, topic, number)
-            _require_accepted(tx.commit())
+            _require_end(tx.commit())
             return committed_s
 
         found = measures.rate(commit, self._numbers, plan, "psycopg")
@@ -203,7 +203,7 @@ class _Database:
             with producer.transaction(self._engine) as tx:
                 tx.connection.execute(insert)
                 tx.publish(message(topic, next(self._numbers)))
-            _require_accepted(tx.result)
+            _require_end(tx.result)
 
         found = {}
         for measure, work in ((BUSINESS, business), (TRANSACTIONAL, call)):
@@ -214,12 +214,12 @@ class _Database:
 
     def _through_table(self, plan: Plan) -> dict[Row, float]:
         """Measure mode table, its relay running, and wait until that has sent everything."""
-        topic = Topic(self._servers, "tabled")
+        topic = Topic(self._servers, TABLED)
         producer = txcore.TransactionProducer(self._backend, TABLED, fence=self._fence, mode="table")
 
         def commit(number: int) -> float:
             tx, committed_s = self._prepared(producer, topic, number)
-            tx.commit()
+            _require_end(tx.commit(), EndState.VIA_TABLE)
             return committed_s
 
         command = [sys.executable, "-m", "txcore.cli", "relay", "--broker", f"kafka://{self._servers}"]

@@ -158,14 +158,14 @@ def test_stats_of_very_many_halves_do_not_look_at_each_every_time(running_clock,
     checker = make_checker(broker, running_clock, listener=Postponing(running_clock, until_s=0.0))
     running_clock.advance(40)
     checker.run_once()
-    looks, look = [], PartitionState.oldest_start_ms
+    looks, look = [], PartitionState.pending.fget
 
     def long_look(state):
         looks.append(running_clock.now_s)
         running_clock.advance(0.1)
         return look(state)
 
-    monkeypatch.setattr(PartitionState, "oldest_start_ms", long_look)
+    monkeypatch.setattr(PartitionState, "pending", property(long_look))
     ages_s = []
     for _ in range(40):
         running_clock.advance(0.1)
