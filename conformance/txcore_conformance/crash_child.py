@@ -70,6 +70,11 @@ class Deliberate(Exception):  # noqa: N818 - no error: how the block of a test e
     """Raised to leave a database block."""
 
 
+def engine_of(database: str) -> sqlalchemy.Engine:
+    """Return an engine that keeps no connection, so that nobody has to close it."""
+    return sqlalchemy.create_engine(f"sqlite:///{database}", poolclass=sqlalchemy.NullPool)
+
+
 class Orders:
     """The local database: a transaction committed if its id is in `orders`."""
 
@@ -83,7 +88,7 @@ class Orders:
         with contextlib.closing(sqlite3.connect(database)) as connection:
             connection.execute("PRAGMA journal_mode = WAL")
             connection.execute("CREATE TABLE orders (transaction_id BLOB PRIMARY KEY)")
-        SqlFence(sqlalchemy.create_engine(f"sqlite:///{database}")).create()
+        SqlFence(engine_of(database)).create()
 
     def commit(self, transaction_id: bytes) -> None:
         """Run a local transaction, with a step on either side of its COMMIT."""
@@ -155,7 +160,7 @@ def run(job: Job, failpoints: Failpoints) -> None:
 
 def check_all(backend: Any, job: Job, orders: Orders) -> None:
     """Check until nothing is pending, then leave the group."""
-    fence = SqlFence(sqlalchemy.create_engine(f"sqlite:///{job.database}"))
+    fence = SqlFence(engine_of(job.database))
     policy = CheckPolicy(interval_s=0.001, check_max=2)
     limits = replace(FAST, check_deadline_s=10.0)
     checker = Checker(backend, job.group, listener=OrderListener(orders), fence=fence, policy=policy, limits=limits)
@@ -163,7 +168,7 @@ def check_all(backend: Any, job: Job, orders: Orders) -> None:
 
 
 def _database(backend: Any, job: Job) -> None:
-    engine = sqlalchemy.create_engine(f"sqlite:///{job.database}")
+    engine = engine_of(job.database)
     policy = CheckPolicy(immunity_s=job.immunity_s)
     producer = TransactionProducer(hasty(backend), job.group, fence=SqlFence(engine), policy=policy)
     statement = sqlalchemy.text("INSERT INTO orders VALUES (:id)")

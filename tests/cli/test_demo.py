@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import re
 import sqlite3
 
@@ -54,7 +55,7 @@ def test_demo_keeps_its_files_on_request_and_the_commands_it_names_work(txcore):
     commands = re.findall(r'sqlite3 (\S+) "(.*)"', ran.output)
     assert len(commands) == 2
     for file, query in commands:
-        with sqlite3.connect(txcore.folder / "kept" / file) as connection:
+        with contextlib.closing(sqlite3.connect(txcore.folder / "kept" / file)) as connection:
             assert len(connection.execute(query).fetchall()) == 3
 
 

@@ -11,6 +11,11 @@ import txcore
 ORDERS = sqlalchemy.text("INSERT INTO orders VALUES (:name)")
 
 
+def engine_of(place):
+    """Return an engine that keeps no connection."""
+    return sqlalchemy.create_engine(place.database, poolclass=sqlalchemy.NullPool)
+
+
 class Shop(Scenario):
     """An order in the database, its name in the message."""
 
@@ -19,14 +24,14 @@ class Shop(Scenario):
     preload = ("pytest",)
 
     def setup(self, place):
-        engine = sqlalchemy.create_engine(place.database)
+        engine = engine_of(place)
         txcore.SqlFence(engine).create()
         with engine.begin() as connection:
             connection.execute(sqlalchemy.text("CREATE TABLE orders (name TEXT)"))
 
     def run(self, place):
         self.backend = txcore.connect(place.broker)
-        engine = sqlalchemy.create_engine(place.database)
+        engine = engine_of(place)
         producer = txcore.TransactionProducer(self.backend, self.group, fence=txcore.SqlFence(engine))
         self.place_order(place, producer, engine)
         self.backend.close().result(10)
@@ -37,7 +42,7 @@ class Shop(Scenario):
             tx.publish(txcore.Message("orders", b"one"))
 
     def committed(self, place):
-        with sqlalchemy.create_engine(place.database).connect() as connection:
+        with engine_of(place).connect() as connection:
             return list(connection.execute(sqlalchemy.text("SELECT name FROM orders")).scalars())
 
     def announced(self, message):

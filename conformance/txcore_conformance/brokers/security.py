@@ -69,8 +69,8 @@ def make_certificates(folder: Path) -> Certificates:
     made = Certificates(folder)
     for name in ("ca", "stranger"):
         files = ("-keyout", str(folder / f"{name}.key"), "-out", str(folder / f"{name}.pem"))
-        extension = "basicConstraints=critical,CA:TRUE"
-        run(["openssl", "req", "-x509", *_NEW_KEY, *files, "-subj", f"/CN=txcore {name}", "-addext", extension])
+        extensions = ("-addext", "basicConstraints=critical,CA:TRUE", "-addext", "keyUsage=critical,keyCertSign,cRLSign")
+        run(["openssl", "req", "-x509", *_NEW_KEY, *files, "-subj", f"/CN=txcore {name}", *extensions])
     signed = ("-CA", str(made.ca_file), "-CAkey", str(folder / "ca.key"))
     for name, subject in (("server", "/CN=localhost"), ("client", f"/CN={USER}")):
         files = ("-keyout", str(made.key_file(name)), "-out", str(made.cert_file(name)))

@@ -210,7 +210,7 @@ class World:
         """Take a topic away, so that it refuses."""
         if not self.kit.harness.refuse_topic(topic, refuses=True):
             path = self.broker_url.partition(":///")[2].partition("?")[0]
-            with sqlite3.connect(path) as broker:
+            with contextlib.closing(sqlite3.connect(path)) as broker, broker:
                 broker.execute("INSERT INTO topic (name) VALUES (?)", (f"{topic}-after",))  # no id is used twice
                 broker.execute("DELETE FROM topic WHERE name = ?", (topic,))
 
