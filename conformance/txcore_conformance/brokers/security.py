@@ -69,7 +69,8 @@ def make_certificates(folder: Path) -> Certificates:
     made = Certificates(folder)
     for name in ("ca", "stranger"):
         files = ("-keyout", str(folder / f"{name}.key"), "-out", str(folder / f"{name}.pem"))
-        extensions = ("-addext", "basicConstraints=critical,CA:TRUE", "-addext", "keyUsage=critical,keyCertSign,cRLSign")
+        abilities = ("basicConstraints=critical,CA:TRUE", "keyUsage=critical,keyCertSign,cRLSign")
+        extensions = [part for ability in abilities for part in ("-addext", ability)]
         run(["openssl", "req", "-x509", *_NEW_KEY, *files, "-subj", f"/CN=txcore {name}", *extensions])
     signed = ("-CA", str(made.ca_file), "-CAkey", str(folder / "ca.key"))
     for name, subject in (("server", "/CN=localhost"), ("client", f"/CN={USER}")):

@@ -7,10 +7,11 @@ import ctypes
 import gc
 import time
 import weakref
+from concurrent.futures import Future
 from pathlib import Path
 
 import pytest
-from confluent_kafka import KafkaError
+from confluent_kafka import KafkaError, KafkaException
 from txcore_conformance import raw
 from txcore_conformance.kit import Recorder, error_of
 
@@ -42,6 +43,29 @@ def loaded_librdkafka():
     """Return the file of the library that the driver has loaded."""
     maps = Path("/proc/self/maps").read_text(encoding="utf-8").splitlines()
     return next(line.split()[-1] for line in maps if "librdkafka" in line)
+
+
+class Fenced:
+    """An admin client of a broker that was frozen for so long that its controller gives it no topics just yet."""
+
+    def __init__(self, admin):
+        self.list_topics = admin.list_topics
+        self._admin = admin
+        self._is_fenced = True
+
+    def create_topics(self, topics):
+        if not self._is_fenced:
+            return self._admin.create_topics(topics)
+        self._is_fenced = False
+        answer = Future()
+        answer.set_exception(KafkaException(KafkaError(KafkaError.INVALID_REPLICATION_FACTOR)))
+        return {topic.topic: answer for topic in topics}
+
+
+def test_the_harness_waits_for_a_broker_that_is_fenced(kit, monkeypatch):
+    """Topics can be made on one that was frozen, as soon as it has told its controller that it lives."""
+    monkeypatch.setattr(kit.harness, "_admin", Fenced(kit.admin))
+    assert kit.harness.read_topic(kit.topic()) == []
 
 
 def test_a_dead_client_is_replaced(kit, topic):

@@ -133,15 +133,25 @@ class KafkaHarness(BrokerHarness):
 
     def _create(self, wanted: Any) -> None:
         """Make a topic and wait until the broker knows it."""
-        for answer in self._admin.create_topics([wanted]).values():
-            answer.result(TIMEOUT_S)
         topic = wanted.topic
         pause = threading.Event()
         for _ in range(round(TIMEOUT_S / PAUSE_S)):
-            if self._admin.list_topics(topic, TIMEOUT_S).topics[topic].error is None:
+            if self._is_made(wanted) and self._admin.list_topics(topic, TIMEOUT_S).topics[topic].error is None:
                 return
             pause.wait(PAUSE_S)
         raise TimeoutError(f"topic {topic!r} did not appear")
+
+    def _is_made(self, wanted: Any) -> bool:
+        """Whether a topic is there now; not yet where the only broker was frozen so long that it is fenced for now."""
+        try:
+            for answer in self._admin.create_topics([wanted]).values():
+                answer.result(TIMEOUT_S)
+        except KafkaException as error:
+            code = error.args[0].code()
+            if code not in (KafkaError.TOPIC_ALREADY_EXISTS, KafkaError.INVALID_REPLICATION_FACTOR):
+                raise
+            return bool(code == KafkaError.TOPIC_ALREADY_EXISTS)
+        return True
 
 
 class KafkaTransactionHarness(KafkaHarness):

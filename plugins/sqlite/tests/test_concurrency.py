@@ -50,7 +50,7 @@ def test_callers_that_shared_a_transaction_share_the_next_one(kit, opened, clock
 
 def test_the_writer_never_waits_longer_for_company_than_it_means_to(opened):
     """Nor where that time is over before it has begun to wait, as on a machine that is short of time."""
-    waiting = opened()._writer._queue
+    waiting = type(opened()._writer._queue)()  # one of its kind: its own has a reader already
 
     def wait():
         for _ in range(60_000):
