@@ -70,8 +70,8 @@ def make_certificates(folder: Path) -> Certificates:
     for name in ("ca", "stranger"):
         files = ("-keyout", str(folder / f"{name}.key"), "-out", str(folder / f"{name}.pem"))
         abilities = ("basicConstraints=critical,CA:TRUE", "keyUsage=critical,keyCertSign,cRLSign")
-        extensions = [part for ability in abilities for part in ("-addext", ability)]
-        run(["openssl", "req", "-x509", *_NEW_KEY, *files, "-subj", f"/CN=txcore {name}", *extensions])
+        added = [part for ability in abilities for part in ("-addext", ability)]
+        run(["openssl", "req", "-x509", *_NEW_KEY, *files, "-subj", f"/CN=txcore {name}", *added])
     signed = ("-CA", str(made.ca_file), "-CAkey", str(folder / "ca.key"))
     for name, subject in (("server", "/CN=localhost"), ("client", f"/CN={USER}")):
         files = ("-keyout", str(made.key_file(name)), "-out", str(made.cert_file(name)))
