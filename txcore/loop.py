@@ -226,7 +226,7 @@ class Loop:
             value, error = answer
 
     def dispatch(self, task: Task, command: Any) -> tuple[Any, BaseException | None] | None:
-        """Start what a flow yielded; returns the value or the error of a call that was made here."""
+        """Start what a flow yielded; returns what it goes on with where it need not wait: a value or an error."""
         kind = type(command)
         if kind is HalfRecord:
             self._halves.put(command, task)
@@ -244,7 +244,7 @@ class Loop:
             self.later(command.deadline_s, waiter.expire)
         elif isinstance(command, Spawn):
             self.spawn(command.flow)
-            self._ready.append((task, None, None))
+            return None, None  # at once, so that what all of the spawned ones hand over leaves together
         elif isinstance(command, Future):
             command.add_done_callback(lambda future: self._future_done(task, future))
         else:

@@ -20,7 +20,7 @@ from txcore.judging import Judge
 from txcore.records import Checkpoint, Op, OpKind, Outcome, Status
 from txcore.tenure import Tenure
 
-LOOK_SHARE: Final = 50
+LOOK_SHARE: Final = 200
 """To find the oldest half takes a look at each; that is done again after so many times as long as it took."""
 
 

@@ -22,6 +22,7 @@ from txcore.clock import SystemClock
 from txcore.fence import FenceAnswer, FenceReading
 from txcore.fold import PartitionState
 from txcore.memory import MemoryBackend, MemoryBroker
+from txcore.owner import LOOK_SHARE
 
 
 class Postponing(TransactionListener):
@@ -173,7 +174,7 @@ def test_stats_of_very_many_halves_do_not_look_at_each_every_time(running_clock,
     assert 1 == len(looks)
     assert 40 == pytest.approx(ages_s[0], abs=2)
     assert 4 == pytest.approx(ages_s[-1] - ages_s[0], abs=0.2)
-    running_clock.advance(2)
+    running_clock.advance(0.1 * LOOK_SHARE)
     checker.stats()
     assert 2 == len(looks)
     checker.stop()

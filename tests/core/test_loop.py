@@ -229,6 +229,19 @@ def test_a_spawned_flow_runs_beside_its_parent(loop):
     assert {"child", "parent"} == set(order)
 
 
+def test_what_spawned_flows_hand_over_leaves_as_one_batch(loop, backend):
+    """One flow's children share a round trip, as if each had been spawned by itself."""
+
+    def parent():
+        for number in range(3):
+            yield Spawn(ending(half(number), []))
+
+    loop.spawn(parent())
+    loop.turn()
+    loop.turn()
+    assert [3] == [len(batch.items) for batch in backend.batches]
+
+
 def test_an_error_reaches_whoever_spawned_the_flow(loop):
     """Through the task; the loop serves the others."""
     ended, results = [], []

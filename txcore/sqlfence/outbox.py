@@ -96,8 +96,9 @@ class OutboxTable:
         name, done = self._column[self._layout.id], self._layout.done
         change = f"UPDATE {self._table} SET {self._column[done]} = 1" if done else f"DELETE FROM {self._table}"  # noqa: S608
         try:
-            for row in sent:
-                held.connection.execute(text(f"{change} WHERE {name} = :id"), {"id": held.ids[row.transaction_id]})
+            if sent:
+                ids = [{"id": held.ids[row.transaction_id]} for row in sent]
+                held.connection.execute(text(f"{change} WHERE {name} = :id"), ids)
             held.connection.commit()
         except Exception as error:
             raise self._unavailable(error) from error
