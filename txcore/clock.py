@@ -73,8 +73,8 @@ def system_randomness() -> Randomness:
     return SystemRandomness()
 
 
-_WORD_BITS: Final = 16
-_WORDS_FORMAT: Final = "1024H"
+_WORD_BITS: Final = 64
+_WORDS_FORMAT: Final = "256Q"
 _words: Final[list[int]] = []
 os.register_at_fork(after_in_child=_words.clear)
 

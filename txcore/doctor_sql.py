@@ -167,7 +167,7 @@ def message_table(subject: DatabaseSubject) -> Finding:
         ("a producer's message", lambda border: enqueue(dialect, border, mine, GROUP, [row])),
         ("making a relay's slots", slots.create),
         ("a relay's hold", lambda border: slots.hold(border, slots.busy(border), 1)),
-        ("a relay's reading", lambda border: slots.page(border, row.slot, (), 1)),
+        ("a relay's reading", lambda border: slots.page(border, [row.slot], (), 1)),
         ("a relay's note", lambda border: slots.note(border, Refused(row, "", is_parked=False))),
         ("a relay's delete", lambda border: slots.delete(border, [row])),
     )

@@ -49,11 +49,13 @@ class Fence(Protocol):
         back and closing, and BackendUnavailableError when the database cannot be reached.
         """
 
-    def insert(self, connection: Any, transaction_id: bytes, group: str) -> Awaitable[None] | None:
+    def insert(
+        self, connection: Any, transaction_id: bytes, group: str, rows: Sequence[TableRow] = ()
+    ) -> Awaitable[None] | None:
         """Insert the row in the caller's open top-level transaction and make its commit durable.
 
         When it returns, the row belongs to that transaction for certain, so a half that follows at once needs no
-        `verify`.
+        `verify`. With *rows*, these go into the message table, and the row has state 3.
 
         Raises:
             FenceMisuseError: autocommit connection, open savepoint, or a database that does not keep commits.

@@ -53,6 +53,9 @@ def prepare(transaction: LocalTransaction, connection: Any = None) -> Flow[None]
     if connection is None or context.fence is None:
         yield from preparing.append(transaction)
         return
+    if context.mode is Mode.TABLE:
+        yield from preparing.put_into_table(transaction, connection)
+        return
     try:
         yield Call(context.fence.insert, (connection, transaction.transaction_id, context.group))
     except BaseException:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 from txcore.breaker import Switch
 from txcore.commands import Call, Flow, Timed
 from txcore.errors import (
@@ -17,6 +19,27 @@ from txcore.ids import id_text
 from txcore.records import HalfRecord, Outcome, Status
 from txcore.table import Mode
 from txcore.transaction import LocalTransaction, Phase, make_half, table_rows
+
+
+def put_into_table(transaction: LocalTransaction, connection: Any) -> Flow[None]:
+    """Write the fence row and the messages into the caller's open transaction together; when that fails, roll it back.
+
+    Raises: as `flow.prepare`.
+    """
+    context, identity = transaction.context, transaction.transaction_id
+    fence = context.fence
+    assert fence is not None
+    transaction.connection, transaction.fenced = connection, True
+    try:
+        make_half(transaction)  # in the message table, too, nothing may be that the backend cannot take
+        yield Call(fence.insert, (connection, identity, context.group, table_rows(transaction)))
+    except GeneratorExit:
+        raise
+    except BaseException:  # cancellation included
+        transaction.phase = Phase.FAILED
+        yield Call(fence.rollback, (connection,))
+        raise
+    _is_in_table(transaction, "")
 
 
 def keep_or_roll_back(transaction: LocalTransaction) -> Flow[None]:
@@ -75,10 +98,14 @@ def _enqueue(transaction: LocalTransaction, fence: Fence, reason: str) -> Flow[N
     """Put the messages into the message table; fence state 3 keeps a half that turns up from being published too."""
     identity, group = transaction.transaction_id, transaction.context.group
     yield Call(fence.enqueue, (transaction.connection, identity, group, table_rows(transaction)))
+    _is_in_table(transaction, reason)
+
+
+def _is_in_table(transaction: LocalTransaction, reason: str) -> None:
     transaction.is_via_table = True
     transaction.phase = Phase.PREPARED
     if transaction.context.observer is not None:
-        transaction.context.observer.enqueued(identity, reason)
+        transaction.context.observer.enqueued(transaction.transaction_id, reason)
 
 
 def append(transaction: LocalTransaction, deadline_s: float | None = None) -> Flow[None]:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import base64
 import binascii
-import threading
 from collections.abc import Iterable, Sequence
 from contextlib import AbstractContextManager
 from types import TracebackType
@@ -26,6 +25,7 @@ from txcore.joining import Joining
 from txcore.listener import TransactionListener
 from txcore.message import CheckPolicy, Message
 from txcore.pipelining import send_many
+from txcore.places import Places
 from txcore.port import Backend
 from txcore.records import HalfRecord, OpKind
 from txcore.results import EndResult, TransactionSendResult
@@ -217,7 +217,7 @@ class TransactionProducer:
         self._backend = backend
         self._listener = listener
         self._bridge = BlockingBridge(backend)
-        self._slots = threading.BoundedSemaphore(unsettled_max)
+        self._places = Places(unsettled_max)
         self._busy_timeout_s = busy_timeout_s
         self._is_closed = False
 
@@ -285,12 +285,12 @@ class TransactionProducer:
         Raises:
             BusyError: no room within `busy_timeout_s`; nothing was sent by this step.
         """
-        if not self._slots.acquire(timeout=self._busy_timeout_s):
+        if not self._places.take(self._busy_timeout_s):
             raise BusyError(f"no room for another transaction within {self._busy_timeout_s:g} s; nothing was sent")
         try:
             return run_blocking(step, self._bridge)
         finally:
-            self._slots.release()
+            self._places.give_back()
 
     def _require_open(self) -> None:
         if self._is_closed:

@@ -13,6 +13,8 @@ from collections.abc import Collection, Sequence
 from dataclasses import dataclass
 from typing import Any, Final, Protocol
 
+import msgspec
+
 from txcore.enums import direct
 
 SLOT_COUNT: Final = 64
@@ -28,8 +30,7 @@ class Mode(enum.StrEnum):
     AUTO = "auto"  #: a half, and the message table while the broker is down, slow or full
 
 
-@dataclass(frozen=True, slots=True)
-class TableRow:
+class TableRow(msgspec.Struct, frozen=True):
     """One message on its way through the table.
 
     Attributes:

@@ -7,7 +7,7 @@ import gc
 
 import psycopg
 import pytest
-from sqlalchemy import text
+from sqlalchemy import event, text
 
 import txcore
 from txcore.errors import NotSentError
@@ -60,6 +60,45 @@ def test_database_style_pays_one_round_trip_once_the_statements_are_prepared(pos
             transaction.publish(txcore.Message("orders", b"tea"))
     assert len(trips) == len(["BEGIN and the row", "the order", "verify", "COMMIT"])
     assert transaction.result.state is txcore.EndState.ACCEPTED
+
+
+def test_row_and_messages_pay_one_round_trip_with_begin(postgresql, tmp_path):
+    """In mode table, once the statement is prepared; and the server does not plan it anew each time."""
+    producer = txcore.TransactionProducer(txcore.connect("memory://"), GROUP, fence=postgresql.fence, mode="table")
+    url = postgresql.engine.url.set(drivername="postgresql").render_as_string(hide_password=False)
+    with contextlib.closing(psycopg.connect(url)) as connection:
+        for _ in range(20):
+            transaction = producer.begin()
+            transaction.publish(txcore.Message("orders", b"tea"))
+            transaction.publish(txcore.Message("orders", b"milk"))
+            with round_trips(connection, tmp_path) as trips:
+                transaction.prepare(connection)
+                connection.commit()
+            assert transaction.commit().state is txcore.EndState.VIA_TABLE
+        assert len(trips) == len(["BEGIN, the row and the messages", "COMMIT"])
+        plans = connection.execute(
+            "SELECT generic_plans > custom_plans FROM pg_prepared_statements WHERE statement LIKE '%put AS%'"
+        ).fetchall()
+    assert plans == [(True,)]
+
+
+def test_a_relays_batch_has_few_statements(postgresql):
+    """However many slots and rows it takes: each statement waits for the processor as long as busy producers do."""
+    producer = txcore.TransactionProducer(txcore.connect("memory://"), GROUP, fence=postgresql.fence, mode="table")
+    relay = txcore.Relay(txcore.connect("memory://"), GROUP, postgresql.engine, table=postgresql.fence_table)
+    assert not relay.run_once().sent
+    for _ in range(10):
+        with producer.transaction(postgresql.engine) as transaction:
+            for number in range(100):
+                transaction.publish(txcore.Message("orders", b"tea", str(number).encode()))
+    statements = []
+    event.listen(postgresql.engine, "before_cursor_execute", lambda *each: statements.append(each[2]))
+    table = relay.table
+    taken = table.take(GROUP, (), 1_000)
+    table.settle(taken, taken.rows, [])
+    assert len(taken.rows) > 200
+    assert len(taken.slots) > 10
+    assert len(statements) <= len(["settings", "a bound", "busy slots", "hold", "rows", "delete"])
 
 
 @pytest.mark.parametrize("style", ["the fence's connection", "the caller's connection"])

@@ -29,7 +29,7 @@ from txcore import (
     instrumentation,
     wire,
 )
-from txcore.errors import BackendUnavailableError, NotSentError
+from txcore.errors import BackendUnavailableError, FencedError, FenceMisuseError, NotSentError
 from txcore.fence import FenceAnswer
 from txcore.memory import STRONG, Fate, Faults, MemoryBackend, MemoryBroker
 from txcore.port import failed
@@ -352,6 +352,59 @@ def test_plain_driver_connection_carries_the_message(make_world, kind):
         connection.commit()
     assert tx.commit().state is EndState.VIA_TABLE
     assert shop.relay().run_once().sent == 1
+
+
+def test_what_a_check_decided_refuses_row_and_messages(shop):
+    """The caller's transaction is rolled back with them; nothing is sent."""
+    tx = shop.producer("table").begin()
+    tx.publish(Message(TOPIC, b"body"))
+    shop.world.check(tx.transaction_id)
+    with shop.world.engine.connect() as connection:
+        shop.world.add_order(connection, tx.transaction_id)
+        with pytest.raises(FencedError):
+            tx.prepare(connection)
+        connection.commit()
+    assert (shop.waiting(), shop.world.has_order(tx.transaction_id)) == (0, False)
+    with pytest.raises(TransactionStateError):
+        tx.commit()
+
+
+def test_row_and_messages_are_refused_inside_a_savepoint(shop):
+    """It may be rolled back while the transaction commits."""
+    tx = shop.producer("table").begin()
+    tx.publish(Message(TOPIC, b"body"))
+    with shop.world.engine.connect() as connection:
+        shop.world.add_order(connection, tx.transaction_id)
+        with connection.begin_nested(), pytest.raises(FenceMisuseError, match="savepoint"):
+            tx.prepare(connection)
+    assert shop.waiting() == 0
+    assert shop.world.check(tx.transaction_id) is FenceAnswer.ROLLBACK
+
+
+def test_message_that_no_broker_takes_rolls_the_callers_transaction_back(shop):
+    """Its order cannot be announced."""
+    tx = shop.producer("table").begin()
+    tx.publish(Message(TOPIC, b"x" * 600_000))
+    tx.publish(Message(TOPIC, b"x" * 600_000))
+    with shop.world.engine.connect() as connection:
+        shop.world.add_order(connection, tx.transaction_id)
+        with pytest.raises(MessageRejectedError):
+            tx.prepare(connection)
+        connection.commit()
+    assert (shop.waiting(), shop.world.has_order(tx.transaction_id)) == (0, False)
+
+
+def test_many_messages_of_one_transaction_are_relayed_in_their_order(shop):
+    """However many statements they need."""
+    tx = shop.producer("table").begin()
+    for number in range(250):
+        tx.publish(Message(TOPIC, f"{number} \u2603".encode(), b"key"))
+    with shop.world.engine.connect() as connection:
+        tx.prepare(connection)
+        connection.commit()
+    assert tx.commit().state is EndState.VIA_TABLE
+    shop.relay().run_once()
+    assert [each.body for each in shop.delivered()] == [f"{number} \u2603".encode() for number in range(250)]
 
 
 def test_rolled_back_primitive_style_sends_nothing(shop):

@@ -265,7 +265,13 @@ def _maker_of(kind: type[Any]) -> Callable[[Any, Any], Border]:
 
 def is_async(connection: Any) -> bool:
     """Return whether *connection* is one of SQLAlchemy's asynchronous kinds."""
-    return isinstance(connection, _ASYNC_KINDS)
+    kind: Any = type(connection)
+    return _is_async_kind(kind)
+
+
+@functools.lru_cache(maxsize=64)
+def _is_async_kind(kind: type[Any]) -> bool:
+    return issubclass(kind, _ASYNC_KINDS)
 
 
 def on_border(connection: Any, action: Callable[[Border], T], engine: Any = None) -> T | Awaitable[T]:
@@ -278,10 +284,8 @@ def on_border(connection: Any, action: Callable[[Border], T], engine: Any = None
 
 def is_open(connection: Any) -> bool:
     """Return whether the transaction that carries the row is open, without waiting, for every kind."""
-    if isinstance(connection, async_scoped_session):
-        connection = connection()
-    if isinstance(connection, AsyncSession):
-        connection = connection.sync_session
-    elif isinstance(connection, AsyncConnection):
-        connection = connection.sync_connection
+    if is_async(connection):
+        if isinstance(connection, async_scoped_session):
+            connection = connection()
+        connection = connection.sync_session if isinstance(connection, AsyncSession) else connection.sync_connection
     return connection is not None and border_of(connection).is_open()

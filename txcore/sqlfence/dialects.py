@@ -243,11 +243,6 @@ def decode_id(value: Any) -> bytes:
     return bytes(value)
 
 
-def uuid_text(transaction_id: bytes) -> str:
-    """Return the canonical text, which every driver sends to a uuid column."""
-    return str(uuid.UUID(bytes=transaction_id))
-
-
 def anchor_name(transaction_id: bytes) -> str:
     """Return the savepoint set right behind the row, where a database can tell of savepoints only by name.
 

@@ -72,7 +72,7 @@ class SqlFence:
     Methods that take a connection, or that use the fence's own engine, return an awaitable when that is an
     asynchronous one.
 
-    The producer's row and its verification run past SQLAlchemy: its statement events and its log do not show them.
+    What a producer writes runs past SQLAlchemy where it can: its statement events and its log do not show that.
 
     Not detected: a savepoint opened by a statement of the user's own (not `begin_nested`) before the row is written
     on MariaDB, MySQL and SQLite, and rolled back after `verify`; settings for durability that are changed after
@@ -143,10 +143,13 @@ class SqlFence:
         self._watch(engine)
         return runner.begin(lambda border: self._rows.insert(border, transaction_id, group, owned=True))
 
-    def insert(self, connection: Any, transaction_id: bytes, group: str) -> Awaitable[None] | None:
+    def insert(
+        self, connection: Any, transaction_id: bytes, group: str, rows: Sequence[TableRow] = ()
+    ) -> Awaitable[None] | None:
         """Insert the row in the caller's open top-level transaction and make its commit durable.
 
-        When it returns, the row belongs to that transaction for certain.
+        When it returns, the row belongs to that transaction for certain. With *rows*, these go into the message table,
+        and the row has state 3.
 
         Raises:
             FenceMisuseError: autocommit connection, open savepoint, or a database that does not keep commits.
@@ -155,7 +158,7 @@ class SqlFence:
             After each of them the caller's transaction has been rolled back.
         """
         _check_arguments([transaction_id], group)
-        return self._on(connection, lambda border: self._rows.insert(border, transaction_id, group, owned=False))
+        return self._on(connection, lambda border: self._rows.insert(border, transaction_id, group, rows, owned=False))
 
     def verify(self, connection: Any, transaction_id: bytes) -> Awaitable[None] | None:
         """Check, just before the half append, that the row belongs to this still open top-level transaction.

@@ -5,13 +5,17 @@ What differs between the databases stands in three small tables of text, because
 
 from __future__ import annotations
 
+import functools
 import hashlib
 from typing import TYPE_CHECKING, Any, Final
+
+import msgspec
 
 from txcore.errors import FenceMisuseError
 from txcore.ids import id_text
 from txcore.sqlfence.border import MYSQL, POSTGRESQL, SQLITE, Border
 from txcore.sqlfence.dialects import Dialect, decode_id
+from txcore.sqlfence.postgresql import PostgreSQL
 from txcore.sqlfence.schema import COMMITTED, GROUP_LENGTH_MAX, VIA_TABLE, Tables
 
 if TYPE_CHECKING:
@@ -26,6 +30,8 @@ BELL: Final = -1
 ASLEEP: Final = "asleep"
 DROPPED: Final = 2
 """In the column `parked`: an operator has given the message up; the row stays as the record of it."""
+
+_encode: Final = msgspec.json.Encoder().encode
 
 _NUMBER: Final = {
     POSTGRESQL: "number bigint GENERATED ALWAYS AS IDENTITY",
@@ -74,27 +80,44 @@ def table_statements(family: str, tables: Tables) -> list[str]:
     return made
 
 
+def insert(dialect: Dialect, border: Border, transaction_id: bytes, group: str, rows: Sequence[TableRow]) -> None:
+    """Insert the producer's row and its messages *rows*; what is there afterwards is as behind `enqueue`.
+
+    Raises: as `Dialect.insert`.
+    """
+    if isinstance(dialect, PostgreSQL):
+        put, ring = _put_text(dialect.tables), _ring(dialect.tables, group)
+        dialect.insert_via_table(border, transaction_id, put, ring, _text_values(group, rows))
+    else:
+        dialect.insert(border, transaction_id, group)
+        enqueue(dialect, border, transaction_id, group, rows)
+
+
 def enqueue(dialect: Dialect, border: Border, transaction_id: bytes, group: str, rows: Sequence[TableRow]) -> None:
     """Turn the producer's own row to state 3, insert *rows* in their order, and wake a relay that sleeps at COMMIT.
 
     Raises:
         FenceMisuseError: the fence row is not in this transaction.
     """
+    tables, values = dialect.tables, {"id": dialect.encode(transaction_id)}
     update = (
-        f"UPDATE {dialect.tables.fence} SET state = {VIA_TABLE} "  # noqa: S608
+        f"UPDATE {tables.fence} SET state = {VIA_TABLE} "  # noqa: S608
         f"WHERE transaction_id = {dialect.place('id')} AND state = {COMMITTED}"
     )
-    own: dict[str, Any] = {"id": dialect.encode(transaction_id), "producer_group": group}
-    inserts = [_insert(dialect, rows[start : start + ROWS_MAX]) for start in range(0, len(rows), ROWS_MAX)]
-    if inserts and dialect.family == POSTGRESQL:
-        sql, values = inserts.pop(0)
-        moved = _moved_and_put(dialect.tables, border, update, sql, own | values)
+    if dialect.family == POSTGRESQL:
+        sql = (
+            f"WITH moved AS ({update} RETURNING 1), put AS ({_put_text(tables)}) "  # noqa: S608
+            f"SELECT CAST((SELECT count(*) FROM moved) AS text), {_ring(tables, group)}"
+        )
+        moved = int(border.quick_rows(sql, values | _text_values(group, rows))[0][0])
+        inserts = []
     else:
-        moved = border.change(update, {"id": own["id"]})
+        moved = border.change(update, values)
+        inserts = [_insert(dialect, rows[start : start + ROWS_MAX]) for start in range(0, len(rows), ROWS_MAX)]
     if moved != 1:
         raise FenceMisuseError(f"the fence row of {id_text(transaction_id)} is not in this transaction")
-    for sql, values in inserts:
-        border.change(sql, own | values)
+    for sql, of_rows in inserts:
+        border.change(sql, values | {"producer_group": group} | of_rows)
 
 
 def waiting(dialect: Dialect, border: Border, ids: Iterable[bytes], *, has_dropped: bool = False) -> set[bytes]:
@@ -112,24 +135,43 @@ def channel_of(tables: Tables, group: str) -> str:
     return "txcore_" + hashlib.blake2b(f"{tables.message}\0{group}".encode(), digest_size=12).hexdigest()
 
 
-def _moved_and_put(tables: Tables, border: Border, update: str, insert: str, values: dict[str, Any]) -> int:
-    """Run both statements in one round trip, and ring, but only for a relay that has gone to sleep.
+@functools.lru_cache(maxsize=16)
+def _put_text(tables: Tables) -> str:
+    """Return the statement that inserts any number of rows in their order, on PostgreSQL: one that can be prepared.
 
-    A NOTIFY makes the server's commits wait for each other, so a busy table must not send any. Returns how many fence
-    rows there were to turn; unless it is one, the transaction has to be rolled back.
+    Rows are one parameter, a text that any driver sends. Not an array: PostgreSQL would plan the statement anew each
+    time, to know its length, which takes longer than to run it.
     """
-    sql = (
-        f"WITH moved AS ({update} RETURNING 1), put AS ({insert}) SELECT (SELECT count(*) FROM moved), "  # noqa: S608
-        f"(SELECT pg_notify(CAST(:channel AS text), '') IS NULL FROM {tables.slot} "
-        f"WHERE producer_group = CAST(:producer_group AS varchar) AND slot = {BELL} AND owner = '{ASLEEP}')"
+    return (
+        f"INSERT INTO {tables.message} (transaction_id, message_index, producer_group, lane, slot, body) "  # noqa: S608
+        "SELECT CAST(:id AS uuid), n, CAST(:producer_group AS varchar), lane, slot, decode(body, 'hex') "
+        "FROM ROWS FROM (json_to_recordset(CAST(CAST(:rows AS text) AS json)) "
+        "AS (n integer, lane bigint, slot smallint, body text)) "
+        "WITH ORDINALITY AS each (n, lane, slot, body, place) ORDER BY place"
     )
-    return int(border.rows(sql, values | {"channel": channel_of(tables, values["producer_group"])})[0][0])
+
+
+def _text_values(group: str, rows: Sequence[TableRow]) -> dict[str, str]:
+    """Return the values of `_put_text`, but for the id."""
+    each = [{"n": row.index, "lane": row.lane, "slot": row.slot, "body": row.body.hex()} for row in rows]
+    return {"producer_group": group, "rows": _encode(each).decode()}
+
+
+@functools.lru_cache(maxsize=64)
+def _ring(tables: Tables, group: str) -> str:
+    """Return the column that wakes a relay at COMMIT on PostgreSQL, but only one that has gone to sleep.
+
+    A NOTIFY makes the server's commits wait for each other, so a busy table must not send any.
+    """
+    return (
+        f"COALESCE((SELECT CAST(pg_notify('{channel_of(tables, group)}', '') AS text) FROM {tables.slot} "  # noqa: S608
+        f"WHERE producer_group = CAST(:producer_group AS varchar) AND slot = {BELL} AND owner = '{ASLEEP}'), '')"
+    )
 
 
 def _insert(dialect: Dialect, rows: Sequence[TableRow]) -> tuple[str, dict[str, Any]]:
     """Return the statement that inserts *rows* in their order, and its values but for the id and the group."""
-    body = "CAST(:b{0} AS bytea)" if dialect.family == POSTGRESQL else ":b{0}"
-    place = f"({dialect.place('id')}, :n{{0}}, :producer_group, :l{{0}}, :s{{0}}, {body})"
+    place = f"({dialect.place('id')}, :n{{0}}, :producer_group, :l{{0}}, :s{{0}}, :b{{0}})"
     values: dict[str, Any] = {}
     for number, row in enumerate(rows):
         values |= {f"n{number}": row.index, f"l{number}": row.lane, f"s{number}": row.slot, f"b{number}": row.body}

@@ -6,9 +6,11 @@ Source: PostgreSQL manual, "System Columns" (xmin), "Transaction Isolation", "As
 
 from __future__ import annotations
 
+import functools
 from typing import TYPE_CHECKING, Any, ClassVar
 
 from txcore.errors import FenceMisuseError
+from txcore.ids import id_text
 from txcore.sqlfence.border import POSTGRESQL, Border
 from txcore.sqlfence.dialects import (
     FOREIGN_TEXT,
@@ -18,12 +20,11 @@ from txcore.sqlfence.dialects import (
     RowRefused,
     Rows,
     rows_of,
-    uuid_text,
 )
-from txcore.sqlfence.schema import COMMITTED, GROUP_LENGTH_MAX, LOWEST_ID, TOMBSTONE, Tables
+from txcore.sqlfence.schema import COMMITTED, GROUP_LENGTH_MAX, LOWEST_ID, TOMBSTONE, VIA_TABLE, Tables
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Mapping, Sequence
 
 # What the statements say, in one column, of a row that must not stay; of any other, the durability that they have set.
 _FOREIGN = "foreign"
@@ -51,17 +52,18 @@ class PostgreSQL(Dialect):
         # At READ COMMITTED the statement reads the horizon of its own start; a prune waits longer than the time
         # that RETURNING allows from there. A level with one snapshot per transaction may have read long ago, so
         # there the row is locked: if it has changed since, the database raises 40001.
-        self._insert = (
+        insert = (
             f"INSERT INTO {tables.fence} AS f (transaction_id, state, producer_group) "  # noqa: S608
-            f"SELECT CAST(:id AS uuid), {COMMITTED}, CAST(:producer_group AS varchar) "
+            "SELECT CAST(:id AS uuid), {state}, CAST(:producer_group AS varchar) "
             "WHERE CAST(:id AS uuid) >= CASE "
             "WHEN current_setting('transaction_isolation') IN ('read committed', 'read uncommitted') "
             f"THEN (SELECT pruned_below FROM {tables.meta}) "
             f"ELSE (SELECT pruned_below FROM {tables.meta} FOR SHARE) END "
             f"RETURNING CASE WHEN {_IS_TOP_LEVEL} IS NOT TRUE THEN '{_FOREIGN}' "
             "WHEN clock_timestamp() - statement_timestamp() >= "
-            f"interval '{int(statement_timeout_s * 1000)} milliseconds' THEN '{_LATE}' ELSE {_DURABLE} END"
+            f"interval '{int(statement_timeout_s * 1000)} milliseconds' THEN '{_LATE}' ELSE {_DURABLE} END AS word"
         )
+        self._insert, self._insert_via_table = (insert.format(state=state) for state in (COMMITTED, VIA_TABLE))
         self._verify = (
             f"SELECT CASE WHEN {_IS_TOP_LEVEL} IS NOT TRUE THEN '{_FOREIGN}' "  # noqa: S608
             f"WHEN (f.transaction_id >= (SELECT pruned_below FROM {tables.meta})) IS NOT TRUE THEN '{_LATE}' "
@@ -74,8 +76,8 @@ class PostgreSQL(Dialect):
         return f"CAST(:{name} AS uuid)"
 
     def encode(self, transaction_id: bytes) -> Any:
-        """Return the canonical text."""
-        return uuid_text(transaction_id)
+        """Return the canonical text, which every driver sends to a uuid column."""
+        return id_text(transaction_id)
 
     def create(self, border: Border) -> None:
         """Create under an advisory lock, because two CREATE TABLE IF NOT EXISTS at once can collide."""
@@ -103,12 +105,22 @@ class PostgreSQL(Dialect):
     def insert(self, border: Border, transaction_id: bytes, group: str) -> None:
         """Insert, set synchronous_commit, and learn from xmin whether a savepoint is open: one round trip."""
         rows = border.quick_rows(self._insert, {"id": transaction_id.hex(), "producer_group": group})
-        if not rows:
-            raise RowRefused("it lies below the prune horizon")
-        if rows[0][0] == _FOREIGN:
-            raise FenceMisuseError(SAVEPOINT_TEXT)
-        if rows[0][0] == _LATE:
-            raise RowRefused("the insert waited longer than statement_timeout_s")
+        _require_own(rows[0][0] if rows else "")
+
+    def insert_via_table(
+        self, border: Border, transaction_id: bytes, put: str, column: str, values: Mapping[str, str]
+    ) -> None:
+        """Insert the producer's row with state 3, in one round trip with another statement.
+
+        Args:
+            put: The other statement.
+            column: What is selected behind both.
+            values: Theirs, and the `producer_group`.
+
+        Raises: as `insert`.
+        """
+        sql = _joined(self._insert_via_table, put, column)
+        _require_own(border.quick_rows(sql, {"id": transaction_id.hex(), **values})[0][0])
 
     def verify(self, border: Border, transaction_id: bytes) -> None:
         """Look at xmin again; false for a row that was committed by itself or inside a savepoint."""
@@ -146,7 +158,7 @@ class PostgreSQL(Dialect):
             "ON CONFLICT (transaction_id) DO UPDATE SET checks = mod(f.checks + 1, 1000) "
             "RETURNING f.transaction_id, f.state, f.producer_group"
         )
-        return rows_of(border.rows(sql, {"ids": f"{{{','.join(map(uuid_text, ids))}}}", "producer_group": group}))
+        return rows_of(border.rows(sql, {"ids": f"{{{','.join(map(id_text, ids))}}}", "producer_group": group}))
 
     def touch(self, border: Border, ids: Sequence[bytes]) -> Rows:
         """Update one by one, in order, so that two checks cannot wait for each other."""
@@ -158,3 +170,18 @@ class PostgreSQL(Dialect):
             )
             found |= rows_of(border.rows(sql, {"id": self.encode(transaction_id)}))
         return found
+
+
+@functools.lru_cache(maxsize=16)
+def _joined(insert: str, put: str, column: str) -> str:
+    return f"WITH fence AS ({insert}), put AS ({put}) SELECT COALESCE((SELECT word FROM fence), ''), {column}"  # noqa: S608
+
+
+def _require_own(word: str) -> None:
+    """Refuse a row that was not inserted, or must not stay, by what the statement says of it."""
+    if not word:
+        raise RowRefused("it lies below the prune horizon")
+    if word == _FOREIGN:
+        raise FenceMisuseError(SAVEPOINT_TEXT)
+    if word == _LATE:
+        raise RowRefused("the insert waited longer than statement_timeout_s")

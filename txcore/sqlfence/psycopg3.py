@@ -142,21 +142,22 @@ def prepared_rows(connection: Any, sql: str, values: Values) -> list[Row] | None
         begin = b"" if is_open else connection._get_tx_start_command()  # noqa: SLF001
     except AttributeError:  # a psycopg that keeps them elsewhere
         return None
-    parameters = [values[each] for each in names]
-    if name is None or not all(map(str.isascii, parameters)):
+    if name is None:
+        return None
+    try:
+        parameters = [values[each].encode("ascii") for each in names]
+    except UnicodeEncodeError:
         return None
     with connection.lock:
         try:
-            result = connection.wait(_answer(pgconn, begin, name, [each.encode() for each in parameters]))
+            result = connection.wait(_answer(pgconn, begin, name, parameters))
         except BaseException:
             connection.close()  # nobody knows which answers are still to come
             raise
     if result.status != _TUPLES_OK:
         raise errors.error_from_result(result, encoding=connection.info.encoding)
-    return [
-        tuple(str(result.get_value(row, column), "ascii") for column in range(result.nfields))
-        for row in range(result.ntuples)
-    ]
+    columns = range(result.nfields)
+    return [tuple([str(result.get_value(row, column), "ascii") for column in columns]) for row in range(result.ntuples)]
 
 
 def _answer(pgconn: Any, begin: bytes, name: bytes, parameters: list[bytes]) -> Generator[Any, Any, Any]:

@@ -12,12 +12,15 @@ from typing import TYPE_CHECKING, Any, Final, NoReturn
 
 from txcore.errors import CommitUnknownError, FencedError, FenceMisuseError, NotSentError, TxcoreError
 from txcore.ids import id_text
+from txcore.sqlfence import messages
 from txcore.sqlfence.border import SQLITE, Border
 from txcore.sqlfence.dialects import SAVEPOINT_TEXT, Dialect, RowRefused
 from txcore.sqlfence.failures import Cause, failure_of
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Sequence
+
+    from txcore.table import TableRow
 
 _AUTOCOMMIT_TEXT: Final = (
     "the connection is in autocommit mode: the fence row would be committed before the local transaction; "
@@ -33,7 +36,9 @@ class RowKeeper:
         self._secret = secret
         self._durable: weakref.WeakSet[Any] = weakref.WeakSet()
 
-    def insert(self, border: Border, transaction_id: bytes, group: str, *, owned: bool) -> None:
+    def insert(
+        self, border: Border, transaction_id: bytes, group: str, rows: Sequence[TableRow] = (), *, owned: bool
+    ) -> None:
         """Insert the row; *owned* says that the fence opened the connection. See `SqlFence.insert`.
 
         A row that nobody verifies again, because the caller opened the connection, is in the open transaction for
@@ -46,7 +51,10 @@ class RowKeeper:
             border.begin()
             if not self._dialect.sets_durability:
                 self._require_durable(border)
-            self._dialect.insert(border, transaction_id, group)
+            if rows:
+                messages.insert(self._dialect, border, transaction_id, group, rows)
+            else:
+                self._dialect.insert(border, transaction_id, group)
             if not owned and not border.is_surely_open():
                 self._dialect.verify(border, transaction_id)
             border.mark(transaction_id, owned=owned)

@@ -30,8 +30,9 @@ by `owner` up to `until_ms`) while its messages are sent; slot -1 says by its ow
 from __future__ import annotations
 
 import re
-from dataclasses import dataclass
 from typing import Final
+
+import msgspec
 
 from txcore.errors import ConfigError, UsageError
 
@@ -48,8 +49,7 @@ LOWEST_ID: Final = bytes(16)
 _NAME: Final = re.compile(r"([A-Za-z_][A-Za-z0-9_]{0,55}\.)?[A-Za-z_][A-Za-z0-9_]{0,55}")
 
 
-@dataclass(frozen=True, slots=True)
-class Tables:
+class Tables(msgspec.Struct, frozen=True):
     """The names of the tables."""
 
     fence: str

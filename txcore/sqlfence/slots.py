@@ -18,6 +18,8 @@ from txcore.table import SLOT_COUNT, Refused, TableRow
 REASON_MAX: Final = 500
 RESTING_MAX: Final = 500
 """Most lanes that a statement leaves out; with more, their slots rest as a whole."""
+NAMED_MAX: Final = 200
+"""Most rows that a statement names by a parameter each."""
 
 _NOW_MS: Final = {
     POSTGRESQL: "CAST(extract(epoch FROM clock_timestamp()) * 1000 AS bigint)",
@@ -108,21 +110,30 @@ class Slots:
         )
         border.change(sql, self._group | {"owner": self._owner})
 
-    def page(self, border: Border, slot: int, resting: Collection[int], row_max: int) -> list[TableRow]:
-        """Return the oldest rows of a slot that are not parked, in the order of their insertion."""
-        left_out = [lane for lane in resting if lane % SLOT_COUNT == slot]
-        if len(left_out) > RESTING_MAX:
-            return []
-        but = f"AND lane NOT IN ({_list(left_out)}) " if left_out else ""
-        sql = (
-            f"SELECT transaction_id, message_index, lane, body, tries, number FROM {self._message} "  # noqa: S608
-            f"WHERE producer_group = :producer_group AND parked = 0 AND slot = {int(slot)} {but}"
-            f"ORDER BY number LIMIT {int(row_max)}"
-        )
-        return [
+    def page(self, border: Border, slots: Sequence[int], resting: Collection[int], each_max: int) -> list[TableRow]:
+        """Return the oldest rows of each slot that are not parked, in the order of their insertion.
+
+        One statement for all of them: while producers are busy, each one waits for the processor as long as they do.
+        """
+        left_out: dict[int, list[int]] = {slot: [] for slot in slots}
+        for lane in resting:
+            if lane % SLOT_COUNT in left_out:
+                left_out[lane % SLOT_COUNT].append(lane)
+        pages = [self._page(slot, lanes, each_max) for slot, lanes in left_out.items() if len(lanes) <= RESTING_MAX]
+        found = border.rows(" UNION ALL ".join(pages), self._group) if pages else []
+        rows = [
             TableRow(decode_id(row[0]), int(row[1]), int(row[2]), bytes(row[3]), int(row[4]), int(row[5]))
-            for row in border.rows(sql, self._group)
+            for row in found
         ]
+        return sorted(rows, key=lambda row: row.number)
+
+    def _page(self, slot: int, left_out: Sequence[int], row_max: int) -> str:
+        but = f"AND lane NOT IN ({_list(left_out)}) " if left_out else ""
+        return (
+            f"SELECT * FROM (SELECT transaction_id, message_index, lane, body, tries, number FROM {self._message} "  # noqa: S608
+            f"WHERE producer_group = :producer_group AND parked = 0 AND slot = {int(slot)} {but}"
+            f"ORDER BY number LIMIT {int(row_max)}) AS s{int(slot)}"
+        )
 
     def flush(self, border: Border) -> None:
         """Change something: the commit of it flushes whatever this server has shown before."""
@@ -131,7 +142,8 @@ class Slots:
 
     def delete(self, border: Border, rows: Sequence[TableRow]) -> None:
         """Delete what was sent."""
-        for chunk in _chunks(rows):
+        at_once = max(len(rows), 1) if self.dialect.family == POSTGRESQL else NAMED_MAX
+        for chunk in _chunks(rows, at_once):
             which, values = self._named(chunk)
             border.change(f"DELETE FROM {self._message} WHERE {which}", values)  # noqa: S608
 
@@ -217,5 +229,5 @@ def _list(numbers: Iterable[int]) -> str:
     return ", ".join(str(int(number)) for number in numbers)
 
 
-def _chunks(rows: Sequence[TableRow]) -> Iterable[Sequence[TableRow]]:
-    return (rows[start : start + 200] for start in range(0, len(rows), 200))
+def _chunks(rows: Sequence[TableRow], size: int) -> Iterable[Sequence[TableRow]]:
+    return (rows[start : start + size] for start in range(0, len(rows), size))

@@ -6,6 +6,7 @@ as soon as it dies. On SQLite, where that would lock out every producer, it take
 
 from __future__ import annotations
 
+from collections import Counter
 from contextlib import suppress
 from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Any, Final
@@ -222,13 +223,9 @@ class SqlMessageTable:
             if not slots:
                 continue
             self._first = slots[-1] + 1
-            rows: list[TableRow] = []
             each_max = max(row_max // len(slots), 1)
-            is_full = False
-            for slot in slots:
-                page = self._slots.page(border, slot, resting, each_max)
-                is_full = is_full or len(page) == each_max
-                rows += page
+            rows = self._slots.page(border, slots, resting, each_max)
+            is_full = each_max in Counter(row.slot for row in rows).values()
             return Taken(slots, rows, is_full or len(busy) > len(slots), held)
         return None
 

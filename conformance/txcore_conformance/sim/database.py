@@ -152,9 +152,13 @@ class SimFence:
         yield from self._insert(connection, transaction_id)
         return connection
 
-    def insert(self, connection: SimConnection, transaction_id: bytes, group: str) -> Any:  # noqa: ARG002
+    def insert(
+        self, connection: SimConnection, transaction_id: bytes, group: str, rows: Sequence[TableRow] = ()
+    ) -> Generator[Any, Any, None]:
         """See `Fence.insert`."""
-        return self._insert(connection, transaction_id)
+        yield from self._insert(connection, transaction_id)
+        if rows:
+            yield from self.enqueue(connection, transaction_id, group, rows)
 
     def _insert(self, connection: SimConnection, transaction_id: bytes) -> Generator[Any, Any, None]:
         database = self._database
