@@ -148,8 +148,7 @@ class SqlFence:
     ) -> Awaitable[None] | None:
         """Insert the row in the caller's open top-level transaction and make its commit durable.
 
-        When it returns, the row belongs to that transaction for certain. With *rows*, these go into the message table,
-        and the row has state 3.
+        When it returns, the row belongs to that transaction for certain. *rows* go into the message table (state 3).
 
         Raises:
             FenceMisuseError: autocommit connection, open savepoint, or a database that does not keep commits.
