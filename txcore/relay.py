@@ -251,7 +251,14 @@ class Relay:
                 raise BackendUnavailableError(f"no answer about group {self._group!r}") from error
             self.table.join()
             self._context = RelayContext(
-                self._group, count, self.table, self._clock, self._limits, self._report, self._by
+                self._group,
+                count,
+                self.table,
+                self._clock,
+                self._limits,
+                self._report,
+                self._by,
+                self._backend.capabilities.batch_count_max,
             )
         return self._context
 

@@ -7,15 +7,18 @@ before it is confirmed: a relay that dies has its rows sent again, with the same
 
 from __future__ import annotations
 
+import itertools
+from collections import deque
 from collections.abc import Sequence
 from concurrent.futures import Future
 from dataclasses import dataclass, field, fields
+from functools import partial
 from typing import Final
 
 from txcore import instrumentation as names
 from txcore import wire
 from txcore.clock import Clock
-from txcore.commands import Call, Flow, Spawn
+from txcore.commands import Answered, Call, Each, Flow, Spawn
 from txcore.errors import (
     BackendUnavailableError,
     ConfigError,
@@ -75,6 +78,7 @@ class RelayContext:
     """What all batches of one relay share.
 
     Attributes:
+        together_max: Most messages that are handed to the backend together.
         resting: Lanes whose oldest message was refused, by lane.
         is_probing: The broker was down at the last try: take a few messages only, to find out whether it is back.
     """
@@ -86,6 +90,7 @@ class RelayContext:
     limits: RelayLimits
     report: Reporter
     by: str
+    together_max: int
     resting: dict[int, Rest] = field(default_factory=dict)
     is_probing: bool = False
 
@@ -159,42 +164,72 @@ def relay_batch(context: RelayContext) -> Flow[BatchReport]:
 
 
 def _publish(context: RelayContext, rows: Sequence[TableRow]) -> Flow[_Work]:
-    lanes: dict[int, list[TableRow]] = {}
+    lanes: dict[int, deque[TableRow]] = {}
     for row in rows:
-        lanes.setdefault(row.lane, []).append(row)
+        lanes.setdefault(row.lane, deque()).append(row)
     work = _Work(len(lanes), context.clock.elapsed_s() + context.limits.batch_s)
-    for lane, its_rows in lanes.items():
-        yield Spawn(_send_lane(context, work, lane, its_rows))
+    heads = iter(lanes.values())
+    while some := [*itertools.islice(heads, context.together_max)]:
+        yield Spawn(_send_heads(context, work, some))
     yield work.done
     return work
 
 
-def _send_lane(context: RelayContext, work: _Work, lane: int, rows: Sequence[TableRow]) -> Flow[None]:
-    try:
-        for number, row in enumerate(rows):
-            if number and context.clock.elapsed_s() >= work.until_s:  # one of each lane goes, else nothing ever might
-                return
-            try:
-                resolution = _resolution(context, row)
-            except WireFormatError as error:
-                _refuse(context, work, row, error, is_parked=True)
-                continue
-            outcome: Outcome = yield resolution
-            if outcome.status is Status.DURABLE:
-                work.sent.append(row)
-                context.resting.pop(lane, None)
-            elif outcome.status is Status.REFUSED and _is_verdict(outcome.error):
-                is_parked = row.tries + 1 >= context.limits.tries_max
-                _refuse(context, work, row, outcome.error, is_parked=is_parked)
-                if not is_parked:
-                    _rest(context, lane)
-                    return
-                context.resting.pop(lane, None)
-            else:
-                work.uncertain += 1
-                return
-    finally:
-        work.end_lane()
+def _send_heads(context: RelayContext, work: _Work, lanes: Sequence[deque[TableRow]]) -> Flow[None]:
+    """Send the first row of each lane; lanes whose rows are answered together go on together."""
+    going, resolutions = [], []
+    for rows in lanes:
+        resolution = _first_resolution(context, work, rows)
+        if resolution is None:
+            work.end_lane()
+        else:
+            going.append(rows)
+            resolutions.append(resolution)
+    if resolutions:
+        yield Each(resolutions, partial(_go_on, context, work, going))
+
+
+def _go_on(
+    context: RelayContext, work: _Work, lanes: Sequence[deque[TableRow]], answered: Answered
+) -> Flow[None] | None:
+    """Return the flow of those lanes that have another row to be sent, and may send it."""
+    is_late = context.clock.elapsed_s() >= work.until_s  # one of each lane goes in any case, else nothing ever might
+    onward = []
+    for index, outcome in answered:
+        rows = lanes[index]
+        if _is_through(context, work, rows.popleft(), outcome) and rows and not is_late:
+            onward.append(rows)
+        else:
+            work.end_lane()
+    return _send_heads(context, work, onward) if onward else None
+
+
+def _first_resolution(context: RelayContext, work: _Work, rows: deque[TableRow]) -> Resolution | None:
+    """Return the release of the first row that can be read; those before it are parked."""
+    while rows:
+        try:
+            return _resolution(context, rows[0])
+        except WireFormatError as error:
+            _refuse(context, work, rows.popleft(), error, is_parked=True)
+    return None
+
+
+def _is_through(context: RelayContext, work: _Work, row: TableRow, outcome: Outcome) -> bool:
+    """Note how a row ended; returns whether its lane may go on."""
+    if outcome.status is Status.DURABLE:
+        work.sent.append(row)
+        context.resting.pop(row.lane, None)
+        return True
+    if outcome.status is Status.REFUSED and _is_verdict(outcome.error):
+        is_parked = row.tries + 1 >= context.limits.tries_max
+        _refuse(context, work, row, outcome.error, is_parked=is_parked)
+        if is_parked:
+            context.resting.pop(row.lane, None)
+        else:
+            _rest(context, row.lane)
+        return is_parked
+    work.uncertain += 1
+    return False
 
 
 def _resolution(context: RelayContext, row: TableRow) -> Resolution:

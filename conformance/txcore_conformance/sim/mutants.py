@@ -368,7 +368,7 @@ MUTANTS: Mapping[str, Mutant] = {
     "relay_cursor_skips_gaps": Mutant("S8", _relay_with_a_cursor),
     "relay_deletes_first": Mutant("S8", _replace(SimRelayTable, "take", table_mutants.delete_before_publishing)),
     "relay_goes_on_behind_refusal": Mutant(
-        "S12", _replace(relaying, "_send_lane", table_mutants.go_on_behind_a_refusal)
+        "S12", _replace(relaying, "_is_through", table_mutants.go_on_behind_a_refusal)
     ),
     "resume_as_op": Mutant("R11", _resume_as_op),
     "stale_checkpoint_accepted": Mutant(

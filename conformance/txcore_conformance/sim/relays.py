@@ -23,7 +23,14 @@ def start_relay(cast: Cast, *, is_immortal: bool = False) -> Process:
     process.is_immortal = is_immortal
     table: Any = SimRelayTable(cast.database.table, process)
     context = RelayContext(
-        GROUP, cast.partition_count, table, process.clock, LIMITS, SimReporter(world), f"r:{process.name}"
+        GROUP,
+        cast.partition_count,
+        table,
+        process.clock,
+        LIMITS,
+        SimReporter(world),
+        f"r:{process.name}",
+        process.loop.backend.capabilities.batch_count_max,
     )
     cast.relays.append(process)
     process.loop.spawn(_relay(context))

@@ -6,8 +6,6 @@ import weakref
 from collections.abc import Collection, Generator, Sequence
 from typing import Any, Final
 
-from txcore import relaying
-from txcore.commands import Flow
 from txcore.records import Outcome, Status
 from txcore.relaying import RelayContext
 from txcore.table import TableRow, Taken
@@ -54,11 +52,9 @@ def delete_before_publishing(
     return taken
 
 
-def go_on_behind_a_refusal(context: RelayContext, work: Any, lane: int, rows: Sequence[TableRow]) -> Flow[None]:
+def go_on_behind_a_refusal(context: RelayContext, work: Any, row: TableRow, outcome: Outcome) -> bool:
     """Send the next message of a key although the one before is not confirmed."""
-    del lane
-    for row in rows:
-        outcome: Outcome = yield relaying._resolution(context, row)  # noqa: SLF001
-        if outcome.status is Status.DURABLE:
-            work.sent.append(row)
-    work.end_lane()
+    del context
+    if outcome.status is Status.DURABLE:
+        work.sent.append(row)
+    return True
