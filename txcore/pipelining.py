@@ -38,9 +38,10 @@ def send_many(
 
     def refill() -> None:
         while count := window.room_count():
-            some = [Sending(begin(context), message, arg) for message, arg in itertools.islice(pending, count)]
-            if not some:
+            taken = [*itertools.islice(pending, count)]
+            if not taken:
                 return
+            some = [Sending(begin(context, len(taken)), message, arg) for message, arg in taken]
             window.begun(len(some))
             ended.append([])
             loop.spawn(send(some, ended[-1]))

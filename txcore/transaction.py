@@ -23,6 +23,9 @@ from txcore.records import Half, HalfRecord, OpKind, Status, TargetMessage
 from txcore.results import EndResult
 from txcore.table import Mode, TableRow, lane_of
 
+ENOUGH_COUNT: Final = 8
+"""Halves of one partition that fill a request."""
+
 
 @direct
 class Phase(enum.Enum):
@@ -155,9 +158,14 @@ def current_transaction() -> LocalTransaction:
     return transaction
 
 
-def begin(context: ProducerContext) -> LocalTransaction:
-    """Return a new open transaction with an id of its own."""
-    return LocalTransaction(context, context.ids.new(context.partition_count))
+def begin(context: ProducerContext, together_count: int = 1) -> LocalTransaction:
+    """Return a new open transaction with an id of its own; *together_count* begin at once.
+
+    Few of one moment share partitions, so that requests to the broker are full. So many that each partition has enough
+    are spread over all of them: a client waits for five requests of a partition at a time.
+    """
+    are_many = together_count >= ENOUGH_COUNT * context.partition_count
+    return LocalTransaction(context, context.ids.new(1 if are_many else context.partition_count))
 
 
 def publish(transaction: LocalTransaction, message: Message) -> None:

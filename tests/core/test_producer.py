@@ -23,9 +23,11 @@ from txcore import (
     TransactionStateError,
     UsageError,
 )
+from txcore.ids import partition_of
 from txcore.memory import KAFKA_LIKE, STRONG, MemoryBackend, MemoryBroker
 from txcore.pipelining import FIRST_COUNT, WINDOW_COUNT
 from txcore.records import LogKind, OpKind
+from txcore.transaction import ENOUGH_COUNT
 from txcore.wire import decode_ops
 
 COMMIT = LocalTransactionState.COMMIT
@@ -151,6 +153,13 @@ class TestSendMany:
         results = producer.send_many((Message("t", b"%04d" % n), None) for n in range(WINDOW_COUNT + 500))
         assert {(COMMIT, EndState.ACCEPTED)} == {(each.state, each.end.state) for each in results}
         assert WINDOW_COUNT + 500 == len({each.transaction_id for each in results}) == len(broker.topics["t"])
+
+    @pytest.mark.parametrize(("count", "filled_count"), [(4, 1), (4 * ENOUGH_COUNT, 4)])
+    def test_few_share_partitions_and_many_fill_all(self, backend, clock, count, filled_count):
+        """Requests to the broker are full either way."""
+        producer = TransactionProducer(backend, "g", listener=Committing(), clock=clock, partition_count=4)
+        made = producer.send_many((Message("t", b"x"), None) for _ in range(count))
+        assert filled_count == len({partition_of(each.transaction_id, 4) for each in made})
 
     def test_it_waits_for_nothing_once_all_have_ended(self, backend, monkeypatch):
         """The backend's work is borrowed while there is some, and given back at once."""
