@@ -152,7 +152,7 @@ def test_d17_an_overload_of_ends_holds_new_halfs_back(strong):
     threads = [threading.Thread(target=lambda each=each: results.append(each.commit())) for each in transactions]
     for thread in threads:
         thread.start()
-    strong.until(lambda: producer._slots._value == 0)
+    strong.until(lambda: not producer._places._free)
     with pytest.raises(BusyError):
         waiting.prepare()
     may_go.set()

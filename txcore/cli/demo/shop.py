@@ -5,10 +5,11 @@ from __future__ import annotations
 import json
 import random
 from collections.abc import Sequence
-from dataclasses import asdict, astuple, dataclass
+from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any, Final
 
+import msgspec.structs
 from sqlalchemy import (
     Column,
     Connection,
@@ -109,7 +110,7 @@ class Shop:
 
     def drop(self) -> None:
         """Delete all tables of this run, those of the fence and the inbox too."""
-        own = astuple(tables_named(self.fence.table))
+        own = msgspec.structs.astuple(tables_named(self.fence.table))
         names = {*self._metadata.tables, *own, self.inbox.table, f"{self.inbox.table}_meta"}
         found = MetaData()
         found.reflect(self.engine, only=[name for name in inspect(self.engine).get_table_names() if name in names])
