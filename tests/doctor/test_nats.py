@@ -162,7 +162,7 @@ def test_who_is_not_let_in_gets_one_sentence():
 
 def test_refusal_is_told_though_its_reason_was_lost_at_first():
     """A server says it and closes; what it said goes down with the connection when our next bytes come too late."""
-    told = itertools.chain([b""], itertools.repeat(b"-ERR 'Authorization Violation'\r\n"))
+    told = itertools.chain([b""] * 6, itertools.repeat(b"-ERR 'Authorization Violation'\r\n"))
 
     def serve():
         with contextlib.suppress(OSError):
