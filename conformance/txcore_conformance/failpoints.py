@@ -31,7 +31,7 @@ class Failpoints:
         self.counts: Counter[str] = Counter()
         self.steps: list[str] = []
         self._names: dict[int, tuple[Future[Any], str]] = {}
-        self._running: dict[int, str] = {}
+        self._running: dict[int, list[str]] = {}
 
     def reach(self, name: str) -> None:
         """Note that step *name* is reached; does not return at the chosen one."""
@@ -43,9 +43,7 @@ class Failpoints:
             self.steps.append(step)
 
     def name_of(self, command: Any) -> str:
-        """Return what a yielded command is called, an `Each` as its first item; "" for what does nothing by itself."""
-        if isinstance(command, Each):
-            return self.name_of(command.items[0])
+        """Return what a yielded command is called; "" for what does nothing by itself."""
         if isinstance(command, HalfRecord):
             return "half"
         if isinstance(command, Resolution):
@@ -62,16 +60,15 @@ class Failpoints:
         return future
 
     def begin(self, key: Any, command: Any) -> None:
-        """Reach the step before *command*."""
-        name = self.name_of(command)
-        if name:
-            self._running[id(key)] = name
+        """Reach the step before *command*; before each item of an `Each`, whichever items time put beside it."""
+        items = command.items if isinstance(command, Each) else (command,)
+        names = self._running[id(key)] = [name for item in items if (name := self.name_of(item))]
+        for name in names:
             self.reach(f"before {name}")
 
     def end(self, key: Any) -> None:
         """Reach the step after the command that was begun under *key*."""
-        name = self._running.pop(id(key), "")
-        if name:
+        for name in self._running.pop(id(key), ()):
             self.reach(f"after {name}")
 
 

@@ -17,8 +17,12 @@ from txcore_conformance.crash import (
     kill_everywhere,
     main,
 )
+from txcore_conformance.failpoints import Failpoints
 from txcore_conformance.memory import MemoryHarness
 from txcore_sqlite.testing import SqliteHarness
+
+from txcore.commands import Each
+from txcore.records import HalfRecord, Op, OpKind, Resolution
 
 
 @pytest.fixture
@@ -53,6 +57,22 @@ def test_a_step_that_never_comes_is_counted(crashes):
     tally = Tally()
     crashes.kill_at(Step("listener", "before nothing:1"), tally)
     assert (0, 1) == (tally.kills, tally.missed)
+
+
+def test_what_leaves_together_has_the_steps_that_it_has_one_by_one():
+    """Which ends share a batch is a matter of time, so that a step must not depend on what stands before it in one."""
+    half = HalfRecord("group", 0, bytes(16), 0, b"", ())
+    commit, rollback = (Resolution(half, Op(kind, bytes(16))) for kind in (OpKind.COMMIT, OpKind.ROLLBACK))
+
+    def steps_of(*batches):
+        """Return the steps of a flow that releases these batches."""
+        failpoints, flow = Failpoints(), object()
+        for batch in batches:
+            failpoints.begin(flow, Each(batch, lambda _: None))
+            failpoints.end(flow)
+        return sorted(failpoints.steps)
+
+    assert steps_of([commit, rollback]) == steps_of([commit], [rollback])
 
 
 def test_a_broken_program_is_no_kill(crashes):
