@@ -1,0 +1,36 @@
+"""A test run whose worker dies says how: nobody has to guess from a run that is over."""
+
+from __future__ import annotations
+
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+CONFTEST = Path(__file__).parents[1] / "conftest.py"
+
+
+@pytest.mark.parametrize(
+    ("death", "expected"),
+    [
+        ("faulthandler._sigsegv()", ["ended by SIGSEGV", "Fatal Python error: Segmentation fault", "in test_it"]),
+        ("os.kill(os.getpid(), 9)", ["ended by SIGKILL"]),
+        ("os._exit(3)", ["ended with status 3"]),
+    ],
+)
+def test_how_a_worker_died_stands_in_the_report(tmp_path, death, expected):
+    """By signal, with the stack of a fault, or by itself."""
+    shutil.copy(CONFTEST, tmp_path)
+    (tmp_path / "test_it.py").write_text(f"import faulthandler, os\ndef test_it():\n    {death}\n", encoding="utf-8")
+    run = subprocess.run(
+        [sys.executable, "-m", "pytest", "-q", "-n", "1", "-p", "no:cacheprovider", "-c", "/dev/null", str(tmp_path)],
+        capture_output=True,
+        text=True,
+        timeout=120,
+        check=False,
+    )
+    failures = run.stdout[run.stdout.index("FAILURES") :]
+    assert [] == [text for text in expected if text not in failures], run.stdout
+    assert 1 == run.returncode
