@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import contextlib
 import logging
-import os
 import threading
 
 import pytest
@@ -15,7 +14,7 @@ from txcore_nats import publishing
 
 import txcore
 from txcore import Message, wire
-from txcore.errors import BackendTimeoutError, BackendUnavailableError, BusyError, ClosedError, UsageError
+from txcore.errors import BackendTimeoutError, BackendUnavailableError, BusyError, ClosedError
 from txcore.records import Checkpoint, LogKind, OpKind, Position, Resolution, Status
 
 _log = logging.getLogger("tests")
@@ -270,24 +269,16 @@ def test_a_flood_is_turned_away_and_not_hoarded(hurt, monkeypatch):
 
 
 def test_a_forked_child_opens_its_own(kit):
-    """A backend that was used before a fork says so in the child; the parent's goes on."""
+    """The parent's backend refuses to work there, closes there without harm, and goes on in the parent."""
     topic = kit.topic()
-    backend = kit.backend
-    raw.append(kit, raw.half(kit, topic))
-    reading, writing = os.pipe()
-    child = os.fork()
-    if not child:
-        told = b"nothing"
-        try:
-            backend.append_halves(Recorder([raw.half(kit, topic)]))
-        except UsageError:
-            told = b"refused"
-            backend.close(1.0).result(5)
-        os.write(writing, told)
-        os._exit(0)
-    os.waitpid(child, 0)
-    assert os.read(reading, 20) == b"refused"
-    assert raw.statuses(raw.append(kit, raw.half(kit, topic))) == [DURABLE]
+    kit.wait(kit.backend.ensure_group(kit.group))
+    child = kit.child("fork", kit.address(), kit.group, topic)
+    lines, _ = child.communicate(timeout=60)
+    before, refused, own, parent = lines.splitlines()
+    assert (before, own, parent) == ("before: durable", "own: durable", "parent: durable 0")
+    assert refused.startswith("child:")
+    assert "fork" in refused
+    assert child.returncode == 0
 
 
 def test_a_backend_that_was_never_used_closes_without_a_word(kit):
