@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import threading
 from collections import deque
-from typing import Final
+from typing import Any, Final
+
+import msgspec
 
 from txcore.records import Outcome
 
@@ -12,22 +14,22 @@ PASSING_MAX: Final = 4
 """So many are awake at a time. With one or two, 64 callers stood idle while one of them woke; eight gained nothing."""
 
 
-class Seat:
-    """One blocked caller's place; a bare lock wakes faster than an Event. Made by `Turnstile.sit`."""
+class Seat(msgspec.Struct, eq=False):
+    """One blocked caller's place; a bare lock wakes faster than an Event. Made by `Turnstile.sit`.
 
-    __slots__ = ("_turnstile", "is_gone", "is_let_through", "outcome", "turn")
+    Attributes:
+        turn: A lock that is held until this caller may go on.
+    """
 
-    def __init__(self, turnstile: Turnstile) -> None:
-        self._turnstile = turnstile
-        self.turn = threading.Lock()  #: released when this caller may go on
-        self.turn.acquire()
-        self.outcome: Outcome | None = None
-        self.is_let_through = False
-        self.is_gone = False
+    turnstile: Turnstile
+    turn: Any
+    outcome: Outcome | None = None
+    is_let_through: bool = False
+    is_gone: bool = False
 
     def settle(self, outcome: Outcome) -> None:
         """Take the outcome; from any thread, never blocking."""
-        self._turnstile.settle(self, outcome)
+        self.turnstile.settle(self, outcome)
 
     def is_settled(self) -> bool:
         """Return whether the outcome is there, though it may not be this caller's turn yet."""
@@ -35,7 +37,7 @@ class Seat:
 
     def leave(self) -> None:
         """See `Turnstile.leave`."""
-        self._turnstile.leave(self)
+        self.turnstile.leave(self)
 
 
 class Turnstile:
@@ -53,9 +55,11 @@ class Turnstile:
 
     def sit(self) -> Seat:
         """Return a place to wait in."""
+        turn = threading.Lock()
+        turn.acquire()
         with self._lock:
             self._waiting += 1
-        return Seat(self)
+        return Seat(self, turn)
 
     def is_alone(self) -> bool:
         """Return whether at most one caller waits for an outcome, so that it holds nobody up."""

@@ -57,6 +57,56 @@ def polls(kit, monkeypatch):
     return seen
 
 
+def test_whom_a_poll_concerns_is_told_behind_it(kit, topic, monkeypatch):
+    """Within the driver's poll nobody is woken, who would only wait for Python's lock, which it takes so often."""
+    backend, settled_in = kit.backend, []
+    raw.append(kit, raw.half(kit, topic))  # the topic is known from now on
+    client, is_polling = backend._producing._producer, threading.Event()
+
+    class Watched:
+        def __getattr__(self, name):
+            return getattr(client, name)
+
+        def __len__(self):
+            return len(client)
+
+        def poll(self, timeout_s):
+            is_polling.set()
+            try:
+                return client.poll(timeout_s)
+            finally:
+                is_polling.clear()
+
+    class Batch(Recorder):
+        def settle(self, index, outcome):
+            settled_in.append(is_polling.is_set())
+            super().settle(index, outcome)
+
+    monkeypatch.setattr(backend._producing, "_producer", Watched())
+    batch = Batch([raw.half(kit, topic) for _ in range(20)])
+    backend.append_halves(batch)
+    assert raw.statuses(batch.wait(backend, PATIENCE_S)) == [Status.DURABLE] * 20
+    assert settled_in == [False] * 20
+
+
+def test_an_error_behind_one_report_ends_none_of_the_others(kit, topic, caplog):
+    """Whatever whoever waits does with its outcome: it is logged, and the others of the same poll get theirs."""
+
+    class Batch(Recorder):
+        def settle(self, index, outcome):
+            if index == 3:
+                raise RuntimeError("somebody's bug")
+            super().settle(index, outcome)
+
+    raw.append(kit, raw.half(kit, topic))
+    batch = Batch([raw.half(kit, topic) for _ in range(10)])
+    kit.backend.append_halves(batch)
+    kit.until(lambda: sum(outcome is not None for outcome in batch.outcomes) == 9, "nine outcomes")
+    assert batch.outcomes[3] is None
+    kit.until(lambda: "somebody's bug" in caplog.text, "a word of it")
+    assert raw.statuses(raw.append(kit, raw.half(kit, topic))) == [Status.DURABLE]
+
+
 def test_outcomes_come_on_the_thread_that_polls(kit, topic, monkeypatch):
     """No other thread is involved while one polls."""
     monkeypatch.setattr(producing, "LENT_AGAIN_S", 60.0)

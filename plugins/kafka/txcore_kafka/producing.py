@@ -1,9 +1,10 @@
 """The producer: one idempotent client, who polls it, deadlines for what is under way, and a fresh client after a fatal
 error.
 
-Delivery callbacks, expiry and everything handed to `call` run on the thread that polls, one at a time: the poll thread,
+Delivery reports, expiry and everything handed to `call` run on the thread that polls, one at a time: the poll thread,
 or one that waits and has borrowed its work (`poll`). The driver takes Python's lock for each delivery report, so a
-thread that polls while another one works costs both of them more than the work. `send` may be called on any thread.
+thread that polls while another one works costs both of them more than the work; those of one poll are therefore only
+collected, and whom they concern is woken behind it. `send` may be called on any thread.
 """
 
 from __future__ import annotations
@@ -55,15 +56,12 @@ class Waiting(Protocol):
         """End as UNKNOWN; called once, on the thread that polls, while `is_done` is False."""
 
 
-class _Watch:
+class _Watch(msgspec.Struct, eq=False):
     """What was handed over together and must end by `deadline_s`; those before `position` are done."""
 
-    __slots__ = ("deadline_s", "items", "position")
-
-    def __init__(self, items: Sequence[Waiting], deadline_s: float) -> None:
-        self.items = items
-        self.deadline_s = deadline_s
-        self.position = 0
+    items: Sequence[Waiting]
+    deadline_s: float
+    position: int = 0
 
     def is_done(self) -> bool:
         """Return whether all of them are."""
@@ -92,7 +90,11 @@ class Record(msgspec.Struct, eq=False):
     is_alone: bool  #: in a batch of its own
 
     def __call__(self, error: KafkaError | None, message: Any) -> None:
-        """Take the delivery report."""
+        """Note the delivery report; the driver takes Python's lock anew for each, so nothing else is done meanwhile."""
+        self.producing.reports.append((self, error, message))
+
+    def reported(self, error: KafkaError | None, message: Any) -> None:
+        """Go on with the delivery report, behind the poll that brought it."""
         if error is None:
             self.stored(message)
         elif is_too_large(error) and not self.is_alone:
@@ -122,6 +124,7 @@ class Producing:
         self._options = options
         self._clock = clock
         self._lock = threading.Lock()
+        self.reports: list[tuple[Record, KafkaError | None, Any]] = []  #: of the poll that goes on
         self._waiting: dict[str, deque[_Watch]] = {}  # each kind has one timeout, so its deadlines ascend
         self._calls: deque[Callable[[], None]] = deque()
         self._producer: Any = None
@@ -322,6 +325,15 @@ class Producing:
                 _log.warning("kafka.producer_error", extra={"reason": str(error)})
         except Exception:  # noqa: BLE001
             _log_bug()
+        self._take_reports()
+
+    def _take_reports(self) -> None:
+        for record, error, message in self.reports:
+            try:
+                record.reported(error, message)
+            except Exception:  # noqa: BLE001
+                _log_bug()
+        self.reports.clear()
 
     def _expire(self, now_s: float) -> None:
         for waiting in list(self._waiting.values()):
@@ -346,6 +358,7 @@ class Producing:
             self._producer, self._lone = make_producer(self._config()), None
         for client in old:
             discard(client)
+        self._take_reports()
         self._expire_all(BackendUnavailableError(f"the producer died: {cause}"))
 
     def _lone_client(self) -> Any:
