@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import asyncio
 import itertools
+import threading
 from collections import defaultdict, deque
 from collections.abc import Callable, Iterator
 from typing import Any, Final
@@ -249,3 +250,73 @@ def by_hand_async(place: Place, drive: Drive, *, task_count: int) -> Sample:
         return await drive.tasks(call, task_count)
 
     return asyncio.run(measure())
+
+
+class _Callers:
+    """The same from blocking threads: a poll thread wakes each behind the poll that brought its report."""
+
+    def __init__(self, place: Place) -> None:
+        self._records = _Records(place)
+        self._listener = Committing()
+        self._delivered: list[Any] = []
+        self._ops: defaultdict[int, list[Op]] = defaultdict(list)
+        self._lock = threading.Lock()
+        self._is_over = False
+        self._thread = threading.Thread(target=self._poll, daemon=True)
+        self._thread.start()
+
+    def send(self, message: txcore.Message) -> TransactionSendResult:
+        turn = threading.Lock()
+        turn.acquire()
+        half = self._records.append(message, _Turn(turn, self._delivered))
+        turn.acquire()
+        self._listener.execute_local_transaction(message, None)
+        self._records.publish(half, _Turn(turn, self._delivered))
+        turn.acquire()
+        with self._lock:
+            ops = self._ops[half.partition]
+            ops.append(self._records.op(half))
+            if len(ops) >= OPS_COUNT:
+                self._records.write(half.partition, ops)
+                self._ops[half.partition] = []
+        return result_of(half)
+
+    def close(self) -> None:
+        self._is_over = True
+        self._thread.join()
+
+    def _poll(self) -> None:
+        while not self._is_over:
+            self._records.producer.poll(POLL_S)
+            for turn in self._delivered:
+                turn.release()
+            self._delivered.clear()
+
+
+class _Turn:
+    """A delivery callback for one who waits for a lock."""
+
+    __slots__ = ("_delivered", "_turn")
+
+    def __init__(self, turn: Any, delivered: list[Any]) -> None:
+        self._turn = turn
+        self._delivered = delivered
+
+    def __call__(self, error: Any, message: Any) -> None:  # noqa: ARG002
+        if error is not None:
+            raise RuntimeError(f"a record was not delivered: {error}")
+        self._delivered.append(self._turn)
+
+
+def by_hand_blocking(place: Place, drive: Drive, *, thread_count: int) -> Sample:
+    """Blocking callers, as `styles.listener`."""
+    callers = _Callers(place)
+
+    def call() -> None:
+        callers.send(place.message())
+
+    call()
+    try:
+        return drive.threads(call, thread_count)
+    finally:
+        callers.close()

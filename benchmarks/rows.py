@@ -194,6 +194,11 @@ def _messaging_of(broker: str, sizes: Sizes) -> list[Row]:
             Row(broker, "by hand", BATCH, size, partial(_by_hand, batch_size=size), many) for size in sizes.batches
         ]
         rows += [
+            Row(broker, "by hand", BLOCKING, count, partial(_by_hand_blocking, thread_count=count), many)
+            for count in sizes.threads
+            if count > 1
+        ]
+        rows += [
             Row(broker, "by hand", ASYNCIO, count, partial(_by_hand_async, task_count=count), many)
             for count in sizes.tasks
             if count > 1
@@ -213,6 +218,12 @@ def _by_hand(place: Place, drive: Drive, *, batch_size: int) -> Sample:
     from benchmarks.by_hand import by_hand  # noqa: PLC0415 - needs Kafka's driver
 
     return by_hand(place, drive, batch_size=batch_size)
+
+
+def _by_hand_blocking(place: Place, drive: Drive, *, thread_count: int) -> Sample:
+    from benchmarks.by_hand import by_hand_blocking  # noqa: PLC0415 - needs Kafka's driver
+
+    return by_hand_blocking(place, drive, thread_count=thread_count)
 
 
 def _by_hand_async(place: Place, drive: Drive, *, task_count: int) -> Sample:

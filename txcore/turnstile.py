@@ -51,19 +51,18 @@ class Turnstile:
         self._lock = threading.Lock()
         self._settled: deque[Seat] = deque()
         self._passing = 0
-        self._waiting = 0
+        self._waiting: list[None] = []  #: as long as there are callers without an outcome; counted without the lock
 
     def sit(self) -> Seat:
         """Return a place to wait in."""
         turn = threading.Lock()
         turn.acquire()
-        with self._lock:
-            self._waiting += 1
+        self._waiting.append(None)
         return Seat(self, turn)
 
     def is_alone(self) -> bool:
         """Return whether at most one caller waits for an outcome, so that it holds nobody up."""
-        return self._waiting <= 1
+        return len(self._waiting) <= 1
 
     def settle(self, seat: Seat, outcome: Outcome) -> None:
         """Give *seat* its outcome, and wake its caller or let it wait for its turn."""
@@ -71,7 +70,7 @@ class Turnstile:
             if seat.is_gone:
                 return
             seat.outcome = outcome
-            self._waiting -= 1
+            self._waiting.pop()
             if self._passing >= PASSING_MAX:
                 self._settled.append(seat)
                 return
@@ -87,7 +86,7 @@ class Turnstile:
             seat.is_gone = True
             if not seat.is_let_through:
                 if seat.outcome is None:
-                    self._waiting -= 1
+                    self._waiting.pop()
                 else:
                     self._settled.remove(seat)
                 return

@@ -9,6 +9,7 @@ collected, and whom they concern is woken behind it. `send` may be called on any
 
 from __future__ import annotations
 
+import itertools
 import logging
 import threading
 from collections import deque
@@ -54,28 +55,6 @@ class Waiting(Protocol):
 
     def expire(self, error: TxcoreError) -> None:
         """End as UNKNOWN; called once, on the thread that polls, while `is_done` is False."""
-
-
-class _Watch(msgspec.Struct, eq=False):
-    """What was handed over together and must end by `deadline_s`; those before `position` are done."""
-
-    items: Sequence[Waiting]
-    deadline_s: float
-    position: int = 0
-
-    def is_done(self) -> bool:
-        """Return whether all of them are."""
-        items, position, count = self.items, self.position, len(self.items)
-        while position < count and items[position].is_done:
-            position += 1
-        self.position = position
-        return position == count
-
-    def expire(self, error: TxcoreError) -> None:
-        """End those that have not ended."""
-        for item in self.items[self.position :]:
-            if not item.is_done:
-                item.expire(error)
 
 
 class Record(msgspec.Struct, eq=False):
@@ -125,7 +104,7 @@ class Producing:
         self._clock = clock
         self._lock = threading.Lock()
         self.reports: list[tuple[Record, KafkaError | None, Any]] = []  #: of the poll that goes on
-        self._waiting: dict[str, deque[_Watch]] = {}  # each kind has one timeout, so its deadlines ascend
+        self._waiting: dict[str, deque[tuple[Waiting, float]]] = {}  # each kind has one timeout: its deadlines ascend
         self._calls: deque[Callable[[], None]] = deque()
         self._producer: Any = None
         self._lone: Any = None
@@ -184,7 +163,7 @@ class Producing:
     def watch(self, kind: str, items: Sequence[Waiting], deadline_s: float) -> None:
         """See to it that *items* end by *deadline_s*, which ascends for each *kind*."""
         if items:
-            self._waiting.setdefault(kind, deque()).append(_Watch(items, deadline_s))
+            self._waiting.setdefault(kind, deque()).extend(zip(items, itertools.repeat(deadline_s)))
             self.wake()
 
     def poll(self, timeout_s: float, is_done: Callable[[], Any], *, comes_again: bool) -> bool:
@@ -338,16 +317,19 @@ class Producing:
     def _expire(self, now_s: float) -> None:
         for waiting in list(self._waiting.values()):
             while waiting:
-                if not waiting[0].is_done():
-                    if waiting[0].deadline_s > now_s:
+                item, deadline_s = waiting[0]
+                if not item.is_done:
+                    if deadline_s > now_s:
                         break
-                    waiting[0].expire(BackendTimeoutError("no answer from the broker in time"))
+                    item.expire(BackendTimeoutError("no answer from the broker in time"))
                 waiting.popleft()
 
     def _expire_all(self, error: TxcoreError) -> None:
         for waiting in list(self._waiting.values()):
             for _ in range(len(waiting)):
-                waiting.popleft().expire(error)
+                item, _ = waiting.popleft()
+                if not item.is_done:
+                    item.expire(error)
 
     def _rebuild(self, cause: KafkaError | None) -> None:
         """Put a new client in the place of one that is dead; what was under way is UNKNOWN."""
