@@ -32,6 +32,10 @@ def fork(url, group, _):
     reader = backend.read(group, LogKind.HALF, 0)
     reader.read(1)
     claim = backend.claim(group, "parent")
+    while not any(event.kind is ClaimEventKind.ASSIGNED for event in claim.poll()):
+        time.sleep(0.01)
+    # Connected by now. A thread that looks up an address meanwhile would leave glibc's lock on that taken in the child
+    # (getaddrinfo's list of interfaces), in which no client then gets any further.
     pid = os.fork()
     if pid == 0:
         try:
