@@ -77,6 +77,7 @@ class _Records:
         self._topics = {kind: topic_name(place.group, kind) for kind in LogKind}
         self._clock = SystemClock()
         self._ids = IdFactory(self._clock, system_randomness())
+        self._ops: defaultdict[int, list[Op]] = defaultdict(list)
 
     def append(self, message: txcore.Message, delivered: Any) -> HalfRecord:
         """Make a half and hand it over."""
@@ -97,6 +98,14 @@ class _Records:
     def op(self, half: HalfRecord) -> Op:
         """Return its op."""
         return Op(OpKind.COMMIT, half.transaction_id, 0, BY, self._clock.wall_ms())
+
+    def merge_op(self, half: HalfRecord) -> None:
+        """Let its op wait for others of the partition, and hand over what is enough; for one caller at a time."""
+        ops = self._ops[half.partition]
+        ops.append(self.op(half))
+        if len(ops) >= OPS_COUNT:
+            self.write(half.partition, ops)
+            self._ops[half.partition] = []
 
     def write(self, partition: int, ops: list[Op]) -> None:
         """Hand ops over in one record."""
@@ -183,7 +192,6 @@ class _Tasks:
         self._delivered: list[asyncio.Future[None]] = []
         self._waiting_count = 0
         self._is_polling = False
-        self._ops: defaultdict[int, list[Op]] = defaultdict(list)
 
     async def send(self, message: txcore.Message) -> TransactionSendResult:
         stored = self._future()
@@ -193,11 +201,7 @@ class _Tasks:
         published = self._future()
         self._records.publish(half, _Delivery(published, self._delivered))
         await published
-        ops = self._ops[half.partition]
-        ops.append(self._records.op(half))
-        if len(ops) >= OPS_COUNT:
-            self._records.write(half.partition, ops)
-            self._ops[half.partition] = []
+        self._records.merge_op(half)
         return result_of(half)
 
     def _future(self) -> asyncio.Future[None]:
@@ -223,18 +227,18 @@ class _Tasks:
 
 
 class _Delivery:
-    """A delivery callback for one who awaits it."""
+    """A delivery callback for one who awaits a future, or waits for a lock."""
 
-    __slots__ = ("_delivered", "_future")
+    __slots__ = ("_delivered", "_waiter")
 
-    def __init__(self, future: asyncio.Future[None], delivered: list[asyncio.Future[None]]) -> None:
-        self._future = future
+    def __init__(self, waiter: Any, delivered: list[Any]) -> None:
+        self._waiter = waiter
         self._delivered = delivered
 
     def __call__(self, error: Any, message: Any) -> None:  # noqa: ARG002
         if error is not None:
             raise RuntimeError(f"a record was not delivered: {error}")
-        self._delivered.append(self._future)
+        self._delivered.append(self._waiter)
 
 
 def by_hand_async(place: Place, drive: Drive, *, task_count: int) -> Sample:
@@ -259,7 +263,6 @@ class _Callers:
         self._records = _Records(place)
         self._listener = Committing()
         self._delivered: list[Any] = []
-        self._ops: defaultdict[int, list[Op]] = defaultdict(list)
         self._lock = threading.Lock()
         self._is_over = False
         self._thread = threading.Thread(target=self._poll, daemon=True)
@@ -268,17 +271,13 @@ class _Callers:
     def send(self, message: txcore.Message) -> TransactionSendResult:
         turn = threading.Lock()
         turn.acquire()
-        half = self._records.append(message, _Turn(turn, self._delivered))
+        half = self._records.append(message, _Delivery(turn, self._delivered))
         turn.acquire()
         self._listener.execute_local_transaction(message, None)
-        self._records.publish(half, _Turn(turn, self._delivered))
+        self._records.publish(half, _Delivery(turn, self._delivered))
         turn.acquire()
         with self._lock:
-            ops = self._ops[half.partition]
-            ops.append(self._records.op(half))
-            if len(ops) >= OPS_COUNT:
-                self._records.write(half.partition, ops)
-                self._ops[half.partition] = []
+            self._records.merge_op(half)
         return result_of(half)
 
     def close(self) -> None:
@@ -291,21 +290,6 @@ class _Callers:
             for turn in self._delivered:
                 turn.release()
             self._delivered.clear()
-
-
-class _Turn:
-    """A delivery callback for one who waits for a lock."""
-
-    __slots__ = ("_delivered", "_turn")
-
-    def __init__(self, turn: Any, delivered: list[Any]) -> None:
-        self._turn = turn
-        self._delivered = delivered
-
-    def __call__(self, error: Any, message: Any) -> None:  # noqa: ARG002
-        if error is not None:
-            raise RuntimeError(f"a record was not delivered: {error}")
-        self._delivered.append(self._turn)
 
 
 def by_hand_blocking(place: Place, drive: Drive, *, thread_count: int) -> Sample:

@@ -109,7 +109,7 @@ def _carry_out(command: Any, caller: _Caller) -> Any:
     caller.leave()
     if isinstance(command, Call):
         value = command.function(*command.args)
-        if hasattr(value, "__await__"):
+        if value is not None and inspect.isawaitable(value):
             if inspect.iscoroutine(value):
                 value.close()
             raise TypeError(f"{command.function!r} is asynchronous; use AsyncTransactionProducer")

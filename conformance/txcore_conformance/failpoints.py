@@ -62,7 +62,9 @@ class Failpoints:
     def begin(self, key: Any, command: Any) -> None:
         """Reach the step before *command*; before each item of an `Each`, whichever items time put beside it."""
         items = command.items if isinstance(command, Each) else (command,)
-        names = self._running[id(key)] = [name for item in items if (name := self.name_of(item))]
+        names = [name for item in items if (name := self.name_of(item))]
+        if names:
+            self._running[id(key)] = names
         for name in names:
             self.reach(f"before {name}")
 

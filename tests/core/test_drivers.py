@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import queue
 import threading
+import types
 from collections import Counter
 from concurrent.futures import Future, ThreadPoolExecutor
 
@@ -97,6 +98,22 @@ class TestBlocking:
         (error,) = run_blocking(flow_of(Call(answering)), bridge)
         assert isinstance(error, TypeError)
         assert "AsyncTransactionProducer" in str(error)
+
+    def test_what_is_asynchronous_is_told_by_its_type(self, bridge):
+        """A generator that `types.coroutine` made is; a proxy that has every attribute, as of a connection, is not."""
+
+        class Proxy:
+            def __getattr__(self, name):
+                return name
+
+        @types.coroutine
+        def old_style():
+            yield
+
+        proxy = Proxy()
+        got = run_blocking(flow_of(Call(lambda: proxy), Call(old_style)), bridge)
+        assert proxy is got[0]
+        assert isinstance(got[1], TypeError)
 
     def test_an_outcome_from_another_thread_wakes_the_caller(self, capabilities):
         """As brokers settle."""

@@ -2,19 +2,16 @@
 
 from __future__ import annotations
 
-import os
 import sys
 import time
 from pathlib import Path
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 
-from txcore_conformance import raw
-from txcore_conformance.kit import Kit, Recorder
+from txcore_conformance.across_fork import use_across_fork
 from txcore_nats.testing import NatsHarness
 
 import txcore
-from txcore.errors import UsageError
 from txcore.records import ClaimEventKind
 
 
@@ -37,25 +34,10 @@ def hold(url, group, member):
 
 
 def fork(url, group, topic):
-    """Use a backend, then in a forked child, where a new one works, then in the parent again."""
+    """See `use_across_fork`."""
     harness = NatsHarness()
     harness.url = url
-    kit = Kit(harness, group)
-    half = raw.half(kit, topic)
-    say("before:", raw.append(kit, half)[0].status.value)
-    if os.fork() == 0:
-        try:
-            kit.backend.append_halves(Recorder([half]))
-        except UsageError as error:
-            say("child:", error)
-        kit.backend.close(1.0).result(5)
-        own = Kit(harness, group)
-        say("own:", raw.append(own, raw.half(own, topic))[0].status.value)
-        own.close()
-        os._exit(0)
-    _, status = os.wait()
-    say("parent:", raw.append(kit, raw.half(kit, topic))[0].status.value, status)
-    kit.close()
+    use_across_fork(harness, group, topic)
 
 
 if __name__ == "__main__":

@@ -2,20 +2,16 @@
 
 from __future__ import annotations
 
-import os
 import sys
 import threading
 from pathlib import Path
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 
-from txcore_conformance import raw
-from txcore_conformance.kit import Kit, Recorder
+from txcore_conformance.across_fork import use_across_fork
 from txcore_rabbitmq.backend import RabbitmqBackend
 from txcore_rabbitmq.consumer import open_consumer
 from txcore_rabbitmq.testing import RabbitmqHarness
-
-from txcore.errors import UsageError
 
 
 def say(*words):
@@ -52,25 +48,10 @@ def consume(url, topic, group):
 
 
 def fork(url, group, queue):
-    """Use a started backend in a forked child, in which a new one works; then in the parent again."""
+    """See `use_across_fork`."""
     harness = RabbitmqHarness()
     harness.url = url
-    kit = Kit(harness, group)
-    half = raw.half(kit, queue)
-    say("before:", raw.append(kit, half)[0].status.value)
-    if os.fork() == 0:
-        try:
-            kit.backend.append_halves(Recorder([half]))
-        except UsageError as error:
-            say("child:", error)
-        kit.backend.close().result(5)
-        own = Kit(harness, group)
-        say("own:", raw.append(own, raw.half(own, queue))[0].status.value)
-        own.close()
-        os._exit(0)
-    os.wait()
-    say("parent:", raw.append(kit, raw.half(kit, queue))[0].status.value)
-    kit.close()
+    use_across_fork(harness, group, queue)
 
 
 if __name__ == "__main__":
