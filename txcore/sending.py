@@ -170,21 +170,26 @@ def _run_local(
     transaction: LocalTransaction, listener: Listener, message: Message, arg: Any
 ) -> Flow[LocalTransactionState | TransactionSendResult]:
     """Run the local transaction; returns COMMIT or ROLLBACK, which is to be done, or the result where nothing is."""
-    began_s, error = ending.now_s(transaction), None
+    began_s = ending.now_s(transaction)
+    error: Exception | None = None
     current.set(transaction)
     try:
         state: Any = yield Call(listener.execute_local_transaction, (message, arg))
-    except Exception as raised:  # noqa: BLE001 - whatever user code raises, it may have committed (R5)
+    except GeneratorExit:
+        raise  # dropped, perhaps as garbage: in any thread, amid whatever it does, so that its `current` is not ours
+    except BaseException as raised:  # whatever user code raises, it may have committed (R5)
+        current.set(None)
+        if not isinstance(raised, Exception):
+            raise
         state, error = LocalTransactionState.UNKNOWN, raised
         ending.ran_local(transaction, began_s, type(raised).__name__)
     else:
+        current.set(None)
         is_state = isinstance(state, LocalTransactionState)
         ending.ran_local(transaction, began_s, state.value if is_state else "no state")
         if not is_state:
             answer = f"execute_local_transaction answered {state!r}; it must answer a LocalTransactionState"
             state, error = LocalTransactionState.UNKNOWN, TransactionStateError(answer)
-    finally:
-        current.set(None)
     if state is LocalTransactionState.UNKNOWN:
         return TransactionSendResult(transaction.transaction_id, state, None, error)
     if state is LocalTransactionState.COMMIT and transaction.fenced and transaction.connection is None:

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import asyncio
+import subprocess
+import sys
 
 import pytest
 
@@ -288,6 +290,34 @@ class TestEnd:
         assert (EndState.UNKNOWN, error) == (result.state, result.error)
 
 
+DROPPED = """
+import contextvars, gc
+import txcore
+from txcore.memory import KAFKA_LIKE, MemoryBackend, MemoryBroker
+from txcore.records import DURABLE
+from txcore.sending import send_in_transaction
+from txcore.transaction import begin, current
+
+class Listener(txcore.TransactionListener):
+    def execute_local_transaction(self, message, arg):
+        return txcore.LocalTransactionState.COMMIT
+
+context = txcore.TransactionProducer(MemoryBackend(MemoryBroker(KAFKA_LIKE)), "g", listener=Listener())._context
+for number in range(200):  # what is set is a tree, and a tree is changed in several steps
+    contextvars.ContextVar(str(number)).set(number)
+for number in range(20_000):
+    gc.set_threshold(number % 23 + 1)  # at any of the steps, sooner or later
+    steps = send_in_transaction(begin(context), Listener(), txcore.Message("t", b""), None)
+    next(steps)
+    steps.send(DURABLE)
+    cycle = [steps]
+    cycle.append(cycle)
+    del steps, cycle
+    current.set(None)
+print("done")
+"""
+
+
 class Listener:
     def execute_local_transaction(self, message, arg):
         raise AssertionError("the driver calls it")
@@ -330,6 +360,23 @@ class TestListenerStyle:
         """The error says where it works."""
         with pytest.raises(TransactionStateError, match="only inside execute_local_transaction"):
             transactions.current_transaction()
+
+    def test_a_flow_that_is_dropped_takes_nobody_s_current_transaction(self, unfenced):
+        """Its process died, or its event loop: it is collected while another local transaction runs."""
+        dropped, _ = self.send(unfenced)
+        next(dropped)
+        dropped.send(DURABLE)
+        steps, transaction = self.send(unfenced)
+        next(steps)
+        steps.send(DURABLE)
+        del dropped
+        assert transaction is transactions.current_transaction()
+        steps.send(COMMIT)
+
+    def test_dropped_flows_are_collected_whatever_the_thread_does(self):
+        """Python 3.11 collects garbage within `ContextVar.set`, which must not be entered again from there."""
+        done = subprocess.run([sys.executable, "-c", DROPPED], capture_output=True, text=True, check=False, timeout=120)
+        assert (0, "done\n") == (done.returncode, done.stdout), done.stderr
 
     @pytest.mark.parametrize(("outcome", "error"), [(REFUSED, HalfRefusedError), (UNKNOWN, HalfUnknownError)])
     def test_the_listener_never_runs_after_an_uncertain_half(self, unfenced, outcome, error):
