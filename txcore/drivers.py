@@ -14,7 +14,7 @@ from concurrent.futures import Future
 from typing import Any, Final, TypeVar
 
 from txcore.commands import Call, Flow, Spawn, Timed
-from txcore.gather import Group, Outbox
+from txcore.gather import Outbox, hand_over
 from txcore.port import Backend, Batch
 from txcore.records import HalfRecord, Outcome, Resolution
 from txcore.turnstile import Seat, Turnstile
@@ -52,10 +52,10 @@ class _Caller:
     def hand_over(self, take: Callable[[Batch[Any]], None], item: Any, timed: Timed | None = None) -> Outcome:
         """Hand *item* over, let another caller go on, and wait for the outcome."""
         backend, turnstile = self.bridge.backend, self.bridge.turnstile
-        before, self._seat = self._seat, turnstile.sit()
-        seat = self._seat
+        before, seat = self._seat, turnstile.sit((item,))
+        self._seat = seat
         try:
-            Group((item,), (seat,)).hand_over(take)
+            hand_over(seat, take)
         finally:
             if before is not None:
                 before.leave()
@@ -81,19 +81,20 @@ class _Caller:
 
 def run_blocking(flow: Flow[R], bridge: BlockingBridge) -> R:
     """Run *flow* in the calling thread until it returns or raises."""
-    send, value, error, caller = flow.send, None, None, _Caller(bridge)
+    step: Callable[[Any], Any] = flow.send
+    value: Any = None
+    caller = _Caller(bridge)
     try:
         while True:
-            try:
-                command = send(value) if error is None else flow.throw(error)
-            except StopIteration as stop:
-                result: R = stop.value
-                return result
-            value = error = None
+            command = step(value)
+            step = flow.send
             try:
                 value = _carry_out(command, caller)
             except BaseException as raised:  # noqa: BLE001 - the flow decides what an error means
-                error = raised
+                step, value = flow.throw, raised
+    except StopIteration as stop:  # the flow's: what is carried out has its own caught
+        result: R = stop.value
+        return result
     finally:
         caller.leave()
 
@@ -230,19 +231,19 @@ class _AsyncWaiter:
 
 async def run_async(flow: Flow[R], bridge: AsyncBridge) -> R:
     """Run *flow* in the current task until it returns or raises; what it calls may be asynchronous."""
+    step: Callable[[Any], Any] = flow.send
     value: Any = None
-    error: BaseException | None = None
-    while True:
-        try:
-            command = flow.send(value) if error is None else flow.throw(error)
-        except StopIteration as stop:
-            result: R = stop.value
-            return result
-        value = error = None
-        try:
-            value = await _carry_out_async(command, bridge)
-        except BaseException as raised:  # noqa: BLE001 - the flow decides, cancellation included
-            error = raised
+    try:
+        while True:
+            command = step(value)
+            step = flow.send
+            try:
+                value = await _carry_out_async(command, bridge)
+            except BaseException as raised:  # noqa: BLE001 - the flow decides, cancellation included
+                step, value = flow.throw, raised
+    except StopIteration as stop:
+        result: R = stop.value
+        return result
 
 
 async def _carry_out_async(command: Any, bridge: AsyncBridge) -> Any:

@@ -45,10 +45,6 @@ class Group(Generic[Item]):
         """See `port.Batch.settle`."""
         self._waiters[index].settle(outcome)
 
-    def hand_over(self, take: Callable[[Batch[Item]], None]) -> None:
-        """See `hand_over`."""
-        hand_over(self, take)
-
 
 class Outbox(Generic[Item]):
     """Items that one thread has collected, and who waits for each."""
@@ -70,4 +66,5 @@ class Outbox(Generic[Item]):
         if items:
             self._items, self._waiters = [], []
         for start in range(0, len(items), count_max):
-            Group(items[start : start + count_max], waiters[start : start + count_max]).hand_over(take)
+            group = Group(items[start : start + count_max], waiters[start : start + count_max])
+            hand_over(group, take)

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import threading
 import uuid
-import zlib
 from typing import Final
+from zlib import crc32
 
 from txcore.clock import Clock, Randomness
 from txcore.errors import UsageError
@@ -38,6 +38,7 @@ class IdFactory:
         self._lock = threading.Lock()
         self._last_ms = -1
         self._prefix = b""
+        self._prefix_crc = 0
         self._counter = 0
         self._offset = randomness.getrandbits(16)
 
@@ -54,16 +55,16 @@ class IdFactory:
                 self._begin(now_ms)
             elif self._counter >= _COUNTER_END:
                 self._begin(self._last_ms + 1)
-            prefix, counter = self._prefix, self._counter
-            identity = prefix + counter.to_bytes(_COUNTER_BYTES, "big")
+            counter = self._counter
+            tail = counter.to_bytes(_COUNTER_BYTES, "big")
             if partition_count > 1:
-                wanted = self._last_ms // STAY_MS + self._offset
+                wanted, prefix_crc = self._last_ms // STAY_MS + self._offset, self._prefix_crc
                 span = -(-partition_count // SHARE)
-                while (zlib.crc32(identity) - wanted) % partition_count >= span:  # as `partition_of`
+                while (crc32(tail, prefix_crc) - wanted) % partition_count >= span:  # as `partition_of`
                     counter += 1
-                    identity = prefix + counter.to_bytes(_COUNTER_BYTES, "big")
+                    tail = counter.to_bytes(_COUNTER_BYTES, "big")
             self._counter = counter + 1
-            return identity
+            return self._prefix + tail
 
     def _begin(self, now_ms: int) -> None:
         """Start a millisecond: 12 random bits that it keeps, and a counter that begins at 61 random ones.
@@ -73,6 +74,7 @@ class IdFactory:
         bits = self._randomness.getrandbits(_RANDOM_BITS)
         self._last_ms = now_ms
         self._prefix = (now_ms << 16 | _VERSION | bits >> _COUNTER_BITS - 1).to_bytes(ID_BYTES - _COUNTER_BYTES, "big")
+        self._prefix_crc = crc32(self._prefix)
         self._counter = _VARIANT | bits & (1 << _COUNTER_BITS - 1) - 1
 
 
@@ -109,4 +111,4 @@ def partition_of(transaction_id: bytes, partition_count: int) -> int:
 
     CRC-32, as zlib and Kafka's C clients compute it: every language has it, and it takes a tenth of a hash's time.
     """
-    return zlib.crc32(transaction_id) % partition_count
+    return crc32(transaction_id) % partition_count

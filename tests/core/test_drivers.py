@@ -126,7 +126,7 @@ class TestBlocking:
     def test_a_caller_whose_turn_was_forgotten_goes_on_all_the_same(self, bridge):
         """Somebody was woken and never left: a bug, or an exception at the worst of moments."""
         for _ in range(PASSING_MAX):
-            bridge.turnstile.sit().settle(DURABLE)
+            bridge.turnstile.sit().settle(0, DURABLE)
         assert [DURABLE, DURABLE] == run_blocking(flow_of(HALF, RELEASE), bridge)
 
     def test_callers_without_number_all_get_their_outcomes(self, capabilities):

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from txcore.errors import BackendUnavailableError
-from txcore.gather import Group, Outbox
+from txcore.gather import Group, Outbox, hand_over
 from txcore.records import DURABLE, Outcome, Status
 
 
@@ -34,7 +34,7 @@ def test_a_backend_that_takes_nothing_refuses_each_item():
         raise error
 
     waiters = [Waiter(), Waiter()]
-    Group("ab", waiters).hand_over(take)
+    hand_over(Group("ab", waiters), take)
     assert [[(Status.REFUSED, error)]] * 2 == [
         [(each.status, each.error) for each in waiter.outcomes] for waiter in waiters
     ]

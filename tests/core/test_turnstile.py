@@ -25,7 +25,7 @@ def settled(turnstile, count):
     """Return the seats of so many callers who have their outcomes."""
     seats = [turnstile.sit() for _ in range(count)]
     for seat in seats:
-        seat.settle(DURABLE)
+        seat.settle(0, DURABLE)
     return seats
 
 
@@ -33,7 +33,7 @@ def test_a_lone_caller_is_woken_at_once(turnstile):
     """By its outcome."""
     seat = turnstile.sit()
     assert not is_woken(seat)
-    seat.settle(DURABLE)
+    seat.settle(0, DURABLE)
     assert is_woken(seat)
     assert DURABLE is seat.outcome
 
@@ -63,7 +63,7 @@ def test_who_left_without_an_outcome_takes_no_place_when_it_comes(turnstile):
     gone = [turnstile.sit() for _ in range(PASSING_MAX + 1)]
     for seat in gone:
         seat.leave()
-        seat.settle(DURABLE)
+        seat.settle(0, DURABLE)
         assert seat.outcome is None
     assert all(map(is_woken, settled(turnstile, PASSING_MAX)))
 
@@ -74,12 +74,12 @@ def test_a_caller_is_alone_until_another_one_waits(turnstile):
     assert turnstile.is_alone()
     second = turnstile.sit()
     assert not turnstile.is_alone()
-    second.settle(DURABLE)
+    second.settle(0, DURABLE)
     assert turnstile.is_alone()
     third = turnstile.sit()
     first.leave()
     assert turnstile.is_alone()
-    third.settle(DURABLE)
+    third.settle(0, DURABLE)
     second.leave()
     third.leave()
     assert turnstile.is_alone()
@@ -92,7 +92,7 @@ def test_many_callers_and_outcomes_at_once_all_pass(turnstile):
     def caller(_):
         for _ in range(200):
             seat = turnstile.sit()
-            settlers.submit(seat.settle, DURABLE)
+            settlers.submit(seat.settle, 0, DURABLE)
             assert seat.turn.acquire(timeout=30)
             seat.leave()
         return True

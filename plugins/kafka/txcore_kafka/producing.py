@@ -176,7 +176,8 @@ class Producing:
         if self._producer is None or self._stop_at_s is not None:
             return False
         if not timeout_s and not comes_again:
-            self._take_over()
+            if self._lent_until_s:
+                self._take_over()
             return True
         now_s = self._clock.elapsed_s()
         until_s = now_s + timeout_s
