@@ -11,6 +11,7 @@ PYTHON ?= $(firstword $(foreach each,python3 python3.14 python3.13 python3.12 py
 	command -v $(each) >/dev/null && $(each) -c 'import sys; sys.exit(sys.version_info < (3, 11))' 2>/dev/null && echo $(each))))
 
 SEEDS ?= 100000
+HISTORIES ?= 100000
 CYCLES ?= 200
 VERDICTS ?= rules equal_verdicts oracle message_table command
 WORKERS ?= 4
@@ -90,11 +91,15 @@ check: $(DEV) ## lint, types, floors, spelling and the tests that need no server
 	$(BIN)/mypy --no-error-summary
 	PYTHONPATH=$(subst $() ,:,$(wildcard plugins/*) spark) $(BIN)/lint-imports --no-cache > $(VENV)/lint-imports.txt || { cat $(VENV)/lint-imports.txt; exit 1; }
 	$(BIN)/codespell $(CODE) $(TEXT)
-	$(BIN)/pytest -q -o faulthandler_timeout=120 tests/core tests/test_tidy.py "tests/docs/test_blocks.py::test_the_programs_run_in_order[README.md]"
+	$(BIN)/pytest -q -o faulthandler_timeout=120 tests/core tests/refine/test_refinement.py tests/test_tidy.py "tests/docs/test_blocks.py::test_the_programs_run_in_order[README.md]"
 
 .PHONY: sim
 sim: $(DEV) ## play SEEDS= histories of the real core on simulated brokers, with faults
 	$(BIN)/python -m txcore_conformance.sim --seeds $(SEEDS)
+
+.PHONY: refine
+refine: $(DEV) ## fold HISTORIES= random logs in any order, and a hundredth of that on real owners; holes opened again
+	$(BIN)/python -m txcore_conformance.refine --histories $(HISTORIES) --mutants
 
 .PHONY: mutants
 mutants: $(DEV) ## switch each rule off and find the first seed that shows it

@@ -1,7 +1,9 @@
 """`python -m benchmarks.instructions`: what a transaction costs in Python's own instructions, with no clock involved.
 
 Bytecode instructions and calls of Python functions are the same in each run of the same code on the same Python,
-whatever else the machine does. `tests/core/test_instructions.py` holds them against limits.
+whatever else the machine does. For that, time passes by being read and randomness has a seed: the code gathers for a
+few milliseconds, starts an id anew each millisecond and gives way by the clock. `tests/core/test_instructions.py`
+holds the counts against limits.
 """
 
 from __future__ import annotations
@@ -10,6 +12,7 @@ import asyncio
 import contextlib
 import gc
 import itertools
+import random
 import sys
 from collections import Counter
 from collections.abc import Callable, Iterator
@@ -27,10 +30,11 @@ from benchmarks.styles import AsyncCommitting, Committing
 from txcore.memory import KAFKA_LIKE, MemoryBackend, MemoryBroker
 
 COUNT: Final = 200
-"""Transactions that are counted, behind as many that warm up."""
 TOPIC: Final = "t"
 BODY: Final = b"x" * 300
 SHOWN: Final = 25
+READING_US: Final = 10
+"""Microseconds that pass with each reading of the clock; a transaction reads it some three to ten times."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -72,30 +76,60 @@ class _Counting:
         return self._entered
 
 
+class _Clock:
+    """A clock that moves by being read, so that time passes with the work and not with the machine."""
+
+    def __init__(self) -> None:
+        self._readings = itertools.count(1)
+
+    def elapsed_s(self) -> float:
+        """Return the seconds so far."""
+        return next(self._readings) * (READING_US / 1_000_000)
+
+    def wall_ms(self) -> int:
+        """Return the same time in milliseconds, from some day on."""
+        return 1_700_000_000_000 + next(self._readings) * READING_US // 1_000
+
+    def boot_id(self) -> str:
+        """Return the name of this clock."""
+        return "counted"
+
+
+class _Loop(asyncio.SelectorEventLoop):
+    """An event loop on such a clock."""
+
+    def __init__(self, clock: _Clock) -> None:
+        super().__init__()
+        self.time = clock.elapsed_s  # type: ignore[method-assign]
+
+
 @contextlib.contextmanager
 def send_many() -> Iterator[Callable[[int], None]]:
     """One call for all of them."""
-    producer = txcore.TransactionProducer(_backend(), "g", listener=Committing())
+    producer = _producer()
     yield lambda count: _require(producer.send_many((_message(), None) for _ in range(count)), count)
 
 
 @contextlib.contextmanager
 def blocking() -> Iterator[Callable[[int], None]]:
     """One caller, one after the other."""
-    producer = txcore.TransactionProducer(_backend(), "g", listener=Committing())
+    producer = _producer()
     yield lambda count: _require([producer.send_message_in_transaction(_message()) for _ in range(count)], count)
 
 
 @contextlib.contextmanager
 def tasks() -> Iterator[Callable[[int], None]]:
     """One asyncio task for each."""
-    producer = txcore.AsyncTransactionProducer(_backend(), "g", listener=AsyncCommitting())
+    clock = _Clock()
+    producer = txcore.AsyncTransactionProducer(
+        _backend(clock), "g", listener=AsyncCommitting(), clock=clock, randomness=random.Random(1)
+    )
 
     async def all_at_once(count: int) -> None:
         calls = (producer.send_message_in_transaction(_message()) for _ in range(count))
         _require(await asyncio.gather(*calls), count)
 
-    with asyncio.Runner() as runner:
+    with asyncio.Runner(loop_factory=lambda: _Loop(clock)) as runner:
         yield lambda count: runner.run(all_at_once(count))
 
 
@@ -106,18 +140,29 @@ STYLES: Final[dict[str, Callable[[], AbstractContextManager[Callable[[int], None
 }
 
 
-def cost_of(style: str) -> Cost:
-    """Return the cost of a transaction in one of `STYLES`, in listener style on the broker in memory."""
+def cost_of(style: str, count: int = COUNT) -> Cost:
+    """Return the cost of a transaction in one of `STYLES`, in listener style on the broker in memory.
+
+    Args:
+        count: transactions that are counted, behind as many that warm up.
+    """
     with STYLES[style]() as run:
-        run(COUNT)
+        run(count)
         with _Counting() as counting:
-            run(COUNT)
-    by_function = {name: count / COUNT for name, count in counting.instructions.most_common()}
-    return Cost(sum(by_function.values()), counting.calls / COUNT, by_function)
+            run(count)
+    by_function = {name: executed / count for name, executed in counting.instructions.most_common()}
+    return Cost(sum(by_function.values()), counting.calls / count, by_function)
 
 
-def _backend() -> MemoryBackend:
-    return MemoryBackend(MemoryBroker(KAFKA_LIKE))
+def _producer() -> txcore.TransactionProducer:
+    clock = _Clock()
+    return txcore.TransactionProducer(
+        _backend(clock), "g", listener=Committing(), clock=clock, randomness=random.Random(1)
+    )
+
+
+def _backend(clock: _Clock) -> MemoryBackend:
+    return MemoryBackend(MemoryBroker(KAFKA_LIKE, clock=clock))
 
 
 def _message() -> txcore.Message:

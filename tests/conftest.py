@@ -1,6 +1,7 @@
 """What is too heavy for every run: clusters of three, and versions that must be fetched; `make heavy` runs them.
 
 And how a worker of pytest-xdist died: by which signal, and what its fault handler wrote, stand in the test's report.
+And what Hypothesis may not fail for: a machine that is busy.
 """
 
 from __future__ import annotations
@@ -13,10 +14,16 @@ import tempfile
 from pathlib import Path
 
 import pytest
+from hypothesis import HealthCheck, settings
 
 if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
     # As in whatever a script runs in the background; the processes that tests interrupt would inherit it.
     signal.signal(signal.SIGINT, signal.default_int_handler)
+
+# A loaded machine makes an example or its drawing slow, which says nothing about the code. The examples stay random, as
+# each run then looks at new ones; one that fails is printed with what repeats it, and kept in .hypothesis.
+settings.register_profile("txcore", deadline=None, suppress_health_check=[HealthCheck.too_slow], print_blob=True)
+settings.load_profile("txcore")
 
 HEAVY_FIXTURES = {"trio", "clustered"}
 """Fixtures that start three nodes of one broker."""

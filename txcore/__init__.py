@@ -25,6 +25,7 @@ from txcore.errors import (
     HalfUnknownError,
     InboxHorizonError,
     MessageRejectedError,
+    NewerRecordError,
     NotSentError,
     OutcomeUnknownError,
     TransactionStateError,
@@ -32,6 +33,7 @@ from txcore.errors import (
     UnknownSchemeError,
     UsageError,
     WireFormatError,
+    WrongDatabaseError,
 )
 from txcore.hookspecs import Event, hookimpl
 from txcore.listener import AsyncTransactionListener, TransactionListener
@@ -82,6 +84,7 @@ __all__ = [
     "LocalTransactionState",
     "Message",
     "MessageRejectedError",
+    "NewerRecordError",
     "NotSentError",
     "Operator",
     "OutcomeUnknownError",
@@ -101,6 +104,7 @@ __all__ = [
     "UnknownSchemeError",
     "UsageError",
     "WireFormatError",
+    "WrongDatabaseError",
     "__version__",
     "connect",
     "current_transaction",

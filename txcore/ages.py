@@ -1,4 +1,4 @@
-"""What a checkpoint's note says: how old the oldest undecided halves are, where the broker's clock does not tell."""
+"""What a checkpoint's note says: which halves were undecided, and how old, where the broker's clock does not tell."""
 
 from __future__ import annotations
 
@@ -9,6 +9,7 @@ from typing import Final
 import msgspec
 
 from txcore.decide import Pending
+from txcore.records import Count, Time, TransactionId
 
 ENTRY_BYTES: Final = 48
 
@@ -16,10 +17,10 @@ ENTRY_BYTES: Final = 48
 class NoteEntry(msgspec.Struct, array_like=True):
     """What a note says of one undecided half."""
 
-    transaction_id: bytes
-    generation: int
-    count: int
-    age_ms: int
+    transaction_id: TransactionId
+    generation: Count
+    count: Count
+    age_ms: Time
 
 
 def encode_ages(oldest: Iterable[Pending], now_ms: float, size_max: int) -> bytes:
@@ -31,12 +32,16 @@ def encode_ages(oldest: Iterable[Pending], now_ms: float, size_max: int) -> byte
     return msgspec.msgpack.encode(entries) if entries else b""
 
 
-def decode_ages(note: bytes) -> dict[bytes, int]:
-    """Return the ages by id in milliseconds; they are only hints, so that there are none where the note is damaged."""
+def decode_note(note: bytes) -> list[NoteEntry]:
+    """Return what a note says, oldest first; nothing where it is damaged, as it is only a hint."""
     if not note:
-        return {}
+        return []
     try:
-        entries = msgspec.msgpack.decode(note, type=list[NoteEntry])
+        return msgspec.msgpack.decode(note, type=list[NoteEntry])
     except msgspec.DecodeError:
-        return {}  # Without them ages count from when a half is seen.
-    return {entry.transaction_id: entry.age_ms for entry in entries}
+        return []
+
+
+def decode_ages(note: bytes) -> dict[bytes, int]:
+    """Return the ages by id in milliseconds. Without a note ages count from when a half is seen."""
+    return {entry.transaction_id: entry.age_ms for entry in decode_note(note)}

@@ -28,13 +28,17 @@ MEMBERSHIP_PAUSE_MAX_S = 0.25
 
 @dataclass(frozen=True, slots=True)
 class CheckReport:
-    """What one `run_once` did: partitions owned, halves committed, rolled back, parked, and still pending here."""
+    """What one `run_once` did: partitions owned, halves committed, rolled back, parked, and still pending here.
+
+    `blocked` counts the partitions that were not swept, because a newer txcore has written to them.
+    """
 
     partitions: int
     committed: int
     rolled_back: int
     parked: int
     pending: int
+    blocked: int = 0
 
 
 @dataclass(frozen=True, slots=True)
@@ -134,7 +138,8 @@ class Checker:
         policy: Interval and count for halves that carry none of their own. Immunity is the half's own.
         member: This process's name in the group; made up when empty.
         limits: Bounds; the defaults suit production.
-        event_loop: A running event loop for listeners whose `check_local_transaction` is asynchronous.
+        event_loop: A running event loop for listeners whose `check_local_transaction` is asynchronous, and for a fence
+            with an asynchronous engine.
         plugins: Objects with pluggy hooks `txcore_on_event`, `txcore_on_discard`.
 
     Use either `run_once` (tests, cron) or `start` and `stop` (a service). Not both at a time.
@@ -157,6 +162,12 @@ class Checker:
     ) -> None:
         if listener is None and fence is None:
             raise ConfigError("a checker needs a listener or a fence to ask", key="listener")
+        if event_loop is None and getattr(fence, "is_async", False):
+            raise ConfigError(
+                "the checker's fence has an asynchronous engine: give it SqlFence(create_engine(…)) of the same "
+                "database, or event_loop=asyncio.get_running_loop() of the loop that the engine works in",
+                key="fence",
+            )
         clock, randomness = clock or SystemClock(), randomness or system_randomness()
         self._backend = backend
         self._group = group
@@ -229,7 +240,8 @@ class Checker:
             return counts.get(name, 0) - before.get(name, 0)
 
         pending = sum(owner.pending_count for owner in membership.owners.values())
-        return CheckReport(len(membership.owners), done("commit"), done("rollback"), done("parked"), pending)
+        blocked = sum(bool(owner.blocked) for owner in membership.owners.values())
+        return CheckReport(len(membership.owners), done("commit"), done("rollback"), done("parked"), pending, blocked)
 
     @property
     def counts(self) -> Mapping[str, int]:

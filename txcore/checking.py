@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import enum
 from collections.abc import Awaitable, Sequence
 from dataclasses import dataclass, field, fields
 from typing import Protocol
@@ -9,6 +10,7 @@ from typing import Protocol
 from txcore import instrumentation as names
 from txcore.bodies import Bodies
 from txcore.clock import Clock, Randomness
+from txcore.enums import direct
 from txcore.errors import ConfigError
 from txcore.fence import Fence
 from txcore.instrumentation import Reporter, trace_of
@@ -41,6 +43,14 @@ class CheckListener(Protocol):
         """Return what became of the local transaction."""
 
 
+@direct
+class NewerRecords(enum.StrEnum):
+    """What a checker does about a record that a newer txcore has written."""
+
+    STOP = "stop"  #: nothing more of its partition is judged until an upgraded checker takes over
+    PARK = "park"  #: a half is parked with its bytes, to be resumed after the upgrade; an op is skipped and counted
+
+
 @dataclass(slots=True)
 class Limits:
     """The checker's bounds; each is a number of seconds unless named otherwise.
@@ -64,17 +74,26 @@ class Limits:
     immunity_min_s: float = 0.0  #: youngest age of a first check, where the half's own immunity is shorter
     refusals_max: int = 8  #: releases that a target refused before the half is parked as undeliverable
     checkpoint_interval_s: float = 2.0
-    orphan_keep_s: float = 60.0
     body_bytes_max: int = 4 << 20  #: bodies kept in memory; the others are read again when they are due
+    newer_records: NewerRecords = NewerRecords.STOP
 
     def __post_init__(self) -> None:
         for each in fields(self):
             key, value = each.name, getattr(self, each.name)
-            if key.endswith("_s"):
+            if key == "newer_records":
+                self.newer_records = _newer_records(value)
+            elif key.endswith("_s"):
                 if isinstance(value, bool) or not isinstance(value, int | float) or not value >= 0:
                     raise ConfigError(f"{key} is a number of seconds, not {value!r}", key=key)
             elif isinstance(value, bool) or not isinstance(value, int) or value < 1:
                 raise ConfigError(f"{key} is a whole number from 1, not {value!r}", key=key)
+
+
+def _newer_records(value: str) -> NewerRecords:
+    try:
+        return NewerRecords(value)
+    except ValueError:
+        raise ConfigError(f'newer_records is "stop" or "park", not {value!r}', key="newer_records") from None
 
 
 @dataclass(slots=True)

@@ -34,7 +34,7 @@ class Extras(msgspec.Struct, frozen=True, gc=False):
 
     Attributes:
         forced: How an operator's hand shows in the decision.
-        force: An operator's open request.
+        force, force_at: An operator's open request; where it stands in the op log, and the claim in force there.
         missing: Indices of targets still to publish, once a release was refused in part.
         refusals: Releases that a target refused.
         failures: Checks in a row without an answer, and failed writes.
@@ -50,6 +50,7 @@ class Extras(msgspec.Struct, frozen=True, gc=False):
 
     forced: int = 0
     force: Op | None = None
+    force_at: tuple[int, bytes] | None = None
     missing: tuple[int, ...] | None = None
     refusals: int = 0
     failures: int = 0
@@ -65,18 +66,36 @@ NO_EXTRAS: Final = Extras()
 
 
 class Terms(msgspec.Struct, frozen=True, gc=False):
-    """How a half is to be judged; most halves of a group have the same, so they share it."""
+    """How a half is to be judged; most halves of a group have the same, so they share it.
+
+    Attributes:
+        fenced: The fence decides it.
+        database: The identity of the fence's database. Of a half that is not `fenced`: a row there decides it, and
+            without one the listener does.
+    """
 
     immunity_ms: float
     interval_ms: float
     check_max: int
     fenced: bool
+    database: bytes = b""
+
+    @property
+    def asks_fence(self) -> bool:
+        """Whether the fence is asked, alone or before the listener."""
+        return self.fenced or bool(self.database)
 
 
 @functools.lru_cache(maxsize=1_024)
-def terms_of(immunity_ms: float, interval_ms: float, check_max: int, fenced: bool) -> Terms:  # noqa: FBT001
+def terms_of(
+    immunity_ms: float,
+    interval_ms: float,
+    check_max: int,
+    fenced: bool,  # noqa: FBT001
+    database: bytes = b"",
+) -> Terms:
     """Return the terms that all halves with these share."""
-    return Terms(immunity_ms, interval_ms, check_max, fenced)
+    return Terms(immunity_ms, interval_ms, check_max, fenced, database)
 
 
 class Pending(msgspec.Struct, gc=False):
@@ -89,7 +108,7 @@ class Pending(msgspec.Struct, gc=False):
         immune_until_ms: When the first check may be made.
         count: Answered checks of this generation.
         decision: COMMIT or ROLLBACK once known: journaled (DECIDED), or read from the fence; else 0.
-        was_replayed: Read before the owner's claim was back, so it may be older than any op still in the log.
+        was_replayed: Stored before the owner's claim was back, so it may be older than any op still in the log.
         half: The decoded record while the half is in hand; None while it waits, as it is read again when due.
     """
 

@@ -17,6 +17,7 @@ from txcore.clock import Clock, system_randomness
 from txcore.doctor import Finding, UntoldError, fail, ok, version_of, warn
 from txcore.errors import TxcoreError
 from txcore.ids import IdFactory
+from txcore.sqlfence import identity
 from txcore.sqlfence.border import Border
 from txcore.sqlfence.connections import border_of
 from txcore.sqlfence.dialects import Dialect
@@ -109,10 +110,36 @@ def tables(subject: DatabaseSubject) -> Finding:
     rows = subject.ask_all(f"SELECT schema_version FROM {names['meta']}")  # noqa: S608 - a checked name
     if len(rows) != 1:
         return fail(f"table {names['meta']} has {len(rows)} rows instead of one", subject.create_command)
-    if int(rows[0][0]) != SCHEMA_VERSION:
-        text = f"the tables have schema version {rows[0][0]}, this txcore knows {SCHEMA_VERSION}"
+    version = int(rows[0][0])
+    if version > SCHEMA_VERSION:
+        text = f"the tables have schema version {version}, this txcore knows {SCHEMA_VERSION}"
         return fail(text, "use the txcore version that made them, on all machines")
-    return ok(f"{names['fence']} and {names['meta']} are there, schema version {SCHEMA_VERSION}")
+    if version < SCHEMA_VERSION:
+        return warn(
+            f"the tables have schema version {version}, so the database has no identity: a check in another database "
+            "is not noticed, and drops what was committed here",
+            f"upgrade every checker, then: {subject.create_command}",
+        )
+    return _identity_finding(subject) or ok(
+        f"{names['fence']} and {names['meta']} are there, schema version {SCHEMA_VERSION}"
+    )
+
+
+def _identity_finding(subject: DatabaseSubject) -> Finding | None:
+    """Look whether this is the database that the tables were made in."""
+    try:
+        database = identity.look_anew(subject.dialect, border_of(subject.connection))
+    except Exception as error:
+        raise UntoldError(str(failure_of(error, subject.engine.url.password))) from error
+    finally:
+        subject.connection.rollback()
+    if not database.is_copy:
+        return None
+    return fail(
+        f"this is a copy: its tables were made in another server, database or schema, as {database.stored.hex()}, and "
+        "checks here answer nothing about transactions that were fenced there",
+        "name the former database in --database; or, if this one replaces it for good: txcore fence adopt --reason …",
+    )
 
 
 def _key_trouble(subject: DatabaseSubject, schema: str, table: str, columns: dict[str, Any]) -> str:

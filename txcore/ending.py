@@ -2,13 +2,21 @@
 
 from __future__ import annotations
 
+from typing import Final
+
 from txcore.commands import Call, Flow
-from txcore.errors import TransactionStateError
-from txcore.fence import FenceAnswer
+from txcore.errors import BackendUnavailableError, TransactionStateError, WrongDatabaseError
+from txcore.fence import NO_DATABASE, FenceAnswer, FenceReading
 from txcore.ids import id_text
 from txcore.records import Op, OpKind, Outcome, Resolution, Status
 from txcore.results import EndResult, EndState
 from txcore.transaction import LocalTransaction, Phase
+
+_COMMITTED: Final = frozenset({FenceAnswer.COMMIT, FenceAnswer.VIA_TABLE, FenceAnswer.SENT})
+_NO_FENCE: Final = (
+    "this transaction has a fence row, and the producer that ends it has no fence to ask; nothing was published here, "
+    "the checker decides"
+)
 
 
 def end(transaction: LocalTransaction, kind: OpKind) -> Flow[EndResult]:
@@ -34,6 +42,8 @@ def end(transaction: LocalTransaction, kind: OpKind) -> Flow[EndResult]:
     result = None
     if needs_tombstone(transaction, kind):
         result = yield from tombstone(transaction)
+    elif kind is OpKind.COMMIT and transaction.must_look and not transaction.is_via_table:
+        result = yield from look_before_publishing(transaction)
     if result is None:
         resolution, result = choose_end(transaction, kind)
         if resolution is not None:
@@ -109,17 +119,59 @@ def needs_tombstone(transaction: LocalTransaction, kind: OpKind) -> bool:
 def tombstone(transaction: LocalTransaction) -> Flow[EndResult | None]:
     """Make the rollback certain on the fence; returns the result when it cannot be (R5)."""
     context, identity = transaction.context, transaction.transaction_id
-    assert context.fence is not None
+    if context.fence is None:
+        return EndResult(EndState.UNKNOWN, identity, TransactionStateError(_NO_FENCE))
     try:
-        readings = yield Call(context.fence.check, ([identity], context.group))
+        readings = yield _check(transaction)
     except Exception as error:  # noqa: BLE001 - no answer is no rollback
         return EndResult(EndState.UNKNOWN, identity, error)
-    answer = readings[identity].answer
-    if answer is FenceAnswer.ROLLBACK:
+    reading = readings[identity]
+    if reading.answer is FenceAnswer.ROLLBACK:
         return None
-    if answer in {FenceAnswer.COMMIT, FenceAnswer.VIA_TABLE, FenceAnswer.SENT}:
+    if reading.answer in _COMMITTED:
         return EndResult(EndState.CONFLICT, identity, TransactionStateError("the local transaction is committed"))
-    return EndResult(EndState.UNKNOWN, identity)
+    return _no_answer(transaction, reading)
+
+
+def look_before_publishing(transaction: LocalTransaction) -> Flow[EndResult | None]:
+    """See that the row is committed, as another holder may have rolled back, or the caller its connection.
+
+    Returns the result where nothing may be published: CONFLICT behind a tombstone, which is written where there is no
+    row; UNKNOWN, and the checker is asked, where the fence does not answer.
+    """
+    context, identity = transaction.context, transaction.transaction_id
+    if context.fence is None:
+        yield resolution_of(transaction, OpKind.NUDGE)
+        return EndResult(EndState.TOO_LATE, identity, TransactionStateError(_NO_FENCE))
+    try:
+        readings = yield Call(context.fence.peek, ([identity],))
+        if readings[identity].answer in _COMMITTED:  # of this id there is one row, wherever it is
+            return None
+        readings = yield _check(transaction)
+    except Exception as error:  # noqa: BLE001 - no answer is no commit
+        yield resolution_of(transaction, OpKind.NUDGE)
+        return EndResult(EndState.UNKNOWN, identity, error)
+    reading = readings[identity]
+    if reading.answer in _COMMITTED:
+        return None
+    if reading.answer is FenceAnswer.ROLLBACK:
+        why = "the fence has no committed row of it: it was rolled back; nothing was published"
+        return EndResult(EndState.CONFLICT, identity, TransactionStateError(why))
+    yield resolution_of(transaction, OpKind.NUDGE)
+    return _no_answer(transaction, reading)
+
+
+def _check(transaction: LocalTransaction) -> Call:
+    context, identity = transaction.context, transaction.transaction_id
+    assert context.fence is not None
+    databases = ({identity: transaction.database},) if transaction.database not in {b"", NO_DATABASE} else ()
+    return Call(context.fence.check, ([identity], context.group, *databases))
+
+
+def _no_answer(transaction: LocalTransaction, reading: FenceReading) -> EndResult:
+    kind = WrongDatabaseError if reading.is_foreign else BackendUnavailableError
+    error = kind(f"the fence did not answer ({reading.reason or reading.answer.value}); the checker decides")
+    return EndResult(EndState.UNKNOWN, transaction.transaction_id, error)
 
 
 def require(transaction: LocalTransaction, phase: Phase) -> None:
@@ -135,10 +187,15 @@ def require(transaction: LocalTransaction, phase: Phase) -> None:
 
 
 def _must_give_way(transaction: LocalTransaction) -> bool:
-    """Return whether the checker may be deciding by now, with nobody but the clock to keep both apart (R6)."""
-    if transaction.context.store_arbitrates:
-        return False
-    return transaction.give_way_s is None or transaction.context.clock.elapsed_s() > transaction.give_way_s
+    """Return whether the checker may have decided by now, with nothing but the clock to keep both apart (R6)."""
+    context, until_s = transaction.context, transaction.give_way_s
+    if context.store_arbitrates:
+        if context.arbitrates_s is None:
+            return False
+        if until_s is not None:
+            # A resolution is written after the half, and remembered for so long; the release takes the margin.
+            until_s = max(until_s, until_s - transaction.immunity_s + context.arbitrates_s)
+    return until_s is None or context.clock.elapsed_s() > until_s
 
 
 def _repeated(transaction: LocalTransaction, kind: OpKind) -> EndResult:

@@ -6,6 +6,7 @@ TxcoreError
 │   ├── MessageRejectedError      a message no backend may take (reserved header, delay, oversize, topic)
 │   ├── TransactionStateError     a handle used in the wrong state
 │   ├── FenceMisuseError          autocommit, savepoint, foreign or ended transaction
+│   ├── WrongDatabaseError        the fence looks at another database than the one that decides
 │   ├── UnknownSchemeError        no backend answers to the URL's scheme
 │   ├── BackendNotInstalledError  the backend's driver is missing
 │   ├── BackendConflictError      two distributions offer one scheme
@@ -23,6 +24,7 @@ TxcoreError
 ├── InboxHorizonError             a message older than the inbox remembers; it was not taken in
 ├── DataLossError                 a log no longer begins where it was asked to
 └── WireFormatError               bytes that are no record of ours
+    └── NewerRecordError          a record that a newer txcore wrote and this one cannot judge
 """
 
 from __future__ import annotations
@@ -61,6 +63,10 @@ class TransactionStateError(UsageError):
 
 class FenceMisuseError(UsageError):
     """The connection given to the fence cannot carry it; the transaction was rolled back or never touched."""
+
+
+class WrongDatabaseError(UsageError):
+    """The fence looks at another database than the one in which the transaction was fenced; nothing was written."""
 
 
 class UnknownSchemeError(UsageError):
@@ -177,6 +183,37 @@ class DataLossError(TxcoreError):
 
 class WireFormatError(TxcoreError):
     """Bytes in a txcore log are not a record this version can read."""
+
+
+class NewerRecordError(WireFormatError):
+    """A record was written by a newer txcore, and this one would judge it wrongly; an upgraded txcore reads it.
+
+    The record stays where it is. What every version tells alike is known; -1 or empty where the record does not tell.
+
+    Attributes:
+        version: The record's wire version; that of this txcore when only an op's kind is unknown.
+        transaction_id: Of a half or a parked record.
+        group: Of a half.
+        partition: Of a half.
+        generation: Of a half or a parked record.
+    """
+
+    def __init__(
+        self,
+        message: str,
+        *,
+        version: int,
+        transaction_id: bytes = b"",
+        group: str = "",
+        partition: int = -1,
+        generation: int = -1,
+    ) -> None:
+        super().__init__(message)
+        self.version = version
+        self.transaction_id = transaction_id
+        self.group = group
+        self.partition = partition
+        self.generation = generation
 
 
 FULL: Final = "full"

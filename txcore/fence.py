@@ -10,10 +10,13 @@ from __future__ import annotations
 import enum
 from collections.abc import Awaitable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, Protocol
+from typing import Any, Final, Protocol
 
 from txcore.enums import direct
 from txcore.table import TableRow
+
+NO_DATABASE: Final = bytes(16)
+"""The identity of a fence that knows none; it matches every database."""
 
 
 @direct
@@ -32,11 +35,16 @@ class FenceAnswer(enum.Enum):
 
 @dataclass(frozen=True, slots=True)
 class FenceReading:
-    """An answer and, for NO_ANSWER, its reason, and in how many seconds asking again may help (0 if nobody knows)."""
+    """An answer and, for NO_ANSWER, its reason, and in how many seconds asking again may help (0: not known).
+
+    Attributes:
+        is_foreign: No answer, because the fence looks at another database than the transaction's.
+    """
 
     answer: FenceAnswer
     reason: str = ""
     retry_after_s: float = 0.0
+    is_foreign: bool = False
 
 
 class Fence(Protocol):
@@ -50,14 +58,21 @@ class Fence(Protocol):
         """
 
     def insert(
-        self, connection: Any, transaction_id: bytes, group: str, rows: Sequence[TableRow] = ()
+        self,
+        connection: Any,
+        transaction_id: bytes,
+        group: str,
+        rows: Sequence[TableRow] = (),
+        expected: bytes = b"",
     ) -> Awaitable[None] | None:
         """Insert the row in the caller's open top-level transaction and make its commit durable.
 
         When it returns, the row belongs to that transaction for certain, so a half that follows at once needs no
-        `verify`. With *rows*, these go into the message table, and the row has state 3.
+        `verify`. With *rows*, these go into the message table, and the row has state 3. *expected* is given where the
+        half was written before and names its database.
 
         Raises:
+            WrongDatabaseError: the connection is to another database than *expected*.
             FenceMisuseError: autocommit connection, open savepoint, or a database that does not keep commits.
             FencedError: the row is there already, or the id lies below the horizon.
             NotSentError: the database failed otherwise.
@@ -106,16 +121,47 @@ class Fence(Protocol):
         """
 
     def check(
-        self, transaction_ids: Sequence[bytes], group: str
+        self, transaction_ids: Sequence[bytes], group: str, databases: Mapping[bytes, bytes] | None = None
     ) -> Mapping[bytes, FenceReading] | Awaitable[Mapping[bytes, FenceReading]]:
         """Write tombstones on a connection of its own and return the winner of each id.
 
         Never raises for the database's sake: what could not be found out is NO_ANSWER. A COMMIT or ROLLBACK is
-        durable and final. An id of another group is NO_ANSWER with that reason.
+        durable and final. An id of another group is NO_ANSWER with that reason. So is one whose half carries the
+        identity of another database in *databases* (`is_foreign`): no tombstone is written for it.
         """
 
     def peek(self, transaction_ids: Sequence[bytes]) -> Mapping[bytes, FenceReading]:
         """Read states without writing; ABSENT for no row. For operators and audits, never for decisions."""
 
-    def force(self, transaction_id: bytes, group: str) -> Awaitable[None] | None:
-        """Set state 4, inserting the row if there is none. Raises BackendUnavailableError when unreachable."""
+    def force(self, transaction_id: bytes, group: str, database: bytes = b"") -> Awaitable[None] | None:
+        """Set state 4, inserting the row if there is none.
+
+        Raises:
+            BackendUnavailableError: unreachable.
+            WrongDatabaseError: *database*, the identity in the half, is another one; nothing was written.
+        """
+
+
+class KnowsDatabase(Protocol):
+    """What a fence offers beside `Fence` if its database has an identity, which halves then carry."""
+
+    def database_of(self, connection: Any) -> bytes:
+        """Return the identity of the database into which the row on *connection* went; never waits."""
+
+    def known_database(self) -> bytes | None:
+        """Return the identity of the fence's own database; None when it must be read first."""
+
+    def read_database(self) -> bytes | Awaitable[bytes]:
+        """Read the identity of the fence's own database. Raises BackendUnavailableError when unreachable."""
+
+
+def database_of(fence: Fence, connection: Any) -> bytes:
+    """Return the identity of the database that carries the row on *connection*; empty where the fence knows none."""
+    ask = getattr(fence, "database_of", None)
+    return ask(connection) if ask is not None else b""
+
+
+def known_database(fence: Fence) -> bytes | None:
+    """Return the identity of the fence's own database, empty where it knows none; None when it must be read first."""
+    ask = getattr(fence, "known_database", None)
+    return ask() if ask is not None else b""

@@ -19,7 +19,8 @@ from typing import Any
 from txcore import preparing
 from txcore.commands import Call, Flow
 from txcore.ending import end, ran_local, require, resolution_of
-from txcore.errors import CommitUnknownError, TransactionStateError
+from txcore.errors import CommitUnknownError, NotSentError, TransactionStateError
+from txcore.fence import database_of
 from txcore.ids import id_text
 from txcore.message import LocalTransactionState
 from txcore.records import OpKind
@@ -61,7 +62,8 @@ def prepare(transaction: LocalTransaction, connection: Any = None) -> Flow[None]
     except BaseException:
         transaction.phase = Phase.FAILED
         raise
-    transaction.connection, transaction.fenced = connection, True
+    transaction.connection, transaction.fenced, transaction.must_look = connection, True, True
+    transaction.database = database_of(context.fence, connection)
     yield from preparing.keep_or_roll_back(transaction)
 
 
@@ -78,6 +80,7 @@ def database_begin(transaction: LocalTransaction, engine: Any) -> Flow[Any]:
     transaction.began_s = transaction.context.clock.elapsed_s()
     transaction.connection = yield Call(fence.begin, (engine, transaction.transaction_id, transaction.context.group))
     transaction.fenced = True
+    transaction.database = database_of(fence, transaction.connection)
     return transaction.connection
 
 
@@ -86,7 +89,8 @@ def database_finish(transaction: LocalTransaction) -> Flow[EndResult | None]:
 
     Returns None when the block published nothing: then no half is written and the fence row is withdrawn.
 
-    Raises: as `prepare`; then the database transaction was rolled back and nothing was sent, except:
+    Raises: as `prepare`; then the database transaction was rolled back and nothing was sent, as behind a
+        NotSentError of the database's COMMIT that was certainly undone (try again); except:
         CommitUnknownError: the database's COMMIT failed and may have applied; check or relay deliver if it did.
     """
     context, connection = transaction.context, transaction.connection
@@ -105,6 +109,12 @@ def database_finish(transaction: LocalTransaction) -> Flow[EndResult | None]:
     yield from preparing.keep_or_roll_back(transaction)
     try:
         yield Call(context.fence.commit, (connection,))
+    except NotSentError:  # certainly undone, so the half is for the check to close
+        transaction.phase = Phase.FAILED
+        ran_local(transaction, transaction.began_s, LocalTransactionState.ROLLBACK.value)
+        if not transaction.is_via_table:
+            yield resolution_of(transaction, OpKind.NUDGE)
+        raise
     except Exception as error:  # noqa: BLE001 - the database's, whatever it is
         # An error around COMMIT may have applied (R5): no op is written, the check finds out.
         transaction.phase = Phase.FAILED

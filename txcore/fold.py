@@ -3,6 +3,10 @@
 `PartitionState` answers three questions: which halves are undecided, which of them is due next, and how far a
 checkpoint may go. Ops written by checkers count only under the claim in force at their place in the op log; final
 ops always count, and the first one wins.
+
+The two logs may be read in any interleaving, and the result is the same. An op that is read before its half waits for
+it (an orphan). The journal of a copy begins where its writer folded it: until that part was read again (`look_back`),
+only final ops count for the copy, and looking back folds all the others in log order.
 """
 
 from __future__ import annotations
@@ -61,16 +65,18 @@ class PartitionState:
         self.half_read: int | None = checkpoint.half if checkpoint else None
         self.op_read: int | None = checkpoint.op if checkpoint else None
         self.conflicts: list[Conflict] = []
+        self.ended_parked: list[tuple[bytes, int]] = []  #: (id, generation) of parked halves that ended after all
         self.closed_count = 0
         self.ages_ms = decode_ages(checkpoint.note) if checkpoint else {}
         self._claims: list[tuple[int, bytes]] = []
         self._first_token = self.token
+        self._op_bound = -1  #: of the newest checkpoint; the bounds of later ones do not lie before it
         self._seen: deque[_Seen] = deque()
         self._left_out = 0
         self._room = 2 * LEFT_IN_MAX
         self._newest: dict[bytes, _Seen] = {}
-        self._orphans: OrderedDict[bytes, list[tuple[int, Op, float]]] = OrderedDict()
-        self._recent: OrderedDict[bytes, tuple[int, int]] = OrderedDict()
+        self._orphans: OrderedDict[bytes, list[tuple[int, Op]]] = OrderedDict()
+        self._recent: OrderedDict[bytes, _Seen] = OrderedDict()  #: newest records that were closed and left
         self._due = DueQueue()
 
     # -- reading -----------------------------------------------------------------------------------------------
@@ -84,23 +90,36 @@ class PartitionState:
         """
         self.half_read = position
         identity = pending.transaction_id
-        known = self._newest.get(identity)
-        seen = _Seen(position, identity, pending.generation, known.first_op if known else None)
-        self._append(seen)
+        look_back = (folded_to, copied_under) if folded_to >= 0 else None
+        self._make_room()
+        known = self._known(identity)
+        seen = _Seen(position, identity, pending.generation, self._first_op_of(known))
+        self._seen.append(seen)
         if known is not None:
-            self._merge(known, seen, pending)
-            return
-        recent = self._recent.get(identity)
-        if recent is not None and (recent[0] in FINAL_KINDS or recent[1] >= pending.generation):
-            seen.closed_by = recent[0]
-            return
-        self._newest[identity] = seen
-        self._open(seen, pending)
-        if folded_to >= 0:
-            pending.note(look_back=(folded_to, copied_under))
-        for op_position, op, _ in self._orphans.pop(identity, ()):
-            self._note_op(seen, op_position)
-            self._fold(pending, op)
+            self._merge(known, seen, pending, look_back)
+        else:
+            pending.note(look_back=look_back)
+            self._open(seen, pending)
+        self._take_orphans(identity)
+
+    def _known(self, identity: bytes) -> _Seen | None:
+        return self._newest.get(identity) or self._recent.get(identity)
+
+    def _first_op_of(self, known: _Seen | None) -> int | None:
+        """Return the first op that a copy has in common with what is known, unless a checkpoint has passed it."""
+        if known is None or known.first_op is None or known.first_op < self._op_bound:
+            return None
+        return known.first_op
+
+    def _take_orphans(self, identity: bytes) -> None:
+        """Fold the ops that were read before the newest half of *identity*; those of later halves go on waiting."""
+        ops, seen = self._orphans.pop(identity, ()), self._known(identity)
+        assert seen is not None
+        for position, op in ops:
+            if _is_early(op, seen.generation, seen.closed_by):
+                self._orphans.setdefault(identity, []).append((position, op))
+            else:
+                self._take(seen, position, op)
 
     def read_ended(self, position: Position, identity: bytes, generation: int) -> bool:
         """Take in a half record whose end was read before it, as most are when a log is read again.
@@ -113,15 +132,15 @@ class PartitionState:
         self.half_read = position
         del self._orphans[identity]
         seen = _Seen(position, identity, generation, min(each[0] for each in ops), ops[0][1].kind)
-        self._append(seen)
+        self._make_room()
+        self._seen.append(seen)
         self._newest[identity] = seen
         self.closed_count += 1
         return True
 
-    def _append(self, seen: _Seen) -> None:
+    def _make_room(self) -> None:
         if len(self._seen) >= self._room:
             self._leave_out()
-        self._seen.append(seen)
 
     def _leave_out(self) -> None:
         """Keep of closed records that stand behind an undecided one no more than a checkpoint must know of them.
@@ -144,31 +163,34 @@ class PartitionState:
         self._room = 2 * max(len(kept), LEFT_IN_MAX)
 
     def _open(self, seen: _Seen, pending: Pending) -> None:
+        self._newest[seen.transaction_id] = seen
         seen.pending = pending
         self.pending_count += 1
         self.schedule(pending, pending.due_ms)
 
-    def _merge(self, known: _Seen, seen: _Seen, new: Pending) -> None:
+    def _merge(self, known: _Seen, seen: _Seen, new: Pending, look_back: tuple[int, bytes] | None) -> None:
         """Highest generation and count, earliest start; what is closed stays closed up to its generation."""
-        identity = seen.transaction_id
         current = known.pending
         if current is None:
             if known.closed_by in FINAL_KINDS or seen.generation <= known.generation:
                 seen.closed_by = known.closed_by
                 return
-            self._newest[identity] = seen
+            # What was decided while it was closed is not kept here, so the copy is judged by the log.
+            new.note(look_back=look_back)
             self._open(seen, new)
             return
         if seen.generation < current.generation:
             seen.closed_by = -1
             return
         known.closed_by, known.pending = -1, None
-        self._newest[identity] = seen
+        self._newest[seen.transaction_id] = seen
         if seen.generation > current.generation:
             new.begin_by(current.start_ms)
             if current.is_journaled:
                 new.decision, new.is_journaled = current.decision, True
                 new.note(forced=current.extras.forced)
+            if current.extras.look_back is not None:
+                new.note(look_back=current.extras.look_back)
             current.is_closed = True
             self.pending_count -= 1
             self._open(seen, new)
@@ -180,7 +202,7 @@ class PartitionState:
         current.begin_by(new.start_ms)
         current.note(carry_again_ms=0.0, copied_ms=copied_ms)
 
-    def read_op(self, position: Position, op: Op, now_s: float) -> bool:
+    def read_op(self, position: Position, op: Op) -> bool:
         """Take in one op in log order; returns False for a record under an outdated claim, which changes nothing."""
         self.op_read = position
         if op.kind in MARK_KINDS:
@@ -190,44 +212,52 @@ class PartitionState:
             return True
         if op.kind in OWNED_KINDS and op.token != self.token:
             return False
-        identity = op.transaction_id
-        seen = self._newest.get(identity)
-        if seen is None:
-            if identity not in self._recent:
-                self._orphans.setdefault(identity, []).append((position, op, now_s))
-            elif op.kind in FINAL_KINDS:
-                closed_by, generation = self._recent[identity]
-                self._report_conflict(identity, closed_by, op)
-                if closed_by == OpKind.DISCARD:
-                    self._recent[identity] = (op.kind, generation)
-            return True
-        self._note_op(seen, position)
-        if seen.pending is not None:
-            self._fold(seen.pending, op)
-        elif op.kind in FINAL_KINDS:
-            if seen.closed_by == OpKind.DISCARD:
-                seen.closed_by = op.kind
-            else:
-                self._report_conflict(identity, seen.closed_by, op)
+        seen = self._known(op.transaction_id)
+        if seen is None or _is_early(op, seen.generation, seen.closed_by):
+            self._orphans.setdefault(op.transaction_id, []).append((position, op))
+        else:
+            self._take(seen, position, op)
         return True
 
-    def look_back(self, pending: Pending, op: Op, token: bytes) -> None:
-        """Fold an op from before this owner's own reading into a copy whose journal starts further back."""
+    def _take(self, seen: _Seen, position: int, op: Op) -> None:
+        """Fold an op into the half that it is about."""
+        self._note_op(seen, position)
+        pending = seen.pending
+        if op.kind in FINAL_KINDS:
+            if pending is not None:
+                self.close(pending, op.kind)
+            elif seen.closed_by == OpKind.DISCARD:
+                seen.closed_by = op.kind
+                self.ended_parked.append((op.transaction_id, seen.generation))
+            else:
+                self._report_conflict(op.transaction_id, seen.closed_by, op)
+        elif pending is not None and pending.extras.look_back is None:
+            self._fold(pending, op, position)
+
+    def look_back(self, pending: Pending, op: Op, position: int, token: bytes) -> None:
+        """Fold an op from where a copy's journal begins, in log order, up to where this owner has read.
+
+        Args:
+            position: Where it stands.
+            token: The claim in force there.
+        """
         if op.kind in OWNED_KINDS and op.token != token:
             return
         if not pending.is_closed:
-            self._fold(pending, op)
+            self._fold(pending, op, position, token)
+        elif op.kind in FINAL_KINDS and (seen := self._known(pending.transaction_id)) is not None:
+            self._take(seen, position, op)
 
     def _note_op(self, seen: _Seen, position: int) -> None:
         if seen.first_op is None or position < seen.first_op:
             seen.first_op = position
 
-    def _fold(self, pending: Pending, op: Op) -> None:
+    def _fold(self, pending: Pending, op: Op, position: int, token: bytes | None = None) -> None:
         kind = op.kind
         if kind in FINAL_KINDS:
             self.close(pending, kind)
         elif kind == OpKind.DISCARD:
-            if op.generation >= pending.generation and is_discard_in_force(op, is_decided=pending.is_journaled):
+            if op.generation == pending.generation and is_discard_in_force(op, is_decided=pending.is_journaled):
                 self.close(pending, kind)
         elif kind == OpKind.CHECKED:
             if op.generation == pending.generation:
@@ -239,11 +269,12 @@ class PartitionState:
                 self.schedule(pending, AT_ONCE_MS)
         elif kind == OpKind.NUDGE:
             self.schedule(pending, min(pending.due_ms, pending.immune_until_ms))
-        elif kind == OpKind.FORCE and not op.token:
-            pending.note(force=op)
-            self.schedule(pending, min(pending.due_ms, pending.immune_until_ms))
-        elif kind == OpKind.FORCE:
-            pending.note(force=None)
+        elif kind == OpKind.FORCE and op.generation == pending.generation:
+            if op.token:
+                pending.note(force=None)
+            else:
+                pending.note(force=op, force_at=(position, self._token_at(position) if token is None else token))
+                self.schedule(pending, min(pending.due_ms, pending.immune_until_ms))
 
     def _report_conflict(self, identity: bytes, first: int, op: Op) -> None:
         if first in FINAL_KINDS and first != op.kind:
@@ -266,6 +297,14 @@ class PartitionState:
         self._due.push(due_ms, pending.transaction_id)
         if len(self._due) > STALE_MAX + 2 * self.pending_count:
             self._due.keep(lambda due_ms, identity: self._waiting(due_ms, identity) is not None)
+
+    def begin_by(self, start_ms: float) -> None:
+        """Let no immunity have begun later than *start_ms*, a time at which all halves known were stored."""
+        for pending in list(self.pending.values()):
+            if pending.start_ms > start_ms:
+                due_ms = min(pending.due_ms, start_ms + pending.terms.immunity_ms)
+                pending.begin_by(start_ms)
+                self.schedule(pending, due_ms)
 
     def next_due_ms(self) -> float | None:
         """Return when the next half is due, or None."""
@@ -331,22 +370,26 @@ class PartitionState:
             encode_ages((pending for _, pending in self.oldest_open()), now_ms, note_size_max),
         )
 
-    def drop_orphans(self, now_s: float, keep_s: float) -> int:
-        """Forget ops whose half was never read within *keep_s*; returns how many ids. Wrong drops only repeat work."""
+    def drop_orphans(self, op_read: int) -> int:
+        """Forget ops up to *op_read* that still wait for their half; returns of how many ids.
+
+        To be called once every half that was stored when the op log was read up to there has been read: a half is
+        stored before each of its ops, so these have none here.
+        """
         dropped = 0
-        while self._orphans:
-            identity, ops = next(iter(self._orphans.items()))
-            if now_s - ops[0][2] < keep_s:
-                break
-            del self._orphans[identity]
-            dropped += 1
+        for identity, ops in list(self._orphans.items()):
+            if ops[0][0] <= op_read:
+                left = [each for each in ops if each[0] > op_read]
+                dropped += 1
+                if left:
+                    self._orphans[identity] = left
+                else:
+                    del self._orphans[identity]
         return dropped
 
     def closings(self) -> Iterator[tuple[bytes, int]]:
         """Yield (id, kind) for the ends this state still remembers; for oracles."""
-        for identity, (kind, _) in self._recent.items():
-            yield identity, kind
-        for identity, seen in self._newest.items():
+        for identity, seen in itertools.chain(self._recent.items(), self._newest.items()):
             yield identity, seen.closed_by
 
     @property
@@ -362,14 +405,20 @@ class PartitionState:
     def _forget(self, seen: _Seen) -> None:
         if self._newest.get(seen.transaction_id) is seen:
             del self._newest[seen.transaction_id]
-            self._recent[seen.transaction_id] = (seen.closed_by, seen.generation)
+            self._recent[seen.transaction_id] = seen
             if len(self._recent) > RECENT_MAX:
                 self._recent.popitem(last=False)
+
+    def _token_at(self, position: int) -> bytes:
+        """Return the claim in force at a place that no checkpoint has passed."""
+        claims = (claimed for claimed_at, claimed in reversed(self._claims) if claimed_at < position)
+        return next(claims, self._first_token)
 
     def _token_before(self, position: int | None) -> bytes:
         token = self._first_token
         if position is None:
             return token
+        self._op_bound = position
         for index, (claimed_at, claimed) in enumerate(self._claims):
             if claimed_at >= position:
                 del self._claims[:index]
@@ -379,6 +428,11 @@ class PartitionState:
             self._claims.clear()
         self._first_token = token
         return token
+
+
+def _is_early(op: Op, generation: int, closed_by: int) -> bool:
+    """Return whether *op* is about a later half than the newest that was read; a final op ends all of them."""
+    return op.generation > generation and op.kind not in FINAL_KINDS and closed_by not in FINAL_KINDS
 
 
 def _first(positions: Iterable[int | None]) -> int | None:

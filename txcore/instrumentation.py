@@ -30,6 +30,8 @@ CHECK_ASKED: Final = "check.asked"
 CHECK_ANSWERED: Final = "check.answered"
 CHECK_NO_ANSWER: Final = "check.no_answer"  #: an alert: nothing was counted, it is asked again
 CHECK_WRONG_LISTENER: Final = "check.wrong_listener"  #: an alert: group and topic without a listener here
+CHECK_WRONG_DATABASE: Final = "check.wrong_database"  #: an alert: the fence here is not of the producer's database
+FENCE_FORGOTTEN: Final = "fence.forgotten"  #: an alert: a listener has committed without `current_transaction().fence`
 HALF_FINISHED: Final = "half.finished"
 HALF_CARRIED: Final = "half.carried"
 HALF_PARKED: Final = "half.parked"
@@ -40,6 +42,7 @@ OP_STALE: Final = "op.stale"
 OP_WITHOUT_HALF: Final = "op.without_half"
 LOG_TRUNCATED: Final = "log.truncated"
 LOG_POISON: Final = "log.poison"
+PARTITION_BLOCKED: Final = "partition.blocked"  #: an alert: a newer txcore wrote what this one would judge wrongly
 
 ALERTS: Final = frozenset(
     {
@@ -50,11 +53,14 @@ ALERTS: Final = frozenset(
         RELAY_PARKED,
         CHECK_NO_ANSWER,
         CHECK_WRONG_LISTENER,
+        CHECK_WRONG_DATABASE,
+        FENCE_FORGOTTEN,
         HALF_PARKED,
         OP_CONFLICT,
         OP_WITHOUT_HALF,
         LOG_TRUNCATED,
         LOG_POISON,
+        PARTITION_BLOCKED,
     }
 )
 
@@ -132,6 +138,10 @@ class ProducerReporter:
     def ended(self, transaction_id: bytes, began_s: float, end: str, state: str) -> None:
         """Report how a commit or rollback ended."""
         self._event(TRANSACTION_ENDED, transaction_id, began_s, end=end, state=state)
+
+    def forgot_fence(self, transaction_id: bytes) -> None:
+        """Report that a listener has committed without the fence row."""
+        self._report.event(FENCE_FORGOTTEN, transaction_id=transaction_id)
 
     def _event(self, name: str, transaction_id: bytes, began_s: float, **fields: str) -> None:
         took_s = self._clock.elapsed_s() - began_s

@@ -10,25 +10,20 @@ from __future__ import annotations
 
 import enum
 from collections import Counter
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Final, TypeAlias
 
 from txcore import wire
-from txcore.errors import WireFormatError
+from txcore.bounds import judge_bounds, judge_checkpoint, judge_copy
 from txcore.ids import id_text
 from txcore.journey import Journey
 from txcore.records import (
     FINAL_KINDS,
-    OWNED_KINDS,
-    Checkpoint,
     Forced,
-    Half,
-    LogRecord,
     OpKind,
     ParkCode,
     TargetMessage,
-    is_discard_in_force,
 )
 from txcore.verdicts import PREDICATES, SEVERITIES, Severity, Tally, Thresholds, Verdict, exit_code, verdicts_of
 
@@ -48,7 +43,9 @@ __all__ = [
     "Violation",
     "exit_code",
     "judge",
+    "judge_bounds",
     "judge_checkpoint",
+    "judge_copy",
     "judge_payload",
     "verdicts_of",
 ]
@@ -114,7 +111,8 @@ class Facts:
     Attributes:
         is_acknowledged: Its producer was told that the half is durable before the database committed.
         duplicate_causes: How many causes for a second delivery the history holds (crash between target and op,
-            ambiguous answer, pause past the margin, takeover, resend); None where nobody counted.
+            ambiguous answer, pause past the margin, takeover, resend, a second commit of one handle on a store without
+            one decision); None where nobody counted.
         is_excused: Records of it were lost by the broker itself (an unsynced tail): nothing can be said.
         late_releases: Targets published before the DISCARD, or by releases that took effect after their sender had
             given up: those may stand beside a discard.
@@ -215,9 +213,12 @@ def _judge_decision(facts: Facts, promises: Promises, broken: _Broken) -> None:
 
 
 def _is_dismissed_poison(facts: Facts) -> bool:
-    """Whether an operator took poison off the list: its name has a ROLLBACK, no target, and never had a half."""
-    journey = facts.journey
-    is_poison = bool(journey.parked) and all(each.code == ParkCode.POISON for each in journey.parked)
+    """Whether an operator took poison off the list: its name has a ROLLBACK, no target, and never had a half.
+
+    The same holds for a half that was lost.
+    """
+    journey, codes = facts.journey, {ParkCode.POISON, ParkCode.LOST}
+    is_poison = bool(journey.parked) and all(each.code in codes for each in journey.parked)
     return is_poison and journey.final == OpKind.ROLLBACK and not facts.targets
 
 
@@ -286,6 +287,8 @@ def _judge_checks(facts: Facts, broken: _Broken) -> None:
     for op in discarded:
         if op.generation not in generations:
             broken(Invariant.S10, f"DISCARD of generation {op.generation} without a parked record")
+    if journey.undeliverable_generation >= 0 and journey.decided != OpKind.COMMIT:
+        broken(Invariant.S3, "parked undeliverable, and no decision to commit stands in the log")
     resumed = max((half.generation for half in journey.halves), default=0) > journey.discarded_generation
     is_forced = any(op.forced for _, op in journey.ops)
     # Relays publish what is in the table whatever becomes of a half; targets of others are S6's concern.
@@ -312,64 +315,6 @@ def _judge_rest(facts: Facts, broken: _Broken) -> None:
             broken(Invariant.S8, "acknowledged and committed, but the half is gone")
         elif not facts.in_table.issuperset(missing) and (half is None or not journey.is_parked):
             broken(Invariant.S8, f"acknowledged and committed, but targets {missing} do not exist")
-
-
-def judge_checkpoint(checkpoint: Checkpoint, halves: Iterable[LogRecord], ops: Iterable[LogRecord]) -> str:
-    """Return why *checkpoint* breaks S11 against whole logs, given in log order, or ""."""
-    closed, first_op, token_at = _closings(ops, checkpoint)
-    if checkpoint.op is not None and token_at != checkpoint.token:
-        return f"token {checkpoint.token.hex()} is not the one in force at op {checkpoint.op}"
-    newest: dict[bytes, int] = {}
-    copies: dict[bytes, list[tuple[int, Half]]] = {}
-    for record in halves:
-        try:
-            half = wire.decode_half(record.body)
-        except WireFormatError:
-            continue
-        newest[half.transaction_id] = max(newest.get(half.transaction_id, -1), half.generation)
-        copies.setdefault(half.transaction_id, []).append((record.position, half))
-    for identity, places in copies.items():
-        final, discarded = closed.get(identity, (False, -1))
-        kept = [half for position, half in places if checkpoint.half is None or position >= checkpoint.half]
-        if not final and newest[identity] > discarded and newest[identity] not in {half.generation for half in kept}:
-            return f"half bound {checkpoint.half} passes undecided {id_text(identity)}"
-        # A copy names the op position to go back to; only a first half must find all its ops behind the bound.
-        is_first_kept = any(half.folded_to < 0 for half in kept)
-        first = first_op.get(identity)
-        if is_first_kept and first is not None and checkpoint.op is not None and first < checkpoint.op:
-            return f"op bound {checkpoint.op} passes the first op {first} of {id_text(identity)}"
-    return ""
-
-
-def _closings(
-    ops: Iterable[LogRecord], checkpoint: Checkpoint
-) -> tuple[dict[bytes, tuple[bool, int]], dict[bytes, int], bytes]:
-    """Return per id (final?, highest DISCARD in force), the first op position, and the token in force at the bound."""
-    closed: dict[bytes, tuple[bool, int]] = {}
-    decided: set[bytes] = set()
-    first_op: dict[bytes, int] = {}
-    token = token_at = b""
-    for record in ops:
-        if checkpoint.op is not None and record.position < checkpoint.op:
-            token_at = token
-        for op in wire.decode_ops(record.body):
-            if op.kind == OpKind.CLAIM:
-                token = op.token
-                if checkpoint.op is not None and record.position < checkpoint.op:
-                    token_at = token
-                continue
-            if op.kind == OpKind.TICK or (op.kind in OWNED_KINDS and op.token != token):
-                continue
-            identity = op.transaction_id
-            first_op.setdefault(identity, record.position)
-            final, discarded = closed.get(identity, (False, -1))
-            if op.kind in FINAL_KINDS:
-                closed[identity] = (True, discarded)
-            elif op.kind == OpKind.DECIDED:
-                decided.add(identity)
-            elif op.kind == OpKind.DISCARD and is_discard_in_force(op, is_decided=identity in decided):
-                closed[identity] = (final, max(discarded, op.generation))
-    return closed, first_op, token_at
 
 
 INVARIANTS_OF: Final[Mapping[Verdict, frozenset[Invariant]]] = {

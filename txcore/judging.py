@@ -11,8 +11,10 @@ from txcore import wire
 from txcore.checking import listener_for, view_of
 from txcore.commands import Call, Flow, Spawn
 from txcore.decide import AT_ONCE_MS, Decision, Pending, decide
+from txcore.errors import BackendTimeoutError, WrongDatabaseError
 from txcore.fence import FenceAnswer, FenceReading
 from txcore.intake import Intake
+from txcore.journey import closed_record
 from txcore.message import LocalTransactionState
 from txcore.records import (
     FINAL_KINDS,
@@ -43,15 +45,14 @@ class Judge:
     def judge(self, due: list[Pending]) -> Flow[None]:
         """Judge halves that were due before a tick which has come back."""
         fenced, read = [], []
+        due = yield from self._look_back(due)
         now_ms = self._tenure.now_ms()
         for pending in due:
             if not self._tenure.is_active:
                 return
-            if pending.extras.look_back is not None:
-                yield from self._intake.look_back(pending)
             self._intake.note_gap(pending)
             decision = decide(pending, now_ms, must_carry=False)
-            if decision is Decision.CHECK and pending.terms.fenced:
+            if decision is Decision.CHECK and pending.terms.asks_fence:
                 fenced.append(pending)
             elif decision in {Decision.CHECK, Decision.FINISH}:
                 read.append(pending)
@@ -63,6 +64,19 @@ class Judge:
             yield Spawn(self._check_fence(chunk))
         for chunk in self._chunks(read):
             yield Spawn(self._together(chunk, self._go_on))
+
+    def _look_back(self, halves: list[Pending]) -> Flow[list[Pending]]:
+        """Learn the journals of copies from before this owner's reading; returns the halves whose journal is known."""
+        copies = [pending for pending in halves if pending.extras.look_back is not None]
+        if not copies:
+            return halves
+        try:
+            yield from self._intake.look_back(copies)
+        except BackendTimeoutError as error:
+            for pending in copies:
+                self._fail(pending, error)
+                self._tenure.state.schedule(pending, pending.due_ms)
+        return [pending for pending in halves if pending.extras.look_back is None]
 
     def _chunks(self, halves: list[Pending]) -> Iterator[list[Pending]]:
         """Take halves in hand, so many at a time as one question or one reading may be about."""
@@ -98,6 +112,7 @@ class Judge:
                 chosen.append(pending)
                 # Not at every turn, if the log does not answer.
                 pending.note(carry_again_ms=now_ms + limits.retry_s * 1000)
+        chosen = [each for each in (yield from self._look_back(chosen)) if not (each.is_closed or each.is_busy)]
         for chunk in self._chunks(chosen):
             yield Spawn(self._together(chunk, self._carry))
 
@@ -205,26 +220,35 @@ class Judge:
             pending.due_ms = AT_ONCE_MS
 
     def _check_fence(self, chunk: list[Pending]) -> Flow[None]:
-        """Let the fence decide a batch; each one is then finished by a flow of its own."""
+        """Let the fence decide a batch; each one is then finished, or its listener asked, by a flow of its own."""
         self._context.asked(*(pending.transaction_id for pending in chunk))
-        readings = yield from self._read_fence([pending.transaction_id for pending in chunk])
-        decided = []
+        readings = yield from self._read_fence(chunk)
+        decided, open_still = [], []
         for pending in chunk:
+            reading = readings[pending.transaction_id]
             if self._tenure.is_active and not pending.is_closed:
-                self._take_reading(pending, readings[pending.transaction_id])
+                if reading.answer is FenceAnswer.ROLLBACK and not pending.terms.fenced:
+                    open_still.append(pending)  # the listener may have committed without the row
+                    continue
+                self._take_reading(pending, reading)
             if pending.decision:
                 decided.append(pending)
             else:
                 self._put_back(pending)
         yield from self._together(decided, self._finish)
+        yield from self._together(open_still, self._ask)
 
-    def _read_fence(self, ids: list[bytes]) -> Flow[dict[bytes, FenceReading]]:
-        """Return a reading for each id; NO_ANSWER with its reason where the fence gave none."""
+    def _read_fence(self, chunk: list[Pending]) -> Flow[dict[bytes, FenceReading]]:
+        """Return a reading for each half; NO_ANSWER with its reason where the fence gave none."""
         context, reason, found = self._context, "this checker has no fence", dict[bytes, FenceReading]()
+        ids = [pending.transaction_id for pending in chunk]
         if context.fence is not None:
             reason = "the fence left it out"
+            known = {each.transaction_id: each.terms.database for each in chunk}
+            databases = {identity: database for identity, database in known.items() if database.strip(b"\0")}
+            arguments = (ids, context.group, databases) if databases else (ids, context.group)
             try:
-                found = yield Call(context.fence.check, (ids, context.group), context.limits.check_deadline_s)
+                found = yield Call(context.fence.check, arguments, context.limits.check_deadline_s)
             except Exception as error:  # noqa: BLE001 - the database's trouble is no answer
                 reason = repr(error)
         return {identity: found.get(identity, FenceReading(FenceAnswer.NO_ANSWER, reason)) for identity in ids}
@@ -243,7 +267,8 @@ class Judge:
             pending.due_ms = AT_ONCE_MS
         else:
             reason = reading.reason or answer.value
-            self._context.report.event(names.CHECK_NO_ANSWER, transaction_id=pending.transaction_id, reason=reason)
+            event = names.CHECK_WRONG_DATABASE if reading.is_foreign else names.CHECK_NO_ANSWER
+            self._context.report.event(event, transaction_id=pending.transaction_id, reason=reason)
             self._fail(pending, None, reading.retry_after_s)
 
     def _force(self, pending: Pending) -> Flow[None]:
@@ -251,30 +276,40 @@ class Judge:
         request, context = pending.extras.force, self._context
         assert request is not None
         wanted = OpKind(request.decision) if request.decision in FINAL_KINDS else OpKind.ROLLBACK
-        if pending.terms.fenced and request.forced != Forced.OVERRIDE:
+        if pending.terms.asks_fence and request.forced != Forced.OVERRIDE:
             refusal = yield from self._ask_fence(pending, wanted)
             if refusal:
-                yield self._tenure.resolution(pending, OpKind.FORCE, decision=wanted, reason=refusal)
-                pending.note(force=None)
-            else:
+                yield from self._refuse_force(pending, wanted, refusal)
+                return
+            if pending.decision:
                 yield from self._finish(pending)
-            return
-        if pending.terms.fenced and context.fence is not None:
+                return
+        elif pending.terms.asks_fence and context.fence is not None:
+            database = pending.terms.database
+            arguments = (pending.transaction_id, context.group, *((database,) if database.strip(b"\0") else ()))
             try:
-                yield Call(
-                    context.fence.force, (pending.transaction_id, context.group), context.limits.check_deadline_s
-                )
+                yield Call(context.fence.force, arguments, context.limits.check_deadline_s)
+            except WrongDatabaseError as error:  # state 4 says nothing in a database that decides nothing of it
+                yield from self._refuse_force(pending, wanted, f"refused: {error}")
+                return
             except Exception as error:  # noqa: BLE001 - an override is for exactly this case; it is recorded
                 context.report.event(names.CHECK_NO_ANSWER, transaction_id=pending.transaction_id, error=repr(error))
         forced = Forced.OVERRIDE if pending.terms.fenced else Forced.YES
         yield from self._journal_decision(pending, wanted, forced, f"{request.by}: {request.reason}")
 
+    def _refuse_force(self, pending: Pending, wanted: OpKind, refusal: str) -> Flow[None]:
+        """Answer an operator's request with why it is not done."""
+        yield self._tenure.resolution(pending, OpKind.FORCE, decision=wanted, reason=refusal[:REASON_SIZE_MAX])
+        pending.note(force=None)
+
     def _ask_fence(self, pending: Pending, wanted: OpKind) -> Flow[str]:
-        """Return why the fence does not allow *wanted*, or "" with the pending decided."""
-        readings = yield from self._read_fence([pending.transaction_id])
+        """Return why the fence does not allow *wanted*, or "": with the pending decided, if the fence decides it."""
+        readings = yield from self._read_fence([pending])
         reading = readings[pending.transaction_id]
         if reading.answer is FenceAnswer.NO_ANSWER:
             return f"refused: the fence did not answer: {reading.reason}"
+        if reading.answer is FenceAnswer.ROLLBACK and not pending.terms.fenced:
+            return ""  # as without a fence: no row is there or can come, and the operator speaks for the listener
         if reading.answer.value != wanted.name:
             return f"refused: the fence says {reading.answer.value}"
         pending.decision = wanted
@@ -291,7 +326,15 @@ class Judge:
         if kind is OpKind.COMMIT:
             missing = pending.extras.missing
             targets = range(len(half.messages)) if missing is None else missing
-        outcome = yield self._tenure.resolution(pending, kind, half=half, targets=targets, forced=pending.extras.forced)
+        closed = b""
+        if pending.generation:  # it was parked before: its entry must not come back once retention has eaten the ops
+            context, identity = self._context, pending.transaction_id
+            wall_ms = context.clock.wall_ms()
+            # Not up to its own generation: should this release fail, the half may be parked under that one.
+            closed = closed_record(identity, pending.generation - 1, context.by, wall_ms, self._tenure.token)
+        outcome = yield self._tenure.resolution(
+            pending, kind, half=half, targets=targets, parked=closed, forced=pending.extras.forced
+        )
         status = outcome.status
         if status is Status.DURABLE:
             pending.note(missing=())
@@ -349,9 +392,12 @@ class Judge:
             context.count("parked")
 
     def _carry(self, pending: Pending) -> Flow[None]:
-        """Append a copy with the journal folded in, so that the old one may be forgotten (R8)."""
+        """Append a copy with the journal folded in, so that the old one may be forgotten (R8).
+
+        Not of a half that was closed meanwhile: the copy would say that its journal is folded to a place after its end.
+        """
         half = yield from self._intake.half_of(pending)
-        if not self._tenure.is_active:
+        if not self._tenure.is_active or pending.is_closed:
             return
         now_ms = self._tenure.now_ms()
         again_ms = now_ms + self._context.limits.read_back_s * 1000
@@ -376,7 +422,9 @@ class Judge:
                 self._context.report.event(
                     names.OP_CONFLICT, transaction_id=pending.transaction_id, first=outcome.decision
                 )
-            if outcome.decision == OpKind.DISCARD:
+            if outcome.decision == OpKind.DISCARD and _lacks_ops(pending):
+                self._tenure.state.close(pending, outcome.decision)  # it is parked already; the op itself was eaten
+            elif outcome.decision == OpKind.DISCARD:
                 # Only reading tells whether it is in force. If the half is still open behind the next tick it is not.
                 pending.note(is_outdone=True)
                 pending.due_ms = AT_ONCE_MS
@@ -397,3 +445,8 @@ class Judge:
         pending.due_ms = self._tenure.now_ms() + max(backoff_ms, retry_after_s * 1000)
         if error is not None:
             self._context.report.event(names.RELEASE_UNKNOWN, transaction_id=pending.transaction_id, error=repr(error))
+
+
+def _lacks_ops(pending: Pending) -> bool:
+    """Return whether ops of a half are gone, so that reading the log tells nothing more of it."""
+    return pending.extras.park is not None and pending.extras.park[0] is ParkCode.COVERAGE_GAP

@@ -1,18 +1,18 @@
 """Reading logs to their end without owning them: for operators and tools.
 
-Only the op log has an end that can be proved: a tick of one's own, read back. A half or parked log is taken to be
-at its end when nothing has arrived for `quiet_s`; on a slow broker give it longer.
+An op log ends at a tick of one's own, read back; a half or parked log where it says that it ends.
 """
 
 from __future__ import annotations
 
 import time
 from collections.abc import Mapping
+from concurrent.futures import Future
 from dataclasses import dataclass, field
 from typing import Final
 
 from txcore.clock import Clock
-from txcore.errors import BackendTimeoutError, DataLossError
+from txcore.errors import BackendTimeoutError, BackendUnavailableError, DataLossError
 from txcore.port import Backend, Reader
 from txcore.records import LogKind, LogRecord, Position
 
@@ -24,8 +24,8 @@ READ_COUNT_MAX: Final = 1_000
 class _Open:
     reader: Reader
     nonce: bytes | None
+    end: Future[Position] | None  #: None where a nonce says it
     records: list[LogRecord] = field(default_factory=list)
-    quiet_since_s: float = 0.0
     is_done: bool = False
 
 
@@ -37,33 +37,31 @@ def read_to_end(
     starts: Mapping[int, Position | None],
     *,
     nonces: Mapping[int, bytes] | None = None,
-    quiet_s: float = 0.25,
     timeout_s: float = 30.0,
 ) -> dict[int, list[LogRecord]]:
     """Read one kind of log in several partitions at once.
 
     Args:
         starts: Where to start, per partition; None for the very beginning, or what is left of it.
-        nonces: Per partition, the tick at which the op log ends; None for logs that end when they fall quiet.
+        nonces: Per partition, the tick at which the op log ends; None for logs that tell their end.
 
     Raises:
         BackendTimeoutError: an end was not reached within *timeout_s*.
     """
-    now_s = clock.elapsed_s()
-    deadline_s = now_s + timeout_s
-    logs = {
-        partition: _Open(
-            backend.read(group, kind, partition, start), None if nonces is None else nonces[partition], [], now_s
+    deadline_s = clock.elapsed_s() + timeout_s
+    logs = {}
+    for partition, start in starts.items():
+        reader = backend.read(group, kind, partition, start)
+        logs[partition] = (
+            _Open(reader, None, reader.end()) if nonces is None else _Open(reader, nonces[partition], None)
         )
-        for partition, start in starts.items()
-    }
     try:
         while any(not log.is_done for log in logs.values()):
             count = 0
             for partition, log in logs.items():
                 if not log.is_done:
                     count += _read_some(backend, group, kind, partition, log)
-                    _look_for_end(log, clock.elapsed_s(), quiet_s)
+                    _look_for_end(log)
             if clock.elapsed_s() > deadline_s:
                 raise BackendTimeoutError(f"the {kind.value} log of {group!r} could not be read to its end")
             if not count:
@@ -81,17 +79,19 @@ def _read_some(backend: Backend, group: str, kind: LogKind, partition: int, log:
         log.reader.close()
         first = None if loss.first is None else Position(loss.first)
         log.reader = backend.read(group, kind, partition, first)
+        log.end = None if log.end is None else log.reader.end()
         return 1
     log.records.extend(batch)
-    if batch:
-        log.quiet_since_s = -1.0
     if log.nonce is not None and any(log.nonce in record.body for record in batch):
         log.is_done = True
     return len(batch)
 
 
-def _look_for_end(log: _Open, now_s: float, quiet_s: float) -> None:
-    if log.quiet_since_s < 0:
-        log.quiet_since_s = now_s
-    elif log.nonce is None and now_s - log.quiet_since_s >= quiet_s:
+def _look_for_end(log: _Open) -> None:
+    """Note that a log was read to its end; asks again where the broker did not answer."""
+    if log.end is None or not log.end.done():
+        return
+    if isinstance(log.end.exception(), BackendTimeoutError | BackendUnavailableError):
+        log.end = log.reader.end()
+    elif log.reader.passed >= log.end.result():
         log.is_done = True

@@ -11,6 +11,7 @@ import msgspec
 
 from txcore.enums import direct
 from txcore.errors import ConfigError, MessageRejectedError
+from txcore.records import CHECK_MAX_MAX, WAIT_S_MAX
 
 HeaderValue = str | bytes
 
@@ -51,13 +52,13 @@ class CheckPolicy:
     check_max: int = 15
 
     def __post_init__(self) -> None:
-        for key, low, high in (("immunity_s", 0.001, 30 * 86_400), ("interval_s", 0.001, 30 * 86_400)):
+        for key, low, high in (("immunity_s", 0.001, WAIT_S_MAX), ("interval_s", 0.001, WAIT_S_MAX)):
             value = getattr(self, key)
             if isinstance(value, bool) or not isinstance(value, int | float) or not low <= value <= high:
                 raise ConfigError(f"{key} is a number of seconds from {low} to {high}, not {value!r}", key=key)
         count = self.check_max
-        if isinstance(count, bool) or not isinstance(count, int) or not 1 <= count <= 1_000_000:
-            raise ConfigError(f"check_max is a whole number from 1 to 1000000, not {count!r}", key="check_max")
+        if isinstance(count, bool) or not isinstance(count, int) or not 1 <= count <= CHECK_MAX_MAX:
+            raise ConfigError(f"check_max is a whole number from 1 to {CHECK_MAX_MAX}, not {count!r}", key="check_max")
 
 
 class Message(msgspec.Struct, gc=False):
@@ -68,7 +69,8 @@ class Message(msgspec.Struct, gc=False):
             NATS: subject); not empty.
         body: The payload; carried unchanged, byte for byte.
         key: The record key (Kafka) or the `txcore-key` header elsewhere; None for none.
-        headers: Carried unchanged. `txcore-*`, `Nats-*` and headers that ask for delay are refused by name.
+        headers: Carried unchanged; None counts as none. `txcore-*`, `Nats-*` and headers that ask for delay are refused
+            by name.
         check_policy: Overrides the group's policy for the transaction; the longest immunity of its messages holds.
 
     Raises (when published, not when built):

@@ -21,10 +21,20 @@ from txcore.errors import (
     TransactionStateError,
     UsageError,
 )
-from txcore.ids import id_text
-from txcore.journey import Journey, force_op, half_in, next_generation, topics_of
+from txcore.ids import born_ms, id_text
+from txcore.journey import (
+    Journey,
+    closed_record,
+    force_op,
+    half_in,
+    inner_half,
+    next_generation,
+    next_of_inner,
+    topics_of,
+    why_no_half,
+)
 from txcore.port import Backend
-from txcore.records import REASON_SIZE_MAX, Forced, HalfRecord, Op, OpKind, Outcome, Resolution, Status
+from txcore.records import REASON_SIZE_MAX, Forced, Half, HalfRecord, Op, OpKind, Outcome, Resolution, Status
 from txcore.results import EndResult, EndState
 from txcore.survey import Progress, Survey
 
@@ -34,7 +44,11 @@ REASON_TEXT: Final = "a forced decision needs a reason; it is kept in the op log
 
 @dataclass(frozen=True, slots=True)
 class PendingHalf:
-    """An undecided half: `check_times` answered checks, `born_ms` its producer's wall clock."""
+    """An undecided half: `check_times` answered checks, `born_ms` its producer's wall clock.
+
+    `newer_version` is the wire version of a half that a newer txcore wrote, else 0. Of such a half nothing else is
+    known; its partition waits for an upgraded checker.
+    """
 
     transaction_id: bytes
     partition: int
@@ -42,6 +56,7 @@ class PendingHalf:
     born_ms: int
     check_times: int
     topics: tuple[str, ...]
+    newer_version: int = 0
 
 
 @dataclass(frozen=True, slots=True)
@@ -81,7 +96,6 @@ class Operator:
 
     Args:
         by: Who acts; written into every record of a resume or forced decision.
-        quiet_s: Seconds without a new record after which a half or parked log counts as read to its end.
         on_progress: Told now and then how many records of a log have been read.
     """
 
@@ -91,7 +105,6 @@ class Operator:
         group: str,
         *,
         by: str = "operator",
-        quiet_s: float = 0.25,
         clock: Clock | None = None,
         randomness: Randomness | None = None,
         on_progress: Progress | None = None,
@@ -99,7 +112,6 @@ class Operator:
         self._backend = backend
         self._group = group
         self._by = by
-        self._quiet_s = quiet_s
         self._clock = clock or SystemClock()
         self._randomness = randomness or system_randomness()
         self._on_progress = on_progress
@@ -116,10 +128,10 @@ class Operator:
     def parked(self) -> list[ParkedHalf]:
         """Return the discarded halves that are neither resumed nor finished, oldest first.
 
-        Reads the whole logs when anything was ever parked: only they tell what has become of it.
+        Reads the whole logs when an entry is open: only they tell what has become of it.
         """
         with closing(self.look()) as survey:
-            identities = {journey.transaction_id for journey in survey.journeys() if journey.parked}
+            identities = {journey.transaction_id for journey in survey.journeys() if journey.entry is not None}
         if not identities:
             return []
         with closing(self.watch(identities, from_checkpoint=False)) as survey:
@@ -172,10 +184,11 @@ class Operator:
     def resume(self, transaction_id: bytes, reason: str = "") -> None:
         """Give a parked half a fresh check budget: one append of the half with the next generation.
 
+        Of poison that holds a half of this group, that half is resumed under its own id, and the entry is closed.
         Resuming twice is harmless: the second finds it pending.
 
         Raises:
-            TransactionStateError: it is not parked, or is poison and holds no half.
+            TransactionStateError: it is not parked, or nothing is known that could be resumed; says why.
             HalfRefusedError, HalfUnknownError: the append; in the second case look again before repeating it.
         """
         self.resume_journey(self.show(transaction_id), reason)
@@ -185,7 +198,28 @@ class Operator:
         if not journey.is_parked:
             state = "finished" if journey.final else "pending already"
             raise TransactionStateError(f"{id_text(journey.transaction_id)} is {state}; only a parked half is resumed")
-        return self._append_next_generation(journey, reason)
+        half = inner_half(journey)
+        if half is not None:
+            return self._resume_inner(journey, half, reason)
+        return self._append(next_generation(journey, self._by, reason))
+
+    def _resume_inner(self, poison: Journey, half: Half, reason: str) -> int:
+        """Resume what an older txcore took for poison; when its entry cannot be closed, the next resume only does that.
+
+        Raises: as `resume`.
+        """
+        with closing(self.watch([half.transaction_id], from_checkpoint=False)) as survey:
+            own = survey.find(half.transaction_id)
+        record = next_of_inner(poison, own, self._by, reason)
+        generation = self._append(record) if record is not None else max(own.generation if own else 0, 0)
+        result = self._dismiss(poison, f"resumed as {id_text(half.transaction_id)}: {reason}")
+        if result.state is EndState.UNKNOWN:
+            raise HalfUnknownError(
+                f"{id_text(half.transaction_id)} is resumed, but the entry of {id_text(poison.transaction_id)} may be "
+                "open still; resume it again, which only closes it",
+                transaction_id=half.transaction_id,
+            )
+        return generation
 
     def commit(
         self, transaction_id: bytes, reason: str, *, override_fence: bool = False, wait_s: float = 0.0
@@ -241,28 +275,37 @@ class Operator:
                 f"{OpKind(journey.decided).name} of {id_text(transaction_id)} is journaled already, messages may be "
                 "out; it can no longer be overridden"
             )
-        if kind is OpKind.ROLLBACK and journey.is_poison:
+        if kind is OpKind.ROLLBACK and journey.is_dismissible:
             return self._dismiss(journey, reason)
+        if journey.is_newer:
+            raise TransactionStateError(f"{id_text(transaction_id)} cannot be decided: {why_no_half(journey)}")
+        half = inner_half(journey)
+        if half is not None:
+            raise TransactionStateError(
+                f"{id_text(transaction_id)} holds the half of {id_text(half.transaction_id)}; resume it, then decide "
+                "that one"
+            )
         generation = journey.generation
         if journey.is_parked:
-            generation = self._append_next_generation(journey, reason)
+            generation = self._append(next_generation(journey, self._by, reason))
         forced = Forced.OVERRIDE if override_fence else Forced.YES
         op = force_op(journey, kind, generation, self._by, self._clock.wall_ms(), forced, reason)
         outcome = self._write(journey, op)
         return EndResult(EndState.UNKNOWN, transaction_id, None if outcome.status is Status.DURABLE else outcome.error)
 
     def _dismiss(self, journey: Journey, reason: str) -> EndResult:
-        """Close the entry of a poison record, which no owner has in hand: nothing was ever to be published."""
-        identity, generation = journey.transaction_id, journey.discarded_generation + 1
+        """Close the entry of a record that no owner has in hand: nothing of it can be published."""
+        identity = journey.transaction_id
+        generation = max(journey.discarded_generation, *(each.generation for each in journey.parked)) + 1
         at_ms, reason = self._clock.wall_ms(), reason[:REASON_SIZE_MAX]
         op = Op(OpKind.ROLLBACK, identity, generation, self._by, at_ms, forced=Forced.YES, reason=reason)
-        outcome = self._write(journey, op)
+        outcome = self._write(journey, op, closed_record(identity, generation, self._by, at_ms))
         states = {Status.DURABLE: EndState.ACCEPTED, Status.SUPERSEDED: EndState.ALREADY_DONE}
         return EndResult(states.get(outcome.status, EndState.UNKNOWN), identity, outcome.error)
 
-    def _write(self, journey: Journey, op: Op) -> Outcome:
+    def _write(self, journey: Journey, op: Op, parked: bytes = b"") -> Outcome:
         half = HalfRecord(self._group, journey.partition, journey.transaction_id, op.generation, b"", ())
-        return run_blocking(_one(Resolution(half, op, (), b"", self._by, flush=True)), self._bridge)
+        return run_blocking(_one(Resolution(half, op, (), parked, self._by, flush=True)), self._bridge)
 
     def follow(self, survey: Survey, awaited: Iterable[Awaited], wait_s: float) -> Iterator[EndResult]:
         """Yield how each request of this operator ended, as its end is read; UNKNOWN for those left after *wait_s*.
@@ -303,14 +346,13 @@ class Operator:
             return EndResult(EndState.CONFLICT, journey.transaction_id, TransactionStateError(f"parked: {code}"))
         return None
 
-    def _append_next_generation(self, journey: Journey, reason: str) -> int:
-        record = next_generation(journey, self._by, reason)
+    def _append(self, record: HalfRecord) -> int:
         outcome = run_blocking(_one(record), self._bridge)
         if outcome.status is Status.UNKNOWN:
-            raise HalfUnknownError("the resumed half may be stored; look again", transaction_id=journey.transaction_id)
+            raise HalfUnknownError("the resumed half may be stored; look again", transaction_id=record.transaction_id)
         if outcome.status is not Status.DURABLE:
             raise HalfRefusedError(
-                f"the resumed half was refused: {outcome.error}", transaction_id=journey.transaction_id
+                f"the resumed half was refused: {outcome.error}", transaction_id=record.transaction_id
             )
         return record.generation
 
@@ -331,7 +373,6 @@ class Operator:
             from_checkpoint=from_checkpoint,
             wanted=wanted,
             forget_finished=forget_finished,
-            quiet_s=self._quiet_s,
             on_progress=self._on_progress,
             on_final=on_final,
         )
@@ -345,9 +386,11 @@ class Operator:
 
 def _pending_half(journey: Journey) -> PendingHalf:
     half = journey.half
-    assert half is not None  # is_pending says so
+    born = born_ms(journey.transaction_id) if half is None else half.born_ms
+    topics = topics_of(half) if half is not None else ()
+    version = journey.newer_version if journey.is_newer else 0
     return PendingHalf(
-        journey.transaction_id, journey.partition, half.generation, half.born_ms, journey.count, topics_of(half)
+        journey.transaction_id, journey.partition, journey.generation, born, journey.count, topics, version
     )
 
 

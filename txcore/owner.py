@@ -12,10 +12,11 @@ from typing import Final
 from txcore import instrumentation as names
 from txcore.checking import CheckContext
 from txcore.clock import until_beat
-from txcore.commands import Flow
-from txcore.errors import TxcoreError
+from txcore.commands import Flow, Spawn
+from txcore.errors import NewerRecordError, TxcoreError
 from txcore.fold import PartitionState
 from txcore.intake import Intake
+from txcore.journey import close_entry
 from txcore.judging import Judge
 from txcore.records import Checkpoint, Op, OpKind, Outcome, Status
 from txcore.tenure import Tenure
@@ -35,6 +36,7 @@ class PartitionStats:
             Where a checker holds very many, it is looked for now and then, and may have ended meanwhile.
         in_hand: Halves that are being checked or finished now.
         checkpoint_age_s: Since a checkpoint was stored or found to be up to date.
+        blocked: Why nothing of it is judged until an upgraded checker takes it over; empty in health.
     """
 
     partition: int
@@ -43,6 +45,7 @@ class PartitionStats:
     oldest_age_s: float
     in_hand: int
     checkpoint_age_s: float
+    blocked: str = ""
 
 
 class PartitionOwner:
@@ -53,6 +56,7 @@ class PartitionOwner:
         self.tenure = Tenure(context, partition)
         self.is_draining = False  #: True: start nothing new, finish what is in hand, checkpoint, give up
         self.has_ended = False
+        self.blocked = ""  #: why its reading stopped for good, at a record of a newer txcore
         self._sweeps_since_s: float | None = None  #: see `begin_sweep`
         self._checkpoint_at_s = 0.0
         self._stored: Checkpoint | None = None
@@ -67,13 +71,15 @@ class PartitionOwner:
 
     @property
     def is_sweeping(self) -> bool:
-        """Whether a sweep has begun and is not over."""
-        return self._sweeps_since_s is not None
+        """Whether a sweep has begun and is not over; a blocked partition is not swept."""
+        return self._sweeps_since_s is not None and not self.blocked
 
     def run(self) -> Flow[None]:
         """Own the partition until told to stop or until another checker's CLAIM is read."""
         try:
             yield from self._own()
+        except NewerRecordError as error:
+            yield from self._wait_for_upgrade(error)
         except Exception as error:  # noqa: BLE001 - the partition is claimed anew after a pause, whatever it was
             self.context.report.event(names.CHECKER_ERROR, partition=self.tenure.partition, error=repr(error))
             self.tenure.is_active = False
@@ -81,6 +87,13 @@ class PartitionOwner:
         finally:
             self.tenure.is_active = False
             self.has_ended = True
+
+    def _wait_for_upgrade(self, error: NewerRecordError) -> Flow[None]:
+        """Hold the partition without touching it: claiming it again and again would change nothing."""
+        self.blocked = str(error)
+        self.context.report.event(names.PARTITION_BLOCKED, partition=self.tenure.partition, reason=self.blocked)
+        while self.tenure.is_active and not self.is_draining:
+            yield self.context.limits.idle_poll_s
 
     def _own(self) -> Flow[None]:
         context = self.context
@@ -97,7 +110,9 @@ class PartitionOwner:
         self.tenure.token = self.tenure.nonce()
         if not (yield from self._mark(intake, OpKind.CLAIM, self.tenure.token)):
             return False
-        intake.is_claimed = self._is_claimed = True
+        self._is_claimed = True
+        intake.claimed()
+        self.tenure.state.begin_by(self.tenure.now_ms())
         self.context.report.event(names.CHECKER_CLAIMED, partition=self.tenure.partition)
         self.context.count("claims")
         self._checkpoint_at_s = self.context.clock.elapsed_s()
@@ -108,6 +123,10 @@ class PartitionOwner:
         idle_s = limits.poll_s
         while self.tenure.is_active:
             count = intake.read()
+            if intake.has_missing:
+                yield from intake.find_lost()
+            while self.tenure.state.ended_parked:
+                yield Spawn(self._close_entry(*self.tenure.state.ended_parked.pop()))
             if self.is_draining:
                 if not self.tenure.in_hand:
                     break
@@ -125,16 +144,26 @@ class PartitionOwner:
             intake.read_ops(self.context.limits.read_count_max)
             yield from self._checkpoint(intake, force=True)
 
+    def _close_entry(self, identity: bytes, generation: int) -> Flow[None]:
+        """Take a parked half that its producer ended after all off the list, before retention removes its ops."""
+        context = self.context
+        while self.tenure.is_active:
+            now_ms, token = context.clock.wall_ms(), self.tenure.token
+            outcome: Outcome = yield close_entry(
+                context.group, self.tenure.partition, identity, generation, context.by, now_ms, token
+            )
+            if outcome.status is Status.DURABLE:
+                return
+            yield context.limits.retry_max_s
+
     def _round(self, intake: Intake, judge: Judge) -> Flow[int]:
         """Judge what is due behind a tick of our own; returns how many halves were judged."""
         limits = self.context.limits
         now_ms = self.tenure.now_ms()
-        room = limits.batch_count_max - self.tenure.in_hand
         due_ms = self.tenure.state.next_due_ms()
-        # A tick costs as much for one half as for many.
-        if due_ms is None or due_ms > now_ms or room < limits.batch_count_max / 2:
+        if due_ms is None or due_ms > now_ms or not self._has_room():
             return 0
-        due = self.tenure.state.take_due(now_ms, room)
+        due = self.tenure.state.take_due(now_ms, limits.batch_count_max - self.tenure.in_hand)
         is_caught_up = yield from self._mark(intake, OpKind.TICK, self.tenure.nonce())
         for pending in due:
             pending.is_busy = False
@@ -146,9 +175,11 @@ class PartitionOwner:
         return len(due)
 
     def _end_sweep(self, intake: Intake) -> Flow[None]:
-        """Read everything back behind one more tick; the sweep is over if that brought nothing new that is due."""
-        is_caught_up = yield from self._mark(intake, OpKind.TICK, self.tenure.nonce())
-        if is_caught_up and not intake.read_halves() and not self._is_due_in_sweep():
+        """Read both logs to their ends; the sweep is over if that brought nothing new that is due."""
+        is_caught_up = (yield from intake.read_to_end()) and (
+            yield from self._mark(intake, OpKind.TICK, self.tenure.nonce())
+        )
+        if is_caught_up and not self._is_due_in_sweep():
             yield from self._checkpoint(intake, force=True)
             self._sweeps_since_s = None
 
@@ -189,11 +220,9 @@ class PartitionOwner:
         if not self.tenure.is_active or (not force and now_s < self._checkpoint_at_s):
             return
         self._checkpoint_at_s = now_s + context.limits.checkpoint_interval_s
-        dropped = 0
-        if intake.halves_are_read:
-            dropped = self.tenure.state.drop_orphans(now_s, context.limits.orphan_keep_s)
-        if dropped:
-            context.report.event(names.OP_WITHOUT_HALF, partition=self.tenure.partition, count=dropped)
+        self._drop_orphans(intake)
+        if intake.hides_gap():
+            return
         checkpoint = self.tenure.state.checkpoint(self.tenure.now_ms(), context.backend.capabilities.note_size_max)
         if checkpoint.half is None or (not force and checkpoint == self._stored):
             self._bounded_at_s = now_s
@@ -204,6 +233,15 @@ class PartitionOwner:
         except TxcoreError as error:
             # A checkpoint is only a lower bound: the old one holds, a restart reads more.
             context.report.event(names.CHECKER_ERROR, partition=self.tenure.partition, error=repr(error))
+
+    def _drop_orphans(self, intake: Intake) -> None:
+        """Forget ops without a half, once the half log has said that none is to come."""
+        op_read = intake.passed_end()
+        dropped = 0 if op_read is None else self.tenure.state.drop_orphans(op_read)
+        if dropped:
+            self.context.report.event(names.OP_WITHOUT_HALF, partition=self.tenure.partition, count=dropped)
+        if self.tenure.state.orphan_count:
+            intake.ask_end()
 
     # -- what others ask -----------------------------------------------------------------------------------------------
 
@@ -222,6 +260,7 @@ class PartitionOwner:
             self._oldest_age_s(),
             self.tenure.in_hand,
             max(age_s, 0.0),
+            self.blocked,
         )
 
     def _oldest_age_s(self) -> float:
@@ -241,8 +280,12 @@ class PartitionOwner:
         due_ms = self.tenure.state.next_due_ms()
         return None if due_ms is None else max(due_ms - self.tenure.now_ms(), 0.0) / 1000
 
+    def _has_room(self) -> bool:
+        """Return whether a round may begin; its tick costs as much for one half as for many."""
+        return self.tenure.in_hand <= self.context.limits.batch_count_max / 2
+
     def _pause_s(self, idle_s: float) -> float:
-        due_s = self.next_due_s()
+        due_s = self.next_due_s() if self._has_room() and not self.is_draining else None
         if idle_s >= self.context.limits.idle_poll_s:
             idle_s = until_beat(self.context.clock, idle_s)
         return idle_s if due_s is None else max(min(idle_s, due_s), 0.001)

@@ -51,12 +51,16 @@ def send_many(
 
 
 class _Window:
-    """How many may be under way: what can be ended, at the rate so far, in half of the time that producers have."""
+    """How many may be under way: what can be ended, at the rate so far, in half of the time that producers have.
+
+    And in half of what the backend itself takes at most: what waits in it for longer than its timeout is uncertain.
+    """
 
     def __init__(self, context: ProducerContext, together_count: int) -> None:
         self._clock = context.clock
         self._began_s = context.clock.elapsed_s()
         self._time_s = (context.policy.immunity_s - context.margin_s) / 2
+        self._backend_time_s = context.margin_s / 2
         self._together_count = together_count
         self._under_way_count = 0
         self._ended_count = 0
@@ -66,7 +70,10 @@ class _Window:
         most = FIRST_COUNT
         if self._ended_count:
             spent_s = max(self._clock.elapsed_s() - self._began_s, 1e-3)
-            most = min(WINDOW_COUNT, max(1, int(self._ended_count / spent_s * self._time_s)))
+            rate = self._ended_count / spent_s
+            most = min(
+                WINDOW_COUNT, max(1, int(rate * self._time_s)), max(FIRST_COUNT, int(rate * self._backend_time_s))
+            )
         count = min(self._together_count, most)
         return count if self._under_way_count + count <= most else 0
 

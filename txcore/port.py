@@ -66,8 +66,27 @@ class Reader(Protocol):
     def fetch(self, positions: Sequence[Position]) -> Future[Mapping[Position, LogRecord]]:
         """Re-read single records; those no longer there are missing from the result."""
 
+    def end(self) -> Future[Position]:
+        """Return where the log ends: a position after every record that was stored before this call.
+
+        The answer comes from the log, never from silence. A backend whose broker does not tell it appends a record of
+        its own, which no reader returns. May be called again before an earlier answer came.
+
+        Raises (through the Future):
+            ConfigError: the group does not exist.
+            BackendTimeoutError, BackendUnavailableError: the broker did not answer.
+        """
+
+    @property
+    def passed(self) -> Position:
+        """The position before which `read` has returned every record that there is.
+
+        Once it has reached what `end` answered, `read` has returned every record stored before that call. It may lie
+        after the last record that was returned, where what follows is no record of this log.
+        """
+
     def close(self) -> None:
-        """Stop reading; idempotent."""
+        """Stop reading; idempotent. An `end` without an answer ends with BackendUnavailableError."""
 
 
 class Claim(Protocol):
@@ -129,7 +148,9 @@ class Backend(Protocol):
         """
 
     def release(self, batch: Batch[Resolution], claim: Claim | None = None) -> None:
-        """Publish targets (or the parked record), and after their confirmation the op, item by item.
+        """Publish targets and the parked record, if any, and after their confirmation the op, item by item.
+
+        An item may have both, and either without an op.
 
         All at once where `atomic_release` holds. `missing` lists the targets that were not confirmed. REFUSED: each
         of these was refused by the broker's own answer; a broker that could not be reached in time is UNKNOWN, as is

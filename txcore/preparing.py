@@ -12,9 +12,10 @@ from txcore.errors import (
     MessageRejectedError,
     NotSentError,
     OutcomeUnknownError,
+    UsageError,
     is_outage,
 )
-from txcore.fence import Fence
+from txcore.fence import Fence, database_of
 from txcore.ids import id_text
 from txcore.records import HalfRecord, Outcome, Status
 from txcore.table import Mode
@@ -33,6 +34,7 @@ def put_into_table(transaction: LocalTransaction, connection: Any) -> Flow[None]
     try:
         make_half(transaction)  # in the message table, too, nothing may be that the backend cannot take
         yield Call(fence.insert, (connection, identity, context.group, table_rows(transaction)))
+        transaction.database = database_of(fence, connection)
     except GeneratorExit:
         raise
     except BaseException:  # cancellation included
@@ -78,7 +80,7 @@ def _keep(transaction: LocalTransaction, fence: Fence) -> Flow[None]:
     else:
         try:
             yield from append(transaction, context.half_deadline_s)
-        except (NotSentError, OutcomeUnknownError, MessageRejectedError) as error:
+        except (NotSentError, OutcomeUnknownError, UsageError) as error:
             # A target without room answers at once, and says nothing of the others.
             has_answered = isinstance(error, MessageRejectedError) or not is_outage(error)
             _tell(transaction, breaker.succeeded() if has_answered else breaker.failed(), str(error))
@@ -113,6 +115,7 @@ def append(transaction: LocalTransaction, deadline_s: float | None = None) -> Fl
 
     Raises:
         MessageRejectedError, HalfRefusedError: nothing was stored.
+        UsageError: nothing was stored; the backend was opened before a fork.
         HalfUnknownError: it may be stored.
     """
     half = half_of(transaction)
@@ -154,8 +157,8 @@ def appended(transaction: LocalTransaction, outcome: Outcome, began_s: float) ->
             "the check rolls it back",
             transaction_id=identity,
         ) from outcome.error
-    if isinstance(outcome.error, MessageRejectedError):
-        raise outcome.error
+    if isinstance(outcome.error, MessageRejectedError) or type(outcome.error) is UsageError:
+        raise outcome.error  # Not the broker's refusal: the message's own fault, or a backend from before a fork.
     raise HalfRefusedError(
         f"the broker refused the half of {id_text(identity)}: {outcome.error}; nothing was sent",
         transaction_id=identity,

@@ -58,6 +58,7 @@ def make_context(
     partition_count: int | None,
     mode: str = Mode.HALF,
     half_deadline_s: float = HALF_DEADLINE_S,
+    listener_fences: bool = False,
     plugins: Sequence[object] = (),
     clock: Clock | None,
     randomness: Randomness | None,
@@ -99,6 +100,9 @@ def make_context(
         Breaker(clock, probe_s=2 * half_deadline_s) if chosen is Mode.AUTO else None,
         half_deadline_s if chosen is Mode.AUTO else None,
         joining if chosen is Mode.AUTO else None,
+        capabilities.resolution_kept_s,
+        listener_fences,
+        None if fence is None else ProducerReporter(group, plugins, clock).forgot_fence,
     )
 
 
@@ -180,6 +184,9 @@ class TransactionProducer:
             transaction, and a relay publishes them; "auto": a half, and the table while the broker is down, slow or
             full. The table needs a fence and, somewhere, a relay: the checker process is one.
         half_deadline_s: In mode auto, how long the open database transaction waits for the half's ack.
+        listener_fences: Your promise that the listener calls `current_transaction().fence(connection)` in each database
+            transaction that it commits. The fence alone then decides its halves. Without the promise a half with no
+            fence row is left to `check_local_transaction`. A broken promise and a crash together lose the message.
         plugins: Told of events, such as `txcore.otel.Tracing`; see `hookspecs`.
 
     Thread safe. A forked child makes its own.
@@ -198,6 +205,7 @@ class TransactionProducer:
         busy_timeout_s: float = 10.0,
         mode: str = "half",
         half_deadline_s: float = HALF_DEADLINE_S,
+        listener_fences: bool = False,
         plugins: Sequence[object] = (),
         clock: Clock | None = None,
         randomness: Randomness | None = None,
@@ -210,6 +218,7 @@ class TransactionProducer:
             partition_count=partition_count,
             mode=mode,
             half_deadline_s=half_deadline_s,
+            listener_fences=listener_fences,
             plugins=plugins,
             clock=clock,
             randomness=randomness,
@@ -369,6 +378,8 @@ def attach(context: ProducerContext, handle: str) -> LocalTransaction:
         half=record,
         give_way_s=unpacked.give_way_s if is_comparable else None,
         is_via_table=unpacked.is_via_table,
+        database=half.database,
+        must_look=half.fenced,
     )
 
 

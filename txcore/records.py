@@ -10,12 +10,14 @@ from __future__ import annotations
 import enum
 from collections.abc import Sequence
 from dataclasses import dataclass, field
-from typing import Any, NewType
+from typing import Annotated, Any, NewType
 
 import msgspec
+from msgspec import Meta
 
 from txcore.enums import direct
 from txcore.errors import TxcoreError
+from txcore.ids import ID_BYTES
 
 Position = NewType("Position", int)
 """Where a record stands in one log of one partition: ordered, not dense; merged ops share one."""
@@ -50,6 +52,27 @@ RECORD_OVERHEAD_MAX = 4_096
 REASON_SIZE_MAX = 500
 """Characters to which reasons are cut before they are written."""
 
+WALL_MS_MAX = 253_402_300_799_999
+"""The last millisecond of the year 9999, behind which Python has no dates."""
+WAIT_S_MAX = 30 * 86_400
+"""Longest immunity and interval of a check policy."""
+CHECK_MAX_MAX = 1_000_000
+"""Most checks of a check policy."""
+COUNT_MAX = (1 << 31) - 1
+"""Highest generation, count, partition and index in a record."""
+POSITION_MAX = (1 << 63) - 1
+
+# The ranges of what stands in a record; a reader takes a record that is outside of them for damage.
+TransactionId = Annotated[bytes, Meta(min_length=ID_BYTES, max_length=ID_BYTES)]
+Time = Annotated[int, Meta(ge=0, le=WALL_MS_MAX)]
+Wait = Annotated[int, Meta(ge=0, le=WAIT_S_MAX * 1000)]
+Checks = Annotated[int, Meta(ge=0, le=CHECK_MAX_MAX)]
+Count = Annotated[int, Meta(ge=0, le=COUNT_MAX)]
+Kind = Annotated[int, Meta(ge=1, le=127)]
+FoldedTo = Annotated[int, Meta(ge=-1, le=POSITION_MAX)]
+FinalKind = Annotated[int, Meta(ge=0, le=2)]
+ForcedMark = Annotated[int, Meta(ge=0, le=2)]
+
 FINAL_KINDS = frozenset({OpKind.COMMIT, OpKind.ROLLBACK})
 MARK_KINDS = frozenset({OpKind.CLAIM, OpKind.TICK})
 OWNED_KINDS = frozenset({OpKind.CHECKED, OpKind.DECIDED, OpKind.DISCARD})
@@ -80,29 +103,32 @@ class Half(msgspec.Struct, array_like=True, tag="txh", gc=False):
     Durations are milliseconds; 0 in `interval_ms` and `check_max` means the checker's own policy. The fields from
     `first_appended_ms` on are empty in a producer's half and filled in a carried or resumed copy, which folds the
     journal up to op position `folded_to`; `token` is the claim in force there, `missing` the targets still to publish
-    (empty for all).
+    (empty for all). `database` is the identity of the database whose fence decides, in copies too; zeros where the
+    fence knows none, empty without a fence. A half that has one and is not `fenced` may have a fence row: if it has
+    none, the listener decides.
     """
 
     version: int
-    transaction_id: bytes
+    transaction_id: TransactionId
     group: str
-    partition: int
-    generation: int
-    born_ms: int
-    immunity_ms: int
-    interval_ms: int
-    check_max: int
+    partition: Count
+    generation: Count
+    born_ms: Time
+    immunity_ms: Wait
+    interval_ms: Wait
+    check_max: Checks
     fenced: bool
     by: str
     messages: list[TargetMessage]
-    first_appended_ms: int = 0
-    age_ms: int = 0
-    count: int = 0
-    folded_to: int = -1
-    decided: int = 0
+    first_appended_ms: Time = 0
+    age_ms: Time = 0
+    count: Count = 0
+    folded_to: FoldedTo = -1
+    decided: FinalKind = 0
     token: bytes = b""
     reason: str = ""
-    missing: list[int] = msgspec.field(default_factory=list)
+    missing: list[Count] = msgspec.field(default_factory=list)
+    database: bytes = b""
 
 
 class Op(msgspec.Struct, array_like=True, gc=False):
@@ -115,15 +141,15 @@ class Op(msgspec.Struct, array_like=True, gc=False):
         at_ms: The writer's wall clock; for people and latencies, never for decisions.
     """
 
-    kind: int
-    transaction_id: bytes
-    generation: int = 0
+    kind: Kind
+    transaction_id: TransactionId
+    generation: Count = 0
     by: str = ""
-    at_ms: int = 0
+    at_ms: Time = 0
     token: bytes = b""
-    count: int = 0
-    decision: int = 0
-    forced: int = 0
+    count: Count = 0
+    decision: FinalKind = 0
+    forced: ForcedMark = 0
     reason: str = ""
 
 
@@ -139,33 +165,37 @@ def is_discard_in_force(op: Op, *, is_decided: bool) -> bool:
 
 @direct
 class ParkCode(enum.StrEnum):
-    """Why a half was parked."""
+    """Why a half was parked; CLOSED says that nothing is."""
 
     CHECKS_EXHAUSTED = "CHECKS_EXHAUSTED"
     UNDELIVERABLE = "UNDELIVERABLE"
     PRUNED = "PRUNED"
     COVERAGE_GAP = "COVERAGE_GAP"
     POISON = "POISON"
+    NEWER = "NEWER"
+    LOST = "LOST"
+    CLOSED = "CLOSED"
 
 
 class Parked(msgspec.Struct, array_like=True, tag="txp"):
     """A discarded half with everything an operator needs: its own bytes, why, and what is missing.
 
-    `code` is one of CHECKS_EXHAUSTED, UNDELIVERABLE, PRUNED, COVERAGE_GAP, POISON; `missing` holds the indices of
-    the targets that were not confirmed (UNDELIVERABLE only).
+    `code` is a `ParkCode`; `missing` holds the indices of the targets that were not confirmed (UNDELIVERABLE only).
+    LOST and CLOSED have no bytes in `half`; CLOSED says that entries up to its generation were dismissed, or resumed
+    and have ended.
     """
 
     version: int
-    transaction_id: bytes
-    generation: int
+    transaction_id: TransactionId
+    generation: Count
     code: str
     reason: str
-    count: int
+    count: Count
     by: str
-    at_ms: int
+    at_ms: Time
     token: bytes
     half: bytes
-    missing: list[int] = msgspec.field(default_factory=list)
+    missing: list[Count] = msgspec.field(default_factory=list)
 
 
 @direct
@@ -201,7 +231,8 @@ class Resolution(msgspec.Struct, gc=False):
         half: The half it ends; gives group, partition, id and messages.
         op: The op to write, or None to publish targets only (relay of a message table).
         targets: Indices into `half.messages` to publish and confirm before the op; empty for none.
-        parked: The encoded parked record to confirm before the op (DISCARD only), else b"".
+        parked: The encoded parked record to confirm before the op: of a DISCARD; or, of a final op, the CLOSED that
+            closes the entry of a half that was resumed. Else b"".
         by: The attempt, named in each target's `txcore-by` header.
         flush: Settle only when the op itself is durable; else the op may be queued and merged.
     """
@@ -287,7 +318,7 @@ class Capabilities:
         resolution_is_unique: The store refuses a second final op or DISCARD for one (transaction, generation).
         fences_checkers: A release or mark under an outdated claim is refused by the store (FENCED).
         deduplicates_targets_s: Seconds for which the store drops a second target with the same id; 0 for never.
-        server_time: `appended_ms` is given, from one clock per log pair.
+        server_time: `appended_ms` is given, by the clock of the node that leads the log.
         fsync_before_ack: "yes", "no", or "configured" when the broker's setting decides.
         rejects_when_full: A full half log refuses instead of dropping the oldest.
         polled: Progress is made only inside `poll`.
@@ -299,6 +330,10 @@ class Capabilities:
             together); the producer's margin may not be smaller. What is settled UNKNOWN may take effect later, for
             as long as the broker stalls.
         half_retention_s: Seconds after which the store may drop a half, or None for never.
+        clock_skew_max_s: How far the clocks of two logs' leaders may differ in seconds; 0 where all have one clock.
+        resolution_kept_s: Seconds for which a store that keeps resolutions unique certainly remembers one; None for
+            ever. Afterwards an end that was late for so long finds its place free.
+        op_retention_s: Seconds for which the store certainly keeps an op; None where it drops none by age.
     """
 
     atomic_release: bool
@@ -314,4 +349,7 @@ class Capabilities:
     note_size_max: int = 3_000
     release_time_max_s: float = 2.0
     half_retention_s: float | None = None
+    op_retention_s: float | None = None
+    resolution_kept_s: float | None = None
+    clock_skew_max_s: float = 0.0
     notes: dict[str, str] = field(default_factory=dict)

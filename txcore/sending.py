@@ -15,12 +15,19 @@ import msgspec
 
 from txcore import ending, preparing
 from txcore.commands import Answered, Call, Each, Flow
-from txcore.errors import FencedError, TransactionStateError
+from txcore.errors import (
+    BackendUnavailableError,
+    FencedError,
+    FenceMisuseError,
+    NotSentError,
+    TransactionStateError,
+)
+from txcore.fence import NO_DATABASE, KnowsDatabase, known_database
 from txcore.message import LocalTransactionState, Message
 from txcore.records import HalfRecord, OpKind, Outcome, Resolution
 from txcore.results import EndResult, EndState, TransactionSendResult
 from txcore.table import Mode
-from txcore.transaction import LocalTransaction, Phase, current, publish
+from txcore.transaction import LocalTransaction, Phase, ProducerContext, current, publish
 
 TURN_S: Final = 0.02
 """When local transactions have taken so long, those that ran are released before the next ones run."""
@@ -56,8 +63,11 @@ def send_in_transaction(
 ) -> Flow[TransactionSendResult]:
     """Send one message.
 
-    Raises: as `flow.prepare`. What the listener raises is not raised: it may have committed, so the state is UNKNOWN.
+    Raises: as `flow.prepare`; NotSentError if the fence's database cannot be asked which it is. What the listener
+        raises is not raised: it may have committed, so the state is UNKNOWN.
     """
+    if transaction.context.fence is not None:
+        transaction.database = yield from _learn_database(transaction.context)
     half = _half(transaction, message)
     began_s = transaction.context.clock.elapsed_s()
     outcome: Outcome = yield half
@@ -66,7 +76,7 @@ def send_in_transaction(
     if isinstance(ran, TransactionSendResult):
         return ran
     result = yield from ending.end(transaction, _kind(ran))
-    return TransactionSendResult(transaction.transaction_id, ran, result)
+    return TransactionSendResult(transaction.transaction_id, ran, result, transaction.notice)
 
 
 def send_all(sendings: Sequence[Sending], listener: Listener) -> Flow[None]:
@@ -76,6 +86,8 @@ def send_all(sendings: Sequence[Sending], listener: Listener) -> Flow[None]:
     answer, holds up no other's end.
     """
     opened, halves = [], []
+    if not (yield from _learn_databases(sendings)):
+        return
     for sending in sendings:
         try:
             halves.append(_half(sending.transaction, sending.message))
@@ -154,7 +166,7 @@ def _finish(sending: Sending, end: EndResult | None, began_s: float) -> None:
     assert end is not None
     transaction, kind = sending.transaction, sending.kind
     ending.finish_end(transaction, kind, end, began_s)
-    sending.result = TransactionSendResult(transaction.transaction_id, _STATES[kind], end)
+    sending.result = TransactionSendResult(transaction.transaction_id, _STATES[kind], end, transaction.notice)
 
 
 def _half(transaction: LocalTransaction, message: Message) -> HalfRecord:
@@ -162,8 +174,44 @@ def _half(transaction: LocalTransaction, message: Message) -> HalfRecord:
         raise TransactionStateError("the listener style needs a half, which mode table never writes")
     publish(transaction, message)
     transaction.fenced = transaction.context.fence is not None
+    # The half is written before the listener runs: it may call `fence`, and forget it.
+    transaction.is_vowed = transaction.context.listener_fences
     transaction.phase = Phase.PREPARING
     return preparing.half_of(transaction)
+
+
+def _learn_database(context: ProducerContext) -> Flow[bytes]:
+    """Return what halves say of the fence's database; it is asked once.
+
+    Raises:
+        NotSentError: the database could not be asked.
+    """
+    assert context.fence is not None
+    known = known_database(context.fence)
+    if known is None:
+        try:
+            known = yield Call(cast("KnowsDatabase", context.fence).read_database, ())
+        except BackendUnavailableError as error:
+            raise NotSentError(
+                f"the fence's database cannot be asked which it is: {error}; nothing was sent"
+            ) from error
+    return known or NO_DATABASE
+
+
+def _learn_databases(sendings: Sequence[Sending]) -> Flow[bool]:
+    """Tell each of *sendings*, which are of one producer, its fence's database; False if none can be sent."""
+    context = sendings[0].transaction.context
+    if context.fence is None:
+        return True
+    try:
+        database = yield from _learn_database(context)
+    except Exception as error:  # noqa: BLE001 - nothing was sent of any
+        for sending in sendings:
+            sending.error = error
+        return False
+    for sending in sendings:
+        sending.transaction.database = database
+    return True
 
 
 def _run_local(
@@ -193,10 +241,11 @@ def _run_local(
     if state is LocalTransactionState.UNKNOWN:
         return TransactionSendResult(transaction.transaction_id, state, None, error)
     if state is LocalTransactionState.COMMIT and transaction.fenced and transaction.connection is None:
-        conflict = yield from _vouch(transaction)
-        if conflict is not None:
-            transaction.phase, transaction.result = Phase.ENDED, conflict
-            return TransactionSendResult(transaction.transaction_id, state, conflict)
+        _note_forgotten(transaction)
+        refused = yield from _vouch(transaction)
+        if refused is not None:
+            transaction.phase, transaction.result = Phase.ENDED, refused
+            return TransactionSendResult(transaction.transaction_id, state, refused, transaction.notice)
     transaction.connection = None
     return cast("LocalTransactionState", state)
 
@@ -205,15 +254,30 @@ def _kind(state: LocalTransactionState) -> OpKind:
     return OpKind.COMMIT if state is LocalTransactionState.COMMIT else OpKind.ROLLBACK
 
 
+def _note_forgotten(transaction: LocalTransaction) -> None:
+    """Tell, each time, that the listener has committed without the row, as a crash before this place shows nothing."""
+    context = transaction.context
+    transaction.notice = FenceMisuseError(
+        "execute_local_transaction answered COMMIT without current_transaction().fence(connection) in its database "
+        "transaction. The message is sent all the same; had the process died before, only the answer of "
+        "check_local_transaction could have told that it was committed. Call fence(connection) first, in each "
+        "transaction that commits"
+    )
+    if context.forgot_fence is not None:
+        context.forgot_fence(transaction.transaction_id)
+
+
 def _vouch(transaction: LocalTransaction) -> Flow[EndResult | None]:
-    """Write the row that a fenced producer's listener forgot; returns a conflict if the check was first."""
+    """Write the row that a fenced producer's listener forgot; returns the result if the check was first."""
     context = transaction.context
     assert context.fence is not None
     try:
         connection = yield Call(context.fence.begin, (None, transaction.transaction_id, context.group))
         yield Call(context.fence.commit, (connection,))
     except FencedError as error:
-        return EndResult(EndState.CONFLICT, transaction.transaction_id, error)
+        # Behind its tombstone the checker asks the listener, unless the half says that there is none to ask.
+        state = EndState.CONFLICT if transaction.is_vowed else EndState.TOO_LATE
+        return EndResult(state, transaction.transaction_id, error)
     except Exception as error:  # noqa: BLE001 - the database's; the check decides
         return EndResult(EndState.UNKNOWN, transaction.transaction_id, error)
     return None

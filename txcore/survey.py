@@ -1,16 +1,15 @@
 """What one group's logs hold, read without owning them and kept up to date: for operators and their tools.
 
-A survey reads the half logs first, writes a TICK of its own behind them, and reads the op logs until that tick is
-back; so a half that it shows as undecided had no end when it was read. A half or parked log has no end that can be
-proved: it counts as read once it has been quiet for longer than the ticks took to come back, or once a record in it is
-younger than the reading.
+A survey asks the half logs where they end and reads them to there. Then it writes a TICK of its own to each op log
+and reads nothing but ops until that tick is back; so a half that it shows as undecided had no end when it was read. The
+parked logs come last, again to the ends that they tell, so that no DISCARD is shown without its record.
 """
 
 from __future__ import annotations
 
 import time
 from collections import OrderedDict
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Container, Iterator
 from concurrent.futures import Future
 from dataclasses import dataclass
 from typing import Final, TypeVar
@@ -24,7 +23,7 @@ from txcore.records import FINAL_KINDS, Checkpoint, Half, LogKind, LogRecord, Op
 T = TypeVar("T")
 POLL_S: Final = 0.01
 READ_COUNT_MAX: Final = 1_000
-QUIET_MAX_S: Final = 2.0
+ALL_KINDS: Final = frozenset(LogKind)
 FINISHED_MAX: Final = 500_000
 """Finished transactions whose ids are kept, so that a late copy of one is not taken for a new half."""
 
@@ -45,8 +44,7 @@ class _Log:
     kind: LogKind
     partition: int
     reader: Reader
-    moved_s: float  #: when its last record was read, on our clock
-    newest_ms: int = -1  #: when its last record was written, as far as it tells
+    end: Future[Position] | None = None  #: where it is read to; None when it is read as far as it goes
     is_cut: bool = False  #: its beginning is gone
 
 
@@ -58,7 +56,6 @@ class Survey:
         wanted: Tells which transactions to keep; None for all. Asked again for each record, so it may learn.
         forget_finished: Drop what has ended, so that memory follows what is undecided.
         by: Who reads, named in the ticks.
-        quiet_s: Shortest time without a record after which a log counts as read.
         timeout_s: Longest time without any progress.
         on_progress: Told now and then how many records have been read.
         on_final: Told the id of each final op, wanted or not.
@@ -81,7 +78,6 @@ class Survey:
         from_checkpoint: bool = False,
         wanted: Callable[[bytes], bool] | None = None,
         forget_finished: bool = False,
-        quiet_s: float = 0.25,
         timeout_s: float = 30.0,
         on_progress: Progress | None = None,
         on_final: Callable[[bytes], None] | None = None,
@@ -90,13 +86,12 @@ class Survey:
     ) -> None:
         self._backend, self._group = backend, group
         self._clock, self._randomness, self._by = clock, randomness, by
-        self._quiet_s, self._timeout_s = quiet_s, timeout_s
+        self._timeout_s = timeout_s
         self._forget_finished = forget_finished
         self._on_progress = on_progress
         self._on_final, self._on_op, self._on_half = on_final, on_op, on_half
         self._finished: OrderedDict[bytes, None] = OrderedDict()
         self._awaited: dict[int, bytes] = {}
-        self._has_settled = False
         self.count = 0  #: records read
         self.ends: dict[int, int] = dict.fromkeys(OpKind, 0)  #: ops read, by kind
         self.halves_read = 0
@@ -104,7 +99,7 @@ class Survey:
         self.partition_count = existing_partitions(backend, group, timeout_s)
         checkpoints = {p: self._checkpoint(p) if from_checkpoint else None for p in range(self.partition_count)}
         self._folds = {
-            p: Journeys(p, checkpoint.token if checkpoint else b"", self._wanted(wanted))
+            p: Journeys(p, checkpoint.token if checkpoint else b"", self._wanted(wanted), group)
             for p, checkpoint in checkpoints.items()
         }
         self._logs = [self._open(kind, p, _start(kind, c)) for kind in LogKind for p, c in checkpoints.items()]
@@ -137,22 +132,17 @@ class Survey:
     # -- reading -----------------------------------------------------------------------------------------------------
 
     def catch_up(self) -> None:
-        """Read everything that has arrived.
+        """Read everything that was stored before this call.
 
         Raises:
             BackendTimeoutError: nothing came for `timeout_s` although something was due.
             BackendUnavailableError: the broker has been out of reach for as long.
         """
-        started_s = self._clock.elapsed_s()
-        told_ms = self._tick()
-        self._read_until(lambda: not self._awaited)
-        if not self._has_settled:
-            self._quiet_s = max(self._quiet_s, min(self._clock.elapsed_s() - started_s, QUIET_MAX_S))
-            self._has_settled = True
-        since_s = self._clock.elapsed_s()
-        self._read_until(lambda: all(self._is_read(log, told_ms, since_s) for log in self._logs))
+        self._read_to_ends(LogKind.HALF)
         self._tick()
-        self._read_until(lambda: not self._awaited)
+        # No halves meanwhile: the end of a later one may stand behind the tick.
+        self._read_until(lambda: not self._awaited, {LogKind.OP})
+        self._read_to_ends(LogKind.PARKED)
 
     def poll(self) -> int:
         """Read what is there now, without a tick and without waiting; returns how many records that were.
@@ -167,18 +157,22 @@ class Survey:
         for log in self._logs:
             log.reader.close()
 
-    def _is_read(self, log: _Log, told_ms: int, since_s: float) -> bool:
-        if log.kind is LogKind.OP or log.newest_ms > told_ms:
-            return True
-        return self._clock.elapsed_s() - max(log.moved_s, since_s) >= self._quiet_s
+    def _read_to_ends(self, kind: LogKind) -> None:
+        logs = [log for log in self._logs if log.kind is kind]
+        for log in logs:
+            log.end = log.reader.end()
+        self._read_until(lambda: all(map(_is_read, logs)), {kind, LogKind.OP})
 
-    def _read_until(self, is_done: Callable[[], bool]) -> None:
+    def _read_until(self, is_done: Callable[[], bool], kinds: Container[LogKind]) -> None:
         deadline_s = self._clock.elapsed_s() + self._timeout_s
-        while not is_done():
+        while True:
+            count, trouble = 0, None
             try:
-                count, trouble = self._read_all(), None
-            except BackendUnavailableError as error:
-                count, trouble = 0, error
+                if is_done():
+                    return
+                count = self._read_all(kinds)
+            except (BackendUnavailableError, BackendTimeoutError) as error:
+                trouble = error
             if count:
                 deadline_s = self._clock.elapsed_s() + self._timeout_s
             elif self._clock.elapsed_s() > deadline_s:
@@ -188,10 +182,10 @@ class Survey:
             else:
                 time.sleep(POLL_S)
 
-    def _read_all(self) -> int:
+    def _read_all(self, kinds: Container[LogKind] = ALL_KINDS) -> int:
         if self._backend.capabilities.polled:
             self._backend.poll(0)
-        count = sum(self._read(log) for log in self._logs)
+        count = sum(self._read(log) for log in self._logs if log.kind in kinds)
         self.count += count
         if count and self._on_progress is not None:
             self._on_progress(self.count)
@@ -204,12 +198,11 @@ class Survey:
             log.reader.close()
             log.is_cut = True
             log.reader = self._reader(log.kind, log.partition, None if loss.first is None else Position(loss.first))
+            log.end = None if log.end is None else log.reader.end()
             return 0
         fold = self._folds[log.partition]
         for record in records:
             self._take(log, fold, record)
-        if records:
-            log.moved_s = self._clock.elapsed_s()
         return len(records)
 
     def _take(self, log: _Log, fold: Journeys, record: LogRecord) -> None:
@@ -220,14 +213,12 @@ class Survey:
         if log.kind is LogKind.HALF:
             self.halves_read += 1
             half = fold.read_half(record)
-            log.newest_ms = record.appended_ms or (half.born_ms if half else -1)
             if half is not None:
                 if self._on_half is not None:
                     self._on_half(half, record.appended_ms)
                 self._forget(fold, half.transaction_id)
             return
-        parked = fold.read_parked(record)
-        log.newest_ms = record.appended_ms or (parked.at_ms if parked else -1)
+        fold.read_parked(record)
 
     def _take_op(self, partition: int, fold: Journeys, op: Op) -> None:
         self.ends[op.kind] = self.ends.get(op.kind, 0) + 1
@@ -258,30 +249,41 @@ class Survey:
             return wanted
         return lambda identity: identity not in self._finished and (wanted is None or wanted(identity))
 
-    def _tick(self) -> int:
-        """Write a tick of our own to each op log; returns the earliest time at which one of them was stored."""
+    def _tick(self) -> None:
+        """Write a tick of our own to each op log."""
         now_ms = self._clock.wall_ms()
         marks = []
         for partition in range(self.partition_count):
             nonce = self._randomness.getrandbits(128).to_bytes(16, "big")
             self._awaited[partition] = nonce
             marks.append(self._backend.mark(self._group, partition, Op(OpKind.TICK, nonce, 0, self._by, now_ms)))
-        stored_ms = []
         for mark in marks:
             outcome = wait_for(mark, self._timeout_s)
             if outcome.status is not Status.DURABLE:
                 raise outcome.error or BackendTimeoutError(f"the op logs of group {self._group!r} take no records")
-            stored_ms.append(outcome.appended_ms)
-        return min([each for each in stored_ms if each is not None], default=now_ms)
 
     def _checkpoint(self, partition: int) -> Checkpoint | None:
         return wait_for(self._backend.load_checkpoint(self._group, partition), self._timeout_s)
 
     def _open(self, kind: LogKind, partition: int, start: Position | None) -> _Log:
-        return _Log(kind, partition, self._reader(kind, partition, start), self._clock.elapsed_s())
+        return _Log(kind, partition, self._reader(kind, partition, start))
 
     def _reader(self, kind: LogKind, partition: int, start: Position | None) -> Reader:
         return self._backend.read(self._group, kind, partition, start)
+
+
+def _is_read(log: _Log) -> bool:
+    """Return whether a log was read to the end that it told; asks again where the broker did not answer.
+
+    Raises:
+        BackendTimeoutError, BackendUnavailableError: the broker did not answer the last question.
+    """
+    end = log.end
+    if end is None or not end.done():
+        return end is None
+    if end.exception() is not None:
+        log.end = log.reader.end()
+    return log.reader.passed >= end.result()
 
 
 def existing_partitions(backend: Backend, group: str, timeout_s: float = 30.0) -> int:

@@ -50,7 +50,7 @@ def tally_of(facts: Facts, *, check_max: int = 15, interval_ms: int = 30_000, im
         discarded_ms=journey.discarded_ms,
         overrides=journey.overrides,
         parked=len(journey.parked),
-        poison=sum(parked.code == ParkCode.POISON for parked in journey.parked),
+        poison=sum(parked.code in {ParkCode.POISON, ParkCode.LOST} for parked in journey.parked),
         row=rows[facts.local],
         row_early=int(facts.local is Local.COMMITTED and facts.is_acknowledged),
         absence=int(not facts.is_excused),

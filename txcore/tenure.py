@@ -91,16 +91,22 @@ class Tenure:
         return Resolution(record, op, targets, parked, context.by, flush=True)
 
     def carried(self, half: Half, pending: Pending) -> Half:
-        """Return a copy of *half* with its journal folded in as far as this owner knows it (R8)."""
-        state = self.state
+        """Return a copy of *half* with its journal folded in as far as this owner knows it (R8).
+
+        A copy holds no request of an operator, so its journal begins at an open one.
+        """
+        state, extras = self.state, pending.extras
+        folded_to, token = -1 if state.op_read is None else state.op_read, state.token
+        if extras.force is not None and extras.force_at is not None:
+            folded_to, token = extras.force_at
         return msgspec.structs.replace(
             half,
-            generation=pending.generation + pending.extras.is_outdone,
-            first_appended_ms=round(pending.start_ms) if self.has_server_time else half.first_appended_ms,
+            generation=pending.generation + extras.is_outdone,
+            first_appended_ms=max(round(pending.start_ms), 0) if self.has_server_time else half.first_appended_ms,
             age_ms=max(round(self.now_ms() - pending.start_ms), 0),
             count=pending.count,
-            folded_to=-1 if state.op_read is None else state.op_read,
+            folded_to=folded_to,
             decided=pending.decision if pending.is_journaled else 0,
-            token=state.token,
-            missing=list(pending.extras.missing or ()),
+            token=token,
+            missing=list(extras.missing or ()),
         )

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import contextvars
 import enum
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Final, Protocol
 
@@ -15,7 +15,7 @@ from txcore.breaker import Breaker
 from txcore.clock import Clock
 from txcore.enums import direct
 from txcore.errors import ConfigError, MessageRejectedError, TransactionStateError
-from txcore.fence import Fence
+from txcore.fence import NO_DATABASE, Fence
 from txcore.ids import IdFactory, id_text, partition_of
 from txcore.joining import Joining
 from txcore.message import MESSAGE_COUNT_MAX, CheckPolicy, Message, validate_message
@@ -68,8 +68,11 @@ class ProducerContext:
         margin_s: So many seconds before immunity ends the producer gives way.
         store_arbitrates: Targets and op are one atomic release on a store that keeps resolutions unique: then a late
             producer need not give way, as the store refuses it before anything is delivered.
+        arbitrates_s: For so long after the half, as the store forgets resolutions later; None for ever.
         mode: How messages travel.
         breaker, half_deadline_s: In mode auto: when to try the broker, and how long a half may take there.
+        listener_fences: The user has promised that the listener commits nothing without the fence row.
+        forgot_fence: Reports that a listener has committed without the fence row.
         joining: In mode auto: asks for `partition_count`, which is 0 until the broker has answered for the first time.
     """
 
@@ -88,6 +91,9 @@ class ProducerContext:
     breaker: Breaker | None = None
     half_deadline_s: float | None = None
     joining: Joining | None = None
+    arbitrates_s: float | None = None
+    listener_fences: bool = False
+    forgot_fence: Callable[[bytes], None] | None = None
 
     def has_joined(self) -> bool:
         """Return whether the group's number of partitions is known, asking on without waiting if it is not."""
@@ -104,6 +110,11 @@ class LocalTransaction(msgspec.Struct):
         give_way_s: Reading of the clock past which the producer publishes nothing; None without a reading.
         began_s: When its database transaction was opened, in the database style.
         is_via_table: Its messages are in the message table, so it publishes nothing and writes no op.
+        fenced: It has a fence row, or its listener may write one.
+        is_vowed: Its half says `fenced`: without a row it was certainly not committed.
+        database: The identity of the database that has the row, or is to have it.
+        notice: What is to be told beside the result.
+        must_look: The fence is looked at before targets are published, as nothing here proves that the row is there.
     """
 
     context: ProducerContext
@@ -113,6 +124,10 @@ class LocalTransaction(msgspec.Struct):
     phase: Phase = Phase.OPEN
     connection: Any = None
     fenced: bool = False
+    is_vowed: bool = True
+    database: bytes = b""
+    must_look: bool = False
+    notice: Exception | None = None
     half: HalfRecord | None = None
     immunity_s: float = 0.0
     give_way_s: float | None = None
@@ -136,11 +151,14 @@ class LocalTransaction(msgspec.Struct):
         Raises:
             TransactionStateError: the producer was made without a fence.
             FenceMisuseError, FencedError: see `Fence.insert`; the database transaction was rolled back.
+            WrongDatabaseError: the connection is not to the fence's database, which the half names; likewise.
         """
         if self.context.fence is None:
             raise TransactionStateError("this producer has no fence; make it with fence=SqlFence(engine)")
         self.connection = connection
-        return self.context.fence.insert(connection, self.transaction_id, self.context.group)
+        if self.database in {b"", NO_DATABASE}:
+            return self.context.fence.insert(connection, self.transaction_id, self.context.group)
+        return self.context.fence.insert(connection, self.transaction_id, self.context.group, (), self.database)
 
 
 current: Final[contextvars.ContextVar[LocalTransaction | None]] = contextvars.ContextVar("txcore", default=None)
@@ -190,7 +208,7 @@ def publish(transaction: LocalTransaction, message: Message) -> None:
         require_room(message.check_policy, transaction.context.margin_s)
         transaction.policies += (message.check_policy,)
     observer = transaction.context.observer
-    headers = dict(message.headers)
+    headers = dict(message.headers or ())
     if observer is not None:
         headers = {**observer.headers(transaction.transaction_id), **headers}
     transaction.messages.append(TargetMessage(message.topic, message.key, message.body, headers))
@@ -242,9 +260,10 @@ def make_half(transaction: LocalTransaction) -> HalfRecord:
         round(immunity_s * 1000),
         round(interval_s * 1000),
         check_max,
-        transaction.fenced,
+        transaction.fenced and transaction.is_vowed,
         context.by,
         transaction.messages,
+        database=transaction.database,
     )
     body = wire.encode_half(half)
     if len(body) > context.body_size_max:

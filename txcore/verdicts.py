@@ -113,7 +113,7 @@ class Tally:
         undeliverable: Highest generation of such a DISCARD for targets that refuse; -1 without one.
         discarded_ms: Time of the newest DISCARD in force; 0 without one.
         overrides: Decisions that an operator made against the fence.
-        parked, poison: Parked records, and those among them that hold no half.
+        parked, poison: Parked records, and those among them that hold no half: POISON and LOST.
         row: The fence row's state, 0 without a row; 1, 3, `SENT`, `DROPPED` and `PARKED` say committed, 2 rolled back,
             4 forced.
         row_early: Whether the row was seen as committed, or sent, before the ends of the logs were taken.

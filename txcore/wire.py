@@ -1,20 +1,26 @@
 """The wire format, version 1: MessagePack arrays, payload bytes raw. `docs/wire.md` is its specification.
 
-Decoding ignores elements behind those it knows, so a later version may add some; it refuses another version number.
+Decoding ignores elements behind those it knows, so a later txcore may add some. It takes every version up to its own.
+A record above that, or with an op of an unknown kind, is a `NewerRecordError`: not damage, but the work of a newer
+txcore.
 """
 
 from __future__ import annotations
 
+import re
 from collections.abc import Sequence
-from typing import Final, TypeVar
+from typing import Any, Final, TypeVar
 
 import msgspec
 
-from txcore.errors import WireFormatError
+from txcore.errors import NewerRecordError, WireFormatError
 from txcore.ids import ID_BYTES, id_text
-from txcore.records import Half, Op, OpKind, Parked, TargetMessage
+from txcore.records import Count, Half, Op, OpKind, Parked, TargetMessage, TransactionId
 
 VERSION: Final = 1
+"""What this txcore writes, and the highest version that it reads."""
+VERSION_MAX: Final = 255
+"""Above that a version is damage."""
 HEADER_ID: Final = "txcore-id"
 HEADER_GROUP: Final = "txcore-group"
 HEADER_BY: Final = "txcore-by"
@@ -32,13 +38,27 @@ class _MessageRecord(msgspec.Struct, array_like=True, tag="txm"):
 
 
 class HalfHead(msgspec.Struct, array_like=True, tag="txh", gc=False):
-    """The beginning of a half record: enough to know whose it is."""
+    """The beginning of a half record, the same in every version: enough to know whose it is."""
 
     version: int
-    transaction_id: bytes
+    transaction_id: TransactionId
     group: str
-    partition: int
-    generation: int
+    partition: Count
+    generation: Count
+
+
+class _OpHead(msgspec.Struct, array_like=True, tag="txo"):
+    version: int
+
+
+class _ParkedHead(msgspec.Struct, array_like=True, tag="txp"):
+    version: int
+    transaction_id: TransactionId
+    generation: Count
+
+
+class _MessageHead(msgspec.Struct, array_like=True, tag="txm"):
+    version: int
 
 
 _encode: Final = msgspec.msgpack.Encoder().encode
@@ -47,7 +67,16 @@ _head_decoder: Final = msgspec.msgpack.Decoder(HalfHead)
 _op_decoder: Final = msgspec.msgpack.Decoder(_OpRecord)
 _parked_decoder: Final = msgspec.msgpack.Decoder(Parked)
 _message_decoder: Final = msgspec.msgpack.Decoder(_MessageRecord)
-_KINDS: Final = frozenset(int(kind) for kind in OpKind)
+_newer_decoders: Final[dict[msgspec.msgpack.Decoder[Any], msgspec.msgpack.Decoder[Any]]] = {
+    _half_decoder: _head_decoder,
+    _head_decoder: _head_decoder,
+    _op_decoder: msgspec.msgpack.Decoder(_OpHead),
+    _parked_decoder: msgspec.msgpack.Decoder(_ParkedHead),
+    _message_decoder: msgspec.msgpack.Decoder(_MessageHead),
+}
+_ELEMENTS: Final[dict[tuple[type, str], type]] = {(Half, "messages"): TargetMessage, (_OpRecord, "ops"): Op}
+_INDEX: Final = re.compile(r"\[(\d+)\]")
+_KIND_KNOWN_MAX: Final = max(int(kind) for kind in OpKind)
 _R = TypeVar("_R", Half, HalfHead, _OpRecord, Parked, _MessageRecord)
 
 
@@ -60,12 +89,16 @@ def decode_half(body: bytes) -> Half:
     """Return the half in *body*.
 
     Raises:
-        WireFormatError: *body* is not a half of a known version.
+        NewerRecordError: *body* is a half of a newer txcore.
+        WireFormatError: *body* is not a half.
     """
     half = _decode(_half_decoder, body, "half record")
-    _check_id(half.transaction_id)
+    if half.database and len(half.database) != ID_BYTES:
+        raise WireFormatError(f"the identity of a database has {ID_BYTES} bytes, not {len(half.database)}")
     for message in half.messages:
         _check_headers(message)
+    if half.missing:
+        _check_missing(half)
     return half
 
 
@@ -73,7 +106,8 @@ def decode_head(body: bytes) -> HalfHead:
     """Return the beginning of the half in *body*, at a fifth of the cost; what is behind is not looked at.
 
     Raises:
-        WireFormatError: *body* does not begin as a half of a known version does.
+        NewerRecordError: *body* is a half of a newer txcore.
+        WireFormatError: *body* does not begin as a half does.
     """
     return _decode(_head_decoder, body, "half record")
 
@@ -87,13 +121,14 @@ def decode_ops(body: bytes) -> list[Op]:
     """Return the ops in one op record, in order.
 
     Raises:
-        WireFormatError: *body* is not an op record of a known version.
+        NewerRecordError: *body* is an op record of a newer txcore, or holds an op of a kind unknown here.
+        WireFormatError: *body* is not an op record.
     """
     ops = _decode(_op_decoder, body, "op record").ops
     for op in ops:
-        _check_id(op.transaction_id)
-        if op.kind not in _KINDS:
-            raise WireFormatError(f"op kind {op.kind} is unknown")
+        if op.kind > _KIND_KNOWN_MAX:
+            text = f"op kind {op.kind} is unknown to this txcore; an upgraded one reads it"
+            raise NewerRecordError(text, version=VERSION)
     return ops
 
 
@@ -106,7 +141,8 @@ def decode_parked(body: bytes) -> Parked:
     """Return the parked record in *body*.
 
     Raises:
-        WireFormatError: *body* is not a parked record of a known version.
+        NewerRecordError: *body* is a parked record of a newer txcore.
+        WireFormatError: *body* is not a parked record.
     """
     return _decode(_parked_decoder, body, "parked record")
 
@@ -120,7 +156,8 @@ def decode_message(body: bytes) -> TargetMessage:
     """Return the message in *body*, from a row of the message table.
 
     Raises:
-        WireFormatError: *body* is not a message of a known version.
+        NewerRecordError: *body* is a message of a newer txcore.
+        WireFormatError: *body* is not a message.
     """
     message = _decode(_message_decoder, body, "message of a table").message
     _check_headers(message)
@@ -150,17 +187,49 @@ def _decode(decoder: msgspec.msgpack.Decoder[_R], body: bytes, what: str) -> _R:
     try:
         record = decoder.decode(body)
     except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
-        raise WireFormatError(f"{len(body)} bytes are no {what}: {error}") from error
+        _refuse_newer(decoder, body, what)
+        raise WireFormatError(f"{len(body)} bytes are no {what}: {_by_name(str(error), decoder.type)}") from error
     if record.version != VERSION:
-        raise WireFormatError(f"a {what} of version {record.version}; this txcore reads version {VERSION}")
+        _refuse_newer(decoder, body, what)
+    if not 1 <= record.version <= VERSION:
+        raise WireFormatError(f"a {what} of version {record.version}; this txcore reads 1 to {VERSION}")
     return record
 
 
+def _refuse_newer(decoder: msgspec.msgpack.Decoder[_R], body: bytes, what: str) -> None:
+    """Raise NewerRecordError if *body* begins as a record of a newer version does; else leave it to the caller."""
+    try:
+        head = _newer_decoders[decoder].decode(body)
+    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
+        return
+    if not VERSION < head.version <= VERSION_MAX:
+        return
+    text = f"a {what} of version {head.version}; this txcore reads up to {VERSION}, an upgraded one reads it"
+    raise NewerRecordError(text, **msgspec.structs.asdict(head))
+
+
+def _by_name(text: str, kind: Any) -> str:
+    """Return what the decoder says of a record of this kind, with the name of the field in place of its number."""
+    text, at, place = text.partition(" - at `$")
+    path, element = "", None
+    for index in _INDEX.findall(place):
+        if kind is None:
+            path, kind = f"{path}[{index}]", element
+            continue
+        number = int(index) - bool(kind.__struct_config__.tag)
+        name = kind.__struct_fields__[number] if number >= 0 else "tag"
+        path = f"{path}.{name}" if path else name
+        kind, element = None, _ELEMENTS.get((kind, name))
+    return f"{text} - in `{path}`" if path else text + at + place
+
+
 def _check_headers(message: TargetMessage) -> None:
-    if not all(isinstance(value, str | bytes) for value in message.headers.values()):
-        raise WireFormatError(f"a header of a message for {message.topic!r} is neither str nor bytes")
+    for value in message.headers.values():  # a generator would double what decoding a half takes
+        if not isinstance(value, str | bytes):
+            raise WireFormatError(f"a header of a message for {message.topic!r} is neither str nor bytes")
 
 
-def _check_id(transaction_id: bytes) -> None:
-    if len(transaction_id) != ID_BYTES:
-        raise WireFormatError(f"a transaction id has {ID_BYTES} bytes, not {len(transaction_id)}")
+def _check_missing(half: Half) -> None:
+    count = len(half.messages)
+    if len(set(half.missing)) != len(half.missing) or max(half.missing) >= count:
+        raise WireFormatError(f"a half record: `missing` names targets {half.missing} of {count}")

@@ -19,7 +19,7 @@ a default that suits a broker of the usual kind.
 from __future__ import annotations
 
 import abc
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import ClassVar, Self
 
@@ -130,6 +130,17 @@ class Harness(abc.ABC):
         For NATS the suite knows how (`live_limits`).
         """
         return ""
+
+    def append_stray(self, group: str, kind: LogKind, partition: int, body: bytes) -> bool:  # noqa: ARG002
+        """Append bytes that no txcore wrote to a log, as a stranger with permissions may; False where that fails."""
+        return False
+
+    def open_silenceable(self) -> tuple[Backend, Callable[[bool], None]] | None:
+        """Return another connection, and what makes its reads bring nothing (True) or goes on (False).
+
+        None where that cannot be done. Records that other connections append meanwhile must be stored.
+        """
+        return None
 
     def expire_member(self, group: str, member: str) -> bool:  # noqa: ARG002
         """Make the broker take a silent member's partitions away now; False where that cannot be done."""

@@ -2,13 +2,57 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 from typing import ClassVar
 
-from txcore.memory import KAFKA_LIKE, NATS_LIKE, RABBITMQ_LIKE, STRONG, MemoryBackend, MemoryBroker, Profile
-from txcore.records import LogKind
+from txcore.memory import KAFKA_LIKE, NATS_LIKE, RABBITMQ_LIKE, STRONG, Faults, MemoryBackend, MemoryBroker, Profile
+from txcore.port import Reader
+from txcore.records import LogKind, LogRecord, Position
 from txcore_conformance.harness import Delivered, Harness
+
+
+class SilenceableBackend(MemoryBackend):
+    """A connection whose readers bring nothing while it is silent."""
+
+    is_silent = False
+
+    def silence(self, is_silent: bool) -> None:  # noqa: FBT001 - what the suite calls
+        """Let reads bring nothing, or all that is there."""
+        self.is_silent = is_silent
+
+    def read(self, group: str, kind: LogKind, partition: int, start: Position | None = None) -> Reader:
+        """See `Backend.read`."""
+        return _SilenceableReader(self, super().read(group, kind, partition, start))
+
+
+class _Silent(Faults):
+    def visible(self, count: int) -> int:  # noqa: ARG002
+        return 0
+
+
+class _SilenceableReader:
+    """A reader to which no record is visible while its connection is silent; implements `Reader`."""
+
+    def __init__(self, backend: SilenceableBackend, reader: Reader) -> None:
+        self._backend, self._reader = backend, reader
+        self.fetch, self.end, self.close = reader.fetch, reader.end, reader.close
+
+    @property
+    def passed(self) -> Position:
+        """See `Reader.passed`."""
+        return self._reader.passed
+
+    def read(self, count_max: int) -> Sequence[LogRecord]:
+        """See `Reader.read`."""
+        broker = self._backend.broker
+        with broker.lock:
+            faults = broker.faults
+            broker.faults = _Silent() if self._backend.is_silent else faults
+            try:
+                return self._reader.read(count_max)
+            finally:
+                broker.faults = faults
 
 
 class MemoryHarness(Harness):
@@ -24,6 +68,17 @@ class MemoryHarness(Harness):
     def open(self) -> MemoryBackend:
         """See `Harness.open`."""
         return MemoryBackend(self.broker)
+
+    def append_stray(self, group: str, kind: LogKind, partition: int, body: bytes) -> bool:
+        """See `Harness.append_stray`."""
+        with self.broker.lock:
+            self.broker.append(group, kind, partition, body)
+        return True
+
+    def open_silenceable(self) -> tuple[MemoryBackend, Callable[[bool], None]]:
+        """See `Harness.open_silenceable`; the connection has faults of its own, and the same logs."""
+        backend = SilenceableBackend(self.broker)
+        return backend, backend.silence
 
     def create_topic(self, topic: str) -> None:
         """See `Harness.create_topic`."""

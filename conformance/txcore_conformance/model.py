@@ -1,12 +1,12 @@
 """An explicit-state model of the txcore protocol, explored to the last state.
 
-One transaction with two targets, two checkers, up to three faults. It checks the protocol by itself, apart
-from the code: every order of steps, every fault at every place, and for each rule left out (a mutant) the
-shortest counterexample. Faults: kill of producer, checker or relay; an append refused, lost, or unanswered
-and landing at any later time, even after its sender's death; a database commit with an error, applied or
-not, at once or late; a partition given away under a checker that goes on; a producer paused behind its
-clock reading; a target that refuses; a checkpoint write that is lost or late. Time is two flags: the
-producer's horizon passed, the immunity expired.
+One transaction with two targets, two checkers, up to three faults: every order of steps, every fault at every
+place, and for each rule left out (a mutant) the shortest counterexample. What the logs say and what is to be done
+about the half is asked of the production code (`model_fold`). Faults: kill of producer, checker or relay; an
+append refused, lost, or unanswered and landing at any later time, even after its sender's death; a database
+commit with an error, applied or not, at once or late; a partition given away under a checker that goes on; a
+producer paused behind its clock reading; a target that refuses; a checkpoint write that is lost or late. Time is
+two flags: the producer's horizon passed, the immunity expired.
 
 Configurations:
 
@@ -18,10 +18,10 @@ Configurations:
 - `table`: an uncertain half goes on through the message table (fence state 3) and its relay; with pruning.
 - `prune`: `fenced-half-first` with the fence table pruned behind its horizon; PRUNED answers.
 
-Not covered, left to the simulator: merged ops, several transactions (S12, L2, head of line), bodies (S7),
-carried copies, replay length (L4, except that an old checkpoint never replaces a newer one), retention,
-forced decisions, database failover, a listener that breaks its contract, a pause longer than the margin
-without a fence.
+Not covered, left to the simulator and to `make refine`: the two logs read apart, merged ops, several transactions
+(S12, L2, head of line), bodies (S7), carried copies, replay length (L4, except that an old checkpoint never
+replaces a newer one), retention, forced decisions, database failover, a listener that breaks its contract, a
+pause longer than the margin without a fence.
 """
 
 from __future__ import annotations

@@ -9,6 +9,8 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
+from txcore.decide import Decision
+from txcore_conformance.model_fold import Judgement, judged
 from txcore_conformance.model_state import (
     GONE,
     NEW,
@@ -19,9 +21,11 @@ from txcore_conformance.model_state import (
     Session,
     Slot,
     State,
+    journal_of,
     land,
     put,
     send,
+    terms_of,
 )
 
 
@@ -70,21 +74,34 @@ def _judge(c: Configuration, s: State, slot: Slot, me: Session) -> Edge:
         # A late CLAIM of the dead may depose the assigned one: giving up must bring a new assignment.
         again = GONE if slot == "former owner" else RETIRED if c.mutant == "no_new_assignment" else NEW
         return f"{label}, foreign CLAIM, stands down", "must", put(s, slot, again)
-    checks = 0
-    if s.final or s.discard >= me.generation or c.mutant == "checkpoint_past_undecided":
+    judgement = judged(terms_of(c), journal_of(s), me.generation, s.clock < 2)
+    if c.mutant == "checkpoint_past_undecided":
         plan = "advance"
-    elif s.clock < 2:
-        plan = "checked" if c.mutant == "immunity_counts_as_check" else "idle"
-        checks = s.checks
-    elif s.decided == "COMMIT":
-        plan = "publish 2" if s.undeliverable else "commit" if c.mutant == "op_before_target" else "publish 1"
-    elif s.decided == "ROLLBACK":
-        plan = "rollback"
-    elif not c.fenced and s.checks >= c.check_max:
-        plan = _discard_plan(c)
+    elif c.mutant == "immunity_counts_as_check" and judgement.decision is Decision.WAIT:
+        plan = "checked"
     else:
-        plan, checks = "check", s.checks
+        plan = _plan(c, judgement)
+    checks = s.checks if plan in ("check", "checked") else 0
     return f"{label}, plan: {plan}", "must", put(s, slot, Session(plan, me.live, me.generation, checks))
+
+
+def _plan(c: Configuration, judgement: Judgement) -> str:
+    """Return the first step of what the real decision asks for."""
+    match judgement.decision:
+        case Decision.DONE:
+            return "advance"
+        case Decision.WAIT:
+            return "idle"
+        case Decision.CHECK:
+            return "check"
+        case Decision.DISCARD:
+            return _discard_plan(c)
+    assert judgement.decision is Decision.FINISH
+    if judgement.outcome == "ROLLBACK":
+        return "rollback"
+    if judgement.missing:
+        return "publish 2"
+    return "commit" if c.mutant == "op_before_target" else "publish 1"
 
 
 def _discard_plan(c: Configuration) -> str:
@@ -168,4 +185,4 @@ def _act(c: Configuration, s: State, slot: Slot, me: Session) -> Iterator[Edge]:
             answer = me.phase.removeprefix("decide ")
             unread = then("publish 1" if answer == "COMMIT" else "rollback")
             acked = unread if c.mutant == "decided_not_read_back" else idle
-            yield from append(Record("DECIDED", "checker", value=answer), acked, idle)
+            yield from append(Record("DECIDED", "checker", live, generation, answer), acked, idle)

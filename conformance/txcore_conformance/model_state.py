@@ -1,9 +1,9 @@
 """States, records and the folded logs of the explicit-state model.
 
 A state is one flat tuple: what is durable, what is in memory, what is under way. The logs are kept folded:
-every record is applied in the order in which it lands, which is what each reader of the log computes, so "the
-first final op wins" and "an older token is ignored" are decided by log order. A reader that lags is a checker
-that acts on a plan made earlier. Who appends what, and when: `model_steps` and `model_checkers`.
+every record is applied in the order in which it lands, by the code that reads the logs in production
+(`model_fold`). A reader that lags is a checker that acts on a plan made earlier. Who appends what, and when:
+`model_steps` and `model_checkers`.
 """
 
 from __future__ import annotations
@@ -12,10 +12,13 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Final, Literal, NamedTuple, TypeAlias
 
+from txcore.records import OWNED_KINDS, OpKind, ParkCode
+from txcore_conformance.model_fold import Entry, Journal, Terms, landed
+
 Kind: TypeAlias = Literal["must", "may", "fault"]
 Slot: TypeAlias = Literal["owner", "former owner"]
 
-TOKENED: Final = ("CHECKED", "DISCARD", "checkpoint")
+TOKENED: Final = (*(OpKind(kind).name for kind in OWNED_KINDS), "checkpoint")
 """Kinds that count only under the newest CLAIM (R13)."""
 
 
@@ -142,23 +145,12 @@ def _remark(s: State, r: Record) -> str:
 def land(c: Configuration, s: State, r: Record) -> State:
     """Apply *r* at the end of its log, as every reader in log order does."""
     match r.kind:
-        case "half":
-            return s._replace(half=r.generation, checks=0, answers=0) if r.generation > s.half else s
         case "target 1" | "target 2":
             closed = s.half >= 0 and s.discard >= s.half and not s.final and not s.undeliverable
             breach = "S10" if closed else s.breach
             if r.kind == "target 1":
                 return s._replace(copies1=s.copies1 + 1, breach=breach)
             return s._replace(copies2=s.copies2 + 1, breach=breach)
-        case "COMMIT" | "ROLLBACK":
-            if not s.final:
-                return s._replace(final=r.kind)
-            return s if s.final == r.kind else s._replace(breach="S1")
-        case "CHECKED":
-            counts = r.live and r.generation == s.half and r.checks > s.checks
-            return s._replace(checks=r.checks) if counts else s
-        case "DECIDED":
-            return s if s.decided else s._replace(decided=r.value)
         case "park record":
             return s._replace(parked=max(s.parked, r.generation))
         case "CLAIM":
@@ -167,22 +159,44 @@ def land(c: Configuration, s: State, r: Record) -> State:
             return s._replace(owner=owner, former=former, flight=older)
         case "RESUME":  # only the mutant resume_as_op writes it
             return s._replace(discard=-1, checks=0, answers=0)
-        case "DISCARD":
-            return _land_discard(c, s, r)
-        case _:
+        case "checkpoint":
             return _land_checkpoint(c, s, r)
+        case _:
+            return _fold(c, s, r)
 
 
-def _land_discard(c: Configuration, s: State, r: Record) -> State:
-    if not r.live:
-        return s
-    if s.final:
-        return s._replace(final="", breach="S1") if c.mutant == "last_op_wins" else s
+def _fold(c: Configuration, s: State, r: Record) -> State:
+    """Apply a record of the half or op log as every reader of the logs does."""
+    if c.mutant == "last_op_wins" and r.kind == "DISCARD" and s.final and r.live:
+        return s._replace(final="", breach="S1")
+    decision = "" if r.kind == "DISCARD" else r.value
+    entry = Entry(r.kind, max(r.generation, 0), r.live, r.checks, decision, _reason(c, r))
+    before = journal_of(s)
+    after, is_conflict = landed(terms_of(c), before, entry)
+    breach = "S1" if is_conflict else s.breach
+    if after == before:
+        return s if breach == s.breach else s._replace(breach=breach)
+    answers = s.answers if after.half == before.half else 0
+    return s._replace(**after._asdict(), answers=answers, breach=breach)
+
+
+def _reason(c: Configuration, r: Record) -> str:
+    if r.kind != "DISCARD":
+        return ""
+    if r.value:
+        return ParkCode.UNDELIVERABLE
     # Found by this model: the owner's own late DISCARD may land after its late DECIDED, on which it acts.
-    overruled = s.decided and not r.value and c.mutant != "discard_after_decided"
-    if overruled or r.generation <= s.discard:
-        return s
-    return s._replace(discard=r.generation, undeliverable=r.value == "undeliverable")
+    return ParkCode.PRUNED if c.fenced or c.mutant == "discard_after_decided" else ParkCode.CHECKS_EXHAUSTED
+
+
+def journal_of(s: State) -> Journal:
+    """Return what the two logs hold."""
+    return Journal(s.half, s.final, s.decided, s.checks, s.discard, s.undeliverable)
+
+
+def terms_of(c: Configuration) -> Terms:
+    """Return how the half is to be judged."""
+    return Terms(c.fenced, c.check_max)
 
 
 def _land_checkpoint(c: Configuration, s: State, r: Record) -> State:

@@ -216,5 +216,6 @@ def _operator(c: Configuration, s: State) -> Iterator[Edge]:
         yield "operator: repairs target 2", "may", s._replace(refusing=False)
     if s.half == 0 and s.discard == 0 and not s.final and not any(r.kind == "half" for r in s.flight):
         kind = "RESUME" if c.mutant == "resume_as_op" else "half"
-        for name, _, after in send(c, s, "operator: resumes", Record(kind, "operator", generation=1), (s, s)):
+        copy = Record(kind, "operator", generation=1, value=s.decided)
+        for name, _, after in send(c, s, "operator: resumes", copy, (s, s)):
             yield name, "fault" if after.faults < s.faults else "may", after

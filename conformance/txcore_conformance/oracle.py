@@ -7,6 +7,7 @@ many faults it caused) comes in a `History`.
 
 from __future__ import annotations
 
+import logging
 import secrets
 import time
 from collections.abc import Callable, Iterable, Sequence
@@ -21,12 +22,14 @@ from txcore.journey import Journey, journeys_of
 from txcore.port import Backend
 from txcore.records import Capabilities, Checkpoint, LogKind, LogRecord, Op, OpKind, Position
 from txcore_conformance.harness import Delivered, Harness
+from txcore_conformance.refine.replay import judge_logs
 
 CALL_TIMEOUT_S: Final = 30.0
 READ_COUNT_MAX: Final = 1_000
 PAUSE_S: Final = 0.005
 PATIENCE_S: Final = 0.3
 PATIENCE_QUIETS: Final = 20
+_LOG: Final = logging.getLogger("txcore.conformance")
 
 
 @dataclass(slots=True)
@@ -81,6 +84,7 @@ class PartitionLogs:
     ops: Sequence[LogRecord]
     parked: Sequence[LogRecord]
     is_truncated: bool = False  #: retention took halves: of what is left without one nothing can be said
+    lacks_ops: bool = False  #: retention took ops
 
 
 def read_partition(harness: Harness, backend: Backend, group: str, partition: int) -> PartitionLogs:
@@ -97,11 +101,11 @@ def read_partition(harness: Harness, backend: Backend, group: str, partition: in
     def read(kind: LogKind, is_complete: Callable[[Sequence[LogRecord]], bool]) -> tuple[list[LogRecord], bool]:
         return _read(harness, backend, group, kind, partition, is_complete)
 
-    ops, _ = read(LogKind.OP, lambda found: _holds(found, nonce))
+    ops, lacks_ops = read(LogKind.OP, lambda found: _holds(found, nonce))
     named, discarded = _ids_in(ops)
     halves, is_truncated = read(LogKind.HALF, lambda found: named <= _half_ids(found))
     parked, _ = read(LogKind.PARKED, lambda found: discarded <= _parked_ids(found))
-    return PartitionLogs(partition, checkpoint, halves, ops, parked, is_truncated)
+    return PartitionLogs(partition, checkpoint, halves, ops, parked, is_truncated, lacks_ops)
 
 
 def read_group(harness: Harness, backend: Backend, group: str) -> list[PartitionLogs]:
@@ -166,11 +170,20 @@ def judge_group(
     facts = collect(harness, backend, group, history, logs)
     violations = judge_facts(facts, backend.capabilities, at_rest=history.at_rest)
     for part in logs:
-        if part.checkpoint is not None:
-            text = judge_checkpoint(part.checkpoint, part.halves, part.ops)
-            if text:
-                violations.append(Violation(Invariant.S11, bytes(16), f"partition {part.partition}: {text}"))
+        violations += _judge_reading(group, part)
     return violations, facts
+
+
+def _judge_reading(group: str, part: PartitionLogs) -> list[Violation]:
+    """Fold the logs as they stand in other orders, and from the checkpoint; judge the checkpoint and every copy."""
+    place = f"partition {part.partition}"
+    if part.is_truncated or part.lacks_ops:
+        _LOG.info("logs of %s, %s: retention cut them, so they are not replayed", group, place)
+        found = judge_checkpoint(part.checkpoint, part.halves, part.ops) if part.checkpoint is not None else ""
+        return [Violation(Invariant.S11, bytes(16), f"{place}: {found}")] if found else []
+    checkpoints = [] if part.checkpoint is None else [part.checkpoint]
+    wrong = judge_logs(part.halves, part.ops, checkpoints)
+    return [Violation(Invariant.S11, bytes(16), f"{place}: {text}") for text in wrong]
 
 
 def judge_facts(facts: Iterable[Facts], capabilities: Capabilities, *, at_rest: bool) -> list[Violation]:
@@ -243,12 +256,19 @@ def _ids_in(ops: Sequence[LogRecord]) -> tuple[set[bytes], set[bytes]]:
     named: set[bytes] = set()
     discarded: set[bytes] = set()
     for record in ops:
-        for op in wire.decode_ops(record.body):
+        for op in _decoded(record):
             if op.kind == OpKind.DISCARD:
                 discarded.add(op.transaction_id)  # Of a poison record no half is found under this name.
             elif op.kind not in {OpKind.CLAIM, OpKind.TICK}:
                 named.add(op.transaction_id)
     return named, discarded
+
+
+def _decoded(record: LogRecord) -> Sequence[Op]:
+    try:
+        return wire.decode_ops(record.body)
+    except WireFormatError:
+        return ()
 
 
 def _half_ids(records: Sequence[LogRecord]) -> set[bytes]:

@@ -50,6 +50,8 @@ export function encodeHalf(half) {
     half.intervalMs ?? 0, half.checkMax ?? 0, half.fenced ?? false, half.by, messages,
     // What only copies of a half say.
     0, 0, 0, -1, 0, new Uint8Array(0), "", [],
+    // The identity of the database whose fence decides it; empty without a fence.
+    bytes(half.database ?? new Uint8Array(0)),
   ]);
 }
 

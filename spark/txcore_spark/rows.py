@@ -18,7 +18,7 @@ import pyarrow as pa
 from txcore import wire
 from txcore.errors import UsageError, WireFormatError
 from txcore.ids import parse_id
-from txcore.records import Half, Op, OpKind, ParkCode, TargetMessage
+from txcore.records import POSITION_MAX, Half, Op, OpKind, ParkCode, TargetMessage
 from txcore.verdicts import OPS_PER_RECORD
 
 BUCKET_MS: Final = 3_600_000
@@ -128,7 +128,7 @@ class Rows:
             return
         place, bucket = self.place, bucket_of(half.transaction_id)
         ts_ms = half.born_ms if appended_ms is None else appended_ms
-        deadline_ms = ts_ms + self._patience_ms(half)
+        deadline_ms = min(ts_ms + self._patience_ms(half), POSITION_MAX)  # the broker's time is any 64-bit number
         for index, message in enumerate(half.messages or [None]):
             flags = FENCED if half.fenced else 0
             topic = None if message is None else message.topic
@@ -211,6 +211,8 @@ class Rows:
         except WireFormatError:
             self.strange += 1
             return
+        if parked.code == ParkCode.CLOSED:
+            return  # says that nothing is parked; the final op behind it is what counts
         place = self.place
         self.found.append(
             (
@@ -283,7 +285,7 @@ def message_hash(
 
     The index is part of it, so that sums over a transaction tell when two messages have changed places.
     """
-    raw_key = key.encode() if isinstance(key, str) else key
+    raw_key = key.encode("utf-8", "surrogatepass") if isinstance(key, str) else key
     digest = hashlib.blake2b(topic.encode("utf-8", "surrogatepass"), digest_size=8)
     digest.update(_HEAD(index, -1 if raw_key is None else len(raw_key), len(body)))
     digest.update(raw_key or b"")

@@ -32,7 +32,8 @@ SUMMED: Final = (
 """Columns of a row on which a tally rests."""
 EXHAUSTED: Final = PARK_NUMBERS[ParkCode.CHECKS_EXHAUSTED]
 UNDELIVERABLE: Final = PARK_NUMBERS[ParkCode.UNDELIVERABLE]
-POISON: Final = PARK_NUMBERS[ParkCode.POISON]
+POISON: Final = (PARK_NUMBERS[ParkCode.POISON], PARK_NUMBERS[ParkCode.LOST])
+"""Codes of parked records that hold no half."""
 
 
 class Sum(NamedTuple):
@@ -141,7 +142,7 @@ def _row_sums() -> list[Sum]:
     return [
         _high("group", has_group, F.col("group"), -1),
         _count("parked", is_parked),
-        _count("poison", is_parked & (F.col("code") == POISON)),
+        _count("poison", is_parked & F.col("code").isin(*POISON)),
         _high("row_read", is_row, F.col("place") * 8 + F.col("code")),
         _high("row_early", is_row & F.col("code").isin(1, SENT), F.col("flags")),
     ]

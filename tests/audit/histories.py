@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from unittest import mock
 
-from txcore_conformance.sim import actors, play
+from txcore_conformance.sim import cast as casting
+from txcore_conformance.sim import judgement, play
 from txcore_spark.rows import Place, Rows
 
 from txcore import invariants, wire
@@ -22,7 +23,7 @@ def played(seed):
     casts, judged = [], []
     judge = invariants.judge
 
-    def capture(cast, kept=play._judge):
+    def capture(cast, kept=play.judge_all):
         casts.append(cast)
         return kept(cast)
 
@@ -30,7 +31,7 @@ def played(seed):
         judged.append(facts)
         return judge(facts, promises, at_rest=at_rest)
 
-    with mock.patch.object(play, "_judge", capture), mock.patch.object(invariants, "judge", note):
+    with mock.patch.object(play, "judge_all", capture), mock.patch.object(invariants, "judge", note):
         play.run(seed)
     return casts[0], {facts.journey.transaction_id: facts for facts in judged}
 
@@ -46,7 +47,7 @@ def rows_and_tallies(seed):
             add(record.position, record.body, record.appended_ms)
         found += rows.found
     for number, (topic, messages) in enumerate(cast.world.broker.topics.items()):
-        rows = Rows(Place(0, seed * 8 + 3, number), {actors.GROUP: 0})
+        rows = Rows(Place(0, seed * 8 + 3, number), {casting.GROUP: 0})
         for message in messages:
             rows.add_target(message.position, topic, message.key, message.body, message.headers, message.appended_ms)
         found += rows.found
@@ -56,8 +57,8 @@ def rows_and_tallies(seed):
         state = STATES[each.local] if not is_via_table else 3 if each.in_table else SENT
         table.add_fence_row(identity, state, 1, is_early=each.is_acknowledged)
     found += table.found
-    targets = play._targets(cast)
-    for identity, journey in actors.journeys(cast).items():
+    targets = judgement.targets_of(cast)
+    for identity, journey in casting.journeys(cast).items():
         facts.setdefault(identity, Facts(journey, targets.get(identity, [])))
     excused = [identity for identity, each in facts.items() if each.is_excused]
     return found, {identity: tally_of(each) for identity, each in facts.items()}, excused

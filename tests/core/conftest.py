@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+import time
 from types import SimpleNamespace
 
 import pytest
@@ -38,10 +39,15 @@ class HandClock:
 
 
 class RunningClock(HandClock):
-    """A clock that moves a little whenever it is read, so that a checker's pauses end, and as far as it is told."""
+    """A clock that runs as a real one does, a little more whenever it is read, and as far as it is told."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self._read_s = time.monotonic()
 
     def elapsed_s(self):
-        self.advance(0.0002)
+        before_s, self._read_s = self._read_s, time.monotonic()
+        self.advance(0.0002 + self._read_s - before_s)
         return self.now_s
 
 

@@ -65,7 +65,7 @@ def told(broker, randomness):
 def test_a_forced_end_is_told_from_its_request_to_its_execution(broker, randomness, orphan, checker):
     """Who, what and why, in the order of the log though the clocks differ; what was not forced is left out."""
     identity = orphan()
-    Operator(MemoryBackend(broker), "g", by="ann", quiet_s=0.01).rollback(identity, "it is void")
+    Operator(MemoryBackend(broker), "g", by="ann").rollback(identity, "it is void")
     checker.run_once()
     steps = told(broker, randomness)
     assert ("asked for ROLLBACK", "ann", "it is void") == steps[0]
@@ -79,7 +79,7 @@ def test_a_resume_is_told_with_its_reason(broker, running_clock, randomness, orp
     for _ in range(3):
         checker.run_once()
         running_clock.advance(5)
-    Operator(MemoryBackend(broker), "g", by="bo", quiet_s=0.01).resume(identity, "it knows: now")
+    Operator(MemoryBackend(broker), "g", by="bo").resume(identity, "it knows: now")
     assert [("resumed", "bo", "it knows: now")] == told(broker, randomness)
 
 

@@ -154,7 +154,7 @@ class Log:
 def test_a_waiting_half_costs_few_bytes_whatever_its_body(size):
     """600 at most, besides the room for what was read lately."""
     log, count, room = Log(size), 4_000, 100_000
-    capabilities = SimpleNamespace(server_time=True)
+    capabilities = SimpleNamespace(server_time=True, clock_skew_max_s=0.0)
     backend = SimpleNamespace(capabilities=capabilities, read=lambda *_: log)
     context = CheckContext(
         backend,

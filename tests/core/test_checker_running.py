@@ -44,6 +44,8 @@ class Postponing(TransactionListener):
 class PostponingFence:
     """A fence that knows when its database may be asked again."""
 
+    is_async = False
+
     def __init__(self, clock, *, until_s):
         self.inner = Postponing(clock, until_s=until_s)
 

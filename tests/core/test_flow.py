@@ -22,7 +22,7 @@ from txcore.errors import (
     MessageRejectedError,
     TransactionStateError,
 )
-from txcore.fence import FenceAnswer, FenceReading
+from txcore.fence import NO_DATABASE, FenceAnswer, FenceReading
 from txcore.message import CheckPolicy, LocalTransactionState, Message
 from txcore.records import DURABLE, HalfRecord, OpKind, Outcome, Resolution, Status
 from txcore.results import EndState
@@ -247,6 +247,31 @@ class TestEnd:
         prepared.give_way_s = None
         assert OpKind.NUDGE == next(end(prepared, OpKind.COMMIT)).op.kind
 
+    def test_a_store_that_remembers_for_ever_is_asked_however_late(self, prepared, context):
+        """It refuses what comes second before anything is delivered."""
+        context.store_arbitrates = True
+        context.clock.advance(1e9)
+        assert OpKind.COMMIT == next(end(prepared, OpKind.COMMIT)).op.kind
+
+    def test_a_store_that_forgets_resolutions_is_asked_only_while_it_remembers(self, prepared, context):
+        """A resolution of just after the half may be forgotten once the store has kept it for its time."""
+        context.store_arbitrates, context.arbitrates_s = True, 60.0
+        context.clock.advance(60 - 2)
+        steps = end(prepared, OpKind.COMMIT)
+        assert OpKind.COMMIT == next(steps).op.kind
+
+    @pytest.mark.parametrize(("kept_s", "late_s"), [(60.0, 58.001), (1.0, 4.001)])
+    def test_it_gives_way_once_the_store_may_have_forgotten(self, prepared, context, kept_s, late_s):
+        """Frozen for longer than the store remembers it would find its place free; never before immunity ends."""
+        context.store_arbitrates, context.arbitrates_s = True, kept_s
+        context.clock.advance(late_s)
+        assert OpKind.NUDGE == next(end(prepared, OpKind.COMMIT)).op.kind
+
+    def test_without_a_reading_it_gives_way_to_a_store_that_forgets(self, prepared, context):
+        """A handle from another boot cannot tell how long it was away."""
+        context.store_arbitrates, context.arbitrates_s, prepared.give_way_s = True, 60.0, None
+        assert OpKind.NUDGE == next(end(prepared, OpKind.COMMIT)).op.kind
+
     def test_an_open_fenced_connection_must_end_first(self, prepared, fence):
         """Publishing before the database's COMMIT is refused."""
         prepared.connection, prepared.fenced, fence.open = object(), True, True
@@ -423,22 +448,31 @@ class TestListenerStyle:
         assert isinstance(result.error, TransactionStateError)
 
     def test_a_fenced_listener_that_forgot_its_row_is_vouched_for(self, context, by_hand):
-        """The row is written in a transaction of its own before anything is published."""
+        """The row is written in a transaction of its own before anything is published; the result tells of it."""
         steps, _ = self.send(context)
-        assert wire.decode_half(next(steps).body).fenced
+        half = wire.decode_half(next(steps).body)
+        assert (False, NO_DATABASE) == (half.fenced, half.database)  # without a row the listener is asked
         steps.send(DURABLE)
         begin = steps.send(COMMIT)
         assert context.fence.begin == begin.function
         commit = steps.send("connection")
         assert (context.fence.commit, ("connection",)) == (commit.function, commit.args)
         assert OpKind.COMMIT == steps.send(None).op.kind
-        assert EndState.ACCEPTED is by_hand.run_to_end(steps, DURABLE).end.state
+        result = by_hand.run_to_end(steps, DURABLE)
+        assert EndState.ACCEPTED is result.end.state
+        assert isinstance(result.error, FenceMisuseError)
 
     @pytest.mark.parametrize(
-        ("error", "state"), [(FencedError("tombstone"), EndState.CONFLICT), (OSError("down"), EndState.UNKNOWN)]
+        ("error", "is_vowed", "state"),
+        [
+            (FencedError("tombstone"), True, EndState.CONFLICT),
+            (FencedError("tombstone"), False, EndState.TOO_LATE),
+            (OSError("down"), False, EndState.UNKNOWN),
+        ],
     )
-    def test_vouching_that_fails_publishes_nothing(self, context, by_hand, error, state):
-        """A check that came first is a conflict; a database that is down leaves it to the check."""
+    def test_vouching_that_fails_publishes_nothing(self, context, by_hand, error, is_vowed, state):
+        """A check that came first asks the listener, or is a conflict; one without an answer decides later."""
+        context.listener_fences = is_vowed
         steps, _ = self.send(context)
         next(steps)
         steps.send(DURABLE)

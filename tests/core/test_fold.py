@@ -32,8 +32,8 @@ class Partition:
         self.state.read_half(position, made, folded_to)
         return made
 
-    def op(self, position, kind, identity=A, now_s=0.0, **fields):
-        return self.state.read_op(position, Op(kind, identity, **fields), now_s)
+    def op(self, position, kind, identity=A, **fields):
+        return self.state.read_op(position, Op(kind, identity, **fields))
 
     def claim(self, position, token):
         return self.op(position, OpKind.CLAIM, token, token=token)
@@ -142,12 +142,49 @@ class TestOrphans:
         assert partition.half(1, A).is_closed
         assert {} == partition.state.pending
 
-    def test_they_are_dropped_after_their_time(self, partition):
-        """Late copies of ops behind the checkpoint must not pin it for ever."""
-        partition.op(5, OpKind.COMMIT, A, now_s=0.0)
-        partition.op(6, OpKind.COMMIT, B, now_s=50.0)
-        assert 1 == partition.state.drop_orphans(60.0, keep_s=60.0)
+    def test_they_are_dropped_once_no_half_is_to_come(self, partition):
+        """Late copies of ops before the checkpoint must not pin it for ever."""
+        partition.op(5, OpKind.COMMIT, A)
+        partition.op(6, OpKind.COMMIT, B)
+        assert 1 == partition.state.drop_orphans(5)
         assert (None, 6) == partition.bounds()
+
+    @pytest.mark.parametrize("is_known", [True, False])
+    @pytest.mark.parametrize(
+        ("kind", "fields", "found"),
+        [
+            (OpKind.DISCARD, {"token": OURS, "reason": "UNDELIVERABLE"}, None),
+            (OpKind.DECIDED, {"token": OURS, "decision": OpKind.COMMIT}, (OpKind.COMMIT, 0, False)),
+            (OpKind.CHECKED, {"token": OURS, "count": 2}, (0, 2, False)),
+            (OpKind.FORCE, {"decision": OpKind.COMMIT}, (0, 0, True)),
+            (OpKind.COMMIT, {}, None),
+        ],
+    )
+    def test_an_op_of_the_next_generation_waits_for_its_half(self, partition, is_known, kind, fields, found):
+        """Op records hold many, so ops run ahead of a resumed half at every restart on a long log."""
+        partition.claim(1, OURS)
+        if is_known:
+            partition.half(1, A)
+        partition.op(2, OpKind.DISCARD, A, token=OURS, reason="CHECKS_EXHAUSTED")
+        partition.op(3, kind, A, generation=1, **fields)
+        assert is_known == (partition.bounds()[0] == 1)
+        if not is_known:
+            partition.half(1, A)
+        partition.half(2, A, generation=1)
+        pending = partition.state.pending.get(A)
+        if found is None:
+            assert pending is None
+        else:
+            assert found == (pending.decision, pending.count, pending.extras.force is not None)
+
+    def test_an_op_of_the_next_generation_holds_the_op_bound(self, partition):
+        """A restart must read it again, as its half was not read yet."""
+        partition.half(1, A)
+        partition.op(2, OpKind.DISCARD, A)
+        partition.half(2, B)
+        partition.op(3, OpKind.DECIDED, A, generation=1, decision=OpKind.COMMIT)
+        partition.op(9, OpKind.TICK, C)
+        assert (2, 3) == partition.bounds()
 
 
 class TestFinals:
@@ -298,12 +335,28 @@ class TestCopies:
     def test_looking_back_counts_only_what_was_in_force_then(self, partition):
         """Tokens are judged by their place in the log."""
         half = partition.half(1, A, folded_to=40)
-        partition.state.look_back(half, Op(OpKind.CHECKED, A, count=1, token=THEIRS), OURS)
+        half.note(look_back=None)
+        partition.state.look_back(half, Op(OpKind.CHECKED, A, count=1, token=THEIRS), 41, OURS)
         assert 0 == half.count
-        partition.state.look_back(half, Op(OpKind.CHECKED, A, count=1, token=OURS), OURS)
-        partition.state.look_back(half, Op(OpKind.COMMIT, A), OURS)
-        partition.state.look_back(half, Op(OpKind.CHECKED, A, count=2, token=OURS), OURS)
+        partition.state.look_back(half, Op(OpKind.CHECKED, A, count=1, token=OURS), 42, OURS)
+        partition.state.look_back(half, Op(OpKind.COMMIT, A), 43, OURS)
+        partition.state.look_back(half, Op(OpKind.CHECKED, A, count=2, token=OURS), 44, OURS)
         assert (1, True) == (half.count, half.is_closed)
+
+    def test_until_it_was_looked_back_for_only_a_final_op_counts(self, partition):
+        """A DISCARD for exhausted checks is void after a DECIDED, which may stand before this owner's reading."""
+        partition.claim(50, OURS)
+        half = partition.half(1, A, folded_to=40)
+        partition.op(51, OpKind.DISCARD, A, token=OURS, reason="CHECKS_EXHAUSTED")
+        assert not half.is_closed
+        half.note(look_back=None)
+        decided = Op(OpKind.DECIDED, A, token=OURS, decision=OpKind.COMMIT)
+        partition.state.look_back(half, decided, 45, OURS)
+        partition.state.look_back(half, Op(OpKind.DISCARD, A, token=OURS, reason="CHECKS_EXHAUSTED"), 51, OURS)
+        assert (OpKind.COMMIT, False) == (half.decision, half.is_closed)
+        other = partition.half(2, B, folded_to=40)
+        partition.op(52, OpKind.COMMIT, B)
+        assert other.is_closed
 
 
 class TestEnded:

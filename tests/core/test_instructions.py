@@ -25,3 +25,9 @@ def test_a_transaction_takes_no_more_instructions_than_it_did(style):
     """A limit that is met with ease is lowered."""
     cost = cost_of(style)
     assert LIMITS[style] * 0.9 < cost.instructions < LIMITS[style]
+
+
+@pytest.mark.parametrize("style", STYLES)
+def test_the_count_is_the_same_each_time(style):
+    """However busy the machine is: nothing that is counted asks it for the time or for chance."""
+    assert cost_of(style, 30) == cost_of(style, 30)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import pytest
+from msgspec.structs import replace
 
 from txcore import invariants, wire
 from txcore.invariants import Facts, Invariant, Local, Promises, TargetFact, judge, judge_checkpoint
@@ -250,6 +251,60 @@ class TestCheckpoint:
         """Ops behind the bound would be judged wrongly."""
         ops = self.ops(Op(OpKind.CLAIM, OURS, token=OURS), op(OpKind.CHECKED, token=OURS))
         assert "token" in judge_checkpoint(Checkpoint(Position(1), Position(2), THEIRS), self.HALVES, ops)
+
+    def test_stray_bytes_in_the_op_log_say_nothing(self):
+        """They are skipped, as the checker skips them."""
+        ops = [*self.ops(COMMIT), LogRecord(Position(2), b"stray")]
+        assert "" == judge_checkpoint(Checkpoint(Position(2), Position(1)), self.HALVES, ops)
+
+
+class TestCopy:
+    """A copy must hold its journal up to where it says that this was folded; from there on it is read."""
+
+    CLAIM = Op(OpKind.CLAIM, OURS, token=OURS)
+    CHECKED = op(OpKind.CHECKED, token=OURS, count=1)
+    DECIDED = op(OpKind.DECIDED, token=OURS, decision=OpKind.COMMIT)
+    DISCARD = op(OpKind.DISCARD, token=OURS, reason=ParkCode.CHECKS_EXHAUSTED)
+    REQUEST = op(OpKind.FORCE, decision=OpKind.COMMIT)
+    TICK = Op(OpKind.TICK, A, token=OURS)
+
+    @staticmethod
+    def judged(folded_to, *ops, generation=0, **fields):
+        """Return what is wrong with a checkpoint at a copy; the claim stands at op 1, *ops* from 2 on."""
+        copy = replace(half(generation), folded_to=folded_to, token=OURS, **fields)
+        halves = [*TestCheckpoint.HALVES, LogRecord(Position(2), wire.encode_half(copy))]
+        written = TestCheckpoint.ops(TestCopy.CLAIM, *ops)
+        return judge_checkpoint(Checkpoint(Position(2), Position(1)), halves, written)
+
+    def test_a_copy_that_holds_its_journal_is_allowed(self):
+        """What stands at the place itself is read again, so it need not be folded in."""
+        assert "" == self.judged(3, self.CHECKED, self.DECIDED, count=1, decided=OpKind.COMMIT)
+        assert "" == self.judged(2, self.CHECKED)
+        assert "" == self.judged(2, self.DECIDED)
+        assert "" == self.judged(2, self.REQUEST)
+
+    def test_a_copy_made_before_the_end_is_allowed(self):
+        """Its reader finds the end."""
+        assert "" == self.judged(2, self.CHECKED, COMMIT)
+
+    @pytest.mark.parametrize("folded_to", [2, 3])
+    def test_a_copy_at_or_after_the_end_is_a_breach(self, folded_to):
+        """Whoever reads it alone takes it for undecided."""
+        assert "COMMIT at op 2 closed it" in self.judged(folded_to, COMMIT, self.TICK)
+        assert "DISCARD at op 2 closed it" in self.judged(folded_to, self.DISCARD, self.TICK)
+
+    def test_a_resumed_copy_stands_after_its_discard(self):
+        """The discard closed the generation before it; a void one closed none."""
+        assert "" == self.judged(2, self.DISCARD, generation=1)
+        assert "" == self.judged(3, self.DECIDED, self.DISCARD, decided=OpKind.COMMIT)
+
+    @pytest.mark.parametrize(
+        ("written", "lack"),
+        [(CHECKED, "lacks a check"), (DECIDED, "lacks the decision COMMIT"), (REQUEST, "lacks the request at op 2")],
+    )
+    def test_a_copy_that_lacks_an_op_is_a_breach(self, written, lack):
+        """It stands before the place from which the copy's reader reads."""
+        assert lack in self.judged(3, written, self.TICK)
 
 
 def test_the_list_is_complete():

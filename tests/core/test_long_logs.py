@@ -44,7 +44,7 @@ def answers(events):
     state, found = PartitionState(), []
     for what, place, *rest in events:
         if what == "op":
-            state.read_op(place, rest[0], 0.0)
+            state.read_op(place, rest[0])
         elif not state.read_ended(place, *rest):
             state.read_half(place, Pending(rest[0], place, rest[1], TERMS, 100.0, 100.0))
         found.append(
@@ -78,14 +78,14 @@ def test_a_long_log_behind_an_undecided_half_takes_little_memory():
     for number in range(2, count):
         identity = number.to_bytes(16, "big")
         state.read_half(number, Pending(identity, number, 0, TERMS, 200.0, 200.0))
-        state.read_op(number, Op(OpKind.COMMIT, identity), 0.0)
+        state.read_op(number, Op(OpKind.COMMIT, identity))
     assert len(state._newest) <= 2 * LEFT_IN_MAX
     assert len(state._seen) <= 2 * LEFT_IN_MAX
     assert len(state._due) <= STALE_MAX + 2
     assert (count - 1, [count - 2]) == (state.replay_count, [behind for behind, _ in state.oldest_open()])
     made = state.checkpoint(0.0, 0)
     assert (1, 2) == (made.half, made.op)
-    state.read_op(count, Op(OpKind.COMMIT, bytes(16)), 0.0)
+    state.read_op(count, Op(OpKind.COMMIT, bytes(16)))
     made = state.checkpoint(0.0, 0)
     assert (count - 1, count - 1, 1) == (made.half, made.op, state.replay_count)
 
@@ -94,10 +94,10 @@ def test_a_final_op_behind_a_discard_that_was_left_behind_holds():
     """A resume behind both stays closed, whether or not the checkpoint has passed the half."""
     state = PartitionState()
     state.read_half(1, Pending(bytes(16), 1, 0, TERMS, 100.0, 100.0))
-    state.read_op(1, Op(OpKind.DISCARD, bytes(16)), 0.0)
+    state.read_op(1, Op(OpKind.DISCARD, bytes(16)))
     state.read_half(2, Pending(b"b" * 16, 2, 0, TERMS, 100.0, 100.0))
     state.pass_closed()
-    state.read_op(2, Op(OpKind.COMMIT, bytes(16)), 0.0)
+    state.read_op(2, Op(OpKind.COMMIT, bytes(16)))
     state.read_half(3, Pending(bytes(16), 3, 1, TERMS, 100.0, 100.0))
     assert [b"b" * 16] == [*state.pending]
 

@@ -118,3 +118,10 @@ def test_headers_changed_after_publish_do_not_change_the_message(context):
     transactions.publish(transaction, Message("t", b"", headers=headers))
     headers["a"] = "2"
     assert {"a": "1"} == transaction.messages[0].headers
+
+
+def test_no_headers_may_be_said_with_none(context):
+    """As many clients' own messages say it."""
+    transaction = transactions.begin(context)
+    transactions.publish(transaction, Message("t", b"", headers=None))
+    assert {} == transaction.messages[0].headers

@@ -10,6 +10,7 @@ from opentelemetry.sdk.trace.export.in_memory_span_exporter import InMemorySpanE
 from sqlalchemy import create_engine
 
 from txcore import (
+    BackendUnavailableError,
     Checker,
     CheckPolicy,
     HalfRefusedError,
@@ -19,7 +20,6 @@ from txcore import (
     SqlFence,
     TransactionListener,
     TransactionProducer,
-    UsageError,
     otel,
 )
 from txcore.clock import SystemClock
@@ -182,7 +182,7 @@ def test_a_refused_half_ends_its_span_as_an_error(make_producer, exporter, broke
     """Nothing is left open."""
     transaction = make_producer().begin()
     transaction.publish(Message("t", b"b"))
-    monkeypatch.setattr(broker, "refusal", lambda half: UsageError("the disk is full"))
+    monkeypatch.setattr(broker, "refusal", lambda half: BackendUnavailableError("the disk is full"))
     with pytest.raises(HalfRefusedError, match="the disk is full"):
         transaction.prepare()
     (whole,), (prepare,) = spans_of(exporter, "txcore transaction"), spans_of(exporter, "txcore prepare")

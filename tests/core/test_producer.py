@@ -345,6 +345,20 @@ class TestMisuse:
                 call()
         assert EndState.ACCEPTED is transaction.commit().state
 
+    def test_a_backend_from_before_a_fork_is_the_callers_mistake(self, backend, producer, monkeypatch):
+        """Its own error comes through, and names the backend; the broker refused nothing."""
+        error = UsageError("this memory backend was opened before a fork")
+
+        def refuse(batch):
+            raise error
+
+        monkeypatch.setattr(backend, "append_halves", refuse)
+        transaction = producer.begin()
+        transaction.publish(Message("t", b""))
+        with pytest.raises(UsageError) as caught:
+            transaction.prepare()
+        assert error is caught.value
+
     def test_a_closed_backend_sends_nothing(self, backend, producer):
         """The half is certainly not stored."""
         transaction = producer.begin()

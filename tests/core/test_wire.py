@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+from typing import get_type_hints
 
 import msgspec
 import pytest
@@ -10,11 +11,25 @@ from hypothesis import example, given
 from hypothesis import strategies as st
 
 from txcore import wire
-from txcore.errors import WireFormatError
-from txcore.records import Half, Op, OpKind, Parked, TargetMessage
+from txcore.errors import NewerRecordError, WireFormatError
+from txcore.message import CheckPolicy
+from txcore.records import (
+    CHECK_MAX_MAX,
+    COUNT_MAX,
+    POSITION_MAX,
+    WAIT_S_MAX,
+    WALL_MS_MAX,
+    Half,
+    Op,
+    OpKind,
+    Parked,
+    TargetMessage,
+)
 
 ids = st.binary(min_size=16, max_size=16)
-numbers = st.integers(0, 2**63 - 1)
+times = st.integers(0, WALL_MS_MAX)
+waits = st.integers(0, WAIT_S_MAX * 1000)
+counts = st.integers(0, COUNT_MAX)
 messages = st.builds(
     TargetMessage,
     st.text(max_size=20),
@@ -27,33 +42,33 @@ halves = st.builds(
     version=st.just(1),
     transaction_id=ids,
     group=st.text(max_size=20),
-    partition=numbers,
-    generation=numbers,
-    born_ms=numbers,
-    immunity_ms=numbers,
-    interval_ms=numbers,
-    check_max=numbers,
+    partition=counts,
+    generation=counts,
+    born_ms=times,
+    immunity_ms=waits,
+    interval_ms=waits,
+    check_max=st.integers(0, CHECK_MAX_MAX),
     fenced=st.booleans(),
     by=st.text(max_size=20),
-    messages=st.lists(messages, max_size=4),
-    first_appended_ms=numbers,
-    age_ms=numbers,
-    count=numbers,
-    folded_to=st.integers(-1, 2**63 - 1),
+    messages=st.lists(messages, min_size=4, max_size=4),
+    first_appended_ms=times,
+    age_ms=times,
+    count=counts,
+    folded_to=st.integers(-1, POSITION_MAX),
     decided=st.sampled_from([0, 1, 2]),
     token=st.binary(max_size=16),
     reason=st.text(max_size=30),
-    missing=st.lists(numbers, max_size=4),
+    missing=st.lists(st.integers(0, 3), unique=True),
 )
 ops = st.builds(
     Op,
     kind=st.sampled_from([int(kind) for kind in OpKind]),
     transaction_id=ids,
-    generation=numbers,
+    generation=counts,
     by=st.text(max_size=20),
-    at_ms=numbers,
+    at_ms=times,
     token=st.binary(max_size=16),
-    count=numbers,
+    count=counts,
     decision=st.sampled_from([0, 1, 2]),
     forced=st.sampled_from([0, 1, 2]),
     reason=st.text(max_size=30),
@@ -62,15 +77,15 @@ parked = st.builds(
     Parked,
     version=st.just(1),
     transaction_id=ids,
-    generation=numbers,
+    generation=counts,
     code=st.text(max_size=20),
     reason=st.text(max_size=30),
-    count=numbers,
+    count=counts,
     by=st.text(max_size=20),
-    at_ms=numbers,
+    at_ms=times,
     token=st.binary(max_size=16),
     half=st.binary(max_size=100),
-    missing=st.lists(numbers, max_size=4),
+    missing=st.lists(counts, max_size=4),
 )
 DECODERS = (wire.decode_half, wire.decode_ops, wire.decode_parked)
 SOME_OPS = [Op(OpKind.COMMIT, bytes(16), by="p"), Op(OpKind.CHECKED, bytes(16), count=3, token=b"t" * 16)]
@@ -78,8 +93,8 @@ SOME_HALF = Half(
     1,
     bytes(16),
     "orders",
-    0,
-    0,
+    3,
+    2,
     1,
     6_000,
     0,
@@ -88,6 +103,8 @@ SOME_HALF = Half(
     by="p",
     messages=[TargetMessage("t", b"k", b"body", {"a": "b", "c": b"d"})],
 )
+
+SOME_PARKED = Parked(1, bytes(16), 4, "POISON", "r", 0, "c", 1, b"t" * 16, b"half", [1])
 
 
 @given(halves)
@@ -146,17 +163,169 @@ def test_a_field_of_another_type_is_refused(index):
         wire.decode_half(changed(wire.encode_half(SOME_HALF), lambda fields: fields.__setitem__(index, 1.5)))
 
 
-def test_an_unknown_op_kind_is_refused():
+def test_an_op_of_an_unknown_kind_is_the_work_of_a_newer_txcore():
     """A later version's op is not skipped silently."""
-    with pytest.raises(WireFormatError, match="op kind 99 is unknown"):
-        wire.decode_ops(wire.encode_ops([Op(99, bytes(16))]))
+    with pytest.raises(NewerRecordError, match="op kind 99 is unknown"):
+        wire.decode_ops(wire.encode_ops([SOME_OPS[0], Op(99, bytes(16))]))
+
+
+@pytest.mark.parametrize("kind", [-1, 0, 128, 2**64 - 1])
+def test_an_op_of_an_impossible_kind_is_damage(kind):
+    """No version will ever write it."""
+    with pytest.raises(WireFormatError, match=r"in `ops\[0\]\.kind`") as raised:
+        wire.decode_ops(wire.encode_ops([Op(kind, bytes(16))]))
+    assert not isinstance(raised.value, NewerRecordError)
+
+
+NEWER = {
+    "half": (wire.decode_half, wire.encode_half(SOME_HALF)),
+    "head": (wire.decode_head, wire.encode_half(SOME_HALF)),
+    "op": (wire.decode_ops, wire.encode_ops(SOME_OPS)),
+    "parked": (wire.decode_parked, wire.encode_parked(SOME_PARKED)),
+    "message": (wire.decode_message, wire.encode_message(SOME_HALF.messages[0])),
+}
+
+
+@pytest.mark.parametrize("kind", NEWER)
+@pytest.mark.parametrize("last", [None, {"another": "shape"}])
+def test_a_record_of_a_higher_version_is_newer_whatever_it_holds(kind, last):
+    """Its last field may have another type by then; what comes first never changes its place."""
+    decode, body = NEWER[kind]
+
+    def change(fields):
+        fields[1] = wire.VERSION + 1
+        if last is not None:
+            fields[-1] = last
+
+    with pytest.raises(NewerRecordError, match="an upgraded one reads it") as raised:
+        decode(changed(body, change))
+    error = raised.value
+    assert wire.VERSION + 1 == error.version
+    if kind in {"half", "head"}:
+        known = (error.transaction_id, error.group, error.partition, error.generation)
+        assert (bytes(16), "orders", 3, 2) == known
+    elif kind == "parked":
+        assert (bytes(16), 4) == (error.transaction_id, error.generation)
+
+
+@pytest.mark.parametrize("kind", NEWER)
+@pytest.mark.parametrize("version", [0, -1, wire.VERSION_MAX + 1, 2**63])
+def test_an_impossible_version_is_damage(kind, version):
+    """A flipped bit must not stop a partition."""
+    decode, body = NEWER[kind]
+    with pytest.raises(WireFormatError) as raised:
+        decode(changed(body, lambda fields: fields.__setitem__(1, version)))
+    assert not isinstance(raised.value, NewerRecordError)
+
+
+@pytest.mark.parametrize(("index", "value"), [(2, b"short"), (2, "text"), (3, 7), (4, "first"), (5, None)], ids=str)
+def test_a_higher_version_with_a_damaged_beginning_is_damage(index, value):
+    """It cannot be said whose it is."""
+
+    def change(fields):
+        fields[1], fields[index] = wire.VERSION + 1, value
+
+    with pytest.raises(WireFormatError) as raised:
+        wire.decode_half(changed(wire.encode_half(SOME_HALF), change))
+    assert not isinstance(raised.value, NewerRecordError)
 
 
 @pytest.mark.parametrize("length", [0, 15, 17])
 def test_an_id_of_another_length_is_refused(length):
-    """In halves and ops alike."""
-    with pytest.raises(WireFormatError, match="16 bytes"):
-        wire.decode_ops(wire.encode_ops([Op(OpKind.COMMIT, bytes(length))]))
+    """In every record alike."""
+    records = [
+        (wire.decode_half, wire.encode_half(msgspec.structs.replace(SOME_HALF, transaction_id=bytes(length)))),
+        (wire.decode_ops, wire.encode_ops([Op(OpKind.COMMIT, bytes(length))])),
+        (wire.decode_parked, wire.encode_parked(msgspec.structs.replace(SOME_PARKED, transaction_id=bytes(length)))),
+    ]
+    for decode, body in records:
+        with pytest.raises(WireFormatError, match=r"length [<>]= 16 - in `(ops\[0\]\.)?transaction_id`"):
+            decode(body)
+
+
+TIME, WAIT, COUNT, CHOICE = (0, WALL_MS_MAX), (0, WAIT_S_MAX * 1000), (0, COUNT_MAX), (0, 2)
+RANGES = {
+    "half": {
+        "partition": COUNT,
+        "generation": COUNT,
+        "born_ms": TIME,
+        "immunity_ms": WAIT,
+        "interval_ms": WAIT,
+        "check_max": (0, CHECK_MAX_MAX),
+        "first_appended_ms": TIME,
+        "age_ms": TIME,
+        "count": COUNT,
+        "folded_to": (-1, POSITION_MAX),
+        "decided": CHOICE,
+    },
+    "op": {"generation": COUNT, "at_ms": TIME, "count": COUNT, "decision": CHOICE, "forced": CHOICE},
+    "parked": {"generation": COUNT, "count": COUNT, "at_ms": TIME},
+}
+
+
+def with_field(kind, name, value):
+    """Return (what decodes it, a record of this kind with one field changed)."""
+    if kind == "op":
+        merged = [SOME_OPS[0], msgspec.structs.replace(SOME_OPS[1], **{name: value})]
+        return wire.decode_ops, wire.encode_ops(merged)
+    if kind == "half":
+        return wire.decode_half, wire.encode_half(msgspec.structs.replace(SOME_HALF, **{name: value}))
+    return wire.decode_parked, wire.encode_parked(msgspec.structs.replace(SOME_PARKED, **{name: value}))
+
+
+@pytest.mark.parametrize(("kind", "name"), [(kind, name) for kind, names in RANGES.items() for name in names])
+def test_a_number_out_of_range_is_refused_by_the_name_of_its_field(kind, name):
+    """Its first and last value are taken; an absurd one would blind lists and block a partition."""
+    low, high = RANGES[kind][name]
+    for value in (low, high):
+        decode, body = with_field(kind, name, value)
+        decode(body)
+    for value in {low - 1, -(2**63), 2**64 - 1, *([high + 1] if high < POSITION_MAX else [2**63])}:
+        decode, body = with_field(kind, name, value)
+        with pytest.raises(WireFormatError, match=rf"in `(ops\[1\]\.)?{name}`"):
+            decode(body)
+
+
+def test_every_number_of_a_record_has_a_range():
+    """A new field is not forgotten; `version` and `kind` have rules of their own."""
+    for kind, record in (("half", Half), ("op", Op), ("parked", Parked)):
+        numbers = {
+            name for name, hint in get_type_hints(record).items() if hint is int and name not in {"version", "kind"}
+        }
+        assert numbers == set(RANGES[kind]), kind
+
+
+@pytest.mark.parametrize("missing", [[1], [-1], [0, 0], [5, -1, 2**40], [2**31]])
+def test_targets_that_the_half_does_not_have_are_refused(missing):
+    """Its owner would try to publish them for ever."""
+    with pytest.raises(WireFormatError, match="missing"):
+        wire.decode_half(wire.encode_half(msgspec.structs.replace(SOME_HALF, missing=missing)))
+
+
+def test_an_absurd_field_inside_a_message_is_named():
+    """Place in the list included."""
+    bad = [SOME_HALF.messages[0], TargetMessage(7, None, b"", {})]
+    with pytest.raises(WireFormatError, match=r"in `messages\[1\]\.topic`"):
+        wire.decode_half(wire.encode_half(msgspec.structs.replace(SOME_HALF, messages=bad)))
+
+
+@given(
+    immunity_s=st.floats(0.001, WAIT_S_MAX),
+    interval_s=st.floats(0.001, WAIT_S_MAX),
+    check_max=st.integers(1, CHECK_MAX_MAX),
+    wall_ms=times,
+)
+def test_a_producer_writes_only_what_its_own_reader_takes(immunity_s, interval_s, check_max, wall_ms):
+    """Whatever policy it was given, and whatever its clock says."""
+    policy = CheckPolicy(immunity_s, interval_s, check_max)
+    half = msgspec.structs.replace(
+        SOME_HALF,
+        born_ms=wall_ms,
+        immunity_ms=round(policy.immunity_s * 1000),
+        interval_ms=round(policy.interval_s * 1000),
+        check_max=policy.check_max,
+    )
+    assert half == wire.decode_half(wire.encode_half(half))
 
 
 @pytest.mark.parametrize("value", [1, None, ["x"], 1.5, {"a": "b"}])

@@ -185,6 +185,20 @@ def test_arguments(line, broker):
     line("FAIL", "inequivalent arg", "x-max-age", url=f"{broker.url}?half_retention_s=100000")
 
 
+@pytest.mark.breaks("rabbitmq.parked")
+def test_parked(line, channel, group, broker, make_group):
+    """A group made before 0.1 lets what is parked expire; its other arguments are in order. The way out works."""
+    line("OK", "never expires")
+    name = f"txc.{group}.parked.1"
+    channel.queue_delete(name)
+    old = {"x-queue-type": "stream", "x-max-age": "1209600s", "x-stream-max-segment-size-bytes": 20_000_000}
+    channel.queue_declare(name, durable=True, arguments=old)
+    line("FAIL", f"what is parked expires: {name} with x-max-age", f"rabbitmqctl delete_queue {name}")
+    channel.queue_delete(name)
+    make_group(broker.url, group, 2)
+    line("OK", "never expires")
+
+
 @pytest.mark.breaks("rabbitmq.targets")
 def test_targets(line, channel, group):
     """Queues and exchanges are looked for; names that AMQP cannot carry are told."""

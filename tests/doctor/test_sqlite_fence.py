@@ -76,7 +76,7 @@ def test_old_library(url, database_line, monkeypatch):
         ("DROP TABLE txcore_tx", ["txcore_tx does not exist", "create()"]),
         ("DROP TABLE txcore_tx_meta", ["txcore_tx_meta does not exist"]),
         ("ALTER TABLE txcore_tx DROP COLUMN checks", ["lacks checks"]),
-        ("INSERT INTO txcore_tx_meta VALUES (NULL, 1, x'00')", None),
+        ("INSERT INTO txcore_tx_meta (schema_version, pruned_below) VALUES (1, x'00')", None),
         ("UPDATE txcore_tx_meta SET schema_version = 7", ["schema version 7"]),
     ],
 )

@@ -271,8 +271,13 @@ def test_check_leaves_the_pooled_connection_as_it_was(world):
         with engine.connect() as connection:
             return connection.execute(text(sql)).one()
 
-    before = settings()
+    before, locked = settings(), world.new_id()
     world.new_fence(engine).check([world.new_id()], GROUP)
+    assert settings() == before
+    # Nor those of work that did not even begin.
+    holder = world.fence.begin(world.engine, locked, GROUP)
+    assert world.check(locked, world.new_fence(engine)) is FenceAnswer.NO_ANSWER
+    world.fence.rollback(holder)
     assert settings() == before
 
 
@@ -373,7 +378,7 @@ def test_create_is_idempotent_and_safe_at_once(world, threads):
 def test_newer_schema_is_refused_in_one_sentence(world):
     """An older txcore touches nothing it does not know."""
     with world.engine.begin() as connection:
-        connection.execute(text(f"UPDATE {world.fence_table}_meta SET schema_version = 2"))
-    with pytest.raises(UsageError, match=r"has schema version 2, this txcore knows 1: upgrade txcore here$"):
+        connection.execute(text(f"UPDATE {world.fence_table}_meta SET schema_version = 3"))
+    with pytest.raises(UsageError, match=r"has schema version 3, this txcore knows 2: upgrade txcore here$"):
         world.fence.create()
     assert world.check(world.new_id()) is FenceAnswer.NO_ANSWER

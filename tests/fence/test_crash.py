@@ -25,9 +25,12 @@ def restart(world):
 def commit_asynchronously(world):
     """Take the fence's own setting out of the producer's insert."""
     dialect = world.fence._dialect
-    weaker = dialect._insert.replace("THEN 'remote_apply' ELSE 'on' END", "THEN 'off' ELSE 'off' END")
-    assert weaker != dialect._insert
-    dialect._insert = weaker
+    weaker = {
+        key: insert.replace("THEN 'remote_apply' ELSE 'on' END", "THEN 'off' ELSE 'off' END")
+        for key, insert in dialect._inserts.items()
+    }
+    assert not set(weaker.values()) & set(dialect._inserts.values())
+    dialect._inserts = weaker
 
 
 def test_server_killed_between_fence_row_and_commit_rolls_back(killable):

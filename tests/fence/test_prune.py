@@ -52,13 +52,18 @@ def test_only_closed_ids_below_the_horizon_are_deleted(world, prune):
     ]
 
 
-def test_row_whose_messages_are_sent_is_closed_without_being_named(world, prune):
-    """No log ever says of it that it has ended: it never had a half."""
+def test_row_whose_messages_are_sent_stays_until_it_is_named(world, prune):
+    """A half of it may be open: with its row gone it would be parked as PRUNED, although its messages are out."""
     sent = world.new_id()
     connection = world.fence.begin(None, sent, GROUP)
     world.fence.enqueue(connection, sent, GROUP, [])
     world.fence.commit(connection)
-    assert prune(lambda ids: []).deleted == 1
+    assert world.fence.sent([sent]) == {sent}
+    below = world.new_id()
+    result = prune(lambda ids: [], below)
+    assert (result.deleted, result.kept) == (0, 1)
+    assert world.check(sent) is FenceAnswer.SENT
+    assert prune(world.fence.sent, below).deleted == 1
 
 
 def test_pruned_id_is_pruned_and_gets_no_tombstone(world, prune):

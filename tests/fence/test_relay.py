@@ -10,7 +10,7 @@ from sqlalchemy import event, text
 from txcore_conformance.kit import Observed, wait_until
 
 from txcore import Message, Relay, RelayLimits, TransactionProducer, instrumentation, wire
-from txcore.errors import BackendUnavailableError, HalfRefusedError, UsageError
+from txcore.errors import BackendTimeoutError, BackendUnavailableError, HalfRefusedError, UsageError
 from txcore.fence import FenceAnswer
 from txcore.memory import MemoryBackend, MemoryBroker
 from txcore.records import Outcome, Status
@@ -66,6 +66,24 @@ def server_bench(server_world):
 @pytest.fixture
 def sqlite_bench(sqlite):
     return Bench(sqlite)
+
+
+class Part:
+    """Some items of a batch."""
+
+    def __init__(self, batch, indexes):
+        self.batch = batch
+        self.indexes = indexes
+        self.items = [batch.items[index] for index in indexes]
+
+    def settle(self, index, outcome):
+        self.batch.settle(self.indexes[index], outcome)
+
+
+def body_of(resolution):
+    """Return the body of the one message that a relay's resolution publishes."""
+    (index,) = resolution.targets
+    return resolution.half.messages[index].body
 
 
 def key_elsewhere(key):
@@ -199,6 +217,31 @@ def test_backend_that_did_not_take_it_for_an_outage_is_an_outage(sqlite_bench):
     backend.release = lambda batch, claim=None: [batch.settle(n, refusal) for n in range(len(batch.items))]
     assert relay.run_once().uncertain == 1
     assert relay.parked() == []
+
+
+def test_lane_waits_behind_a_message_without_a_certain_answer(sqlite_bench):
+    """It may not be stored: the next one of its key would overtake it. Other keys go on."""
+    sqlite_bench.put(key=b"a", body=b"first")
+    sqlite_bench.put(key=b"a", body=b"second")
+    sqlite_bench.put(key=key_elsewhere(b"a"), body=b"beside")
+    relay = sqlite_bench.relay()
+    release = relay._backend.release
+    lost = [b"first"]
+
+    def losing(batch, claim=None):
+        """The first message is lost on its way, and no answer says so."""
+        kept = [index for index, item in enumerate(batch.items) if body_of(item) not in lost]
+        for index in {*range(len(batch.items))} - {*kept}:
+            lost.remove(body_of(batch.items[index]))
+            batch.settle(index, Outcome(Status.UNKNOWN, BackendTimeoutError("no answer")))
+        release(Part(batch, kept), claim)
+
+    relay._backend.release = losing
+    report = relay._batch()
+    assert (report.sent, report.uncertain) == (1, 1)
+    assert sqlite_bench.bodies() == [b"beside"]
+    assert relay.run_once().sent == 2
+    assert sqlite_bench.bodies() == [b"beside", b"first", b"second"]
 
 
 def test_slot_in_one_relays_hands_is_passed_over_by_another(bench):

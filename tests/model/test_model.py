@@ -5,15 +5,19 @@ from __future__ import annotations
 from functools import cache
 
 import pytest
-from txcore_conformance import model
+from txcore_conformance import model, model_fold
 from txcore_conformance.model import CONFIGURATIONS, SOMETIMES, Exploration, explore
 from txcore_conformance.model_mutants import INEXPRESSIBLE, MUTANTS
+
+from txcore import fold
+from txcore.decide import Decision, decide
+from txcore.records import OpKind
 
 STATES_AND_EDGES = {
     "fenced": (37_991, 145_942),
     "fenced-half-first": (39_995, 154_126),
-    "listener": (240_352, 978_640),
-    "resume": (157_100, 528_801),
+    "listener": (232_308, 947_830),
+    "resume": (149_723, 504_476),
     "table": (123_187, 524_694),
     "prune": (126_867, 546_664),
 }
@@ -62,6 +66,25 @@ ISSUE_MUTANTS = {
 }
 
 
+def _never_discards(pending, now_ms, *, must_carry):
+    decision = decide(pending, now_ms, must_carry=must_carry)
+    return Decision.CHECK if decision is Decision.DISCARD else decision
+
+
+def _asks_again(pending, now_ms, *, must_carry):
+    decision = decide(pending, now_ms, must_carry=must_carry)
+    return Decision.CHECK if decision is Decision.FINISH else decision
+
+
+BROKEN_CODE = {
+    "a discard counts behind a decision": (fold, "is_discard_in_force", lambda *_, **__: True, "resume", "S10"),
+    "a rollback is not final": (fold, "FINAL_KINDS", frozenset({OpKind.COMMIT}), "fenced", "L1"),
+    "checks have no limit": (model_fold, "decide", _never_discards, "listener", "S9"),
+    "what is decided is asked again": (model_fold, "decide", _asks_again, "listener", "S9"),
+}
+"""Changes of the production code that the model must notice: what, where, and the invariant that breaks."""
+
+
 @cache
 def explored(name: str) -> Exploration:
     """Explore a configuration once for all tests of this module."""
@@ -88,6 +111,27 @@ def test_leaving_a_rule_out_gives_the_shortest_counterexample(mutant):
     run = explore(CONFIGURATIONS[MUTANTS[mutant]], mutant)
     assert run.violation is not None
     assert COUNTEREXAMPLES[mutant] == (run.violation.invariant, len(run.violation.trace))
+
+
+@pytest.fixture
+def fresh_answers():
+    """What the production code said is worked out anew, before and after."""
+    for answers in (model_fold.landed, model_fold.judged):
+        answers.cache_clear()
+    yield
+    for answers in (model_fold.landed, model_fold.judged):
+        answers.cache_clear()
+
+
+@pytest.mark.usefixtures("fresh_answers")
+@pytest.mark.parametrize("change", BROKEN_CODE)
+def test_the_model_explores_the_code_that_runs_in_production(change, monkeypatch):
+    """A rule that is broken in the fold or in the decision breaks an invariant here."""
+    module, name, broken, configuration, invariant = BROKEN_CODE[change]
+    monkeypatch.setattr(module, name, broken)
+    run = explore(CONFIGURATIONS[configuration])
+    assert run.violation is not None
+    assert invariant == run.violation.invariant
 
 
 def test_every_rare_situation_is_reached():

@@ -57,7 +57,7 @@ class HandFence:
         self.checks = self.peeks = 0
         self.forced = []
 
-    def check(self, transaction_ids, group):
+    def check(self, transaction_ids, group, databases=None):
         self.checks += 1
         answers = {"up": FenceReading(FenceAnswer.COMMIT)}
         return dict.fromkeys(transaction_ids, answers.get(self.state, FenceReading(FenceAnswer.NO_ANSWER, self.state)))
@@ -69,7 +69,7 @@ class HandFence:
         )
         return dict.fromkeys(transaction_ids, answer)
 
-    def force(self, transaction_id, group):
+    def force(self, transaction_id, group, database=b""):
         self.forced.append((transaction_id, group))
 
 

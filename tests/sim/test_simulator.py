@@ -24,6 +24,11 @@ def test_what_a_frozen_operator_resumes_behind_the_faults_is_decided_before_it_i
     assert run(940_519).violations == ()
 
 
+def test_a_checkpoint_hides_no_gap_from_the_next_owner():
+    """Ops were eaten, and the owner that saw it died before it had parked what lacked them: no second delivery."""
+    assert run(286).violations == ()
+
+
 def test_a_seed_replays_its_history():
     """The same seed gives the same trace, step by step; different seeds differ."""
     once = [run(seed).trace for seed in range(REPLAYED)]

@@ -16,6 +16,23 @@ HEAD: Final = """\
 Everywhere: what was acknowledged and whose database transaction committed is delivered at least once; what did not
 commit is never delivered; a duplicate carries the same `txcore-id`, so an inbox removes it. The differences are here.
 This page is made of the code by `txcore backends --markdown`, and checked in CI.
+
+The limits of "everywhere":
+
+- Without a fence, safety rests on time. A producer must not be stopped for longer than its immunity between its look at
+  the clock and the network. On a cluster of Kafka or NATS the clocks of two nodes must not differ by more than 10 s.
+- Some checker must run at least once within the retention of the half log. A half that retention has removed is parked
+  as LOST, without its messages, if a checkpoint still names it; the fence table knows every one.
+- A broker may lose records that it has acknowledged, at a power failure before they are on disk: see *fsync before
+  ack*.
+- A record of a newer txcore stops its partition until its checkers are upgraded: see [versions](compatibility.md).
+
+With a fence, a half names the database that decides it, and no other one does. The listener style writes its half
+before the listener runs, so a half without a fence row is left to `check_local_transaction`, after a tombstone: a
+listener that forgets `fence(connection)` loses nothing. Only with `listener_fences=True` does a missing row alone mean
+ROLLBACK. Where a store does not keep "one decision", two holders that both commit one `handle()` are one more cause of
+a message that is seen twice; where it does, the second one gets ALREADY_DONE. After another holder's rollback, and
+after a rollback of the database transaction itself, `commit()` is a CONFLICT, and publishes nothing.
 """
 LEGEND: Final = """
 - **atomic release**: a transaction's messages and the record of its end become visible together or not at all.

@@ -155,10 +155,13 @@ class LimitsSection(Struct, forbid_unknown_fields=True, frozen=True, kw_only=Tru
     checkpoint_interval_s: Annotated[Seconds, Meta(description="least time between two checkpoints of a partition")] = (
         2.0
     )
-    orphan_keep_s: Annotated[Seconds, Meta(description="how long an end without a half is kept in memory")] = 60.0
     body_bytes_max: Annotated[
         Count, Meta(description="bytes of half records kept in memory; the others are read again when they are due")
     ] = 4 << 20
+    newer_records: Annotated[
+        Literal["stop", "park"],
+        Meta(description="at a record of a newer txcore: stop its partition, or park halves and skip ops"),
+    ] = "stop"
 
 
 class GroupSection(Struct, forbid_unknown_fields=True, frozen=True, kw_only=True):

@@ -16,7 +16,7 @@ from txcore.sqlfence.dialects import Dialect, decode_id
 from txcore.sqlfence.failures import Cause, failure_of
 from txcore.sqlfence.mysql import MySQL
 from txcore.sqlfence.postgresql import PostgreSQL
-from txcore.sqlfence.schema import GROUP_LENGTH_MAX, LOWEST_ID, SCHEMA_VERSION, Tables, check_version
+from txcore.sqlfence.schema import GROUP_LENGTH_MAX, INBOX_VERSION, LOWEST_ID, Tables, check_version
 from txcore.sqlfence.sqlite import SQLite
 
 if TYPE_CHECKING:
@@ -126,7 +126,7 @@ class InboxTable:
             return
         sql = (
             f"INSERT INTO {self.tables.meta} (singleton, schema_version, pruned_below) "  # noqa: S608
-            f"VALUES (1, {SCHEMA_VERSION}, {self.dialect.place('id')})"
+            f"VALUES (1, {INBOX_VERSION}, {self.dialect.place('id')})"
         )
         # Only MariaDB, which commits each CREATE by itself, lets another process be first here.
         _unless_duplicate(lambda: border.change(sql, {"id": self.dialect.encode(LOWEST_ID)}))

@@ -90,7 +90,7 @@ class MemoryBackend:
                 taken = self.broker.superseded(half.group, op)
                 if taken is not None:
                     return taken
-            refused = [i for i in resolution.targets if half.messages[i].topic in self.broker.refusing]
+            refused = [i for i in resolution.targets if self.broker.refuses(half.messages[i].topic)]
             if refused:
                 topic = half.messages[refused[0]].topic
                 return Outcome(Status.REFUSED, HalfRefusedError(f"topic {topic!r} refuses", topic=topic))

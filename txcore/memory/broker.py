@@ -5,6 +5,7 @@ from __future__ import annotations
 import threading
 from collections import defaultdict, deque
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from typing import Protocol
 
@@ -15,6 +16,7 @@ from txcore.errors import (
     HalfRefusedError,
     MessageRejectedError,
     UsageError,
+    WireFormatError,
 )
 from txcore.memory.profile import STRONG, UNIQUE_KINDS, Faults, Profile
 from txcore.port import Claim as ClaimPort
@@ -57,6 +59,11 @@ class Log:
         self.records: list[LogRecord] = []
         self.first = 0
 
+    @property
+    def end(self) -> Position:
+        """The position after the last record that was ever appended."""
+        return Position(self._next + 1)
+
     def append(self, body: bytes, appended_ms: int | None, born_ms: int) -> LogRecord:
         """Append a record; returns it with its position."""
         self._appends += 1
@@ -94,6 +101,7 @@ class Member(Protocol):
     member: str
     events: deque[ClaimEvent]
     revoking: set[int]
+    told: set[int]  #: ASSIGNED was returned and is not over yet
     expired: bool
 
 
@@ -127,6 +135,8 @@ class MemoryBroker:
         self._owners: dict[tuple[str, int], bytes] = {}
         self._resolved: dict[tuple[str, bytes, int], int] = {}
         self._finals: dict[tuple[str, bytes], int] = {}
+        self._ended_ms: dict[tuple[str, bytes], int] = {}
+        self._forgets = profile.capabilities.resolution_kept_s is not None
         self._published: dict[tuple[str, str | bytes], int] = {}
         self._members: dict[str, dict[str, Member]] = defaultdict(dict)
         self._assignment: dict[tuple[str, int], str] = {}
@@ -143,9 +153,17 @@ class MemoryBroker:
         with self.lock:
             return list(self._logs[group, kind, partition].records)
 
+    def end_of(self, key: LogKey) -> Position:
+        """Return where a log ends."""
+        return self._logs[key].end
+
     def checkpoint_of(self, group: str, partition: int) -> Checkpoint | None:
         """Return the stored checkpoint, for oracles."""
         return self._checkpoints.get((group, partition))
+
+    def lose_checkpoint(self, group: str, partition: int) -> None:
+        """Forget the stored checkpoint, as a broker does that keeps it for some time only."""
+        self._checkpoints.pop((group, partition), None)
 
     def partition_count(self, group: str) -> int:
         """Return the group's number of partitions; 0 for an unknown group."""
@@ -164,9 +182,10 @@ class MemoryBroker:
             lost = records[len(records) - count :] if count else []
             del records[len(records) - len(lost) :]
             for record in lost if kind is LogKind.OP else ():
-                for op in wire.decode_ops(record.body):
-                    self._resolved.pop((group, op.transaction_id, op.generation), None)
-                    self._finals.pop((group, op.transaction_id), None)
+                with suppress(WireFormatError):
+                    for op in wire.decode_ops(record.body):
+                        self._resolved.pop((group, op.transaction_id, op.generation), None)
+                        self._finals.pop((group, op.transaction_id), None)
             return lost
 
     # -- what requests do when they arrive ------------------------------------------------------------------------
@@ -214,7 +233,10 @@ class MemoryBroker:
         retention_s = self.profile.capabilities.half_retention_s
         if kind is LogKind.HALF and retention_s is not None:
             self._retain(key, log, now_ms - round(retention_s * 1000))
-        record = log.append(body, now_ms if self.profile.capabilities.server_time else None, now_ms)
+        stamp_ms = None
+        if self.profile.capabilities.server_time:
+            stamp_ms = now_ms if kind is LogKind.OP else now_ms + self.faults.half_skew_ms
+        record = log.append(body, stamp_ms, now_ms)
         self._ages[key].append((record.position, now_ms))
         return Outcome(Status.DURABLE, appended_ms=record.appended_ms) if record.appended_ms else DURABLE
 
@@ -226,11 +248,15 @@ class MemoryBroker:
         if before >= 0:
             log.drop_before(log.index_of(before + 1))
 
+    def refuses(self, topic: str) -> bool:
+        """Return whether a target topic takes nothing: it was told so, or nobody made it."""
+        return topic in self.refusing or (topic not in self.topics and not self.profile.auto_create)
+
     def publish(self, resolution: Resolution, index: int) -> Outcome:
         """Append one target; dropped silently when the broker remembers its id."""
         half = resolution.half
         message = half.messages[index]
-        if message.topic in self.refusing or (message.topic not in self.topics and not self.profile.auto_create):
+        if self.refuses(message.topic):
             error = HalfRefusedError(f"topic {message.topic!r} refuses", topic=message.topic)
             return Outcome(Status.REFUSED, error, missing=(index,))
         now_ms = self.clock.wall_ms()
@@ -250,6 +276,9 @@ class MemoryBroker:
         """Return the refusal of an op whose place is taken, where the store keeps resolutions unique."""
         if not self.profile.capabilities.resolution_is_unique or op.kind not in UNIQUE_KINDS:
             return None
+        kept_s, ended_ms = self.profile.capabilities.resolution_kept_s, self._ended_ms.get((group, op.transaction_id))
+        if kept_s is not None and ended_ms is not None and self.clock.wall_ms() - ended_ms > kept_s * 1000:
+            return None
         holder = self._resolved.get((group, op.transaction_id, op.generation))
         final = self._finals.get((group, op.transaction_id))
         if holder is None and final is not None:
@@ -267,6 +296,8 @@ class MemoryBroker:
         for op in ops:
             if op.kind in UNIQUE_KINDS:
                 self._resolved.setdefault((group, op.transaction_id, op.generation), op.kind)
+                if self._forgets:
+                    self._ended_ms[group, op.transaction_id] = self.clock.wall_ms()
             if op.kind in FINAL_KINDS:
                 self._finals.setdefault((group, op.transaction_id), op.kind)
             if op.kind == OpKind.CLAIM:
@@ -303,6 +334,7 @@ class MemoryBroker:
             if claim is not None:
                 lost = [p for (g, p), m in self._assignment.items() if g == group and m == member]
                 claim.events.extend(ClaimEvent(ClaimEventKind.LOST, partition) for partition in lost)
+                claim.told.clear()
                 self.leave(group, member)
                 claim.expired = True
 
@@ -322,8 +354,11 @@ class MemoryBroker:
                 self._members[group][holder].events.append(ClaimEvent(ClaimEventKind.REVOKING, partition, drain_s=2.0))
 
     def given_up(self, claim: Member, partition: int) -> None:
-        """Take back a partition that its owner drained."""
+        """Take back a partition that its owner drained; nothing where its assignment is over already."""
         with self.lock:
+            if partition not in claim.told:
+                return
+            claim.told.discard(partition)
             claim.revoking.discard(partition)
             if self._assignment.get((claim.group, partition)) == claim.member:
                 del self._assignment[claim.group, partition]

@@ -11,6 +11,7 @@ from txcore.records import (
     FINAL_KINDS,
     Capabilities,
     Checkpoint,
+    LogKind,
     OpKind,
 )
 
@@ -59,6 +60,7 @@ KAFKA_LIKE: Final = Profile(
         server_time=True,
         rejects_when_full=False,
         half_retention_s=600.0,
+        op_retention_s=1_200.0,
     ),
     position_step=3,
     merge_delay_s=0.05,
@@ -72,6 +74,7 @@ RABBITMQ_LIKE: Final = Profile(
         server_time=False,
         rejects_when_full=False,
         half_retention_s=600.0,
+        op_retention_s=1_200.0,
     ),
     position_step=2,
     merge_delay_s=0.02,
@@ -103,7 +106,13 @@ class Fate(enum.Enum):
 
 
 class Faults:
-    """What goes wrong; the default is nothing. The simulator overrides these methods."""
+    """What goes wrong; the default is nothing. The simulator overrides these methods.
+
+    Attributes:
+        half_skew_ms: By how much the clock that stamps half logs is ahead of that of the op logs, whose leaders differ.
+    """
+
+    half_skew_ms = 0
 
     def fate(self, what: str, transaction_ids: Sequence[bytes]) -> Fate:  # noqa: ARG002
         """Return the fate of a request; *what* is half, target, parked, op, mark or checkpoint."""
@@ -119,3 +128,11 @@ class Faults:
     def visible(self, count: int) -> int:
         """Return how many of *count* arrived records a read returns."""
         return count
+
+    def readable(self, kind: LogKind, partition: int, count: int) -> int:  # noqa: ARG002
+        """Return how many of *count* arrived records a read of one log returns; 0 makes that log silent."""
+        return self.visible(count)
+
+    def fetch_delay_s(self) -> float:
+        """Return how long it takes to read single records again."""
+        return 0.0

@@ -10,6 +10,7 @@ from typing import Protocol
 from txcore.errors import (
     BackendTimeoutError,
     BackendUnavailableError,
+    ClosedError,
     DataLossError,
 )
 from txcore.memory.broker import Log, LogKey, MemoryBroker
@@ -18,6 +19,7 @@ from txcore.records import (
     DURABLE,
     Checkpoint,
     ClaimEvent,
+    ClaimEventKind,
     LogRecord,
     Outcome,
     Position,
@@ -48,6 +50,7 @@ class MemoryClaim:
         self.member = member
         self.events: deque[ClaimEvent] = deque()
         self.revoking: set[int] = set()
+        self.told: set[int] = set()
         self.expired = False
         self._backend = backend
         backend.broker.join(self)
@@ -57,6 +60,11 @@ class MemoryClaim:
         with self._backend.broker.lock:
             events = list(self.events)
             self.events.clear()
+            for event in events:
+                if event.kind is ClaimEventKind.ASSIGNED:
+                    self.told.add(event.partition)
+                elif event.kind is ClaimEventKind.LOST:
+                    self.told.discard(event.partition)
             if self.expired:
                 self.expired = False
                 self.revoking.clear()
@@ -99,9 +107,26 @@ class MemoryReader:
         self._start = start
         self._next = 0 if start is None else int(start)
         self._checked = False
+        self._is_closed = False
+
+    @property
+    def passed(self) -> Position:
+        """See `Reader.passed`."""
+        return Position(self._next)
+
+    def end(self) -> Future[Position]:
+        """See `Reader.end`."""
+        broker = self._broker
+        self._require_open()
+        with broker.lock:
+            if broker.down:
+                return failed(BackendUnavailableError("the memory broker is down"))
+            unknown = broker.unknown_group(self._key[0])
+            return failed(unknown) if unknown is not None else resolved(broker.end_of(self._key))
 
     def read(self, count_max: int) -> Sequence[LogRecord]:
         """See `Reader.read`."""
+        self._require_open()
         broker = self._broker
         with broker.lock:
             if broker.down:
@@ -112,11 +137,14 @@ class MemoryReader:
             log = broker._logs[self._key]  # noqa: SLF001 - one module, two sides of one connection
             if not self._checked:
                 self._check_start(log)
-            index = log.index_of(self._next)
+            is_at_end = not log.records or log.records[-1].position < self._next
+            index = len(log.records) if is_at_end else log.index_of(self._next)
             count = min(count_max, len(log.records) - index)
-            records = log.records[index : index + broker.faults.visible(count)]
+            records = log.records[index : index + broker.faults.readable(*self._key[1:], count)]
             if records:
                 self._next = records[-1].position + 1
+            if index + len(records) == len(log.records):
+                self._next = max(self._next, broker.end_of(self._key))
             return records
 
     def _check_start(self, log: Log) -> None:
@@ -134,10 +162,20 @@ class MemoryReader:
                 index = log.index_of(position)
                 if index < len(log.records) and log.records[index].position == position:
                     found[position] = log.records[index]
+        delay_s = self._broker.faults.fetch_delay_s()
+        if not delay_s or self._broker.schedule is None:
             return resolved(found)
+        future: Future[Mapping[Position, LogRecord]] = Future()
+        self._broker.schedule(delay_s, lambda: future.set_result(found))
+        return future
 
     def close(self) -> None:
         """See `Reader.close`."""
+        self._is_closed = True
+
+    def _require_open(self) -> None:
+        if self._is_closed:
+            raise ClosedError("this reader is closed")
 
 
 def _settle_none(future: Future[None], outcome: Outcome) -> None:

@@ -131,7 +131,7 @@ def since_ms(journey: Journey) -> int:
     """Return when it was parked, if it is, else when its half was made."""
     if journey.is_parked and journey.parked:
         return journey.parked[-1].at_ms
-    return journey.half.born_ms if journey.half is not None else 0
+    return journey.born_ms
 
 
 def age_s(journey: Journey, now_ms: int) -> float:

@@ -11,6 +11,8 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final
 
 from txcore.fence import FenceAnswer
+from txcore.ids import id_text
+from txcore.journey import inner_half, why_no_half
 from txcore.operating.telling import any_half, kind_name
 from txcore.records import OpKind, ParkCode
 
@@ -65,8 +67,6 @@ FENCE_TEXTS: Final = {
     FenceAnswer.PRUNED: "PRUNED: its row may have been deleted, nobody can know",
     FenceAnswer.ABSENT: "ABSENT: no row; it was rolled back, or is still open",
 }
-NO_HALF_TEXT: Final = "its half is gone from the log, there is nothing to decide"
-POISON_TEXT: Final = "it is poison: no half, but bytes that nothing can read; `txcore show` has them"
 
 
 def plan(verb: Verb, journey: Journey, reading: FenceReading | None, *, has_database: bool, override: bool) -> Plan:
@@ -102,10 +102,13 @@ def fence_text(journey: Journey, reading: FenceReading | None) -> str:
 def _resume(journey: Journey) -> tuple[Step, str]:
     if journey.final:
         return Step.ALREADY, f"finished already: {kind_name(journey.final)}"
-    if not journey.is_parked:
-        return (Step.ALREADY, "pending already") if journey.halves else (Step.REFUSED, NO_HALF_TEXT)
-    if any_half(journey) is None:
-        return Step.REFUSED, POISON_TEXT
+    if journey.is_pending and not journey.is_newer:
+        return Step.ALREADY, "pending already"
+    inner = inner_half(journey)
+    if inner is not None:
+        return Step.ACT, f"will resume the half in it, {id_text(inner.transaction_id)}, and take the entry off the list"
+    if not journey.is_parked or journey.is_newer or any_half(journey) is None:
+        return Step.REFUSED, why_no_half(journey)
     if journey.decided:
         return Step.ACT, f"will publish what is missing; {kind_name(journey.decided)} is decided"
     return Step.ACT, f"will be asked again, as generation {journey.discarded_generation + 1}"
@@ -120,10 +123,13 @@ def _force(
             return Step.ALREADY, f"finished already: {kind.name}"
         return Step.REFUSED, f"finished already, the other way: {kind_name(journey.final)}"
     half = any_half(journey)
-    if half is None and journey.is_poison and verb is Verb.ROLLBACK:
+    if journey.is_dismissible and verb is Verb.ROLLBACK:
         return Step.ACT, "will take it off the list; its bytes stay in the logs"
-    if half is None:
-        return Step.REFUSED, POISON_TEXT if journey.parked else NO_HALF_TEXT
+    inner = inner_half(journey)
+    if inner is not None:
+        return Step.REFUSED, f"it holds the half of {id_text(inner.transaction_id)}; resume it, then decide that one"
+    if half is None or journey.is_newer:
+        return Step.REFUSED, why_no_half(journey)
     if journey.decided:
         return _decided(journey, kind, override=override)
     if not half.fenced:

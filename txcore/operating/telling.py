@@ -33,7 +33,7 @@ def state_of(journey: Journey) -> str:
         return "committed" if journey.final == OpKind.COMMIT else "rolled back"
     if journey.is_parked:
         return "parked"
-    return "pending" if journey.halves else "unknown"
+    return "pending" if journey.is_pending else "unknown"
 
 
 def park_code(journey: Journey) -> str:
@@ -45,28 +45,27 @@ def park_code(journey: Journey) -> str:
 
 def any_half(journey: Journey) -> Half | None:
     """Return the newest half, or the one that was parked."""
-    return journey.half or (half_in(journey.parked[-1]) if journey.parked else None)
+    return journey.half or (half_in(journey.parked[-1]) if journey.parked and not journey.is_poison else None)
 
 
 def pending(journey: Journey, now_ms: int) -> dict[str, Any]:
     """Return a line of `txcore pending --json`."""
-    half = journey.half
-    assert half is not None  # it would not be pending
-    request = journey.request
+    half, request = journey.half, journey.request
     return {
         "transaction_id": id_text(journey.transaction_id),
         "short_id": short_id(journey.transaction_id),
         "partition": journey.partition,
-        "generation": half.generation,
-        "born": words.iso(half.born_ms),
+        "generation": journey.generation,
+        "born": words.iso(journey.born_ms),
         "age_s": round(age_s(journey, now_ms), 3),
         "checks": journey.count,
-        "checks_max": half.check_max or None,
-        "fenced": half.fenced,
+        "checks_max": half.check_max or None if half else None,
+        "fenced": half.fenced if half else None,
         "decided": kind_name(journey.decided),
         "topics": list(topics_in(journey)),
-        "messages": len(half.messages),
-        "by": half.by,
+        "messages": len(half.messages) if half else 0,
+        "by": half.by if half else "",
+        "newer_version": journey.newer_version if journey.is_newer else None,
         "request": None if request is None else _op(request),
     }
 
@@ -116,6 +115,7 @@ def journey(journey: Journey, now_ms: int, *, bodies: bool) -> dict[str, Any]:
         "state": state_of(journey),
         "partition": journey.partition,
         "generation": journey.generation,
+        "newer_version": journey.newer_version if journey.is_newer else None,
         "age_s": round(max(now_ms - half.born_ms, 0) / 1000, 3) if half else None,
         "checks": journey.count,
         "decided": kind_name(journey.decided),

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from datetime import UTC, datetime
+from datetime import UTC, datetime, timedelta
 from typing import Final
 
 from txcore.errors import UsageError
@@ -11,6 +11,7 @@ from txcore.errors import UsageError
 _UNITS_S: Final = {"s": 1, "m": 60, "h": 3_600, "d": 86_400, "w": 604_800}
 _DURATION: Final = re.compile(r"(\d+(?:\.\d+)?[smhdw])+")
 _PART: Final = re.compile(r"(\d+(?:\.\d+)?)([smhdw])")
+_EPOCH: Final = datetime(1970, 1, 1, tzinfo=UTC)
 TEXT_MAX: Final = 200
 
 
@@ -39,8 +40,12 @@ def age(seconds: float) -> str:
 
 
 def iso(wall_ms: int) -> str:
-    """Return a moment in UTC, to the millisecond."""
-    return datetime.fromtimestamp(wall_ms / 1000, UTC).isoformat(timespec="milliseconds").replace("+00:00", "Z")
+    """Return a moment in UTC, to the millisecond; beyond Python's calendar the number as it is."""
+    try:
+        moment = _EPOCH + timedelta(milliseconds=wall_ms)
+    except OverflowError:
+        return f"{wall_ms} ms"
+    return moment.isoformat(timespec="milliseconds").replace("+00:00", "Z")
 
 
 def size(count: int) -> str:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any, Final, cast
 
 from txcore.clock import Clock
@@ -97,12 +98,14 @@ class GuardedFence:
         self._observe = observe
         self._deadline_s = deadline_s
 
-    def check(self, transaction_ids: Sequence[bytes], group: str) -> Mapping[bytes, FenceReading]:
+    def check(
+        self, transaction_ids: Sequence[bytes], group: str, databases: Mapping[bytes, bytes] | None = None
+    ) -> Mapping[bytes, FenceReading]:
         """See `Fence.check`; while the gate is closed, no answer and when to ask again."""
         try:
             with self.gate.passage(self._deadline_s) as passage:
                 began_s = self._clock.elapsed_s()
-                readings = cast("Mapping[bytes, FenceReading]", self.fence.check(transaction_ids, group))
+                readings = cast("Mapping[bytes, FenceReading]", self.fence.check(transaction_ids, group, databases))
                 if all(reading.answer is FenceAnswer.NO_ANSWER for reading in readings.values()):
                     passage.failure = self._failure(transaction_ids)
                 else:
@@ -113,7 +116,7 @@ class GuardedFence:
         retry_after_s = self.gate.retry_after_s
         if not retry_after_s:
             return readings
-        return {item: FenceReading(each.answer, each.reason, retry_after_s) for item, each in readings.items()}
+        return {item: replace(each, retry_after_s=retry_after_s) for item, each in readings.items()}
 
     def peek(self, transaction_ids: Sequence[bytes]) -> Mapping[bytes, FenceReading]:
         """See `Fence.peek`."""
@@ -132,9 +135,9 @@ class GuardedFence:
         except TxcoreError as error:
             return reading, None, str(error)
 
-    def force(self, transaction_id: bytes, group: str) -> None:
+    def force(self, transaction_id: bytes, group: str, database: bytes = b"") -> None:
         """See `Fence.force`; an operator's word passes the gate."""
-        self.fence.force(transaction_id, group)
+        self.fence.force(transaction_id, group, database)
 
     def _failure(self, transaction_ids: Sequence[bytes]) -> str:
         """Return why the database cannot be asked at all; "" when only these ids have no answer."""

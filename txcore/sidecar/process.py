@@ -75,11 +75,7 @@ class Sidecar:
         """Return why the process is not ready; empty when every group runs and holds what falls to it."""
         if self.is_draining:
             return ["draining"]
-        return [
-            f"group {name} is {status.state.value}{f': {status.reason}' if status.reason else ''}"
-            for name, status in self.status().items()
-            if status.state is not GroupState.RUNNING
-        ]
+        return [f"group {name} {reason}" for name, status in self.status().items() for reason in _unready(status)]
 
     def degraded(self) -> list[str]:
         """Return what is down behind running groups."""
@@ -100,3 +96,12 @@ class Sidecar:
             self.runners[name].ask_to_stop()
         ended = [self.runners[name].join(deadline_s - self.clock.elapsed_s()) for name in names]
         return all(ended)
+
+
+def _unready(status: GroupStatus) -> list[str]:
+    """Return why a group is not ready: it does not run, or a part of it is judged by no checker."""
+    if status.state is not GroupState.RUNNING:
+        return [f"is {status.state.value}{f': {status.reason}' if status.reason else ''}"]
+    return [
+        f"partition {each.partition} is blocked: {each.blocked}" for each in status.checker.partitions if each.blocked
+    ]

@@ -41,6 +41,10 @@ class Border(Protocol):
         """The database's family: postgresql, mysql or sqlite."""
 
     @property
+    def memory(self) -> dict[Any, Any]:
+        """What may be remembered for as long as this connection to the server lives."""
+
+    @property
     def home(self) -> Any:
         """The engine behind the connection, or the connection itself: what lives as long as its settings."""
 

@@ -6,13 +6,13 @@ open producer holds up no answer but its own. Whatever goes wrong is NO_ANSWER w
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from typing import Final
 
 from txcore.errors import TxcoreError
 from txcore.fence import FenceAnswer, FenceReading
-from txcore.sqlfence import messages
+from txcore.sqlfence import identity, messages
 from txcore.sqlfence.border import Border
 from txcore.sqlfence.dialects import ROWS_MAX, Dialect, Rows
 from txcore.sqlfence.failures import Cause, Failure, failure_of
@@ -38,6 +38,7 @@ class Check:
     Args:
         attempts_max: Tries of one transaction that the database gives up (deadlock, serialization).
         time_max_s: After this time no further id is tried by itself.
+        databases: The identities that the ids' halves carry; those of another database are not asked about.
     """
 
     def __init__(
@@ -50,6 +51,7 @@ class Check:
         attempts_max: int,
         elapsed_s: Callable[[], float],
         secret: str | None,
+        databases: Mapping[bytes, bytes] | None = None,
     ) -> None:
         self._dialect = dialect
         self._group = group
@@ -58,6 +60,7 @@ class Check:
         self._attempts_max = attempts_max
         self._elapsed_s = elapsed_s
         self._secret = secret
+        self._databases = databases or {}
 
     def run(self, border: Border, ids: Sequence[bytes]) -> Readings:
         """Return a reading for each of *ids*, which ascend and are distinct."""
@@ -124,15 +127,17 @@ class Check:
                 border.outside(undo)
 
     def _transact(self, border: Border, ids: Sequence[bytes]) -> Readings:
-        horizon = self._dialect.horizon(border, locked=True)
-        below = [item for item in ids if item < horizon]
-        above = [item for item in ids if item >= horizon]
+        meta = self._dialect.meta(border, locked=True)
+        readings = self._foreign(border, ids, meta)
+        ids = [item for item in ids if item not in readings]
+        below = [item for item in ids if item < meta.pruned_below]
+        above = [item for item in ids if item >= meta.pruned_below]
         rows: Rows = {}
         if below:
             rows |= self._dialect.touch(border, below)
         if above:
             rows |= self._dialect.leave_tombstones(border, above, self._group)
-        readings = {item: reading_of(rows, item, self._group) for item in ids}
+        readings |= {item: reading_of(rows, item, self._group) for item in ids}
         via_table = [item for item, reading in readings.items() if reading.answer is FenceAnswer.VIA_TABLE]
         if via_table:
             waiting = messages.waiting(self._dialect, border, via_table)
@@ -141,6 +146,20 @@ class Check:
             if item not in rows:
                 readings[item] = _PRUNED
         return readings
+
+    def _foreign(self, border: Border, ids: Sequence[bytes], meta: identity.Meta) -> Readings:
+        """Return no answer for the ids that another database decides, before anything is written."""
+        asked = [item for item in ids if self._databases.get(item)]
+        if not asked:
+            return {}
+        database = identity.look_anew(self._dialect, border, meta)
+        return {
+            item: FenceReading(
+                FenceAnswer.NO_ANSWER, identity.wrong_database_text(database, self._databases[item]), is_foreign=True
+            )
+            for item in asked
+            if not database.decides(self._databases[item])
+        }
 
 
 def reading_of(rows: Rows, transaction_id: bytes, group: str | None) -> FenceReading:

@@ -55,6 +55,11 @@ class SqlAlchemyBorder:
         return family_of(self._connection().dialect.name)
 
     @property
+    def memory(self) -> dict[Any, Any]:
+        """The `info` of the driver's connection, which a reconnection empties."""
+        return self._connection().info
+
+    @property
     def home(self) -> Any:
         """The engine."""
         return self._connection().engine
@@ -284,8 +289,14 @@ def on_border(connection: Any, action: Callable[[Border], T], engine: Any = None
 
 def is_open(connection: Any) -> bool:
     """Return whether the transaction that carries the row is open, without waiting, for every kind."""
-    if is_async(connection):
-        if isinstance(connection, async_scoped_session):
-            connection = connection()
-        connection = connection.sync_session if isinstance(connection, AsyncSession) else connection.sync_connection
-    return connection is not None and border_of(connection).is_open()
+    inner = inner_of(connection)
+    return inner is not None and border_of(inner).is_open()
+
+
+def inner_of(connection: Any) -> Any:
+    """Return the synchronous object within an asynchronous kind; None when it is not connected. Others as they are."""
+    if not is_async(connection):
+        return connection
+    if isinstance(connection, async_scoped_session):
+        connection = connection()
+    return connection.sync_session if isinstance(connection, AsyncSession) else connection.sync_connection

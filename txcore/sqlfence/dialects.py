@@ -13,6 +13,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, ClassVar, Final
 
 from txcore.errors import UsageError
+from txcore.sqlfence.identity import Meta, new_identity
 from txcore.sqlfence.savepoints import ANCHOR_PREFIX
 from txcore.sqlfence.schema import COMMITTED, FORCED, SCHEMA_VERSION, TOMBSTONE, Tables, check_version
 
@@ -62,6 +63,8 @@ class Dialect(ABC):
     sets_durability: ClassVar[bool] = False  #: whether the insert itself does, so that nothing need be asked
     check_waits: ClassVar[bool] = True  #: whether a check may wait for a lock at all
     share_suffix: ClassVar[str] = ""
+    meta_columns: ClassVar[str] = "m.*"
+    meta_types: ClassVar[dict[str, str]]  #: of the columns that schema version 2 added
     created_ms: ClassVar[str]  #: an expression for the time of the insert, in milliseconds since the epoch
 
     def __init__(self, tables: Tables) -> None:
@@ -94,11 +97,14 @@ class Dialect(ABC):
         """
 
     @abstractmethod
-    def insert(self, border: Border, transaction_id: bytes, group: str) -> None:
+    def insert(self, border: Border, transaction_id: bytes, group: str, identity: bytes = b"") -> None:
         """Insert the producer's row, conditional on the horizon in the same statement, and make COMMIT durable.
 
+        Where *identity* is given, the statement also requires that it is still the one in the meta row.
+
         Raises:
-            RowRefused: the id lies below the horizon, or the statement took longer than a prune would wait.
+            RowRefused: the id lies below the horizon, the identity is another one, or the statement took longer than a
+                prune would wait.
             FenceMisuseError: a savepoint is open.
         """
 
@@ -141,6 +147,50 @@ class Dialect(ABC):
             raise UsageError(f"table {self.tables.meta} has no row; run create()")
         check_version(self.tables.fence, int(rows[0][0]))
         return decode_id(rows[0][1])
+
+    def meta(self, border: Border, *, locked: bool = False) -> Meta:
+        """Return the meta row; *locked* as in `horizon`.
+
+        Raises:
+            UsageError: no meta row, or a schema newer than this txcore.
+        """
+        suffix = self.share_suffix if locked else ""
+        # Columns come in the order in which they were made; a table of schema version 1 lacks the last ones.
+        rows = border.rows(f"SELECT {self.meta_columns} FROM {self.tables.meta} AS m{suffix}", {})  # noqa: S608
+        if not rows:
+            raise UsageError(f"table {self.tables.meta} has no row; run create()")
+        version, pruned_below, identity, server, adopted = (*rows[0][1:], None, None, None)[:5]
+        check_version(self.tables.fence, int(version))
+        stored = decode_id(identity) if identity is not None else b""
+        return Meta(decode_id(pruned_below), stored, server or "", adopted or "")
+
+    def server(self, border: Border) -> str:  # noqa: ARG002 - only PostgreSQL says anything
+        """Return what the server says of itself that no copy in another one shares; empty where nothing is."""
+        return ""
+
+    def lock_meta(self, border: Border) -> None:
+        """Lock the meta row against every other writer until the transaction ends."""
+        border.change(f"UPDATE {self.tables.meta} SET singleton = singleton", {})  # noqa: S608
+
+    def write_identity(self, border: Border, meta: Meta) -> None:
+        """Write identity, server and former identities into the meta row."""
+        sql = f"UPDATE {self.tables.meta} SET identity = {self.place('id')}, server = :server, adopted = :adopted"  # noqa: S608
+        border.change(sql, {"id": self.encode(meta.identity), "server": meta.server, "adopted": meta.adopted})
+
+    def give_identity(self, border: Border) -> None:
+        """Bring the meta row to this schema version, if it is older; repeating it changes nothing."""
+        if self.meta(border).identity:
+            return
+        for column in ("identity", "server", "adopted"):
+            self.add_meta_column(border, column, self.meta_types[column])
+        self.lock_meta(border)
+        if not self.meta(border).identity:  # else another process was first
+            self.write_identity(border, Meta(b"", new_identity(), self.server(border), "[]"))
+            border.change(f"UPDATE {self.tables.meta} SET schema_version = {SCHEMA_VERSION}", {})  # noqa: S608
+
+    @abstractmethod
+    def add_meta_column(self, border: Border, name: str, kind: str) -> None:
+        """Add a column to the meta table where it is missing."""
 
     def withdraw(self, border: Border, transaction_id: bytes) -> None:
         """Delete the producer's own row."""
@@ -222,9 +272,10 @@ class Dialect(ABC):
         return rows, values | {"producer_group": group}
 
     def _first_meta_row(self) -> str:
+        """Return the statement that makes the meta row as in schema version 1; `give_identity` does the rest."""
         return (
             f"INSERT INTO {self.tables.meta} (singleton, schema_version, pruned_below) "  # noqa: S608
-            f"SELECT 1, {SCHEMA_VERSION}, {self.place('id')} "
+            f"SELECT 1, 1, {self.place('id')} "
             f"WHERE NOT EXISTS (SELECT 1 FROM {self.tables.meta})"
         )
 

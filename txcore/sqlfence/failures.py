@@ -26,6 +26,7 @@ class Cause(enum.Enum):
     LOST = "the connection was lost or could not be made"
     NO_TABLE = "the fence table is missing, or one beside it that an older txcore did not make: run SqlFence.create()"
     OLD_TABLE = "a table of the fence lacks columns; `txcore doctor --database` says which"
+    COLUMN_THERE = "the column is there already"
     OTHER = "the database refused"
 
 
@@ -37,12 +38,26 @@ class Failure:
     code: str
     text: str
 
+    @property
+    def is_undone(self) -> bool:
+        """Whether the database says by its code, also of a COMMIT, that it has rolled the whole transaction back."""
+        return self.code in _UNDONE
+
     def __str__(self) -> str:
         """Return one line for a person."""
         code = f" ({self.code})" if self.code else ""
         return f"{self.cause.value}{code}: {self.text}"
 
 
+_UNDONE: Final = frozenset(
+    {
+        # PostgreSQL, "Error Codes", class 40 without 40003 (completion unknown), and constraints checked at COMMIT.
+        *("40000", "40001", "40002", "40P01", "23000", "23001", "23502", "23503", "23505", "23514", "23P01"),
+        # MariaDB and MySQL: a deadlock rolls the whole transaction back, also at COMMIT (Galera's certification);
+        # 3101: a plugin has rolled it back at COMMIT (Group Replication). Not 1205, which undoes one statement.
+        *("1213", "3101"),
+    }
+)
 _SQLSTATES: Final = {
     "23505": Cause.DUPLICATE,
     "55P03": Cause.LOCKED,
@@ -68,6 +83,7 @@ _MYSQL_NUMBERS: Final = {
     1836: Cause.READ_ONLY,
     1146: Cause.NO_TABLE,
     1054: Cause.OLD_TABLE,
+    1060: Cause.COLUMN_THERE,
     1053: Cause.LOST,
     1927: Cause.LOST,
 }

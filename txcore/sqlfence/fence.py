@@ -6,21 +6,23 @@ The public face. `rows` handles the producer's row, `checks` the check, `prune` 
 from __future__ import annotations
 
 from dataclasses import dataclass
+from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Any, Final
 
 from sqlalchemy import Engine
 from sqlalchemy.pool import SingletonThreadPool, StaticPool
 
 from txcore.clock import Clock, SystemClock
-from txcore.errors import ConfigError, UsageError
+from txcore.errors import ConfigError, UsageError, WrongDatabaseError
 from txcore.fence import FenceAnswer, FenceReading
 from txcore.ids import ID_BYTES, id_text
-from txcore.sqlfence import messages
+from txcore.sqlfence import identity, messages
 from txcore.sqlfence.asynchronous import AsyncEngine
 from txcore.sqlfence.border import MYSQL, POSTGRESQL, SQLITE, Border
 from txcore.sqlfence.checks import Check, Readings, reading_of
-from txcore.sqlfence.connections import family_of, is_open, on_border
+from txcore.sqlfence.connections import border_of, family_of, inner_of, is_open, on_border
 from txcore.sqlfence.dialects import ROWS_MAX, Dialect
+from txcore.sqlfence.identity import Adoption, Database
 from txcore.sqlfence.mysql import MySQL
 from txcore.sqlfence.postgresql import PostgreSQL
 from txcore.sqlfence.prune import IsClosed, prune_steps, via_table
@@ -75,8 +77,9 @@ class SqlFence:
     What a producer writes runs past SQLAlchemy where it can: its statement events and its log do not show that.
 
     Not detected: a savepoint opened by a statement of the user's own (not `begin_nested`) before the row is written
-    on MariaDB, MySQL and SQLite, and rolled back after `verify`; settings for durability that are changed after
-    `verify`; commits lost by a failover to a standby that is not synchronous.
+    on MariaDB, MySQL and SQLite, and rolled back after `verify`; a statement that commits by itself (DDL, LOCK TABLES)
+    after `prepare(connection)` on MariaDB and MySQL, so that row and half stand whatever becomes of the rest; settings
+    for durability that are changed after `verify`; commits lost by a failover to a standby that is not synchronous.
 
     Args:
         engine: SQLAlchemy Engine or AsyncEngine; its pool gives the fence's own connections.
@@ -123,6 +126,8 @@ class SqlFence:
         self._dialect = dialect_of(engine, tables_named(table), statement_timeout_s)
         self._rows = RowKeeper(self._dialect, self._secret)
         self._own = runner_of(engine, self._dialect, self._secret, sleep)
+        self._database: bytes | None = None
+        self._must_await_create = False
         self._watch(engine)
 
     # The producer's side -------------------------------------------------------------------------------------------
@@ -138,26 +143,67 @@ class SqlFence:
             FenceMisuseError: the engine is in autocommit mode or its database does not keep commits.
         """
         _check_arguments([transaction_id], group)
+        self._require_created()
         engine = self.engine if engine is None else engine
         runner = self._own if engine is self.engine else runner_of(engine, self._dialect, self._secret)
         self._watch(engine)
         return runner.begin(lambda border: self._rows.insert(border, transaction_id, group, owned=True))
 
     def insert(
-        self, connection: Any, transaction_id: bytes, group: str, rows: Sequence[TableRow] = ()
+        self,
+        connection: Any,
+        transaction_id: bytes,
+        group: str,
+        rows: Sequence[TableRow] = (),
+        expected: bytes = b"",
     ) -> Awaitable[None] | None:
         """Insert the row in the caller's open top-level transaction and make its commit durable.
 
         When it returns, the row belongs to that transaction for certain. *rows* go into the message table (state 3).
+        *expected* is the identity of the database that the half names, if the half was written before.
 
         Raises:
             FenceMisuseError: autocommit connection, open savepoint, or a database that does not keep commits.
+            WrongDatabaseError: the connection is not to the database that *expected* names.
             FencedError: the row is there already or lies below the horizon.
             NotSentError: the database failed.
             After each of them the caller's transaction has been rolled back.
         """
         _check_arguments([transaction_id], group)
-        return self._on(connection, lambda border: self._rows.insert(border, transaction_id, group, rows, owned=False))
+        self._require_created()
+
+        def action(border: Border) -> None:
+            try:
+                self._rows.insert(border, transaction_id, group, rows, owned=False, expected=expected)
+            except WrongDatabaseError:
+                self._database = None  # this database, or the fence's own, was replaced
+                raise
+
+        return self._on(connection, action)
+
+    def database_of(self, connection: Any) -> bytes:
+        """Return the identity of the database into which the row on *connection* went; empty if it has none.
+
+        Never waits: it was read once for each connection to the server, and the insert has compared it.
+        """
+        return self._remembered(connection)
+
+    def known_database(self) -> bytes | None:
+        """Return the identity of the database behind the fence's own engine; None when it must be read first."""
+        return self._database
+
+    def read_database(self) -> Any:
+        """Read the identity of the database behind the fence's own engine (an awaitable with an AsyncEngine).
+
+        Raises:
+            BackendUnavailableError: unreachable.
+        """
+
+        def action(border: Border) -> bytes:
+            self._database = identity.look_anew(self._dialect, border).current
+            return self._database
+
+        return self._own.look(action)
 
     def verify(self, connection: Any, transaction_id: bytes) -> Awaitable[None] | None:
         """Check, just before the half append, that the row belongs to this still open top-level transaction.
@@ -190,8 +236,8 @@ class SqlFence:
             NotSentError: the database failed; rolled back.
         """
 
-        def action(border: Border, identity: bytes) -> None:
-            messages.enqueue(self._dialect, border, identity, group, rows)
+        def action(border: Border, of: bytes) -> None:
+            messages.enqueue(self._dialect, border, of, group, rows)
 
         return self._on(connection, lambda border: self._rows.change(border, transaction_id, action))
 
@@ -199,7 +245,8 @@ class SqlFence:
         """Commit and close a connection that `begin` opened.
 
         Raises:
-            CommitUnknownError: the database answered with an error, or not at all; it may have committed.
+            NotSentError: the database says that it has undone the transaction (serialization failure, deadlock).
+            CommitUnknownError: the database answered with another error, or not at all; it may have committed.
             FenceMisuseError: the connection was opened by somebody else, who commits it.
         """
         return self._on(connection, self._rows.commit)
@@ -217,6 +264,9 @@ class SqlFence:
     def create(self) -> Awaitable[None] | None:
         """Create the tables that are missing; idempotent, safe when several processes do it at once.
 
+        Tables of an older schema version are brought to this one in place, and keep what they hold. With an
+        AsyncEngine this must be awaited; until it is, the fence refuses to work.
+
         Raises:
             UsageError: the tables were made by a newer txcore.
             BackendUnavailableError: the database cannot be reached or refused.
@@ -228,18 +278,69 @@ class SqlFence:
                 border.change(statement, {})
             self._dialect.horizon(border)
 
-        return self._own.transact(action, _CREATE_WAIT_S)
+        created = self._own.transact(action, _CREATE_WAIT_S)
+        if not self.is_async:
+            return None
+        self._must_await_create = True
+        return self._created(created)
+
+    async def _created(self, creation: Awaitable[None]) -> None:
+        self._must_await_create = False
+        await creation
+
+    @property
+    def is_async(self) -> bool:
+        """Whether the fence's own engine is an asynchronous one, so that its methods return awaitables."""
+        return isinstance(self.engine, AsyncEngine)
+
+    def identity(self) -> Any:
+        """Return the `Database` behind the fence's own engine: its identity, and former ones (or an awaitable).
+
+        Raises:
+            BackendUnavailableError: unreachable.
+        """
+        return self._own.look(lambda border: identity.look_anew(self._dialect, border))
+
+    def adopt(self, reason: str, by: str, former: bytes = b"") -> Any:
+        """Make the fence's database decide for the one that it replaces, and return its `Database` (or an awaitable).
+
+        For a deliberate move whose former database takes part no more: dump and restore, pg_upgrade (the database
+        notices by itself that it is a copy), or new tables that were filled by replication (name *former*).
+
+        Args:
+            reason: Why; kept with the time and *by*, whoever asks.
+            former: The identity of the former database, where this one was not copied from it.
+
+        Raises:
+            UsageError: no reason, nothing to adopt, or tables of schema version 1.
+            BackendUnavailableError: unreachable.
+        """
+        if not reason.strip() or not by.strip():
+            raise UsageError("adopting a database needs a reason and the name of who adopts it")
+        if former and len(former) != identity.IDENTITY_BYTES:
+            raise UsageError(f"an identity has {identity.IDENTITY_BYTES} bytes, not {len(former)}")
+        at = datetime.fromtimestamp(self._clock.wall_ms() / 1000, UTC).isoformat(timespec="seconds")
+        adoption = Adoption(former.hex(), at, by, reason)
+
+        def action(border: Border) -> Database:
+            database = identity.adopt(self._dialect, border, adoption)
+            self._database = database.current
+            return database
+
+        return self._own.transact(action, self._lock_timeout_s)
 
     def check(
-        self, transaction_ids: Sequence[bytes], group: str
+        self, transaction_ids: Sequence[bytes], group: str, databases: Mapping[bytes, bytes] | None = None
     ) -> Mapping[bytes, FenceReading] | Awaitable[Mapping[bytes, FenceReading]]:
         """Write tombstones on a connection of its own and return the winner of each id.
 
         Never raises for the database's sake: what could not be found out is NO_ANSWER. A COMMIT or ROLLBACK is
         durable and final. An id of another group is NO_ANSWER with that reason. An id below the prune horizon
-        without a row is PRUNED, and no tombstone is written for it.
+        without a row is PRUNED, and no tombstone is written for it. Nor is one for an id whose half, by *databases*,
+        carries the identity of another database: that is NO_ANSWER, `is_foreign`.
         """
         _check_arguments(transaction_ids, group)
+        self._require_created()
         ids = sorted(set(transaction_ids))
         check = Check(
             self._dialect,
@@ -249,6 +350,7 @@ class SqlFence:
             attempts_max=self._attempts_max,
             elapsed_s=self._clock.elapsed_s,
             secret=self._secret,
+            databases=databases,
         )
         return self._own.answer(ids, check.run)
 
@@ -261,16 +363,19 @@ class SqlFence:
         ids = sorted(set(transaction_ids))
         return self._own.answer(ids, self._peek)
 
-    def force(self, transaction_id: bytes, group: str) -> Awaitable[None] | None:
-        """Set state 4, inserting the row if there is none.
+    def force(self, transaction_id: bytes, group: str, database: bytes = b"") -> Awaitable[None] | None:
+        """Set state 4, inserting the row if there is none; *database* is the identity that the half carries.
 
         Raises:
+            WrongDatabaseError: that is another database; nothing was written.
             BackendUnavailableError: unreachable, or an open producer transaction holds the row.
             UsageError: the row belongs to another group.
         """
         _check_arguments([transaction_id], group)
 
         def action(border: Border) -> None:
+            if database:
+                identity.require(identity.look_anew(self._dialect, border), database)
             row = self._dialect.read(border, [transaction_id]).get(transaction_id)
             if row is not None and row.group != group:
                 raise UsageError(f"{id_text(transaction_id)} belongs to group {row.group!r}, not {group!r}")
@@ -291,7 +396,7 @@ class SqlFence:
             found: dict[bytes, FenceRow] = {}
             for start in range(0, len(ids), ROWS_MAX):
                 rows = self._dialect.read_whole(border, ids[start : start + ROWS_MAX])
-                found |= {identity: FenceRow(*row) for identity, row in rows.items()}
+                found |= {each: FenceRow(*row) for each, row in rows.items()}
             return found
 
         return self._own.look(action)
@@ -332,15 +437,16 @@ class SqlFence:
     def prune(self, below: bytes, is_closed: IsClosed, *, wait_s: float | None = None, chunk: int = _CHUNK) -> Any:
         """Raise the horizon to *below*, wait, then delete the ids below it that *is_closed* names.
 
-        Rows of state 3 go without being named once the message table holds nothing of them any more, and never
-        before; so let *below* pass no half that is still undecided.
+        Rows of state 3 stay as long as the message table holds anything of them, named or not. Most of them have no
+        half, and so no final op: name those that `sent` names, but for the ones whose half is pending or parked. A half
+        whose row is gone is parked as PRUNED, although its messages are out.
 
         Returns a PruneResult (an awaitable with an AsyncEngine). Can be interrupted and run again.
 
         Args:
             below: First id that is not pruned; `ids.first_id_at` makes one from a time.
-            is_closed: Given up to *chunk* ids, returns those whose final op is in force and that are neither pending
-                nor parked. What it raises ends the prune.
+            is_closed: Given up to *chunk* ids, returns those whose final op is in force, or that have no half, and that
+                are neither pending nor parked. Asked after the wait. What it raises ends the prune.
             wait_s: Longer than any producer's insert may take; default one second more than `statement_timeout_s`.
             chunk: Most rows of one delete.
 
@@ -371,6 +477,16 @@ class SqlFence:
 
     def _on(self, connection: Any, action: Callable[[Border], None]) -> Awaitable[None] | None:
         return on_border(connection, action, self.engine)
+
+    def _remembered(self, connection: Any) -> bytes:
+        return identity.recall(self._dialect, border_of(inner_of(connection), self.engine))
+
+    def _require_created(self) -> None:
+        if self._must_await_create:
+            raise UsageError(
+                "SqlFence.create() of an asynchronous engine was called and not awaited, so that it made no tables: "
+                "`await fence.create()`"
+            )
 
     def _watch(self, engine: Any) -> None:
         if self._dialect.family != POSTGRESQL:

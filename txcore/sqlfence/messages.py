@@ -80,16 +80,18 @@ def table_statements(family: str, tables: Tables) -> list[str]:
     return made
 
 
-def insert(dialect: Dialect, border: Border, transaction_id: bytes, group: str, rows: Sequence[TableRow]) -> None:
+def insert(
+    dialect: Dialect, border: Border, transaction_id: bytes, group: str, rows: Sequence[TableRow], identity: bytes = b""
+) -> None:
     """Insert the producer's row and its messages *rows*; what is there afterwards is as behind `enqueue`.
 
     Raises: as `Dialect.insert`.
     """
     if isinstance(dialect, PostgreSQL):
         put, ring = _put_text(dialect.tables), _ring(dialect.tables, group)
-        dialect.insert_via_table(border, transaction_id, put, ring, _text_values(group, rows))
+        dialect.insert_via_table(border, transaction_id, put, ring, _text_values(group, rows), identity)
     else:
-        dialect.insert(border, transaction_id, group)
+        dialect.insert(border, transaction_id, group, identity)
         enqueue(dialect, border, transaction_id, group, rows)
 
 

@@ -9,10 +9,10 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any, ClassVar, Final
 
 from txcore.errors import FenceMisuseError
-from txcore.sqlfence.border import MYSQL, Border
+from txcore.sqlfence.border import MYSQL, Border, Values
 from txcore.sqlfence.dialects import GONE_TEXT, Dialect, RowRefused, Rows, anchor_name
 from txcore.sqlfence.failures import Cause, failure_of
-from txcore.sqlfence.schema import COMMITTED, GROUP_LENGTH_MAX, LOWEST_ID, SCHEMA_VERSION, Tables
+from txcore.sqlfence.schema import COMMITTED, GROUP_LENGTH_MAX, LOWEST_ID, Tables
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -28,16 +28,18 @@ class MySQL(Dialect):
     # Two waiters on one key deadlock when the holder rolls back and both have inherited its gap.
     check_waits: ClassVar[bool] = False
     share_suffix: ClassVar[str] = " LOCK IN SHARE MODE"
+    meta_types: ClassVar[dict[str, str]] = {"identity": "BINARY(16)", "server": "TEXT", "adopted": "TEXT"}
 
     def __init__(self, tables: Tables) -> None:
         super().__init__(tables)
         # The share lock makes the horizon a current read at every isolation level: REPEATABLE READ, the default,
         # would otherwise show the one of the transaction's first read. A prune waits for it.
-        self._insert = (
-            f"INSERT INTO {tables.fence} (transaction_id, state, producer_group) "  # noqa: S608
+        self._inserts = {
+            is_bound: f"INSERT INTO {tables.fence} (transaction_id, state, producer_group) "  # noqa: S608
             f"SELECT :id, {COMMITTED}, :producer_group FROM {tables.meta} WHERE pruned_below <= :id "
-            "LOCK IN SHARE MODE"
-        )
+            f"{'AND identity = :identity ' if is_bound else ''}LOCK IN SHARE MODE"
+            for is_bound in (False, True)
+        }
 
     def place(self, name: str) -> str:
         """Return the plain placeholder."""
@@ -60,17 +62,15 @@ class MySQL(Dialect):
             "CHECK (singleton = 1), schema_version INT NOT NULL, pruned_below BINARY(16) NOT NULL) ENGINE=InnoDB",
             {},
         )
-        if border.rows(f"SELECT 1 FROM {self.tables.meta}", {}):  # noqa: S608
-            return
-        try:
-            border.change(
-                f"INSERT INTO {self.tables.meta} (singleton, schema_version, pruned_below) "  # noqa: S608
-                f"VALUES (1, {SCHEMA_VERSION}, :id)",
-                {"id": LOWEST_ID},
-            )
-        except Exception as error:
-            if failure_of(error).cause is not Cause.DUPLICATE:  # else another process was first
-                raise
+        if not border.rows(f"SELECT 1 FROM {self.tables.meta}", {}):  # noqa: S608
+            sql = f"INSERT INTO {self.tables.meta} (singleton, schema_version, pruned_below) VALUES (1, 1, :id)"  # noqa: S608
+            _unless(Cause.DUPLICATE, border, sql, {"id": LOWEST_ID})
+        self.give_identity(border)
+
+    def add_meta_column(self, border: Border, name: str, kind: str) -> None:
+        """Add a column, unless another process has added it before."""
+        sql = f"ALTER TABLE {self.tables.meta} ADD COLUMN {name} {kind}"
+        _unless(Cause.COLUMN_THERE, border, sql, {})
 
     def begin(self, border: Border) -> None:
         """Leave the begin to autocommit=0, which the drivers set."""
@@ -84,11 +84,14 @@ class MySQL(Dialect):
                 "announced; set it to 1"
             )
 
-    def insert(self, border: Border, transaction_id: bytes, group: str) -> None:
+    def insert(self, border: Border, transaction_id: bytes, group: str, identity: bytes = b"") -> None:
         """Insert, and set a savepoint as an anchor: only a savepoint's name tells whether it is still this
         transaction, because some statements commit without being asked.
         """
-        if border.quick_change(self._insert, {"id": transaction_id, "producer_group": group}) != 1:
+        values = {"id": transaction_id, "producer_group": group}
+        if identity:
+            values["identity"] = identity
+        if border.quick_change(self._inserts[bool(identity)], values) != 1:
             raise RowRefused("it lies below the prune horizon")
         border.quick_change(f"SAVEPOINT {anchor_name(transaction_id)}", {})
 
@@ -135,3 +138,12 @@ class MySQL(Dialect):
         sql = f"UPDATE {self.tables.fence} SET checks = MOD(checks + 1, 1000) WHERE transaction_id IN ({names})"  # noqa: S608
         border.change(sql, values)
         return self.read(border, ids, " FOR UPDATE")
+
+
+def _unless(cause: Cause, border: Border, sql: str, values: Values) -> None:
+    """Run *sql*; a failure of this *cause* says that another process was first."""
+    try:
+        border.change(sql, values)
+    except Exception as error:
+        if failure_of(error).cause is not cause:
+            raise

@@ -16,6 +16,12 @@ class SqliteBorder:
 
     def __init__(self, connection: sqlite3.Connection) -> None:
         self._connection = connection
+        self._memory: dict[Any, Any] = {}
+
+    @property
+    def memory(self) -> dict[Any, Any]:
+        """A place of this border's own: a sqlite3.Connection has none, and asking the file again costs little."""
+        return self._memory
 
     @property
     def home(self) -> Any:

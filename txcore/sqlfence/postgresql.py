@@ -45,6 +45,12 @@ class PostgreSQL(Dialect):
     created_ms = "CAST(extract(epoch FROM created) * 1000 AS bigint)"
     own_isolation: ClassVar[str | None] = "READ COMMITTED"
     share_suffix: ClassVar[str] = " FOR SHARE"
+    # Through jsonb, which has no column that is not there, and whose plan outlives new columns.
+    meta_columns: ClassVar[str] = (
+        "1, m.schema_version, CAST(m.pruned_below AS text), to_jsonb(m) ->> 'identity', to_jsonb(m) ->> 'server', "
+        "to_jsonb(m) ->> 'adopted'"
+    )
+    meta_types: ClassVar[dict[str, str]] = {"identity": "uuid", "server": "text", "adopted": "text"}
     sets_durability: ClassVar[bool] = True
 
     def __init__(self, tables: Tables, statement_timeout_s: float) -> None:
@@ -57,13 +63,19 @@ class PostgreSQL(Dialect):
             "SELECT CAST(:id AS uuid), {state}, CAST(:producer_group AS varchar) "
             "WHERE CAST(:id AS uuid) >= CASE "
             "WHEN current_setting('transaction_isolation') IN ('read committed', 'read uncommitted') "
-            f"THEN (SELECT pruned_below FROM {tables.meta}) "
-            f"ELSE (SELECT pruned_below FROM {tables.meta} FOR SHARE) END "
+            f"THEN (SELECT pruned_below FROM {tables.meta}{{where}}) "
+            f"ELSE (SELECT pruned_below FROM {tables.meta}{{where}} FOR SHARE) END "
             f"RETURNING CASE WHEN {_IS_TOP_LEVEL} IS NOT TRUE THEN '{_FOREIGN}' "
             "WHEN clock_timestamp() - statement_timestamp() >= "
             f"interval '{int(statement_timeout_s * 1000)} milliseconds' THEN '{_LATE}' ELSE {_DURABLE} END AS word"
         )
-        self._insert, self._insert_via_table = (insert.format(state=state) for state in (COMMITTED, VIA_TABLE))
+        # Without a meta row of that identity there is no horizon, and no row is inserted.
+        bound = " WHERE identity = CAST(:identity AS uuid)"
+        self._inserts = {
+            (state, is_bound): insert.format(state=state, where=bound if is_bound else "")
+            for state in (COMMITTED, VIA_TABLE)
+            for is_bound in (False, True)
+        }
         self._verify = (
             f"SELECT CASE WHEN {_IS_TOP_LEVEL} IS NOT TRUE THEN '{_FOREIGN}' "  # noqa: S608
             f"WHEN (f.transaction_id >= (SELECT pruned_below FROM {tables.meta})) IS NOT TRUE THEN '{_LATE}' "
@@ -95,6 +107,24 @@ class PostgreSQL(Dialect):
             {},
         )
         border.change(self._first_meta_row(), {"id": self.encode(LOWEST_ID)})
+        self.give_identity(border)
+
+    def add_meta_column(self, border: Border, name: str, kind: str) -> None:
+        """Add a column, where it is missing."""
+        border.change(f"ALTER TABLE {self.tables.meta} ADD COLUMN IF NOT EXISTS {name} {kind}", {})
+
+    def server(self, border: Border) -> str:
+        """Return the system identifier and the oids of database and table; empty if this role may not ask for it."""
+        database, table, may_ask = border.rows(
+            "SELECT (SELECT oid FROM pg_database WHERE datname = current_database()), "
+            "CAST(to_regclass(CAST(:name AS text)) AS oid), "
+            "COALESCE(has_function_privilege(CAST(to_regprocedure('pg_control_system()') AS oid), 'EXECUTE'), false)",
+            {"name": self.tables.meta},
+        )[0]
+        if not may_ask:
+            return ""
+        system = border.rows("SELECT system_identifier FROM pg_control_system()", {})[0][0]
+        return f"{system}/{database}/{table}"
 
     def begin(self, border: Border) -> None:
         """Leave BEGIN to the driver."""
@@ -102,13 +132,22 @@ class PostgreSQL(Dialect):
     def require_durable(self, border: Border) -> None:
         """Do nothing: the insert sets what is needed for its own transaction."""
 
-    def insert(self, border: Border, transaction_id: bytes, group: str) -> None:
+    def insert(self, border: Border, transaction_id: bytes, group: str, identity: bytes = b"") -> None:
         """Insert, set synchronous_commit, and learn from xmin whether a savepoint is open: one round trip."""
-        rows = border.quick_rows(self._insert, {"id": transaction_id.hex(), "producer_group": group})
+        values = {"id": transaction_id.hex(), "producer_group": group}
+        if identity:
+            values["identity"] = identity.hex()
+        rows = border.quick_rows(self._inserts[COMMITTED, bool(identity)], values)
         _require_own(rows[0][0] if rows else "")
 
     def insert_via_table(
-        self, border: Border, transaction_id: bytes, put: str, column: str, values: Mapping[str, str]
+        self,
+        border: Border,
+        transaction_id: bytes,
+        put: str,
+        column: str,
+        values: Mapping[str, str],
+        identity: bytes = b"",
     ) -> None:
         """Insert the producer's row with state 3, in one round trip with another statement.
 
@@ -116,11 +155,13 @@ class PostgreSQL(Dialect):
             put: The other statement.
             column: What is selected behind both.
             values: Theirs, and the `producer_group`.
+            identity: As in `insert`.
 
         Raises: as `insert`.
         """
-        sql = _joined(self._insert_via_table, put, column)
-        _require_own(border.quick_rows(sql, {"id": transaction_id.hex(), **values})[0][0])
+        sql = _joined(self._inserts[VIA_TABLE, bool(identity)], put, column)
+        named = {"id": transaction_id.hex(), **values, **({"identity": identity.hex()} if identity else {})}
+        _require_own(border.quick_rows(sql, named)[0][0])
 
     def verify(self, border: Border, transaction_id: bytes) -> None:
         """Look at xmin again; false for a row that was committed by itself or inside a savepoint."""

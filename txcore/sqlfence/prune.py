@@ -62,8 +62,8 @@ def prune_steps(
 ) -> PruneSteps:
     """Raise and commit the horizon, wait, delete closed ids below it in chunks.
 
-    A row of state 3 is closed when the message table holds nothing of it any more, and not before. An inbox's rows
-    have no states.
+    A row of state 3 is not closed before the message table holds nothing of it any more, whatever *is_closed* says. An
+    inbox's rows have no states.
     A producer's insert or a check's tombstone for an id below the horizon is refused from the first step on; the
     wait lets those end that had read the old one. Interrupted anywhere, it can simply be run again.
     """
@@ -79,8 +79,8 @@ def prune_steps(
         ids: list[bytes] = yield from _retried(partial(_page, dialect, after, below, chunk))
         if not ids:
             return PruneResult(horizon, deleted, kept)
-        sent, waiting = (yield from _retried(partial(via_table, dialect, ids))) if has_states else (set(), set())
-        closed = sorted((sent | set(is_closed(ids)).intersection(ids)) - waiting)
+        _, waiting = (yield from _retried(partial(via_table, dialect, ids))) if has_states else (set(), set())
+        closed = sorted(set(is_closed(ids)).intersection(ids) - waiting)
         if closed:
             deleted += yield from _retried(partial(_delete, dialect, closed))
         kept += len(ids) - len(closed)

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import functools
 import re
+import weakref
 from collections.abc import Generator
 from typing import Any, Final
 
@@ -18,6 +19,7 @@ from txcore.sqlfence.drivers import IDLE, IN_TRANSACTION
 
 _COMMAND_OK: Final = 1
 _TUPLES_OK: Final = 2
+_memories: Final[weakref.WeakKeyDictionary[Any, dict[Any, Any]]] = weakref.WeakKeyDictionary()
 
 
 class PsycopgBorder:
@@ -29,6 +31,11 @@ class PsycopgBorder:
         self._connection = connection
 
     @property
+    def memory(self) -> dict[Any, Any]:
+        """A place of the connection's own."""
+        return _memories.setdefault(self._connection, {})
+
+    @property
     def home(self) -> Any:
         """The connection."""
         return self._connection
@@ -37,6 +44,7 @@ class PsycopgBorder:
         """Run *sql* and return its rows as tuples, whatever the connection's row factory is."""
         with self._cursor() as cursor:
             cursor.execute(_percent_style(sql), dict(values))
+            self._await_pipeline()
             return list(cursor.fetchall()) if cursor.description else []
 
     def change(self, sql: str, values: Values) -> int:
@@ -76,9 +84,7 @@ class PsycopgBorder:
         connection = self._connection
         if not connection.autocommit:
             return False
-        if connection.pgconn.pipeline_status:
-            with connection.pipeline():
-                pass
+        self._await_pipeline()
         return not self.open_at_driver()
 
     def has_known_savepoint(self) -> bool:
@@ -109,6 +115,12 @@ class PsycopgBorder:
     def marked(self) -> Mark | None:
         """Return None."""
         return None
+
+    def _await_pipeline(self) -> None:
+        """Wait for the answers to all statements, if the program has them in a pipeline."""
+        if self._connection.pgconn.pipeline_status:
+            with self._connection.pipeline():
+                pass
 
     def _cursor(self) -> Any:
         return self._connection.cursor(row_factory=tuple_row)

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any, Final, NoReturn
 
 from txcore.errors import CommitUnknownError, FencedError, FenceMisuseError, NotSentError, TxcoreError
 from txcore.ids import id_text
-from txcore.sqlfence import messages
+from txcore.sqlfence import identity, messages
 from txcore.sqlfence.border import SQLITE, Border
 from txcore.sqlfence.dialects import SAVEPOINT_TEXT, Dialect, RowRefused
 from txcore.sqlfence.failures import Cause, failure_of
@@ -37,12 +37,20 @@ class RowKeeper:
         self._durable: weakref.WeakSet[Any] = weakref.WeakSet()
 
     def insert(
-        self, border: Border, transaction_id: bytes, group: str, rows: Sequence[TableRow] = (), *, owned: bool
+        self,
+        border: Border,
+        transaction_id: bytes,
+        group: str,
+        rows: Sequence[TableRow] = (),
+        *,
+        owned: bool,
+        expected: bytes = b"",
     ) -> None:
         """Insert the row; *owned* says that the fence opened the connection. See `SqlFence.insert`.
 
-        A row that nobody verifies again, because the caller opened the connection, is in the open transaction for
-        certain: the server has said so with its answer, or is asked.
+        *expected* is the identity that the half carries already, if it was written before. A row that nobody verifies
+        again, because the caller opened the connection, is in the open transaction for certain: the server has said so
+        with its answer, or is asked.
         """
         try:
             self._require_same_family(border)
@@ -51,15 +59,36 @@ class RowKeeper:
             border.begin()
             if not self._dialect.sets_durability:
                 self._require_durable(border)
-            if rows:
-                messages.insert(self._dialect, border, transaction_id, group, rows)
-            else:
-                self._dialect.insert(border, transaction_id, group)
+            self._write(border, transaction_id, group, rows, expected)
             if not owned and not border.is_surely_open():
                 self._dialect.verify(border, transaction_id)
             border.mark(transaction_id, owned=owned)
         except Exception as error:  # noqa: BLE001 - it is raised again, in our words
             self._undo(border, transaction_id, "written", error)
+
+    def _write(
+        self, border: Border, transaction_id: bytes, group: str, rows: Sequence[TableRow], expected: bytes
+    ) -> None:
+        """Insert on condition that the database is still the one that this connection saw; else look at it again."""
+        database = identity.look(self._dialect, border)
+        try:
+            self._insert(border, transaction_id, group, rows, database.stored)
+        except RowRefused:
+            seen, database = database, identity.look_anew(self._dialect, border)
+            if database.stored == seen.stored:
+                raise
+            self._insert(border, transaction_id, group, rows, database.stored)
+        if not database.decides(expected):
+            database = identity.look_anew(self._dialect, border)
+            identity.require(database, expected)
+
+    def _insert(
+        self, border: Border, transaction_id: bytes, group: str, rows: Sequence[TableRow], stored: bytes
+    ) -> None:
+        if rows:
+            messages.insert(self._dialect, border, transaction_id, group, rows, stored)
+        else:
+            self._dialect.insert(border, transaction_id, group, stored)
 
     def verify(self, border: Border, transaction_id: bytes) -> None:
         """Raise unless the row belongs to this open top-level transaction. See `SqlFence.verify`."""
@@ -83,13 +112,20 @@ class RowKeeper:
         mark = border.marked()
         if mark is None or not mark.owned:
             raise FenceMisuseError("the fence commits only connections that it opened; commit this one yourself")
+        name, identity = id_text(mark.transaction_id), mark.transaction_id
         try:
             border.commit()
         except Exception as error:
+            failure = failure_of(error, self._secret)
+            if failure.is_undone or _is_still_open(border):
+                raise NotSentError(
+                    f"the database has undone transaction {name} at its COMMIT, {failure}; nothing was sent and "
+                    "nothing will be: try again with a new transaction",
+                    transaction_id=identity,
+                ) from error
             raise CommitUnknownError(
-                f"COMMIT of transaction {id_text(mark.transaction_id)} failed and may have applied, "
-                f"{failure_of(error, self._secret)}; the check will find out",
-                transaction_id=mark.transaction_id,
+                f"COMMIT of transaction {name} failed and may have applied, {failure}; the check will find out",
+                transaction_id=identity,
             ) from error
         finally:
             border.close()
@@ -139,6 +175,20 @@ class RowKeeper:
                 f"the connection is of {border.family}, the fence's table of {self._dialect.family}: the row must be "
                 "in the database that the local transaction changes"
             )
+
+
+def _is_still_open(border: Border) -> bool:
+    """Return whether a COMMIT that failed has left its transaction open, and roll it back.
+
+    Only SQLite does: there COMMIT can be busy, or break a constraint, and be tried again.
+    """
+    if border.family != SQLITE:
+        return False
+    with suppress(Exception):
+        if border.open_at_driver():
+            border.outside("ROLLBACK")
+            return True
+    return False
 
 
 def _require_top_level(border: Border) -> None:

@@ -8,7 +8,11 @@
     created          database time
     checks           how often a check read the row; changing it makes the check itself a durable write
 
-`<table>_meta` holds one row: the schema version and `pruned_below`, the horizon.
+`<table>_meta` holds one row: the schema version, `pruned_below`, the horizon, and since version 2
+
+    identity         16 random bytes, made with the tables (or when they became version 2)
+    server           what it was made for on PostgreSQL: system identifier, oid of the database, oid of this table
+    adopted          JSON: former identities, with time, name and reason; see `identity`
 
 `<table>_msg` is the message table: one row per message that no relay has sent yet:
 
@@ -36,7 +40,8 @@ import msgspec
 
 from txcore.errors import ConfigError, UsageError
 
-SCHEMA_VERSION: Final = 1
+SCHEMA_VERSION: Final = 2
+INBOX_VERSION: Final = 1
 GROUP_LENGTH_MAX: Final = 255
 
 COMMITTED: Final = 1

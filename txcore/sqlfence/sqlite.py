@@ -26,6 +26,7 @@ class SQLite(Dialect):
     family: ClassVar[str] = SQLITE
     created_ms = "CAST(round((julianday(created) - 2440587.5) * 86400000) AS INTEGER)"
     locks_whole_file: ClassVar[bool] = True
+    meta_types: ClassVar[dict[str, str]] = {"identity": "BLOB", "server": "TEXT", "adopted": "TEXT"}
 
     def __init__(self, tables: Tables) -> None:
         super().__init__(tables)
@@ -35,10 +36,12 @@ class SQLite(Dialect):
                 "attached files is not atomic in WAL mode",
                 key="table",
             )
-        self._insert = (
-            f"INSERT INTO {tables.fence} (transaction_id, state, producer_group) "  # noqa: S608
+        self._inserts = {
+            is_bound: f"INSERT INTO {tables.fence} (transaction_id, state, producer_group) "  # noqa: S608
             f"SELECT :id, {COMMITTED}, :producer_group FROM {tables.meta} WHERE pruned_below <= :id"
-        )
+            f"{' AND identity = :identity' if is_bound else ''}"
+            for is_bound in (False, True)
+        }
 
     def place(self, name: str) -> str:
         """Return the plain placeholder."""
@@ -65,6 +68,13 @@ class SQLite(Dialect):
             {},
         )
         border.change(self._first_meta_row(), {"id": LOWEST_ID})
+        self.give_identity(border)
+
+    def add_meta_column(self, border: Border, name: str, kind: str) -> None:
+        """Add a column, under the file's lock, where it is missing."""
+        names = {row[0] for row in border.rows("SELECT name FROM pragma_table_info(:name)", {"name": self.tables.meta})}
+        if name not in names:
+            border.change(f"ALTER TABLE {self.tables.meta} ADD COLUMN {name} {kind}", {})
 
     def begin(self, border: Border) -> None:
         """Take the write lock at once: a transaction that reads first can fail at its first write.
@@ -98,9 +108,12 @@ class SQLite(Dialect):
                 "PRAGMA synchronous=FULL when you connect, or a crash undoes commits that were already announced"
             )
 
-    def insert(self, border: Border, transaction_id: bytes, group: str) -> None:
+    def insert(self, border: Border, transaction_id: bytes, group: str, identity: bytes = b"") -> None:
         """Insert, and set a savepoint as an anchor."""
-        if border.quick_change(self._insert, {"id": transaction_id, "producer_group": group}) != 1:
+        values = {"id": transaction_id, "producer_group": group}
+        if identity:
+            values["identity"] = identity
+        if border.quick_change(self._inserts[bool(identity)], values) != 1:
             raise RowRefused("it lies below the prune horizon")
         if not border.is_surely_open():  # the savepoint itself would begin one
             raise FenceMisuseError(GONE_TEXT)
@@ -124,9 +137,14 @@ class SQLite(Dialect):
     def begin_work(self, border: Border, lock_timeout_s: float) -> str:
         """Lock out every other writer, waiting for the file no longer than asked."""
         before = int(border.outside("PRAGMA busy_timeout")[0][0])
+        undo = f"PRAGMA busy_timeout = {before}"
         border.outside(f"PRAGMA busy_timeout = {max(0, int(lock_timeout_s * 1000))}")
-        self.begin(border)
-        return f"PRAGMA busy_timeout = {before}"
+        try:
+            self.begin(border)
+        except BaseException:
+            border.outside(undo)  # the connection may be a pool's, and its next holder would not wait
+            raise
+        return undo
 
     def leave_tombstones(self, border: Border, ids: Sequence[bytes], group: str) -> Rows:
         """Insert what is missing and read the winners."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import ClassVar, Self
 
 import txcore
@@ -49,6 +50,18 @@ class BrokerHarness(Harness):
         made._is_owner = True  # noqa: SLF001 - of the same class
         made.start()
         return made
+
+    def open_silenceable(self) -> tuple[Backend, Callable[[bool], None]]:
+        """See `Harness.open_silenceable`; behind a proxy that moves no byte while it is silent."""
+        proxy = self.broker.proxy
+
+        def silence(is_silent: bool) -> None:  # noqa: FBT001 - what the suite calls
+            if is_silent:
+                proxy.freeze()
+            else:
+                proxy.forward()
+
+        return self.open(self.broker.proxied_url + self.url_options), silence
 
     def open(self, url: str = "") -> Backend:
         """Return a new connection to *url*, by default the one under test; who opened it closes it."""

@@ -1,8 +1,12 @@
 """The deterministic simulator: the real core on the memory broker, under one seeded scheduler.
 
 One seed is one history: its broker profile, its faults, its producers, checkers and operator. `run(seed)` plays it,
-lets faults end, waits for rest and judges everything. See `world` (time and processes), `database` (the fence's
-twin), `actors` (who does what), `play` (one seed), `mutants` (rules switched off one by one) and `__main__`.
+lets faults end, waits for rest and judges everything.
+
+`world` is time and faults, `process` one process on it; `cast` knows all of one seed, `archive` all that was stored.
+`producers`, `listening`, `checkers`, `relays` and `operators` act; `surprises` is what they do not expect, `bounds` how
+little room they have. `database` and `table` are twins of fence and message table, `real` the real ones beside them.
+`play` plays one seed, `judgement` judges it. `mutants`, `log_mutants` and `table_mutants` switch rules off one by one.
 """
 
 from txcore_conformance.sim.play import SeedResult, run

@@ -14,8 +14,10 @@ from typing import Any
 from txcore.errors import FencedError, FenceMisuseError
 from txcore.fence import FenceAnswer, FenceReading
 from txcore.table import TableRow
+from txcore_conformance.sim.process import Process
+from txcore_conformance.sim.real import RealDatabase
 from txcore_conformance.sim.table import SimTable
-from txcore_conformance.sim.world import Process, World
+from txcore_conformance.sim.world import World
 
 STATES = {1: FenceAnswer.COMMIT, 2: FenceAnswer.ROLLBACK, 3: FenceAnswer.VIA_TABLE, 4: FenceAnswer.FORCED}
 
@@ -48,10 +50,12 @@ class SimDatabase:
     pruned_below: bytes = b""
     via_table: set[bytes] = field(default_factory=set)
     open: list[SimConnection] = field(default_factory=list)
+    identity: bytes = bytes(15) + b"\1"
+    real: RealDatabase | None = None  #: answers beside this one, in a share of the seeds
     table: SimTable = field(init=False)
 
     def __post_init__(self) -> None:
-        self.table = SimTable(self.world)
+        self.table = SimTable(self.world, real=self.real)
 
     def connect(self, process: Process) -> SimConnection:
         """Open a connection; a dead process's transaction is rolled back some time later."""
@@ -78,6 +82,9 @@ class SimDatabase:
                 self.unsynced.add(identity)
             if connection.has_business:
                 self.committed.add(identity)
+            if self.real is not None:
+                rows = connection.queued
+                self.real.commit(identity, None if rows is None else [row for row, _ in rows])
 
     def _enqueue(self, identity: bytes, queued: list[tuple[TableRow, int]]) -> None:
         self.rows[identity] = 3
@@ -120,12 +127,21 @@ class SimDatabase:
 
         A row of state 3 is closed once its messages are sent, unless it has a half that is still to be closed.
         """
+        if self.real is not None:
+            if self.open:  # these hold the file's lock
+                self.world.at(1.0, lambda: self.prune(below, is_closed, is_pending))
+                return
+            self.real.raise_horizon(below)
         self.pruned_below = max(self.pruned_below, below)
 
         def delete() -> None:
+            if self.real is not None:
+                self.real.prune(below, lambda identity: self._is_closed(identity, is_closed, is_pending))
             for identity in [row for row in self.rows if row < below and self._is_closed(row, is_closed, is_pending)]:
                 self.world.note("pruned row")
                 del self.rows[identity]
+            if self.real is not None and self.rows != self.real.states():
+                self.world.break_rule("R4 the real fence table holds other rows after a prune than its twin")
 
         self.world.at(20.0, delete)
 
@@ -153,7 +169,12 @@ class SimFence:
         return connection
 
     def insert(
-        self, connection: SimConnection, transaction_id: bytes, group: str, rows: Sequence[TableRow] = ()
+        self,
+        connection: SimConnection,
+        transaction_id: bytes,
+        group: str,
+        rows: Sequence[TableRow] = (),
+        database: bytes = b"",  # noqa: ARG002 - all connections are to this one
     ) -> Generator[Any, Any, None]:
         """See `Fence.insert`."""
         yield from self._insert(connection, transaction_id)
@@ -166,7 +187,10 @@ class SimFence:
         self._maybe_fail()
         if not connection.is_open:
             raise FenceMisuseError("no open transaction")
-        if transaction_id in database.rows or transaction_id < database.pruned_below:
+        is_refused = transaction_id in database.rows or transaction_id < database.pruned_below
+        if database.real is not None and database.real.refuses(transaction_id) != is_refused:
+            database.world.break_rule(f"R4 the real fence takes an insert otherwise than its twin: {is_refused}")
+        if is_refused:
             database.world.note("producer fenced")
             database.roll_back(connection)
             raise FencedError("decided already", transaction_id=transaction_id)
@@ -223,11 +247,33 @@ class SimFence:
         self,
         transaction_ids: Sequence[bytes],
         group: str,  # noqa: ARG002
+        databases: Mapping[bytes, bytes] | None = None,
     ) -> Generator[Any, Any, Mapping[bytes, FenceReading]]:
         """See `Fence.check`."""
-        world = self._database.world
+        world, mine = self._database.world, self._database.identity
         yield 0.002 + world.rng.random() * (0.3 if world.chance(world.swarm.slow) else 0.01)
-        return {identity: self._check_one(identity) for identity in transaction_ids}
+        foreign = {identity for identity, database in (databases or {}).items() if database != mine}
+        return {
+            identity: self._elsewhere() if identity in foreign else self._check_one(identity)
+            for identity in transaction_ids
+        }
+
+    def _elsewhere(self) -> FenceReading:
+        """Answer about a half whose row is in another database; nothing is written."""
+        self._database.world.note("wrong database")
+        return FenceReading(FenceAnswer.NO_ANSWER, "the half is of another database", is_foreign=True)
+
+    def database_of(self, connection: SimConnection) -> bytes:  # noqa: ARG002 - all are to this one
+        """Return the identity of the database that has the row on *connection*."""
+        return self._database.identity
+
+    def known_database(self) -> bytes:
+        """Return the identity of this fence's database."""
+        return self._database.identity
+
+    def read_database(self) -> bytes:
+        """Return the identity of this fence's database."""
+        return self._database.identity
 
     def _check_one(self, identity: bytes) -> FenceReading:
         database, world = self._database, self._database.world
@@ -237,6 +283,17 @@ class SimFence:
         if database.holder(identity) is not None:
             world.note("fence locked")
             return FenceReading(FenceAnswer.NO_ANSWER, "locked by an open transaction")
+        reading = self._state_of(identity)
+        if database.real is None:
+            return reading
+        world.note("real fence asked")
+        real = database.real.check(identity)
+        if real.answer is not reading.answer:
+            world.break_rule(f"R4 the real fence says {real}, its twin {reading}")
+        return real
+
+    def _state_of(self, identity: bytes) -> FenceReading:
+        database, world = self._database, self._database.world
         state = database.rows.get(identity)
         if state is None:
             return self._absent(identity)
@@ -260,9 +317,11 @@ class SimFence:
         rows = self._database.rows
         return {i: FenceReading(STATES[rows[i]] if i in rows else FenceAnswer.ABSENT) for i in transaction_ids}
 
-    def force(self, transaction_id: bytes, group: str) -> None:  # noqa: ARG002
+    def force(self, transaction_id: bytes, group: str, database: bytes = b"") -> None:  # noqa: ARG002
         """See `Fence.force`."""
         self._database.rows[transaction_id] = 4
+        if self._database.real is not None:
+            self._database.real.fence.force(transaction_id, group)
 
     def _maybe_fail(self) -> None:
         world = self._database.world

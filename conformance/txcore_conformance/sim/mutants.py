@@ -24,18 +24,22 @@ from txcore.intake import Intake
 from txcore.judging import Judge
 from txcore.memory import MemoryBackend
 from txcore.message import LocalTransactionState
+from txcore.owner import PartitionOwner
 from txcore.records import Checkpoint, Op, OpKind, Outcome, Position, Resolution, Status
 from txcore.results import TransactionSendResult
 from txcore.transaction import LocalTransaction
-from txcore_conformance.sim import actors, table_mutants
-from txcore_conformance.sim.actors import Cast
+from txcore_conformance.sim import cast as cast_module
+from txcore_conformance.sim import log_mutants, operators, table_mutants
+from txcore_conformance.sim.cast import Cast
 from txcore_conformance.sim.database import SimDatabase, SimFence
+from txcore_conformance.sim.process import Process
 from txcore_conformance.sim.table import SimRelayTable
-from txcore_conformance.sim.world import Process
 
 STRONG, KAFKA, RABBITMQ, NATS = "strong", "kafka-like", "rabbitmq-like", "nats-like"
 ALL = (STRONG, KAFKA, RABBITMQ, NATS)
 STEPPED = (KAFKA, RABBITMQ, NATS)
+ARBITRATED = "the store refuses the second release, or drops its targets by their id"
+RARE = "the rule is the same there, but the seeds that need it are rarer; the refinement finds it for all"
 Patch = Callable[[], AbstractContextManager[object]]
 
 
@@ -117,7 +121,10 @@ def _prune_young(cast: Cast) -> None:
 
 @contextlib.contextmanager
 def _prune_without_horizon() -> Iterator[None]:
-    with mock.patch.object(SimDatabase, "prune", _prune_by_age), mock.patch.object(actors, "prune_now", _prune_young):
+    with (
+        mock.patch.object(SimDatabase, "prune", _prune_by_age),
+        mock.patch.object(operators, "prune_now", _prune_young),
+    ):
         yield
 
 
@@ -230,10 +237,9 @@ def _closed_on_ack(self: Judge, pending: Pending) -> Any:
 
 def _last_final_wins(self: PartitionState, identity: bytes, first: int, op: Op) -> None:
     del first
-    if identity in self._recent:
-        self._recent[identity] = (op.kind, op.generation)
-    elif identity in self._newest:
-        self._newest[identity].closed_by = op.kind
+    seen = self._known(identity)
+    if seen is not None:
+        seen.closed_by = op.kind
 
 
 def _resume_by_op(cast: Cast, process: Process, command: Any, *rest: Any) -> None:
@@ -244,12 +250,12 @@ def _resume_by_op(cast: Cast, process: Process, command: Any, *rest: Any) -> Non
     _send(cast, process, command, *rest)
 
 
-_send = actors._send  # noqa: SLF001
+_send = cast_module.send
 _read_op = PartitionState.read_op
 _close = PartitionState.close
 
 
-def _reopening_read_op(self: PartitionState, position: Position, op: Op, now_s: float) -> bool:
+def _reopening_read_op(self: PartitionState, position: Position, op: Op) -> bool:
     seen = self._newest.get(op.transaction_id)
     if op.kind == OpKind.NUDGE and seen is not None and seen.closed_by == OpKind.DISCARD:
         pending: Pending | None = self.parked_before.get(op.transaction_id)  # type: ignore[attr-defined]
@@ -258,7 +264,7 @@ def _reopening_read_op(self: PartitionState, position: Position, op: Op, now_s: 
             pending.note(park=None)
             self._open(seen, pending)
             self.schedule(pending, 0.0)
-    return _read_op(self, position, op, now_s)
+    return _read_op(self, position, op)
 
 
 def _remembering_close(self: PartitionState, pending: Pending, kind: int) -> None:
@@ -270,13 +276,13 @@ def _remembering_close(self: PartitionState, pending: Pending, kind: int) -> Non
 
 @contextlib.contextmanager
 def _resume_as_op() -> Iterator[None]:
-    def read_op(self: PartitionState, position: Position, op: Op, now_s: float) -> bool:
+    def read_op(self: PartitionState, position: Position, op: Op) -> bool:
         if not hasattr(self, "parked_before"):
             self.parked_before = {}  # type: ignore[attr-defined]
-        return _reopening_read_op(self, position, op, now_s)
+        return _reopening_read_op(self, position, op)
 
     with (
-        mock.patch.object(actors, "_send", _resume_by_op),
+        mock.patch.object(operators, "send", _resume_by_op),
         mock.patch.object(PartitionState, "read_op", read_op),
         mock.patch.object(PartitionState, "close", _remembering_close),
     ):
@@ -287,11 +293,11 @@ def _resume_as_op() -> Iterator[None]:
 def _stale_epoch_goes_on() -> Iterator[None]:
     """Neither stand down on a foreign CLAIM nor let it end one's own epoch; the checkpoint is accepted as it is."""
 
-    def read_op(self: PartitionState, position: Position, op: Op, now_s: float) -> bool:
+    def read_op(self: PartitionState, position: Position, op: Op) -> bool:
         if op.kind == OpKind.CLAIM and self._claims:
             self.op_read = position
             return True
-        return _read_op(self, position, op, now_s)
+        return _read_op(self, position, op)
 
     with (
         mock.patch.object(Intake, "_is_foreign", return_value=False),
@@ -369,6 +375,22 @@ MUTANTS: Mapping[str, Mutant] = {
     "relay_deletes_first": Mutant("S8", _replace(SimRelayTable, "take", table_mutants.delete_before_publishing)),
     "relay_goes_on_behind_refusal": Mutant(
         "S12", _replace(relaying, "_is_through", table_mutants.go_on_behind_a_refusal)
+    ),
+    "immunity_ignored": Mutant(
+        "R6", _replace(Intake, "_pending", log_mutants.ignore_immunity), (KAFKA, RABBITMQ), ARBITRATED
+    ),
+    "end_by_silence": Mutant("R12", log_mutants.end_by_silence),
+    "orphans_dropped_early": Mutant("R12", _replace(PartitionOwner, "_drop_orphans", log_mutants.drop_orphans_at_once)),
+    "stray_op_ends_tenure": Mutant("R9", log_mutants.stray_op_ends_looking_back, (RABBITMQ,), RARE),
+    "newer_half_parked": Mutant(
+        "R12", _replace(Intake, "_take_newer", log_mutants.park_newer), (STRONG, RABBITMQ, NATS), RARE
+    ),
+    "undeliverable_undecided": Mutant("R4", _replace(Judge, "_park", log_mutants.park_undeliverable_undecided)),
+    "exit_without_flush": Mutant(
+        "R3",
+        _replace(MemoryBackend, "close", log_mutants.close_without_flush),
+        (KAFKA, RABBITMQ),
+        "ops do not wait to be merged there",
     ),
     "resume_as_op": Mutant("R11", _resume_as_op),
     "stale_checkpoint_accepted": Mutant(

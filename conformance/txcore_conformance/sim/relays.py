@@ -2,16 +2,20 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any
 
 from txcore.commands import Flow
 from txcore.errors import TxcoreError
 from txcore.relaying import BatchReport, RelayContext, RelayLimits, relay_batch
-from txcore_conformance.sim.actors import GROUP, Cast
+from txcore_conformance.sim.cast import GROUP, Cast
+from txcore_conformance.sim.process import Process
 from txcore_conformance.sim.table import SimRelayTable
-from txcore_conformance.sim.world import Process, SimReporter
+from txcore_conformance.sim.world import SimReporter
 
 LIMITS = RelayLimits(row_max=6, batch_s=0.5, tries_max=40, retry_s=0.2, retry_max_s=2.0)
+PATIENT = replace(LIMITS, batch_s=2.5)
+"""Goes on with a lane after an answer that took a second: uncertain ones do."""
 RELAYS_MAX = 3
 
 
@@ -20,6 +24,7 @@ def start_relay(cast: Cast, *, is_immortal: bool = False) -> Process:
     world = cast.world
     cast.numbers += 1
     process = Process(world, f"r{cast.numbers}")
+    cast.processes.append(process)
     process.is_immortal = is_immortal
     table: Any = SimRelayTable(cast.database.table, process)
     context = RelayContext(
@@ -27,25 +32,28 @@ def start_relay(cast: Cast, *, is_immortal: bool = False) -> Process:
         cast.partition_count,
         table,
         process.clock,
-        LIMITS,
+        cast.table_rng.choice([LIMITS, PATIENT]),
         SimReporter(world),
         f"r:{process.name}",
         process.loop.backend.capabilities.batch_count_max,
     )
     cast.relays.append(process)
-    process.loop.spawn(_relay(context))
+    process.loop.spawn(_relay(cast, context))
     process.on_death.append(lambda: world.at(cast.table_rng.random() * 3, lambda: _restart(cast)))
     return process
 
 
-def _relay(context: RelayContext) -> Flow[None]:
-    """Relay for ever, as `Relay` does."""
+def _relay(cast: Cast, context: RelayContext) -> Flow[None]:
+    """Relay for ever, as `Relay` does; while the table is empty it sleeps until a commit rings, which costs nothing."""
+    table = cast.database.table
     while True:
         report = BatchReport()
         try:
             report = yield from relay_batch(context)
         except TxcoreError:
             yield 0.3
+        if table.is_drained():
+            yield table.bell()
         yield 0.05 if report.sent else 0.4
 
 

@@ -4,13 +4,16 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Collection, Generator, Iterator, Sequence
+from concurrent.futures import Future
 from dataclasses import dataclass, field
 from typing import Any
 
 from txcore import wire
 from txcore.errors import BackendUnavailableError
 from txcore.table import Refused, TableRow, Taken
-from txcore_conformance.sim.world import Process, World
+from txcore_conformance.sim.process import Process
+from txcore_conformance.sim.real import RealDatabase
+from txcore_conformance.sim.world import World
 
 SLOTS_MAX = 16
 HOLD_S = 8.0
@@ -47,11 +50,18 @@ class SimTable:
     history: dict[tuple[bytes, int], SimRow] = field(default_factory=dict)
     takes: Counter[tuple[bytes, int]] = field(default_factory=Counter)
     holders: dict[int, object] = field(default_factory=dict)
+    real: RealDatabase | None = None
+    _bell: Future[None] | None = None
 
     def tick(self) -> int:
         """Return the next place in the order of what happens to the table."""
         self.clock += 1
         return self.clock
+
+    def bell(self) -> Future[None]:
+        """Return what is settled when rows come in; only for those that would find nothing before."""
+        self._bell = self._bell or Future()
+        return self._bell
 
     def commit(self, rows: Sequence[tuple[TableRow, int]]) -> None:
         """Make a transaction's rows visible."""
@@ -59,6 +69,9 @@ class SimTable:
         for row, begun in rows:
             key = (row.transaction_id, row.index)
             self.rows[key] = self.history[key] = SimRow(row, begun, committed)
+        bell, self._bell = self._bell, None
+        if bell is not None:
+            bell.set_result(None)
 
     def holds(self, transaction_id: bytes) -> frozenset[int]:
         """Return the messages of a transaction that still stand here."""
@@ -108,6 +121,7 @@ class SimRelayTable:
         table.holders.update(dict.fromkeys(free, hold))
         self._process.on_death.append(lambda: table.world.at(table.world.rng.random(), lambda: self._let_go(hold)))
         table.world.at(HOLD_S, lambda: self._let_go(hold))
+        self._compare(free)
         rows = self.visible(free, resting)[:row_max]
         for row in rows:
             table.takes[row.transaction_id, row.index] += 1
@@ -128,6 +142,19 @@ class SimRelayTable:
             for each in sorted(found, key=lambda each: each.begun)
         ]
 
+    def _compare(self, slots: Collection[int]) -> None:
+        table = self.table
+        if table.real is None:
+            return
+        mine = {
+            (*key, each.row.lane, each.tries)
+            for key, each in table.rows.items()
+            if each.row.slot in slots and not each.is_parked
+        }
+        table.world.note("real table read")
+        if mine != table.real.page(slots):
+            table.world.break_rule("S8 the real message table holds other rows than its twin")
+
     def settle(self, taken: Taken, sent: Sequence[TableRow], refused: Sequence[Refused]) -> Generator[Any, Any, None]:
         """See `MessageTable.settle`."""
         table = self.table
@@ -136,6 +163,10 @@ class SimRelayTable:
             raise BackendUnavailableError("the database has ended the transaction of a relay that stood still")
         try:
             self._maybe_fail()
+            if table.real is not None:
+                table.real.settle(
+                    sent, [each for each in refused if (each.row.transaction_id, each.row.index) in table.rows]
+                )
             for row in sent:
                 table.rows.pop((row.transaction_id, row.index), None)
             for each in refused:

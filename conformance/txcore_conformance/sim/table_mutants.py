@@ -6,6 +6,7 @@ import weakref
 from collections.abc import Collection, Generator, Sequence
 from typing import Any, Final
 
+from txcore import relaying
 from txcore.records import Outcome, Status
 from txcore.relaying import RelayContext
 from txcore.table import TableRow, Taken
@@ -58,3 +59,11 @@ def go_on_behind_a_refusal(context: RelayContext, work: Any, row: TableRow, outc
     if outcome.status is Status.DURABLE:
         work.sent.append(row)
     return True
+
+
+_is_through = relaying._is_through  # noqa: SLF001
+
+
+def go_on_behind_an_uncertain(context: RelayContext, work: Any, row: TableRow, outcome: Outcome) -> bool:
+    """Send the next message of a key although nobody knows whether the one before is there."""
+    return _is_through(context, work, row, outcome) or outcome.status is Status.UNKNOWN

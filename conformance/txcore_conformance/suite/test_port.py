@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import time
 
+import msgspec
 import pytest
 
 from txcore import wire
 from txcore.errors import DataLossError, MessageRejectedError
+from txcore.journey import closed_record
 from txcore.records import LogKind, OpKind, Position, Resolution, Status
 from txcore_conformance import raw
 from txcore_conformance.kit import Kit, Recorder
@@ -185,6 +187,25 @@ def test_an_atomic_release_shows_all_or_nothing(kit: Kit, topic: str) -> None:
     kit.harness.refuse_topic(other, refuses=False)
     assert [Status.DURABLE] == _statuses(raw.release(kit, raw.commit(half)))
     assert ([b"payload"], [b"payload"]) == (kit.bodies(topic), kit.bodies(other))
+
+
+def test_a_final_op_stores_its_targets_and_the_record_that_closes_its_entry(kit: Kit, topic: str) -> None:
+    """A resumed half ends so: all three are there once the release is settled. Without targets or an op, too."""
+    committed = raw.half(kit, topic, topic)
+    rolled_back, late = raw.half(kit, topic), raw.half(kit, topic)
+    halves = (committed, rolled_back, late)
+    raw.append(kit, *halves)
+    closed = [closed_record(each.transaction_id, 1, "raw", raw.now_ms()) for each in halves]
+    released = [
+        msgspec.structs.replace(raw.commit(committed), parked=closed[0]),
+        msgspec.structs.replace(raw.rollback(rolled_back), parked=closed[1]),
+        Resolution(late, None, (), closed[2], "raw"),
+    ]
+    assert [Status.DURABLE] * 3 == _statuses(raw.release(kit, *released))
+    assert sorted(closed) == sorted(r.body for r in raw.read(kit, LogKind.PARKED, lambda found: len(found) >= 3))
+    assert 2 == len(kit.bodies(topic))
+    ends = {each.transaction_id: each.kind for each in raw.ops(kit)}
+    assert {committed.transaction_id: OpKind.COMMIT, rolled_back.transaction_id: OpKind.ROLLBACK} == ends
 
 
 def test_a_discard_stores_the_parked_record_and_its_op(kit: Kit, topic: str) -> None:

@@ -154,6 +154,40 @@ def test_a_partition_given_up_is_assigned_anew(kit: Kit) -> None:
     kit.wait(member.claim.close(kit.timeout_s))
 
 
+def test_giving_up_what_another_member_holds_changes_nothing(kit: Kit) -> None:
+    """A member that never had the partition, or gave it up before, takes it from no one."""
+    first, second = Member(kit, "first"), Member(kit, "second")
+    kit.until(lambda: first.poll() | second.poll() == ALL and first.held and second.held, "a share for each")
+    (kept,) = first.held
+    for _ in range(3):
+        second.claim.give_up(kept)
+    assert kept in first.poll()
+    kit.wait(second.claim.close(kit.timeout_s))
+    kit.until(lambda: first.poll() == ALL, "the other's partitions")
+    kit.wait(first.claim.close(kit.timeout_s))
+
+
+def test_giving_up_an_assignment_that_is_over_leaves_the_next_one_alone(kit: Kit) -> None:
+    """It refers to the last ASSIGNED that `poll` returned: a later one that was not polled yet is not meant."""
+    member = Member(kit, "alone")
+    kit.until(lambda: member.poll() == ALL, "every partition")
+    if not kit.harness.expire_member(kit.group, "alone"):
+        pytest.skip("no member of this backend can be expired")
+    lost, assigned = (ClaimEventKind.LOST, 0), (ClaimEventKind.ASSIGNED, 0)
+
+    def has_lost() -> bool:
+        member.poll()
+        return lost in member.heard
+
+    kit.until(has_lost, "the loss")
+    if 0 not in member.held:
+        member.claim.give_up(0)
+        member.claim.give_up(0)
+    kit.until(lambda: member.poll() == ALL, "every partition again")
+    assert member.heard.count(lost) + 1 == member.heard.count(assigned)
+    kit.wait(member.claim.close(kit.timeout_s))
+
+
 def test_two_members_of_one_name_are_two_members(kit: Kit) -> None:
     """A restarted process that joins under its old name does not keep the partitions of the old one for ever."""
     old = Member(kit, "same")

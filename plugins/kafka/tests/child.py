@@ -29,6 +29,7 @@ def fork(url, group, _):
     """Use a backend, fork, and let the child try the parent's, drop it, use its own, and end."""
     backend = txcore.connect(url)
     backend.ensure_group(group, 2).result(20)
+    producer = txcore.TransactionProducer(backend, group)
     reader = backend.read(group, LogKind.HALF, 0)
     reader.read(1)
     claim = backend.claim(group, "parent")
@@ -42,8 +43,14 @@ def fork(url, group, _):
             backend.ensure_group(group)
         except UsageError:
             say("child: refused")
+        try:
+            transaction = producer.begin()
+            transaction.publish(txcore.Message("orders", b"body"))
+            transaction.prepare()
+        except UsageError as error:
+            say(f"child: {type(error).__name__}: {error}")
         backend.close().result(5)
-        del backend, reader, claim
+        del backend, producer, transaction, reader, claim
         gc.collect()
         own = txcore.connect(url)
         say(f"child: {own.ensure_group(group).result(20)} partitions")

@@ -99,6 +99,20 @@ def test_a_header_that_kafka_cannot_carry_is_refused(kit, topic, header):
     assert (refused.status, refused.error.reason) == (REFUSED, "headers")
 
 
+@pytest.mark.parametrize("form", ["kit", "together"])
+@pytest.mark.parametrize("value", ["a\0b", "\0", b"a\0b", "", b"", "ä\0ö"])
+def test_a_headers_value_arrives_whole(form, value, request):
+    """A NUL ends no text."""
+    kit = request.getfixturevalue(form)
+    topic = kit.topic()
+    half = raw.half(kit, topic, headers={"name": value, "other": "text"})
+    raw.append(kit, half)
+    assert raw.statuses(raw.release(kit, raw.commit(half))) == [DURABLE]
+    (delivered,) = kit.delivered(topic)
+    expected = value if isinstance(value, bytes) else value.encode()
+    assert (delivered.headers["name"], delivered.headers["other"]) == (expected, b"text")
+
+
 def test_ops_of_many_releases_share_records(kit, topic):
     """Merged up to 4 KB, in the order of their releases; nobody's op is lost."""
     halves = [raw.half(kit, topic) for _ in range(500)]
@@ -128,6 +142,31 @@ def test_flushed_ops_of_one_batch_share_a_record(kit, topic):
     assert set(raw.statuses(raw.release(kit, *[raw.rollback(half) for half in halves]))) == {DURABLE}
     low, high = kit.offsets(topic_name(kit.group, LogKind.OP))
     assert 1 <= high - low <= 5
+
+
+def test_a_mark_stands_behind_the_ops_that_were_queued_before_it(kit, topic):
+    """Else a checker that reads its tick back would judge a half whose op is still on its way."""
+    halves = [raw.half(kit, topic) for _ in range(20)]
+    raw.append(kit, *halves)
+    raw.release(kit, *[raw.rollback(half, flush=False) for half in halves])
+    nonce, outcome = raw.mark(kit, OpKind.TICK)
+    assert outcome.status is DURABLE
+
+    def ids_of(records):
+        return [each.transaction_id for record in records for each in wire.decode_ops(record.body)]
+
+    records = raw.read(kit, LogKind.OP, lambda found: len(ids_of(found)) > len(halves))
+    assert ids_of(records) == [*(half.transaction_id for half in halves), nonce]
+
+
+def test_ops_stand_in_the_partition_of_their_half(kit, topic):
+    """Merged or not, each record holds those of one partition."""
+    halves = [raw.half(kit, topic, partition=number % 2) for number in range(20)]
+    raw.append(kit, *halves)
+    raw.release(kit, *[raw.rollback(half, flush=False) for half in halves])
+    for partition in range(2):
+        own = [half.transaction_id for half in halves if half.partition == partition]
+        assert [each.transaction_id for each in raw.ops(kit, partition=partition)] == own
 
 
 def test_keys_go_where_java_clients_put_them(kit):

@@ -9,6 +9,7 @@ from txcore_conformance.kit import error_of
 from txcore_kafka import readers
 from txcore_kafka.options import checkpoint_topic, topic_name
 from txcore_kafka.readers import Connection, Readers
+from txcore_kafka.testing import TIMEOUT_S
 
 from txcore.errors import BackendUnavailableError, ConfigError, DataLossError
 from txcore.records import Checkpoint, LogKind, Op, OpKind, Position, Status
@@ -268,4 +269,49 @@ def test_a_resting_reader_tells_of_an_outage(hurt):
     hurt.broker.kill()
     with pytest.raises(BackendUnavailableError):
         hurt.until(lambda: reader.read(1), "the news")
+    reader.close()
+
+
+def test_aborted_records_are_passed_and_open_ones_are_no_part_of_the_end(kit, topic):
+    """The end is the last stable offset; a reader passes what an aborted transaction left before it."""
+    appended(kit, topic, 2)
+    half_topic = topic_name(kit.group, HALF)
+    producer = kit.plain_producer(**{"transactional.id": f"stranger-{kit.group}"})
+    producer.init_transactions(TIMEOUT_S)
+    reader = kit.backend.read(kit.group, HALF, 0)
+    for is_aborted in (True, False):
+        before = kit.wait(reader.end())
+        producer.begin_transaction()
+        producer.produce(half_topic, b"of a stranger", partition=0)
+        assert producer.flush(TIMEOUT_S) == 0
+        assert kit.wait(reader.end()) == before, "records of an open transaction are not stored yet"
+        (producer.abort_transaction if is_aborted else producer.commit_transaction)(TIMEOUT_S)
+        kit.until(lambda before=before: kit.wait(reader.end()) > before + 1)
+    end = kit.wait(reader.end())
+    assert end == kit.offsets(half_topic)[1]
+    bodies = []
+    kit.until(lambda: bodies.extend(record.body for record in reader.read(10)) or reader.passed >= end)
+    assert (len(bodies), bodies[-1]) == (3, b"of a stranger")
+    kit.history.unjudged = "a stranger wrote to its half log"
+    reader.close()
+
+
+def test_a_reader_that_rests_behind_control_records_gives_up_its_consumer(kit, topic):
+    """Nothing but a marker stands behind the last record: it is at the end, and an end asked for wakes it."""
+    half_topic = topic_name(kit.group, HALF)
+    appended(kit, topic, 1)
+    producer = kit.plain_producer(**{"transactional.id": f"stranger-{kit.group}"})
+    producer.init_transactions(TIMEOUT_S)
+    producer.begin_transaction()
+    producer.produce(half_topic, b"of a stranger", partition=0)
+    producer.abort_transaction(TIMEOUT_S)
+    reader = kit.backend.read(kit.group, HALF, 0)
+    kit.until(lambda: reader.read(10))
+    kit.until(lambda: reader.read(10) is None or (reader._rest is not None and reader._connection is None))
+    appended(kit, topic, 1)
+    end = kit.wait(reader.end())
+    found = []
+    kit.until(lambda: found.extend(reader.read(10)) or reader.passed >= end)
+    assert len(found) == 1
+    kit.history.unjudged = "a stranger wrote to its half log"
     reader.close()

@@ -92,6 +92,7 @@ def test_a_forked_child_opens_its_own(kit):
     output, _ = process.communicate(timeout=60)
     assert output.splitlines() == [
         "child: refused",
+        "child: UsageError: this kafka backend was opened before a fork; open another one in the child",
         "child: 2 partitions",
         "child ended with 0",
         "parent: 2 partitions",

@@ -11,6 +11,7 @@ from typing import Any, Final
 
 from confluent_kafka import KafkaError
 
+from txcore import exiting
 from txcore.clock import Clock, Randomness, SystemClock, system_randomness
 from txcore.errors import ClosedError, TxcoreError, UsageError
 from txcore.port import Batch, Claim, never_done
@@ -139,30 +140,32 @@ class KafkaBackend:
 
     def close(self, timeout_s: float = 10.0) -> Future[None]:
         """See `Backend.close`; claims leave their groups, so that others take over at once."""
+        is_mine = False
         with self._lock:
             if self._closing is None:
                 self._closing = new_future()
                 if self._pid is None or self._pid != os.getpid():
                     self._closing.set_result(None)  # Never used, or a parent's: its threads are not here.
                 else:
-                    closer = threading.Thread(
-                        target=self._close, args=(timeout_s, self._closing), name="txcore-kafka-close", daemon=True
-                    )
-                    closer.start()
-            return self._closing
+                    is_mine = True
+            closing = self._closing
+        if is_mine:
+            exiting.run_beside(functools.partial(self._close, timeout_s, closing), "txcore-kafka-close")
+        return closing
 
     def _close(self, timeout_s: float, future: Future[None]) -> None:
         deadline_s = self._clock.elapsed_s() + timeout_s
         try:
             if self._releaser.lane is not None:
                 self._releaser.lane.close(timeout_s * 0.8)
-            leaving = [claim.close(self._left_s(deadline_s)) for claim in self._claims]
+            leaving = [claim.close(self._left_s(deadline_s) * 0.25) for claim in self._claims]
             self._producing.close(self._left_s(deadline_s) * 0.8)
             self._worker.stop(self._left_s(deadline_s))
             self._lookups.stop(self._left_s(deadline_s))
             wait(leaving, self._left_s(deadline_s))
             self._readers.close(self._left_s(deadline_s))
         finally:
+            exiting.closed(self)
             future.set_result(None)
 
     def _left_s(self, deadline_s: float) -> float:
@@ -177,6 +180,7 @@ class KafkaBackend:
             if self._pid is not None:
                 raise UsageError("this kafka backend was opened before a fork; open another one in the child")
             self._producing.start()
+            exiting.close_at_exit(self)
             self._pid = pid
 
     def _store_checkpoint(self, group: str, partition: int, checkpoint: Checkpoint) -> Future[None]:

@@ -91,14 +91,14 @@ _encode: Final = msgspec.msgpack.Encoder().encode
 _checkpoint_decoder: Final = msgspec.msgpack.Decoder(_CheckpointRecord)
 
 
-def kafka_error(error: BaseException | KafkaError) -> KafkaError | None:
+def kafka_error(error: BaseException | KafkaError | None) -> KafkaError | None:
     """Return the driver's error inside its exception, or None."""
     if isinstance(error, KafkaException) and error.args and isinstance(error.args[0], KafkaError):
         return error.args[0]
     return error if isinstance(error, KafkaError) else None
 
 
-def is_missing(error: BaseException | KafkaError) -> bool:
+def is_missing(error: BaseException | KafkaError | None) -> bool:
     """Return whether a topic or partition does not exist."""
     cause = kafka_error(error)
     return cause is not None and cause.code() in _MISSING
@@ -197,6 +197,13 @@ def check_headers(message: TargetMessage) -> None:
         if b"\0" in encoded:
             text = f"the name of header {name!r} of a message for {message.topic!r} holds a NUL"
             raise MessageRejectedError(text, topic=message.topic, reason="headers")
+
+
+def as_sent(headers: dict[str, str | bytes]) -> dict[str, str | bytes]:
+    """Return headers in the form that the driver sends whole: it ends a text at its first NUL, and bytes nowhere."""
+    if not any(isinstance(value, str) and "\0" in value for value in headers.values()):
+        return headers
+    return {name: value.encode() if isinstance(value, str) else value for name, value in headers.items()}
 
 
 def encode_checkpoint(checkpoint: Checkpoint) -> bytes:

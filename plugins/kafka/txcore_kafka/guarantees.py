@@ -27,6 +27,10 @@ def release_time_max_s(options: Options) -> float:
     return options.delivery_timeout_s + SETTLE_TICK_S
 
 
+CLOCK_SKEW_MAX_S: Final = 10.0
+"""Half and op partitions may have leaders on different nodes; clocks that differ by more shorten an immunity."""
+
+
 def capabilities_of(options: Options) -> Capabilities:
     """Return what a broker promises to a backend opened with *options*."""
     return Capabilities(
@@ -41,6 +45,8 @@ def capabilities_of(options: Options) -> Capabilities:
         note_size_max=NOTE_SIZE_MAX,
         release_time_max_s=release_time_max_s(options),
         half_retention_s=options.half_retention_s,
+        op_retention_s=2 * options.half_retention_s,
+        clock_skew_max_s=CLOCK_SKEW_MAX_S,
         notes={"fsync_before_ack": "Kafka relies on replicas; `flush.messages=1` on the half topic syncs each append"},
     )
 

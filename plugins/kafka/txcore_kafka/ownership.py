@@ -5,6 +5,7 @@ It fetches nothing. The assignment is a hint, as everywhere; the CLAIM mark is t
 
 from __future__ import annotations
 
+import functools
 import logging
 import threading
 from collections import deque
@@ -14,6 +15,7 @@ from typing import Any, Final
 
 from confluent_kafka import KafkaError, KafkaException, TopicPartition
 
+from txcore import exiting
 from txcore.clock import Clock
 from txcore.errors import ClosedError, ConfigError, TxcoreError
 from txcore.records import Checkpoint, ClaimEvent, ClaimEventKind, LogKind
@@ -174,14 +176,15 @@ class KafkaClaim:
 
     def close(self, timeout_s: float) -> Future[None]:
         """See `Claim.close`."""
+        is_mine = False
         with self._lock:
             if self._closing is None:
                 self._closing = new_future()
-                closer = threading.Thread(
-                    target=self._close, args=(timeout_s, self._closing), name="txcore-kafka-leave", daemon=True
-                )
-                closer.start()
-            return self._closing
+                is_mine = True
+            closing = self._closing
+        if is_mine:
+            exiting.run_beside(functools.partial(self._close, timeout_s, closing), "txcore-kafka-leave")
+        return closing
 
     @property
     def is_closed(self) -> bool:

@@ -28,7 +28,7 @@ from txcore.errors import (
     TxcoreError,
 )
 from txcore_kafka.clients import ConnectionNews, discard, make_producer
-from txcore_kafka.codec import is_too_large, kafka_error
+from txcore_kafka.codec import is_missing, is_too_large, kafka_error
 from txcore_kafka.options import BATCH_BYTES, REQUEST_BYTES_MAX, Options
 
 _log = logging.getLogger("txcore.kafka")
@@ -224,6 +224,21 @@ class Producing:
         self._stop_at_s = self._clock.elapsed_s() + timeout_s
         self._wake.set()
         thread.join(timeout_s + 1.0)
+
+    def has_topic(self, topic: str) -> bool:
+        """Return whether the broker has *topic*; blocks.
+
+        The client that publishes asks, so that it learns the answer too. No broker makes a topic for the question.
+
+        Raises:
+            ClosedError: this backend is closed.
+            KafkaException: no answer.
+        """
+        producer = self._producer
+        if producer is None:
+            raise ClosedError("this backend is closed")
+        error = producer.list_topics(topic, self._options.request_timeout_s).topics[topic].error
+        return error is None or not is_missing(error)
 
     def clients(self) -> list[Any]:
         """Return the driver's objects in use."""

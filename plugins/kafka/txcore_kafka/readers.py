@@ -63,6 +63,7 @@ class Readers:
         self.clock = clock
         self.resting = Resting(self.ends, clock)
         self.marked_ends = Ends(self.ends)  #: of half logs, behind the last mark
+        self.log_ends = Ends(self.ends)  #: of any log, for `Reader.end`
         self.is_closed = False
         self.mark_counts: Counter[tuple[str, int]] = Counter()  #: by group and partition, of this backend
         self.is_answering = True  #: the last question about a log's bounds was answered
@@ -71,9 +72,9 @@ class Readers:
         self._group = ""  #: the last one that was marked or read
         self._lock = threading.Lock()
 
-    def connect(self, group: str) -> Connection:
-        """Return a consumer without an assignment."""
-        return Connection(reader_config(self.options, group))
+    def connect(self, group: str, *, tells_end: bool = False) -> Connection:
+        """Return a consumer without an assignment; with *tells_end* an event says that it reached the log's end."""
+        return Connection(reader_config(self.options, group) | {"enable.partition.eof": tells_end})
 
     def marked(self, group: str, partition: int) -> None:
         """A mark of this backend was stored; called by one thread only."""
@@ -116,6 +117,7 @@ class Readers:
             self._asking = self._fetching = None
         self.resting.close(timeout_s)
         self.marked_ends.close(timeout_s)
+        self.log_ends.close(timeout_s)
 
     def marker_count(self, kind: LogKind) -> int:
         """Return how many offsets at a log's end may be taken by the marker of the last transaction."""

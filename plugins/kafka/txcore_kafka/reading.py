@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import contextlib
 from collections.abc import Callable, Mapping, Sequence
-from concurrent.futures import Future
+from concurrent.futures import Future, InvalidStateError
 from typing import Any, Final
 
 from confluent_kafka import KafkaError, KafkaException, TopicPartition
@@ -14,7 +15,7 @@ from txcore_kafka.codec import is_missing, translated
 from txcore_kafka.options import topic_name
 from txcore_kafka.readers import Connection, Readers
 from txcore_kafka.resting import Rest
-from txcore_kafka.threads import Worker
+from txcore_kafka.threads import Worker, new_future
 
 MISSES_MAX: Final = 4
 RETRY_S: Final = 0.6
@@ -34,6 +35,8 @@ class KafkaReader:
         self._partition = partition
         self._next = 0 if start is None else int(start)
         self._end = 0  #: behind the last record known to be there
+        self._asked_end = 0  #: the furthest end that `end` told; written by another thread
+        self._ends: set[Future[Position]] = set()  #: without an answer yet
         self._connection: Connection | None = None
         self._asks_at_s = 0.0
         self._miss_count = 0
@@ -60,7 +63,7 @@ class KafkaReader:
                 if error is None:
                     self._take(message, records)
                 else:
-                    self._judge(error, connection)
+                    self._judge(error, message.offset() or 0, connection)
         except (KafkaException, RuntimeError) as raised:
             raise translated(raised, f"reading {self._topic!r}") from raised
         if not records and connection.trouble is not None:
@@ -80,6 +83,7 @@ class KafkaReader:
             is_marked = self._end > self._next
         else:
             is_marked = self._rest_mark_count != self._marks()
+        is_marked = is_marked or self._asked_end > self._next
         if self._rest.end == self._next and not is_marked:
             return True
         self._wake()
@@ -140,9 +144,56 @@ class KafkaReader:
         wanted = sorted(set(positions))
         return self._readers.worker.submit(lambda: self._fetch(wanted))
 
+    @property
+    def passed(self) -> Position:
+        """See `Reader.passed`; the driver says when nothing but control and aborted records stand before the end."""
+        return Position(self._next)
+
+    def end(self) -> Future[Position]:
+        """See `Reader.end`: the last stable offset; one question for all logs that are asked about meanwhile."""
+        self._require_open()
+        told: Future[Position] = new_future()
+        self._ends.add(told)
+        if self._group in self._readers.control.partition_counts:
+            self._ask_end(told)
+        else:
+            found = self._readers.worker.submit(lambda: self._readers.control.partition_count(self._group))
+            found.add_done_callback(lambda _: self._ask_end_of_found(told, found))
+        return told
+
+    def _ask_end_of_found(self, told: Future[Position], found: Future[int]) -> None:
+        error = found.exception()
+        if error is None:
+            self._ask_end(told)
+        else:
+            self._fail_end(told, error)
+
+    def _ask_end(self, told: Future[Position]) -> None:
+        answer = self._readers.log_ends.ask((self._topic, self._partition))
+        answer.add_done_callback(lambda _: self._tell_end(told, answer))
+
+    def _tell_end(self, told: Future[Position], answer: Future[int]) -> None:
+        error = answer.exception()
+        if error is not None:
+            self._fail_end(told, error)
+            return
+        self._asked_end = max(self._asked_end, answer.result())
+        with contextlib.suppress(InvalidStateError):  # closed meanwhile
+            told.set_result(Position(answer.result()))
+        self._ends.discard(told)
+
+    def _fail_end(self, told: Future[Position], error: BaseException) -> None:
+        if isinstance(error, ClosedError):
+            error = BackendUnavailableError("this backend was closed before the log's end was known")
+        with contextlib.suppress(InvalidStateError):  # closed meanwhile
+            told.set_exception(error)
+        self._ends.discard(told)
+
     def close(self) -> None:
         """See `Reader.close`."""
         self._is_closed = True
+        for told in tuple(self._ends):
+            self._fail_end(told, BackendUnavailableError("this reader was closed before the log's end was known"))
         self._wake()
         self._disconnect()
 
@@ -191,15 +242,17 @@ class KafkaReader:
         if self._next == high:
             self._begin_rest(mark_count).end = high
             return None
-        self._connection = self._readers.connect(self._group)
+        self._connection = self._readers.connect(self._group, tells_end=True)
         self._connection.consumer.assign([TopicPartition(self._topic, self._partition, self._next)])
         return self._connection
 
-    def _judge(self, error: KafkaError, connection: Connection) -> None:
-        """Take in an error in the place of a record."""
+    def _judge(self, error: KafkaError, offset: int, connection: Connection) -> None:
+        """Take in an error, or the news that nothing to read stands before *offset*, in the place of a record."""
         if error.code() == KafkaError._AUTO_OFFSET_RESET:  # noqa: SLF001
             # Our position is gone, or the broker was not ready; the bounds tell which.
             self._disconnect()
+        elif error.code() == KafkaError._PARTITION_EOF:  # noqa: SLF001
+            self._next = max(self._next, offset)
         elif is_missing(error):
             self._readers.control.partition_counts.pop(self._group, None)
             connection.trouble = error

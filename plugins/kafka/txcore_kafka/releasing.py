@@ -4,166 +4,32 @@ from __future__ import annotations
 
 import functools
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from concurrent.futures import Future
 from typing import Any, Final, cast
 
 import msgspec
-from confluent_kafka import KafkaError
 
 from txcore.clock import Clock
-from txcore.errors import BusyError, MessageRejectedError, TxcoreError, UsageError
+from txcore.errors import BackendUnavailableError, BusyError, MessageRejectedError, TxcoreError
 from txcore.port import Batch
 from txcore.records import DURABLE, HalfRecord, LogKind, Op, Outcome, Resolution, Status
 from txcore.wire import target_headers
-from txcore_kafka.codec import delivery_outcome
+from txcore_kafka.codec import as_sent, is_missing
 from txcore_kafka.control import Control
 from txcore_kafka.ops import OpMerger
 from txcore_kafka.options import Options, topic_name
 from txcore_kafka.ownership import KafkaClaim
-from txcore_kafka.producing import ANY_PARTITION, Producing, Record
+from txcore_kafka.producing import ANY_PARTITION, Producing
+from txcore_kafka.sendings import PARKED_INDEX, HalfSending, Marking, Release, TargetSend
 from txcore_kafka.targets import Targets
-from txcore_kafka.threads import Worker, new_future
+from txcore_kafka.threads import Worker
 from txcore_kafka.transactions import Entry, TransactionLane
 
-LOG_APPEND_TIME: Final = 2
-PARKED_INDEX: Final = -1
 HALVES: Final = "halves"
 RELEASES: Final = "releases"
 MARKS: Final = "marks"
 IN_TRANSACTIONS: Final = "in transactions"
-
-
-class HalfSending(Record):
-    """One half under way: perhaps waiting for news of its targets, then for its acknowledgement."""
-
-    batch: Batch[HalfRecord]
-    index: int
-    half: HalfRecord
-    is_sent: bool = False
-    is_done: bool = False
-
-    def settle(self, outcome: Outcome) -> None:
-        """End, unless the deadline came first."""
-        if not self.is_done:
-            self.is_done = True
-            self.batch.settle(self.index, outcome)
-
-    def stored(self, message: Any) -> None:
-        """See `Record.stored`; the broker's time comes with its acknowledgement."""
-        kind, at_ms = message.timestamp()
-        self.settle(_stored_at(at_ms) if kind == LOG_APPEND_TIME else DURABLE)
-
-    def failed(self, error: KafkaError) -> None:
-        """See `Record.failed`."""
-        self.settle(delivery_outcome(error, self.topic))
-
-    def expire(self, error: TxcoreError) -> None:
-        """See `Waiting.expire`; a half that was never handed over is certainly not stored."""
-        self.settle(Outcome(Status.UNKNOWN if self.is_sent else Status.REFUSED, error))
-
-    def not_found(self, error: TxcoreError) -> None:
-        """End before anything was handed over."""
-        self.settle(Outcome(Status.REFUSED, error))
-
-
-class Release(msgspec.Struct, eq=False):
-    """One resolution under way: counts its targets down, then queues its op. Ends on the thread that polls."""
-
-    releaser: Releaser
-    batch: Batch[Resolution]
-    index: int
-    resolution: Resolution
-    left: int
-    stored_bits: int = 0  #: one for each target
-    status: Status = Status.DURABLE
-    error: TxcoreError | None = None
-    is_done: bool = False
-
-    def settle(self, outcome: Outcome) -> None:
-        """End, unless the deadline came first."""
-        if not self.is_done:
-            self.is_done = True
-            self.batch.settle(self.index, outcome)
-
-    def expire(self, error: TxcoreError) -> None:
-        """See `Waiting.expire`; the op is not written any more."""
-        self.settle(Outcome(Status.UNKNOWN, error, missing=self.missing()))
-
-    def not_found(self, error: TxcoreError) -> None:
-        """End before anything was published: REFUSED when there is no such group, else nobody refused."""
-        if isinstance(error, UsageError):
-            self.settle(Outcome(Status.REFUSED, error))
-        else:
-            self.expire(error)
-
-    def confirmed(self, index: int) -> None:
-        """One target, or the parked record, is stored."""
-        if index != PARKED_INDEX:
-            self.stored_bits |= 1 << index
-        self._one_less()
-
-    def missing(self) -> tuple[int, ...]:
-        """Return which targets are not confirmed."""
-        return tuple(index for index in sorted(self.resolution.targets) if not self.stored_bits >> index & 1)
-
-    def failed(self, outcome: Outcome) -> None:
-        """One target, or the parked record, is refused or unknown; unknown outweighs refused."""
-        if self.status is not Status.UNKNOWN:
-            self.status, self.error = outcome.status, outcome.error
-        self._one_less()
-
-    def _one_less(self) -> None:
-        self.left -= 1
-        if self.left or self.is_done:
-            return
-        if self.status is Status.DURABLE:
-            self.releaser.queue_op(self)
-        else:
-            self.settle(Outcome(self.status, self.error, missing=self.missing()))
-
-
-class TargetSend(Record):
-    """A target, or a parked record, in the client's hands."""
-
-    release: Release
-    index: int
-
-    def stored(self, message: Any) -> None:  # noqa: ARG002
-        """See `Record.stored`."""
-        self.release.confirmed(self.index)
-
-    def failed(self, error: KafkaError) -> None:
-        """See `Record.failed`."""
-        self.release.releaser.targets.forget(self.topic)
-        self.release.failed(delivery_outcome(error, self.topic))
-
-
-class Marking:
-    """A CLAIM or TICK under way."""
-
-    __slots__ = ("future", "is_done", "stored")
-
-    def __init__(self, stored: Callable[[], None]) -> None:
-        self.is_done = False
-        self.stored = stored
-        self.future: Future[Outcome] = new_future()
-
-    def settle(self, outcome: Outcome) -> None:
-        """End, unless the deadline came first."""
-        if not self.is_done:
-            self.is_done = True
-            if outcome.status is Status.DURABLE:
-                self.stored()
-            self.future.set_result(outcome)
-
-    def expire(self, error: TxcoreError) -> None:
-        """See `Waiting.expire`."""
-        self.settle(Outcome(Status.UNKNOWN, error))
-
-    def not_found(self, error: TxcoreError) -> None:
-        """End before anything was handed over."""
-        self.settle(Outcome(Status.REFUSED, error))
 
 
 class Releaser:
@@ -223,11 +89,13 @@ class Releaser:
         for index, resolution in enumerate(batch.items):
             targets, group = resolution.targets, resolution.half.group
             item = Release(self, batch, index, resolution, len(targets) + bool(resolution.parked))
-            if group in counts:
+            messages = resolution.half.messages
+            doubtful = self.targets.doubtful([messages[target].topic for target in targets])
+            if group in counts and not doubtful:
                 self._start(item)
                 started.append(item)
             else:
-                self._defer(item, group, [], functools.partial(self._start_deferred, item))
+                self._defer(item, group, [], functools.partial(self._start_deferred, item), sought=doubtful)
         self._producing.watch(RELEASES, started, deadline_s)
         self.ops.flush_urgent()
 
@@ -236,7 +104,7 @@ class Releaser:
         ready: list[Entry] = []
         for index, resolution in enumerate(batch.items):
             half = resolution.half
-            finish = functools.partial(batch.settle, index)
+            finish = functools.partial(self._finish_together, batch, index)
             entry = Entry(half, resolution.op, claim, finish, resolution)
             topics = self.targets.unknown(half.messages[target].topic for target in resolution.targets)
             if topics or half.group not in self._control.partition_counts:
@@ -246,6 +114,18 @@ class Releaser:
         if ready:
             self._producing.watch(IN_TRANSACTIONS, ready, deadline_s)
             lane.put(ready)
+
+    def _finish_together(self, batch: Batch[Resolution], index: int, outcome: Outcome) -> None:
+        """Settle an item of a transaction; only the broker's own word that a topic is gone is a refusal."""
+        refusal = outcome.error
+        if isinstance(refusal, MessageRejectedError) and refusal.reason == "topic":
+
+            def take(told: Outcome) -> None:
+                batch.settle(index, msgspec.structs.replace(told, missing=outcome.missing))
+
+            self._ask(refusal.topic, take)
+        else:
+            batch.settle(index, outcome)
 
     def mark(
         self, group: str, partition: int, op: Op, stored: Callable[[], None], claim: KafkaClaim | None = None
@@ -330,9 +210,15 @@ class Releaser:
         for index in resolution.targets:
             message = half.messages[index]
             topic = message.topic
+            refusal = self.targets.refusal(topic)
+            if refusal is not None:
+                producing.call(functools.partial(item.failed, Outcome(Status.REFUSED, refusal)))
+                continue
             headers = target_headers(
                 half.group, half.transaction_id, index, message, resolution.by, key_as_header=False
             )
+            if message.headers:
+                headers = as_sent(headers)
             is_alone = self.targets.is_small(topic)
             self._publish(
                 TargetSend(producing, topic, message.body, ANY_PARTITION, message.key, headers, is_alone, item, index)
@@ -346,15 +232,47 @@ class Releaser:
         try:
             self._producing.send(record)
         except TxcoreError as error:
-            # Nobody refused it; the broker was not asked.
-            self._producing.call(functools.partial(record.release.failed, Outcome(Status.UNKNOWN, error)))
+            if is_missing(error.__cause__) and record.index != PARKED_INDEX:
+                self.explain(record)
+            else:
+                # Nobody refused it; the broker was not asked.
+                self._producing.call(functools.partial(record.release.failed, Outcome(Status.UNKNOWN, error)))
+
+    def explain(self, record: TargetSend) -> None:
+        """Ask the broker about a target whose topic the client does not know: gone is REFUSED, all else is UNKNOWN."""
+        release, call = record.release, self._producing.call
+        self._ask(record.topic, lambda outcome: call(functools.partial(release.failed, outcome)))
+
+    def _ask(self, topic: str, take: Callable[[Outcome], None]) -> None:
+        """Ask whether *topic* is there, and have *take* called with the outcome of what was meant for it."""
+        self.targets.forget(topic)
+
+        def told(answer: Future[None]) -> None:
+            error = cast("TxcoreError | None", answer.exception()) or self.targets.refusal(topic)
+            if isinstance(error, MessageRejectedError):
+                take(Outcome(Status.REFUSED, error))
+            else:
+                text = f"the client does not know topic {topic!r} yet, and the broker does not say that it is gone"
+                take(Outcome(Status.UNKNOWN, error or BackendUnavailableError(text)))
+
+        asked = self._worker.submit(functools.partial(self.targets.seek, [topic], self._producing.has_topic))
+        asked.add_done_callback(told)
 
     # -- what must be looked up first ---------------------------------------------------------------------------------
 
     def _defer(
-        self, item: Any, group: str, topics: list[str], go: Callable[[], None], deadline_s: float | None = None
+        self,
+        item: Any,
+        group: str,
+        topics: list[str],
+        go: Callable[[], None],
+        deadline_s: float | None = None,
+        sought: Sequence[str] = (),
     ) -> None:
-        """Ask for *group* and *topics*, then *go* on the thread that polls; REFUSED when one of them is not there."""
+        """Ask for *group* and *topics*, then *go* on the thread that polls; REFUSED when one of them is not there.
+
+        What is *sought* may be there or not: `go` finds the answer in `targets.refusal`.
+        """
         with self._lock:
             if self._deferred_count >= self._options.queue_max:
                 item.not_found(BusyError(f"{self._deferred_count} items wait for news of their topics already"))
@@ -378,17 +296,13 @@ class Releaser:
                 self._control.partition_count(group)
                 if topics:
                     self.targets.look_up(topics)
+                if sought:
+                    self.targets.seek(sought, self._producing.has_topic)
             except TxcoreError as raised:
                 error = raised
             self._producing.call(functools.partial(finish, error))
 
         self._worker.submit(look_up)
-
-
-@functools.lru_cache(maxsize=16)
-def _stored_at(at_ms: int) -> Outcome:
-    """Return one outcome for all that was appended in the same millisecond, which is most of a batch."""
-    return Outcome(Status.DURABLE, appended_ms=at_ms)
 
 
 def _too_large(half: HalfRecord, size_max: int) -> MessageRejectedError:

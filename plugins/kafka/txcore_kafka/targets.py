@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import functools
 import threading
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Final
 
+from confluent_kafka import KafkaException
+
 from txcore.clock import Clock
-from txcore.errors import MessageRejectedError
+from txcore.errors import MessageRejectedError, TxcoreError
 from txcore.records import TargetMessage
 from txcore_kafka.codec import check_headers, record_size
 from txcore_kafka.control import Control
@@ -43,6 +45,8 @@ class Targets:
         self._lock = threading.Lock()
         self._known: dict[str, _Target] = {}
         self._missing: dict[str, float] = {}
+        self._found: set[str] = set()  # by releases: they exist, and nothing else is known of them
+        self._absent: dict[str, float] = {}  # the same, and they do not
 
     def examine(self, messages: Sequence[TargetMessage], now_s: float) -> list[str]:
         """Return the topics that must be asked for before *messages* can be judged; empty: all can be published.
@@ -95,8 +99,43 @@ class Targets:
             self._remember(asked, counts, self._control.settings(list(counts)) if counts else {})
         for topic in topics:
             if topic in self._missing:
-                text = f"topic {topic!r} does not exist on the broker, and txcore makes no target topics"
-                raise MessageRejectedError(text, topic=topic, reason="topic")
+                raise _no_topic(topic)
+
+    def doubtful(self, topics: Iterable[str]) -> list[str]:
+        """Return those of *topics* that nothing is known of, so that a release must ask for them with `seek` first.
+
+        What a half's check or a release has found once is not asked for again, until the broker refuses something.
+        """
+        known, found = self._known, self._found
+        return [topic for topic in topics if topic not in known and topic not in found]
+
+    def seek(self, topics: Sequence[str], has_topic: Callable[[str], bool]) -> None:
+        """Find out with *has_topic* which of *topics* exist, for `refusal`; blocks, on a worker's thread.
+
+        Without an answer nothing is known: the release is tried, and its own outcome says what happened.
+        """
+        for topic in dict.fromkeys(topics):
+            absent_s = self._absent.get(topic)
+            if absent_s is not None and self._clock.elapsed_s() - absent_s < FRESH_S:
+                continue
+            try:
+                is_there = has_topic(topic)
+            except (KafkaException, TxcoreError):
+                self._absent.pop(topic, None)  # What was so a while ago is no answer.
+                continue
+            with self._lock:
+                for memory in (self._found, self._absent):
+                    if len(memory) >= TOPIC_COUNT_MAX:
+                        memory.clear()
+                if is_there:
+                    self._found.add(topic)
+                    self._absent.pop(topic, None)
+                else:
+                    self._absent[topic] = self._clock.elapsed_s()
+
+    def refusal(self, topic: str) -> MessageRejectedError | None:
+        """Return why nothing can be published to *topic*, if the broker had no such topic when a release asked."""
+        return _no_topic(topic) if topic in self._absent else None
 
     def _is_fresh(self, topic: str, now_s: float) -> bool:
         target = self._known.get(topic)
@@ -121,8 +160,14 @@ class Targets:
                     self._missing[topic] = now_s
 
     def forget(self, topic: str) -> None:
-        """Ask again before the next half: the broker refused something."""
+        """Ask again before the next half and the next release: the broker refused something."""
         self._known.pop(topic, None)
+        self._found.discard(topic)
+
+
+def _no_topic(topic: str) -> MessageRejectedError:
+    text = f"topic {topic!r} does not exist on the broker, and txcore makes no target topics"
+    return MessageRejectedError(text, topic=topic, reason="topic")
 
 
 def _check_name(topic: str) -> None:

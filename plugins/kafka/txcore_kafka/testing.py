@@ -124,6 +124,12 @@ class KafkaHarness(BrokerHarness):
         self._create(NewTopic(name, num_partitions=2, config={"max.message.bytes": str(message_size_max)}))
         return name
 
+    def append_stray(self, group: str, kind: LogKind, partition: int, body: bytes) -> bool:
+        """See `Harness.append_stray`."""
+        producer = Producer({"bootstrap.servers": self._servers, "log_level": 2})
+        producer.produce(topic_name(group, kind), body, partition=partition)
+        return producer.flush(TIMEOUT_S) == 0
+
     def trim(self, group: str, kind: LogKind, partition: int, before: int) -> bool:
         """See `Harness.trim`."""
         place = TopicPartition(topic_name(group, kind), partition, before)

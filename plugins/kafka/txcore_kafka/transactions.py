@@ -20,7 +20,7 @@ from txcore.errors import BackendTimeoutError, BackendUnavailableError, BusyErro
 from txcore.records import DURABLE, HalfRecord, LogKind, Op, Outcome, Resolution, Status
 from txcore.wire import encode_ops, target_headers
 from txcore_kafka.clients import make_producer
-from txcore_kafka.codec import delivery_outcome, is_membership_lost, kafka_error
+from txcore_kafka.codec import as_sent, delivery_outcome, is_membership_lost, is_missing, kafka_error
 from txcore_kafka.options import Options, topic_name
 from txcore_kafka.ownership import KafkaClaim
 from txcore_kafka.producing import ANY_PARTITION, producer_config
@@ -99,7 +99,7 @@ class Entry:
             headers = target_headers(
                 half.group, half.transaction_id, index, message, resolution.by, key_as_header=False
             )
-            send(self, message.topic, message.body, key=message.key, headers=headers)
+            send(self, message.topic, message.body, key=message.key, headers=as_sent(headers))
 
 
 class _Attempt:
@@ -134,6 +134,13 @@ class _Attempt:
                 self.producer.produce(topic, value, key, partition, reported, headers=headers)
             except BufferError:
                 self.producer.poll(POLL_S)
+            except KafkaException as raised:
+                cause = kafka_error(raised)
+                if entry is None or cause is None or not is_missing(cause):
+                    raise
+                self.failed = True  # At once, as the client knows that the topic is gone.
+                self.refused[id(entry)] = delivery_outcome(cause, topic)
+                return
             else:
                 self.left += 1
                 return

@@ -7,10 +7,10 @@ import secrets
 from concurrent.futures import ThreadPoolExecutor
 
 from txcore_conformance import raw
-from txcore_conformance.kit import Recorder, error_of
+from txcore_conformance.kit import ROLLBACK, Answers, Recorder, error_of
 
 import txcore
-from txcore import MessageRejectedError
+from txcore import EndState, MessageRejectedError
 from txcore.errors import ConfigError
 from txcore.records import LogKind, Op, OpKind, Resolution, Status
 
@@ -232,3 +232,21 @@ def test_harnesses_that_make_topics_at_once_keep_each_others(atomic_harness):
         assert set(topics) <= set(other._call(subjects()))
     finally:
         other.stop()
+
+
+def test_a_producer_frozen_for_longer_than_finals_are_kept_publishes_nothing(atomic, monkeypatch):
+    """Its transaction was rolled back, and the ROLLBACK purged since: the server would take its COMMIT."""
+    topic = atomic.topic()
+    transaction = atomic.orphan(txcore.Message(topic, b"rolled back"))
+    atomic.sweep(atomic.checker(Answers(ROLLBACK)))
+    core = transaction._core
+    names = atomic.backend._groups.names(atomic.group)
+    subject = names.final_subject(core.partition, core.transaction_id)
+    assert atomic.api(f"STREAM.PURGE.{names.op_stream}", filter=subject)["purged"] == 1
+    kept_s = atomic.backend.capabilities.resolution_kept_s
+    clock, elapsed_s = core.context.clock, core.context.clock.elapsed_s
+    monkeypatch.setattr(type(clock), "elapsed_s", lambda _: elapsed_s() + kept_s)
+    assert EndState.TOO_LATE is transaction.commit().state
+    monkeypatch.undo()
+    assert atomic.bodies(topic) == []
+    atomic.history.unjudged = "its final op was taken away"

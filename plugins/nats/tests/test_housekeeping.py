@@ -6,9 +6,11 @@ import asyncio
 
 from txcore_conformance import raw
 from txcore_conformance.kit import COMMIT, UNKNOWN, Answers
+from txcore_nats import housekeeping
 
-from txcore import Message
-from txcore.records import Checkpoint, LogKind, OpKind, Position
+from txcore import Message, wire
+from txcore.journey import closed_record
+from txcore.records import Checkpoint, LogKind, OpKind, Position, Resolution
 
 
 class Later:
@@ -88,6 +90,44 @@ def test_parked_records_stay_until_their_transactions_end(kit):
     kit.sweep(kit.checker(Answers(COMMIT)))
     assert sorted(kit.bodies(topic)) == [b"ended", b"stuck"]
     assert kit.operator().parked() == []
+    kit.history.unjudged = "what the oracle reads was removed"
+
+
+def test_ops_stay_until_every_old_parked_record_was_looked_at(kit, monkeypatch):
+    """However few of them one run looks at: an entry would outlive its end, and could be resumed a second time."""
+    monkeypatch.setattr(housekeeping, "PARKED_COUNT_MAX", 1)
+    topic = kit.topic()
+    ended = [raw.half(kit, topic) for _ in range(3)]
+    token = b"t" * 16
+    raw.append(kit, *ended)
+    raw.mark(kit, OpKind.CLAIM, token)
+    for each in ended:
+        raw.release(kit, raw.discard(each, token))
+    resumed = [raw.half(kit, topic, generation=1, of=each) for each in ended]
+    raw.release(kit, *[raw.commit(each) for each in resumed])
+    end, ahead_s = Checkpoint(Position(1 << 40), Position(1 << 40)), kit.backend._options.keep_s + 60
+    ops = counts(kit)[1]
+    for left in (2, 1, 0):
+        clean(kit, end, ahead_s=ahead_s)
+        assert (ops, left) == counts(kit)[1:]
+    clean(kit, end, ahead_s=ahead_s)
+    assert counts(kit)[1:] == (1, 0)  # the CLAIM
+    kit.history.unjudged = "what the oracle reads was removed"
+
+
+def test_what_a_closed_record_closes_goes_with_it_without_any_op(kit):
+    """Its final op is gone already; entries of a later generation stay."""
+    topic = kit.topic()
+    half, other = raw.half(kit, topic), raw.half(kit, topic)
+    again = raw.half(kit, topic, generation=2, of=half)
+    closed = Resolution(half, None, (), closed_record(half.transaction_id, 1, "c", raw.now_ms()), "c")
+    raw.append(kit, half, other)
+    for each in (raw.discard(half), raw.discard(other), raw.discard(again), closed):
+        raw.release(kit, each)
+    clean(kit, Checkpoint(Position(1 << 40), Position(1 << 40)), ahead_s=kit.backend._options.keep_s + 60)
+    left = raw.read(kit, LogKind.PARKED, lambda found: len(found) >= 2, start=Position(2))
+    kept = [(parked.transaction_id, parked.generation) for parked in map(wire.decode_parked, (r.body for r in left))]
+    assert [(other.transaction_id, 0), (half.transaction_id, 2)] == kept
     kit.history.unjudged = "what the oracle reads was removed"
 
 

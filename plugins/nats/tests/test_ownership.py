@@ -200,12 +200,18 @@ def test_everything_is_lost_after_a_lease_without_a_beat():
     assert not holdings.held
 
 
-def test_an_assignment_not_polled_yet_is_given_up_too():
-    """After give_up nothing is said of the partition until it is assigned anew."""
+def test_giving_up_an_assignment_that_is_over_leaves_the_next_one_alone():
+    """It refers to the last ASSIGNED that was polled; a later one that nobody has polled yet is not meant."""
     clock = Clock()
     holdings = Holdings(clock, 5.0)
     holdings.beaten(clock.now_s)
     holdings.assign(3)
+    assert not holdings.give_up(3), "not polled yet"
+    assert [event.kind for event in holdings.take_events()] == [ASSIGNED]
+    holdings.lose(3)
+    holdings.assign(3)
+    assert not holdings.give_up(3), "the old one is over, the new one is not polled"
+    assert [event.kind for event in holdings.take_events()] == [LOST, ASSIGNED]
     assert holdings.give_up(3)
     assert not holdings.give_up(3)
     assert list(holdings.take_events()) == []

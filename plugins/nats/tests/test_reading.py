@@ -9,7 +9,7 @@ import pytest
 from txcore_conformance import raw
 
 from txcore.errors import BackendUnavailableError, DataLossError
-from txcore.records import LogKind
+from txcore.records import LogKind, OpKind
 
 
 def test_reading_on_behind_records_that_were_removed_is_told(kit):
@@ -160,3 +160,28 @@ def test_a_failing_taker_of_records_loses_none(kit):
     assert [half.body for half in halves] == [record.body for record in found]
     assert failures == [2]
     reader.close()
+
+
+@pytest.mark.parametrize("kind", [LogKind.HALF, LogKind.OP, LogKind.PARKED])
+def test_an_end_behind_which_everything_was_purged_is_passed(kit, kind):
+    """No record comes any more: the reader asks for one behind the last and hears that there is none."""
+    topic, token = kit.topic(), b"t" * 16
+    halves = [raw.half(kit, topic) for _ in range(3)]
+    raw.append(kit, *halves)
+    raw.mark(kit, OpKind.CLAIM, token)
+    raw.release(kit, *[raw.discard(half, token) for half in halves])
+    reader = kit.backend.read(kit.group, kind, 0)
+    kit.until(lambda: reader.read(1), "the first record")
+    late = kit.backend.read(kit.group, kind, 0, kit.until(lambda: reader.read(1), "the second")[0].position)
+    end = kit.wait(late.end())
+    kit.until(lambda: late.read(1), "its first record")
+    kit.until(lambda: late.read(10) or late.passed >= end, "the rest")
+    raw.append(kit, *[raw.half(kit, topic) for _ in range(3)])
+    raw.release(kit, *[raw.discard(raw.half(kit, topic), token) for _ in range(3)])
+    end = kit.wait(late.end())
+    stream, subject = kit.harness._place_of(kit.group, kind, 0)
+    kit.api(f"STREAM.PURGE.{stream}", filter=subject)
+    kit.until(lambda: late.read(10) is None or late.passed >= end, "the end")
+    kit.history.unjudged = "its logs were purged"
+    for each in (reader, late):
+        each.close()

@@ -164,6 +164,8 @@ class NatsBackend:
             done.wait(timeout_s + LEAVE_TIMEOUT_S)
             self._loop.stop(LEAVE_TIMEOUT_S)
         finally:
+            for reader in tuple(self._shared.readers):
+                reader.close()
             future.set_result(None)
 
     async def _shut_down(self, timeout_s: float) -> None:

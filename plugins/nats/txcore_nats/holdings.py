@@ -21,6 +21,7 @@ class Holdings:
         self._lease_s = lease_s
         self._lock = threading.Lock()
         self._held: dict[int, float | None] = {}  # partition -> when it is taken away, once REVOKING was said
+        self._told: set[int] = set()  # ASSIGNED was returned and is not over yet
         self._events: list[ClaimEvent] = []
         self._beaten_s = -1.0  # when the last beat that was confirmed was sent
         self._polled_s = clock.elapsed_s()
@@ -54,6 +55,11 @@ class Holdings:
         self._polled_s = self._clock.elapsed_s()
         with self._lock:
             events, self._events = self._events, []
+            for event in events:
+                if event.kind is ClaimEventKind.ASSIGNED:
+                    self._told.add(event.partition)
+                elif event.kind is ClaimEventKind.LOST:
+                    self._told.discard(event.partition)
         return events
 
     def beaten(self, sent_s: float) -> None:
@@ -75,12 +81,12 @@ class Holdings:
                 self._events.append(ClaimEvent(ClaimEventKind.REVOKING, partition, drain_s=self._lease_s))
 
     def give_up(self, partition: int) -> bool:
-        """Say whether the partition was held; it is no more, and nothing is said of it until it is assigned anew."""
+        """Say whether an assignment that was polled was held; it is no more, and nothing is said of it any more."""
         with self._lock:
-            if partition not in self._held:
+            if partition not in self._told:
                 return False
+            self._told.discard(partition)
             del self._held[partition]
-            # An assignment that nobody has polled yet is given up as well.
             self._events = [event for event in self._events if event.partition != partition]
             return True
 
@@ -89,6 +95,7 @@ class Holdings:
         with self._lock:
             if partition in self._held:
                 del self._held[partition]
+                self._told.discard(partition)
                 self._events.append(ClaimEvent(ClaimEventKind.LOST, partition))
 
     def lose_overdue(self) -> None:
@@ -109,4 +116,5 @@ class Holdings:
         with self._lock:
             self._is_closed = True
             self._held.clear()
+            self._told.clear()
             self._events.clear()

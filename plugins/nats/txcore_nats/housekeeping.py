@@ -3,21 +3,23 @@
 When the half log is half full, decided halves go whatever their age, so that it is not full of them. Nothing else is
 ever removed, and nothing by age alone. A half that stays has all its ops: it stands at the checkpoint or behind it,
 where the checkpoint vouches for that, or is younger than `keep_s`, and so are its ops. CLAIMs stay, so
-that whoever reads from the beginning knows the token in force. A parked record goes once its transaction has a final
-op; the others stay visible, and can be resumed, without half and ops.
+that a reader from the beginning knows the token in force. A parked record goes once its transaction has a final op, or
+once a CLOSED record stands behind it; the others stay visible, and can be resumed, without half and ops. Ops go only
+after every old parked record was looked at, however many runs that takes: else an entry would outlive its end.
 """
 
 from __future__ import annotations
 
 import base64
 import logging
-from collections.abc import Coroutine
+from collections.abc import Coroutine, Sequence
+from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from typing import Any, Final
 
 from txcore.clock import Clock
 from txcore.errors import TxcoreError, WireFormatError
-from txcore.records import FINAL_KINDS, Checkpoint, LogKind
+from txcore.records import FINAL_KINDS, Checkpoint, LogKind, ParkCode
 from txcore.wire import decode_ops, decode_parked
 from txcore_nats.codec import ApiError
 from txcore_nats.connection import Api, LoopThread
@@ -31,7 +33,22 @@ LOOK_EVERY_S: Final = 5.0
 FULL_SHARE: Final = 0.5
 """From this share of its `max_bytes` on a half log keeps no decided halves."""
 PARKED_COUNT_MAX: Final = 1_000
-"""Parked records that one run looks at."""
+"""Parked records that one run looks at; the next one goes on from there."""
+
+
+@dataclass(slots=True)
+class _Pass:
+    """One look at a partition's parked records, over several runs.
+
+    Attributes:
+        before: The ops before this position go once the pass is over.
+        sequence: Where it goes on.
+        open: The records that stay so far, per transaction: their generations and sequences.
+    """
+
+    before: int
+    sequence: int = 1
+    open: dict[bytes, list[tuple[int, int]]] = field(default_factory=dict)
 
 
 class Housekeeper:
@@ -44,6 +61,7 @@ class Housekeeper:
         self._clock = clock
         self._next_s: dict[tuple[str, int], float] = {}
         self._next_look_s: dict[tuple[str, int], float] = {}
+        self._passes: dict[tuple[str, int], _Pass] = {}
 
     def checkpointed(self, names: GroupNames, partition: int, checkpoint: Checkpoint) -> None:
         """A checkpoint is stored: clean the partition, if that was long ago."""
@@ -66,9 +84,14 @@ class Housekeeper:
         op_stream = names.stream(LogKind.OP)
         if checkpoint.op is not None:
             before = min(checkpoint.op, await self._first_since(op_stream, names.subject(LogKind.OP, partition), since))
-            await self._clean_parked(names, partition, since)
-            for subject in names.passing_op_subjects(partition):
-                await self._purge(op_stream, subject, before)
+            key = (names.group, partition)
+            looking = self._passes.setdefault(key, _Pass(before))
+            if await self._clean_parked(names, partition, since, looking):
+                del self._passes[key]
+                for subject in names.passing_op_subjects(partition):
+                    await self._purge(op_stream, subject, looking.before)
+            else:
+                self._next_s[key] = self._clock.elapsed_s() + RUN_EVERY_MIN_S
         if checkpoint.half is not None:
             stream, subject = names.stream(LogKind.HALF), names.subject(LogKind.HALF, partition)
             await self._purge(stream, subject, min(checkpoint.half, await self._first_since(stream, subject, since)))
@@ -109,23 +132,38 @@ class Housekeeper:
         if before > 1:
             await self._api.call(f"STREAM.PURGE.{stream}", {"filter": subject, "seq": before})
 
-    async def _clean_parked(self, names: GroupNames, partition: int, since: datetime) -> None:
-        """Remove parked records whose transactions have ended, before their final ops go."""
+    async def _clean_parked(self, names: GroupNames, partition: int, since: datetime, looking: _Pass) -> bool:
+        """Remove parked records whose transactions have ended; returns whether all old ones were looked at."""
         stream, subject = names.stream(LogKind.PARKED), names.subject(LogKind.PARKED, partition)
-        sequence = 1
         for _ in range(PARKED_COUNT_MAX):
-            message = await self._message(stream, {"seq": sequence, "next_by_subj": subject})
+            message = await self._message(stream, {"seq": looking.sequence, "next_by_subj": subject})
             if message is None or _time(message["time"]) >= since:
-                return
-            sequence = int(message["seq"]) + 1
-            if await self._has_ended(names, partition, base64.b64decode(message["data"])):
-                await self._api.call(f"STREAM.MSG.DELETE.{stream}", {"seq": sequence - 1, "no_erase": True})
+                return True
+            sequence = int(message["seq"])
+            for each in await self._ended(names, partition, base64.b64decode(message["data"]), sequence, looking):
+                await self._delete(stream, each)
+            looking.sequence = sequence + 1
+        return False
 
-    async def _has_ended(self, names: GroupNames, partition: int, body: bytes) -> bool:
+    async def _ended(
+        self, names: GroupNames, partition: int, body: bytes, sequence: int, looking: _Pass
+    ) -> Sequence[int]:
+        """Return which records may go now that the one at *sequence* was read."""
         try:
-            transaction_id = decode_parked(body).transaction_id
+            parked = decode_parked(body)
         except WireFormatError:
-            return False
+            return ()
+        identity, generation = parked.transaction_id, parked.generation
+        if parked.code == ParkCode.CLOSED:
+            known = looking.open.pop(identity, [])
+            looking.open[identity] = [each for each in known if each[0] > generation]
+            return (*(place for entry_generation, place in known if entry_generation <= generation), sequence)
+        if await self._has_final_op(names, partition, identity):
+            return (sequence,)
+        looking.open.setdefault(identity, []).append((generation, sequence))
+        return ()
+
+    async def _has_final_op(self, names: GroupNames, partition: int, transaction_id: bytes) -> bool:
         subject = names.final_subject(partition, transaction_id)
         message = await self._message(names.stream(LogKind.OP), {"last_by_subj": subject})
         if message is None:
@@ -134,6 +172,9 @@ class Housekeeper:
             return any(op.kind in FINAL_KINDS for op in decode_ops(base64.b64decode(message["data"])))
         except WireFormatError:
             return False
+
+    async def _delete(self, stream: str, sequence: int) -> None:
+        await self._api.call(f"STREAM.MSG.DELETE.{stream}", {"seq": sequence, "no_erase": True})
 
     async def _message(self, stream: str, request: dict[str, Any]) -> dict[str, Any] | None:
         try:

@@ -26,6 +26,8 @@ UNIQUE_KINDS: Final = FINAL_KINDS | {OpKind.DISCARD}
 RELEASES: Final = ("plain", "atomic")
 _TRUE: Final = frozenset({"true", "1", "yes", "on"})
 _FALSE: Final = frozenset({"false", "0", "no", "off"})
+CLOCK_SKEW_MAX_S: Final = 10.0
+"""Streams of one group may have leaders on different nodes; clocks that differ by more shorten an immunity."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -153,6 +155,8 @@ def capabilities_of(options: Options) -> Capabilities:
         note_size_max=NOTE_SIZE_MAX,
         release_time_max_s=options.delivery_timeout_s + 2 * EXPIRY_TICK_S,
         half_retention_s=None,
+        resolution_kept_s=options.keep_s,
+        clock_skew_max_s=CLOCK_SKEW_MAX_S,
         notes={"fsync_before_ack": "the server's sync_interval: two minutes by default, `always` from 2.10 on"},
     )
 

@@ -4,16 +4,18 @@ from __future__ import annotations
 
 import asyncio
 import base64
+import contextlib
 import threading
 from collections import deque
-from collections.abc import Mapping, Sequence
-from concurrent.futures import Future
+from collections.abc import Callable, Mapping, Sequence
+from concurrent.futures import Future, InvalidStateError
 from datetime import datetime
 from typing import Any, Final
 
-from txcore.errors import ClosedError, ConfigError, DataLossError, TxcoreError
+from txcore.errors import BackendUnavailableError, ClosedError, ConfigError, DataLossError, TxcoreError
 from txcore.records import LogKind, LogRecord, Position
-from txcore_nats.codec import MESSAGE_NOT_FOUND, ApiError, translate
+from txcore_nats.codec import MESSAGE_NOT_FOUND, STREAM_NOT_FOUND, ApiError, translate
+from txcore_nats.control import missing_group
 from txcore_nats.options import GroupNames
 from txcore_nats.shared import Shared
 from txcore_nats.tailing import RETRY_S, Tail, reading_error
@@ -22,6 +24,8 @@ ROOM_COUNT: Final = 2_000
 ROOM_BYTES: Final = 16 << 20
 FIRST_READ_WAIT_S: Final = 1.0
 FETCH_AT_ONCE_MAX: Final = 16
+LOOK_EVERY_S: Final = 0.05
+"""Between two looks for what never arrives, while records are on their way."""
 
 
 class LogReader:
@@ -41,7 +45,14 @@ class LogReader:
         self._is_closed = False
         self._is_thirsty = False
         self._is_known = threading.Event()
+        self._next = 0 if start is None else int(start)  # behind the last record that was returned
+        self._got = self._next - 1  # the last record that arrived; this and the next three are the loop's
+        self._end = 0  # the furthest end that was told
+        self._ends: set[Future[Position]] = set()  # without an answer yet
+        self._is_looking = False
+        self._clear = 0  # every record before it has arrived; written by the loop
         self._tail: Tail | None = None
+        shared.readers.add(self)
         shared.loop.call(self._open)
 
     def read(self, count_max: int) -> Sequence[LogRecord]:
@@ -61,6 +72,7 @@ class LogReader:
         while records and len(taken) < count_max:
             record = records.popleft()
             self._bytes_out += len(record.body)
+            self._next = record.position + 1
             taken.append(record)
         if self._is_thirsty and self.has_room():
             self._is_thirsty = False
@@ -86,10 +98,30 @@ class LogReader:
         shared.loop.call(spawn)
         return future
 
+    @property
+    def passed(self) -> Position:
+        """See `Reader.passed`."""
+        clear, records = self._clear, self._records  # In this order: what is clear has arrived before it is said.
+        return records[0].position if records else Position(max(clear, self._next))
+
+    def end(self) -> Future[Position]:
+        """See `Reader.end`: behind the stream's last message, whichever log that is of."""
+        if self._is_closed:
+            raise ClosedError("this reader is closed")
+        told: Future[Position] = Future()
+        told.set_running_or_notify_cancel()
+        self._ends.add(told)
+        if self._is_closed:  # by its backend, since the call began
+            self._fail_ends()
+        self._shared.loop.call(lambda: self._ask_end(told))
+        return told
+
     def close(self) -> None:
         """Stop reading."""
         if not self._is_closed:
             self._is_closed = True
+            self._shared.readers.discard(self)
+            self._fail_ends()
             self._shared.loop.call(self._close)
 
     # -- on the loop's thread ------------------------------------------------------------------------------------------
@@ -99,6 +131,7 @@ class LogReader:
         if self._error is not None:
             self._error = None  # it is over; nobody has asked meanwhile
         self._bytes_in += len(message.data)
+        self._got = sequence
         self._records.append(LogRecord(Position(sequence), message.data, appended_ms))
 
     def lost(self, asked: int, first: int | None) -> None:
@@ -116,6 +149,71 @@ class LogReader:
         if not has_room:
             self._is_thirsty = True
         return has_room
+
+    def _ask_end(self, told: Future[Position]) -> None:
+        self._shared.loop.spawn(self._tell_end(told))
+
+    async def _tell_end(self, told: Future[Position]) -> None:
+        stream = self._shared.groups.names(self._group).stream(self._kind)
+        try:
+            state = (await self._shared.api.call(f"STREAM.INFO.{stream}"))["state"]
+        except Exception as raised:  # noqa: BLE001 - told through the Future
+            error = _end_error(raised, self._group)
+            self._answer(told, lambda: told.set_exception(error))
+            return
+        self._end = max(self._end, int(state["last_seq"]) + 1)
+        self._answer(told, lambda: told.set_result(Position(int(state["last_seq"]) + 1)))
+        if not self._is_looking:
+            self._is_looking = True
+            try:
+                await self._clear_up_to_end()
+            finally:
+                self._is_looking = False
+
+    def _fail_ends(self) -> None:
+        closed = BackendUnavailableError("the reader was closed before the log's end was known")
+        while self._ends:
+            with contextlib.suppress(InvalidStateError, KeyError):  # answered meanwhile
+                self._ends.pop().set_exception(closed)
+
+    def _answer(self, told: Future[Position], settle: Callable[[], None]) -> None:
+        with contextlib.suppress(InvalidStateError):  # closed meanwhile
+            settle()
+        self._ends.discard(told)
+
+    async def _clear_up_to_end(self) -> None:
+        """Find out what stands before the end but is of other logs, or gone, so that it never arrives."""
+        seen = -1
+        while self._clear < self._end and not self._is_closed and not self._is_lost:
+            if self._got >= self._end - 1:
+                self._clear = self._end
+            elif self._records or self._tail is None or not self._tail.is_level.is_set():
+                await asyncio.sleep(LOOK_EVERY_S)
+            elif self._tail.left and seen != self._got:
+                seen = self._got
+                await asyncio.sleep(LOOK_EVERY_S)
+            else:
+                await self._look_beyond()
+
+    async def _look_beyond(self) -> None:
+        """Ask for the log's next record; what the server has none of is not waited for."""
+        shared, end, seen = self._shared, self._end, -1
+        names = shared.groups.names(self._group)
+        request = {"seq": max(self._got + 1, 1), "next_by_subj": names.subject(self._kind, self._partition)}
+        try:
+            answer = await shared.api.call(f"STREAM.MSG.GET.{names.stream(self._kind)}", request)
+        except ApiError as error:
+            if error.err_code == MESSAGE_NOT_FOUND:
+                self._clear = end
+            else:
+                await asyncio.sleep(RETRY_S)
+        except TxcoreError:
+            await asyncio.sleep(RETRY_S)
+        else:
+            seen = int(answer["message"]["seq"])
+            self._clear = max(self._clear, min(seen, end))
+        if self._clear < end and self._got < seen:
+            await asyncio.sleep(LOOK_EVERY_S)
 
     def _open(self) -> None:
         if self._shared.groups.count(self._group):
@@ -195,6 +293,14 @@ class LogReader:
 
         found = await asyncio.gather(*map(get, positions))
         return {record.position: record for record in found if record is not None}
+
+
+def _end_error(error: BaseException, group: str) -> TxcoreError:
+    if isinstance(error, ApiError) and error.err_code == STREAM_NOT_FOUND:
+        return missing_group(group)
+    if isinstance(error, ClosedError):
+        return BackendUnavailableError("the backend was closed before the log's end was known")
+    return translate(error, "asking for a log's end")
 
 
 def _wall_ms(time: str) -> int:

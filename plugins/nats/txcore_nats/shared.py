@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field
+from typing import Protocol
 
 from txcore.clock import Clock
 from txcore_nats.connection import Api, Link, LoopThread
@@ -11,6 +12,13 @@ from txcore_nats.housekeeping import Housekeeper
 from txcore_nats.options import Options
 from txcore_nats.publishing import Publisher
 from txcore_nats.tailing import Tail
+
+
+class Closable(Protocol):
+    """What ends with its backend."""
+
+    def close(self) -> None:
+        """End it; idempotent."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -25,5 +33,7 @@ class Shared:
     publisher: Publisher
     groups: Groups
     housekeeper: Housekeeper
+    readers: set[Closable] = field(default_factory=set)
+    """Open readers; they end with their backend."""
     half_tails: dict[tuple[str, int], list[Tail]] = field(default_factory=dict)
     """Readers of halves that have not brought yet what stood in the log when they were opened, by partition."""

@@ -75,6 +75,7 @@ class Tail:
         after: Sequence[Tail] = (),
     ) -> None:
         self.is_level = asyncio.Event()  #: set once everything that stood in the log at the opening was brought
+        self.left = 0  #: how many records the server held back when it sent the last one
         self._after = after
         self._loop = loop
         self._link = link
@@ -145,6 +146,7 @@ class Tail:
             nonlocal is_first
             if self._is_over:
                 return
+            self.left = left
             if is_first:
                 is_first = False
                 if (expected is not None and sequence != expected) or not is_whole:

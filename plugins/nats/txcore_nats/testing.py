@@ -120,6 +120,16 @@ class NatsHarness(BrokerHarness):
 
         return self._call(expire())
 
+    def append_stray(self, group: str, kind: LogKind, partition: int, body: bytes) -> bool:
+        """See `Harness.append_stray`."""
+        _, subject = self._place_of(group, kind, partition)
+
+        async def publish() -> None:
+            await (await self._connected()).jetstream().publish(subject.replace(">", "stray"), body)
+
+        self._call(publish())
+        return True
+
     def trim(self, group: str, kind: LogKind, partition: int, before: int) -> bool:
         """See `Harness.trim`."""
         stream, subject = self._place_of(group, kind, partition)

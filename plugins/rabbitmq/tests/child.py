@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import sys
 import threading
 from pathlib import Path
@@ -12,6 +13,8 @@ from txcore_conformance.across_fork import use_across_fork
 from txcore_rabbitmq.backend import RabbitmqBackend
 from txcore_rabbitmq.consumer import open_consumer
 from txcore_rabbitmq.testing import RabbitmqHarness
+
+import txcore
 
 
 def say(*words):
@@ -54,6 +57,57 @@ def fork(url, group, queue):
     use_across_fork(harness, group, queue)
 
 
+class Committing(txcore.TransactionListener):
+    def execute_local_transaction(self, message, arg):
+        return txcore.LocalTransactionState.COMMIT
+
+
+class CommittingLater(txcore.AsyncTransactionListener):
+    async def execute_local_transaction(self, message, arg):
+        return txcore.LocalTransactionState.COMMIT
+
+
+def tell(transaction_id, end):
+    say(end.state.name, transaction_id.hex())
+
+
+def end_normally(url, group, topic, way):
+    """Commit some transactions, say which were accepted, and end without waiting for anything."""
+    backend = txcore.connect(url)
+    if way == "asyncio":
+        asyncio.run(commit_many(backend, group, topic))
+        return
+    producer = txcore.TransactionProducer(backend, group, listener=Committing())
+    if way == "many":
+        for result in producer.send_many((txcore.Message(topic, b"%d" % n), None) for n in range(60)):
+            tell(result.transaction_id, result.end)
+        return
+    for number in range(3):
+        transaction = producer.begin()
+        transaction.publish(txcore.Message(topic, b"%d" % number))
+        transaction.prepare()
+        tell(transaction.transaction_id, transaction.commit())
+    if way == "closes":
+        backend.close()
+    elif way == "fails":
+        raise RuntimeError("nothing catches this")
+    elif way == "exits":
+        sys.exit(3)
+
+
+async def commit_many(backend, group, topic):
+    producer = txcore.AsyncTransactionProducer(backend, group, listener=CommittingLater())
+    for result in await producer.send_many([(txcore.Message(topic, b"%d" % n), None) for n in range(60)]):
+        tell(result.transaction_id, result.end)
+
+
+def end_without_broker(url, group, topic):
+    """Commit one transaction; end when told so."""
+    end_normally(url, group, topic, "forgets")
+    say("ready")
+    sys.stdin.readline()
+
+
 if __name__ == "__main__":
     program, *rest = sys.argv[1:]
-    {each.__name__: each for each in (hold, consume, fork)}[program](*rest)
+    {each.__name__: each for each in (hold, consume, fork, end_normally, end_without_broker)}[program](*rest)

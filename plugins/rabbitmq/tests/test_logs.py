@@ -44,6 +44,35 @@ def test_other_settings_of_an_existing_group_are_named(kit, options, setting):
     assert kit.wait(kit.backend.ensure_group(kit.group)) == 2
 
 
+def test_what_is_parked_never_expires(kit):
+    """It waits for an operator: the broker holds the parked streams without an age or a length."""
+    kit.wait(kit.backend.ensure_group(kit.group))
+    for partition in range(2):
+        arguments = stream_arguments(Options(), kit.group, partition)[log_name(kit.group, LogKind.PARKED, partition)]
+        assert {"x-queue-type", "x-stream-max-segment-size-bytes"} == set(arguments)
+        kit.channel().queue_declare(log_name(kit.group, LogKind.PARKED, partition), durable=True, arguments=arguments)
+
+
+def test_a_group_whose_parked_streams_expire_is_used_on_and_its_other_settings_are_verified(kit, caplog):
+    """Made before 0.1: queue arguments are fixed, so the streams stay as they are; every start says so."""
+    old = {"x-queue-type": "stream", "x-max-age": "1209600s", "x-stream-max-segment-size-bytes": 20_000_000}
+    parked = [log_name(kit.group, LogKind.PARKED, partition) for partition in range(2)]
+    for name in parked:
+        kit.channel().queue_declare(name, durable=True, arguments=old)
+    assert kit.wait(kit.backend.ensure_group(kit.group, 2)) == 2
+    told = {record.stream for record in caplog.records if record.message == "rabbitmq.parked_expires"}
+    assert sorted(told) == parked
+    half = raw.half(kit, kit.queue())
+    raw.append(kit, half)
+    assert raw.release(kit, raw.discard(half))[0].status is Status.DURABLE
+    for name in parked:
+        kit.channel().queue_declare(name, durable=True, arguments=old)
+    other = kit.connect(partition_count=None, half_retention_s=3_600)
+    error = error_of(lambda: other.ensure_group(kit.group), kit.timeout_s)
+    assert isinstance(error, ConfigError)
+    assert error.key == "x-max-age"
+
+
 def test_a_queue_in_the_place_of_a_stream_is_named(kit):
     """Somebody declared a queue of the group's name."""
     name = log_name(f"{kit.group}-x", LogKind.OP, 1)

@@ -122,7 +122,6 @@ def test_names_and_arguments_are_stable():
         },
         "txc.orders.parked.3": {
             "x-queue-type": "stream",
-            "x-max-age": "1209600s",
             "x-stream-max-segment-size-bytes": 20_000_000,
         },
         "txc.orders.checkpoint.3": {

@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
+import contextlib
 import logging
 import os
 import signal
 import threading
 import time
 
+from pika import exceptions
 from txcore_conformance import raw
 from txcore_rabbitmq.names import claim_name
+from txcore_rabbitmq.testing import connect
 
 from txcore.errors import ClosedError, ConfigError
 from txcore.records import ClaimEventKind, OpKind, Resolution, Status
@@ -18,6 +21,7 @@ _log = logging.getLogger("tests")
 ASSIGNED, REVOKING, LOST = ClaimEventKind.ASSIGNED, ClaimEventKind.REVOKING, ClaimEventKind.LOST
 KILLED_MAX_S = 15.0
 FROZEN_MAX_S = 40.0
+RESOURCE_LOCKED = 405
 
 
 class Member:
@@ -93,6 +97,30 @@ def test_a_late_answer_does_not_give_up_a_new_assignment(kit):
     assert [kind for kind, _ in member.heard] == [ASSIGNED, ASSIGNED, LOST, LOST, ASSIGNED, ASSIGNED]
 
 
+def test_giving_up_what_is_over_or_never_was_changes_nothing(kit):
+    """Only the last assignment that `poll` returned is meant: not one given up already, not one that was lost."""
+    member = Member(kit.connect(), kit.group, "me", obeys=False)
+    kit.until(lambda: poll([member]) == [2])
+    member.claim.give_up(7)
+    member.claim.give_up(0)
+    kit.until(lambda: len(member.claim._events) == 1)  # assigned anew, unpolled
+    member.claim.give_up(0)
+    kit.until(lambda: (member.poll() and member.heard[2:]) == [(ASSIGNED, 0)])
+    kit.opened[0]._reading.call(member.claim._link._connection.close)
+    kit.until(lambda: len(member.claim._events) == 4)
+    lost = [member.claim._events.popleft() for _ in range(2)]
+    assert {LOST} == {event.kind for event, _ in lost}
+    for event, assignment in lost:  # polled by themselves, the new assignments not yet
+        member.claim._told.pop(event.partition)
+        member.claim.give_up(event.partition)
+        assert member.claim._owned[event.partition] > assignment
+    seen = threading.Event()
+    kit.opened[0]._reading.call(lambda: kit.opened[0]._reading.later(0.3, seen.set))
+    assert seen.wait(5.0)
+    kit.until(lambda: len(member.poll()) == 2)
+    assert [kind for kind, _ in member.heard[3:]] == [ASSIGNED] * 2
+
+
 def test_takeover_after_a_kill(kit):
     """SIGKILL of a member's process: its partitions are the other's within 15 s."""
     backend = kit.connect(partition_count=4)
@@ -153,6 +181,47 @@ def test_a_lock_that_somebody_else_holds_is_left_alone_and_taken_later(kit):
     kit.until(lambda: member.poll() == {1})
     channel.queue_delete(claim_name(kit.group, 0))
     kit.until(lambda: member.poll() == {0, 1})
+
+
+def test_a_lock_that_no_live_connection_can_hold_gets_a_substitute(kit):
+    """Locked for longer than heartbeats allow, as a cluster does for a node that is down; others share it as ever."""
+    backend, channel = kit.connect(claim_heartbeat_s=1), kit.channel()
+    channel.queue_declare(claim_name(kit.group, 0), exclusive=True, arguments={"x-queue-type": "classic"})
+    member = Member(backend, kit.group, "me")
+    kit.until(lambda: member.poll() == {0, 1})
+    with contextlib.closing(connect(kit.broker.url)) as other:
+        missing = error_of_declare(other.channel(), claim_name(kit.group, 0, 1))
+    assert missing == RESOURCE_LOCKED
+    second = Member(backend, kit.group, "second")
+    kit.until(lambda: poll([member, second]) == [1, 1])
+    kit.wait(member.claim.close(5.0))
+    kit.until(lambda: second.poll() == {0, 1})
+    channel.queue_delete(claim_name(kit.group, 0))
+    third = Member(backend, kit.group, "third")
+    kit.until(lambda: poll([second, third]) == [1, 1])
+
+
+def error_of_declare(channel, name):
+    """Return the code with which the broker refuses a passive declare, 0 if it does not."""
+    try:
+        channel.queue_declare(name, passive=True)
+    except exceptions.ChannelClosedByBroker as error:
+        return error.reply_code
+    return 0
+
+
+def test_each_connection_of_a_member_listens_on_a_queue_of_its_own(kit):
+    """The last one's stays locked while its node is down: waiting for it would leave the member out of the group."""
+    member = Member(kit.connect(), kit.group, "me")
+    kit.until(lambda: len(member.poll()) == 2)
+    before = member.claim._presence._queue
+    held = kit.channel()
+    kit.opened[0]._reading.call(member.claim._link._connection.close)
+    kit.until(lambda: (LOST, 0) in ((member.poll() and member.heard) or member.heard))
+    with contextlib.suppress(exceptions.ChannelClosedByBroker):
+        held.queue_declare(before, exclusive=True, arguments={"x-queue-type": "classic"})
+    kit.until(lambda: len(member.poll()) == 2)
+    assert member.claim._presence._queue != before
 
 
 def test_members_that_cannot_hear_each_other_still_never_hold_one_together(kit):

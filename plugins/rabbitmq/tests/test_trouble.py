@@ -136,6 +136,47 @@ def test_a_release_to_a_stalled_broker_is_unknown_and_may_take_effect_later(hurt
     assert [op.kind for op in raw.ops(hurt, backend=backend)] == [OpKind.COMMIT]
 
 
+def test_confirms_that_lie_in_the_socket_are_read_before_a_message_is_given_up(kit):
+    """The publishing thread gets no time for longer than a delivery may take; the broker has answered meanwhile."""
+    backend, queue = kit.connect(delivery_timeout_s=1), kit.queue()
+    first, *halves = [raw.half(kit, queue) for _ in range(50)]
+    raw.append(kit, first, *halves, backend=backend)
+    raw.release(kit, raw.commit(first), backend=backend)  # opens the lane
+    batch, loop, publisher = Recorder([raw.commit(half) for half in halves]), backend._publishing, backend._publisher
+
+    def stall_when_sent():
+        """Stop the thread in the turn in which the last byte went, so that no confirm was read."""
+        if publisher._live_count < len(halves) or publisher._link.unsent_bytes:
+            loop.ioloop.add_callback_threadsafe(stall_when_sent)  # before the timers of its turn
+            return
+        kit.until(lambda: len(ids_in(kit, queue)) == 1 + len(halves))
+        assert not threading.Event().wait(1.2)
+
+    backend.release(batch)
+    loop.ioloop.add_callback_threadsafe(stall_when_sent)
+    assert {DURABLE} == set(raw.statuses(batch.wait(backend, 2 * kit.timeout_s)))
+
+
+def test_what_was_handed_over_before_a_freeze_is_not_published_after_its_deadline(kit):
+    """A process that was stopped longer than a delivery may take has a checker that decides meanwhile."""
+    backend, queue = kit.connect(delivery_timeout_s=0.5), kit.queue()
+    half = raw.half(kit, queue)
+    raw.append(kit, half, backend=backend)
+    frozen = threading.Event()
+    backend._publishing.call(lambda: frozen.wait(30.0))
+    batch, late = Recorder([raw.commit(half)]), Recorder([raw.half(kit, queue)])
+    backend.release(batch)
+    backend.append_halves(late)
+    assert not threading.Event().wait(0.7)  # longer than the delivery timeout, whatever the client does
+    frozen.set()
+    (outcome,) = batch.wait(backend, kit.timeout_s)
+    assert (outcome.status, outcome.missing) == (UNKNOWN, (0,))
+    assert raw.statuses(late.wait(backend, kit.timeout_s)) == [REFUSED]
+    raw.append(kit, raw.half(kit, queue), backend=backend)  # behind anything that was published late
+    assert ids_in(kit, queue) == set()
+    assert len(raw.halves(kit, 2)) == 2
+
+
 def test_a_confirm_lost_with_its_connection_is_unknown(hurt):
     """The proxy forwards the request and swallows the reply; then it cuts the connection."""
     backend, queue = hurt.connect(proxied=True), hurt.queue()

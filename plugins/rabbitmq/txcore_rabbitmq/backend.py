@@ -10,6 +10,7 @@ from collections.abc import Callable
 from concurrent.futures import Future, wait
 from typing import Any, Final
 
+from txcore import exiting
 from txcore.clock import Clock, Randomness, SystemClock, system_randomness
 from txcore.errors import (
     BusyError,
@@ -33,9 +34,11 @@ from txcore.records import (
     Resolution,
     Status,
 )
+from txcore_rabbitmq.coalescing import log_properties
 from txcore_rabbitmq.codec import encode_checkpoint, encode_marker, is_too_large
 from txcore_rabbitmq.connection import CLOSE_GRACE_S, Link, LoopThread
 from txcore_rabbitmq.control import GroupSetup, new_future, scan_checkpoints, verify_group
+from txcore_rabbitmq.ends import MARKER_PREFIX, Ended, EndSearch, encode_end_marker
 from txcore_rabbitmq.guarantees import capabilities_of
 from txcore_rabbitmq.lanes import LOG_LANE, PROBE_LANE, Sending, StreamAbsentError
 from txcore_rabbitmq.names import NOWHERE, checkpoint_name, log_name
@@ -142,9 +145,10 @@ class RabbitmqBackend:
     def read(self, group: str, kind: LogKind, partition: int, start: Position | None = None) -> StreamReader:
         """See `Backend.read`; the first `Reader.read` may wait for the broker, at most a second."""
         self._enter()
-        # An op log is read up to a mark; of the others nobody knows the end.
+        # An op log is read up to a mark; what has arrived of the others is often taken for all of it.
         waits_once = kind is not LogKind.OP or not self._releaser.knows(group, partition)
-        return StreamReader(self._reading_link, log_name(group, kind, partition), start, waits_once=waits_once)
+        search = self._end_search(group, kind, partition)
+        return StreamReader(self._reading_link, log_name(group, kind, partition), start, search, waits_once=waits_once)
 
     def claim(self, group: str, member: str) -> ExclusiveClaim:
         """See `Backend.claim`; competes on a connection of its own."""
@@ -160,7 +164,7 @@ class RabbitmqBackend:
         """See `Backend.load_checkpoint`; reads up to a marker of its own, as a stream's end cannot be asked for."""
         self._enter()
         future: Future[Checkpoint | None] = new_future()
-        nonce = self._randomness.getrandbits(NONCE_BITS).to_bytes(NONCE_BITS // 8, "big")
+        nonce = self._nonce()
         scan = functools.partial(
             scan_checkpoints, self._reading_link, group, partition, nonce, future, self._options.control_timeout_s
         )
@@ -171,7 +175,7 @@ class RabbitmqBackend:
             else:
                 future.set_exception(error or OutcomeUnknownError("no answer"))
 
-        self._send_checkpoint(group, partition, encode_marker(nonce), marked)
+        self._send_record(group, partition, checkpoint_name(group, partition), encode_marker(nonce), marked)
         return future
 
     def poll(self, *_: object, **__: object) -> bool:
@@ -180,17 +184,18 @@ class RabbitmqBackend:
 
     def close(self, timeout_s: float = 10.0) -> Future[None]:
         """See `Backend.close`; claims leave their groups. In a forked child only the object is closed."""
+        is_mine = False
         with self._lock:
             if self._closing is None:
                 self._closing = new_future()
                 if self._pid is None or self._pid != os.getpid():
                     self._closing.set_result(None)  # nothing runs here; a parent's connections stay its own
                 else:
-                    closer = threading.Thread(
-                        target=self._close, args=(timeout_s, self._closing), name="txcore-rabbitmq-close", daemon=True
-                    )
-                    closer.start()
-            return self._closing
+                    is_mine = True
+            closing = self._closing
+        if is_mine:
+            exiting.run_beside(functools.partial(self._close, timeout_s, closing), "txcore-rabbitmq-close")
+        return closing
 
     # -- closing -------------------------------------------------------------------------------------------------------
 
@@ -213,6 +218,7 @@ class RabbitmqBackend:
                 event.wait(left_s())
                 loop.stop(left_s())
         finally:
+            exiting.closed(self)
             future.set_result(None)
 
     def _drain(self, timeout_s: float) -> None:
@@ -241,6 +247,7 @@ class RabbitmqBackend:
             with self._lock:
                 if self._pid is None:
                     self._pid = pid
+                    exiting.close_at_exit(self)
                     for link, loop in self._links:
                         loop.call(link.open)
             if self._pid != pid:
@@ -254,6 +261,9 @@ class RabbitmqBackend:
         busy = Outcome(Status.REFUSED, BusyError("too many batches wait for RabbitMQ already; slow down"))
         for index in range(len(batch.items)):
             batch.settle(index, busy)
+
+    def _nonce(self) -> bytes:
+        return self._randomness.getrandbits(NONCE_BITS).to_bytes(NONCE_BITS // 8, "big")
 
     def _deadline_s(self) -> float:
         return self._clock.elapsed_s() + self._options.delivery_timeout_s
@@ -311,12 +321,26 @@ class RabbitmqBackend:
                 future.set_exception(error or OutcomeUnknownError("no answer"))
 
         self._enter()
-        self._send_checkpoint(group, partition, encode_checkpoint(checkpoint), stored)
+        stream = checkpoint_name(group, partition)
+        self._send_record(group, partition, stream, encode_checkpoint(checkpoint), stored)
         return future
 
-    def _send_checkpoint(
-        self, group: str, partition: int, body: bytes, end: Callable[[Status, TxcoreError | None], None]
+    def _end_search(self, group: str, kind: LogKind, partition: int) -> EndSearch:
+        nonce = self._nonce()
+        stream = log_name(group, kind, partition)
+
+        def append(message_id: str, body: bytes, end: Ended) -> None:
+            self._send_record(group, partition, stream, body, end, message_id=message_id)
+
+        body = encode_end_marker(group, kind, partition, nonce)
+        timeout_s = self._options.control_timeout_s
+        return EndSearch(self._reading_link, stream, append, body, f"{MARKER_PREFIX}{nonce.hex()}", timeout_s)
+
+    def _send_record(
+        self, group: str, partition: int, stream: str, body: bytes, end: Ended, *, message_id: str = ""
     ) -> None:
+        """Append one record to a stream of a group; a group that does not exist is a ConfigError."""
+
         def ended(status: Status, error: TxcoreError | None) -> None:
             if isinstance(error, StreamAbsentError) and not self._releaser.knows(group, partition):
                 error = ConfigError(
@@ -324,8 +348,16 @@ class RabbitmqBackend:
                 )
             end(status, error)
 
-        stream = checkpoint_name(group, partition)
-        sending = Sending(LOG_LANE, stream, body, self._deadline_s(), ended, is_urgent=True)
+        sending = Sending(
+            LOG_LANE,
+            stream,
+            body,
+            self._deadline_s(),
+            ended,
+            properties=log_properties(message_id) if message_id else b"",
+            message_id=message_id,
+            is_urgent=True,
+        )
         self._publishing.call(functools.partial(self._publisher.send, sending))
 
 

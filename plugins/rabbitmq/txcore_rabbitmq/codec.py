@@ -193,8 +193,7 @@ def translate(error: BaseException, doing: str) -> TxcoreError:
     text = str(getattr(error, "reply_text", error))
     # 404 and 406 are also said of queues that are still starting, just after the broker has come back.
     if code in _REFUSALS and not _is_down(error) and (code != _PRECONDITION_FAILED or _OTHER_SETTINGS in text):
-        setting = _SETTING.search(text)
-        translated = ConfigError(f"{doing}: the broker refuses: {text}", key=setting[1] if setting else "")
+        translated = ConfigError(f"{doing}: the broker refuses: {text}", key=different_setting(error))
     elif _is_told(error) and isinstance(error, exceptions.ProbableAuthenticationError | exceptions.AuthenticationError):
         translated = BackendUnavailableError(f"{doing}: user or password are refused")
     elif _is_told(error) and isinstance(error, exceptions.ProbableAccessDeniedError):
@@ -239,6 +238,12 @@ def translate_refusal(error: BaseException, topic: str) -> TxcoreError:
 def is_missing(error: BaseException) -> bool:
     """Say whether the broker answered that queue or exchange does not exist."""
     return getattr(error, "reply_code", None) == 404 and not _is_down(error)
+
+
+def different_setting(error: BaseException) -> str:
+    """Return the argument in which what exists differs from what was declared, "" where the broker says none."""
+    found = _SETTING.search(str(getattr(error, "reply_text", "")))
+    return found[1] if found else ""
 
 
 def is_locked(error: BaseException) -> bool:

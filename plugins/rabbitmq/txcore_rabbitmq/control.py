@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import functools
+import logging
 from collections import deque
 from collections.abc import Callable
 from concurrent.futures import Future
@@ -10,10 +11,19 @@ from typing import Any, Final, TypeVar
 
 from txcore.errors import ConfigError, TxcoreError, WireFormatError
 from txcore.records import Checkpoint, LogKind
-from txcore_rabbitmq.codec import decode_checkpoint, is_missing, translate
-from txcore_rabbitmq.names import NAME_PREFIX, SHORT_STRING_BYTES_MAX, checkpoint_name, log_name, stream_arguments
+from txcore_rabbitmq.codec import decode_checkpoint, different_setting, is_missing, translate
+from txcore_rabbitmq.names import (
+    AGE_ARGUMENT,
+    NAME_PREFIX,
+    SHORT_STRING_BYTES_MAX,
+    checkpoint_name,
+    log_name,
+    stream_arguments,
+)
 from txcore_rabbitmq.options import PARTITION_COUNT_MAX, Options
 from txcore_rabbitmq.streams import ReadingLink, Scan
+
+_log = logging.getLogger("txcore.rabbitmq")
 
 GROUP_BYTES_MAX: Final = SHORT_STRING_BYTES_MAX - len(f"{NAME_PREFIX}..checkpoint.{PARTITION_COUNT_MAX}")
 T = TypeVar("T")
@@ -96,8 +106,21 @@ class GroupSetup:
             return
         if is_missing(error) and not self._steps:
             self._plan()
+        elif self._steps and self._is_old_parked(error):
+            _log.warning(
+                "rabbitmq.parked_expires",
+                extra={"stream": self._steps[0][0], "reason": getattr(error, "reply_text", "")},
+            )
+            self._steps.popleft()
+            self._with_channel(self._declare)  # a half stream is left to declare: it comes last
         else:
             self._fail(translate(error, f"group {self._group!r}"))
+
+    def _is_old_parked(self, error: BaseException) -> bool:
+        """Say whether this is a parked stream made before 0.1, with an age; it keeps it, as the doctor says."""
+        name = self._steps[0][0]
+        is_parked = name == log_name(self._group, LogKind.PARKED, int(name.rpartition(".")[2]))
+        return is_parked and different_setting(error) == AGE_ARGUMENT
 
     def _plan(self) -> None:
         asked, found = self._asked, self._found

@@ -26,10 +26,10 @@ from txcore.doctor import (
     warn,
 )
 from txcore.errors import MessageRejectedError
-from txcore.records import RECORD_OVERHEAD_MAX
-from txcore_rabbitmq.codec import parse_topic
+from txcore.records import RECORD_OVERHEAD_MAX, LogKind
+from txcore_rabbitmq.codec import different_setting, parse_topic
 from txcore_rabbitmq.doctor_access import RabbitmqSubject, publish_nowhere
-from txcore_rabbitmq.names import HEADERS_BYTES_MAX
+from txcore_rabbitmq.names import AGE_ARGUMENT, HEADERS_BYTES_MAX, log_name
 from txcore_rabbitmq.options import Options
 
 VERSION_OLDEST: Final = "3.10"
@@ -131,19 +131,47 @@ def _streams(subject: RabbitmqSubject) -> Finding:
 
 
 def _arguments(subject: RabbitmqSubject) -> Finding:
-    different = []
-    for name, arguments in subject.streams.items():
-        with subject.channel() as channel:
-            try:
-                channel.queue_declare(name, durable=True, arguments=arguments)  # it exists: only compared
-            except exceptions.ChannelClosedByBroker as error:
-                different.append(str(error.reply_text))
+    parked = _parked_names(subject)
+    different = [
+        refused
+        for name, refused in _refused_arguments(subject).items()
+        if name not in parked or different_setting(refused) != AGE_ARGUMENT
+    ]
     if different:
         return fail(
-            f"{len(different)} streams were made with other arguments: {different[0]}",
+            f"{len(different)} streams were made with other arguments: {different[0].reply_text}",
             "the option of the backend's URL with which the group was made, or a new group: arguments are fixed",
         )
     return ok("all streams have the arguments of the URL's options")
+
+
+def _parked(subject: RabbitmqSubject) -> Finding:
+    parked, refused = _parked_names(subject), _refused_arguments(subject)
+    names = [name for name in refused if name in parked and different_setting(refused[name]) == AGE_ARGUMENT]
+    if names:
+        return fail(
+            f"what is parked expires: {shortened(names)} with {AGE_ARGUMENT} "
+            f"({counted(len(names), 'stream')}, made before 0.1); queue arguments are fixed",
+            f"resume or end what `txcore parked` lists, then: rabbitmqctl delete_queue {names[0]}; "
+            "the start of a producer makes it again, without an age",
+        )
+    return ok("what is parked never expires")
+
+
+def _parked_names(subject: RabbitmqSubject) -> set[str]:
+    return {log_name(subject.request.group, LogKind.PARKED, each) for each in range(subject.partition_count)}
+
+
+def _refused_arguments(subject: RabbitmqSubject) -> dict[str, exceptions.ChannelClosedByBroker]:
+    """Declare the streams, which exist, so that nothing happens but a comparison; returns those that are refused."""
+    refused = {}
+    for name, arguments in subject.streams.items():
+        with subject.channel() as channel:
+            try:
+                channel.queue_declare(name, durable=True, arguments=arguments)
+            except exceptions.ChannelClosedByBroker as error:
+                refused[name] = error
+    return refused
 
 
 def _targets(subject: RabbitmqSubject) -> Finding:
@@ -270,6 +298,7 @@ CHECKS: Final = (
     Check("rabbitmq.message-size", "the largest record is taken", _message_size, needs="rabbitmq.alarm"),
     Check("rabbitmq.streams", "each partition has its streams", _streams),
     Check("rabbitmq.arguments", "they have the arguments of the URL's options", _arguments, needs="rabbitmq.streams"),
+    Check("rabbitmq.parked", "what is parked never expires", _parked, needs="rabbitmq.streams"),
     Check("rabbitmq.targets", "targets exist", _targets),
     Check("rabbitmq.management", "the management API answers", _management),
     Check("rabbitmq.nodes", "three nodes run", _nodes, needs="rabbitmq.management"),

@@ -10,8 +10,8 @@ from txcore_rabbitmq.options import Options
 
 NOTE_SIZE_MAX: Final = 32_000
 BATCH_COUNT_MAX: Final = 10_000
-SETTLING_ALLOWANCE_S: Final = 0.1
-"""What deadlines are late at most, as they are looked at twenty times a second."""
+SETTLING_ALLOWANCE_S: Final = 0.15
+"""What deadlines are late at most: they are looked at twenty times a second, and once more for what was sent."""
 
 
 def capabilities_of(options: Options) -> Capabilities:
@@ -29,6 +29,7 @@ def capabilities_of(options: Options) -> Capabilities:
         # Targets, then the op, each within its own delivery.
         release_time_max_s=2 * options.delivery_timeout_s + options.merge_delay_s + SETTLING_ALLOWANCE_S,
         half_retention_s=float(options.half_retention_s),
+        op_retention_s=2 * float(options.half_retention_s),
         notes={
             "fsync_before_ack": "streams and classic queues never sync before they confirm; quorum queues, as targets, "
             "sync on a majority",
@@ -53,7 +54,7 @@ GUARANTEES: Final = (
         message_size_max="1,000,000 bytes a transaction (`body_size_max`); the broker's `max_message_size` is 16 MiB "
         "since 4.0, 128 MiB before",
         retention="halves 7 days (`half_retention_s`), ops 14, whole segments at a time; pending halves are carried "
-        "forward in time",
+        "forward in time; parked records are kept (in groups made before 0.1 for 14 days: `txcore doctor` names them)",
         version_min="RabbitMQ 3.9 (streams)",
         versions_tested=("3.10.8", "4.0.5", "4.3.6"),
     ),

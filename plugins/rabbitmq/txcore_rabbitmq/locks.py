@@ -1,6 +1,10 @@
 """Exclusive queues as locks, one per partition: declared, deleted, one request at a time, in order.
 
-Whoever declares first holds it until it deletes the queue or its connection ends. Everything runs on the loop's thread.
+The member that declares a queue first holds it until it deletes the queue or its connection ends. A cluster keeps the
+queues of connections to a node that is down until that node is back, so a lock that stays refused for longer than a
+live connection may be silent is given up for lost: a substitute, a queue of another name, takes its place. Two members
+may then hold one partition for a moment, under two names; the CLAIM in the op log decides between them. Everything runs
+on the loop's thread.
 """
 
 from __future__ import annotations
@@ -8,8 +12,10 @@ from __future__ import annotations
 import logging
 from collections import deque
 from collections.abc import Callable
+from dataclasses import dataclass
 from typing import Any, Final, NamedTuple
 
+from txcore.clock import Clock
 from txcore_rabbitmq.codec import is_locked
 from txcore_rabbitmq.connection import LoopThread
 from txcore_rabbitmq.names import claim_name
@@ -20,20 +26,44 @@ REOPEN_DELAY_S: Final = 0.5
 LOCK_ARGUMENTS: Final = {"x-queue-type": "classic"}
 
 
+REFUSALS_APART_MAX_S: Final = 5.0
+"""Refusals that are further apart are not of one holder: the partition had another owner meanwhile."""
+
+
 class _Step(NamedTuple):
     partition: int
     is_taking: bool
 
 
+@dataclass(slots=True)
+class _Refused:
+    """A lock that is being refused: since when, when last, and which substitute that is."""
+
+    since_s: float
+    last_s: float
+    substitute: int = 0
+
+
 class Locks:
     """One member's locks, on a channel of its own, as a "no" closes the channel.
 
-    *answered* is told of each `take` whether it succeeded; *freed* of each `free`, and may be told twice.
+    *answered* is told of each `take` whether it succeeded; *freed* of each `free`, and may be told twice. A lock that
+    is refused for *lost_after_s* is lost; the next `take` asks for its substitute.
     """
 
     def __init__(
-        self, loop: LoopThread, group: str, answered: Callable[[int, bool], None], freed: Callable[[int], None]
+        self,
+        loop: LoopThread,
+        clock: Clock,
+        group: str,
+        lost_after_s: float,
+        answered: Callable[[int, bool], None],
+        freed: Callable[[int], None],
     ) -> None:
+        self._clock = clock
+        self._lost_after_s = lost_after_s
+        self._refused: dict[int, _Refused] = {}
+        self._held: dict[int, str] = {}
         self._loop = loop
         self._group = group
         self._answered = answered
@@ -53,6 +83,8 @@ class Locks:
         self._connection = self._channel = None
         self._is_waiting = False
         self._steps.clear()
+        self._refused.clear()
+        self._held.clear()
 
     def take(self, partition: int) -> None:
         """Try to get a partition's lock."""
@@ -77,7 +109,7 @@ class Locks:
 
     def _do(self) -> None:
         step, channel = self._steps[0], self._channel
-        name = claim_name(self._group, step.partition)
+        name = self._held.get(step.partition) or self._name(step.partition)
         if step.is_taking:
             channel.queue_declare(name, exclusive=True, arguments=LOCK_ARGUMENTS, callback=self._granted)
         else:
@@ -89,11 +121,37 @@ class Locks:
     def _done(self, *, is_granted: bool) -> None:
         self._is_waiting = False
         step = self._steps.popleft()
+        self._note(step, is_granted=is_granted)
         if step.is_taking:
             self._answered(step.partition, is_granted)
         else:
             self._freed(step.partition)
         self._next()
+
+    def _name(self, partition: int) -> str:
+        refused = self._refused.get(partition)
+        return claim_name(self._group, partition, refused.substitute if refused is not None else 0)
+
+    def _note(self, step: _Step, *, is_granted: bool) -> None:
+        partition = step.partition
+        if not step.is_taking:
+            self._held.pop(partition, None)
+        elif is_granted:
+            self._held.setdefault(partition, self._name(partition))
+            self._refused.pop(partition, None)
+        else:
+            self._note_refusal(partition)
+
+    def _note_refusal(self, partition: int) -> None:
+        now_s = self._clock.elapsed_s()
+        refused = self._refused.get(partition)
+        if refused is None or now_s - refused.last_s > REFUSALS_APART_MAX_S:
+            refused = self._refused[partition] = _Refused(now_s, now_s)
+        refused.last_s = now_s
+        if now_s - refused.since_s >= self._lost_after_s:
+            _log.warning("rabbitmq.lock_lost", extra={"group": self._group, "queue": self._name(partition)})
+            refused.since_s = now_s
+            refused.substitute += 1
 
     def _closed(self, channel: Any, error: BaseException) -> None:
         if channel is not self._channel:

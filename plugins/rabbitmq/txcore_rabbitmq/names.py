@@ -19,6 +19,7 @@ PARKED_SEGMENT_BYTES: Final = 20_000_000
 CHECKPOINT_SEGMENT_BYTES: Final = 1_000_000
 CHECKPOINT_LENGTH_BYTES: Final = 2_000_000
 SEGMENT_ARGUMENT: Final = "x-stream-max-segment-size-bytes"
+AGE_ARGUMENT: Final = "x-max-age"
 
 
 def log_name(group: str, kind: LogKind, partition: int) -> str:
@@ -31,9 +32,10 @@ def checkpoint_name(group: str, partition: int) -> str:
     return f"{NAME_PREFIX}.{group}.checkpoint.{partition}"
 
 
-def claim_name(group: str, partition: int) -> str:
-    """Return the exclusive queue that hints at a partition's owner."""
-    return f"{NAME_PREFIX}.{group}.claim.{partition}"
+def claim_name(group: str, partition: int, substitute: int = 0) -> str:
+    """Return the exclusive queue that hints at a partition's owner, or the *substitute*-th one in its place."""
+    name = f"{NAME_PREFIX}.{group}.claim.{partition}"
+    return f"{name}.{substitute}" if substitute else name
 
 
 def members_name(group: str) -> str:
@@ -41,26 +43,30 @@ def members_name(group: str) -> str:
     return f"{NAME_PREFIX}.{group}.members"
 
 
-def member_name(group: str, member: str) -> str:
-    """Return the exclusive queue through which one member hears the others; *member* is unique."""
-    name = f"{NAME_PREFIX}.{group}.member.{member.rpartition('#')[2]}"
-    return name[:SHORT_STRING_BYTES_MAX]
+def member_name(group: str, member: str, number: int) -> str:
+    """Return the exclusive queue through which one member hears the others; *member* is unique.
+
+    Each connection of the member has its own *number*: the queue of the last one stays locked while its node is down.
+    """
+    name = f"{NAME_PREFIX}.{group}.member.{number}.{member.rpartition('#')[2]}"
+    return name.encode()[:SHORT_STRING_BYTES_MAX].decode(errors="ignore")
 
 
 def stream_arguments(options: Options, group: str, partition: int) -> dict[str, dict[str, Any]]:
-    """Return name -> arguments of a partition's streams; the half stream comes last, as its presence means all."""
+    """Return name -> arguments of a partition's streams; the half stream comes last, as its presence means all.
+
+    What is parked waits for an operator, so nothing ever expires there.
+    """
     stream: dict[str, Any] = {"x-queue-type": "stream"}
     if options.replicas:
         stream["x-initial-cluster-size"] = options.replicas
-    long_s = 2 * options.half_retention_s
-    half = stream | {"x-max-age": f"{options.half_retention_s}s", SEGMENT_ARGUMENT: options.half_segment_bytes}
+    half = stream | {AGE_ARGUMENT: f"{options.half_retention_s}s", SEGMENT_ARGUMENT: options.half_segment_bytes}
     if options.half_length_bytes:
         half["x-max-length-bytes"] = options.half_length_bytes
     return {
         log_name(group, LogKind.OP, partition): stream
-        | {"x-max-age": f"{long_s}s", SEGMENT_ARGUMENT: options.op_segment_bytes},
-        log_name(group, LogKind.PARKED, partition): stream
-        | {"x-max-age": f"{long_s}s", SEGMENT_ARGUMENT: PARKED_SEGMENT_BYTES},
+        | {AGE_ARGUMENT: f"{2 * options.half_retention_s}s", SEGMENT_ARGUMENT: options.op_segment_bytes},
+        log_name(group, LogKind.PARKED, partition): stream | {SEGMENT_ARGUMENT: PARKED_SEGMENT_BYTES},
         checkpoint_name(group, partition): stream
         | {"x-max-length-bytes": CHECKPOINT_LENGTH_BYTES, SEGMENT_ARGUMENT: CHECKPOINT_SEGMENT_BYTES},
         log_name(group, LogKind.HALF, partition): half,

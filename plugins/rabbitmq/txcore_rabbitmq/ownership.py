@@ -32,6 +32,9 @@ ANSWERS_S: Final = 0.05
 """How long a new member waits for the others' answers before it takes what seems to be free."""
 RETRY_S: Final = 1.0
 """How long a lock that another one holds is left alone."""
+LOST_HEARTBEATS: Final = 3
+"""A frozen member's connection is closed by the broker after two to three; what is locked for longer is held by no
+connection that lives (its node is down)."""
 STAND_BACK_S: Final = 0.5
 """How long a partition that was given up unasked is left to others."""
 HANDED_OVER_S: Final = 0.2
@@ -67,7 +70,8 @@ class ExclusiveClaim:
         self._closing = threading.Lock()
         self._closed: Future[None] | None = None
         self._roll = Roll(SILENCE_MAX_S)
-        self._locks = Locks(loop, group, self._answered, self._freed)
+        lost_after_s = LOST_HEARTBEATS * options.claim_heartbeat_s
+        self._locks = Locks(loop, clock, group, lost_after_s, self._answered, self._freed)
         self._presence = Presence(loop, clock, group, member, self._heard, self._audible)
         self._link = Link(loop, options, options.claim_heartbeat_s, f"txcore {group} claim {member}", self)
 

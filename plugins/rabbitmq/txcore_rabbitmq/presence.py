@@ -40,7 +40,8 @@ class Presence:
         self._loop = loop
         self._clock = clock
         self._exchange = members_name(group)
-        self._name = member_name(group, member)
+        self._group = group
+        self._opened_count = 0
         self._member = member
         self._heard = heard
         self._up = up
@@ -78,7 +79,9 @@ class Presence:
 
     def _declare(self, _frame: Any) -> None:
         arguments = {"x-queue-type": "classic", "x-max-length": UNREAD_COUNT_MAX}
-        self._channel.queue_declare(self._name, exclusive=True, arguments=arguments, callback=self._bind)
+        self._opened_count += 1
+        name = member_name(self._group, self._member, self._opened_count)
+        self._channel.queue_declare(name, exclusive=True, arguments=arguments, callback=self._bind)
 
     def _bind(self, frame: Any) -> None:
         self._queue = frame.method.queue

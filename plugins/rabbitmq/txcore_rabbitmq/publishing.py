@@ -44,6 +44,7 @@ class Publisher:
         self._live_bytes = 0
         self._expiring: dict[int, list[Sending]] = {}
         self._is_ticking = False
+        self._past = 0  #: slots below this one were over at the last tick
 
     @property
     def is_idle(self) -> bool:
@@ -72,10 +73,12 @@ class Publisher:
             self._loop.later(EXPIRY_TICK_S, self._tick)
 
     def start(self, sending: Sending) -> None:
-        """Publish a watched message, unless its deadline is over."""
+        """Publish a watched message, unless its deadline is over: a process that was frozen must not publish late."""
         if sending.end is None:
             return
-        if self._is_open() and not self._waiting_count:
+        if self._is_late(sending):
+            self._expire(sending)
+        elif self._is_open() and not self._waiting_count:
             self._submit(sending)
         elif self._refusal is not None:
             sending.settle(Status.REFUSED, self._refusal)
@@ -173,17 +176,28 @@ class Publisher:
         waiting = self._waiting
         while waiting and (waiting[0].end is None or self._is_open()):
             sending = waiting.popleft()
-            if sending.end is not None:
+            if sending.end is not None and self._is_late(sending):
+                self._expire(sending)
+            elif sending.end is not None:
                 self._given_up(sending.size)
                 self._submit(sending)
+
+    def _is_late(self, sending: Sending) -> bool:
+        return self._clock.elapsed_s() >= sending.deadline_s
 
     def _tick(self) -> None:
         now_s = self._clock.elapsed_s()
         past = int(now_s / EXPIRY_TICK_S)
         for slot in [slot for slot in self._expiring if slot < past]:
-            for sending in self._expiring.pop(slot):
-                if sending.end is not None:
+            waiting = [sending for sending in self._expiring.pop(slot) if sending.end is not None]
+            # A thread that was held up for long has confirms to read first: what was sent waits for one more tick.
+            asked = [sending for sending in waiting if sending.is_sent and slot >= self._past]
+            for sending in waiting:
+                if not sending.is_sent or slot < self._past:
                     self._expire(sending)
+            if asked:
+                self._expiring[slot] = asked
+        self._past = past
         self._resume()
         self._is_ticking = bool(self._expiring)
         if self._is_ticking:
@@ -199,4 +213,4 @@ class Publisher:
     def _why(self) -> str:
         if self._blocked:
             return f"RabbitMQ blocks publishers ({self._blocked})"
-        return self._reason if self._connection is None else "RabbitMQ is too slow for what is asked of it"
+        return self._reason if self._connection is None else "RabbitMQ or this process is too slow for what is asked"

@@ -11,6 +11,7 @@ from typing import Final
 from txcore.errors import ClosedError, DataLossError, TxcoreError
 from txcore.records import LogRecord, Position
 from txcore_rabbitmq.codec import translate
+from txcore_rabbitmq.ends import EndSearch, is_end_marker
 from txcore_rabbitmq.streams import Consumer, Fetch, ReadingLink
 
 REOPEN_DELAY_S: Final = 0.5
@@ -30,13 +31,17 @@ class StreamReader:
     shows there, and "nothing has arrived" is no accident of starting up.
     """
 
-    def __init__(self, link: ReadingLink, stream: str, start: Position | None, *, waits_once: bool = False) -> None:
+    def __init__(
+        self, link: ReadingLink, stream: str, start: Position | None, search: EndSearch, *, waits_once: bool = False
+    ) -> None:
         self._loop = link.loop
         self._link = link
         self._stream = stream
         self._expected = start
         self._last: Position | None = None
-        self._records: deque[tuple[LogRecord, Consumer, int]] = deque()
+        self._passed = Position(0 if start is None else start)
+        self._search: EndSearch = search
+        self._records: deque[tuple[LogRecord, bool, Consumer, int]] = deque()  #: the bool: an end's marker
         self._error: TxcoreError | None = None
         self._is_lost = False
         self._is_closed = False
@@ -63,8 +68,10 @@ class StreamReader:
             raise error
         taken: list[LogRecord] = []
         while records and len(taken) < count_max:
-            record, consumer, tag = records.popleft()
-            taken.append(record)
+            record, is_marker, consumer, tag = records.popleft()
+            if not is_marker:
+                taken.append(record)
+            self._passed = Position(record.position + 1)
             self._taken += 1
             self._last_taken = consumer, tag
             if self._taken >= self._link.ack_every:
@@ -80,6 +87,18 @@ class StreamReader:
         self._loop.call(lambda: self._link.fetch(fetch))
         return future
 
+    def end(self) -> Future[Position]:
+        """See `Reader.end`: one marker is appended for all calls that are under way when it is sent."""
+        future: Future[Position] = Future()
+        future.set_running_or_notify_cancel()
+        self._loop.call(lambda: self._search.ask(future))
+        return future
+
+    @property
+    def passed(self) -> Position:
+        """See `Reader.passed`."""
+        return self._passed
+
     def close(self) -> None:
         """Stop reading."""
         if not self._is_closed:
@@ -87,6 +106,7 @@ class StreamReader:
             self._loop.call(self._stop)
 
     def _stop(self) -> None:
+        self._search.close()
         if self._consumer is not None:
             self._consumer.stop()
 
@@ -114,7 +134,7 @@ class StreamReader:
         expected = self._last if self._last is not None else self._expected
         is_first = True
 
-        def deliver(offset: Position, body: bytes, tag: int) -> None:
+        def deliver(offset: Position, body: bytes, tag: int, message_id: str | None) -> None:
             nonlocal is_first
             if is_first:
                 is_first = False
@@ -125,7 +145,7 @@ class StreamReader:
             if self._last is not None and offset <= self._last:
                 return
             self._last = offset
-            self._records.append((LogRecord(offset, body), consumer, tag))
+            self._records.append((LogRecord(offset, body), is_end_marker(message_id), consumer, tag))
             self._is_answered.set()
 
         def started() -> None:
@@ -144,7 +164,7 @@ class StreamReader:
     def _probe(self, asked: Position) -> None:
         """Find out where the log begins, as a record that was seen has not come."""
 
-        def deliver(offset: Position, _body: bytes, _tag: int) -> None:
+        def deliver(offset: Position, _body: bytes, _tag: int, _message_id: str | None) -> None:
             consumer.stop()
             if offset > asked:
                 self._lose(asked, offset)

@@ -29,16 +29,19 @@ FETCH_TIMEOUT_S: Final = 5.0
 SILENCE_S: Final = 1.0
 """A stored record comes at once; after so long the stream is asked for its last ones, and given half of it again."""
 
+Deliver = Callable[[Position, bytes, int, str | None], None]
+"""Gets a record's offset, body, delivery tag and message id."""
+
 
 class Consumer:
-    """One stream consumer on one channel. *deliver* gets offset, body and delivery tag; *started*, nothing."""
+    """One stream consumer on one channel; *started* is called when the broker has accepted it."""
 
     def __init__(
         self,
         link: ReadingLink,
         stream: str,
         start: Position | str,
-        deliver: Callable[[Position, bytes, int], None],
+        deliver: Deliver,
         ended: Callable[[BaseException], None],
         started: Callable[[], None] | None = None,
     ) -> None:
@@ -87,7 +90,7 @@ class Consumer:
 
     def _arrived(self, _channel: Any, method: Any, properties: Any, body: bytes) -> None:
         if not self._is_stopped:
-            self._deliver(offset_of(properties), body, method.delivery_tag)
+            self._deliver(offset_of(properties), body, method.delivery_tag, properties.message_id)
 
     def _closed(self, _channel: Any, error: BaseException) -> None:
         self._fail(error)
@@ -222,14 +225,14 @@ class Fetch:
             self._stop()
             self.future.set_exception(self._link.trouble(f"reading {self._stream!r}"))
 
-    def _consume(self, start: Position | str, deliver: Callable[[Position, bytes, int], None]) -> None:
+    def _consume(self, start: Position | str, deliver: Deliver) -> None:
         self._consumers.append(Consumer(self._link, self._stream, start, deliver, self._ended))
 
     def _stop(self) -> None:
         while self._consumers:
             self._consumers.pop().stop()
 
-    def _deliver(self, offset: Position, body: bytes, tag: int) -> None:
+    def _deliver(self, offset: Position, body: bytes, tag: int, _message_id: str | None) -> None:
         wanted = self._wanted
         while wanted and wanted[0] < offset:
             wanted.popleft()
@@ -246,7 +249,7 @@ class Fetch:
         if not self._is_awaited(wanted) or self._link.connection is None or len(self._consumers) > 1:
             return
 
-        def deliver(offset: Position, _body: bytes, _tag: int) -> None:
+        def deliver(offset: Position, _body: bytes, _tag: int, _message_id: str | None) -> None:
             if offset < wanted:
                 self._link.loop.later(SILENCE_S / 2, nothing)
 
@@ -293,7 +296,7 @@ class Scan:
         if not self._future.done():
             self._future.set_exception(error)
 
-    def _deliver(self, _offset: Position, body: bytes, tag: int) -> None:
+    def _deliver(self, _offset: Position, body: bytes, tag: int, _message_id: str | None) -> None:
         assert self._consumer is not None
         if self._take(body):
             self._consumer.stop()

@@ -14,6 +14,8 @@ from txcore_conformance.brokers import Broker
 from txcore_conformance.brokers.harness import BrokerHarness
 from txcore_conformance.harness import Delivered
 
+from txcore.records import LogKind
+from txcore_rabbitmq.names import log_name
 from txcore_rabbitmq.options import parse_url
 
 ROUTING_KEY: Final = "orders.created"
@@ -115,6 +117,13 @@ class RabbitmqHarness(BrokerHarness):
             return False
         with self._channel() as channel:
             (channel.queue_unbind if refuses else channel.queue_bind)(_queue(topic), exchange, routing_key)
+        return True
+
+    def append_stray(self, group: str, kind: LogKind, partition: int, body: bytes) -> bool:
+        """See `Harness.append_stray`."""
+        with self._channel() as channel:
+            channel.confirm_delivery()
+            channel.basic_publish("", log_name(group, kind, partition), body, mandatory=True)
         return True
 
     @contextlib.contextmanager

@@ -113,14 +113,21 @@ def test_giving_up_unasked_is_answered_by_a_new_assignment(kit, backend):
     kit.until(lambda: shared_out(member) == [4])
 
 
-def test_an_assignment_not_polled_yet_is_given_up_too(kit, backend):
-    """After give_up nothing is said of the partition until it is assigned anew."""
-    member = Member(backend, "a")
-    kit.until(lambda: member.claim._held)
-    with kit.lock():
-        member.claim.give_up(2)
-        assert 2 not in member.poll()
-    kit.until(lambda: shared_out(member) == [4])
+def test_giving_up_an_assignment_that_is_over_leaves_the_next_one_alone(kit, backend):
+    """It refers to the last ASSIGNED that was polled; a later one that nobody has polled yet is not meant."""
+    claim = Member(backend, "a").claim
+    kit.until(lambda: len(claim._held) == 4)
+    claim.give_up(0)
+    assert 0 in claim._held, "not polled yet"
+    assert sorted(event.partition for event in claim.poll()) == [0, 1, 2, 3]
+    with claim._lock:
+        claim._lose([0])
+        claim._hold(0, None)
+    claim.give_up(0)
+    assert [event.kind for event in claim.poll() if event.partition == 0] == [LOST, ASSIGNED]
+    claim.give_up(0)
+    kit.until(lambda: [event.kind for event in claim.poll() if event.partition == 0] == [ASSIGNED])
+    claim.close(5.0).result(5.0)
 
 
 def test_a_member_without_heartbeat_says_lost_itself(kit, opened, clock):

@@ -53,6 +53,7 @@ class SqliteClaim:
         self._keeper = keeper
         self._lock = threading.Lock()
         self._held: dict[int, int | None] = {}  # partition -> when it is taken away, once REVOKING was said
+        self._told: set[int] = set()  # ASSIGNED was returned and is not over yet
         self._given: set[int] = set()  # given up here, perhaps not in the file yet
         self._events: list[ClaimEvent] = []
         self._beat_ms: int | None = None
@@ -74,6 +75,11 @@ class SqliteClaim:
                 ]
             )
             events, self._events = self._events, []
+            for event in events:
+                if event.kind is ClaimEventKind.ASSIGNED:
+                    self._told.add(event.partition)
+                elif event.kind is ClaimEventKind.LOST:
+                    self._told.discard(event.partition)
         return events
 
     def checkpoint(self, partition: int, checkpoint: Checkpoint) -> Future[None]:
@@ -90,11 +96,11 @@ class SqliteClaim:
         """See `Claim.give_up`; the others take it within a heartbeat."""
         self._require_open()
         with self._lock:
-            if partition not in self._held:
+            if partition not in self._told:
                 return
+            self._told.discard(partition)
             del self._held[partition]
             self._given.add(partition)
-            # An assignment that nobody has polled yet is given up as well.
             self._events = [event for event in self._events if event.partition != partition]
         group, member = self.group, self.member
         freed = self._keeper.submit(lambda connection, _: _free(connection, group, member, partition))
@@ -109,6 +115,7 @@ class SqliteClaim:
             self._closing = closing
             closing.set_running_or_notify_cancel()
             self._held.clear()
+            self._told.clear()
             self._events.clear()
         group, member = self.group, self.member
         self._keeper.forget(self)
@@ -154,6 +161,7 @@ class SqliteClaim:
     def _lose(self, partitions: Sequence[int]) -> None:
         for partition in partitions:
             del self._held[partition]
+            self._told.discard(partition)
             self._events.append(ClaimEvent(ClaimEventKind.LOST, partition))
 
     def _freed(self, partition: int) -> None:

@@ -19,6 +19,7 @@ _SELECT: Final = {
     kind: f"SELECT position, body, appended_ms FROM {kind.value} WHERE group_id = ? AND partition = ? "  # noqa: S608
     for kind in LogKind
 }
+_LAST: Final = {kind: select + "ORDER BY position DESC LIMIT 1" for kind, select in _SELECT.items()}
 
 
 class SqliteReader:
@@ -46,6 +47,7 @@ class SqliteReader:
         self._partition = partition
         self._start = start
         self._next = 0 if start is None else int(start)
+        self._end = 0  #: the furthest end that was told
         self._is_started = False
         self._is_closed = False
         self._group_id: int | None = None
@@ -70,6 +72,8 @@ class SqliteReader:
             ).fetchall()
         if rows:
             self._next = rows[-1][0] + 1
+        if len(rows) < count_max:
+            self._next = max(self._next, self._end)  # What stood before that end was committed before this read.
         return [LogRecord(*row) for row in rows]
 
     def fetch(self, positions: Sequence[Position]) -> Future[Mapping[Position, LogRecord]]:
@@ -79,6 +83,24 @@ class SqliteReader:
             return resolved(self._fetch(positions))
         except TxcoreError as error:
             return failed(error)
+
+    @property
+    def passed(self) -> Position:
+        """See `Reader.passed`."""
+        return Position(self._next)
+
+    def end(self) -> Future[Position]:
+        """See `Reader.end`; reads in the calling thread."""
+        try:
+            self._require_open()
+            with self._store.reading() as connection:
+                log = (self._known_group(connection), self._partition)
+                last = connection.execute(_LAST[self._kind], log).fetchone()
+        except TxcoreError as error:
+            return failed(error)
+        end = 0 if last is None else last[0] + 1
+        self._end = max(self._end, end)
+        return resolved(Position(end))
 
     def close(self) -> None:
         """See `Reader.close`."""

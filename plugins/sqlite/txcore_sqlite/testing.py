@@ -3,13 +3,17 @@
 from __future__ import annotations
 
 import shutil
+import sqlite3
 import tempfile
+import time
 from collections.abc import Sequence
+from contextlib import closing
 from pathlib import Path
 
 from txcore_conformance.harness import Delivered, Harness
 
 from txcore.port import Backend
+from txcore.records import LogKind
 from txcore_sqlite.backend import SqliteBackend
 from txcore_sqlite.consumer import read_topic
 from txcore_sqlite.options import Options
@@ -47,6 +51,18 @@ class SqliteHarness(Harness):
             Delivered(each.position, each.key, each.body, each.headers, each.appended_ms)
             for each in read_topic(self._path, topic)
         ]
+
+    def append_stray(self, group: str, kind: LogKind, partition: int, body: bytes) -> bool:
+        """See `Harness.append_stray`."""
+        with closing(sqlite3.connect(self._path, timeout=self.timeout_s)) as connection, connection:
+            connection.execute("BEGIN IMMEDIATE")
+            (group_id,) = connection.execute("SELECT group_id FROM producer_group WHERE name = ?", (group,)).fetchone()
+            (position,) = connection.execute("UPDATE sequence SET next = next + 1 RETURNING next - 1").fetchone()
+            log = (group_id, partition, kind.value, position)
+            connection.execute("INSERT OR IGNORE INTO log (group_id, partition, kind, first) VALUES (?, ?, ?, ?)", log)
+            row = (position, group_id, partition, body, time.time_ns() // 1_000_000)
+            connection.execute(f"INSERT INTO {kind.value} VALUES (?, ?, ?, ?, ?)", row)  # noqa: S608
+        return True
 
     def missing_topic(self) -> str | None:
         """See `Harness.missing_topic`."""

@@ -17,6 +17,7 @@ import pyarrow as pa
 from pika import exceptions
 from txcore_rabbitmq.codec import OFFSET_HEADER, parse_topic, translate
 from txcore_rabbitmq.connection import connection_parameters
+from txcore_rabbitmq.ends import is_end_marker
 from txcore_rabbitmq.names import log_name
 from txcore_rabbitmq.options import PARTITION_COUNT_MAX, Options, parse_url
 
@@ -173,7 +174,8 @@ def read(url: str, wanted: Range) -> Iterator[pa.RecordBatch]:
         for offset, properties, body in _messages(connection, name, wanted):
             count += 1
             if add is not None:
-                add(offset, body, None)
+                if not is_end_marker(properties.message_id):
+                    add(offset, body, None)
             else:
                 headers = {
                     key: value if isinstance(value, str | bytes) else str(value)

@@ -42,6 +42,7 @@ def test_pending_for_programs(world):
         "checks_max",
         "fenced",
         "decided",
+        "newer_version",
         "topics",
         "messages",
         "by",

@@ -110,6 +110,7 @@ def test_for_programs(world):
         "age_s",
         "checks",
         "decided",
+        "newer_version",
         "fenced",
         "missing",
         "messages",

@@ -97,6 +97,23 @@ class TestFence:
             "0 rows in shop_fence, the oldest of none\nhorizon: never pruned\n"
         )
 
+    def test_identity_is_told_and_another_one_is_adopted_once(self, world):
+        """A dry run first; then time, name and reason are kept."""
+        database = ["--database", world.database_url]
+        mine, former = world.fence.identity().current.hex(), "ab" * 16
+        assert world.here("fence", "identity", *database).output == f"identity: {mine}\n"
+        asked = ["fence", "adopt", *database, "--reason", "moved", "--former", former, "--by", "anna"]
+        assert "dry run" in world.here(*asked).output
+        assert world.fence.identity().adopted == ()
+        ran = world.here(*asked, "--yes")
+        assert (ran.status, ran.errors) == (0, "")
+        (kept,) = world.fence.identity().adopted
+        assert (kept.identity, kept.by, kept.reason) == (former, "anna", "moved")
+        nothing = world.here("fence", "adopt", *database, "--reason", "moved", "--yes")
+        assert (nothing.status, "nothing to adopt" in nothing.errors) == (2, True)
+        wrong = world.here("fence", "adopt", *database, "--reason", "moved", "--former", "xyz", "--yes")
+        assert (wrong.status, "32 hexadecimal digits" in wrong.errors) == (2, True)
+
     def test_stats_count_by_group_and_state(self, world):
         """Without a broker, and without writing."""
         world.fenced("commit")

@@ -13,7 +13,7 @@ from txcore.ids import id_text
 from txcore.journey import Journey
 from txcore.operating import choosing, words
 from txcore.operating.planning import Plan, Step, Verb, is_doubtful, plan
-from txcore.records import Half, Op, OpKind, ParkCode, Parked, TargetMessage
+from txcore.records import WALL_MS_MAX, Half, Op, OpKind, ParkCode, Parked, TargetMessage
 
 A = bytes.fromhex("01a1feb1d200775f989813a298331c24")
 B = bytes.fromhex("01a1feb1d20172f4afda692e1e79366b")
@@ -60,6 +60,9 @@ def test_ages_have_two_units_at_most(seconds, text):
 def test_moments_are_in_utc():
     """To the millisecond, sortable."""
     assert "2023-11-14T22:13:20.123Z" == words.iso(1_700_000_000_123)
+    assert "9999-12-31T23:59:59.999Z" == words.iso(WALL_MS_MAX)
+    for absurd in (WALL_MS_MAX + 1, 2**48, 10**18, -(10**18), 2**64):
+        assert f"{absurd} ms" == words.iso(absurd)
 
 
 @pytest.mark.parametrize(
@@ -141,7 +144,7 @@ def journey(*, fenced=True, park="", final=0, decided=0, halves=True):
     made = Journey(A, 0)
     if halves:
         made.add_half(half(fenced=fenced), 5)
-    made.final, made.decided = final, decided
+    made.final, made.journaled = final, decided
     if park:
         body = b"\xc1" if park == ParkCode.POISON else wire.encode_half(half(fenced=fenced))
         made.parked.append(Parked(1, A, 0, park, "r", 3, "c", 5, b"", body, []))

@@ -34,7 +34,8 @@ from txcore.cli.demo.plan import Death, Executioner
 from txcore.cli.demo.settings import Settings, is_declined
 from txcore.cli.demo.shop import Order, Shop, order_of, parse_order
 from txcore.ids import id_text
-from txcore.port import Backend
+from txcore.port import Backend, Batch
+from txcore.records import Outcome, Resolution, Status
 from txcore.wire import HEADER_ID
 
 TRIES_MAX: Final = 50
@@ -71,15 +72,16 @@ def run(job: Job, line: Connection) -> None:
     logging.getLogger("txcore").addHandler(logging.NullHandler())  # Its warnings are what the demo is made of.
     stop = threading.Event()
     threading.Thread(target=_listen, args=(line, stop), daemon=True).start()
-    executioner = Executioner(lambda step: line.send(("dies", step)))
+    told = _Line(line)
+    executioner = Executioner(lambda step: told.send(("dies", step)))
     install(executioner)
-    life = _Life(job, line, executioner, stop)
+    life = _Life(job, told, executioner, stop)
     try:
         {"worker": life.work, "checker": life.check, "consumer": life.consume}[job.role]()
     except Exception:  # noqa: BLE001 - whatever it is, the supervisor shows it
-        line.send(("failed", traceback.format_exc(limit=-3)))
+        told.send(("failed", traceback.format_exc(limit=-3)))
         os._exit(1)
-    line.send(("done", ""))
+    told.send(("done", ""))
     os._exit(0)
 
 
@@ -92,8 +94,53 @@ def _listen(line: Connection, stop: threading.Event) -> None:
     stop.set()
 
 
+class _Line:
+    """The line to the supervisor, for several threads."""
+
+    def __init__(self, line: Connection) -> None:
+        self._line = line
+        self._lock = threading.Lock()
+
+    def send(self, told: tuple[str, Any]) -> None:
+        """Tell the supervisor; what was told before a kill arrives."""
+        with self._lock:
+            self._line.send(told)
+
+
+class Witness:
+    """A backend that tells the supervisor what may cause a second delivery: its attempts, and uncertain releases."""
+
+    def __init__(self, inner: Any, say: Callable[[tuple[str, Any]], None]) -> None:
+        self._inner = inner
+        self._say = say
+        self._attempts: set[str] = set()
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._inner, name)
+
+    def release(self, batch: Batch[Resolution], claim: Any = None) -> None:
+        """Hand over releases; each attempt is told before its first one."""
+        for attempt in {item.by for item in batch.items} - self._attempts:
+            self._attempts.add(attempt)
+            self._say(("attempt", attempt))
+        self._inner.release(_Observed(batch, self._say), claim)
+
+
+class _Observed:
+    def __init__(self, batch: Batch[Resolution], say: Callable[[tuple[str, Any]], None]) -> None:
+        self._batch = batch
+        self._say = say
+        self.items = batch.items
+
+    def settle(self, index: int, outcome: Outcome) -> None:
+        item = self.items[index]
+        if outcome.status is Status.UNKNOWN and item.targets:
+            self._say(("uncertain", item.half.transaction_id))
+        self._batch.settle(index, outcome)
+
+
 class _Life:
-    def __init__(self, job: Job, line: Connection, executioner: Executioner, stop: threading.Event) -> None:
+    def __init__(self, job: Job, line: _Line, executioner: Executioner, stop: threading.Event) -> None:
         self._job = job
         self._settings = job.settings
         self._line = line
@@ -102,7 +149,8 @@ class _Life:
         self._shop = Shop(job.settings.database_url, job.settings.name)
 
     def _connect(self) -> Backend:
-        return cast("Backend", Watched(txcore.connect(self._settings.broker_url), self._executioner))
+        witness = Witness(txcore.connect(self._settings.broker_url), self._line.send)
+        return cast("Backend", Watched(witness, self._executioner))
 
     def _arm_at(self, done: int, todo: int) -> None:
         death = self._job.death

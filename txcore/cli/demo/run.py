@@ -77,7 +77,7 @@ def run(settings: Settings, watch: Watch, *, before_judgement: Seam | None = Non
         if before_judgement is not None:
             before_judgement(settings)
         messages = read_to_end(auditor, progress.ordered)
-        verdict = judge(settings, shop, backend, messages)
+        verdict = judge(settings, shop, backend, messages, progress)
         return Report(settings, progress, verdict, clock.elapsed_s() - began_s, supervisor.orders_s)
 
 

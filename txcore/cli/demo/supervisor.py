@@ -40,6 +40,8 @@ class Progress:
 
     Attributes:
         again: How often an order was tried again after an error.
+        dead_attempts: The attempts (see `txcore-by`) of processes that died before their work was done.
+        uncertain: How many releases of each transaction ended uncertainly.
         failures: What processes died of that nobody killed.
     """
 
@@ -50,6 +52,8 @@ class Progress:
     duplicates: int = 0
     again: int = 0
     pending: int = 0
+    dead_attempts: set[str] = field(default_factory=set)
+    uncertain: Counter[bytes] = field(default_factory=Counter)
     failures: list[str] = field(default_factory=list)
 
     @property
@@ -74,6 +78,7 @@ class _Place:
     process: BaseProcess | None = None
     line: Connection[Any, Any] | None = None
     dies_at: str = ""
+    attempts: set[str] = field(default_factory=set)
     unplanned: int = 0
     has_failed: bool = False
     is_done: bool = False
@@ -183,6 +188,10 @@ class Supervisor:
             progress.duplicates += value[1]
         elif kind == "again":
             progress.again += 1
+        elif kind == "attempt":
+            place.attempts.add(value)
+        elif kind == "uncertain":
+            progress.uncertain[value] += 1
         elif kind == "done":
             place.is_done = True
         elif kind == "failed":
@@ -202,6 +211,7 @@ class Supervisor:
             self._note_failure(place, f"exit code {place.process.exitcode}")
         place.has_failed = False
         if not place.is_done:
+            self.progress.dead_attempts |= place.attempts
             self._start(place)
 
     def _note_failure(self, place: _Place, text: str) -> None:
@@ -215,7 +225,7 @@ class Supervisor:
         death = self._next_death(place)
         skip = frozenset(number for number in self.progress.declined if place.role == "worker")
         job = Job(place.role, self._settings, place.worker, death, skip)
-        place.dies_at = ""
+        place.dies_at, place.attempts = "", set()
         place.line = line
         place.process = self._context.Process(target=processes.run, args=(job, theirs), daemon=True)
         place.process.start()

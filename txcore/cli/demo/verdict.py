@@ -10,17 +10,18 @@ from txcore_conformance import oracle
 from txcore_conformance.harness import Delivered, Harness
 from txcore_conformance.oracle import History
 
-from txcore import Capabilities
 from txcore.cli.demo.consuming import Consumer, Received
 from txcore.cli.demo.settings import Settings
 from txcore.cli.demo.shop import Order, Shop
+from txcore.cli.demo.supervisor import Progress
 from txcore.clock import SystemClock
+from txcore.errors import UsageError
 from txcore.ids import parse_id
 from txcore.invariants import Invariant, Violation, judge_checkpoint
 from txcore.journey import Journey, journeys_of
 from txcore.port import Backend
 from txcore.records import OpKind
-from txcore.wire import HEADER_ID
+from txcore.wire import HEADER_BY, HEADER_ID
 
 QUIET_S: Final = 0.3
 LOG_QUIET_S: Final = 0.05
@@ -97,15 +98,23 @@ def read_to_end(consumer: Consumer, at_least: int, patience_s: float = 5.0) -> S
             return messages
 
 
-def judge(settings: Settings, shop: Shop, backend: Backend, messages: Sequence[Received]) -> Verdict:
-    """Compare the database with *messages* and with txcore's own logs."""
+def judge(
+    settings: Settings, shop: Shop, backend: Backend, messages: Sequence[Received], progress: Progress
+) -> Verdict:
+    """Compare the database with *messages* and with txcore's own logs.
+
+    Args:
+        progress: What the demo did; it tells how many copies of a message are legal.
+    """
     rows = shop.rows()
     view = TopicView(backend, settings.topic, messages)
     logs = oracle.read_group(view, backend, settings.group)
     journeys: dict[bytes, Journey] = {}
     for part in logs:
         journeys.update(journeys_of(part.partition, part.halves, part.ops, part.parked))
-    history = _history(backend.capabilities, rows, journeys)
+    history = _history(rows, journeys)
+    if oracle.causes_of_a_crash(backend.capabilities):
+        history.causes.update(causes_of(messages, progress))
     facts = oracle.collect(view, backend, settings.group, history, logs)
     by_row = _by_transaction(messages)
     verdict = Verdict(
@@ -147,8 +156,25 @@ def _compare(
         verdict.violations.append(Violation(Invariant.S2, parse_id(message_id.partition(":")[0]), text))
 
 
-def _history(capabilities: Capabilities, rows: Mapping[str, Order], journeys: Mapping[bytes, Journey]) -> History:
-    history = History(at_rest=True, causes_default=oracle.causes_of_a_crash(capabilities))
+def causes_of(messages: Sequence[Received], progress: Progress) -> dict[bytes, int]:
+    """Return how many second deliveries of each transaction have a cause in what the demo did.
+
+    An attempt that published and whose process died before its op was stored is one: the next checker publishes again,
+    and may be killed at the same step. So is a release that ended uncertainly.
+    """
+    causes: dict[bytes, int] = {}
+    for identity, found in _by_transaction(messages).items():
+        try:
+            transaction_id = parse_id(identity)
+        except UsageError:
+            continue  # no message of ours; the comparison says so
+        attempts = {_header(each, HEADER_BY) for each in found}
+        causes[transaction_id] = len(attempts & progress.dead_attempts) + progress.uncertain[transaction_id]
+    return causes
+
+
+def _history(rows: Mapping[str, Order], journeys: Mapping[bytes, Journey]) -> History:
+    history = History(at_rest=True)
     for identity in rows:
         history.committed(parse_id(identity))
     for transaction_id in journeys:
@@ -165,9 +191,12 @@ def _by_transaction(messages: Sequence[Received]) -> Mapping[str, Sequence[Recei
 
 
 def _identity(message: Received) -> str:
-    value = message.headers.get(HEADER_ID, "")
-    text = value if isinstance(value, str) else value.decode("utf-8", "replace")
-    return text.rpartition(":")[0]
+    return _header(message, HEADER_ID).rpartition(":")[0]
+
+
+def _header(message: Received, name: str) -> str:
+    value = message.headers.get(name, "")
+    return value if isinstance(value, str) else value.decode("utf-8", "replace")
 
 
 def _says(message: Received, order: Order) -> bool:

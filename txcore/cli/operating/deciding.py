@@ -324,7 +324,7 @@ class _Decision:
             except TxcoreError as error:
                 self._report(each, "failed", str(error))
                 continue
-            if asked.wait_s > 0 and not each.journey.is_poison:
+            if asked.wait_s > 0 and not (each.journey.is_poison or each.journey.is_dismissible):
                 waiting.append((each, awaited))
             else:
                 self._report(each, result, text)
@@ -341,7 +341,7 @@ class _Decision:
         if result.error is not None:
             raise TxcoreError(f"the request may not be stored: {result.error}; look again before repeating it")
         if result.state is not EndState.UNKNOWN:
-            return "done", "off the list" if each.journey.is_poison else result.state.value
+            return "done", "off the list" if each.journey.is_dismissible else result.state.value
         return "requested", f"{asked.verb.value} requested; the checker executes it"
 
     def _wait(self, survey: Survey, waiting: Sequence[tuple[Plan, Awaited]], since_s: float) -> None:

@@ -19,14 +19,17 @@ from txcore.cli.operating.place import (
     open_fence,
     open_session,
     the_database,
+    who,
 )
 from txcore.cli.operating.screen import Screen
 from txcore.errors import UsageError
 from txcore.ids import born_ms, first_id_at, id_text
+from txcore.journey import resumable_id
 from txcore.operating import words
 
 if TYPE_CHECKING:
     from txcore.sqlfence import FenceStats, SqlFence
+    from txcore.sqlfence.identity import Database
 
 STATES: Final = {1: "committed", 2: "rolled back", 3: "via table", 4: "forced"}
 YOUNGEST_S: Final = 3_600.0
@@ -35,7 +38,7 @@ PAGE: Final = 500
 DRY_MAX: Final = 1_000_000
 """Rows after which a dry run stops counting."""
 
-app = typer.Typer(no_args_is_help=True, help="Create, count or prune the fence table in the service's database.")
+app = typer.Typer(no_args_is_help=True, help="Create, count, prune or adopt the fence table in the service's database.")
 
 
 def create(place: Place) -> None:
@@ -50,6 +53,74 @@ def create(place: Place) -> None:
         screen.json({"table": address.table, "exists": True})
     else:
         screen.say(f"table {address.table} is there, with {address.table}_meta beside it")
+
+
+def identity(place: Place) -> None:
+    """Tell which database this is: the identity that halves carry, and the ones that it has adopted. Reads only.
+
+    Exit code: 0 done, 1 the database cannot be reached, 2 misuse.
+    """
+    screen, address = Screen(as_json=place.as_json), the_database(place)
+    with open_fence(address) as fence:
+        found: Database = fence.identity()
+    _tell_identity(screen, address, found)
+
+
+def adopt(
+    place: Place,
+    reason: Annotated[str, typer.Option("--reason", metavar="TEXT", help="Why; kept with the time and your login.")],
+    former: Annotated[
+        str, typer.Option(metavar="HEX", help="The identity of the database that this one replaces, if not its copy.")
+    ] = "",
+    *,
+    yes: Annotated[bool, typer.Option("--yes", "-y", help="Do it; else it is a dry run.")] = False,
+) -> None:
+    """Have this database decide for the one that it replaces for good: after a dump and restore, or pg_upgrade.
+
+    Until then checks here answer nothing about halves of the former one. Only do it when no producer works on the
+    former one any more: what commits there from now on is rolled back here. A failover needs no adoption.
+
+    Exit code: 0 done (or dry run), 1 the database refused, 2 misuse, or nothing to adopt.
+    """
+    screen, address = Screen(as_json=place.as_json), the_database(place)
+    with open_fence(address) as fence:
+        found: Database = fence.adopt(reason, who(place), _identity_of(former)) if yes else fence.identity()
+    _tell_identity(screen, address, found)
+    if not yes and not place.as_json:
+        screen.say("dry run, nothing was done; add --yes to do it")
+
+
+def _identity_of(text: str) -> bytes:
+    try:
+        found = bytes.fromhex(text.replace("-", ""))
+    except ValueError as error:
+        raise UsageError(f"--former {text!r} is no identity: 32 hexadecimal digits") from error
+    return found
+
+
+def _tell_identity(screen: Screen, address: Address, found: Database) -> None:
+    if screen.as_json:
+        screen.json(
+            {
+                "table": address.table,
+                "identity": found.current.hex() or None,
+                "is_copy": found.is_copy,
+                "former": found.stored.hex() if found.is_copy else None,
+                "adopted": [
+                    {"identity": each.identity, "at": each.at, "by": each.by, "reason": each.reason}
+                    for each in found.adopted
+                ],
+            }
+        )
+        return
+    if not found.stored:
+        screen.say("no identity: the tables are of schema version 1; `txcore fence create` gives them one")
+        return
+    screen.say(f"identity: {found.current.hex()}")
+    if found.is_copy:
+        screen.say(f"a copy of: {found.stored.hex()}, which it does not decide for until it is adopted")
+    for each in found.adopted:
+        screen.say(f"adopted: {each.identity} at {each.at} by {each.by}: {each.reason}")
 
 
 def stats(place: Place) -> None:
@@ -108,7 +179,7 @@ def prune(
     _tell_prune(screen, told)
 
 
-for _command in (create, stats, prune):
+for _command in (create, identity, adopt, stats, prune):
     app.command(_command.__name__)(at_place(_command))
 
 
@@ -157,7 +228,7 @@ class _Pruning:
         below, bound = asked, ""
         for session in self._sessions:
             with self._screen.busy(f"reading the logs of {session.address.group}"):
-                identity = _oldest_undecided(session)
+                identity = min(_undecided(session), default=None)
             if identity is not None and identity < below:
                 below, bound = identity, f"{id_text(identity)} of group {session.address.group} is undecided"
         return below, bound
@@ -175,7 +246,7 @@ class _Pruning:
                 closed += len(finished.intersection(page) | self._fence.sent(page))
                 if count >= DRY_MAX:
                     break
-        return _Plan(below, bound, closed, count - closed, finished.intersection)
+        return _Plan(below, bound, closed, count - closed, _Closed(self._fence, self._sessions, finished))
 
     def run(self, plan: _Plan, wait_s: float) -> _Told:
         """Prune."""
@@ -190,15 +261,35 @@ class _Pruning:
             after = page[-1]
 
 
-def _oldest_undecided(session: Session) -> bytes | None:
+class _Closed:
+    """Which rows may go: the logs hold their end, or a relay has sent their messages and no half of theirs is open.
+
+    Whether one is open is read once more when the horizon stands, as its half may have come since.
+    """
+
+    def __init__(self, fence: SqlFence, sessions: Sequence[Session], finished: set[bytes]) -> None:
+        self._fence = fence
+        self._sessions = sessions
+        self._finished = finished
+        self._undecided: set[bytes] | None = None
+
+    def __call__(self, ids: Sequence[bytes]) -> Collection[bytes]:
+        if self._undecided is None:
+            self._undecided = set[bytes]().union(*(_undecided(session) for session in self._sessions))
+        sent: set[bytes] = self._fence.sent(ids)
+        return self._finished.intersection(ids) | (sent - self._undecided)
+
+
+def _undecided(session: Session) -> set[bytes]:
+    """Return the ids of a group's halves that are pending or parked."""
     operator = session.operator
     with closing(operator.look()) as survey:
         pending = {each.transaction_id for each in survey.journeys() if each.is_pending}
-        parked = {each.transaction_id for each in survey.journeys() if each.parked}
+        parked = {each.transaction_id for each in survey.journeys() if each.entry is not None}
     if parked:
         with closing(operator.watch(parked, from_checkpoint=False)) as survey:
-            pending |= {each.transaction_id for each in survey.journeys() if each.is_parked}
-    return min(pending, default=None)
+            pending |= {resumable_id(each) for each in survey.journeys() if each.is_parked}
+    return pending
 
 
 def _sessions(stack: ExitStack, place: Place, screen: Screen, also: Sequence[str]) -> list[Session]:

@@ -17,6 +17,7 @@ from txcore.operating import telling, words
 from txcore.operating.choosing import Filter, age_s, oldest_first, reason_code, short_ids, topics_in
 
 LIMIT: Final = 50
+NEWER: Final = "a newer txcore"
 OlderThan = Annotated[str, typer.Option("--older-than", metavar="AGE", help="Only those older than 90s, 15m, 1h, 2d…")]
 Topic = Annotated[str, typer.Option("--topic", metavar="NAME", help="Only those with a message for this topic.")]
 Reason = Annotated[str, typer.Option("--reason", metavar="CODE", help="Only those parked for this reason.")]
@@ -97,7 +98,7 @@ def parked_journeys(session: Session) -> Sequence[Journey]:
     operator = session.operator
     with session.screen.busy():
         with closing(operator.look()) as survey:
-            identities = {journey.transaction_id for journey in survey.journeys() if journey.parked}
+            identities = {journey.transaction_id for journey in survey.journeys() if journey.entry is not None}
         if not identities:
             return []
         with closing(operator.watch(identities, from_checkpoint=False)) as survey:
@@ -118,14 +119,15 @@ def names_of(journeys: Sequence[Journey], *, is_long: bool = False) -> dict[byte
 def pending_row(journey: Journey, names: Mapping[bytes, str]) -> Sequence[str]:
     """Return a line of the table: id, age, checks, partition, who decides, topics."""
     half = journey.half
-    assert half is not None  # it would not be pending
-    if journey.decided:
+    if half is None or journey.is_newer:
+        decider = NEWER
+    elif journey.decided:
         decider = f"{telling.kind_name(journey.decided)}, journaled"
     elif journey.request is not None:
         decider = f"{journey.request.by} asks"
     else:
         decider = "fence" if half.fenced else "listener"
-    checks = f"{journey.count}/{half.check_max}" if half.check_max else str(journey.count)
+    checks = f"{journey.count}/{half.check_max}" if half and half.check_max else str(journey.count)
     return (
         names[journey.transaction_id],
         words.age(age_s(journey, now_ms())),

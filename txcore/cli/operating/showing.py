@@ -10,10 +10,11 @@ from txcore.cli.operating.listing import now_ms
 from txcore.cli.operating.place import Place, at_place, opened
 from txcore.cli.operating.screen import Screen
 from txcore.ids import id_text
-from txcore.journey import Journey
+from txcore.journey import Journey, inner_half, why_no_half
 from txcore.operating import choosing, story, telling, words
 from txcore.operating.finding import Asked, ask_fence, find
 from txcore.operating.planning import fence_text
+from txcore.records import ParkCode
 
 BODY_MAX: Final = 2_000
 STATE_STYLES: Final = {"committed": "green", "rolled back": "green", "parked": "bold red", "pending": "yellow"}
@@ -82,8 +83,9 @@ class _Page:
         half = self._half
         if half is None:
             entry = self._journey.parked[-1] if self._journey.parked else None
-            if entry is not None:
-                self._screen.hang("  poison  ", words.readable(entry.half))
+            if entry is not None and entry.half:
+                kind = "poison" if entry.code == ParkCode.POISON else "bytes"
+                self._screen.hang(f"  {kind:8}", words.readable(entry.half))
             return
         missing = set(story.missing(self._journey))
         for index, message in enumerate(half.messages):
@@ -115,8 +117,13 @@ class _Page:
         name = choosing.short_id(journey.transaction_id)
         if journey.final:
             return "nothing: it is finished"
-        if journey.is_parked and half is None:
-            return f"look for who writes into this log; txcore rollback {name} --why TEXT takes it off the list"
+        inner = inner_half(journey)
+        if inner is not None:
+            return f"txcore resume {name}: it holds the half of {id_text(inner.transaction_id)}"
+        if journey.is_poison and journey.is_dismissible:
+            return f"look for what writes into this log; txcore rollback {name} --why TEXT takes it off the list"
+        if journey.is_newer or (journey.is_parked and half is None):
+            return why_no_half(journey)
         if journey.is_parked and journey.decided:
             return f"repair the topic, then txcore resume {name}"
         if journey.is_parked:

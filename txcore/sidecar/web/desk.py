@@ -178,7 +178,7 @@ class Desk:
         if result.error is not None:
             raise DeskError(503, f"the request may not be stored: {result.error}; look again before repeating it")
         if result.state is not EndState.UNKNOWN:
-            return "taken off the list" if case.journey.is_poison else result.state.value
+            return "taken off the list" if case.journey.is_dismissible else result.state.value
         return f"{decision.verb.value} is asked for; the checker of its partition executes it"
 
     def _case(self, runner: GroupRunner, journey: Journey) -> Case:

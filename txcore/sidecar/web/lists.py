@@ -80,7 +80,7 @@ class Lists:
 
     def _parked(self, operator: Operator) -> Listing:
         with closing(operator.look()) as survey:
-            identities = {each.transaction_id for each in survey.journeys() if each.parked}
+            identities = {each.transaction_id for each in survey.journeys() if each.entry is not None}
             if not identities:
                 return self._listing(survey, [], telling.parked)
         with closing(operator.watch(identities, from_checkpoint=False)) as survey:
@@ -105,7 +105,7 @@ def _more(journey: Journey) -> dict[str, Any]:
         if op.kind in {OpKind.CHECKED, OpKind.DECIDED, OpKind.FORCE, OpKind.NUDGE}
     ]
     return {
-        "born_ms": half.born_ms if half is not None else None,
+        "born_ms": half.born_ms if half is not None else journey.born_ms or None,
         "parked_ms": journey.parked[-1].at_ms if journey.parked else None,
         "check_times": journey.parked[-1].count if journey.is_parked and journey.parked else journey.count,
         "history": told[-HISTORY_MAX:],

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from datetime import UTC, datetime
 from importlib.metadata import version
 from typing import TYPE_CHECKING, Any, Final
 from urllib.parse import parse_qs, quote
@@ -101,4 +100,4 @@ def _tabs(group: str, path: str) -> list[dict[str, Any]]:
 
 
 def _clock_text(wall_ms: int) -> str:
-    return datetime.fromtimestamp(wall_ms / 1000, UTC).strftime("%Y-%m-%d %H:%M:%S")
+    return words.iso(wall_ms)[:19].replace("T", " ")

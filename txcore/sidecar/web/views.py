@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any, Final
 from urllib.parse import quote
 
 from txcore.ids import id_text
+from txcore.journey import Journey, inner_half, why_no_half
 from txcore.operating import choosing, story, telling, words
 from txcore.operating.audit import Entry
 from txcore.operating.planning import Step, Verb, fence_text
@@ -48,6 +49,7 @@ def group_info(runner: GroupRunner) -> dict[str, Any]:
     plan, figures, status = runner.plan, runner.figures, runner.status()
     partitions, policy = status.checker.partitions, plan.section.policy
     reasons = [status.reason] if status.reason else []
+    reasons += [f"partition {each.partition} is blocked: {each.blocked}" for each in partitions if each.blocked]
     pending = sum(each.pending for each in partitions)
     return {
         "name": plan.name,
@@ -116,7 +118,9 @@ def list_row(group: str, row: Mapping[str, Any], now_ms: int) -> dict[str, Any]:
     since_ms = row["parked_ms"] if "code" in row else row["born_ms"]
     times = row["check_times"]
     maximum = row.get("checks_max")
-    if row.get("decided"):
+    if row.get("newer_version"):
+        decider = f"a newer txcore (wire version {row['newer_version']})"
+    elif row.get("decided"):
         decider = f"{row['decided']}, journaled"
     elif row.get("request"):
         decider = f"{row['request']['by']} asks for {row['request']['decision']}"
@@ -182,8 +186,8 @@ def next_step(case: Case) -> str:
     journey, half = case.journey, telling.any_half(case.journey)
     if journey.final:
         return "nothing: it is finished"
-    if journey.is_parked and half is None:
-        return "find out who writes into this log; a rollback takes it off the list"
+    if journey.is_newer or (journey.is_parked and half is None):
+        return no_half_step(journey)
     if journey.is_parked and journey.decided:
         return "repair the topic, then resume it"
     if journey.is_parked:
@@ -196,6 +200,16 @@ def next_step(case: Case) -> str:
     if not journey.halves:
         return "nothing: its half is gone from the log"
     return f"the checker asks {'the fence' if half is not None and half.fenced else 'the listener'}"
+
+
+def no_half_step(journey: Journey) -> str:
+    """Return what is to be done about a transaction of which no half can be read."""
+    inner = inner_half(journey)
+    if inner is not None:
+        return f"you: resume it; it holds the half of {id_text(inner.transaction_id)}"
+    if journey.is_poison and journey.is_dismissible:
+        return "find out what writes into this log; a rollback takes it off the list"
+    return why_no_half(journey)
 
 
 def plain(text: str) -> str:

@@ -1,0 +1,130 @@
+"""Everything here that touches the fold's own interface, so that the rest need not change with it."""
+
+from __future__ import annotations
+
+import contextlib
+import inspect
+from collections.abc import Iterator, Sequence
+from typing import Any, Final
+
+from txcore import fold
+from txcore.commands import Flow
+from txcore.decide import Pending, terms_of
+from txcore.fold import PartitionState
+from txcore.intake import Intake
+from txcore.records import Checkpoint, Half, Op, OpKind, Position
+
+TERMS: Final = terms_of(0.0, 1000.0, 3, fenced=False)
+NOTE_SIZE_MAX: Final = 0
+_IS_TIMED: Final = "now_s" in inspect.signature(PartitionState.read_op).parameters
+_LOOKS_AT_PLACES: Final = "position" in inspect.signature(PartitionState.look_back).parameters
+_LOOKS_TOGETHER: Final = "copies" in inspect.signature(Intake.look_back).parameters
+_DROPS_BY_PLACE: Final = "op_read" in inspect.signature(PartitionState.drop_orphans).parameters
+OpenState = tuple[int, int, int, Op | None]
+
+
+def read_half(state: PartitionState, place: int, half: Half) -> None:
+    """Read one half as the intake does."""
+    position = Position(place)
+    if state.orphan_count and state.read_ended(position, half.transaction_id, half.generation):
+        return
+    decided = half.decided
+    pending = Pending(half.transaction_id, place, half.generation, TERMS, 0.0, 0.0, half.count, decided, bool(decided))
+    state.read_half(position, pending, half.folded_to, half.token)
+
+
+def read_ops(state: PartitionState, place: int, ops: Sequence[Op]) -> None:
+    """Read one op record as the intake does."""
+    read: Any = state.read_op
+    position = Position(place)
+    for op in ops:
+        if _IS_TIMED:
+            read(position, op, 0.0)
+        else:
+            read(position, op)
+
+
+def look_back(state: PartitionState, ops: Sequence[tuple[int, Sequence[Op]]]) -> None:
+    """Look back for every copy whose journal begins before what was read, one by one."""
+    for pending in state.pending.values():
+        if pending.extras.look_back is None:
+            continue
+        folded_to, token = pending.extras.look_back
+        if not _LOOKS_AT_PLACES:
+            pending.note(look_back=None)
+        _look_back(state, pending, ops, folded_to, token)
+        pending.note(look_back=None)
+
+
+def _look_back(
+    state: PartitionState, pending: Pending, ops: Sequence[tuple[int, Sequence[Op]]], start: int, token: bytes
+) -> None:
+    fold_back: Any = state.look_back
+    until = -1 if state.op_read is None else state.op_read
+    for place, record in ops:
+        if place > until:
+            return
+        for op in record if place >= start else ():
+            if op.kind == OpKind.CLAIM:
+                token = op.token
+            elif op.transaction_id == pending.transaction_id:
+                if _LOOKS_AT_PLACES:
+                    fold_back(pending, op, place, token)
+                else:
+                    fold_back(pending, op, token)
+
+
+def drop_orphans(state: PartitionState) -> None:
+    """Forget the ops that wait: every half that was stored when they were read has been read."""
+    drop: Any = state.drop_orphans
+    if _DROPS_BY_PLACE:
+        drop(-1 if state.op_read is None else state.op_read)
+
+
+def checkpoint_of(state: PartitionState) -> Checkpoint:
+    """Return the checkpoint that the state gives now."""
+    return state.checkpoint(0.0, NOTE_SIZE_MAX)
+
+
+def open_states(state: PartitionState) -> dict[bytes, OpenState]:
+    """Return what the state knows of each undecided transaction, in the words of `whole.Truth.open_state`."""
+    return {identity: state_of(pending) for identity, pending in state.pending.items()}
+
+
+def state_of(pending: Pending) -> OpenState:
+    """Return what is known of one half."""
+    decided = pending.decision if pending.is_journaled else 0
+    return pending.generation, pending.count, int(decided), None if decided else pending.extras.force
+
+
+def difference(found: dict[bytes, OpenState], expected: dict[bytes, OpenState]) -> str:
+    """Return how the two differ, for people."""
+    ids = [] if found == expected else sorted(found.keys() | expected.keys())
+    return "; ".join(
+        f"{i[-1]} (generation, count, decided, request): the fold says {found.get(i)}, the logs {expected.get(i)}"
+        for i in ids
+        if found.get(i) != expected.get(i)
+    )
+
+
+def looking_back(intake: Intake, state: PartitionState) -> Iterator[Flow[None]]:
+    """Yield the flows that look back for every copy."""
+    copies = [pending for pending in state.pending.values() if pending.extras.look_back is not None]
+    look: Any = intake.look_back
+    if _LOOKS_TOGETHER:
+        if copies:
+            yield look(copies)
+        return
+    for pending in copies:
+        yield look(pending)
+
+
+@contextlib.contextmanager
+def leaving_in(count: int) -> Iterator[None]:
+    """Let states leave closed records out when so few are read, not at 20,000."""
+    before = fold.LEFT_IN_MAX
+    fold.LEFT_IN_MAX = count  # type: ignore[misc]
+    try:
+        yield
+    finally:
+        fold.LEFT_IN_MAX = before  # type: ignore[misc]

@@ -1,0 +1,293 @@
+"""Random valid logs of one partition: what producers, operators, owners and their outdated predecessors may write.
+
+Each record is valid at the moment at which it lands: ops of a generation follow its half, a copy tells what its writer
+had read, and owned ops carry a claim that was made. Writers may be late, outdated, contradict each other, or repeat
+themselves.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from random import Random
+from typing import Final, Protocol
+
+from txcore.records import FINAL_KINDS, Forced, Half, Op, OpKind, ParkCode, TargetMessage
+from txcore_conformance.refine.whole import Placed, Truth, truth_of
+
+GROUP: Final = "g"
+MESSAGES: Final = [TargetMessage("t", None, b"", {})]
+MERGED: Final = 0.35
+"""Share of ops that wait to be merged with the next ones."""
+UNIQUE_KINDS: Final = FINAL_KINDS | {OpKind.DISCARD}
+
+
+class Logs(Protocol):
+    """Where a history is written."""
+
+    def append_half(self, half: Half) -> None:
+        """Append a half record."""
+
+    def append_ops(self, ops: Sequence[Op]) -> None:
+        """Append an op record."""
+
+    def append_stray(self, *, is_op: bool) -> None:
+        """Append bytes that are no record."""
+
+
+@dataclass(slots=True)
+class Known:
+    """One transaction as its writers may know it."""
+
+    identity: bytes
+    halves: list[Half] = field(default_factory=list)
+    journal: list[Placed] = field(default_factory=list)
+    held: set[int] = field(default_factory=set)  #: generations with a final op or DISCARD, where the store keeps one
+    is_final: bool = False
+
+    def seen_at(self, place: int, generation: int) -> Truth:
+        """What an owner knew that had read ops up to *place*, and halves up to *generation*."""
+        halves = (half for half in self.halves if half.generation <= generation)
+        return truth_of(halves, (placed for placed in self.journal if placed.place <= place))
+
+
+class History:
+    """Writes one history to *logs*, an action at a time. `took_half` and `took_ops` tell it what has landed.
+
+    Args:
+        is_unique: The store refuses a second final op or DISCARD for one generation, and an op after a final one.
+        owners: Whether it plays owners; without them it leaves that to real ones.
+    """
+
+    def __init__(self, rng: Random, logs: Logs, *, is_unique: bool, owners: bool = True) -> None:
+        self.known: dict[bytes, Known] = {}
+        self.tokens: list[tuple[int, bytes]] = []  #: claims in log order, as (place, token)
+        self.places: list[int] = []  #: of op records
+        self._rng = rng
+        self._logs = logs
+        self._is_unique = is_unique
+        self._waiting: list[Op] = []
+        self._count = 0
+        self._actions = [*_OTHERS, *_OWNERS] if owners else list(_OTHERS)
+
+    # -- what has landed ---------------------------------------------------------------------------------------------
+
+    def took_half(self, half: Half) -> None:
+        """Note a half record that has landed."""
+        self.known.setdefault(half.transaction_id, Known(half.transaction_id)).halves.append(half)
+
+    def took_ops(self, place: int, ops: Sequence[Op]) -> None:
+        """Note an op record that has landed."""
+        self.places.append(place)
+        token = self.tokens[-1][1] if self.tokens else b""
+        for op in ops:
+            if op.kind == OpKind.CLAIM:
+                token = op.token
+                self.tokens.append((place, token))
+            elif op.kind != OpKind.TICK:
+                known = self.known.get(op.transaction_id)
+                if known is not None:
+                    known.journal.append(Placed(place, token, op))
+                    if op.kind in UNIQUE_KINDS:
+                        known.held.add(op.generation)
+                        known.is_final = known.is_final or op.kind in FINAL_KINDS
+
+    # -- what is written -----------------------------------------------------------------------------------------------
+
+    def act(self) -> None:
+        """Let one writer write, if there is something for it to write."""
+        rng = self._rng
+        action = self._actions[int(rng.random() * len(self._actions))]
+        if not self.known or action is History.prepare:
+            self.prepare()
+            return
+        ids = list(self.known.values())
+        action(self, ids[int(rng.random() * len(ids))])
+
+    def flush(self) -> None:
+        """Append the ops that wait, as one record."""
+        ops, self._waiting = self._waiting, []
+        if self._is_unique:
+            ops = self._taken_in(ops)
+        if ops:
+            self._logs.append_ops(ops)
+
+    def _taken_in(self, ops: Sequence[Op]) -> list[Op]:
+        taken: list[Op] = []
+        for op in ops:
+            known = self.known.get(op.transaction_id)
+            if known is None or op.kind not in UNIQUE_KINDS:
+                taken.append(op)
+            elif not known.is_final and op.generation not in known.held:
+                known.held.add(op.generation)
+                known.is_final = op.kind in FINAL_KINDS
+                taken.append(op)
+        return taken
+
+    def _write(self, op: Op) -> None:
+        self._waiting.append(op)
+        if self._rng.random() >= MERGED:
+            self.flush()
+
+    def prepare(self, known: Known | None = None) -> None:  # noqa: ARG002 - the others need one
+        """Append the first half of a transaction; now and then the broker takes it twice."""
+        self._count += 1
+        identity = self._count.to_bytes(16, "big")
+        half = Half(1, identity, GROUP, 0, 0, 0, 0, 0, 3, False, "p", MESSAGES)
+        self._logs.append_half(half)
+        if self._rng.random() < 0.03:
+            self._logs.append_half(half)
+
+    def end(self, known: Known) -> None:
+        """A producer ends its transaction, perhaps late and against what an owner has decided."""
+        self._write(Op(OpKind.COMMIT if self._rng.random() < 0.6 else OpKind.ROLLBACK, known.identity, 0, "p"))
+
+    def nudge(self, known: Known) -> None:
+        """A producer asks for an early check."""
+        self._write(Op(OpKind.NUDGE, known.identity, 0, "p"))
+
+    def request(self, known: Known) -> None:
+        """An operator asks for a decision."""
+        newest = known.halves[-1].generation
+        op = Op(OpKind.FORCE, known.identity, newest, "o", decision=OpKind.COMMIT, forced=Forced.YES)
+        op.reason = str(len(self.places))
+        self._write(op)
+
+    def resume(self, known: Known) -> None:
+        """An operator resumes what is parked; now and then two of them do, or one asks for a decision with it."""
+        newest = max(half.generation for half in known.halves)
+        truth = truth_of(known.halves, known.journal)
+        if truth.closed_by != OpKind.DISCARD:
+            return
+        last = known.journal[-1]
+        copy = self._copy(known, newest + 1, last.place, last.token, 0, truth.decided)
+        self._logs.append_half(copy)
+        if self._rng.random() < 0.1:
+            self._logs.append_half(copy)
+        if self._rng.random() < 0.3:
+            self.request(known)
+
+    def stray(self, known: Known) -> None:  # noqa: ARG002 - concerns none
+        """Bytes that are no record land in one of the logs."""
+        self.flush()
+        self._logs.append_stray(is_op=self._rng.random() < 0.5)
+
+    def misdirect(self, known: Known) -> None:  # noqa: ARG002 - concerns none
+        """An op about a transaction that never had a half."""
+        self._count += 1
+        kind = OpKind.ROLLBACK if self._rng.random() < 0.5 else OpKind.FORCE
+        self._write(Op(kind, self._count.to_bytes(16, "big"), 0, "o", decision=OpKind.COMMIT))
+
+    def repeat(self, known: Known) -> None:
+        """An op is taken twice, the second time perhaps much later."""
+        if known.journal:
+            self._write(known.journal[int(self._rng.random() * len(known.journal))].op)
+
+    def claim(self, known: Known | None = None) -> None:  # noqa: ARG002 - concerns none
+        """Another owner takes the partition."""
+        self.flush()
+        token = (len(self.tokens) + 1).to_bytes(16, "little")
+        self._logs.append_ops([Op(OpKind.CLAIM, token, 0, "c", token=token)])
+
+    def check(self, known: Known) -> None:
+        """An owner counts a check."""
+        owner = self._owner()
+        if owner is not None:
+            generation = self._generation(known)
+            seen = known.seen_at(owner[1], generation)
+            self._write(Op(OpKind.CHECKED, known.identity, generation, "c", token=owner[0], count=seen.count + 1))
+
+    def decide(self, known: Known) -> None:
+        """An owner journals a decision."""
+        owner = self._owner()
+        if owner is not None:
+            decision = OpKind.COMMIT if self._rng.random() < 0.5 else OpKind.ROLLBACK
+            generation = self._generation(known)
+            self._write(Op(OpKind.DECIDED, known.identity, generation, "c", token=owner[0], decision=decision))
+
+    def discard(self, known: Known) -> None:
+        """An owner parks a half."""
+        owner = self._owner()
+        if owner is not None:
+            reason = ParkCode.CHECKS_EXHAUSTED if self._rng.random() < 0.7 else ParkCode.UNDELIVERABLE
+            self._write(Op(OpKind.DISCARD, known.identity, self._generation(known), "c", token=owner[0], reason=reason))
+
+    def finish(self, known: Known) -> None:
+        """An owner writes a final op, under whatever claim."""
+        owner = self._owner()
+        if owner is not None:
+            kind = OpKind.COMMIT if self._rng.random() < 0.6 else OpKind.ROLLBACK
+            self._write(Op(kind, known.identity, self._generation(known), "c", token=owner[0]))
+
+    def reply(self, known: Known) -> None:
+        """An owner refuses an operator's request."""
+        owner = self._owner()
+        if owner is not None:
+            self._write(Op(OpKind.FORCE, known.identity, self._generation(known), "c", token=owner[0]))
+
+    def carry(self, known: Known) -> None:
+        """An owner appends a copy of what is undecided as far as it has read."""
+        owner = self._owner()
+        if owner is None:
+            return
+        token, place = owner
+        generation = self._generation(known)
+        seen = known.seen_at(place, generation)
+        if seen.closed_by:
+            return
+        folded_to = place
+        if seen.requested is not None:
+            # A copy holds no request, so its journal begins where the request stands.
+            folded_to, token = seen.requested.place, seen.requested.token
+        if self._is_outdone(known, generation, place):
+            generation += 1
+        self._logs.append_half(self._copy(known, generation, folded_to, token, seen.count, seen.decided))
+
+    def _is_outdone(self, known: Known, generation: int, place: int) -> bool:
+        """Whether a DISCARD that does not count holds the generation's place, and its owner goes on under the next."""
+        is_newest = generation == max(half.generation for half in known.halves)
+        discards = [p.op for p in known.journal if p.place <= place and p.op.kind == OpKind.DISCARD]
+        return self._is_unique and is_newest and any(op.generation == generation for op in discards)
+
+    def _copy(self, known: Known, generation: int, folded_to: int, token: bytes, count: int, decided: int) -> Half:
+        fields = (known.identity, GROUP, 0, generation, 0, 0, 0, 3, False, "p", MESSAGES, 0, 0)
+        return Half(1, *fields, count, folded_to, decided, token)
+
+    def _generation(self, known: Known) -> int:
+        """A generation that a writer may mean: the newest, or an older one if it is late."""
+        halves = known.halves
+        return halves[-1 if self._rng.random() < 0.8 else int(self._rng.random() * len(halves))].generation
+
+    def _owner(self) -> tuple[bytes, int] | None:
+        """An owner, perhaps an outdated one, as (token, how far it has read the op log)."""
+        if not self.tokens:
+            return None
+        rng, last = self._rng, len(self.tokens) - 1
+        index = last if rng.random() < 0.8 else int(rng.random() * (last + 1))
+        first, token = self.tokens[index]
+        until = self.tokens[index + 1][0] if index < last else self.places[-1] + 1
+        places = [place for place in self.places if first <= place < until]
+        return token, places[-1 if rng.random() < 0.5 else int(rng.random() * len(places))]
+
+
+Action = Callable[[History, Known], None]
+_OTHERS: Final[tuple[Action, ...]] = (
+    *(History.prepare,) * 4,
+    *(History.end,) * 3,
+    *(History.resume,) * 4,
+    History.nudge,
+    History.request,
+    History.request,
+    History.stray,
+    History.misdirect,
+    History.repeat,
+)
+_OWNERS: Final[tuple[Action, ...]] = (
+    *(History.claim,) * 2,
+    *(History.check,) * 3,
+    *(History.decide,) * 2,
+    *(History.discard,) * 4,
+    History.finish,
+    History.reply,
+    *(History.carry,) * 4,
+)

@@ -1,0 +1,147 @@
+"""Mended holes, opened again one by one: a machine that does not see them would prove nothing."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from contextlib import AbstractContextManager
+from dataclasses import dataclass
+from typing import Any, Final
+from unittest import mock
+
+from txcore import fold, wire
+from txcore.commands import Flow
+from txcore.decide import Pending
+from txcore.fold import PartitionState
+from txcore.intake import Intake
+from txcore.judging import Judge
+from txcore.records import FINAL_KINDS, HalfRecord, LogRecord, Op, OpKind, Position
+
+Patch = Callable[[], AbstractContextManager[object]]
+
+
+@dataclass(frozen=True, slots=True)
+class Mutant:
+    """One mended hole, opened again."""
+
+    rule: str
+    patch: Patch
+
+
+def _replace(owner: object, name: str, new: Any) -> Patch:
+    return lambda: mock.patch.object(owner, name, new)
+
+
+_read_op = PartitionState.read_op
+_read_halves = Intake.read_halves
+_look_back = Intake.look_back
+
+
+def _drop_early(self: PartitionState, position: Position, op: Op) -> bool:
+    """Take in an op; one about a generation that was not read yet is thrown away."""
+    known = self._known(op.transaction_id)
+    if known is not None and op.generation > known.generation and op.kind not in FINAL_KINDS:
+        self.op_read = position
+        return True
+    return _read_op(self, position, op)
+
+
+def _never_early(op: Op, generation: int, *_: int) -> bool:
+    del op, generation
+    return False
+
+
+def _carry_closed(self: Judge, pending: Pending) -> Flow[None]:
+    """Carry without a look at whether the half was closed meanwhile."""
+    half = yield from self._intake.half_of(pending)
+    if not self._tenure.is_active:
+        return
+    again_ms = self._tenure.now_ms() + self._context.limits.read_back_s * 1000
+    pending.note(carry_again_ms=again_ms)
+    copy = self._tenure.carried(half, pending)
+    yield HalfRecord(
+        half.group, self._tenure.partition, half.transaction_id, copy.generation, wire.encode_half(copy), ()
+    )
+
+
+def _read_halves_noting(self: Intake) -> int:
+    count = _read_halves(self)
+    if count:
+        self.__dict__["heard_s"] = self._context.clock.elapsed_s()
+    return count
+
+
+def _passed_by_silence(self: Intake) -> int | None:
+    """Take a half log that was silent for a minute for one that was read to its end."""
+    now_s = self._context.clock.elapsed_s()
+    heard_s = self.__dict__.setdefault("heard_s", now_s)
+    return self._tenure.state.op_read if now_s - heard_s > SILENT_S else None
+
+
+SILENT_S: Final = 60.0
+
+
+class _Silence:
+    """The end of the half log is concluded from silence."""
+
+    def __init__(self) -> None:
+        self._patches = (
+            mock.patch.object(Intake, "read_halves", _read_halves_noting),
+            mock.patch.object(Intake, "passed_end", _passed_by_silence),
+        )
+
+    def __enter__(self) -> None:
+        for patch in self._patches:
+            patch.start()
+
+    def __exit__(self, *_: object) -> None:
+        for patch in self._patches:
+            patch.stop()
+
+
+def _take_at_once(self: PartitionState, seen: Any, position: int, op: Op) -> None:
+    """Fold an op into a copy whose earlier journal was not looked back for yet."""
+    self._note_op(seen, position)
+    if seen.pending is not None:
+        self._fold(seen.pending, op, position)
+    elif op.kind in FINAL_KINDS and seen.closed_by == OpKind.DISCARD:
+        seen.closed_by = op.kind
+
+
+def _ops_or_error(record: LogRecord) -> Sequence[Op]:
+    return wire.decode_ops(record.body)
+
+
+def _look_back_strictly(self: Intake, copies: Sequence[Pending]) -> Flow[None]:
+    """Look back with an error at bytes that are no record."""
+    flow, value = _look_back(self, copies), None
+    while True:
+        self.__dict__["_ops_in"] = _ops_or_error
+        try:
+            command = flow.send(value)
+        except StopIteration:
+            return
+        finally:
+            del self.__dict__["_ops_in"]
+        value = yield command
+
+
+MUTANTS: Final = {
+    "1 early ops dropped": Mutant(
+        "an op that is read before the half of its generation waits for it",
+        _replace(PartitionState, "read_op", _drop_early),
+    ),
+    "1 early ops folded": Mutant(
+        "an op about a later generation is not folded into an earlier one", _replace(fold, "_is_early", _never_early)
+    ),
+    "2 closed half carried": Mutant(
+        "a half that was closed meanwhile is not carried", _replace(Judge, "_carry", _carry_closed)
+    ),
+    "3 end from silence": Mutant("the end of the half log is known from the log", _Silence),
+    "9 look-back behind newer ops": Mutant(
+        "old ops are folded before newer ones", _replace(PartitionState, "_take", _take_at_once)
+    ),
+    "10 stray op in a look-back": Mutant(
+        "bytes that are no record are skipped wherever ops are read",
+        _replace(Intake, "look_back", _look_back_strictly),
+    ),
+}

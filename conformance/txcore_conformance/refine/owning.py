@@ -1,0 +1,113 @@
+"""Layer two: real owners with their intake, look-back, carrying and checkpoints; a history goes on writing meanwhile.
+
+Readers are silent for a time, or give one record at a time; owners are frozen between any two of their steps, killed,
+and started again from the checkpoint that is stored. All owners' steps and all writers' records interleave at random.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import replace
+from random import Random
+from typing import Final
+from unittest import mock
+
+from txcore import intake as intake_module
+from txcore import judging
+from txcore.checking import Limits
+from txcore.fold import PartitionState
+from txcore.intake import Intake
+from txcore.invariants import judge_checkpoint
+from txcore.memory import KAFKA_LIKE, NATS_LIKE, RABBITMQ_LIKE
+from txcore.records import (
+    Checkpoint,
+    LogKind,
+    LogRecord,
+)
+from txcore.tenure import Tenure
+from txcore_conformance.refine import adapter
+from txcore_conformance.refine.history import GROUP
+from txcore_conformance.refine.whole import halves_in, journals_of, open_states, ops_in, truth_of, whole
+from txcore_conformance.refine.world import World
+
+PROFILES: Final = tuple(
+    replace(profile, capabilities=replace(profile.capabilities, half_retention_s=None), merge_delay_s=0.0)
+    for profile in (KAFKA_LIKE, RABBITMQ_LIKE, NATS_LIKE)
+)
+STEPS_MAX: Final = 260
+
+
+def play(seed: int) -> str:
+    """Play one history; returns what is wrong, or ""."""
+    rng = Random(seed)
+    limits = Limits(
+        replay_max=1 + int(rng.random() * rng.random() * 4),
+        read_count_max=1 + int(rng.random() * 3) if rng.random() < 0.5 else 1_000,
+        batch_count_max=1 + int(rng.random() * 8),
+        checkpoint_interval_s=0.0 if rng.random() < 0.7 else 2.0,
+        body_bytes_max=1 if rng.random() < 0.3 else 4 << 20,
+        idle_poll_s=0.05,
+    )
+    world = World(rng, PROFILES[int(rng.random() * len(PROFILES))], limits)
+    left_in = 20_000 if rng.random() < 0.6 else 1 + int(rng.random() * 3)
+    orphans_max = 20_000 if rng.random() < 0.6 else 1 + int(rng.random() * 5)
+    with (
+        adapter.leaving_in(left_in),
+        mock.patch.object(intake_module, "ORPHANS_MAX", orphans_max),
+        mock.patch.object(intake_module, "CATCHING_UP_COUNT", 100 if orphans_max > 100 else 1),
+        mock.patch.object(intake_module, "MERGED_COUNT", 1),
+        mock.patch.object(judging, "CARRY_DISTANCE", 0 if rng.random() < 0.7 else 2),
+    ):
+        for _ in range(int(rng.random() * 12)):
+            world.history.act()
+        world.run(STEPS_MAX // 3 + int(rng.random() * STEPS_MAX))
+        return judge(world)
+
+
+def judge(world: World) -> str:
+    """Return what is wrong with what the owners did and with the checkpoints that they gave."""
+    if world.wrong:
+        return world.wrong
+    if world.report.errors:
+        return f"a tenure ended with {world.report.errors[0]}"
+    world.history.flush()
+    world.quiet.is_over = True
+    halves, ops = world.broker.log(GROUP, LogKind.HALF, 0), world.broker.log(GROUP, LogKind.OP, 0)
+    given = world.witness.given
+    for each in [*given[:-8:3], *given[-8:]]:
+        then = judge_checkpoint(each.checkpoint, halves[: each.halves], ops[: each.ops])
+        if then:
+            return f"a checkpoint was given when {then}"
+    for checkpoint in [None, *(each.checkpoint for each in given[-3:])]:
+        wrong = restarted(world, checkpoint, halves, ops)
+        if wrong:
+            return f"restarted from {checkpoint and (checkpoint.half, checkpoint.op)}: {wrong}"
+    return ""
+
+
+def restarted(
+    world: World, checkpoint: Checkpoint | None, halves: Sequence[LogRecord], ops: Sequence[LogRecord]
+) -> str:
+    """Read both logs with a real intake from a checkpoint; return how what it says differs from the logs."""
+    tenure = Tenure(world.context(), 0)
+    tenure.state = PartitionState(checkpoint)
+    intake = Intake(tenure, checkpoint)
+    try:
+        while intake.read():
+            pass
+        for flow in adapter.looking_back(intake, tenure.state):
+            for _ in flow:
+                pass
+    except Exception as error:  # noqa: BLE001 - whatever is raised here ends a tenure
+        return f"it ends with {error!r}"
+    finally:
+        intake.close()
+    journals, _ = journals_of(ops_in(ops))
+    expected = open_states(whole((half for _, half in halves_in(halves)), ops_in(ops)))
+    found = {}
+    for identity, pending in tenure.state.pending.items():
+        if pending.extras.poison is None:
+            found[identity] = adapter.state_of(pending)
+        elif truth_of((), journals.get(identity, ())).closed_by:
+            return "stray bytes that were parked are pending again"
+    return adapter.difference(found, expected)

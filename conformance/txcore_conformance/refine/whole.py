@@ -1,0 +1,139 @@
+"""What whole logs say: all half records first, then all op records in log order. Shares no code with the fold.
+
+The rules, all of them: the first final op wins, whoever wrote it. CHECKED, DECIDED and DISCARD count under the claim
+in force at their place only. The newest generation is judged. A DISCARD closes generations up to its own; one for
+exhausted checks is void after a DECIDED. DECIDED holds for the transaction, the first one; CHECKED and FORCE hold for
+their generation. Bytes that are no record say nothing.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Final, NamedTuple
+
+from txcore import wire
+from txcore.errors import WireFormatError
+from txcore.records import FINAL_KINDS, OWNED_KINDS, Half, LogRecord, Op, OpKind, ParkCode
+
+MARKS: Final = (OpKind.CLAIM, OpKind.TICK)
+
+
+class Placed(NamedTuple):
+    """An op where it stands, with the claim in force there."""
+
+    place: int
+    token: bytes
+    op: Op
+
+
+@dataclass(slots=True)
+class Truth:
+    """What the logs say of one transaction.
+
+    Attributes:
+        closed_by: COMMIT, ROLLBACK or DISCARD; 0 for an undecided one.
+        closed_at: Where the op stands that closed it; -1 for an undecided one.
+        count: Answered checks of its newest generation.
+        decided: COMMIT or ROLLBACK once journaled, else 0.
+        request: The operator's request that nothing has answered yet.
+        requested: Where that request stands.
+    """
+
+    generation: int
+    closed_by: int = 0
+    closed_at: int = -1
+    count: int = 0
+    decided: int = 0
+    request: Op | None = None
+    requested: Placed | None = None
+
+    @property
+    def open_state(self) -> tuple[int, int, int, Op | None]:
+        """What a checker must know of it. A decided one needs no request."""
+        return self.generation, self.count, self.decided, None if self.decided else self.request
+
+
+def truth_of(halves: Iterable[Half], ops: Iterable[Placed]) -> Truth:
+    """Fold one transaction: all of its *halves*, then its *ops* in log order."""
+    newest = count = -1
+    for half in halves:
+        if half.generation > newest:
+            newest, count = half.generation, half.count
+        elif half.generation == newest and half.count > count:
+            count = half.count
+    truth = Truth(newest, count=max(count, 0))
+    for placed in ops:
+        op = placed.op
+        if op.kind not in OWNED_KINDS or op.token == placed.token:
+            _fold(truth, placed, op)
+    return truth
+
+
+def _fold(truth: Truth, placed: Placed, op: Op) -> None:
+    kind = op.kind
+    if kind in FINAL_KINDS:
+        if truth.closed_by not in FINAL_KINDS:
+            truth.closed_by, truth.closed_at = kind, placed.place
+    elif kind == OpKind.CHECKED:
+        if op.generation == truth.generation:
+            truth.count = max(truth.count, op.count)
+    elif kind == OpKind.DECIDED:
+        truth.decided = truth.decided or op.decision
+    elif kind == OpKind.DISCARD:
+        is_void = truth.decided and op.reason == ParkCode.CHECKS_EXHAUSTED
+        if op.generation >= truth.generation and not truth.closed_by and not is_void:
+            truth.closed_by, truth.closed_at = kind, placed.place
+    elif kind == OpKind.FORCE and op.generation == truth.generation:
+        truth.request, truth.requested = (None, None) if op.token else (op, placed)
+
+
+def whole(halves: Iterable[Half], ops: Iterable[tuple[int, Sequence[Op]]]) -> dict[bytes, Truth]:
+    """Fold one partition's logs; returns what they say of each transaction that has a half."""
+    journals, _ = journals_of(ops)
+    copies: dict[bytes, list[Half]] = {}
+    for half in halves:
+        copies.setdefault(half.transaction_id, []).append(half)
+    return {identity: truth_of(each, journals.get(identity, ())) for identity, each in copies.items()}
+
+
+def journals_of(ops: Iterable[tuple[int, Sequence[Op]]]) -> tuple[dict[bytes, list[Placed]], list[tuple[int, bytes]]]:
+    """Return each transaction's ops where they stand, and the claims as (place, token)."""
+    journals: dict[bytes, list[Placed]] = {}
+    claims: list[tuple[int, bytes]] = []
+    token = b""
+    for place, record in ops:
+        for op in record:
+            if op.kind == OpKind.CLAIM:
+                token = op.token
+                claims.append((place, token))
+            elif op.kind != OpKind.TICK:
+                journals.setdefault(op.transaction_id, []).append(Placed(place, token, op))
+    return journals, claims
+
+
+def halves_in(records: Iterable[LogRecord]) -> list[tuple[int, Half]]:
+    """Decode a half log; stray bytes are left out."""
+    found = []
+    for record in records:
+        try:
+            found.append((int(record.position), wire.decode_half(record.body)))
+        except WireFormatError:
+            continue
+    return found
+
+
+def ops_in(records: Iterable[LogRecord]) -> list[tuple[int, list[Op]]]:
+    """Decode an op log; stray bytes are left out."""
+    found = []
+    for record in records:
+        try:
+            found.append((int(record.position), wire.decode_ops(record.body)))
+        except WireFormatError:
+            continue
+    return found
+
+
+def open_states(truths: Mapping[bytes, Truth]) -> dict[bytes, tuple[int, int, int, Op | None]]:
+    """Return what a checker must know of each undecided transaction."""
+    return {identity: truth.open_state for identity, truth in truths.items() if not truth.closed_by}

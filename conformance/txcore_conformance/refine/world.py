@@ -1,0 +1,354 @@
+"""A partition on a memory broker, real owners of it, and what disturbs them; steps and faults at random."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from concurrent.futures import Future
+from dataclasses import dataclass, field
+from random import Random
+from typing import Any, Final
+
+from txcore import instrumentation as names
+from txcore import wire
+from txcore.checking import CheckContext, HalfView, Limits
+from txcore.commands import Call, Flow, Spawn
+from txcore.fold import PartitionState
+from txcore.instrumentation import Reporter
+from txcore.memory import Faults, MemoryBackend, MemoryBroker, Profile
+from txcore.memory.reading import MemoryReader
+from txcore.message import CheckPolicy, LocalTransactionState
+from txcore.owner import PartitionOwner
+from txcore.port import Reader
+from txcore.records import (
+    Checkpoint,
+    Half,
+    HalfRecord,
+    LogKind,
+    LogRecord,
+    Op,
+    Outcome,
+    Position,
+    Resolution,
+)
+from txcore_conformance.refine.history import GROUP, History
+from txcore_conformance.refine.whole import halves_in, ops_in
+
+SILENCE_S: Final = 200.0
+PAUSE_S: Final = 90.0
+STRAY: Final = (b"", b"stray bytes that are no record", wire.encode_ops([Op(1, b"x" * 16)])[:-3])
+
+
+class Clock:
+    """A clock that the world moves."""
+
+    def __init__(self) -> None:
+        self.now_s = 1_000.0
+
+    def wall_ms(self) -> int:
+        """See `txcore.clock.Clock`."""
+        return round(self.now_s * 1000)
+
+    def elapsed_s(self) -> float:
+        """See `txcore.clock.Clock`."""
+        return self.now_s
+
+    def boot_id(self) -> str:
+        """See `txcore.clock.Clock`."""
+        return "one"
+
+
+class Quiet:
+    """What readers give: nothing of a silent log, else few records or all."""
+
+    def __init__(self, rng: Random) -> None:
+        self.rng = rng
+        self.silent: dict[LogKind, float] = {}  #: until when
+        self.is_over = False
+
+
+class QuietReader(MemoryReader):
+    """A reader that may be silent, as a reader may whose log's leader is away."""
+
+    def __init__(self, broker: MemoryBroker, kind: LogKind, start: Position | None, quiet: Quiet) -> None:
+        super().__init__(broker, (GROUP, kind, 0), start)
+        self._kind = kind
+        self._quiet = quiet
+
+    def read(self, count_max: int) -> Sequence[LogRecord]:
+        """See `Reader.read`; empty proves nothing."""
+        quiet = self._quiet
+        if quiet.is_over:
+            return super().read(count_max)
+        if quiet.silent.get(self._kind, 0.0) > self._broker.clock.elapsed_s():
+            return ()
+        return super().read(min(count_max, 1 + int(quiet.rng.random() * 4)))
+
+
+class QuietBackend(MemoryBackend):
+    """A connection whose readers may be silent."""
+
+    def __init__(self, broker: MemoryBroker, quiet: Quiet) -> None:
+        super().__init__(broker)
+        self._quiet = quiet
+
+    def read(self, group: str, kind: LogKind, partition: int, start: Position | None = None) -> Reader:  # noqa: ARG002
+        """See `Backend.read`."""
+        return QuietReader(self.broker, kind, start, self._quiet)
+
+
+@dataclass(slots=True)
+class Given:
+    """A checkpoint that an owner gave, and how long the logs were then."""
+
+    checkpoint: Checkpoint
+    halves: int
+    ops: int
+
+
+class Witness(Faults):
+    """Keeps every checkpoint that is sent; some are lost, so that an older one stays."""
+
+    def __init__(self) -> None:
+        self.broker: MemoryBroker | None = None
+        self.given: list[Given] = []
+
+    def checkpoint_sent(self, member: str, partition: int, checkpoint: Checkpoint) -> None:  # noqa: ARG002
+        """See `Faults.checkpoint_sent`."""
+        assert self.broker is not None
+        lengths = [len(self.broker.log(GROUP, kind, 0)) for kind in (LogKind.HALF, LogKind.OP)]
+        self.given.append(Given(checkpoint, *lengths))
+
+
+class Report(Reporter):
+    """Keeps what ended a tenure that nothing should have ended."""
+
+    def __init__(self) -> None:
+        super().__init__("txcore.refine")
+        self.errors: list[str] = []
+
+    def event(self, name: str, **fields: Any) -> None:
+        """See `Reporter.event`."""
+        if name == names.CHECKER_ERROR and "TimeoutError" not in str(fields.get("error")):  # a log may be silent
+            self.errors.append(str(fields.get("error")))
+
+
+@dataclass(slots=True, eq=False)
+class Task:
+    """A flow of one owner, and what it goes on with."""
+
+    owner: PartitionOwner
+    flow: Flow[None]
+    ready_s: float = 0.0
+    value: Any = None
+    error: BaseException | None = None
+
+
+class One:
+    """A batch of one item."""
+
+    def __init__(self, item: Any) -> None:
+        self.items = (item,)
+        self.outcome: Outcome | None = None
+
+    def settle(self, index: int, outcome: Outcome) -> None:  # noqa: ARG002
+        """See `Batch.settle`."""
+        self.outcome = outcome
+
+
+class BrokerLogs:
+    """Writes a history to a memory broker, and tells it what has landed there, whoever wrote it."""
+
+    def __init__(self, broker: MemoryBroker, rng: Random) -> None:
+        self.history: History | None = None
+        self._broker = broker
+        self._rng = rng
+        self._halves = 0
+        self._ops = 0
+
+    def append_half(self, half: Half) -> None:
+        """Append a half record."""
+        self._broker.append(GROUP, LogKind.HALF, 0, wire.encode_half(half))
+        self.sync()
+
+    def append_ops(self, ops: Sequence[Op]) -> None:
+        """Append an op record."""
+        self._broker.append_ops(GROUP, 0, ops)
+        self.sync()
+
+    def append_stray(self, *, is_op: bool) -> None:
+        """Append bytes that are no record, or a record that was cut."""
+        stray = STRAY[int(self._rng.random() * len(STRAY))]
+        self._broker.append(GROUP, LogKind.OP if is_op else LogKind.HALF, 0, stray)
+
+    def sync(self) -> None:
+        """Tell the history what has landed since."""
+        assert self.history is not None
+        halves = self._broker.log(GROUP, LogKind.HALF, 0)
+        ops = self._broker.log(GROUP, LogKind.OP, 0)
+        for _, half in halves_in(halves[self._halves :]):
+            self.history.took_half(half)
+        for place, record in ops_in(ops[self._ops :]):
+            self.history.took_ops(place, record)
+        self._halves, self._ops = len(halves), len(ops)
+
+
+@dataclass(slots=True)
+class World:
+    """One partition, its writers and its owners."""
+
+    rng: Random
+    profile: Profile
+    limits: Limits
+    clock: Clock = field(default_factory=Clock)
+    witness: Witness = field(default_factory=Witness)
+    report: Report = field(default_factory=Report)
+    tasks: list[Task] = field(default_factory=list)
+    frozen: PartitionOwner | None = None
+    owners: list[PartitionOwner] = field(default_factory=list)
+    haste: float = 0.0
+    wrong: str = ""
+    quiet: Quiet = field(init=False)
+    broker: MemoryBroker = field(init=False)
+    backend: QuietBackend = field(init=False)
+    logs: BrokerLogs = field(init=False)
+    history: History = field(init=False)
+
+    def __post_init__(self) -> None:
+        self.quiet = Quiet(self.rng)
+        self.broker = self.witness.broker = MemoryBroker(self.profile, clock=self.clock, faults=self.witness)
+        self.broker.ensure_group(GROUP, 1)
+        self.backend = QuietBackend(self.broker, self.quiet)
+        self.logs = BrokerLogs(self.broker, self.rng)
+        is_unique = self.profile.capabilities.resolution_is_unique
+        self.history = self.logs.history = History(
+            self.rng, self.logs, is_unique=is_unique, owners=self.rng.random() < 0.4
+        )
+        self.haste = 0.8 * self.rng.random()
+
+    # -- owners --------------------------------------------------------------------------------------------------------
+
+    def context(self) -> CheckContext:
+        """Return what a new owner shares with its checker."""
+        member = f"c{len(self.owners)}"
+        claim = self.backend.claim(GROUP, member)
+        policy = CheckPolicy(immunity_s=0.001, interval_s=1.0, check_max=3)
+        return CheckContext(
+            self.backend, GROUP, self.clock, self.rng, claim, policy, self.limits, self.report, f"c:{member}", (self,)
+        )
+
+    def start(self) -> None:
+        """Start an owner from the checkpoint that is stored."""
+        owner = PartitionOwner(self.context(), 0)
+        self.owners.append(owner)
+        self.tasks.append(Task(owner, owner.run()))
+
+    def kill(self, owner: PartitionOwner) -> None:
+        """End an owner where it stands; nothing of it goes on."""
+        self.tasks = [task for task in self.tasks if task.owner is not owner]
+        self.owners.remove(owner)
+
+    def check_local_transaction(self, half: HalfView) -> LocalTransactionState:
+        """Answer an owner's question; it must not be about what its owner has read the end of."""
+        owner = self._asking
+        state = owner.tenure.state
+        pending = state.pending.get(half.transaction_id)
+        if pending is not None and not self.wrong:
+            self.wrong = self._asked_after_end(state, half.transaction_id, pending.generation)
+        draw = self.rng.random()
+        if draw < 0.1:
+            raise RuntimeError("no answer")
+        if draw < 0.8:
+            return LocalTransactionState.UNKNOWN
+        return LocalTransactionState.COMMIT if draw < 0.9 else LocalTransactionState.ROLLBACK
+
+    _asking: PartitionOwner = field(init=False)
+
+    def _asked_after_end(self, state: PartitionState, identity: bytes, generation: int) -> str:
+        self.logs.sync()
+        known = self.history.known.get(identity)
+        if known is None or state.op_read is None:
+            return ""
+        truth = known.seen_at(state.op_read, generation)
+        return f"{identity[-1]} was asked about, its end at op {truth.closed_at} was read" if truth.closed_by else ""
+
+    # -- steps ---------------------------------------------------------------------------------------------------------
+
+    def run(self, steps: int) -> None:
+        """Let everything happen that happens at random."""
+        for _ in range(steps):
+            draw = self.rng.random()
+            if draw < 0.12:
+                self.history.act()
+            elif draw < 0.15:
+                self.disturb()
+            else:
+                self.step()
+
+    def disturb(self) -> None:
+        """One fault: silence, a frozen or killed owner, another owner beside the first."""
+        draw = self.rng.random()
+        if draw < 0.25:
+            kind = LogKind.HALF if self.rng.random() < 0.6 else LogKind.OP
+            self.quiet.silent[kind] = self.clock.now_s + SILENCE_S * self.rng.random()
+        elif draw < 0.5:
+            self.clock.now_s += PAUSE_S * self.rng.random()
+        elif draw < 0.65 and self.owners:
+            self.frozen = None if self.frozen else self.owners[int(self.rng.random() * len(self.owners))]
+        elif draw < 0.85 and self.owners:
+            self.kill(self.owners[int(self.rng.random() * len(self.owners))])
+            if self.rng.random() < 0.5:
+                # The next owner finds one log without its leader.
+                self.quiet.silent[LogKind.HALF] = self.clock.now_s + SILENCE_S
+        elif len(self.owners) < 2:
+            self.start()
+
+    def step(self) -> None:
+        """Let one flow of an owner take its next step; let time pass if all of them wait."""
+        if not self.owners:
+            self.start()
+        tasks = [task for task in self.tasks if task.owner is not self.frozen]
+        if not tasks:
+            self.frozen = None
+            self.owners = [owner for owner in self.owners if not owner.has_ended]
+            return
+        ready = [task for task in tasks if task.ready_s <= self.clock.now_s]
+        if not ready:
+            self.clock.now_s = min(task.ready_s for task in tasks)
+            return
+        # What an owner has spawned may be slow to begin: its own flow goes on meanwhile.
+        is_first = self.rng.random() < self.haste
+        self._resume(ready[0 if is_first else int(self.rng.random() * len(ready))])
+
+    def _resume(self, task: Task) -> None:
+        self._asking = task.owner
+        error, task.error = task.error, None
+        try:
+            command = task.flow.throw(error) if error is not None else task.flow.send(task.value)
+        except StopIteration:
+            if task in self.tasks:
+                self.tasks.remove(task)
+            return
+        task.value = None
+        try:
+            task.value = self._carry_out(task, command)
+        except Exception as raised:  # noqa: BLE001 - the flow decides what it means
+            task.error = raised
+
+    def _carry_out(self, task: Task, command: Any) -> Any:
+        if isinstance(command, HalfRecord):
+            half: One = One(command)
+            self.backend.append_halves(half)
+            return half.outcome
+        if isinstance(command, Resolution):
+            resolution: One = One(command)
+            self.backend.release(resolution, task.owner.context.claim)
+            return resolution.outcome
+        if isinstance(command, Call):
+            return command.function(*command.args)
+        if isinstance(command, Spawn):
+            self.tasks.append(Task(task.owner, command.flow))
+            return None
+        if isinstance(command, Future):
+            return command.result(0)
+        task.ready_s = self.clock.now_s + command
+        return None

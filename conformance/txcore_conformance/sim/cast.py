@@ -1,0 +1,134 @@
+"""Who is in one seed, what each transaction really was, and what every part of the play needs."""
+
+from __future__ import annotations
+
+import enum
+import random
+from collections.abc import Callable
+from dataclasses import dataclass, field
+
+from txcore.checker import Membership
+from txcore.commands import Flow
+from txcore.errors import TxcoreError
+from txcore.journey import Journey
+from txcore.records import HalfRecord, LogKind, Outcome, Resolution, Status
+from txcore.table import Mode
+from txcore.transaction import LocalTransaction
+from txcore_conformance.sim.archive import Archive
+from txcore_conformance.sim.bounds import Bounds
+from txcore_conformance.sim.database import SimDatabase, SimDatabaseError
+from txcore_conformance.sim.process import Process
+from txcore_conformance.sim.world import World
+
+GROUP = "simulated"
+CHECK_MAX = 3
+
+
+class Style(enum.Enum):
+    """How a transaction is made."""
+
+    DATABASE = "database"
+    PRIMITIVE = "primitive"
+    LISTENER = "listener"
+    FENCED_LISTENER = "fenced listener"
+
+
+class Wish(enum.Enum):
+    """What the application wants."""
+
+    COMMIT = "commit"
+    ROLLBACK = "rollback"
+    ERROR = "error"  #: the local transaction raises, applied or not
+
+
+@dataclass(slots=True, eq=False)
+class Truth:
+    """What really happened to one transaction, beside what the logs say."""
+
+    style: Style
+    wish: Wish
+    core: LocalTransaction
+    process: Process
+    work_s: float
+    is_stuck: bool = False
+    is_long: bool = False
+    unknown_answers: int = 0
+    has_contrary_caller: bool = False
+
+    @property
+    def is_fenced(self) -> bool:
+        """Whether a fence decides it."""
+        return self.style is not Style.LISTENER
+
+
+@dataclass(slots=True)
+class Cast:
+    """Everybody in one seed."""
+
+    world: World
+    database: SimDatabase
+    partition_count: int
+    archive: Archive
+    truths: dict[bytes, Truth] = field(default_factory=dict)
+    local: dict[bytes, bool] = field(default_factory=dict)  #: listener style: what the application's own store says
+    checkers: list[Process] = field(default_factory=list)
+    memberships: list[tuple[Process, Membership]] = field(default_factory=list)
+    table_rng: random.Random = field(default_factory=random.Random)
+    surprise_rng: random.Random = field(default_factory=random.Random)
+    bounds: Bounds = field(default_factory=Bounds)
+    many_rng: random.Random = field(default_factory=random.Random)
+    many_chance: float = 0.0  #: that a message of the listener style is sent with others, in one batch
+    mode: Mode = Mode.HALF  #: of producers with a fence
+    relays: list[Process] = field(default_factory=list)
+    lost_tail: set[bytes] = field(default_factory=set)
+    lost_claims: set[int] = field(default_factory=set)
+    is_eaten: bool = False  #: ops are gone for good, so bounds and tokens of checkpoints can no longer be judged
+    discarded_ms: dict[bytes, int] = field(default_factory=dict)
+    resumed: dict[bytes, int] = field(default_factory=dict)
+    numbers: int = 0
+    faults_end_s: float = 30.0
+    silence_at_s: float | None = None  #: when one log falls silent
+    holders_chance: float = 0.0  #: that a prepared transaction has two holders
+    strewn: list[tuple[int, bytes]] = field(default_factory=list)  #: what stands in half logs and is none
+    newer: dict[tuple[LogKind, int], int] = field(default_factory=dict)  #: where a newer txcore wrote first
+    is_upgraded: bool = False
+    misled: list[Process] = field(default_factory=list)  #: checkers that look at another database
+    processes: list[Process] = field(default_factory=list)
+
+    def choose_many(self, rng: random.Random) -> None:
+        """Have messages of the listener style sent with others, in some seeds, with randomness of its own."""
+        self.many_rng, self.many_chance = rng, rng.choice([0.0, 0.0, 0.5])
+
+    def is_committed(self, truth: Truth) -> bool:
+        """Return whether the local transaction committed."""
+        identity = truth.core.transaction_id
+        return identity in self.database.committed if truth.is_fenced else self.local.get(identity, False)
+
+
+def ended(world: World, error: BaseException | None) -> None:
+    """Take note of how a flow ended; with an error that is none of ours a rule is broken."""
+    if error is None:
+        return
+    if not isinstance(error, TxcoreError | SimDatabaseError):
+        world.break_rule(f"a flow ended with {error!r}")
+    world.note(type(error).__name__)
+
+
+def send(
+    cast: Cast, process: Process, command: HalfRecord | Resolution, on_durable: Callable[[], None] = lambda: None
+) -> None:
+    """Have a process hand over one command, in a flow of its own."""
+
+    def one() -> Flow[Outcome]:
+        outcome: Outcome = yield command
+        if outcome.status is Status.DURABLE:
+            on_durable()
+        return outcome
+
+    if process.is_alive:
+        process.loop.spawn(one(), lambda task: ended(cast.world, task.error))
+
+
+def journeys(cast: Cast) -> dict[bytes, Journey]:
+    """Return every transaction's journey from the whole logs."""
+    return {journey.transaction_id: journey for journey in cast.archive.journeys()}

@@ -1,0 +1,72 @@
+"""Checkers that come and go."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from txcore.checker import Membership
+from txcore.checking import CheckContext
+from txcore.message import CheckPolicy
+from txcore_conformance.sim.cast import CHECK_MAX, GROUP, Cast, ended
+from txcore_conformance.sim.database import SimDatabase, SimFence
+from txcore_conformance.sim.listening import SimListener
+from txcore_conformance.sim.process import Process
+from txcore_conformance.sim.world import SimReporter
+
+
+def start_checker(cast: Cast, *, is_immortal: bool = False, database: SimDatabase | None = None) -> Process:
+    """Start a checker process; when it dies its membership lapses after a while.
+
+    Args:
+        database: What its fence looks at, where that is not the producers' own.
+    """
+    world = cast.world
+    cast.numbers += 1
+    process = Process(world, f"c{cast.numbers}")
+    cast.processes.append(process)
+    process.is_immortal = is_immortal
+    claim = process.backend.claim(GROUP, process.name)
+    process.loop.claim = claim
+    fence: Any = SimFence(database or cast.database, process)
+    context = CheckContext(
+        process.backend,
+        GROUP,
+        process.clock,
+        world.rng,
+        claim,
+        CheckPolicy(interval_s=1.5, check_max=CHECK_MAX),
+        cast.bounds.limits,
+        SimReporter(world),
+        f"c:{process.name}",
+        (SimListener(cast),),
+        fence,
+    )
+    membership = Membership(context, process.loop)
+    cast.checkers.append(process)
+    cast.memberships.append((process, membership))
+    process.loop.spawn(membership.run(), lambda task: ended(world, task.error))
+    lapse_s = 0.5 + world.rng.random() * 3
+    process.on_death.append(lambda: world.at(lapse_s, lambda: world.broker.leave(GROUP, process.name)))
+    process.on_death.append(lambda: world.at(world.rng.random() * 3, lambda: _restart(cast)))
+    _watch(cast, process)
+    return process
+
+
+def _restart(cast: Cast) -> None:
+    alive = sum(process.is_alive for process in cast.checkers)
+    if alive < 3:
+        start_checker(cast)
+
+
+def _watch(cast: Cast, process: Process) -> None:
+    """Expire a checker's membership while it stands still, as a session timeout does."""
+    world = cast.world
+
+    def look() -> None:
+        if process.is_alive and world.is_faulty:
+            if process.frozen_until_s - world.now_s > 1.0:
+                world.note("session expired")
+                world.broker.expire(GROUP, process.name)
+            world.at(0.5, look)
+
+    world.at(0.5, look)

@@ -1,0 +1,225 @@
+"""What is judged: every checkpoint where it is written, and every transaction once all is at rest."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from txcore import invariants, wire
+from txcore.ids import id_text
+from txcore.invariants import Facts, Local, Promises, TargetFact
+from txcore.journey import Journey
+from txcore.records import FINAL_KINDS, Checkpoint, LogKind, LogRecord, Op, OpKind, Outcome
+from txcore_conformance.sim.cast import Cast, Truth, journeys
+
+
+def is_judgeable(cast: Cast) -> bool:
+    """Return whether the logs still hold all that was acknowledged."""
+    return not cast.lost_tail and not cast.is_eaten
+
+
+def watch(cast: Cast) -> None:
+    """Archive all that is stored, count takeovers as causes, judge checkpoints where they are written (S11, R12)."""
+    broker = cast.world.broker
+    append, append_ops = broker.append, broker.append_ops
+
+    def kept_append(group: str, kind: LogKind, partition: int, body: bytes) -> Outcome:
+        outcome = append(group, kind, partition, body)
+        record = broker._logs[group, kind, partition].records[-1]  # noqa: SLF001 - `log` copies all of it
+        for op in cast.archive.add(kind, partition, record):
+            if op.kind == OpKind.CLAIM:
+                _count_takeover(cast, partition)
+        if kind is LogKind.HALF:
+            _judge_copy(cast, partition, record)
+        return outcome
+
+    def timed_append(group: str, partition: int, ops: Sequence[Op]) -> Outcome:
+        for op in ops:
+            if op.kind == OpKind.DISCARD:
+                cast.discarded_ms[op.transaction_id] = broker.clock.wall_ms()
+        return append_ops(group, partition, ops)
+
+    def judged_send(member: str, partition: int, checkpoint: Checkpoint) -> None:
+        _judge_checkpoint(cast, member, partition, checkpoint)
+
+    broker.append = kept_append  # type: ignore[method-assign]
+    broker.append_ops = timed_append  # type: ignore[method-assign]
+    broker.faults.checkpoint_sent = judged_send  # type: ignore[method-assign]
+
+
+def _count_takeover(cast: Cast, partition: int) -> None:
+    """A takeover may repeat what was in hand: what lived then, and nothing else."""
+    for journey in cast.archive.journeys_of(partition):
+        if journey.is_pending:
+            cast.world.causes[journey.transaction_id] += 1
+
+
+def _judge_copy(cast: Cast, partition: int, record: LogRecord) -> None:
+    """A copy is folded up to a place before its half's end: whoever goes on from there must find that end (R8)."""
+    half = cast.archive.newest_half(partition)
+    if half is None or half[0] != record.position or half[1].folded_to < 0 or not is_judgeable(cast):
+        return
+    journey = cast.archive.journey(half[1].transaction_id)
+    for position, op in journey.ops if journey is not None else ():
+        if op.kind in FINAL_KINDS and position <= half[1].folded_to:
+            cast.world.break_rule(f"R8 a copy of {id_text(op.transaction_id)} is folded past its end at op {position}")
+
+
+def _judge_checkpoint(cast: Cast, member: str, partition: int, checkpoint: Checkpoint) -> None:
+    """Judge a checkpoint against what its writer had read back by then; where it holds there, it holds for ever.
+
+    Where resolutions are unique the store's word may stand for the reading, so the whole log counts.
+    """
+    if not is_judgeable(cast):
+        return
+    is_unique = cast.world.broker.profile.capabilities.resolution_is_unique
+    read = None
+    for process, membership in cast.memberships:
+        owner = membership.owners.get(partition)
+        if process.name == member and owner is not None:
+            for name in cast.bounds.passed(owner.tenure.state):
+                cast.world.note(name)
+            if not is_unique:
+                read = owner.tenure.state.op_read or -1
+    for kind, bound in ((LogKind.HALF, checkpoint.half), (LogKind.OP, checkpoint.op)):
+        if not cast.is_upgraded and bound is not None and bound > cast.newer.get((kind, partition), bound):
+            cast.world.break_rule(f"S11 {member} wrote a checkpoint that passes a newer record")
+    text = cast.archive.judge_checkpoint(partition, checkpoint, read)
+    if text:
+        cast.world.break_rule(f"S11 {member} had not read back what its checkpoint passes: {text}")
+
+
+def judge_all(cast: Cast) -> int:
+    """Judge every transaction; returns how many duplicate deliveries there were."""
+    world = cast.world
+    capabilities = world.broker.profile.capabilities
+    promises = Promises(capabilities.atomic_release, capabilities.resolution_is_unique)
+    targets = targets_of(cast)
+    duplicates = 0
+    found = journeys(cast)
+    for identity, truth in cast.truths.items():
+        journey = found.get(identity)
+        if journey is None:
+            journey = Journey(identity, truth.core.partition)
+        is_committed = cast.is_committed(truth)
+        delivered = targets.pop(identity, [])
+        discarded_ms = cast.discarded_ms.get(identity, 0)
+        before = sum((target.appended_ms or 0) <= discarded_ms for target in delivered)
+        facts = Facts(
+            journey,
+            delivered,
+            Local.COMMITTED if is_committed else Local.ROLLED_BACK,
+            is_acknowledged=is_committed,
+            duplicate_causes=_causes(cast, truth, journey),
+            # Whoever reads the log from its beginning takes all that an owner with a lost claim wrote for stale.
+            is_excused=identity in cast.lost_tail or truth.core.partition in cast.lost_claims,
+            late_releases=world.late[identity] + before,
+            unknown_answers=None if truth.is_fenced else truth.unknown_answers,
+            has_contrary_caller=truth.has_contrary_caller,
+            is_via_table=identity in cast.database.via_table,
+            messages=truth.core.messages,
+            in_table=cast.database.table.holds(identity),
+        )
+        if facts.is_via_table and journey.halves and journey.final:
+            world.note("half of a fallback closed")
+        duplicates += max(len(facts.targets) - len({target.index for target in facts.targets}), 0)
+        is_ignored = cast.resumed.get(identity, -1) > journey.discarded_generation
+        if journey.is_parked and is_ignored and not facts.is_excused:
+            world.break_rule(f"L1 {id_text(identity)} was resumed, but nobody took it up")
+        world.violations.extend(str(violation) for violation in invariants.judge(facts, promises, at_rest=True))
+    for identity in targets:
+        if identity not in cast.lost_tail:
+            world.break_rule(f"S5 targets of an unknown transaction {identity.hex()}")
+    _judge_owners(cast)
+    _judge_strewn(cast)
+    _judge_inbox(cast)
+    for text in cast.database.table.disorder(_first_places(cast)):
+        world.break_rule(f"S12 {text}")
+    return duplicates
+
+
+def _first_places(cast: Cast) -> dict[tuple[bytes, int], int]:
+    """Return where the first copy of each message stands in its topic."""
+    places: dict[tuple[bytes, int], int] = {}
+    for identity, targets in targets_of(cast).items():
+        for target in targets:
+            key = (identity, target.index)
+            places[key] = min(places.get(key, target.position), target.position)
+    return places
+
+
+def _causes(cast: Cast, truth: Truth, journey: Journey) -> int | None:
+    """Return how many causes of duplicates the history holds; None where they cannot be counted."""
+    if _may_be_asked_again(cast, truth, journey):
+        return None
+    # A fenced half is given no allowance for clocks that differ, so that it may be checked beside its producer.
+    is_early = truth.is_fenced and cast.world.broker.faults.half_skew_ms != 0
+    return cast.world.causes[journey.transaction_id] + is_early
+
+
+def _may_be_asked_again(cast: Cast, truth: Truth, journey: Journey) -> bool:
+    """Whether ops were eaten and the half is judged without them: by its fence, or by what a copy carries.
+
+    Every other one is parked as a gap, and so delivered no second time.
+    """
+    is_copied = any(half.generation or half.folded_to >= 0 for half in journey.halves)
+    return cast.is_eaten and (truth.is_fenced or is_copied)
+
+
+def targets_of(cast: Cast) -> dict[bytes, list[TargetFact]]:
+    """Return what stands in the target topics, by transaction."""
+    found: dict[bytes, list[TargetFact]] = {}
+    for topic, messages in cast.world.broker.topics.items():
+        for message in messages:
+            name = str(message.headers[wire.HEADER_ID])
+            text, _, index = name.rpartition(":")
+            identity = bytes.fromhex(text.replace("-", ""))
+            found.setdefault(identity, []).append(
+                TargetFact(
+                    int(index),
+                    topic,
+                    message.key,
+                    message.body,
+                    dict(message.headers),
+                    message.position,
+                    message.appended_ms,
+                )
+            )
+    return found
+
+
+def _judge_owners(cast: Cast) -> None:
+    """What each living owner took for an end must be the first final op in the log."""
+    finals = {identity: journey for identity, journey in journeys(cast).items() if journey.final}
+    for process, membership in cast.memberships:
+        if not process.is_alive:
+            continue
+        for owner in membership.owners.values():
+            for identity, kind in owner.tenure.state.closings():
+                journey = finals.get(identity)
+                first = next((op.kind for _, op in journey.ops if op.kind in {1, 2}), 0) if journey else 0
+                if first and kind in {OpKind.COMMIT, OpKind.ROLLBACK} and kind != first and is_judgeable(cast):
+                    cast.world.break_rule(f"S1 {process.name} takes {identity.hex()} for {OpKind(kind).name}")
+
+
+def _judge_strewn(cast: Cast) -> None:
+    """Nothing is dropped silently: what stands in a half log and is none is parked, with its bytes."""
+    if not is_judgeable(cast):
+        return
+    for partition, body in cast.strewn:
+        parked = [wire.decode_parked(record.body) for record in cast.archive.records(LogKind.PARKED, partition)]
+        if all(each.half != body for each in parked):
+            cast.world.break_rule(f"S8 {len(body)} strange bytes of a half log were never parked")
+
+
+def _judge_inbox(cast: Cast) -> None:
+    """A consumer with the real inbox takes each message in once, however often it was delivered."""
+    real = cast.database.real
+    if real is None:
+        return
+    headers = [message.headers for messages in cast.world.broker.topics.values() for message in messages]
+    wanted = len({each[wire.HEADER_ID] for each in headers})
+    effects = real.receive(headers, cast.surprise_rng)
+    if effects != wanted:
+        cast.world.break_rule(f"S6 {wanted} messages had {effects} effects behind the inbox")
+    if len(headers) > wanted:
+        cast.world.note("inbox saw duplicates")

@@ -1,0 +1,87 @@
+"""The application's listener, as a producer runs it and a checker asks it."""
+
+from __future__ import annotations
+
+from collections.abc import Generator
+from typing import Any
+
+from txcore.checking import HalfView
+from txcore.message import LocalTransactionState, Message
+from txcore_conformance.sim.cast import Cast, Truth, Wish
+from txcore_conformance.sim.database import SimConnection, SimDatabaseError, SimFence
+
+
+class SimListener:
+    """The application's listener; truthful, but slow, forgetful and sometimes broken."""
+
+    def __init__(self, cast: Cast, truth: Truth | None = None) -> None:
+        self._cast = cast
+        self._truth = truth
+
+    def execute_local_transaction(self, message: Message, arg: Any) -> Generator[Any, Any, LocalTransactionState]:  # noqa: ARG002
+        """Run the local transaction, of many the one in *arg*."""
+        cast, truth = self._cast, arg or self._truth
+        assert truth is not None
+        if truth.is_fenced:
+            return self._fenced_local(cast, truth)
+        return self._plain_local(cast, truth)
+
+    def _plain_local(self, cast: Cast, truth: Truth) -> Generator[Any, Any, LocalTransactionState]:
+        identity = truth.core.transaction_id
+        yield truth.work_s
+        if truth.wish is Wish.ROLLBACK:
+            cast.local[identity] = False
+            return LocalTransactionState.ROLLBACK
+        if truth.wish is Wish.ERROR and cast.world.rng.random() < 0.5:
+            cast.local[identity] = False
+            raise SimDatabaseError("not applied")
+        cast.local[identity] = True
+        if truth.wish is Wish.ERROR:
+            raise SimDatabaseError("applied")
+        return LocalTransactionState.COMMIT
+
+    def _fenced_local(self, cast: Cast, truth: Truth) -> Generator[Any, Any, LocalTransactionState]:
+        core = truth.core
+        fence = core.context.fence
+        assert isinstance(fence, SimFence)
+        connection: SimConnection = cast.database.connect(truth.process)
+        cast.database.begin(connection)
+        connection.has_business = True
+        # Not current_transaction(): simulated calls take time, so other flows run in this thread meanwhile.
+        yield from core.fence(connection)
+        yield truth.work_s
+        if truth.wish is Wish.ROLLBACK:
+            cast.database.roll_back(connection)
+            return LocalTransactionState.ROLLBACK
+        yield from fence.commit(connection)
+        if truth.wish is Wish.ERROR:
+            raise SimDatabaseError("applied")
+        return LocalTransactionState.COMMIT
+
+    def check_local_transaction(self, half: HalfView) -> LocalTransactionState:
+        """Answer from the application's own store; ROLLBACK only when it can never commit any more."""
+        cast, world = self._cast, self._cast.world
+        truth = cast.truths[half.transaction_id]
+        world.note("listener asked")
+        if world.chance(world.swarm.database):
+            world.note("listener no answer")
+            if world.rng.random() < 0.5:
+                raise SimDatabaseError("unreachable")
+            return None  # type: ignore[return-value]
+        known = self._known(half.transaction_id, truth)
+        is_over = not truth.process.is_alive or (known is False and not truth.is_stuck)
+        if known and not truth.is_stuck:
+            return LocalTransactionState.COMMIT
+        if is_over and not truth.is_stuck:
+            return LocalTransactionState.ROLLBACK
+        truth.unknown_answers += 1
+        return LocalTransactionState.UNKNOWN
+
+    def _known(self, identity: bytes, truth: Truth) -> bool | None:
+        """Return what the application's own store says; a fenced transaction is over behind its tombstone."""
+        database = self._cast.database
+        if not truth.is_fenced:
+            return self._cast.local.get(identity)
+        if identity in database.committed:
+            return True
+        return False if database.rows.get(identity) == 2 and database.holder(identity) is None else None

@@ -1,0 +1,136 @@
+"""Rules of reading the two logs, switched off one by one: the holes of issue 19, part A; see `mutants`."""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Iterator, Sequence
+from typing import Any
+from unittest import mock
+
+from txcore import wire
+from txcore.checking import NewerRecords
+from txcore.decide import Pending, terms_of
+from txcore.fold import PartitionState
+from txcore.intake import Intake
+from txcore.judging import Judge
+from txcore.memory import MemoryBackend
+from txcore.owner import PartitionOwner
+from txcore.records import FINAL_KINDS, Half, LogRecord, Op, OpKind, ParkCode, Position
+
+_read_op = PartitionState.read_op
+_merge = PartitionState._merge  # noqa: SLF001
+
+
+@contextlib.contextmanager
+def early_ops_dropped() -> Iterator[None]:
+    """Throw away the ops of the next generation that are read before its half, and never look back (hole 1)."""
+
+    def read_op(self: PartitionState, position: Position, op: Op) -> bool:
+        seen = self._newest.get(op.transaction_id)
+        is_early = seen is not None and op.generation > seen.generation and op.kind not in FINAL_KINDS
+        if is_early and seen is not None and seen.closed_by == OpKind.DISCARD:
+            self.op_read = position
+            return True
+        return _read_op(self, position, op)
+
+    def merge(self: PartitionState, known: Any, seen: Any, new: Pending, look_back: Any) -> None:
+        del look_back
+        _merge(self, known, seen, new, None)
+
+    with mock.patch.object(PartitionState, "read_op", read_op), mock.patch.object(PartitionState, "_merge", merge):
+        yield
+
+
+_read_halves = Intake.read_halves
+
+
+@contextlib.contextmanager
+def end_by_silence() -> Iterator[None]:
+    """Take a read that brought nothing for the end of the half log (hole 3)."""
+
+    def read_halves(self: Intake) -> int:
+        count = _read_halves(self)
+        self.is_silent = not count  # type: ignore[attr-defined]
+        return count
+
+    def passed_end(self: Intake) -> int | None:
+        is_silent = getattr(self, "is_silent", False)
+        return self._tenure.state.op_read if is_silent else None
+
+    with mock.patch.object(Intake, "read_halves", read_halves), mock.patch.object(Intake, "passed_end", passed_end):
+        yield
+
+
+def drop_orphans_at_once(self: PartitionOwner, intake: Intake) -> None:
+    """Forget ops without a half while halves still come."""
+    del intake
+    state = self.tenure.state
+    state.drop_orphans(-1 if state.op_read is None else state.op_read)
+
+
+_look_back = Intake.look_back
+_ops_in = Intake._ops_in  # noqa: SLF001
+
+
+@contextlib.contextmanager
+def stray_op_ends_looking_back() -> Iterator[None]:
+    """Let a stray in the op log end the tenure of whoever looks back over it (hole 10)."""
+
+    def look_back(self: Intake, copies: Sequence[Pending]) -> Any:
+        self.is_looking_back = True  # type: ignore[attr-defined]
+        try:
+            yield from _look_back(self, copies)
+        finally:
+            self.is_looking_back = False  # type: ignore[attr-defined]
+
+    def ops_in(self: Intake, record: LogRecord) -> Sequence[Op]:
+        if getattr(self, "is_looking_back", False):
+            return wire.decode_ops(record.body)
+        return _ops_in(self, record)
+
+    with mock.patch.object(Intake, "look_back", look_back), mock.patch.object(Intake, "_ops_in", ops_in):
+        yield
+
+
+_take_newer = Intake._take_newer  # noqa: SLF001
+
+
+def park_newer(self: Intake, record: LogRecord, error: Any) -> None:
+    """Go past a record of a newer txcore without being told to (hole 12)."""
+    limits = self._context.limits
+    was, limits.newer_records = limits.newer_records, NewerRecords.PARK
+    try:
+        _take_newer(self, record, error)
+    finally:
+        limits.newer_records = was
+
+
+_pending = Intake._pending  # noqa: SLF001
+
+
+def ignore_immunity(self: Intake, record: LogRecord, half: Half) -> Pending:
+    """Check a half as soon as it is read."""
+    pending = _pending(self, record, half)
+    terms = pending.terms
+    pending.terms = terms_of(0.0, terms.interval_ms, terms.check_max, terms.fenced)
+    pending.due_ms = pending.immune_until_ms = pending.immune_until_ms - terms.immunity_ms
+    return pending
+
+
+_park = Judge._park  # noqa: SLF001
+
+
+def park_undeliverable_undecided(self: Judge, pending: Pending, code: ParkCode, reason: str) -> Any:
+    """Park what a target refuses without journaling its decision first."""
+    was, pending.is_journaled = pending.is_journaled, True
+    try:
+        yield from _park(self, pending, code, reason)
+    finally:
+        pending.is_journaled = was
+
+
+def close_without_flush(self: MemoryBackend, timeout_s: float = 10.0) -> Any:
+    """Let what waits to be merged go with the process (hole 14)."""
+    del timeout_s
+    self._queued.clear()
+    self._closed = True

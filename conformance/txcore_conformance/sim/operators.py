@@ -1,0 +1,58 @@
+"""The operator, who resumes and forces, and the pruner of the fence table."""
+
+from __future__ import annotations
+
+from txcore.ids import first_id_at
+from txcore.journey import Journey, force_op, next_generation
+from txcore.records import Forced, HalfRecord, OpKind, Resolution
+from txcore_conformance.sim.cast import GROUP, Cast, journeys, send
+from txcore_conformance.sim.process import Process
+from txcore_conformance.sim.world import EPOCH_MS
+
+
+def _note_resume(cast: Cast, record: HalfRecord) -> None:
+    cast.resumed[record.transaction_id] = record.generation
+
+
+def operate(cast: Cast) -> None:
+    """Resume what is parked (at times twice), and force what is pending without a fence."""
+    world = cast.world
+    process = Process(world, "operator")
+    process.is_immortal = True
+    for journey in journeys(cast).values():
+        if journey.is_parked and journey.half is not None and world.rng.random() < 0.7:
+            world.note("operator resumes")
+            record = next_generation(journey, "operator", "try again")
+            for _ in range(world.rng.choice([1, 1, 2])):
+                send(cast, process, record, lambda record=record: _note_resume(cast, record))  # type: ignore[misc]
+        elif journey.is_pending:
+            _force(cast, process, journey)
+
+
+def _force(cast: Cast, process: Process, journey: Journey) -> None:
+    truth = cast.truths.get(journey.transaction_id)
+    if truth is None or truth.is_fenced or cast.world.rng.random() < 0.7:
+        return
+    known = cast.local.get(journey.transaction_id)
+    if known is None and truth.process.is_alive:
+        return
+    kind = OpKind.COMMIT if known else OpKind.ROLLBACK
+    cast.world.note(f"operator forces {kind.name}")
+    op = force_op(journey, kind, journey.generation, "operator", 0, Forced.YES, "known")
+    record = HalfRecord(GROUP, journey.partition, journey.transaction_id, journey.generation, b"", ())
+    send(cast, process, Resolution(record, op, (), b"", "operator", flush=True))
+
+
+def prune(cast: Cast) -> None:
+    """Prune the fence table."""
+    prune_now(cast)
+
+
+def prune_now(cast: Cast) -> None:
+    """Raise the horizon, then delete what is closed and old enough."""
+    world = cast.world
+    below = first_id_at(EPOCH_MS + round(world.now_s * 1000) - 8_000)
+    found = journeys(cast)
+    final = {identity for identity, journey in found.items() if journey.final}
+    pending = {identity for identity, journey in found.items() if journey.is_pending or journey.is_parked}
+    cast.database.prune(below, lambda identity: identity in final, lambda identity: identity in pending)

@@ -1,0 +1,145 @@
+"""The real SqlFence, message table and inbox on SQLite, beside the twin: both must answer the same.
+
+The twin goes on to say who holds a lock, what a crash undoes and which answer is lost, as SQLite with its one lock per
+file cannot be held by several producers at once. So the real statements of a transaction run together when it commits;
+a check runs when no lock stands in its way. The file is in memory where the system has such a folder.
+"""
+
+from __future__ import annotations
+
+import atexit
+import functools
+import os
+import random
+import shutil
+import tempfile
+from collections.abc import Callable, Iterable, Sequence
+from contextlib import suppress
+from pathlib import Path
+from typing import Any
+
+from sqlalchemy import create_engine, text
+
+from txcore.errors import FencedError
+from txcore.fence import FenceReading
+from txcore.inbox import Inbox
+from txcore.sqlfence import SqlFence
+from txcore.sqlfence.border import Border
+from txcore.sqlfence.schema import LOWEST_ID
+from txcore.sqlfence.slots import Slots
+from txcore.table import Refused, TableRow
+
+GROUP = "simulated"
+MEMORY = Path("/dev/shm")  # noqa: S108 - where Linux keeps files in memory
+
+
+class _RolledBackError(Exception):
+    """Ends a database transaction without its effect."""
+
+
+class RealDatabase:
+    """One SQLite file with the fence, the message table and an inbox; emptied before each seed."""
+
+    def __init__(self) -> None:
+        folder = tempfile.mkdtemp(prefix="txcore-sim-", dir=MEMORY if MEMORY.is_dir() else None)
+        atexit.register(shutil.rmtree, folder, ignore_errors=True)
+        self._engine = create_engine(f"sqlite:///{folder}/real.db")
+        self.fence = SqlFence(self._engine, sleep=lambda _: None)
+        self.inbox = Inbox(self._engine)
+        self.fence.create()
+        self.inbox.create()
+        self.slots = Slots(self.fence._dialect, GROUP, "simulated")  # noqa: SLF001 - the relay's statements alone
+        self._run(self.slots.create)
+
+    def empty(self) -> None:
+        """Forget everything."""
+        with self._engine.begin() as connection:
+            for table in ("txcore_tx", "txcore_tx_msg", "txcore_inbox"):
+                connection.execute(text(f"DELETE FROM {table}"))  # noqa: S608
+            for table in ("txcore_tx_meta", "txcore_inbox_meta"):
+                connection.execute(text(f"UPDATE {table} SET pruned_below = :id"), {"id": LOWEST_ID})  # noqa: S608
+
+    # -- the fence -------------------------------------------------------------------------------------------------
+
+    def refuses(self, transaction_id: bytes) -> bool:
+        """Return whether a producer's insert would be refused now; nothing of it stays."""
+        try:
+            self.fence.rollback(self.fence.begin(None, transaction_id, GROUP))
+        except FencedError:
+            return True
+        return False
+
+    def commit(self, transaction_id: bytes, rows: Sequence[TableRow] | None) -> None:
+        """Run a whole transaction."""
+        connection = self.fence.begin(None, transaction_id, GROUP)
+        if rows is not None:
+            self.fence.enqueue(connection, transaction_id, GROUP, rows)
+        self.fence.commit(connection)
+
+    def check(self, transaction_id: bytes) -> FenceReading:
+        """Check one id."""
+        readings: Any = self.fence.check([transaction_id], GROUP)
+        found: FenceReading = readings[transaction_id]
+        return found
+
+    def raise_horizon(self, below: bytes) -> None:
+        """Take the first step of a prune."""
+        self._run(lambda border: self.fence._dialect.raise_horizon(border, below))  # noqa: SLF001
+
+    def prune(self, below: bytes, is_closed: Callable[[bytes], bool]) -> None:
+        """Take the others."""
+        self.fence.prune(below, lambda ids: [identity for identity in ids if is_closed(identity)])
+
+    def states(self) -> dict[bytes, int]:
+        """Return every row."""
+        with self._engine.connect() as connection:
+            return {
+                bytes(row[0]): row[1] for row in connection.execute(text("SELECT transaction_id, state FROM txcore_tx"))
+            }
+
+    # -- the message table ---------------------------------------------------------------------------------------------
+
+    def page(self, slots: Iterable[int]) -> set[tuple[bytes, int, int, int]]:
+        """Return what a relay that holds *slots* would read: id, index, lane and tries."""
+        rows = self._run(lambda border: self.slots.page(border, sorted(slots), (), 1_000))
+        return {(row.transaction_id, row.index, row.lane, row.tries) for row in rows}
+
+    def settle(self, sent: Sequence[TableRow], refused: Sequence[Refused]) -> None:
+        """Delete what was sent and note what was refused."""
+
+        def action(border: Border) -> None:
+            self.slots.delete(border, sent)
+            for each in refused:
+                self.slots.note(border, each)
+
+        self._run(action)
+
+    # -- the inbox -----------------------------------------------------------------------------------------------------
+
+    def receive(self, messages: Sequence[Any], rng: random.Random) -> int:
+        """Deliver messages, in any order, some of them to a consumer that rolls back first; returns the effects."""
+        effects = 0
+        for message in rng.sample(messages, len(messages)):
+            while True:
+                with suppress(_RolledBackError), self._engine.begin() as connection:
+                    with self.inbox.receive(connection, message) as is_first:
+                        if is_first and rng.random() < 0.1:
+                            raise _RolledBackError
+                    effects += is_first
+                    break
+        return effects
+
+    def _run(self, action: Callable[[Border], Any]) -> Any:
+        return self.fence._own.transact(action, 1.0)  # noqa: SLF001
+
+
+@functools.cache
+def _of_process(_: int) -> RealDatabase:
+    return RealDatabase()
+
+
+def real_database() -> RealDatabase:
+    """Return this process's database, empty."""
+    found = _of_process(os.getpid())
+    found.empty()
+    return found

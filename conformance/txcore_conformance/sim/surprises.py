@@ -1,0 +1,150 @@
+"""What no process expects: silent logs, strays and newer records, wrong clocks, a growing group, a normal end.
+
+Each surprise is drawn with randomness of its own, so that it changes nothing in seeds without it.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+
+import msgspec
+
+from txcore import wire
+from txcore.checking import NewerRecords
+from txcore.errors import ConfigError, NewerRecordError, WireFormatError
+from txcore.records import Half, LogKind, OpKind
+from txcore_conformance.sim.cast import GROUP, Cast
+from txcore_conformance.sim.checkers import start_checker
+from txcore_conformance.sim.database import SimDatabase
+from txcore_conformance.sim.process import Process
+
+SILENCE_S = 60.0
+LOGS = (LogKind.HALF, LogKind.OP)
+JUMPS_MS = (-3_600_000, -10_000, -250, 250, 10_000, 3_600_000, 31_536_000_000)
+SKEW_MAX_MS = 2_000
+
+
+def plan_surprises(cast: Cast) -> None:
+    """Draw the surprises of a seed and plan them."""
+    world, rng = cast.world, cast.surprise_rng
+    if cast.silence_at_s is not None:
+        kind, partition = rng.choice(LOGS), rng.randrange(cast.partition_count)
+        world.at(cast.silence_at_s, lambda: _fall_silent(cast, kind, partition))
+        world.at(cast.silence_at_s + rng.uniform(20, SILENCE_S + 8), lambda: _kill_checkers(cast))
+    if rng.random() < 0.15:
+        world.swarm.read_max = rng.choice([1, 2, 3])
+        world.note("small reads")
+    if rng.random() < 0.15:
+        for _ in range(rng.choice([1, 2, 3])):
+            world.at(rng.uniform(0, 20), lambda: _strew(cast))
+    if rng.random() < 0.06:
+        world.at(rng.uniform(2, 20), lambda: _write_newer(cast))
+        world.at(rng.uniform(8, 29), lambda: upgrade(cast))
+    if rng.random() < 0.2:
+        for _ in range(rng.choice([1, 2, 4])):
+            world.at(rng.uniform(0, 25), lambda: _jump(cast))
+    if rng.random() < 0.2 and world.broker.profile.capabilities.clock_skew_max_s:
+        world.broker.faults.half_skew_ms = rng.randrange(-SKEW_MAX_MS, SKEW_MAX_MS)
+        world.note("logs with different clocks")
+    if rng.random() < 0.1:
+        world.at(rng.uniform(0, 25), lambda: _grow(cast))
+    if rng.random() < 0.08:
+        world.at(rng.uniform(0, 15), lambda: _look_elsewhere(cast))
+
+
+def _fall_silent(cast: Cast, kind: LogKind, partition: int) -> None:
+    """Every reader of one log reads nothing for a minute, without an error; those of the other log go on."""
+    cast.world.silent_until_s[kind, partition] = cast.world.now_s + SILENCE_S
+
+
+def _kill_checkers(cast: Cast) -> None:
+    for process in list(cast.checkers):
+        process.kill()
+
+
+def _strew(cast: Cast) -> None:
+    """Append bytes that are no record: anything, or a record that was cut."""
+    rng = cast.surprise_rng
+    kind, partition = rng.choice(LOGS), rng.randrange(cast.partition_count)
+    body, what = rng.randbytes(rng.randrange(0, 30)), "stray"
+    records = cast.archive.records(kind, partition)
+    whole = rng.choice(records).body if records else b""
+    if whole and rng.random() < 0.5:
+        body, what = whole[: rng.randrange(len(whole))], "cut"
+    try:
+        wire.decode_half(body) if kind is LogKind.HALF else wire.decode_ops(body)
+    except NewerRecordError:
+        return
+    except WireFormatError:
+        cast.world.note(f"{what} {kind.value}")
+        _append(cast, kind, partition, body)
+
+
+def _write_newer(cast: Cast) -> None:
+    """A newer producer or checker writes a record that today's would judge wrongly."""
+    if cast.is_upgraded:
+        return
+    rng = cast.surprise_rng
+    kind, partition = rng.choice(LOGS), rng.randrange(cast.partition_count)
+    if kind is LogKind.HALF:
+        name = rng.randbytes(16)
+        half = Half(wire.VERSION + 1, name, GROUP, partition, 0, 0, 0, 0, 1, fenced=False, by="p:newer", messages=[])
+        body = wire.encode_half(half)
+    else:
+        newer_kind = max(OpKind) + 1
+        op = [newer_kind, rng.randbytes(16), 0, "c:newer", 0]
+        body = msgspec.msgpack.encode(["txo", wire.VERSION + rng.choice([0, 1]), [op]])
+    cast.world.note(f"newer {kind.value}")
+    position = _append(cast, kind, partition, body)
+    cast.newer.setdefault((kind, partition), position)
+
+
+def _append(cast: Cast, kind: LogKind, partition: int, body: bytes) -> int:
+    broker = cast.world.broker
+    with broker.lock:
+        broker.append(GROUP, kind, partition, body)
+    if kind is LogKind.HALF:
+        cast.strewn.append((partition, body))
+    return cast.archive.records(kind, partition)[-1].position
+
+
+def upgrade(cast: Cast) -> None:
+    """Replace every checker by one that gets past newer records; until then, these stop their partitions."""
+    if cast.is_upgraded:
+        return
+    cast.is_upgraded = True
+    cast.bounds.limits = dataclasses.replace(cast.bounds.limits, newer_records=NewerRecords.PARK)
+    if cast.newer:
+        cast.world.note("upgrade")
+        is_immortal = any(process.is_immortal for process in cast.checkers)
+        _kill_checkers(cast)
+        start_checker(cast, is_immortal=is_immortal)
+
+
+def _look_elsewhere(cast: Cast) -> None:
+    """Start a checker whose fence looks at another database, where none of the rows is; it is noticed later."""
+    elsewhere = SimDatabase(cast.world, identity=bytes(15) + b"\2")
+    process = start_checker(cast, database=elsewhere)
+    cast.misled.append(process)
+    cast.world.note("checker of another database")
+    cast.world.at(cast.surprise_rng.uniform(2, 14), process.kill)
+
+
+def _jump(cast: Cast) -> None:
+    """Set the wall clock of a process, as an administrator or a time service does."""
+    rng = cast.surprise_rng
+    alive = [process for process in cast.processes if process.is_alive]
+    if alive:
+        process: Process = rng.choice(alive)
+        process.clock.wall_offset_ms += rng.choice(JUMPS_MS)
+        cast.world.note("clock jump")
+
+
+def _grow(cast: Cast) -> None:
+    """Start a process that was told of more partitions than there are: it must be refused, by name."""
+    process = Process(cast.world, "grown")
+    error = process.backend.ensure_group(GROUP, cast.partition_count + 1).exception()
+    if isinstance(error, ConfigError) and error.key == "partition_count":
+        cast.world.note("growth refused")
+    else:
+        cast.world.break_rule(f"a group of {cast.partition_count} partitions was opened with one more: {error!r}")

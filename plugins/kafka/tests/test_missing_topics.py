@@ -1,0 +1,159 @@
+"""A target topic that is gone: the broker's own word is a refusal, and it is counted; no answer never is."""
+
+from __future__ import annotations
+
+import itertools
+
+import pytest
+from sqlalchemy import create_engine
+from txcore_conformance import raw
+from txcore_conformance.kit import COMMIT, Answers
+
+from txcore import Message, Relay, RelayLimits, SqlFence, TransactionProducer
+from txcore.errors import MessageRejectedError
+from txcore.records import OpKind, ParkCode, Status
+
+DURABLE, REFUSED, UNKNOWN = Status.DURABLE, Status.REFUSED, Status.UNKNOWN
+TRIES = 10
+"""More than it takes until the driver itself says at once that it does not know the topic."""
+
+
+@pytest.fixture(params=["kit", "together"])
+def form(request):
+    """Kits of both forms of release."""
+    return request.getfixturevalue(request.param)
+
+
+def delete(kit, topic):
+    """Delete a topic, and wait until the broker says so."""
+    kit.delete(topic)
+    kit.until(lambda: kit.admin.list_topics(topic, 10).topics[topic].error, "the topic to go")
+
+
+def test_every_try_for_a_topic_that_is_gone_is_refused(form):
+    """The driver raises at once from the second try on; the broker is asked, and its answer counts."""
+    gone = form.make_topic()
+    half, again = raw.half(form, gone), raw.half(form, gone)
+    raw.append(form, half, again)
+    assert raw.statuses(raw.release(form, raw.commit(again))) == [DURABLE]
+    delete(form, gone)
+    form.until(lambda: raw.statuses(raw.release(form, raw.commit(half))) == [REFUSED], "the refusal")
+    outcomes = [*itertools.chain(*(raw.release(form, raw.commit(half)) for _ in range(TRIES)))]
+    assert [(each.status, each.missing) for each in outcomes] == [(REFUSED, (0,))] * TRIES
+    assert {each.error.topic for each in outcomes if isinstance(each.error, MessageRejectedError)} == {gone}
+    assert half.transaction_id not in [each.transaction_id for each in raw.ops(form) if each.kind == OpKind.COMMIT]
+
+
+def test_a_committed_half_whose_topic_is_gone_is_parked_as_undeliverable(form):
+    """After the refusals that the checker's limits allow."""
+    gone = form.make_topic()
+    identity = form.orphan(Message(gone, b"body")).transaction_id
+    delete(form, gone)
+    form.history.unjudged = True
+    form.sweep(form.checker(Answers(COMMIT)), lambda: bool(form.journey(identity).parked))
+    assert [each.code for each in form.journey(identity).parked] == [ParkCode.UNDELIVERABLE]
+
+
+def test_a_topic_that_is_known_to_be_gone_is_not_sent_to(kit, topic, monkeypatch):
+    """The driver would hold such a record for a second, and with it all that is waited for together."""
+    (refused,) = raw.release(kit, raw.target_only(kit.group, "nobody-made-this-topic", b"lost"))
+    assert refused.status is REFUSED
+    sent = []
+    send = kit.backend._producing.send
+    monkeypatch.setattr(kit.backend._producing, "send", lambda record: (sent.append(record.topic), send(record))[1])
+    good, bad = raw.target_only(kit.group, topic, b"good"), raw.target_only(kit.group, "nobody-made-this-topic", b"bad")
+    assert raw.statuses(raw.release(kit, bad, good)) == [REFUSED, DURABLE]
+    assert sent == [topic]
+
+
+def test_other_targets_of_the_transaction_are_published(kit, topic):
+    """What is missing is named, so that a resume sends this alone."""
+    half = raw.half(kit, "nobody-made-this-topic", topic)
+    for _ in range(2):
+        (outcome,) = raw.release(kit, raw.commit(half))
+        assert (outcome.status, outcome.missing) == (REFUSED, (0,))
+    assert kit.bodies(topic) == [b"payload"] * 2
+
+
+def test_a_topic_that_is_made_again_is_found(kit):
+    """Neither we nor the driver remember for long that it was gone."""
+    gone = kit.make_topic()
+    half = raw.half(kit, gone)
+    raw.append(kit, half)
+    delete(kit, gone)
+    kit.until(lambda: raw.statuses(raw.release(kit, raw.commit(half))) == [REFUSED], "the refusal")
+    kit.make_topic(gone)
+    kit.until(lambda: raw.statuses(raw.release(kit, raw.commit(half))) == [DURABLE], "the topic to be known")
+
+
+def test_a_topic_that_is_still_there_is_not_refused_on_the_drivers_word(kit, topic, monkeypatch):
+    """What the driver does not know may be there: that is UNKNOWN."""
+    half = raw.half(kit, topic)
+    raw.append(kit, half)
+    delete(kit, topic)
+    kit.until(lambda: raw.statuses(raw.release(kit, raw.commit(half))) == [REFUSED], "the refusal")
+    monkeypatch.setattr(kit.backend._producing, "has_topic", lambda _: True)
+    kit.until(lambda: raw.statuses(raw.release(kit, raw.commit(half))) == [UNKNOWN], "the refusal to be forgotten")
+    for _ in range(TRIES):
+        (outcome,) = raw.release(kit, raw.commit(half))
+        assert (outcome.status, outcome.missing) == (UNKNOWN, (0,))
+
+
+def test_an_outage_is_no_refusal_although_the_topic_was_gone_before(hurt):
+    """What the broker said a while ago is no answer."""
+    backend = hurt.connect(delivery_timeout_s="1.5", request_timeout_s="1")
+    for _ in range(2):
+        outcomes = raw.release(hurt, raw.target_only(hurt.group, "nobody-made-this-topic", b"x"), backend=backend)
+        assert raw.statuses(outcomes) == [REFUSED]
+    hurt.broker.kill()
+    target = raw.target_only(hurt.group, "nobody-made-this-topic", b"x")
+    hurt.until(lambda: raw.statuses(raw.release(hurt, target, backend=backend)) == [UNKNOWN], "the outage")
+    for _ in range(2):
+        assert raw.statuses(raw.release(hurt, target, backend=backend)) == [UNKNOWN]
+
+
+def test_a_relay_parks_a_row_whose_topic_is_missing_and_goes_on_with_the_others(kit, topic, tmp_path):
+    """Each try counts, the relay reports no trouble, and messages of other keys are sent meanwhile."""
+    engine = create_engine(f"sqlite:///{tmp_path}/shop.db")
+    fence = SqlFence(engine)
+    fence.create()
+    producer = TransactionProducer(kit.backend, kit.group, fence=fence, mode="table")
+
+    def put(target, key):
+        with producer.transaction(engine) as transaction:
+            transaction.publish(Message(target, key, key))
+
+    limits = RelayLimits(tries_max=TRIES, retry_s=0.01, retry_max_s=0.02)
+    relay = Relay(kit.backend, kit.group, engine, limits=limits)
+    put(topic, b"before")
+    relay.run_once()
+    put("nobody-made-this-topic", b"lost")
+    put(topic, b"beside")
+    assert (report := relay._batch()).uncertain == 0
+    assert (report.sent, report.refused) == (1, 1)
+    relay.start()
+    kit.until(relay.parked, "the row to be parked")
+    put(topic, b"after")
+    kit.until(lambda: relay.stats().sent == 3, "the others")
+    assert relay.stats().trouble == ""
+    assert relay.stop()
+    (parked,) = relay.parked()
+    assert (parked.tries, "does not exist" in parked.reason) == (TRIES, True)
+    assert sorted(kit.bodies(topic)) == [b"after", b"before", b"beside"]
+    engine.dispose()
+
+
+def test_in_a_transaction_a_topic_that_is_gone_hurts_nobody_else(together):
+    """The driver raises at once; the client is kept, and the others are committed."""
+    gone, topic = together.make_topic(), together.topic()
+    bad, again = raw.half(together, gone), raw.half(together, gone)
+    good = [raw.half(together, topic, body=b"%d" % number) for number in range(5)]
+    raw.append(together, bad, again, *good)
+    assert raw.statuses(raw.release(together, raw.commit(again))) == [DURABLE]
+    delete(together, gone)
+    together.until(lambda: raw.statuses(raw.release(together, raw.commit(bad))) == [REFUSED], "the refusal")
+    before = together.backend._releaser.lane.rebuilt_count
+    outcomes = raw.release(together, *map(raw.commit, [*good[:2], bad, *good[2:]]))
+    assert raw.statuses(outcomes) == [DURABLE] * 2 + [REFUSED] + [DURABLE] * 3
+    assert together.backend._releaser.lane.rebuilt_count == before
+    assert together.bodies(topic) == [half.messages[0].body for half in good]

@@ -1,0 +1,159 @@
+"""`Reader.end` and `Reader.passed`: a stream's end is told by a marker of the plugin's own, which no reader returns."""
+
+from __future__ import annotations
+
+import time
+
+import pytest
+from txcore_conformance import raw
+from txcore_conformance.harness import Harness
+from txcore_conformance.kit import Answers, Kit, error_of
+from txcore_conformance.memory import MemoryHarness
+from txcore_rabbitmq.ends import encode_end_marker
+from txcore_rabbitmq.names import log_name
+from txcore_rabbitmq.testing import connect
+
+from txcore import wire
+from txcore.errors import BackendTimeoutError, BackendUnavailableError, ConfigError
+from txcore.journey import Journeys
+from txcore.records import HalfRecord, LogKind, LogRecord, OpKind, Position
+
+
+def records_of(kit, kind):
+    """Return the message ids of everything in a log of partition 0, read with a plain client up to a record of ours."""
+    found = []
+    with connect(kit.broker.url) as connection:
+        channel = connection.channel()
+        channel.basic_qos(prefetch_count=1_000)
+        name = log_name(kit.group, kind, 0)
+        channel.basic_publish("", name, b"last")
+        channel.basic_consume(
+            name,
+            lambda _channel, _method, properties, body: found.append((properties.message_id, body)),
+            arguments={"x-stream-offset": "first"},
+        )
+        kit.until(lambda: connection.process_data_events(0) or any(body == b"last" for _, body in found))
+    return [message_id for message_id, body in found if body != b"last"]
+
+
+@pytest.mark.parametrize("kind", list(LogKind))
+def test_the_end_of_an_empty_log_is_told_and_reached(kit, kind):
+    """The log has nothing, and the reader knows it without waiting for silence."""
+    reader = kit.connect().read(kit.group, kind, 0)
+    end = kit.wait(reader.end())
+    kit.until(lambda: not reader.read(10) and reader.passed >= end)
+    reader.close()
+
+
+def test_the_end_is_told_although_nothing_was_read_and_is_reached_with_the_last_record(kit):
+    """A log longer than what is read ahead: the answer does not wait for the reader."""
+    backend, queue = kit.connect(), kit.queue()
+    halves = [raw.half(kit, queue) for _ in range(1_000)]
+    raw.append(kit, *halves, backend=backend)
+    reader = backend.read(kit.group, LogKind.HALF, 0)
+    assert reader.passed == 0
+    end, read = kit.wait(reader.end()), []
+
+    def is_read():
+        before = len(read)
+        read.extend(reader.read(7))
+        assert reader.passed < end or len(read) == len(halves)
+        assert len(read) == before or reader.passed > read[-1].position
+        return reader.passed >= end
+
+    while not is_read():
+        pass
+    assert [record.body for record in read] == [half.body for half in halves]
+    later = raw.half(kit, queue)
+    raw.append(kit, later, backend=backend)
+    assert kit.wait(reader.end()) > end
+    assert kit.until(lambda: reader.read(10))[0].body == later.body
+    again = backend.read(kit.group, LogKind.HALF, 0, read[-1].position)
+    kit.until(lambda: read.extend(again.read(10)) or read[-1].body == later.body)
+    assert [record.body for record in read[1_000:]] == [halves[-1].body, later.body]
+    for each in (reader, again):
+        each.close()
+
+
+def test_many_that_ask_at_once_share_a_marker(kit):
+    """What is asked before the marker is sent is answered by it; what is asked later, by one more."""
+    reader = kit.connect().read(kit.group, LogKind.OP, 0)
+    ends = [kit.wait(future) for future in [reader.end() for _ in range(200)]]
+    assert ends == sorted(ends)
+    markers = records_of(kit, LogKind.OP)
+    assert 1 <= len(markers) <= 5
+    assert all(marker.startswith("txcore-end.") for marker in markers)
+    reader.close()
+
+
+def test_two_readers_of_one_log_pass_each_others_markers(kit):
+    """A marker is the asking reader's alone, and invisible to both."""
+    one, other = (kit.connect().read(kit.group, LogKind.HALF, 1) for _ in range(2))
+    for _ in range(3):
+        for reader in (one, other):
+            end = kit.wait(reader.end())
+            kit.until(lambda reader=reader, end=end: not reader.read(10) and reader.passed >= end)
+
+
+def test_the_end_of_a_group_that_nobody_made_is_a_config_error(kit):
+    """Nothing is made by asking."""
+    reader = kit.backend.read(f"no-{kit.group}", LogKind.HALF, 0)
+    error = error_of(reader.end, kit.timeout_s)
+    assert isinstance(error, ConfigError)
+    reader.close()
+
+
+def test_a_closed_reader_answers_nobody(kit):
+    """Neither what is under way nor what is asked later waits for a timeout."""
+    reader = kit.connect().read(kit.group, LogKind.HALF, 0)
+    pending = reader.end()
+    reader.close()
+    began_s = time.monotonic()
+    for future in (pending, reader.end()):
+        error = error_of(lambda future=future: future, kit.timeout_s)
+        assert error is None or isinstance(error, BackendUnavailableError)
+    assert isinstance(error, BackendUnavailableError)
+    assert time.monotonic() - began_s < 5.0
+
+
+def test_a_broker_that_is_away_is_a_timely_error_and_then_an_answer(hurt):
+    """Asked while the network is cut; the same reader answers when it is back."""
+    backend = hurt.connect(proxied=True, heartbeat_s=1, control_timeout_s=2)
+    reader = backend.read(hurt.group, LogKind.HALF, 0)
+    hurt.wait(reader.end())
+    hurt.broker.proxy.refuse()
+    hurt.broker.proxy.cut()
+    began_s = time.monotonic()
+    error = error_of(reader.end, hurt.timeout_s)
+    assert isinstance(error, BackendUnavailableError | BackendTimeoutError)
+    assert time.monotonic() - began_s < 15.0
+    hurt.broker.proxy.forward()
+    hurt.until(lambda: error_of(reader.end, hurt.timeout_s) is None)
+    reader.close()
+
+
+class TestAReaderThatDoesNotKnowMarkers:
+    """What an older plugin, which returns every record, makes of them: nothing that an operator would see."""
+
+    def test_a_checker_closes_the_half_and_parks_nothing(self):
+        harness: Harness = MemoryHarness()
+        kit = Kit(harness)
+        try:
+            kit.history.unjudged = "a half that no producer made"
+            kit.wait(kit.backend.ensure_group(kit.group))
+            nonce = bytes(15) + b"\x01"
+            marker = encode_end_marker(kit.group, LogKind.HALF, 0, nonce)
+            raw.append(kit, HalfRecord(kit.group, 0, nonce, 0, marker, []))
+            checker = kit.checker(Answers())
+            kit.sweep(checker)
+            finals = [op.kind for op in raw.ops(kit) if op.transaction_id == nonce]
+            assert finals == [OpKind.ROLLBACK]
+        finally:
+            kit.close()
+
+    def test_the_op_is_a_tick_and_the_parked_record_is_skipped(self):
+        nonce = bytes(15) + b"\x02"
+        op = wire.decode_ops(encode_end_marker("g", LogKind.OP, 0, nonce))
+        assert [(each.kind, each.transaction_id) for each in op] == [(OpKind.TICK, nonce)]
+        parked = encode_end_marker("g", LogKind.PARKED, 0, nonce)
+        assert Journeys(0, b"", None).read_parked(LogRecord(Position(0), parked)) is None

@@ -1,0 +1,155 @@
+"""Where a stream ends: AMQP does not tell it, so a record of our own is appended and read back.
+
+The marker is known by its message id; no reader of ours returns it. Its body is what a reader that does not look at
+the message id can ignore: an op record with a TICK, a half without messages that is rolled back already.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from concurrent.futures import Future
+from functools import partial
+from typing import Any, Final
+
+from txcore import wire
+from txcore.errors import BackendUnavailableError, TxcoreError
+from txcore.records import Half, LogKind, Op, OpKind, Position, Status
+from txcore_rabbitmq.codec import encode_marker, translate
+from txcore_rabbitmq.streams import Consumer, ReadingLink
+
+MARKER_PREFIX: Final = "txcore-end."
+"""How the message ids of markers begin; those of other records of ours are numbers."""
+AGAIN_S: Final = 1.0
+"""A marker that has not come back by then is sent again: the broker answers a consumer before it attaches it."""
+AUTHOR: Final = "txcore_rabbitmq"
+
+Ended = Callable[[Status, TxcoreError | None], None]
+Append = Callable[[str, bytes, Ended], None]
+"""Appends a record with a message id to the stream; says how that ended, on any thread."""
+
+
+def is_end_marker(message_id: str | None) -> bool:
+    """Say whether the record with this message id marks an end and holds nothing else."""
+    return message_id is not None and message_id.startswith(MARKER_PREFIX)
+
+
+def encode_end_marker(group: str, kind: LogKind, partition: int, nonce: bytes) -> bytes:
+    """Return the body of a marker for a log of this kind; *nonce* has the 16 bytes of a transaction id."""
+    if kind is LogKind.OP:
+        return wire.encode_ops([Op(OpKind.TICK, nonce, 0, AUTHOR)])
+    if kind is LogKind.HALF:
+        half = Half(wire.VERSION, nonce, group, partition, 0, 0, 0, 0, 0, fenced=False, by=AUTHOR, messages=[])
+        half.decided = OpKind.ROLLBACK
+        return wire.encode_half(half)
+    return encode_marker(nonce)
+
+
+class EndSearch:
+    """Answers where one stream ends, with one marker for all who ask before it is sent; on the reading loop's thread.
+
+    The consumer that waits for the marker gets only what is appended from now on, so the answer does not depend on
+    how far the log was read.
+    """
+
+    def __init__(
+        self, link: ReadingLink, stream: str, append: Append, body: bytes, marker: str, timeout_s: float
+    ) -> None:
+        self._link = link
+        self._stream = stream
+        self._append = append
+        self._body = body
+        self._marker = marker
+        self._timeout_s = timeout_s
+        self._round = 0
+        self._asking: list[Future[Position]] = []  #: answered by the marker of this round
+        self._late: list[Future[Position]] = []  #: asked after that marker was sent
+        self._is_sent = False
+        self._consumer: Consumer | None = None
+        self._closed: TxcoreError | None = None
+
+    def ask(self, future: Future[Position]) -> None:
+        """End *future* with a position after every record that was stored before this call."""
+        self._link.watch(future)
+        if future.done():
+            return
+        if self._closed is not None:
+            future.set_exception(self._closed)
+            return
+        self._link.loop.later(self._timeout_s, partial(self._expire, future))
+        if self._is_sent:
+            self._late.append(future)
+            return
+        self._asking.append(future)
+        if len(self._asking) == 1:
+            self._begin()
+
+    def close(self) -> None:
+        """End what is under way without an answer; idempotent."""
+        self._closed = BackendUnavailableError(f"the reader of {self._stream!r} was closed before its end was known")
+        late, self._late = self._late, []
+        self._finish(error=self._closed)
+        _end_all(late, error=self._closed)
+
+    def _begin(self) -> None:
+        self._round += 1
+        self._link.when_up(partial(self._attach, self._round), partial(self._refused, self._round))
+
+    def _attach(self, number: int) -> None:
+        if number == self._round and self._asking:
+            ended, started = partial(self._ended, number), partial(self._send, number)
+            self._consumer = Consumer(self._link, self._stream, "next", self._deliver, ended, started)
+
+    def _send(self, number: int) -> None:
+        if number == self._round and self._asking:
+            self._is_sent = True
+            self._append(self._marker_id, self._body, partial(self._appended, number))
+            self._link.loop.later(AGAIN_S, partial(self._send, number))
+
+    @property
+    def _marker_id(self) -> str:
+        return f"{self._marker}.{self._round}"
+
+    def _appended(self, number: int, status: Status, error: TxcoreError | None) -> None:
+        if status is Status.REFUSED and error is not None:
+            self._link.loop.call(partial(self._refused, number, error))
+
+    def _deliver(self, offset: Position, _body: bytes, tag: int, message_id: str | None) -> None:
+        if message_id == self._marker_id:
+            self._finish(Position(offset + 1))
+        elif tag % self._link.ack_every == 0 and self._consumer is not None:
+            self._consumer.ack(tag)
+
+    def _ended(self, number: int, error: BaseException) -> None:
+        self._refused(number, translate(error, f"reading {self._stream!r}"))
+
+    def _refused(self, number: int, error: TxcoreError) -> None:
+        if number == self._round and self._asking:
+            self._finish(error=error)
+
+    def _expire(self, future: Future[Position]) -> None:
+        if not future.done():
+            future.set_exception(self._link.trouble(f"the end of {self._stream!r} could not be found"))
+            if all(each.done() for each in self._asking):
+                self._finish()
+
+    def _finish(self, end: Position | None = None, error: TxcoreError | None = None) -> None:
+        asking, self._asking = self._asking, [future for future in self._late if not future.done()]
+        self._late = []
+        self._is_sent = False
+        self._round += 1
+        consumer, self._consumer = self._consumer, None
+        if consumer is not None:
+            consumer.stop()
+        _end_all(asking, end, error)
+        if self._asking:
+            self._begin()
+
+
+def _end_all(futures: list[Future[Any]], end: Position | None = None, error: TxcoreError | None = None) -> None:
+    for future in futures:
+        if future.done():
+            continue
+        if error is not None:
+            future.set_exception(error)
+        else:
+            future.set_result(end)

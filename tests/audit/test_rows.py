@@ -1,0 +1,96 @@
+"""Records become rows of the audit whatever stands in them: nothing a writer puts there makes a range unreadable."""
+
+from __future__ import annotations
+
+import msgspec
+import pytest
+from hypothesis import example, given
+from hypothesis import strategies as st
+from txcore_spark.rows import Place, Rows
+
+from txcore import wire
+from txcore.records import (
+    CHECK_MAX_MAX,
+    COUNT_MAX,
+    WAIT_S_MAX,
+    WALL_MS_MAX,
+    Half,
+    Op,
+    OpKind,
+    ParkCode,
+    Parked,
+    TargetMessage,
+)
+
+HALF = Half(1, bytes(16), "g", 0, 0, 1, 1, 1, 1, fenced=False, by="p", messages=[TargetMessage("t", None, b"", {})])
+ABSURD = (10**18, 2**63, 2**64 - 1, -1, -(2**63))
+TIMES = st.none() | st.integers(-(2**63), 2**63 - 1)
+
+
+def rows():
+    """Return rows of one place whose topic carries messages of group g."""
+    return Rows(Place(0, 0, 0, 0), {"g": 0})
+
+
+@pytest.mark.parametrize("value", ABSURD)
+@pytest.mark.parametrize(
+    "name",
+    ["generation", "born_ms", "immunity_ms", "interval_ms", "check_max", "first_appended_ms", "count", "decided"],
+)
+def test_a_half_with_an_absurd_number_is_no_row(name, value):
+    """It is counted as strange; the others of its range are judged."""
+    found = rows()
+    found.add_half(1, wire.encode_half(msgspec.structs.replace(HALF, **{name: value})), None)
+    found.add_half(2, wire.encode_half(HALF), None)
+    assert (1, 1) == (found.strange, found.take().num_rows)
+
+
+@pytest.mark.parametrize("value", ABSURD)
+@pytest.mark.parametrize("name", ["generation", "at_ms", "count", "decision", "forced"])
+def test_an_op_with_an_absurd_number_is_no_row(name, value):
+    """The same."""
+    found = rows()
+    found.add_ops(1, wire.encode_ops([msgspec.structs.replace(Op(OpKind.COMMIT, bytes(16)), **{name: value})]), None)
+    found.add_ops(2, wire.encode_ops([Op(OpKind.COMMIT, bytes(16))]), None)
+    assert (1, 1) == (found.strange, found.take().num_rows)
+
+
+@given(TIMES)
+def test_the_largest_numbers_of_a_record_fit_into_a_row(appended_ms):
+    """Sums of them included, and whatever time the broker gives."""
+    half = msgspec.structs.replace(
+        HALF,
+        transaction_id=b"\xff" * 16,
+        generation=COUNT_MAX,
+        born_ms=WALL_MS_MAX,
+        immunity_ms=WAIT_S_MAX * 1000,
+        interval_ms=WAIT_S_MAX * 1000,
+        check_max=CHECK_MAX_MAX,
+    )
+    op = Op(OpKind.DISCARD, b"\xff" * 16, COUNT_MAX, "c", WALL_MS_MAX, b"t", COUNT_MAX, 2, 2, "POISON")
+    parked = Parked(1, b"\xff" * 16, COUNT_MAX, ParkCode.POISON, "r", COUNT_MAX, "c", WALL_MS_MAX, b"t", b"")
+    found = rows()
+    found.add_half(1, wire.encode_half(half), appended_ms)
+    found.add_ops(1, wire.encode_ops([op]), appended_ms)
+    found.add_parked(1, wire.encode_parked(parked), appended_ms)
+    assert (0, 3) == (found.strange, found.take().num_rows)
+
+
+TEXTS = st.text(st.characters(), max_size=30)
+VALUES = TEXTS | st.binary(max_size=30)
+IDS_HEAD = b"00000000-0000-0000-0000-000000000000:"
+IDS = st.sampled_from([IDS_HEAD + end for end in (b"0", b"-1", b"9" * 5_000, b"\xd9\xa1", b"1_0")])
+
+
+@given(
+    key=st.none() | st.binary(max_size=9),
+    name=IDS | VALUES,
+    headers=st.dictionaries(TEXTS | st.just(wire.HEADER_KEY), VALUES),
+    at=TIMES,
+)
+@example(None, IDS_HEAD + b"0", {wire.HEADER_KEY: "\ud800"}, 2**63 - 1)
+def test_any_target_is_a_row_or_strange(key, name, headers, at):
+    """Text that is no UTF-8 included."""
+    found = rows()
+    found.add_target(1, "t", key, b"body", {**headers, wire.HEADER_ID: name, wire.HEADER_GROUP: "g"}, at)
+    assert 1 == found.strange + found.take().num_rows

@@ -1,0 +1,104 @@
+"""What is open is closed when the process ends, in bounded time, by the process that opened it."""
+
+from __future__ import annotations
+
+import os
+import threading
+from concurrent.futures import Future
+
+import pytest
+
+from txcore import exiting
+from txcore.clock import SystemClock
+
+SHORT_S = 0.2
+LONG_S = 60.0
+
+
+class Open:
+    """A backend that is open; its closing ends when `end` is called."""
+
+    def __init__(self, *, ends=False):
+        self.asked_s = []
+        self.closing = Future()
+        if ends:
+            self.end()
+
+    def end(self):
+        self.closing.set_result(None)
+
+    def close(self, timeout_s=10.0):
+        self.asked_s.append(timeout_s)
+        return self.closing
+
+
+@pytest.fixture
+def opened(monkeypatch):
+    """A function that registers a backend; what the run has open itself is left alone."""
+    monkeypatch.setattr(exiting, "_open", {})
+
+    def open_(backend):
+        exiting.close_at_exit(backend)
+        return backend
+
+    return open_
+
+
+def test_every_open_backend_is_closed(opened):
+    """Each within its share of the time."""
+    first, second = opened(Open(ends=True)), opened(Open(ends=True))
+    exiting.close_all(LONG_S)
+    assert [1, 1] == [len(first.asked_s), len(second.asked_s)]
+    assert first.asked_s[0] <= LONG_S / 2
+    assert LONG_S / 2 <= second.asked_s[0] <= LONG_S
+
+
+def test_closing_that_is_under_way_is_waited_for(opened):
+    """A program that has called `close` need not wait for it."""
+    backend = opened(Open())
+    thread = threading.Timer(SHORT_S, backend.end)
+    thread.start()
+    exiting.close_all(LONG_S)
+    assert backend.closing.done()
+    thread.join()
+
+
+def test_backend_that_hangs_holds_the_process_up_no_longer_than_the_bound(opened):
+    """And another one is closed all the same."""
+    hanging, other = opened(Open()), opened(Open(ends=True))
+    began_s = SystemClock().elapsed_s()
+    exiting.close_all(SHORT_S)
+    assert SHORT_S <= SystemClock().elapsed_s() - began_s + 0.01 < LONG_S
+    assert (False, 1) == (hanging.closing.done(), len(other.asked_s))
+
+
+def test_backend_that_has_closed_is_forgotten(opened):
+    """It is neither kept nor asked."""
+    backend = opened(Open())
+    exiting.closed(backend)
+    exiting.close_all(LONG_S)
+    assert [] == backend.asked_s
+
+
+def test_backend_of_the_parent_is_left_alone(opened):
+    """A forked child closes what it has opened itself."""
+    parents = opened(Open(ends=True))
+    process = os.fork()
+    if not process:
+        own = opened(Open(ends=True))
+        exiting.close_all(LONG_S)
+        os._exit(0 if (parents.asked_s, len(own.asked_s)) == ([], 1) else 1)
+    _, status = os.waitpid(process, 0)
+    assert os.waitstatus_to_exitcode(status) == 0
+
+
+def test_call_runs_in_the_calling_thread_where_none_can_be_started(monkeypatch):
+    """As while Python ends, from 3.12 on."""
+
+    def refuse(self):
+        raise RuntimeError("can't create new thread at interpreter shutdown")
+
+    monkeypatch.setattr(threading.Thread, "start", refuse)
+    ran = []
+    exiting.run_beside(lambda: ran.append(threading.current_thread()), "closing")
+    assert [threading.current_thread()] == ran

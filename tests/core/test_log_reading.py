@@ -1,0 +1,401 @@
+"""What a checker concludes from the two logs of a partition, however they are read: late, silent, cut or strange."""
+
+from __future__ import annotations
+
+import random
+
+import msgspec
+import pytest
+
+from txcore import Checker, CheckPolicy, Limits, Message, Operator, TransactionProducer
+from txcore import LocalTransactionState as State
+from txcore.errors import BackendTimeoutError, TransactionStateError
+from txcore.fence import FenceAnswer
+from txcore.hookspecs import hookimpl
+from txcore.ids import IdFactory
+from txcore.instrumentation import PARTITION_BLOCKED
+from txcore.journey import closed_record, journeys_of
+from txcore.memory import KAFKA_LIKE, NATS_LIKE, RABBITMQ_LIKE, STRONG, MemoryBackend, MemoryBroker
+from txcore.memory.reading import MemoryReader
+from txcore.records import FINAL_KINDS, Half, LogKind, Op, OpKind, TargetMessage
+from txcore.wire import VERSION, decode_half, decode_ops, decode_parked, encode_half, encode_ops
+
+from .conftest import HandFence
+
+PROFILES = [KAFKA_LIKE, RABBITMQ_LIKE, NATS_LIKE, STRONG]
+SOON = CheckPolicy(immunity_s=5, interval_s=5)
+DAY_S = 86_400
+
+
+class Listener:
+    """Answers what the test set for an id, else UNKNOWN; the local transaction answers its argument."""
+
+    def __init__(self):
+        self.answers, self.asked = {}, []
+
+    def execute_local_transaction(self, message, arg):
+        return arg
+
+    def check_local_transaction(self, half):
+        self.asked.append(half.transaction_id)
+        return self.answers.get(half.transaction_id, State.UNKNOWN)
+
+
+class Stage:
+    """One partition of a memory broker, with a producer, an operator and as many checkers as a test starts."""
+
+    def __init__(self, profile, clock):
+        self.clock, self.listener, self.events = clock, Listener(), []
+        self.broker = MemoryBroker(profile, clock=clock)
+        self.backend = MemoryBackend(self.broker)
+        self.producer = TransactionProducer(
+            self.backend, "g", listener=self.listener, clock=clock, partition_count=1, policy=SOON
+        )
+        self.operator = Operator(self.backend, "g", clock=clock)
+        self.ids = IdFactory(clock, random.Random(1))
+
+    @hookimpl
+    def txcore_on_event(self, event):
+        self.events.append(event.name)
+
+    def send(self, body=b"x", state=State.UNKNOWN, **policy):
+        message = Message("t", body, check_policy=CheckPolicy(**({"immunity_s": 5, "interval_s": 5} | policy)))
+        return self.producer.send_message_in_transaction(message, state).transaction_id
+
+    def checker(self, member="c1", **options):
+        limits = options.pop("limits", Limits(poll_s=0.001))
+        given = {"listener": self.listener} | options
+        return Checker(self.backend, "g", clock=self.clock, limits=limits, member=member, plugins=[self], **given)
+
+    def fill(self, count):
+        """Append halves of a producer that ended well; their ops are merged, 50 to a record."""
+        for start in range(0, count, 50):
+            ops = []
+            for _ in range(min(50, count - start)):
+                identity = self.ids.new()
+                messages = [TargetMessage("t", None, b"o", {})]
+                half = Half(VERSION, identity, "g", 0, 0, self.clock.wall_ms(), 5000, 0, 0, False, "p:z", messages)
+                self.append(LogKind.HALF, encode_half(half))
+                ops.append(Op(OpKind.COMMIT, identity, 0, "p:z"))
+            self.broker.append_ops("g", 0, ops)
+
+    def append(self, kind, body):
+        self.broker.append("g", kind, 0, body)
+
+    def journey(self, identity):
+        return journeys_of(0, *[self.broker.log("g", kind, 0) for kind in LogKind])[identity]
+
+    def delivered(self, body):
+        return sum(message.body == body for message in self.broker.topics.get("t", ()))
+
+
+@pytest.fixture(params=PROFILES, ids=lambda profile: profile.name)
+def stage(request, running_clock):
+    return Stage(request.param, running_clock)
+
+
+@pytest.fixture
+def kafka_like(running_clock):
+    return Stage(KAFKA_LIKE, running_clock)
+
+
+def sweep(checker, times=3):
+    for _ in range(times):
+        report = checker.run_once()
+    return report
+
+
+def park(stage, body):
+    """Send a half whose checks are used up at once, and have it parked."""
+    identity = stage.send(body, check_max=1)
+    checker = stage.checker()
+    sweep(checker, 1)
+    stage.clock.advance(10)
+    sweep(checker)
+    assert [identity] == [each.transaction_id for each in stage.operator.parked()]
+    return identity, checker
+
+
+def test_a_resumed_half_stays_ended_after_a_restart_on_a_long_log(stage):
+    """Its ops are read before its second copy, as op records hold many."""
+    stage.send(b"held", immunity_s=1_000)
+    stage.fill(2_500)
+    identity, checker = park(stage, b"x1")
+    stage.listener.answers[identity] = State.COMMIT
+    stage.fill(1_500)
+    stage.operator.resume(identity, "try again")
+    sweep(checker, 4)
+    checker.stop()
+    assert 1 == stage.delivered(b"x1")
+    stage.listener.answers[identity] = State.ROLLBACK
+    asked = len(stage.listener.asked)
+    stage.clock.advance(100)
+    sweep(stage.checker("c2"))
+    assert identity not in stage.listener.asked[asked:]
+    assert (OpKind.COMMIT, 1) == (stage.journey(identity).final, stage.delivered(b"x1"))
+
+
+def test_a_half_that_was_closed_meanwhile_is_not_carried(stage):
+    """A copy says that its journal is folded; one made after the end would hide that end."""
+    transaction = stage.producer.begin()
+    transaction.publish(Message("t", b"h", check_policy=CheckPolicy(1_000, 5, 3)))
+    transaction.prepare()
+    for _ in range(30):
+        stage.send(state=State.COMMIT)
+    stage.send(b"due")
+    mark, was_ended = stage.backend.mark, []
+
+    def end_before_the_first_tick(group, partition, op, claim=None):
+        if op.kind == OpKind.TICK and not was_ended:
+            was_ended.append(transaction.commit())
+        return mark(group, partition, op, claim)
+
+    stage.backend.mark = end_before_the_first_tick
+    stage.clock.advance(10)
+    sweep(stage.checker(limits=Limits(poll_s=0.001, replay_max=5)), 4)
+    assert was_ended
+    finals = {
+        op.transaction_id: record.position
+        for record in stage.broker.log("g", LogKind.OP, 0)
+        for op in decode_ops(record.body)
+        if op.kind in FINAL_KINDS
+    }
+    copies = [decode_half(record.body) for record in stage.broker.log("g", LogKind.HALF, 0)]
+    assert [] == [half for half in copies if half.folded_to >= finals.get(half.transaction_id, 1 << 60)]
+
+
+def test_a_silent_half_log_ends_nothing_twice(stage, monkeypatch):
+    """An empty read proves nothing: the ops read meanwhile wait for their halves, however long."""
+    read, is_silent = MemoryReader.read, []
+
+    def read_unless_silent(reader, count_max):
+        return () if is_silent and reader._key[1] is LogKind.HALF else read(reader, count_max)
+
+    monkeypatch.setattr(MemoryReader, "read", read_unless_silent)
+    checker = stage.checker()
+    stage.send(b"first", State.COMMIT)
+    sweep(checker, 2)
+    stage.broker.leave("g", "c1")
+    for _ in range(20):
+        stage.send(b"o", State.COMMIT)
+    rolled_back = stage.send(b"rolled back", State.ROLLBACK)
+    is_silent.append(True)
+    second = stage.checker("c2", limits=Limits(poll_s=0.001, checkpoint_interval_s=0.1))
+    for _ in range(4):
+        stage.clock.advance(20)
+        with pytest.raises(BackendTimeoutError):
+            second.run_once(timeout_s=1)
+    is_silent.clear()
+    for _ in range(3):
+        stage.clock.advance(20)
+        second.run_once()
+    assert [] == stage.listener.asked
+    assert 21 == len(stage.broker.topics["t"])
+    assert 1 == len(stage.journey(rolled_back).ops)
+
+
+def test_a_request_survives_that_its_half_is_carried(stage):
+    """It waits for the end of immunity; a copy holds no request, so its journal begins before it."""
+    identity = stage.send(b"a", immunity_s=1_000, check_max=5)
+    stage.listener.answers[identity] = State.COMMIT
+    limits = Limits(poll_s=0.001, replay_max=5)
+    checker = stage.checker(limits=limits)
+    sweep(checker, 1)
+    stage.operator.rollback(identity, "the customer cancelled")
+    for _ in range(40):
+        stage.send(state=State.COMMIT)
+    for _ in range(5):
+        sweep(checker, 1)
+        stage.clock.advance(6)
+    checker.stop()
+    copies = [decode_half(record.body).transaction_id for record in stage.broker.log("g", LogKind.HALF, 0)]
+    assert copies.count(identity) > 1
+    second = stage.checker("c2", limits=limits)
+    sweep(second, 1)
+    stage.clock.advance(1_100)
+    sweep(second, 4)
+    assert (OpKind.ROLLBACK, 0) == (stage.journey(identity).final, stage.delivered(b"a"))
+
+
+@pytest.mark.parametrize("stray", [b"\xff no op", encode_ops([Op(OpKind.COMMIT, b"short")])], ids=["bytes", "bad id"])
+def test_stray_bytes_in_the_op_log_stop_no_resumed_half(stage, stray):
+    """They are skipped wherever the op log is read, also where a copy's journal is read again."""
+    identity, checker = park(stage, b"x1")
+    checker.stop()
+    stage.append(LogKind.OP, stray)
+    stage.operator.resume(identity, "try again")
+    stage.append(LogKind.OP, stray)
+    stage.listener.answers[identity] = State.COMMIT
+    second = stage.checker("c2")
+    report = sweep(second)
+    assert (1, 0) == (stage.delivered(b"x1"), report.pending)
+    assert second.counts["stray"] >= 1
+    assert 1 == second.counts["claims"]
+
+
+class TestGap:
+    """The op log lost its beginning."""
+
+    def test_an_idle_group_parks_no_young_half(self, kafka_like):
+        """After two weeks retention has eaten the op log; what it ate is older than this half."""
+        stage = kafka_like
+        for _ in range(3):
+            stage.send(b"old", State.COMMIT)
+        first = stage.checker()
+        sweep(first)
+        first.stop()
+        stage.clock.advance(15 * DAY_S)
+        stage.broker.trim("g", LogKind.OP, 0, stage.broker.log("g", LogKind.OP, 0)[-1].position + 1)
+        identity = stage.send(b"a")
+        stage.listener.answers[identity] = State.COMMIT
+        stage.clock.advance(10)
+        sweep(stage.checker("c2"))
+        assert (1, []) == (stage.delivered(b"a"), stage.operator.parked())
+
+    def lose_ops(self, stage):
+        checker = stage.checker()
+        sweep(checker, 1)
+        checker.stop()
+        stage.clock.advance(2 * DAY_S)
+        stage.broker.trim("g", LogKind.OP, 0, stage.broker.log("g", LogKind.OP, 0)[-1].position + 1)
+
+    def test_an_old_half_is_parked(self, kafka_like):
+        """Its end may be among the lost ops."""
+        stage = kafka_like
+        identity = stage.send(b"a", immunity_s=DAY_S)
+        self.lose_ops(stage)
+        sweep(stage.checker("c2"))
+        assert [(identity, "COVERAGE_GAP")] == [(each.transaction_id, each.code) for each in stage.operator.parked()]
+
+    def test_a_fenced_half_is_checked(self, kafka_like):
+        """Its fence knows how it ended, whatever became of the ops."""
+        stage, fence = kafka_like, HandFence()
+        identity = stage.ids.new()
+        messages = [TargetMessage("t", None, b"f", {})]
+        stage.send(b"first", State.COMMIT)
+        stage.append(LogKind.HALF, encode_half(Half(VERSION, identity, "g", 0, 0, 0, 5, 5, 3, True, "p:z", messages)))
+        fence.answer = FenceAnswer.NO_ANSWER
+        checker = stage.checker(fence=fence)
+        sweep(checker, 1)
+        checker.stop()
+        stage.clock.advance(2 * DAY_S)
+        stage.broker.trim("g", LogKind.OP, 0, stage.broker.log("g", LogKind.OP, 0)[-1].position + 1)
+        fence.answer = FenceAnswer.COMMIT
+        second = stage.checker("c2", fence=fence)
+        sweep(second)
+        assert (1, []) == (stage.delivered(b"f"), stage.operator.parked())
+
+
+def newer_half(stage, identity):
+    messages = [TargetMessage("t", None, b"new", {})]
+    return msgspec.msgpack.encode(Half(VERSION + 1, identity, "g", 0, 0, 0, 5000, 0, 0, False, "p:new", messages))
+
+
+class TestNewer:
+    """A record that a newer txcore has written."""
+
+    @pytest.mark.parametrize("kind", [LogKind.HALF, LogKind.OP], ids=["half", "op"])
+    def test_it_stops_its_partition(self, stage, kind):
+        """Nothing after it is judged, no checkpoint passes it, and nothing is written again and again."""
+        earlier = stage.send(b"a")
+        stage.listener.answers[earlier] = State.COMMIT
+        identity = stage.ids.new()
+        newer = newer_half(stage, identity) if kind is LogKind.HALF else encode_ops([Op(99, identity)])
+        stage.append(kind, newer)
+        stage.clock.advance(10)
+        checker = stage.checker()
+        assert 1 == checker.run_once().blocked
+        ops = len(stage.broker.log("g", LogKind.OP, 0))
+        for _ in range(3):
+            stage.clock.advance(100)
+            assert 1 == checker.run_once().blocked
+        assert ops == len(stage.broker.log("g", LogKind.OP, 0))
+        assert 1 == stage.events.count(PARTITION_BLOCKED)
+        assert "upgraded" in checker.stats().partitions[0].blocked
+        assert 0 == stage.delivered(b"a")
+        checker.stop()
+        assert stage.broker.checkpoint_of("g", 0) is None
+
+    def test_the_settings_may_have_a_half_parked_instead(self, stage):
+        """Under its own id, so that its producer's end closes the entry, and an upgraded txcore can resume it."""
+        earlier, identity = stage.send(b"a"), stage.ids.new()
+        stage.listener.answers[earlier] = State.COMMIT
+        stage.append(LogKind.HALF, newer_half(stage, identity))
+        stage.append(LogKind.OP, encode_ops([Op(99, identity)]))
+        stage.clock.advance(10)
+        checker = stage.checker(limits=Limits(poll_s=0.001, newer_records="park"))
+        sweep(checker, 1)
+        stage.clock.advance(10)
+        assert 0 == sweep(checker).blocked
+        assert 1 == stage.delivered(b"a")
+        assert [(identity, "NEWER")] == [(each.transaction_id, each.code) for each in stage.operator.parked()]
+        assert newer_half(stage, identity) == stage.journey(identity).parked[-1].half
+
+
+def test_a_half_that_retention_took_is_parked_as_lost(kafka_like):
+    """No checker ran for longer than the half log keeps its records; the checkpoint's note still names it."""
+    stage = kafka_like
+    first = stage.send(b"gone", immunity_s=DAY_S)
+    ended = stage.producer.begin()
+    ended.publish(Message("t", b"ended", check_policy=CheckPolicy(DAY_S, 5, 3)))
+    ended.prepare()
+    checker = stage.checker()
+    sweep(checker)
+    checker.stop()
+    ended.commit()
+    kept = stage.send(b"kept")
+    stage.listener.answers[kept] = State.COMMIT
+    position = stage.broker.log("g", LogKind.HALF, 0)[-1].position
+    stage.broker.trim("g", LogKind.HALF, 0, position)
+    stage.clock.advance(10)
+    sweep(stage.checker("c2"))
+    assert [(first, "LOST")] == [(each.transaction_id, each.code) for each in stage.operator.parked()]
+    assert (1, 1, 0) == (stage.delivered(b"kept"), stage.delivered(b"ended"), stage.delivered(b"gone"))
+    with pytest.raises(TransactionStateError, match="ask the database whether it committed"):
+        stage.operator.resume(first, "try again")
+    stage.operator.rollback(first, "the database says that it did not commit")
+    assert [] == stage.operator.parked()
+    assert b"" == stage.operator.show(first).parked[0].half
+
+
+def test_a_parked_half_that_its_producer_ends_does_not_come_back(kafka_like):
+    """Parked records outlive ops: without a word in their own log the entry would be listed again."""
+    stage = kafka_like
+    transaction = stage.producer.begin()
+    transaction.publish(Message("t", b"late", check_policy=CheckPolicy(5, 5, 1)))
+    transaction.prepare()
+    checker = stage.checker()
+    sweep(checker, 1)
+    stage.clock.advance(5)
+    sweep(checker, 1)
+    stage.append(LogKind.OP, encode_ops([Op(OpKind.COMMIT, transaction.transaction_id)]))
+    stage.clock.advance(10)
+    sweep(checker)
+    parked = [decode_parked(record.body).code for record in stage.broker.log("g", LogKind.PARKED, 0)]
+    assert ["CHECKS_EXHAUSTED", "CLOSED"] == parked
+    for kind in (LogKind.HALF, LogKind.OP):
+        stage.broker.trim("g", kind, 0, 1 << 40)
+    assert [] == stage.operator.parked()
+
+
+def test_a_half_that_is_parked_again_stays_on_the_list(kafka_like):
+    """The record that closes its first entry may land late, after the second one, and must not hide that."""
+    stage = kafka_like
+    identity, checker = park(stage, b"x1")
+    checker.stop()
+    stage.listener.answers[identity] = State.COMMIT
+    stage.broker.refusing.add("t")
+    stage.operator.resume(identity, "try again")
+    sweep(stage.checker("c2", limits=Limits(poll_s=0.001, refusals_max=1)))
+    body = closed_record(identity, 0, "c:c2", 0)
+    assert [] == [each for each in closings(stage) if each.generation > 0]
+    stage.append(LogKind.PARKED, body)
+    assert [(identity, 1, "UNDELIVERABLE")] == [
+        (each.transaction_id, each.generation, each.code) for each in stage.operator.parked()
+    ]
+
+
+def closings(stage):
+    """Return the CLOSED records in the parked log."""
+    entries = [decode_parked(record.body) for record in stage.broker.log("g", LogKind.PARKED, 0)]
+    return [entry for entry in entries if entry.code == "CLOSED"]

@@ -1,0 +1,197 @@
+"""What was parked, resumed and ended stays off the list, also when retention has left nothing but its parked record."""
+
+from __future__ import annotations
+
+import pytest
+
+from txcore import Checker, CheckPolicy, Limits, LocalTransactionState, Message, Operator, TransactionProducer, wire
+from txcore.drivers import BlockingBridge, run_blocking
+from txcore.errors import TransactionStateError, UsageError
+from txcore.journey import close_entry, closed_record
+from txcore.memory import KAFKA_LIKE, NATS_LIKE, RABBITMQ_LIKE, STRONG, MemoryBackend, MemoryBroker
+from txcore.records import LogKind, ParkCode, Status
+from txcore.results import EndState
+
+POLICY = CheckPolicy(immunity_s=5, interval_s=5, check_max=1)
+COMMIT, ROLLBACK, UNKNOWN = LocalTransactionState
+
+
+class Clock:
+    """A clock that moves a little whenever it is read, so that pauses end, and as far as it is told."""
+
+    now_s = 1_000.0
+
+    def wall_ms(self):
+        return 1_700_000_000_000 + round(self.now_s * 1000)
+
+    def elapsed_s(self):
+        self.advance(0.005)
+        return self.now_s
+
+    def boot_id(self):
+        return ""
+
+    def advance(self, seconds):
+        self.now_s += seconds
+
+
+class Listener:
+    """Answers what the test sets."""
+
+    answer = UNKNOWN
+
+    def execute_local_transaction(self, message, argument):
+        return argument or UNKNOWN
+
+    def check_local_transaction(self, half):
+        return self.answer
+
+
+class World:
+    """One partition of a group on the broker in memory."""
+
+    def __init__(self, profile):
+        self.clock, self.listener = Clock(), Listener()
+        self.broker = MemoryBroker(profile, clock=self.clock)
+        self.backend = MemoryBackend(self.broker)
+        self.producer = TransactionProducer(
+            self.backend,
+            "g",
+            listener=self.listener,
+            clock=self.clock,
+            partition_count=1,
+        )
+        self.operator = Operator(self.backend, "g", clock=self.clock)
+
+    def send(self, body=b"A", answer=UNKNOWN):
+        """Send one transaction; returns its id."""
+        return self.producer.send_message_in_transaction(Message("t", body, check_policy=POLICY), answer).transaction_id
+
+    def check(self, answer):
+        """Let a new checker judge what is due, with this answer."""
+        self.listener.answer = answer
+        checker = Checker(self.backend, "g", listener=self.listener, clock=self.clock, limits=Limits(poll_s=0.001))
+        for _ in range(3):
+            self.clock.advance(10)
+            checker.run_once()
+        checker.stop()
+
+    def park(self, body=b"A"):
+        """Return the id of a half that was parked."""
+        identity = self.send(body)
+        self.check(UNKNOWN)
+        assert [identity] == self.parked()
+        return identity
+
+    def forget(self):
+        """Let retention eat half and op log; parked records stay."""
+        self.send(b"later", COMMIT)
+        self.check(COMMIT)
+        for kind in (LogKind.HALF, LogKind.OP):
+            self.broker.trim("g", kind, 0, self.broker.log("g", kind, 0)[-1].position)
+
+    def parked(self):
+        """Return the ids on the operator's list."""
+        return [each.transaction_id for each in self.operator.parked()]
+
+    def codes(self):
+        """Return the codes in the parked log, in order."""
+        return [wire.decode_parked(record.body).code for record in self.broker.log("g", LogKind.PARKED, 0)]
+
+    def delivered(self, body=b"A"):
+        """Return how often that body went out."""
+        return sum(message.body == body for message in self.broker.topics.get("t", []))
+
+    def release(self, resolution):
+        """Release one item and require that it is durable."""
+
+        def one():
+            return (yield resolution)
+
+        assert Status.DURABLE is run_blocking(one(), BlockingBridge(self.backend)).status
+
+
+@pytest.fixture(params=[KAFKA_LIKE, RABBITMQ_LIKE, NATS_LIKE, STRONG], ids=lambda profile: profile.name)
+def world(request):
+    """Every kind of broker."""
+    return World(request.param)
+
+
+@pytest.mark.parametrize(("answer", "count"), [(COMMIT, 1), (ROLLBACK, 0)])
+def test_a_resumed_half_that_ended_does_not_come_back(world, answer, count):
+    """Its final op is gone, its entry is not; a second resume would deliver it again."""
+    identity = world.park()
+    world.operator.resume(identity, "fixed")
+    world.check(answer)
+    assert (count, []) == (world.delivered(), world.parked())
+    assert [ParkCode.CHECKS_EXHAUSTED, ParkCode.CLOSED] == world.codes()
+    world.forget()
+    assert [] == world.parked()
+    with pytest.raises(TransactionStateError):
+        world.operator.resume(identity, "it was in a list")
+    world.check(COMMIT)
+    assert count == world.delivered()
+
+
+def test_a_parked_half_that_nothing_has_ended_stays(world):
+    """Its record is all that is left of it, and can be resumed."""
+    identity = world.park()
+    world.forget()
+    assert [identity] == world.parked()
+    world.operator.resume(identity, "now")
+    world.check(COMMIT)
+    assert 1 == world.delivered()
+    assert identity not in world.parked()
+
+
+def test_a_resumed_half_that_is_parked_again_is_listed_and_closed_by_its_own_end(world):
+    """A CLOSED speaks of what stands before it, up to its generation."""
+    identity = world.park()
+    world.operator.resume(identity, "once")
+    world.check(UNKNOWN)
+    assert [identity] == world.parked()
+    world.operator.resume(identity, "twice")
+    world.check(COMMIT)
+    world.forget()
+    assert ([], 1) == (world.parked(), world.delivered())
+
+
+def test_an_entry_behind_a_closed_record_is_open(world):
+    """CLOSED was confirmed, then a target refused and the half was parked: it must not be hidden."""
+    identity = world.park()
+    world.release(close_entry("g", 0, identity, 1, "c", 1))
+    assert [] == world.parked()
+    world.operator.show(identity)
+    record = wire.decode_parked(world.broker.log("g", LogKind.PARKED, 0)[0].body)
+    record.generation, record.code = 1, ParkCode.UNDELIVERABLE
+    world.broker.append("g", LogKind.PARKED, 0, wire.encode_parked(record))
+    assert [identity] == world.parked()
+
+
+def test_a_late_end_of_a_parked_half_is_closed_by_the_record_its_owner_writes(world):
+    """The producer's COMMIT came behind the DISCARD; `close_entry` is what the owner releases on reading that."""
+    identity = world.park()
+    world.release(close_entry("g", 0, identity, 0, "c", 1, b"t" * 16))
+    world.forget()
+    assert [] == world.parked()
+
+
+def test_a_dismissed_entry_does_not_come_back(world):
+    """Poison that an operator took off the list."""
+    world.broker.append("g", LogKind.HALF, 0, b"\xc1poison")
+    world.send(b"other", COMMIT)
+    world.check(COMMIT)
+    (name,) = world.parked()
+    assert EndState.ACCEPTED is world.operator.rollback(name, "known").state
+    world.forget()
+    assert [] == world.parked()
+
+
+def test_a_closed_record_is_no_transaction_of_its_own():
+    """Of a name with nothing else there is nothing to show."""
+    world = World(KAFKA_LIKE)
+    world.send(b"other", COMMIT)
+    world.broker.append("g", LogKind.PARKED, 0, closed_record(b"n" * 16, 3, "c", 1))
+    assert ([], []) == (world.operator.parked(), world.operator.pending())
+    with pytest.raises((UsageError, TransactionStateError)):
+        world.operator.resume(b"n" * 16)

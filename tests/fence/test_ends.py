@@ -1,0 +1,391 @@
+"""How transactions end when the database, the listener or a second holder of the handle does the unexpected."""
+
+from __future__ import annotations
+
+import asyncio
+import sqlite3
+import threading
+
+import pytest
+from sqlalchemy import create_engine, event, text
+from sqlalchemy.ext.asyncio import create_async_engine
+from txcore_conformance.kit import Observed
+
+import txcore
+from txcore.errors import CommitUnknownError, FenceMisuseError, NotSentError, TransactionStateError
+from txcore.fence import FenceAnswer
+from txcore.memory import KAFKA_LIKE, MemoryBackend, MemoryBroker
+from txcore.sqlfence import SqlFence
+
+GROUP = "orders"
+SOON = txcore.CheckPolicy(immunity_s=2.1, interval_s=0.1)
+COMMIT = txcore.LocalTransactionState.COMMIT
+
+
+class Crash(BaseException):
+    """The process dies here."""
+
+
+class Shop:
+    """A producer's and a checker's side on a broker in memory."""
+
+    def __init__(self) -> None:
+        self.broker = MemoryBroker(KAFKA_LIKE)
+        self.backend = MemoryBackend(self.broker)
+        self.events = Observed()
+
+    def producer(self, fence, **options):
+        return txcore.TransactionProducer(
+            self.backend, GROUP, fence=fence, partition_count=1, plugins=[self.events], **options
+        )
+
+    def checker(self, **options):
+        limits = txcore.Limits(poll_s=0.001)
+        return txcore.Checker(self.backend, GROUP, policy=SOON, limits=limits, plugins=[self.events], **options)
+
+    @property
+    def delivered(self):
+        return [message.body for message in self.broker.topics.get("t", [])]
+
+
+@pytest.fixture
+def shop():
+    return Shop()
+
+
+class Listener(txcore.TransactionListener):
+    """Commits an order, with or without the fence, and may die right behind its commit."""
+
+    def __init__(self, world):
+        self.world, self.forgets, self.dies_before, self.dies_after = world, False, False, False
+        self.asked = []
+
+    def execute_local_transaction(self, message, arg):
+        transaction = txcore.current_transaction()
+        if self.dies_before:
+            raise Crash
+        with self.world.engine.begin() as connection:
+            if not self.forgets:
+                transaction.fence(connection)
+            self.world.add_order(connection, transaction.transaction_id)
+        if self.dies_after:
+            raise Crash
+        return COMMIT
+
+    def check_local_transaction(self, half):
+        self.asked.append(half.transaction_id)
+        is_there = self.world.has_order(half.transaction_id)
+        return COMMIT if is_there else txcore.LocalTransactionState.ROLLBACK
+
+
+def send(producer, body=b"tea"):
+    try:
+        return producer.send_message_in_transaction(txcore.Message("t", body))
+    except Crash:
+        return None
+
+
+# A listener that forgets the fence ----------------------------------------------------------------------------------
+
+
+def test_forgotten_fence_is_seen_the_first_time(sqlite, shop):
+    """An event, and an error in the result; also with many at once. The message is delivered."""
+    listener = Listener(sqlite)
+    listener.forgets = True
+    producer = shop.producer(sqlite.fence, listener=listener)
+    result = send(producer)
+    assert result.end.state is txcore.EndState.ACCEPTED
+    assert isinstance(result.error, FenceMisuseError)
+    assert "fence(connection)" in str(result.error)
+    (many,) = producer.send_many([(txcore.Message("t", b"milk"), None)])
+    assert isinstance(many.error, FenceMisuseError)
+    assert len(shop.events.named("fence.forgotten")) == 2
+    assert shop.delivered == [b"tea", b"milk"]
+
+
+def test_forgotten_fence_is_logged_without_a_plugin(sqlite, shop, caplog):
+    """A producer without plugins has no observer; the alert is logged all the same."""
+    listener = Listener(sqlite)
+    listener.forgets = True
+    producer = txcore.TransactionProducer(shop.backend, GROUP, fence=sqlite.fence, listener=listener, partition_count=1)
+    send(producer)
+    assert "fence.forgotten" in caplog.text
+
+
+def test_forgotten_fence_and_a_crash_lose_nothing(world, shop, eventually):
+    """forgot_fence.py: without a row the checker asks the listener, behind a tombstone."""
+    listener = Listener(world)
+    listener.forgets = listener.dies_after = True
+    assert send(shop.producer(world.fence, listener=listener, policy=SOON)) is None
+    checker = shop.checker(fence=world.fence, listener=listener)
+    eventually(lambda: checker.run_once().committed)
+    assert shop.delivered == [b"tea"]
+    assert len(listener.asked) == 1
+
+
+def test_fence_that_was_called_decides_without_the_listener(world, shop, eventually):
+    """The row is there: committed, whatever a listener would say."""
+    listener = Listener(world)
+    listener.dies_after = True
+    send(shop.producer(world.fence, listener=listener, policy=SOON))
+    checker = shop.checker(fence=world.fence)
+    eventually(lambda: checker.run_once().committed)
+    assert shop.delivered == [b"tea"]
+    assert listener.asked == []
+
+
+def test_process_that_died_before_the_fence_is_rolled_back(world, shop, eventually):
+    """No row, a tombstone, and the listener knows of no order; the listener that comes late is refused."""
+    listener = Listener(world)
+    listener.dies_before = True
+    send(shop.producer(world.fence, listener=listener, policy=SOON))
+    checker = shop.checker(fence=world.fence, listener=listener)
+    eventually(lambda: checker.run_once().rolled_back)
+    assert shop.delivered == []
+    assert world.row(listener.asked[0]) is FenceAnswer.ROLLBACK
+
+
+def test_half_without_a_row_waits_where_no_listener_can_be_asked(sqlite, shop, eventually):
+    """Nobody there can tell; it is neither rolled back nor parked, and the alert says so."""
+    listener = Listener(sqlite)
+    listener.forgets = listener.dies_after = True
+    send(shop.producer(sqlite.fence, listener=listener, policy=SOON))
+    checker = shop.checker(fence=sqlite.fence)
+    eventually(lambda: checker.run_once().pending and shop.events.named("check.wrong_listener"))
+    report = checker.run_once()
+    assert (report.committed, report.rolled_back, report.parked, report.pending) == (0, 0, 0, 1)
+
+
+def test_promise_that_the_listener_fences_lets_the_fence_decide_alone(sqlite, shop, eventually):
+    """With `listener_fences` no listener is asked: no row, no commit."""
+    listener = Listener(sqlite)
+    listener.dies_before = True
+    send(shop.producer(sqlite.fence, listener=listener, policy=SOON, listener_fences=True))
+    checker = shop.checker(fence=sqlite.fence)
+    eventually(lambda: checker.run_once().rolled_back)
+
+
+# A COMMIT that fails ------------------------------------------------------------------------------------------------
+
+
+def test_serialization_failure_at_commit_says_that_nothing_was_sent(postgresql, shop, threads, eventually):
+    """serializable.py: 40001 is certain; the half is closed by the check."""
+    engine = postgresql.new_engine(isolation_level="SERIALIZABLE")
+    with postgresql.engine.begin() as connection:
+        connection.execute(text("CREATE TABLE duty (id int, on_call int)"))
+        connection.execute(text("INSERT INTO duty VALUES (1, 1), (2, 1)"))
+    producer, together = shop.producer(postgresql.fence, policy=SOON), threading.Barrier(2)
+
+    def leave(number):
+        try:
+            with producer.transaction(engine) as transaction:
+                transaction.connection.execute(text("SELECT sum(on_call) FROM duty")).scalar_one()
+                together.wait(20)
+                sql = text("UPDATE duty SET on_call = 0 WHERE id = :number")
+                transaction.connection.execute(sql, {"number": number})
+                transaction.publish(txcore.Message("t", b"%d" % number))
+                event.listen(transaction.connection, "commit", lambda _connection: together.wait(20))
+        except Exception as error:  # noqa: BLE001 - it is looked at
+            return error
+        return None
+
+    errors = [done.result(60) for done in [threads.submit(leave, number) for number in (1, 2)]]
+    with postgresql.engine.begin() as connection:
+        connection.execute(text("DROP TABLE duty"))
+    (error,) = [each for each in errors if each is not None]
+    assert type(error) is NotSentError
+    assert "at its COMMIT" in str(error)
+    assert "40001" in str(error)
+    checker = shop.checker(fence=postgresql.fence)
+    eventually(lambda: checker.run_once().rolled_back)
+    assert len(shop.delivered) == 1
+
+
+def test_deferred_constraint_at_commit_says_that_nothing_was_sent(postgresql, shop):
+    """PostgreSQL checks it at COMMIT, and undoes the transaction."""
+    producer = shop.producer(postgresql.fence)
+    with postgresql.engine.begin() as connection:
+        connection.execute(text("CREATE TABLE seats (id int UNIQUE DEFERRABLE INITIALLY DEFERRED)"))
+    try:
+        with pytest.raises(NotSentError, match="23505"), producer.transaction(postgresql.engine) as transaction:  # noqa: PT012
+            transaction.connection.execute(text("INSERT INTO seats VALUES (1), (1)"))
+            transaction.publish(txcore.Message("t", b"tea"))
+    finally:
+        with postgresql.engine.begin() as connection:
+            connection.execute(text("DROP TABLE seats"))
+    assert shop.delivered == []
+
+
+def _busy_at_commit(path):
+    """Have a reader hold the file in rollback-journal mode, so that COMMIT is SQLITE_BUSY."""
+    reader = sqlite3.connect(path, isolation_level=None, check_same_thread=False)
+    reader.execute("BEGIN")
+    reader.execute("SELECT count(*) FROM sqlite_master").fetchall()
+    return reader
+
+
+def test_busy_commit_on_sqlite_leaves_nothing_behind(tmp_path, shop):
+    """COMMIT that is busy leaves the transaction open; it is rolled back, for certain."""
+    path = tmp_path / "shop.db"
+    engine = create_engine(f"sqlite:///{path}", connect_args={"timeout": 0.1})
+    with engine.begin() as connection:
+        connection.execute(text("CREATE TABLE orders (number TEXT)"))
+    fence = SqlFence(engine)
+    fence.create()
+    reader = _busy_at_commit(path)
+    producer = shop.producer(fence)
+    with pytest.raises(NotSentError, match="SQLITE_BUSY"), producer.transaction(engine) as transaction:  # noqa: PT012
+        transaction.connection.execute(text("INSERT INTO orders VALUES ('tea')"))
+        transaction.publish(txcore.Message("t", b"tea"))
+    reader.close()
+    with engine.connect() as connection:
+        assert connection.execute(text("SELECT count(*) FROM orders")).scalar_one() == 0
+    assert fence.stats().states == {}
+    engine.dispose()
+
+
+def test_busy_commit_on_sqlite_with_asyncio(tmp_path, shop):
+    """The same through an AsyncEngine."""
+
+    async def run():
+        engine = create_async_engine(f"sqlite+aiosqlite:///{tmp_path}/shop.db", connect_args={"timeout": 0.1})
+        fence = SqlFence(engine)
+        await fence.create()
+        reader = _busy_at_commit(tmp_path / "shop.db")
+        producer = txcore.AsyncTransactionProducer(shop.backend, GROUP, fence=fence, partition_count=1)
+        with pytest.raises(NotSentError, match="SQLITE_BUSY"):
+            async with producer.transaction(engine) as transaction:
+                transaction.publish(txcore.Message("t", b"tea"))
+        reader.close()
+        states = (await fence.stats()).states
+        await engine.dispose()
+        return states
+
+    assert asyncio.run(run()) == {}
+
+
+def test_commit_whose_answer_is_lost_stays_unknown(server_world, shop):
+    """The session is killed before COMMIT: the database says nothing, so nothing is certain."""
+    producer = shop.producer(server_world.fence)
+    with pytest.raises(CommitUnknownError), producer.transaction(server_world.engine) as transaction:  # noqa: PT012
+        transaction.publish(txcore.Message("t", b"tea"))
+        number = server_world.session_id(transaction.connection)
+
+        def kill(_connection):
+            server_world.kill_session(number)
+
+        event.listen(transaction.connection, "commit", kill)
+
+
+# Two holders of one handle ------------------------------------------------------------------------------------------
+
+
+def prepared(world, shop, *, rolls_back=False):
+    """Return a producer, and a transaction whose caller has ended its database transaction."""
+    producer = shop.producer(world.fence)
+    transaction = producer.begin()
+    transaction.publish(txcore.Message("t", b"tea"))
+    with world.engine.connect() as connection:
+        world.add_order(connection, transaction.transaction_id)
+        transaction.prepare(connection)
+        if rolls_back:
+            connection.rollback()
+        else:
+            connection.commit()
+    return producer, transaction
+
+
+def test_commit_behind_another_holders_rollback_is_a_conflict(world, shop):
+    """The tombstone is in the database, so nothing may be published."""
+    producer, transaction = prepared(world, shop, rolls_back=True)
+    first, second = (producer.attach(transaction.handle()) for _ in range(2))
+    assert first.rollback().state is txcore.EndState.ACCEPTED
+    for holder in (second, transaction):
+        result = holder.commit()
+        assert result.state is txcore.EndState.CONFLICT
+        assert isinstance(result.error, TransactionStateError)
+    assert shop.delivered == []
+
+
+def test_commit_behind_the_callers_own_rollback_is_a_conflict(world, shop):
+    """The row is not there; the tombstone makes that final, and the half is rolled back."""
+    _, transaction = prepared(world, shop, rolls_back=True)
+    assert transaction.commit().state is txcore.EndState.CONFLICT
+    assert world.row(transaction.transaction_id) is FenceAnswer.ROLLBACK
+    assert shop.delivered == []
+
+
+def test_commit_by_an_attached_holder_of_what_committed_is_accepted(world, shop):
+    """The row is there: the look at the fence lets it pass."""
+    producer, transaction = prepared(world, shop)
+    assert producer.attach(transaction.handle()).commit().state is txcore.EndState.ACCEPTED
+    assert shop.delivered == [b"tea"]
+
+
+def test_second_commit_of_one_handle_is_told_where_the_store_can_tell(sqlite):
+    """A store that keeps ends unique says ALREADY_DONE; on others it is a listed cause of duplicates."""
+    shop = Shop()
+    shop.backend = txcore.connect("memory://")
+    producer, transaction = prepared(sqlite, shop)
+    handle = transaction.handle()
+    states = [producer.attach(handle).commit().state for _ in range(2)]
+    assert states == [txcore.EndState.ACCEPTED, txcore.EndState.ALREADY_DONE]
+
+
+def test_holder_without_a_fence_leaves_a_fenced_transaction_to_the_checker(sqlite, shop):
+    """It cannot look, so it publishes nothing and rolls nothing back."""
+    _, transaction = prepared(sqlite, shop)
+    other = shop.producer(None)
+    assert other.attach(transaction.handle()).commit().state is txcore.EndState.TOO_LATE
+    assert other.attach(transaction.handle()).rollback().state is txcore.EndState.UNKNOWN
+    assert shop.delivered == []
+
+
+def test_fence_that_does_not_answer_keeps_an_attached_commit_back(sqlite, shop, monkeypatch):
+    """UNKNOWN, and the checker is asked."""
+    producer, transaction = prepared(sqlite, shop)
+    holder = producer.attach(transaction.handle())
+    monkeypatch.setattr(sqlite.fence, "peek", _unreachable)
+    assert holder.commit().state is txcore.EndState.UNKNOWN
+    assert shop.delivered == []
+
+
+def _unreachable(_ids):
+    raise OSError("unreachable")
+
+
+def test_database_style_does_not_look_again(sqlite, shop, monkeypatch):
+    """Its owner has seen the COMMIT itself: no round trip more."""
+    monkeypatch.setattr(sqlite.fence, "peek", _unreachable)
+    monkeypatch.setattr(sqlite.fence, "check", _unreachable)
+    with shop.producer(sqlite.fence).transaction(sqlite.engine) as transaction:
+        transaction.publish(txcore.Message("t", b"tea"))
+    assert transaction.result.state is txcore.EndState.ACCEPTED
+
+
+# A statement that commits by itself ----------------------------------------------------------------------------------
+
+
+def test_ddl_between_prepare_and_commit_shows_at_the_rollback(mariadb, shop):
+    """On MariaDB and MySQL DDL commits the row; the caller who rolls back afterwards is told of the conflict."""
+    producer = shop.producer(mariadb.fence)
+    transaction = producer.begin()
+    transaction.publish(txcore.Message("t", b"tea"))
+    with mariadb.engine.connect() as connection:
+        mariadb.add_order(connection, transaction.transaction_id)
+        transaction.prepare(connection)
+        connection.execute(text(f"CREATE TABLE {mariadb.orders_table}_new (id int)"))
+        mariadb.add_order(connection, b"lost")
+        connection.rollback()
+    assert mariadb.has_order(transaction.transaction_id)
+    assert not mariadb.has_order(b"lost")
+    assert transaction.rollback().state is txcore.EndState.CONFLICT
+    assert shop.delivered == []
+
+
+def test_ddl_in_the_database_style_is_refused_before_anything_is_sent(mariadb, shop):
+    """There the row is verified before the half is written."""
+    with pytest.raises(FenceMisuseError, match="ended"), shop.producer(mariadb.fence).transaction(mariadb.engine) as tx:  # noqa: PT012
+        tx.connection.execute(text(f"CREATE TABLE {mariadb.orders_table}_new (id int)"))
+        tx.publish(txcore.Message("t", b"tea"))
+    assert shop.delivered == []

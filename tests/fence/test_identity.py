@@ -1,0 +1,436 @@
+"""Which database decides: halves carry its identity, and no other database is asked, or written to."""
+
+from __future__ import annotations
+
+import asyncio
+import gc
+import warnings
+
+import psycopg
+import pytest
+from sqlalchemy import create_engine, make_url, text
+from sqlalchemy.ext.asyncio import create_async_engine
+from txcore_conformance.kit import Observed
+
+import txcore
+from txcore import wire
+from txcore.errors import BackendUnavailableError, ConfigError, UsageError, WrongDatabaseError
+from txcore.fence import NO_DATABASE, FenceAnswer
+from txcore.memory import KAFKA_LIKE, MemoryBackend, MemoryBroker
+from txcore.records import LogKind, OpKind
+from txcore.sqlfence import SqlFence
+
+GROUP = "orders"
+SOON = txcore.CheckPolicy(immunity_s=2.1, interval_s=0.1)
+
+
+class Shop:
+    """A producer on a broker in memory, and checkers with any fence."""
+
+    def __init__(self) -> None:
+        self.broker = MemoryBroker(KAFKA_LIKE)
+        self.backend = MemoryBackend(self.broker)
+        self.events = Observed()
+
+    def producer(self, fence, **options):
+        return txcore.TransactionProducer(
+            self.backend, GROUP, fence=fence, partition_count=1, plugins=[self.events], **({"policy": SOON} | options)
+        )
+
+    def orphan(self, world, fence=None, body=b"tea"):
+        """Return the id of an order that committed before its producer died."""
+        transaction = self.producer(fence or world.fence).begin()
+        transaction.publish(txcore.Message("t", body))
+        with world.engine.connect() as connection:
+            world.add_order(connection, transaction.transaction_id)
+            transaction.prepare(connection)
+            connection.commit()
+        return transaction.transaction_id
+
+    def halves(self):
+        reader = self.backend.read(GROUP, LogKind.HALF, 0)
+        try:
+            return [wire.decode_half(record.body) for record in reader.read(100)]
+        finally:
+            reader.close()
+
+    def check(self, fence, eventually, **options):
+        """Run a checker until it was asked about what is there, and return the last report."""
+        asked = len(self.events.named("check.answered"))
+        reports = []
+        checker = txcore.Checker(
+            self.backend,
+            GROUP,
+            fence=fence,
+            policy=SOON,
+            limits=txcore.Limits(poll_s=0.001),
+            plugins=[self.events],
+            **options,
+        )
+
+        def is_asked():
+            reports.append(checker.run_once())
+            return len(self.events.named("check.answered")) > asked
+
+        eventually(is_asked)
+        checker.stop()
+        return reports[-1]
+
+    @property
+    def delivered(self):
+        return [message.body for message in self.broker.topics.get("t", [])]
+
+
+@pytest.fixture
+def shop():
+    return Shop()
+
+
+def other_schema(world, server_name="other"):
+    """Return a fence in another place of the same kind, with tables of its own."""
+    fence = SqlFence(world.engine, table=f"{world.fence_table}_{server_name}")
+    fence.create()
+    return fence
+
+
+def make_old(world):
+    """Take the fence's meta table back to schema version 1, with what it holds."""
+    meta = f"{world.fence_table}_meta"
+    with world.engine.begin() as connection:
+        for column in ("identity", "server", "adopted"):
+            connection.execute(text(f"ALTER TABLE {meta} DROP COLUMN {column}"))
+        connection.execute(text(f"UPDATE {meta} SET schema_version = 1"))
+    world.engine.dispose()  # connections remember the identity
+    return world.new_fence()
+
+
+def test_half_names_its_database_and_another_one_decides_nothing(world, shop, eventually):
+    """wrong_database.py: no tombstone, no answer, an alert; the right database still says COMMIT."""
+    foreign = other_schema(world)
+    identity = shop.orphan(world)
+    assert [half.database for half in shop.halves()] == [world.fence.identity().current]
+
+    report = shop.check(foreign, eventually)
+    assert (report.committed, report.rolled_back, report.parked, report.pending) == (0, 0, 0, 1)
+    assert foreign.peek([identity])[identity].answer is FenceAnswer.ABSENT
+    assert foreign.stats().states == {}
+    reason = shop.events.named("check.wrong_database")[0]["reason"]
+    assert world.fence.identity().current.hex() in reason
+    assert "txcore fence adopt" in reason
+
+    assert shop.check(world.fence, eventually).committed == 1
+    assert shop.delivered == [b"tea"]
+
+
+def test_listener_style_half_names_the_database_before_its_listener_runs(world, shop):
+    """And a listener that fences in another database is refused: its local transaction is rolled back."""
+    foreign = other_schema(world)
+
+    class Listener(txcore.TransactionListener):
+        fence = world.fence
+
+        def execute_local_transaction(self, message, arg):
+            with world.engine.begin() as connection:
+                txcore.current_transaction().fence(connection)
+                world.add_order(connection, txcore.current_transaction().transaction_id)
+            return txcore.LocalTransactionState.COMMIT
+
+        def check_local_transaction(self, half):
+            raise AssertionError
+
+    good = shop.producer(world.fence, listener=Listener()).send_message_in_transaction(txcore.Message("t", b"tea"))
+    assert good.end.state is txcore.EndState.ACCEPTED
+    assert good.error is None
+    assert shop.halves()[-1].database == world.fence.identity().current
+
+    producer = shop.producer(foreign, listener=Listener())
+    producer._context.fence = _Elsewhere(foreign, world.fence)
+    bad = producer.send_message_in_transaction(txcore.Message("t", b"milk"))
+    assert bad.state is txcore.LocalTransactionState.UNKNOWN
+    assert isinstance(bad.error, WrongDatabaseError)
+    assert not world.has_order(bad.transaction_id)
+
+
+class _Elsewhere:
+    """A fence whose engine is of one database, and whose listeners' connections are of another."""
+
+    def __init__(self, own, theirs):
+        self._own, self._theirs = own, theirs
+
+    def __getattr__(self, name):
+        return getattr(self._theirs if name == "insert" else self._own, name)
+
+
+def test_override_against_another_database_is_refused(world):
+    """State 4 in a database that decides nothing of it would say nothing."""
+    foreign, identity = other_schema(world), world.committed()
+    mine = world.fence.identity().current
+    with pytest.raises(WrongDatabaseError, match="another database"):
+        foreign.force(identity, GROUP, mine)
+    assert foreign.stats().states == {}
+    world.fence.force(identity, GROUP, mine)
+    assert world.row(identity) is FenceAnswer.FORCED
+
+
+def test_override_request_is_answered_with_the_reason(world, shop, eventually):
+    """The operator reads why; the half stays, and the right checker commits it."""
+    foreign = other_schema(world)
+    identity = shop.orphan(world)
+    operator = txcore.Operator(shop.backend, GROUP, by="anna")
+    operator.rollback(identity, "by mistake", override_fence=True)
+    checker = txcore.Checker(shop.backend, GROUP, fence=foreign, policy=SOON, limits=txcore.Limits(poll_s=0.001))
+    eventually(lambda: checker.run_once() and refusals(shop))
+    checker.stop()
+    assert "another database" in refusals(shop)[0]
+    assert foreign.stats().states == {}
+    assert shop.check(world.fence, eventually).committed == 1
+    assert shop.delivered == [b"tea"]
+
+
+def refusals(shop):
+    """Return the owner's replies to forced decisions."""
+    reader = shop.backend.read(GROUP, LogKind.OP, 0)
+    try:
+        ops = [op for record in reader.read(1_000) for op in wire.decode_ops(record.body)]
+    finally:
+        reader.close()
+    return [op.reason for op in ops if op.kind == OpKind.FORCE and op.token]
+
+
+def test_rollback_in_another_database_is_no_rollback(world, shop):
+    """The producer's own tombstone goes nowhere else either."""
+    foreign = other_schema(world)
+    transaction = shop.producer(world.fence, policy=None).begin()
+    transaction.publish(txcore.Message("t", b"tea"))
+    with world.engine.connect() as connection:
+        transaction.prepare(connection)
+        connection.commit()
+    other = shop.producer(foreign).attach(transaction.handle())
+    for end in (other.rollback, shop.producer(foreign).attach(transaction.handle()).commit):
+        result = end()
+        assert result.state is txcore.EndState.UNKNOWN
+        assert isinstance(result.error, WrongDatabaseError)
+    assert foreign.stats().states == {}
+    assert shop.delivered == []
+    assert transaction.commit().state is txcore.EndState.ACCEPTED
+
+
+def test_tables_of_version_1_work_and_are_upgraded_in_place(world, shop, eventually):
+    """Rows and horizon stay; halves of before carry no identity and are judged as before."""
+    kept = world.committed()
+    old = make_old(world)
+    first = shop.orphan(world, old)
+    assert [half.database for half in shop.halves()] == [b""]
+    assert world.check(first, old) is FenceAnswer.COMMIT
+
+    old.create()
+    upgraded = old.identity()
+    assert len(upgraded.current) == 16
+    assert world.check(kept, old) is FenceAnswer.COMMIT
+    old.create()
+    assert old.identity() == upgraded
+
+    second = shop.orphan(world, old, b"milk")
+    assert [half.database for half in shop.halves()] == [b"", upgraded.current]
+    while len(shop.delivered) < 2:
+        shop.check(world.new_fence(), eventually)
+    assert sorted(shop.delivered) == [b"milk", b"tea"]
+    assert second != first
+
+
+def test_producer_at_work_takes_the_upgrade_along(world, shop):
+    """Its connections were made before: the insert sees that the identity is another one, and is made again."""
+    old = make_old(world)
+    shop.orphan(world, old)
+    world.new_fence(world.spare).create()
+    with world.engine.begin() as connection:
+        replacement = SqlFence(world.spare, table=world.fence_table).identity().current
+        connection.execute(text("SELECT 1"))
+    world.engine.dispose()
+    shop.orphan(world, old, b"milk")
+    assert [half.database for half in shop.halves()] == [b"", replacement]
+
+
+def test_identity_that_changes_under_a_connection_is_read_again(world, shop):
+    """A pooled connection remembers the identity; the insert itself compares it."""
+    shop.orphan(world)
+    meta, fresh = f"{world.fence_table}_meta", bytes(range(16))
+    place = "CAST(:i AS uuid)" if world.kind == "postgresql" else ":i"
+    value = fresh.hex() if world.kind == "postgresql" else fresh
+    with world.spare.begin() as connection:
+        connection.execute(text(f"UPDATE {meta} SET identity = {place}"), {"i": value})
+    shop.orphan(world, body=b"milk")
+    assert shop.halves()[-1].database == fresh
+
+
+def test_former_identity_is_adopted_by_name(world, shop, eventually):
+    """New tables that were filled by replication: an operator names the database that they replace."""
+    foreign = other_schema(world)
+    identity = shop.orphan(world)
+    former = world.fence.identity().current
+    with world.engine.begin() as connection:
+        connection.execute(
+            text(
+                f"INSERT INTO {foreign.table} (transaction_id, state, producer_group) "
+                f"SELECT transaction_id, state, producer_group FROM {world.fence_table}"
+            )
+        )
+    with pytest.raises(UsageError, match="nothing to adopt"):
+        foreign.adopt("moved", "anna")
+    with pytest.raises(UsageError, match="reason"):
+        foreign.adopt(" ", "anna", former)
+    before = foreign.identity().current
+    database = foreign.adopt("moved to the new cluster", "anna", former)
+    assert database.current == before
+    assert [(each.identity, each.by, each.reason) for each in database.adopted] == [
+        (former.hex(), "anna", "moved to the new cluster")
+    ]
+    assert shop.check(foreign, eventually).committed == 1
+    assert foreign.peek([identity])[identity].answer is FenceAnswer.COMMIT
+
+
+def test_copy_in_another_database_is_another_one_until_it_is_adopted(postgresql, shop, eventually):
+    """CREATE DATABASE … TEMPLATE stands for dump and restore: the row is the same, the database is not."""
+    identity = shop.orphan(postgresql)
+    url = make_url(postgresql.url)
+    admin = psycopg.connect(
+        url.set(drivername="postgresql", database="postgres").render_as_string(hide_password=False), autocommit=True
+    )
+    for engine in postgresql.engines:
+        engine.dispose()
+    copy_name = f"{url.database}_copy"
+    admin.execute(f'CREATE DATABASE "{copy_name}" TEMPLATE "{url.database}"')
+    copy_engine = create_engine(url.set(database=copy_name))
+    try:
+        copy = postgresql.new_fence(copy_engine)
+        seen = copy.identity()
+        assert seen.is_copy
+        assert seen.current != seen.stored == postgresql.fence.identity().current
+        assert shop.check(copy, eventually).pending == 1
+        assert shop.delivered == []
+
+        adopted = copy.adopt("restored from the dump of Tuesday", "anna")
+        assert not adopted.is_copy
+        assert adopted.current == seen.current
+        assert adopted.adopted[-1].identity == seen.stored.hex()
+        assert shop.check(copy, eventually).committed == 1
+        assert shop.delivered == [b"tea"]
+        assert copy.identity() == adopted
+        assert copy.peek([identity])[identity].answer is FenceAnswer.COMMIT
+    finally:
+        copy_engine.dispose()
+        admin.execute(f'DROP DATABASE "{copy_name}" WITH (FORCE)')
+        admin.close()
+
+
+def test_role_that_may_not_ask_for_the_server_takes_the_stored_identity(postgresql):
+    """`pg_control_system()` may be revoked: then a copy is not told apart, and nothing else fails."""
+    with postgresql.engine.begin() as connection:
+        connection.execute(text("CREATE ROLE weak LOGIN"))
+        connection.execute(text("REVOKE EXECUTE ON FUNCTION pg_control_system() FROM PUBLIC"))
+        for suffix in ("", "_meta"):
+            connection.execute(text(f"GRANT SELECT, INSERT, UPDATE ON {postgresql.fence_table}{suffix} TO weak"))
+    engine = postgresql.new_engine(connect_args={"options": "-c role=weak"})
+    try:
+        fence = postgresql.new_fence(engine)
+        seen = fence.identity()
+        assert seen.server == ""
+        assert seen.current == postgresql.fence.identity().current
+        assert postgresql.check(postgresql.committed(), fence) is FenceAnswer.COMMIT
+    finally:
+        engine.dispose()
+        with postgresql.engine.begin() as connection:
+            connection.execute(text("GRANT EXECUTE ON FUNCTION pg_control_system() TO PUBLIC"))
+            connection.execute(text("DROP OWNED BY weak"))
+            connection.execute(text("DROP ROLE weak"))
+
+
+def test_asynchronous_fence_knows_its_database_too(sqlite):
+    """The same checks on an AsyncEngine."""
+    foreign = other_schema(sqlite)
+
+    async def run():
+        engine = create_async_engine(sqlite.url.replace("sqlite:", "sqlite+aiosqlite:"))
+        try:
+            fence = SqlFence(engine, table=sqlite.fence_table)
+            assert fence.known_database() is None
+            mine = await fence.read_database()
+            assert mine == sqlite.fence.identity().current == fence.known_database()
+            identity = sqlite.new_id()
+            connection = await fence.begin(None, identity, GROUP)
+            assert fence.database_of(connection) == mine
+            await fence.commit(connection)
+            elsewhere = foreign.identity().current
+            readings = await fence.check([identity], GROUP, {identity: elsewhere})
+            assert readings[identity].is_foreign
+            assert (await fence.check([identity], GROUP, {identity: mine}))[identity].answer is FenceAnswer.COMMIT
+            with pytest.raises(WrongDatabaseError):
+                await fence.force(identity, GROUP, elsewhere)
+        finally:
+            await engine.dispose()
+
+    asyncio.run(run())
+
+
+def test_zero_identity_matches_every_database(world):
+    """A listener-style half of a fence that knows no identity carries zeros."""
+    identity = world.new_id()
+    assert world.fence.check([identity], GROUP, {identity: NO_DATABASE})[identity].answer is FenceAnswer.ROLLBACK
+
+
+def test_create_that_was_not_awaited_is_found_at_the_next_step(tmp_path):
+    """It makes no tables, and passed in silence; now the fence refuses to work."""
+    engine = create_async_engine(f"sqlite+aiosqlite:///{tmp_path}/a.db")
+    fence = SqlFence(engine)
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", RuntimeWarning)
+        fence.create()
+        gc.collect()
+    with pytest.raises(UsageError, match=r"await fence\.create"):
+        fence.check([bytes(16)], GROUP)
+    with pytest.raises(UsageError, match=r"await fence\.create"):
+        fence.begin(None, bytes(16), GROUP)
+
+    async def run():
+        await fence.create()
+        answer = (await fence.check([bytes(16)], GROUP))[bytes(16)].answer
+        await engine.dispose()
+        return answer
+
+    assert asyncio.run(run()) is FenceAnswer.ROLLBACK
+
+
+def test_checker_refuses_an_asynchronous_fence_without_its_loop(tmp_path, shop):
+    """It asked, got a coroutine, and decided nothing for ever."""
+    fence = SqlFence(create_async_engine(f"sqlite+aiosqlite:///{tmp_path}/a.db"))
+    with pytest.raises(ConfigError, match="event_loop") as refused:
+        txcore.Checker(shop.backend, GROUP, fence=fence)
+    assert refused.value.key == "fence"
+
+
+def test_checker_decides_with_an_asynchronous_fence_on_its_loop(sqlite, shop, eventually):
+    """With the loop that the engine works in, the checker awaits the answers there."""
+    shop.orphan(sqlite)
+
+    async def run():
+        engine = create_async_engine(sqlite.url.replace("sqlite:", "sqlite+aiosqlite:"))
+        fence = SqlFence(engine, table=sqlite.fence_table)
+        loop = asyncio.get_running_loop()
+        report = await asyncio.to_thread(shop.check, fence, eventually, event_loop=loop)
+        await engine.dispose()
+        return report
+
+    assert asyncio.run(run()).committed == 1
+    assert shop.delivered == [b"tea"]
+
+
+def test_unreachable_database_sends_nothing_in_the_listener_style(tmp_path, shop):
+    """The half must name the database, which cannot be asked."""
+    fence = SqlFence(create_engine(f"sqlite:///{tmp_path}/missing/a.db"))
+    producer = shop.producer(fence, listener=txcore.TransactionListener)
+    with pytest.raises(txcore.NotSentError, match="nothing was sent"):
+        producer.send_message_in_transaction(txcore.Message("t", b"tea"))
+    (result,) = producer.send_many([(txcore.Message("t", b"tea"), None)])
+    assert isinstance(result.error, txcore.NotSentError)
+    with pytest.raises(BackendUnavailableError):
+        fence.identity()

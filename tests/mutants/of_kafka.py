@@ -1,0 +1,150 @@
+"""Rules of the Kafka plugin, switched off one by one. The driver is imported by what patches, not by this list."""
+
+from __future__ import annotations
+
+import contextlib
+from importlib import import_module
+from unittest import mock
+
+from mutant import Mutant
+
+DATA_PATH = "plugins/kafka/tests/test_data_path.py::"
+MISSING = "plugins/kafka/tests/test_missing_topics.py::"
+
+
+def replaced(module, owner, name, make):
+    """Return a patch of one function of the plugin; *make* gets the original and returns what stands in its place."""
+
+    @contextlib.contextmanager
+    def patch():
+        found = import_module(f"txcore_kafka.{module}")
+        target = getattr(found, owner)
+        with mock.patch.object(target, name, make(getattr(target, name))):
+            yield
+
+    return patch
+
+
+def queue_the_op_first(start):
+    """Queue the op before its targets are handed over."""
+
+    def started(self, item):
+        half, op = item.resolution.half, item.resolution.op
+        if op is not None:
+            self.ops.put(half.group, half.partition, op, None)
+        start(self, item)
+
+    return started
+
+
+def take_a_refusal_for_stored(failed):
+    """Count a target that the broker refused as confirmed."""
+    return lambda self, outcome: self.confirmed(-1) if outcome.status.name == "REFUSED" else failed(self, outcome)
+
+
+def overtake(mark):
+    """Send a mark at once, before the ops that wait for company."""
+
+    def marked(self, group, partition, op, settle):
+        record = self._record(self._queue(group, partition), [op], [settle])
+        self._producing.send(record)
+
+    return marked
+
+
+def exchange_reports(take_reports):
+    """Give each record of a poll the delivery report of the next one."""
+
+    def taken(self):
+        fates = [(error, message) for _, error, message in self.reports]
+        fates = fates[1:] + fates[:1]
+        self.reports[:] = [(record, *fate) for (record, _, _), fate in zip(self.reports, fates, strict=True)]
+        take_reports(self)
+
+    return taken
+
+
+def write_into_the_first_partition(record_of):
+    """Send every op record to partition 0."""
+
+    def made(self, queue, ops, settles):
+        record = record_of(self, queue, ops, settles)
+        record.partition = 0
+        return record
+
+    return made
+
+
+def take_silence_for_no_topic(seek):
+    """Refuse where the broker gave no answer."""
+
+    def sought(self, topics, has_topic):
+        def has(topic):
+            try:
+                return has_topic(topic)
+            except Exception:  # noqa: BLE001 - that is the mutant
+                return False
+
+        seek(self, topics, has)
+
+    return sought
+
+
+MUTANTS = [
+    Mutant(
+        "kafka-op-before-target",
+        "An op is queued only when every target is confirmed.",
+        replaced("releasing", "Releaser", "_start", queue_the_op_first),
+        MISSING + "test_every_try_for_a_topic_that_is_gone_is_refused[kit]",
+        "kafka",
+    ),
+    Mutant(
+        "kafka-refused-is-durable",
+        "A refused target is never settled as stored.",
+        replaced("sendings", "Release", "failed", take_a_refusal_for_stored),
+        DATA_PATH + "test_a_target_that_vanished_is_refused_and_writes_no_op",
+        "kafka",
+    ),
+    Mutant(
+        "kafka-mark-overtakes",
+        "A mark stands behind every op that was queued before it.",
+        replaced("ops", "OpMerger", "mark", overtake),
+        DATA_PATH + "test_a_mark_stands_behind_the_ops_that_were_queued_before_it",
+        "kafka",
+    ),
+    Mutant(
+        "kafka-reports-exchanged",
+        "A delivery report ends the record that it is about.",
+        replaced("producing", "Producing", "_take_reports", exchange_reports),
+        DATA_PATH + "test_neighbours_of_an_oversize_record_are_stored",
+        "kafka",
+    ),
+    Mutant(
+        "kafka-ops-in-first-partition",
+        "An op is written to the partition of its half.",
+        replaced("ops", "OpMerger", "_record", write_into_the_first_partition),
+        DATA_PATH + "test_ops_stand_in_the_partition_of_their_half",
+        "kafka",
+    ),
+    Mutant(
+        "kafka-gone-for-ever",
+        "A topic that was gone is asked for again before the next release.",
+        replaced("targets", "Targets", "doubtful", lambda _: lambda _self, _topics: []),
+        MISSING + "test_a_topic_that_is_made_again_is_found",
+        "kafka",
+    ),
+    Mutant(
+        "kafka-gone-is-unknown",
+        "A topic that the broker says is gone is a refusal.",
+        replaced("targets", "Targets", "refusal", lambda _: lambda _self, _topic: None),
+        MISSING + "test_a_topic_that_is_known_to_be_gone_is_not_sent_to",
+        "kafka",
+    ),
+    Mutant(
+        "kafka-silence-is-refusal",
+        "Only the broker's answer says that a topic is gone.",
+        replaced("targets", "Targets", "seek", take_silence_for_no_topic),
+        MISSING + "test_an_outage_is_no_refusal_although_the_topic_was_gone_before",
+        "kafka",
+    ),
+]

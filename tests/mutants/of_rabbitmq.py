@@ -1,0 +1,63 @@
+"""Rules of the RabbitMQ plugin, switched off one by one. The driver is imported by what patches, not by this list."""
+
+from __future__ import annotations
+
+import contextlib
+from importlib import import_module
+from unittest import mock
+
+from mutant import Mutant
+
+from txcore.records import Status
+
+TARGETS, LOGS = (f"plugins/rabbitmq/tests/test_{name}.py::" for name in ("targets", "logs"))
+
+
+def replaced(owner, name, make):
+    """Return a patch of one method; *make* gets the original."""
+
+    @contextlib.contextmanager
+    def patch():
+        found = getattr(import_module("txcore_rabbitmq.releasing"), owner)
+        with mock.patch.object(found, name, make(getattr(found, name))):
+            yield
+
+    return patch
+
+
+def mark_at_once(self, group, partition, op, future, deadline_s):
+    """Send a mark past the ops that wait for company."""
+    self._send_ops(group, partition, [op], [future.set_result], deadline_s)
+
+
+def send_unasked(self, sending, unknown):
+    """Store a half although nobody has asked for its targets."""
+    del unknown
+    self._publisher.start(sending)
+
+
+MUTANTS = [
+    Mutant(
+        "rabbitmq-refused-is-stored",
+        "A target that no queue took is missing, and no op is written.",
+        replaced(
+            "Release", "target_ended", lambda ended: lambda self, index, *_: ended(self, index, Status.DURABLE, None)
+        ),
+        TARGETS + "test_a_queue_deleted_after_the_half_was_stored_is_refused",
+        "rabbitmq",
+    ),
+    Mutant(
+        "rabbitmq-mark-overtakes",
+        "A mark stands behind every op that was queued before it.",
+        replaced("Releaser", "mark", lambda _: mark_at_once),
+        LOGS + "test_ops_share_records_and_a_tick_stands_alone_behind_them",
+        "rabbitmq",
+    ),
+    Mutant(
+        "rabbitmq-targets-not-asked-for",
+        "A half is stored only when its targets are known to exist.",
+        replaced("Releaser", "_send_when_found", lambda _: send_unasked),
+        TARGETS + "test_missing_queue_and_missing_exchange_refuse_the_half",
+        "rabbitmq",
+    ),
+]

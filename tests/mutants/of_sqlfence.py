@@ -1,0 +1,114 @@
+"""Rules of the SQL fence, switched off one by one."""
+
+from __future__ import annotations
+
+from unittest import mock
+
+from mutant import Mutant
+
+from txcore.fence import FenceAnswer, FenceReading
+from txcore.sqlfence import checks
+from txcore.sqlfence.connections import SqlAlchemyBorder
+from txcore.sqlfence.dialects import Dialect
+from txcore.sqlfence.sqlite import SQLite
+
+CHECK, PRUNE, MISUSE = (f"tests/fence/test_{name}.py::" for name in ("check", "prune", "misuse"))
+_horizon, _transact, _make, _begin = Dialect.horizon, checks.Check._transact, SQLite.__init__, SQLite.begin
+
+
+def unlocked_horizon(self, border, *, locked=False):
+    """Read the horizon without holding it."""
+    del locked
+    return _horizon(self, border)
+
+
+def undo_tombstones(self, border, ids):
+    """Answer, and commit nothing of it."""
+    readings = _transact(self, border, ids)
+    border.rollback()
+    return readings
+
+
+def insert_anywhere(self, tables):
+    """Accept a row below the horizon."""
+    _make(self, tables)
+    self._inserts = {each: sql.replace("pruned_below <= :id", "1") for each, sql in self._inserts.items()}
+
+
+def rollback_when_locked(ids, reason):
+    """Take no answer for a rollback."""
+    return dict.fromkeys(ids, FenceReading(FenceAnswer.ROLLBACK, reason))
+
+
+def wait_on(self, border, lock_timeout_s):
+    """Bound the wait for the file, and leave it so where no transaction begins."""
+    before = int(border.outside("PRAGMA busy_timeout")[0][0])
+    border.outside(f"PRAGMA busy_timeout = {int(lock_timeout_s * 1000)}")
+    _begin(self, border)
+    return f"PRAGMA busy_timeout = {before}"
+
+
+def verify_nothing(self, border, transaction_id):
+    """Let every verify pass."""
+
+
+def answers(state, answer):
+    """Return a patch that reads a state of the row as *answer*."""
+    return lambda: mock.patch.dict(checks.ANSWERS, {state: answer})
+
+
+def replaced(owner, name, new):
+    """Return a patch of one function."""
+    return lambda: mock.patch.object(owner, name, new)
+
+
+MUTANTS = [
+    Mutant(
+        "fence-horizon-unlocked",
+        "A check holds the prune horizon that it has read until it ends.",
+        replaced(Dialect, "horizon", unlocked_horizon),
+        PRUNE + "test_check_that_has_begun_holds_the_horizon_until_it_ends[postgresql]",
+    ),
+    Mutant(
+        "fence-tombstone-not-durable",
+        "A check answers ROLLBACK only behind a tombstone that is committed.",
+        replaced(checks.Check, "_transact", undo_tombstones),
+        CHECK + "test_check_before_the_producer_leaves_a_tombstone_and_the_late_producer_is_refused[sqlite]",
+    ),
+    Mutant(
+        "fence-insert-below-horizon",
+        "No row is inserted below the prune horizon.",
+        replaced(SQLite, "__init__", insert_anywhere),
+        PRUNE + "test_producer_below_the_horizon_is_refused[sqlite]",
+    ),
+    Mutant(
+        "fence-verify-skipped",
+        "Before its commit a producer makes sure that its row is in the transaction.",
+        replaced(SQLite, "verify", verify_nothing),
+        MISUSE + "test_row_rolled_back_to_an_earlier_savepoint_is_found_by_verify[sqlite]",
+    ),
+    Mutant(
+        "fence-savepoint-accepted",
+        "No row is written inside a savepoint, which can be rolled back alone.",
+        replaced(SqlAlchemyBorder, "has_known_savepoint", lambda self: False),
+        MISUSE + "test_nested_transaction_is_refused_and_the_outer_one_rolled_back[sqlite]",
+    ),
+    Mutant(
+        "fence-locked-is-rollback",
+        "A lock that is not free in time is no answer.",
+        replaced(checks, "no_answers", rollback_when_locked),
+        CHECK + "test_check_during_an_open_transaction_is_no_answer[sqlite]",
+    ),
+    Mutant(
+        "fence-table-is-commit",
+        "A half whose messages went into the table is not published again.",
+        answers(3, FenceAnswer.COMMIT),
+        CHECK + "test_row_of_the_message_table_is_sent_once_nothing_of_it_waits[sqlite]",
+    ),
+    Mutant(
+        "fence-lock-wait-kept",
+        "A connection goes back to its pool with the wait for locks that it had.",
+        replaced(SQLite, "begin_work", wait_on),
+        CHECK + "test_check_leaves_the_pooled_connection_as_it_was[sqlite]",
+    ),
+]

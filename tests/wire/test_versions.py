@@ -1,0 +1,350 @@
+"""What versions of txcore read of each other, both ways, and what an operator does about what a newer one wrote."""
+
+from __future__ import annotations
+
+import hashlib
+import importlib.util
+import sys
+from pathlib import Path
+
+import msgspec
+import pytest
+
+from txcore import Checker, CheckPolicy, Limits, LocalTransactionState, Message, Operator, TransactionProducer, wire
+from txcore.drivers import BlockingBridge, run_blocking
+from txcore.errors import NewerRecordError, TransactionStateError
+from txcore.memory import KAFKA_LIKE, NATS_LIKE, RABBITMQ_LIKE, STRONG, MemoryBackend, MemoryBroker
+from txcore.operating import planning, telling
+from txcore.records import Half, HalfRecord, LogKind, Op, OpKind, ParkCode, Parked, Resolution, Status, TargetMessage
+from txcore.results import EndState
+
+SPEC = importlib.util.spec_from_file_location("previous_wire", Path(__file__).with_name("previous_wire.py"))
+previous = sys.modules["previous_wire"] = importlib.util.module_from_spec(SPEC)
+SPEC.loader.exec_module(previous)
+A = b"a" * 16
+PROFILES = [KAFKA_LIKE, RABBITMQ_LIKE, NATS_LIKE, STRONG]
+MESSAGES = [TargetMessage("t", b"k", b"body", {"a": "b", "c": b"d"}), TargetMessage("t", None, b"", {})]
+
+
+def as_previous(record):
+    """Return the previous version's record with the same fields."""
+    kind = getattr(previous, type(record).__name__)
+    fields = {name: getattr(record, name) for name in kind.__struct_fields__}
+    if kind is previous.Half:
+        fields["messages"] = [as_previous(each) for each in record.messages]
+    return kind(**fields)
+
+
+HALVES = [
+    Half(1, A, "g", 0, 0, 5, 100, 0, 3, fenced=True, by="p", messages=MESSAGES),
+    Half(1, A, "g", 0, 2, 5, 0, 7, 3, True, "p", MESSAGES, 9, 8, 7, 6, 1, b"t" * 16, "anna: r", [1]),
+]
+OPS = [Op(kind, A, 1, "c", 5, b"t" * 16, 2, 1, 2, "why") for kind in OpKind]
+PARKED = [Parked(1, A, 0, code, "r", 3, "c", 5, b"t" * 16, b"half", [1]) for code in ParkCode]
+
+
+class TestRecords:
+    """The same bytes: a record that uses nothing new is one of version 1, whoever wrote it."""
+
+    @pytest.mark.parametrize("half", HALVES)
+    def test_halves(self, half):
+        """Either reads the other's, with every field."""
+        assert previous.decode_half(wire.encode_half(half)) == as_previous(half)
+        assert half == wire.decode_half(previous.encode_half(as_previous(half)))
+
+    def test_ops(self):
+        """Merged ones included."""
+        assert previous.decode_ops(wire.encode_ops(OPS)) == [as_previous(op) for op in OPS]
+        assert wire.decode_ops(previous.encode_ops([as_previous(op) for op in OPS])) == OPS
+
+    @pytest.mark.parametrize("parked", PARKED, ids=lambda each: each.code)
+    def test_parked_records(self, parked):
+        """New codes are text like the others."""
+        assert previous.decode_parked(wire.encode_parked(parked)) == as_previous(parked)
+        assert parked == wire.decode_parked(previous.encode_parked(as_previous(parked)))
+
+    def test_messages_of_the_table(self):
+        """Rows stay in a database across an upgrade."""
+        assert MESSAGES[0] == wire.decode_message(previous.encode_message(as_previous(MESSAGES[0])))
+        assert previous.decode_message(wire.encode_message(MESSAGES[0])) == as_previous(MESSAGES[0])
+
+    def test_fields_that_a_later_version_appends_are_passed_over(self):
+        """In halves, their messages, ops and parked records, by this version and the previous one."""
+        half = msgspec.msgpack.decode(wire.encode_half(HALVES[1]))
+        half[12][0].append("another broker")
+        longer = msgspec.msgpack.encode([*half, b"database"])
+        assert (HALVES[1], as_previous(HALVES[1])) == (wire.decode_half(longer), previous.decode_half(longer))
+        ops = msgspec.msgpack.encode(["txo", 1, [[OpKind.COMMIT, A, 0, "", 0, b"", 0, 0, 0, "", [1]]]])
+        assert [Op(OpKind.COMMIT, A)] == wire.decode_ops(ops)
+
+
+class Clock:
+    """A clock that moves a little whenever it is read, so that a checker's pauses end, and as far as it is told."""
+
+    now_s = 1_000.0
+
+    def wall_ms(self):
+        return 1_700_000_000_000 + round(self.now_s * 1000)
+
+    def elapsed_s(self):
+        self.advance(0.005)
+        return self.now_s
+
+    def boot_id(self):
+        return ""
+
+    def advance(self, seconds):
+        self.now_s += seconds
+
+
+class Listener:
+    """Answers what the test sets."""
+
+    answer = LocalTransactionState.UNKNOWN
+
+    def execute_local_transaction(self, message, argument):
+        return LocalTransactionState.UNKNOWN
+
+    def check_local_transaction(self, half):
+        return self.answer
+
+
+class World:
+    """One partition of a group, a producer and checkers of any version, on the broker in memory."""
+
+    def __init__(self, profile, monkeypatch):
+        self.clock, self.listener, self.patch = Clock(), Listener(), monkeypatch
+        self.broker = MemoryBroker(profile, clock=self.clock)
+        self.backend = MemoryBackend(self.broker)
+        policy = CheckPolicy(immunity_s=5, interval_s=5, check_max=1)
+        self.producer = TransactionProducer(
+            self.backend, "g", listener=self.listener, clock=self.clock, partition_count=1, policy=policy
+        )
+        self.operator = Operator(self.backend, "g", clock=self.clock)
+
+    def send(self, version=1):
+        """Append a half of a producer that dies before its end; returns the id."""
+        with self.patch.context() as patch:
+            patch.setattr(wire, "VERSION", version)
+            return self.producer.send_message_in_transaction(Message("t", b"A")).transaction_id
+
+    def upgrade(self, version=2):
+        """From here on everything is of that version."""
+        self.patch.setattr(wire, "VERSION", version)
+
+    def check(self):
+        """Let a new checker judge what is due."""
+        checker = Checker(self.backend, "g", listener=self.listener, clock=self.clock, limits=Limits(poll_s=0.001))
+        for _ in range(3):
+            checker.run_once()
+            self.clock.advance(10)
+        checker.stop()
+
+    def park_as_poison(self, code=ParkCode.POISON, body=None):
+        """Do what an older checker did with the newest half: park its bytes under a name made of them.
+
+        The half is gone from the log then, as behind a checkpoint.
+        """
+        record = self.broker.log("g", LogKind.HALF, 0)[-1]
+        body = record.body if body is None else body
+        name = hashlib.blake2b(body, digest_size=16).digest()
+        self.park(name, code, body)
+        self.broker.trim("g", LogKind.HALF, 0, record.position + 1)
+        return name
+
+    def park(self, name, code, body):
+        """Write a parked record and its DISCARD, under a claim of their own."""
+        token = b"claim of the old"
+        self.backend.mark("g", 0, Op(OpKind.CLAIM, token, token=token)).result(5)
+        parked = wire.encode_parked(Parked(1, name, 0, code, "r", 0, "old", self.clock.wall_ms(), token, body))
+        half = HalfRecord("g", 0, name, 0, b"", ())
+        self.release(
+            Resolution(half, Op(OpKind.DISCARD, name, token=token, reason=code), (), parked, "old", flush=True)
+        )
+
+    def release(self, resolution):
+        """Release one item and require that it is durable."""
+
+        def one():
+            return (yield resolution)
+
+        assert Status.DURABLE is run_blocking(one(), BlockingBridge(self.backend)).status
+
+    @property
+    def delivered(self):
+        """The bodies of all targets."""
+        return [message.body for message in self.broker.topics.get("t", [])]
+
+
+@pytest.fixture(params=PROFILES, ids=lambda profile: profile.name)
+def world(request, monkeypatch):
+    """Every kind of broker."""
+    return World(request.param, monkeypatch)
+
+
+def test_a_previous_producers_half_is_judged_by_this_checker(world):
+    """Its bytes, as the previous version's encoder made them."""
+    identity = world.send()
+    record = world.broker.log("g", LogKind.HALF, 0)[-1]
+    record.body = previous.encode_half(as_previous(wire.decode_half(record.body)))
+    world.listener.answer = LocalTransactionState.COMMIT
+    world.clock.advance(10)
+    world.check()
+    assert ([b"A"], OpKind.COMMIT) == (world.delivered, world.operator.show(identity).final)
+
+
+def test_a_previous_checker_reads_what_this_producer_writes(world):
+    """Halves and ends alike."""
+    world.producer.send_message_in_transaction(Message("t", b"B"))
+    for record in world.broker.log("g", LogKind.HALF, 0):
+        previous.decode_half(record.body)
+    for record in world.broker.log("g", LogKind.OP, 0):
+        previous.decode_ops(record.body)
+
+
+def test_a_newer_half_is_listed_as_such(world):
+    """Its id is known, nothing is decided about it, and the other rows of the list are there."""
+    newer, old = world.send(version=2), world.send()
+    rows = {each.transaction_id: each for each in world.operator.pending()}
+    assert {newer: 2, old: 0} == {identity: each.newer_version for identity, each in rows.items()}
+    journey = world.operator.show(newer)
+    assert ("pending", 2) == (
+        telling.state_of(journey),
+        telling.pending(journey, world.clock.wall_ms())["newer_version"],
+    )
+    for verb in planning.Verb:
+        plan = planning.plan(verb, journey, None, has_database=False, override=False)
+        assert (planning.Step.REFUSED, True) == (plan.step, "a newer txcore" in plan.text)
+    with pytest.raises(TransactionStateError, match="a newer txcore, in wire version 2; upgrade"):
+        world.operator.rollback(newer, "why not")
+    with pytest.raises(TransactionStateError, match="pending already"):
+        world.operator.resume(newer)
+
+
+class TestPoisonOfANewerTxcore:
+    """An older checker parked a newer producer's half as poison; a checker new enough delivers it."""
+
+    def test_it_is_resumed_under_its_own_id_after_the_upgrade(self, world):
+        """Once, with its own immunity, and the entry is gone for good."""
+        identity = world.send(version=2)
+        name = world.park_as_poison()
+        world.upgrade()
+        world.operator.resume(name, "upgraded")
+        copy = wire.decode_half(world.broker.log("g", LogKind.HALF, 0)[-1].body)
+        assert (identity, 1, 5_000) == (copy.transaction_id, copy.generation, copy.immunity_ms)
+        assert [] == world.operator.parked()
+        world.listener.answer = LocalTransactionState.COMMIT
+        world.clock.advance(10)
+        world.check()
+        assert ([b"A"], OpKind.COMMIT) == (world.delivered, world.operator.show(identity).final)
+        with pytest.raises(TransactionStateError, match="finished"):
+            world.operator.resume(name)
+
+    def test_a_resume_that_did_not_close_the_entry_is_repeated_without_a_second_delivery(self, world):
+        """The operator's process died in between."""
+        world.send(version=2)
+        name = world.park_as_poison()
+        world.upgrade()
+        with world.patch.context() as patch:
+            patch.setattr(Operator, "_dismiss", lambda *_: 1 // 0)
+            with pytest.raises(ZeroDivisionError):
+                world.operator.resume(name)
+        world.listener.answer = LocalTransactionState.COMMIT
+        world.clock.advance(10)
+        world.check()
+        assert [name] == [each.transaction_id for each in world.operator.parked()]
+        world.operator.resume(name)
+        world.clock.advance(10)
+        world.check()
+        assert ([b"A"], []) == (world.delivered, world.operator.parked())
+
+    def test_what_its_producer_ended_itself_is_not_delivered_again(self, world):
+        """The half was poison, its COMMIT was not."""
+        with world.patch.context() as patch:
+            patch.setattr(wire, "VERSION", 2)
+            patch.setattr(world.listener, "execute_local_transaction", lambda *_: LocalTransactionState.COMMIT)
+            world.producer.send_message_in_transaction(Message("t", b"A"))
+        name = world.park_as_poison()
+        world.upgrade()
+        world.operator.resume(name)
+        world.check()
+        assert ([b"A"], []) == (world.delivered, world.operator.parked())
+
+    def test_before_the_upgrade_a_resume_says_what_to_do(self, world):
+        """It is neither resumed nor thrown away."""
+        world.send(version=2)
+        name = world.park_as_poison()
+        with pytest.raises(TransactionStateError, match="upgrade this one, then resume it"):
+            world.operator.resume(name)
+        with pytest.raises(TransactionStateError, match="upgrade this one"):
+            world.operator.rollback(name, "do not want it")
+        assert [name] == [each.transaction_id for each in world.operator.parked()]
+
+    def test_a_decision_is_made_about_the_half_not_about_the_entry(self, world):
+        """A rollback of the entry would throw away what may be committed."""
+        identity = world.send(version=2)
+        name = world.park_as_poison()
+        world.upgrade()
+        journey = world.operator.show(name)
+        plans = {verb: planning.plan(verb, journey, None, has_database=False, override=False) for verb in planning.Verb}
+        assert planning.Step.ACT is plans[planning.Verb.RESUME].step
+        for kind in (planning.Verb.COMMIT, planning.Verb.ROLLBACK):
+            assert planning.Step.REFUSED is plans[kind].step
+            with pytest.raises(TransactionStateError, match="resume it, then decide that one"):
+                getattr(world.operator, kind.value)(name, "why")
+        world.operator.resume(name)
+        result = world.operator.rollback(identity, "not wanted")
+        assert EndState.UNKNOWN is result.state
+        world.clock.advance(10)
+        world.check()
+        assert (OpKind.ROLLBACK, []) == (world.operator.show(identity).final, world.delivered)
+
+
+def test_a_newer_half_parked_under_its_own_id_is_resumed_after_the_upgrade(world):
+    """As the setting `newer_records = "park"` does it."""
+    identity = world.send(version=2)
+    record = world.broker.log("g", LogKind.HALF, 0)[-1]
+    world.park(identity, ParkCode.NEWER, record.body)
+    (entry,) = world.operator.parked()
+    assert (identity, ParkCode.NEWER) == (entry.transaction_id, entry.code)
+    with pytest.raises(TransactionStateError, match="a newer txcore"):
+        world.operator.resume(identity)
+    with pytest.raises(TransactionStateError, match="a newer txcore"):
+        world.operator.rollback(identity, "why")
+    world.upgrade()
+    world.operator.resume(identity, "upgraded")
+    world.listener.answer = LocalTransactionState.COMMIT
+    world.clock.advance(10)
+    world.check()
+    assert ([b"A"], []) == (world.delivered, world.operator.parked())
+
+
+@pytest.mark.parametrize(("group", "partition"), [("other", 0), ("g", 1)])
+def test_a_half_of_another_log_stays_poison(world, group, partition):
+    """It would be appended where it does not belong; it can be taken off the list."""
+    body = wire.encode_half(msgspec.structs.replace(HALVES[0], group=group, partition=partition))
+    world.send()
+    name = world.park_as_poison(body=body)
+    with pytest.raises(TransactionStateError, match="poison"):
+        world.operator.resume(name)
+    assert EndState.ACCEPTED is world.operator.rollback(name, "not ours").state
+    assert [] == world.operator.parked()
+
+
+def test_a_lost_half_cannot_be_resumed_and_says_what_to_do(world):
+    """It has no bytes; a rollback takes it off the list, and nothing else does."""
+    world.send()
+    world.park(A, ParkCode.LOST, b"")
+    (entry,) = world.operator.parked()
+    assert (A, ParkCode.LOST, ()) == (entry.transaction_id, entry.code, entry.topics)
+    for act in (world.operator.resume, lambda identity: world.operator.commit(identity, "why")):
+        with pytest.raises(TransactionStateError, match=r"gone from the log.*ask the database"):
+            act(A)
+    assert EndState.ACCEPTED is world.operator.rollback(A, "published by hand").state
+    assert [] == world.operator.parked()
+
+
+def test_a_newer_op_record_is_told_from_damage():
+    """Kinds 10 to 12 are those of the owner's release."""
+    with pytest.raises(NewerRecordError):
+        wire.decode_ops(msgspec.msgpack.encode(["txo", 2, [[10, A]]]))

@@ -1,0 +1,160 @@
+"""Which database a fence's tables are in: the identity that halves carry, so that no check asks another one.
+
+The meta row holds a random identity, made with the tables. On PostgreSQL it also names the server, the database and
+the table that it was made for. A copy in another server, database or schema differs there, and has an identity of its
+own, made of both, until an operator adopts it. A standby that is promoted differs in nothing.
+
+Not told apart: a physical copy (pg_basebackup, a snapshot, recovery to a point in time) that is promoted beside its
+original, as it looks like a failover; on MariaDB, MySQL and SQLite, and where the role may not call
+`pg_control_system()`, any copy that keeps the meta row.
+
+Source: PostgreSQL manual, "Control Data Functions" (`pg_control_system`).
+"""
+
+from __future__ import annotations
+
+import hashlib
+import secrets
+from typing import TYPE_CHECKING, Any, Final
+
+import msgspec
+
+from txcore.errors import UsageError, WrongDatabaseError
+from txcore.fence import NO_DATABASE
+from txcore.sqlfence.border import SQLITE
+
+if TYPE_CHECKING:
+    from txcore.sqlfence.border import Border
+    from txcore.sqlfence.dialects import Dialect
+
+IDENTITY_BYTES: Final = 16
+
+
+class Adoption(msgspec.Struct, frozen=True):
+    """One former identity whose transactions this database decides: its hex text, since when, by whose word, why."""
+
+    identity: str
+    at: str
+    by: str
+    reason: str
+
+
+class Meta(msgspec.Struct, frozen=True):
+    """The meta row as it stands; `identity` is empty before schema version 2, `server` where nothing was told."""
+
+    pruned_below: bytes
+    identity: bytes = b""
+    server: str = ""
+    adopted: str = ""
+
+
+class Database(msgspec.Struct, frozen=True):
+    """The database behind one connection.
+
+    Attributes:
+        stored: The identity in its meta row; empty before schema version 2.
+        current: The identity that halves carry: the stored one, or another one in a copy that was not adopted.
+        server: What this server says of itself; empty where it says nothing.
+        adopted: Former identities, oldest first.
+    """
+
+    stored: bytes
+    current: bytes
+    server: str
+    adopted: tuple[Adoption, ...] = ()
+
+    @property
+    def is_copy(self) -> bool:
+        """Whether the tables were made in another server or database, and are not adopted here."""
+        return self.current != self.stored
+
+    def decides(self, identity: bytes) -> bool:
+        """Return whether halves that carry *identity* are decided here; those that carry none always are."""
+        if identity in {b"", NO_DATABASE, self.current}:
+            return True
+        return not self.is_copy and any(each.identity == identity.hex() for each in self.adopted)
+
+
+def database_of(meta: Meta, server: str) -> Database:
+    """Return the database whose meta row and server these are."""
+    adopted = tuple(msgspec.json.decode(meta.adopted, type=list[Adoption])) if meta.adopted else ()
+    current = meta.identity
+    if meta.identity and server and meta.server and server != meta.server:
+        current = hashlib.blake2b(meta.identity + server.encode(), digest_size=IDENTITY_BYTES).digest()
+    return Database(meta.identity, current, server, adopted)
+
+
+def new_identity() -> bytes:
+    """Return a fresh random identity."""
+    return secrets.token_bytes(IDENTITY_BYTES)
+
+
+def look(dialect: Dialect, border: Border) -> Database:
+    """Return the database behind *border*, asked once for each connection to the server."""
+    found = border.memory.get(_key(dialect))
+    return look_anew(dialect, border) if found is None else found
+
+
+def look_anew(dialect: Dialect, border: Border, meta: Meta | None = None) -> Database:
+    """Ask the database again, which may have been adopted or replaced since, unless *meta* is what is remembered."""
+    meta = meta or dialect.meta(border)
+    known: Database | None = border.memory.get(_key(dialect))
+    server = dialect.server(border) if known is None or known.stored != meta.identity else known.server
+    found = border.memory[_key(dialect)] = database_of(meta, server)
+    return found
+
+
+def recall(dialect: Dialect, border: Border) -> bytes:
+    """Return the identity that was last seen behind *border*; asks nothing but a file."""
+    found = border.memory.get(_key(dialect))
+    if found is None and border.family == SQLITE:
+        found = look(dialect, border)
+    return b"" if found is None else found.current
+
+
+def wrong_database_text(database: Database, identity: bytes) -> str:
+    """Return why nothing is decided here about a half that carries *identity*."""
+    here = database.current.hex() or "none, its tables are of schema version 1"
+    return (
+        f"another database: the transaction was fenced in database {identity.hex()}, and the fence looks at {here}; "
+        "nothing was written. Give the fence the producer's database; if this one replaces it for good, run "
+        "`txcore fence adopt`"
+    )
+
+
+def adopt(dialect: Dialect, border: Border, adoption: Adoption) -> Database:
+    """Make this database decide for its former identity, or for that in *adoption*; the meta row is locked before.
+
+    Raises:
+        UsageError: there is nothing to adopt, or the tables have no identity yet.
+    """
+    dialect.lock_meta(border)
+    database = look_anew(dialect, border)
+    if not database.stored:
+        raise UsageError("the fence's tables have no identity yet (schema version 1): run create() first")
+    if not adoption.identity and not database.is_copy:
+        raise UsageError(
+            "there is nothing to adopt: this database has the identity that was made with its tables; "
+            "name the identity of another one whose transactions it shall decide from now on"
+        )
+    former = [each for each in (adoption.identity, database.stored.hex() if database.is_copy else "") if each]
+    kept = [each for each in database.adopted if each.identity not in former]
+    added = [msgspec.structs.replace(adoption, identity=each) for each in former if each != database.current.hex()]
+    adopted = (*kept, *added)
+    text = msgspec.json.encode(adopted).decode()
+    dialect.write_identity(border, Meta(b"", database.current, database.server, text))
+    return look_anew(dialect, border)
+
+
+def require(database: Database, identity: bytes) -> None:
+    """Refuse a half's *identity* that is not decided here.
+
+    Raises:
+        WrongDatabaseError: it is another database's.
+    """
+    if not database.decides(identity):
+        raise WrongDatabaseError(wrong_database_text(database, identity))
+
+
+def _key(dialect: Dialect) -> Any:
+    return ("txcore_database", dialect.tables.meta)
