@@ -3,52 +3,16 @@
 from __future__ import annotations
 
 import itertools
-import time
 from types import SimpleNamespace
 
 import pytest
+from txcore_conformance.clocks import HandClock, RunningClock
 
 from txcore.fence import FenceAnswer, FenceReading
 from txcore.ids import IdFactory
 from txcore.message import CheckPolicy
 from txcore.records import Capabilities
 from txcore.transaction import ProducerContext
-
-EPOCH_MS = 1_700_000_000_000
-
-
-class HandClock:
-    """A clock that stands until it is advanced."""
-
-    def __init__(self, boot: str = "boot-1") -> None:
-        self.now_s = 1_000.0
-        self.boot = boot
-        self.wall_offset_ms = 0
-
-    def wall_ms(self):
-        return EPOCH_MS + round(self.now_s * 1000) + self.wall_offset_ms
-
-    def elapsed_s(self):
-        return self.now_s
-
-    def boot_id(self):
-        return self.boot
-
-    def advance(self, seconds):
-        self.now_s += seconds
-
-
-class RunningClock(HandClock):
-    """A clock that runs as a real one does, a little more whenever it is read, and as far as it is told."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self._read_s = time.monotonic()
-
-    def elapsed_s(self):
-        before_s, self._read_s = self._read_s, time.monotonic()
-        self.advance(0.0002 + self._read_s - before_s)
-        return self.now_s
 
 
 class Counting:

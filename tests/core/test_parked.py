@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import pytest
+from txcore_conformance.clocks import RunningClock
 
 from txcore import Checker, CheckPolicy, Limits, LocalTransactionState, Message, Operator, TransactionProducer, wire
 from txcore.drivers import BlockingBridge, run_blocking
@@ -14,25 +15,6 @@ from txcore.results import EndState
 
 POLICY = CheckPolicy(immunity_s=5, interval_s=5, check_max=1)
 COMMIT, ROLLBACK, UNKNOWN = LocalTransactionState
-
-
-class Clock:
-    """A clock that moves a little whenever it is read, so that pauses end, and as far as it is told."""
-
-    now_s = 1_000.0
-
-    def wall_ms(self):
-        return 1_700_000_000_000 + round(self.now_s * 1000)
-
-    def elapsed_s(self):
-        self.advance(0.005)
-        return self.now_s
-
-    def boot_id(self):
-        return ""
-
-    def advance(self, seconds):
-        self.now_s += seconds
 
 
 class Listener:
@@ -51,7 +33,7 @@ class World:
     """One partition of a group on the broker in memory."""
 
     def __init__(self, profile):
-        self.clock, self.listener = Clock(), Listener()
+        self.clock, self.listener = RunningClock(), Listener()
         self.broker = MemoryBroker(profile, clock=self.clock)
         self.backend = MemoryBackend(self.broker)
         self.producer = TransactionProducer(

@@ -9,6 +9,7 @@ from pathlib import Path
 
 import msgspec
 import pytest
+from txcore_conformance.clocks import RunningClock
 
 from txcore import Checker, CheckPolicy, Limits, LocalTransactionState, Message, Operator, TransactionProducer, wire
 from txcore.drivers import BlockingBridge, run_blocking
@@ -78,25 +79,6 @@ class TestRecords:
         assert [Op(OpKind.COMMIT, A)] == wire.decode_ops(ops)
 
 
-class Clock:
-    """A clock that moves a little whenever it is read, so that a checker's pauses end, and as far as it is told."""
-
-    now_s = 1_000.0
-
-    def wall_ms(self):
-        return 1_700_000_000_000 + round(self.now_s * 1000)
-
-    def elapsed_s(self):
-        self.advance(0.005)
-        return self.now_s
-
-    def boot_id(self):
-        return ""
-
-    def advance(self, seconds):
-        self.now_s += seconds
-
-
 class Listener:
     """Answers what the test sets."""
 
@@ -113,7 +95,7 @@ class World:
     """One partition of a group, a producer and checkers of any version, on the broker in memory."""
 
     def __init__(self, profile, monkeypatch):
-        self.clock, self.listener, self.patch = Clock(), Listener(), monkeypatch
+        self.clock, self.listener, self.patch = RunningClock(), Listener(), monkeypatch
         self.broker = MemoryBroker(profile, clock=self.clock)
         self.backend = MemoryBackend(self.broker)
         policy = CheckPolicy(immunity_s=5, interval_s=5, check_max=1)
