@@ -70,7 +70,8 @@ class PartitionState:
         self.ages_ms = decode_ages(checkpoint.note) if checkpoint else {}
         self._claims: list[tuple[int, bytes]] = []
         self._first_token = self.token
-        self._op_bound = -1  #: of the newest checkpoint; the bounds of later ones do not lie before it
+        #: Of the newest checkpoint; the bounds of later ones do not lie before it.
+        self._op_bound = -1 if self.op_read is None else self.op_read
         self._seen: deque[_Seen] = deque()
         self._left_out = 0
         self._room = 2 * LEFT_IN_MAX
@@ -249,7 +250,8 @@ class PartitionState:
             self._take(seen, position, op)
 
     def _note_op(self, seen: _Seen, position: int) -> None:
-        if seen.first_op is None or position < seen.first_op:
+        """Let no checkpoint pass this op from here on; one that is read again may have been passed already."""
+        if position >= self._op_bound and (seen.first_op is None or position < seen.first_op):
             seen.first_op = position
 
     def _fold(self, pending: Pending, op: Op, position: int, token: bytes | None = None) -> None:

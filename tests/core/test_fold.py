@@ -343,6 +343,16 @@ class TestCopies:
         partition.state.look_back(half, Op(OpKind.CHECKED, A, count=2, token=OURS), 44, OURS)
         assert (1, True) == (half.count, half.is_closed)
 
+    def test_an_op_that_a_checkpoint_passed_does_not_bind_the_next_one_when_it_is_read_again(self):
+        """The claims before it are forgotten, so the next checkpoint would give it a token of a later time."""
+        partition = Partition(Checkpoint(4, 16, THEIRS, b""))
+        half = partition.half(4, A, folded_to=6)
+        partition.claim(17, OURS)
+        half.note(look_back=None)
+        for position in (8, 10):
+            partition.state.look_back(half, Op(OpKind.COMMIT, A), position, THEIRS)
+        assert (4, 17) == partition.bounds()
+
     def test_until_it_was_looked_back_for_only_a_final_op_counts(self, partition):
         """A DISCARD for exhausted checks is void after a DECIDED, which may stand before this owner's reading."""
         partition.claim(50, OURS)

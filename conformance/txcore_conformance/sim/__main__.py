@@ -22,6 +22,7 @@ from txcore_conformance.sim.play import PROFILES, SeedResult, profile_of, run
 
 CHUNK = 50
 MUTANT_SEEDS_MAX = 5_000
+SHOWN_MAX = 20
 #: Rare paths that a large run must have hit; a run which never hit one has not tested what it claims.
 SOMETIMES = (
     "crash",
@@ -188,6 +189,9 @@ def _seeds(first: int, count: int, jobs: int) -> int:
     totals, began_s, shown_s = Totals(), time.monotonic(), time.monotonic()
     for result in play_many(first, count, jobs):
         totals.add(result)
+        if result.violations and len(totals.bad) <= SHOWN_MAX:
+            shown = "; ".join(result.violations[:3])
+            print(f"  VIOLATION seed {result.seed} ({result.profile}): {shown}", flush=True)
         if time.monotonic() - shown_s > 5:
             shown_s = time.monotonic()
             rate = totals.seeds / (shown_s - began_s)
@@ -199,8 +203,6 @@ def _seeds(first: int, count: int, jobs: int) -> int:
     missed = [name for name in SOMETIMES if not totals.sometimes[name]]
     rarest = sorted((totals.sometimes[name], name) for name in SOMETIMES)[:6]
     print("  rarest paths: " + ", ".join(f"{name} {number:,}" for number, name in rarest))
-    for result in totals.bad[:20]:
-        print(f"  VIOLATION seed {result.seed} ({result.profile}): " + "; ".join(result.violations[:3]))
     if missed and count >= SOMETIMES_SEEDS_MIN:
         print("  NEVER HIT: " + ", ".join(missed))
     print(f"  violations: {len(totals.bad)}")
