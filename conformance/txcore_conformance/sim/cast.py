@@ -91,6 +91,7 @@ class Cast:
     holders_chance: float = 0.0  #: that a prepared transaction has two holders
     strewn: list[tuple[int, bytes]] = field(default_factory=list)  #: what stands in half logs and is none
     newer: dict[tuple[LogKind, int], int] = field(default_factory=dict)  #: where a newer txcore wrote first
+    has_met_newer: bool = False  #: one was written; a checker may have stopped at it, even if the log has lost it since
     is_upgraded: bool = False
     misled: list[Process] = field(default_factory=list)  #: checkers that look at another database
     processes: list[Process] = field(default_factory=list)

@@ -97,6 +97,7 @@ def _write_newer(cast: Cast) -> None:
     cast.world.note(f"newer {kind.value}")
     position = _append(cast, kind, partition, body)
     cast.newer.setdefault((kind, partition), position)
+    cast.has_met_newer = True
 
 
 def _append(cast: Cast, kind: LogKind, partition: int, body: bytes) -> int:
@@ -114,7 +115,7 @@ def upgrade(cast: Cast) -> None:
         return
     cast.is_upgraded = True
     cast.bounds.limits = dataclasses.replace(cast.bounds.limits, newer_records=NewerRecords.PARK)
-    if cast.newer:
+    if cast.has_met_newer:
         cast.world.note("upgrade")
         is_immortal = any(process.is_immortal for process in cast.checkers)
         _kill_checkers(cast)
