@@ -98,12 +98,16 @@ class Readers:
         return told
 
     def asking(self, group: str) -> Connection:
-        """Return the connection on which no fetch is ever under way, to ask where logs begin and end."""
+        """Return the connection on which no fetch is ever under way, to ask where logs begin and end.
+
+        It is told the high watermark. The last stable offset may lie before what was acknowledged: a commit is
+        acknowledged before its markers are written, and an open transaction holds back whatever follows it.
+        """
         with self._lock:
             self.require_open()
             self._group = group
             if self._asking is None:
-                self._asking = self.connect(group)
+                self._asking = Connection(reader_config(self.options, group) | {"isolation.level": "read_uncommitted"})
             return self._asking
 
     def close(self, timeout_s: float) -> None:

@@ -150,7 +150,7 @@ class KafkaReader:
         return Position(self._next)
 
     def end(self) -> Future[Position]:
-        """See `Reader.end`: the last stable offset; one question for all logs that are asked about meanwhile."""
+        """See `Reader.end`: the high watermark; one question for all logs that are asked about meanwhile."""
         self._require_open()
         told: Future[Position] = new_future()
         self._ends.add(told)
