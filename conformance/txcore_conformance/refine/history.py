@@ -233,7 +233,7 @@ class History:
         token, place = owner
         generation = self._generation(known)
         seen = known.seen_at(place, generation)
-        if seen.closed_by:
+        if seen.closed_by or self._went_on(known, generation, owner):
             return
         folded_to = place
         if seen.requested is not None:
@@ -242,6 +242,12 @@ class History:
         if self._is_outdone(known, generation, place):
             generation += 1
         self._logs.append_half(self._copy(known, generation, folded_to, token, seen.count, seen.decided))
+
+    def _went_on(self, known: Known, generation: int, owner: tuple[bytes, int]) -> bool:
+        """Whether this owner carried a later generation before; it does not carry an earlier one after that."""
+        token, place = owner
+        copies = (half for half in known.halves if half.token == token and half.generation > generation)
+        return any(half.folded_to <= place for half in copies)
 
     def _is_outdone(self, known: Known, generation: int, place: int) -> bool:
         """Whether a DISCARD that does not count holds the generation's place, and its owner goes on under the next."""
