@@ -144,7 +144,7 @@ def cost_of(style: str, count: int = COUNT) -> Cost:
     """Return the cost of a transaction in one of `STYLES`, in listener style on the broker in memory.
 
     Args:
-        count: transactions that are counted, behind as many that warm up.
+        count: transactions that are counted, after as many that warm up.
     """
     with STYLES[style]() as run:
         run(count)

@@ -136,7 +136,7 @@ def tombstone(transaction: LocalTransaction) -> Flow[EndResult | None]:
 def look_before_publishing(transaction: LocalTransaction) -> Flow[EndResult | None]:
     """See that the row is committed, as another holder may have rolled back, or the caller its connection.
 
-    Returns the result where nothing may be published: CONFLICT behind a tombstone, which is written where there is no
+    Returns the result where nothing may be published: CONFLICT after a tombstone, which is written where there is no
     row; UNKNOWN, and the checker is asked, where the fence does not answer.
     """
     context, identity = transaction.context, transaction.transaction_id

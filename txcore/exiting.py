@@ -2,7 +2,7 @@
 
 A backend may accept a release before its op is with the broker. A process that ended in that moment would leave the
 transaction to the checker, which publishes its messages a second time. So a backend registers here when it starts, and
-is closed at the end of the process: behind the last statement, `sys.exit`, or an exception that nothing catches. Python
+is closed at the end of the process: after the last statement, `sys.exit`, or an exception that nothing catches. Python
 does this when all non-daemon threads have ended. It does not do it for `os._exit` or a signal that kills the process;
 SIGTERM kills it unless the program handles the signal.
 """

@@ -89,7 +89,7 @@ def database_finish(transaction: LocalTransaction) -> Flow[EndResult | None]:
 
     Returns None when the block published nothing: then no half is written and the fence row is withdrawn.
 
-    Raises: as `prepare`; then the database transaction was rolled back and nothing was sent, as behind a
+    Raises: as `prepare`; then the database transaction was rolled back and nothing was sent, as after a
         NotSentError of the database's COMMIT that was certainly undone (try again); except:
         CommitUnknownError: the database's COMMIT failed and may have applied; check or relay deliver if it did.
     """

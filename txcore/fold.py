@@ -94,9 +94,11 @@ class PartitionState:
         look_back = (folded_to, copied_under) if folded_to >= 0 else None
         self._make_room()
         known = self._known(identity)
-        seen = _Seen(position, identity, pending.generation, self._first_op_of(known))
+        seen = _Seen(position, identity, pending.generation, None)
         self._seen.append(seen)
         if known is not None:
+            if known.first_op is not None:
+                self._note_op(seen, known.first_op)
             self._merge(known, seen, pending, look_back)
         else:
             pending.note(look_back=look_back)
@@ -105,12 +107,6 @@ class PartitionState:
 
     def _known(self, identity: bytes) -> _Seen | None:
         return self._newest.get(identity) or self._recent.get(identity)
-
-    def _first_op_of(self, known: _Seen | None) -> int | None:
-        """Return the first op that a copy has in common with what is known, unless a checkpoint has passed it."""
-        if known is None or known.first_op is None or known.first_op < self._op_bound:
-            return None
-        return known.first_op
 
     def _take_orphans(self, identity: bytes) -> None:
         """Fold the ops that were read before the newest half of *identity*; those of later halves go on waiting."""
@@ -250,7 +246,7 @@ class PartitionState:
             self._take(seen, position, op)
 
     def _note_op(self, seen: _Seen, position: int) -> None:
-        """Let no checkpoint pass this op from here on; one that is read again may have been passed already."""
+        """Let no checkpoint pass this op from here on, unless one has already: of a copy, or read again."""
         if position >= self._op_bound and (seen.first_op is None or position < seen.first_op):
             seen.first_op = position
 

@@ -112,7 +112,7 @@ class Facts:
         is_acknowledged: Its producer was told that the half is durable before the database committed.
         duplicate_causes: How many causes for a second delivery the history holds (crash between target and op,
             ambiguous answer, pause past the margin, takeover, resend, a second commit of one handle on a store without
-            one decision); None where nobody counted.
+            one decision); None where they were not counted.
         is_excused: Records of it were lost by the broker itself (an unsynced tail): nothing can be said.
         late_releases: Targets published before the DISCARD, or by releases that took effect after their sender had
             given up: those may stand beside a discard.

@@ -53,7 +53,7 @@ REASON_SIZE_MAX = 500
 """Characters to which reasons are cut before they are written."""
 
 WALL_MS_MAX = 253_402_300_799_999
-"""The last millisecond of the year 9999, behind which Python has no dates."""
+"""The last millisecond of the year 9999, after which Python has no dates."""
 WAIT_S_MAX = 30 * 86_400
 """Longest immunity and interval of a check policy."""
 CHECK_MAX_MAX = 1_000_000

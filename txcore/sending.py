@@ -275,7 +275,7 @@ def _vouch(transaction: LocalTransaction) -> Flow[EndResult | None]:
         connection = yield Call(context.fence.begin, (None, transaction.transaction_id, context.group))
         yield Call(context.fence.commit, (connection,))
     except FencedError as error:
-        # Behind its tombstone the checker asks the listener, unless the half says that there is none to ask.
+        # After its tombstone the checker asks the listener, unless the half says that there is none to ask.
         state = EndState.CONFLICT if transaction.is_vowed else EndState.TOO_LATE
         return EndResult(state, transaction.transaction_id, error)
     except Exception as error:  # noqa: BLE001 - the database's; the check decides

@@ -140,7 +140,7 @@ class Survey:
         """
         self._read_to_ends(LogKind.HALF)
         self._tick()
-        # No halves meanwhile: the end of a later one may stand behind the tick.
+        # No halves meanwhile: the end of a later one may stand after the tick.
         self._read_until(lambda: not self._awaited, {LogKind.OP})
         self._read_to_ends(LogKind.PARKED)
 

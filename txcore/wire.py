@@ -1,6 +1,6 @@
 """The wire format, version 1: MessagePack arrays, payload bytes raw. `docs/wire.md` is its specification.
 
-Decoding ignores elements behind those it knows, so a later txcore may add some. It takes every version up to its own.
+Decoding ignores elements after those it knows, so a later txcore may add some. It takes every version up to its own.
 A record above that, or with an op of an unknown kind, is a `NewerRecordError`: not damage, but the work of a newer
 txcore.
 """

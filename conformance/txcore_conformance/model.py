@@ -5,7 +5,7 @@ place, and for each rule left out (a mutant) the shortest counterexample. What t
 about the half is asked of the production code (`model_fold`). Faults: kill of producer, checker or relay; an
 append refused, lost, or unanswered and landing at any later time, even after its sender's death; a database
 commit with an error, applied or not, at once or late; a partition given away under a checker that goes on; a
-producer paused behind its clock reading; a target that refuses; a checkpoint write that is lost or late. Time is
+producer paused after its clock reading; a target that refuses; a checkpoint write that is lost or late. Time is
 two flags: the producer's horizon passed, the immunity expired.
 
 Configurations:

@@ -212,7 +212,7 @@ class Rows:
             self.strange += 1
             return
         if parked.code == ParkCode.CLOSED:
-            return  # says that nothing is parked; the final op behind it is what counts
+            return  # says that nothing is parked; the final op after it is what counts
         place = self.place
         self.found.append(
             (

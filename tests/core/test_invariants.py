@@ -289,7 +289,7 @@ class TestCopy:
 
     @pytest.mark.parametrize("folded_to", [2, 3])
     def test_a_copy_at_or_after_the_end_is_a_breach(self, folded_to):
-        """Whoever reads it alone takes it for undecided."""
+        """A reader of it alone takes it for undecided."""
         assert "COMMIT at op 2 closed it" in self.judged(folded_to, COMMIT, self.TICK)
         assert "DISCARD at op 2 closed it" in self.judged(folded_to, self.DISCARD, self.TICK)
 

@@ -138,7 +138,7 @@ def test_a_resumed_half_that_is_parked_again_is_listed_and_closed_by_its_own_end
     assert ([], 1) == (world.parked(), world.delivered())
 
 
-def test_an_entry_behind_a_closed_record_is_open(world):
+def test_an_entry_after_a_closed_record_is_open(world):
     """CLOSED was confirmed, then a target refused and the half was parked: it must not be hidden."""
     identity = world.park()
     world.release(close_entry("g", 0, identity, 1, "c", 1))
@@ -151,7 +151,7 @@ def test_an_entry_behind_a_closed_record_is_open(world):
 
 
 def test_a_late_end_of_a_parked_half_is_closed_by_the_record_its_owner_writes(world):
-    """The producer's COMMIT came behind the DISCARD; `close_entry` is what the owner releases on reading that."""
+    """The producer's COMMIT came after the DISCARD; `close_entry` is what the owner releases on reading that."""
     identity = world.park()
     world.release(close_entry("g", 0, identity, 0, "c", 1, b"t" * 16))
     world.forget()

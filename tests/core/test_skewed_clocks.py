@@ -61,6 +61,19 @@ def checker_of(backend, clock, listener):
     return txcore.Checker(backend, "g", listener=listener, clock=clock)
 
 
+def asks_once_immunity_is_over(checker, listener, clock):
+    """Require that a half which was just prepared is asked about once: not before its immunity ends, and soon after."""
+    began_s = clock.now_s
+    while clock.now_s < began_s + IMMUNITY_S - 0.5:
+        checker.run_once()
+        assert listener.asked == [] or clock.now_s >= began_s + IMMUNITY_S
+        clock.advance(0.2)
+    clock.advance(2.0)
+    checker.run_once()
+    assert len(listener.asked) == 1
+    checker.stop()
+
+
 @pytest.mark.parametrize("skew_ms", [-24 * HOUR_MS, -HOUR_MS, -7_000, 0, 7_000, HOUR_MS])
 def test_an_owner_counts_immunity_from_when_it_read_the_half(running_clock, skew_ms):
     """Whatever the two clocks say of a half that came after its claim: not asked early, and not much later."""
@@ -69,16 +82,7 @@ def test_an_owner_counts_immunity_from_when_it_read_the_half(running_clock, skew
     checker = checker_of(backend, running_clock, listener)
     checker.run_once()
     prepared(backend, running_clock)
-    began_s = running_clock.now_s
-    checker.run_once()
-    while running_clock.now_s < began_s + IMMUNITY_S - 0.5:
-        checker.run_once()
-        assert listener.asked == [] or running_clock.now_s >= began_s + IMMUNITY_S
-        running_clock.advance(0.2)
-    running_clock.advance(2.0)
-    checker.run_once()
-    assert len(listener.asked) == 1
-    checker.stop()
+    asks_once_immunity_is_over(checker, listener, running_clock)
 
 
 @pytest.mark.parametrize("skew_ms", [-9_000, -7_000, 0, 7_000, HOUR_MS])
@@ -86,17 +90,8 @@ def test_a_new_owner_allows_for_clocks_that_differ(running_clock, skew_ms):
     """What it finds when it begins is old only if the append time says so by more than clocks may differ."""
     _, backend = cluster(running_clock, skew_ms)
     prepared(backend, running_clock)
-    began_s = running_clock.now_s
     listener = Answers(txcore.LocalTransactionState.ROLLBACK)
-    checker = checker_of(backend, running_clock, listener)
-    while running_clock.now_s < began_s + IMMUNITY_S - 0.5:
-        checker.run_once()
-        assert listener.asked == [] or running_clock.now_s >= began_s + IMMUNITY_S
-        running_clock.advance(0.2)
-    running_clock.advance(2.0)
-    checker.run_once()
-    assert len(listener.asked) == 1
-    checker.stop()
+    asks_once_immunity_is_over(checker_of(backend, running_clock, listener), listener, running_clock)
 
 
 def test_old_halves_are_not_immune_again(running_clock):

@@ -204,8 +204,8 @@ def test_a_log_that_is_silent_for_a_while_is_read_to_its_end(world, silent):
         assert (True, 1) == (survey.find(B).is_parked, len(survey.find(B).parked))
 
 
-def test_a_half_that_came_behind_the_tick_is_not_shown_without_its_end(world, monkeypatch):
-    """Its end may stand behind the tick too; the next look shows both."""
+def test_a_half_that_came_after_the_tick_is_not_shown_without_its_end(world, monkeypatch):
+    """Its end may stand after the tick too; the next look shows both."""
     monkeypatch.setattr("txcore.survey.READ_COUNT_MAX", 1)
     count = itertools.count(1)
 

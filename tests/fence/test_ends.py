@@ -54,7 +54,7 @@ def shop():
 
 
 class Listener(txcore.TransactionListener):
-    """Commits an order, with or without the fence, and may die right behind its commit."""
+    """Commits an order, with or without the fence, and may die right after its commit."""
 
     def __init__(self, world):
         self.world, self.forgets, self.dies_before, self.dies_after = world, False, False, False
@@ -113,7 +113,7 @@ def test_forgotten_fence_is_logged_without_a_plugin(sqlite, shop, caplog):
 
 
 def test_forgotten_fence_and_a_crash_lose_nothing(world, shop, eventually):
-    """forgot_fence.py: without a row the checker asks the listener, behind a tombstone."""
+    """forgot_fence.py: without a row the checker asks the listener, after a tombstone."""
     listener = Listener(world)
     listener.forgets = listener.dies_after = True
     assert send(shop.producer(world.fence, listener=listener, policy=SOON)) is None
@@ -146,7 +146,7 @@ def test_process_that_died_before_the_fence_is_rolled_back(world, shop, eventual
 
 
 def test_half_without_a_row_waits_where_no_listener_can_be_asked(sqlite, shop, eventually):
-    """Nobody there can tell; it is neither rolled back nor parked, and the alert says so."""
+    """No listener can tell; it is neither rolled back nor parked, and the alert says so."""
     listener = Listener(sqlite)
     listener.forgets = listener.dies_after = True
     send(shop.producer(sqlite.fence, listener=listener, policy=SOON))
@@ -224,7 +224,7 @@ def _busy_at_commit(path):
     return reader
 
 
-def test_busy_commit_on_sqlite_leaves_nothing_behind(tmp_path, shop):
+def test_busy_commit_on_sqlite_leaves_nothing_open(tmp_path, shop):
     """COMMIT that is busy leaves the transaction open; it is rolled back, for certain."""
     path = tmp_path / "shop.db"
     engine = create_engine(f"sqlite:///{path}", connect_args={"timeout": 0.1})
@@ -295,7 +295,7 @@ def prepared(world, shop, *, rolls_back=False):
     return producer, transaction
 
 
-def test_commit_behind_another_holders_rollback_is_a_conflict(world, shop):
+def test_commit_after_another_holders_rollback_is_a_conflict(world, shop):
     """The tombstone is in the database, so nothing may be published."""
     producer, transaction = prepared(world, shop, rolls_back=True)
     first, second = (producer.attach(transaction.handle()) for _ in range(2))
@@ -307,7 +307,7 @@ def test_commit_behind_another_holders_rollback_is_a_conflict(world, shop):
     assert shop.delivered == []
 
 
-def test_commit_behind_the_callers_own_rollback_is_a_conflict(world, shop):
+def test_commit_after_the_callers_own_rollback_is_a_conflict(world, shop):
     """The row is not there; the tombstone makes that final, and the half is rolled back."""
     _, transaction = prepared(world, shop, rolls_back=True)
     assert transaction.commit().state is txcore.EndState.CONFLICT

@@ -219,7 +219,7 @@ def test_backend_that_did_not_take_it_for_an_outage_is_an_outage(sqlite_bench):
     assert relay.parked() == []
 
 
-def test_lane_waits_behind_a_message_without_a_certain_answer(sqlite_bench):
+def test_lane_stops_at_a_message_without_a_certain_answer(sqlite_bench):
     """It may not be stored: the next one of its key would overtake it. Other keys go on."""
     sqlite_bench.put(key=b"a", body=b"first")
     sqlite_bench.put(key=b"a", body=b"second")

@@ -107,9 +107,9 @@ MUTANTS = [
     ),
     Mutant(
         "kafka-mark-overtakes",
-        "A mark stands behind every op that was queued before it.",
+        "A mark stands after every op that was queued before it.",
         replaced("ops", "OpMerger", "mark", overtake),
-        DATA_PATH + "test_a_mark_stands_behind_the_ops_that_were_queued_before_it",
+        DATA_PATH + "test_a_mark_stands_after_the_ops_that_were_queued_before_it",
         "kafka",
     ),
     Mutant(

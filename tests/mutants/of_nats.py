@@ -25,7 +25,7 @@ def replaced(name, make):
     return patch
 
 
-def go_behind_whatever_is_there(self, found):
+def go_after_whatever_is_there(self, found):
     """Take the place although another op holds it."""
     self._expected = 0 if found is None else found.sequence
     return False
@@ -42,7 +42,7 @@ MUTANTS = [
     Mutant(
         "nats-final-of-one-generation",
         "A final op holds the place of every generation.",
-        replaced("_is_superseded", lambda _: go_behind_whatever_is_there),
+        replaced("_is_superseded", lambda _: go_after_whatever_is_there),
         TESTS + "test_the_first_final_op_holds_for_every_generation",
         "nats",
     ),

@@ -31,7 +31,7 @@ def mark_at_once(self, group, partition, op, future, deadline_s):
 
 
 def send_unasked(self, sending, unknown):
-    """Store a half although nobody has asked for its targets."""
+    """Store a half although its targets were not asked for."""
     del unknown
     self._publisher.start(sending)
 
@@ -48,9 +48,9 @@ MUTANTS = [
     ),
     Mutant(
         "rabbitmq-mark-overtakes",
-        "A mark stands behind every op that was queued before it.",
+        "A mark stands after every op that was queued before it.",
         replaced("Releaser", "mark", lambda _: mark_at_once),
-        LOGS + "test_ops_share_records_and_a_tick_stands_alone_behind_them",
+        LOGS + "test_ops_share_records_and_a_tick_stands_alone_after_them",
         "rabbitmq",
     ),
     Mutant(

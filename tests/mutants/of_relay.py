@@ -13,7 +13,7 @@ TESTS = "tests/fence/test_relay.py::"
 _is_through = relaying._is_through
 
 
-def go_on_behind_an_uncertain_message(context, work, row, outcome):
+def go_on_after_an_uncertain_message(context, work, row, outcome):
     """Send the next message of a lane although the one before may not be stored."""
     return _is_through(context, work, row, outcome) or outcome.status is Status.UNKNOWN
 
@@ -33,14 +33,14 @@ def replaced(name, new):
 
 MUTANTS = [
     Mutant(
-        "relay-goes-on-behind-uncertain",
+        "relay-goes-on-after-uncertain",
         "A lane stops at a message without a certain answer.",
-        replaced("_is_through", go_on_behind_an_uncertain_message),
-        TESTS + "test_lane_waits_behind_a_message_without_a_certain_answer",
+        replaced("_is_through", go_on_after_an_uncertain_message),
+        TESTS + "test_lane_stops_at_a_message_without_a_certain_answer",
     ),
     Mutant(
         "relay-deletes-uncertain",
-        "A row is deleted only behind the broker's confirmation.",
+        "A row is deleted only after the broker's confirmation.",
         replaced("_is_through", delete_an_uncertain_message),
         TESTS + "test_outage_of_the_broker_uses_up_no_try[sqlite]",
     ),

@@ -71,7 +71,7 @@ MUTANTS = [
     ),
     Mutant(
         "fence-tombstone-not-durable",
-        "A check answers ROLLBACK only behind a tombstone that is committed.",
+        "A check answers ROLLBACK only after a tombstone that is committed.",
         replaced(checks.Check, "_transact", undo_tombstones),
         CHECK + "test_check_before_the_producer_leaves_a_tombstone_and_the_late_producer_is_refused[sqlite]",
     ),

@@ -45,7 +45,7 @@ PARKED = [Parked(1, A, 0, code, "r", 3, "c", 5, b"t" * 16, b"half", [1]) for cod
 
 
 class TestRecords:
-    """The same bytes: a record that uses nothing new is one of version 1, whoever wrote it."""
+    """The same bytes: a record that uses nothing new is one of version 1, whichever version wrote it."""
 
     @pytest.mark.parametrize("half", HALVES)
     def test_halves(self, half):
@@ -125,7 +125,7 @@ class World:
     def park_as_poison(self, code=ParkCode.POISON, body=None):
         """Do what an older checker did with the newest half: park its bytes under a name made of them.
 
-        The half is gone from the log then, as behind a checkpoint.
+        The half is gone from the log then, as after a checkpoint has passed it.
         """
         record = self.broker.log("g", LogKind.HALF, 0)[-1]
         body = record.body if body is None else body

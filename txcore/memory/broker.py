@@ -249,7 +249,7 @@ class MemoryBroker:
             log.drop_before(log.index_of(before + 1))
 
     def refuses(self, topic: str) -> bool:
-        """Return whether a target topic takes nothing: it was told so, or nobody made it."""
+        """Return whether a target topic takes nothing: it was told so, or it was never made."""
         return topic in self.refusing or (topic not in self.topics and not self.profile.auto_create)
 
     def publish(self, resolution: Resolution, index: int) -> Outcome:

@@ -308,7 +308,7 @@ class SqlFence:
         notices by itself that it is a copy), or new tables that were filled by replication (name *former*).
 
         Args:
-            reason: Why; kept with the time and *by*, whoever asks.
+            reason: Why; kept with the time and *by*, the name of the caller.
             former: The identity of the former database, where this one was not copied from it.
 
         Raises:

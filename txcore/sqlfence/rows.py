@@ -48,7 +48,7 @@ class RowKeeper:
     ) -> None:
         """Insert the row; *owned* says that the fence opened the connection. See `SqlFence.insert`.
 
-        *expected* is the identity that the half carries already, if it was written before. A row that nobody verifies
+        *expected* is the identity that the half carries already, if it was written before. A row that is not verified
         again, because the caller opened the connection, is in the open transaction for certain: the server has said so
         with its answer, or is asked.
         """

@@ -137,7 +137,7 @@ MUTANTS: Final = {
         "a half that was closed meanwhile is not carried", _replace(Judge, "_carry", _carry_closed)
     ),
     "3 end from silence": Mutant("the end of the half log is known from the log", _Silence),
-    "9 look-back behind newer ops": Mutant(
+    "9 look-back after newer ops": Mutant(
         "old ops are folded before newer ones", _replace(PartitionState, "_take", _take_at_once)
     ),
     "10 stray op in a look-back": Mutant(

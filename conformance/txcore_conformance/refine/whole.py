@@ -1,6 +1,6 @@
 """What whole logs say: all half records first, then all op records in log order. Shares no code with the fold.
 
-The rules, all of them: the first final op wins, whoever wrote it. CHECKED, DECIDED and DISCARD count under the claim
+The rules, all of them: the first final op wins, from any writer. CHECKED, DECIDED and DISCARD count under the claim
 in force at their place only. The newest generation is judged. A DISCARD closes generations up to its own; one for
 exhausted checks is void after a DECIDED. DECIDED holds for the transaction, the first one; CHECKED and FORCE hold for
 their generation. Bytes that are no record say nothing.

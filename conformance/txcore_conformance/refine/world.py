@@ -156,7 +156,7 @@ class One:
 
 
 class BrokerLogs:
-    """Writes a history to a memory broker, and tells it what has landed there, whoever wrote it."""
+    """Writes a history to a memory broker, and tells it what has landed there, from any writer."""
 
     def __init__(self, broker: MemoryBroker, rng: Random) -> None:
         self.history: History | None = None

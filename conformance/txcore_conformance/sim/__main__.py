@@ -19,6 +19,7 @@ from dataclasses import dataclass, field
 
 from txcore_conformance.sim.mutants import MUTANTS
 from txcore_conformance.sim.play import PROFILES, SeedResult, profile_of, run
+from txcore_conformance.sim.surprises import PATHS
 
 CHUNK = 50
 MUTANT_SEEDS_MAX = 5_000
@@ -75,32 +76,11 @@ SOMETIMES = (
     "fate ack lost checkpoint",
     "crash between target and op",
     "release refused in part",
-    "silent half log",
-    "silent op log",
-    "small reads",
-    "stray half",
-    "stray op",
-    "cut half",
-    "cut op",
-    "newer half",
-    "newer op",
     "partition.blocked",
-    "upgrade",
-    "half.parked NEWER",
-    "clock jump",
-    "logs with different clocks",
-    "bound ORPHANS_MAX",
-    "bound RECENT_MAX",
-    "bound LEFT_IN_MAX",
-    "second holder ACCEPTED",
     "second holder ALREADY_DONE",
     "second holder CONFLICT",
     "check.wrong_database",
-    "normal end",
-    "growth refused",
-    "real fence asked",
-    "real table read",
-    "inbox saw duplicates",
+    *PATHS,
 )
 SOMETIMES_SEEDS_MIN = 20_000
 

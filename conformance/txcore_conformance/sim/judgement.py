@@ -54,7 +54,7 @@ def _count_takeover(cast: Cast, partition: int) -> None:
 
 
 def _judge_copy(cast: Cast, partition: int, record: LogRecord) -> None:
-    """A copy is folded up to a place before its half's end: whoever goes on from there must find that end (R8)."""
+    """A copy is folded up to a place before its half's end: an owner that begins there must find that end (R8)."""
     half = cast.archive.newest_half(partition)
     if half is None or half[0] != record.position or half[1].folded_to < 0 or not is_judgeable(cast):
         return
@@ -110,7 +110,7 @@ def judge_all(cast: Cast) -> int:
             Local.COMMITTED if is_committed else Local.ROLLED_BACK,
             is_acknowledged=is_committed,
             duplicate_causes=_causes(cast, truth, journey),
-            # Whoever reads the log from its beginning takes all that an owner with a lost claim wrote for stale.
+            # A reader from the log's beginning takes all that an owner with a lost claim wrote for stale.
             is_excused=identity in cast.lost_tail or truth.core.partition in cast.lost_claims,
             late_releases=world.late[identity] + before,
             unknown_answers=None if truth.is_fenced else truth.unknown_answers,
@@ -124,7 +124,7 @@ def judge_all(cast: Cast) -> int:
         duplicates += max(len(facts.targets) - len({target.index for target in facts.targets}), 0)
         is_ignored = cast.resumed.get(identity, -1) > journey.discarded_generation
         if journey.is_parked and is_ignored and not facts.is_excused:
-            world.break_rule(f"L1 {id_text(identity)} was resumed, but nobody took it up")
+            world.break_rule(f"L1 {id_text(identity)} was resumed, but no checker took it up")
         world.violations.extend(str(violation) for violation in invariants.judge(facts, promises, at_rest=True))
     for identity in targets:
         if identity not in cast.lost_tail:
@@ -220,6 +220,6 @@ def _judge_inbox(cast: Cast) -> None:
     wanted = len({each[wire.HEADER_ID] for each in headers})
     effects = real.receive(headers, cast.surprise_rng)
     if effects != wanted:
-        cast.world.break_rule(f"S6 {wanted} messages had {effects} effects behind the inbox")
+        cast.world.break_rule(f"S6 {wanted} messages had {effects} effects after the inbox")
     if len(headers) > wanted:
         cast.world.note("inbox saw duplicates")

@@ -78,7 +78,7 @@ class SimListener:
         return LocalTransactionState.UNKNOWN
 
     def _known(self, identity: bytes, truth: Truth) -> bool | None:
-        """Return what the application's own store says; a fenced transaction is over behind its tombstone."""
+        """Return what the application's own store says; a fenced transaction is over after its tombstone."""
         database = self._cast.database
         if not truth.is_fenced:
             return self._cast.local.get(identity)

@@ -74,7 +74,7 @@ _ops_in = Intake._ops_in  # noqa: SLF001
 
 @contextlib.contextmanager
 def stray_op_ends_looking_back() -> Iterator[None]:
-    """Let a stray in the op log end the tenure of whoever looks back over it (hole 10)."""
+    """Let a stray in the op log end the tenure of the owner that looks back over it (hole 10)."""
 
     def look_back(self: Intake, copies: Sequence[Pending]) -> Any:
         self.is_looking_back = True  # type: ignore[attr-defined]

@@ -104,7 +104,7 @@ def _stage(seed: int, *, may_be_real: bool) -> Cast:
     surprise_rng = random.Random(f"surprise {seed}")
     profile, silence_at_s = profile_of(seed), None
     if surprise_rng.random() < 0.04:
-        # What is kept for less than a minute is lost when nobody reads for a minute.
+        # What is kept for less than a minute is lost when no reader reads for a minute.
         capabilities = replace(profile.capabilities, half_retention_s=profile.capabilities.half_retention_s and 300.0)
         profile, silence_at_s = replace(profile, capabilities=capabilities), surprise_rng.uniform(1, 10)
     world = World(seed, profile)

@@ -22,6 +22,31 @@ SILENCE_S = 60.0
 LOGS = (LogKind.HALF, LogKind.OP)
 JUMPS_MS = (-3_600_000, -10_000, -250, 250, 10_000, 3_600_000, 31_536_000_000)
 SKEW_MAX_MS = 2_000
+#: What the surprises lead to; a run of some hundred seeds meets each.
+PATHS = (
+    "silent half log",
+    "silent op log",
+    "small reads",
+    "stray half",
+    "stray op",
+    "cut half",
+    "cut op",
+    "newer half",
+    "newer op",
+    "upgrade",
+    "half.parked NEWER",
+    "clock jump",
+    "logs with different clocks",
+    "bound ORPHANS_MAX",
+    "bound RECENT_MAX",
+    "bound LEFT_IN_MAX",
+    "second holder ACCEPTED",
+    "normal end",
+    "growth refused",
+    "real fence asked",
+    "real table read",
+    "inbox saw duplicates",
+)
 
 
 def plan_surprises(cast: Cast) -> None:

@@ -64,6 +64,6 @@ def go_on_behind_a_refusal(context: RelayContext, work: Any, row: TableRow, outc
 _is_through = relaying._is_through  # noqa: SLF001
 
 
-def go_on_behind_an_uncertain(context: RelayContext, work: Any, row: TableRow, outcome: Outcome) -> bool:
-    """Send the next message of a key although nobody knows whether the one before is there."""
+def go_on_after_an_uncertain(context: RelayContext, work: Any, row: TableRow, outcome: Outcome) -> bool:
+    """Send the next message of a key although it is unknown whether the one before is there."""
     return _is_through(context, work, row, outcome) or outcome.status is Status.UNKNOWN

@@ -62,7 +62,7 @@ def test_a_reader_that_has_passed_the_end_has_returned_all_that_was_stored(kit: 
 
 
 def test_passed_never_runs_ahead_of_what_read_returned(kit: Kit, topic: str) -> None:
-    """Before each read it lies at or before the next record, and behind the last one afterwards."""
+    """Before each read it lies at or before the next record, and after the last one afterwards."""
     raw.append(kit, *[raw.half(kit, topic) for _ in range(9)])
     everything = raw.halves(kit, 9)
     reader = kit.backend.read(kit.group, LogKind.HALF, 0)
@@ -100,7 +100,7 @@ def test_a_start_in_the_middle_is_read_to_the_same_end(kit: Kit, topic: str) -> 
     assert _bodies(records[8:]) == _bodies(_everything(kit, LogKind.HALF, start=records[8]))
 
 
-def test_records_of_other_logs_behind_the_last_do_not_hold_a_reader_up(kit: Kit, topic: str) -> None:
+def test_records_of_other_logs_after_the_last_do_not_hold_a_reader_up(kit: Kit, topic: str) -> None:
     """Gaps at the end of a log (other partitions, other logs, records of a transaction) are passed."""
     raw.append(kit, *[raw.half(kit, topic) for _ in range(3)])
     raw.append(kit, *[raw.half(kit, topic, partition=1) for _ in range(30)])

@@ -144,7 +144,7 @@ def test_flushed_ops_of_one_batch_share_a_record(kit, topic):
     assert 1 <= high - low <= 5
 
 
-def test_a_mark_stands_behind_the_ops_that_were_queued_before_it(kit, topic):
+def test_a_mark_stands_after_the_ops_that_were_queued_before_it(kit, topic):
     """Else a checker that reads its tick back would judge a half whose op is still on its way."""
     halves = [raw.half(kit, topic) for _ in range(20)]
     raw.append(kit, *halves)

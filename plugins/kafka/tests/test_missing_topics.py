@@ -56,19 +56,19 @@ def test_a_committed_half_whose_topic_is_gone_is_parked_as_undeliverable(form):
 
 def test_a_topic_that_is_known_to_be_gone_is_not_sent_to(kit, topic, monkeypatch):
     """The driver would hold such a record for a second, and with it all that is waited for together."""
-    (refused,) = raw.release(kit, raw.target_only(kit.group, "nobody-made-this-topic", b"lost"))
+    (refused,) = raw.release(kit, raw.target_only(kit.group, "never-made-topic", b"lost"))
     assert refused.status is REFUSED
     sent = []
     send = kit.backend._producing.send
     monkeypatch.setattr(kit.backend._producing, "send", lambda record: (sent.append(record.topic), send(record))[1])
-    good, bad = raw.target_only(kit.group, topic, b"good"), raw.target_only(kit.group, "nobody-made-this-topic", b"bad")
+    good, bad = raw.target_only(kit.group, topic, b"good"), raw.target_only(kit.group, "never-made-topic", b"bad")
     assert raw.statuses(raw.release(kit, bad, good)) == [REFUSED, DURABLE]
     assert sent == [topic]
 
 
 def test_other_targets_of_the_transaction_are_published(kit, topic):
     """What is missing is named, so that a resume sends this alone."""
-    half = raw.half(kit, "nobody-made-this-topic", topic)
+    half = raw.half(kit, "never-made-topic", topic)
     for _ in range(2):
         (outcome,) = raw.release(kit, raw.commit(half))
         assert (outcome.status, outcome.missing) == (REFUSED, (0,))
@@ -103,10 +103,10 @@ def test_an_outage_is_no_refusal_although_the_topic_was_gone_before(hurt):
     """What the broker said a while ago is no answer."""
     backend = hurt.connect(delivery_timeout_s="1.5", request_timeout_s="1")
     for _ in range(2):
-        outcomes = raw.release(hurt, raw.target_only(hurt.group, "nobody-made-this-topic", b"x"), backend=backend)
+        outcomes = raw.release(hurt, raw.target_only(hurt.group, "never-made-topic", b"x"), backend=backend)
         assert raw.statuses(outcomes) == [REFUSED]
     hurt.broker.kill()
-    target = raw.target_only(hurt.group, "nobody-made-this-topic", b"x")
+    target = raw.target_only(hurt.group, "never-made-topic", b"x")
     hurt.until(lambda: raw.statuses(raw.release(hurt, target, backend=backend)) == [UNKNOWN], "the outage")
     for _ in range(2):
         assert raw.statuses(raw.release(hurt, target, backend=backend)) == [UNKNOWN]
@@ -127,7 +127,7 @@ def test_a_relay_parks_a_row_whose_topic_is_missing_and_goes_on_with_the_others(
     relay = Relay(kit.backend, kit.group, engine, limits=limits)
     put(topic, b"before")
     relay.run_once()
-    put("nobody-made-this-topic", b"lost")
+    put("never-made-topic", b"lost")
     put(topic, b"beside")
     assert (report := relay._batch()).uncertain == 0
     assert (report.sent, report.refused) == (1, 1)
@@ -143,7 +143,7 @@ def test_a_relay_parks_a_row_whose_topic_is_missing_and_goes_on_with_the_others(
     engine.dispose()
 
 
-def test_in_a_transaction_a_topic_that_is_gone_hurts_nobody_else(together):
+def test_in_a_transaction_a_topic_that_is_gone_hurts_no_other_release(together):
     """The driver raises at once; the client is kept, and the others are committed."""
     gone, topic = together.make_topic(), together.topic()
     bad, again = raw.half(together, gone), raw.half(together, gone)

@@ -302,8 +302,8 @@ def test_the_end_lies_after_what_an_open_transaction_holds_back(kit, topic):
     reader.close()
 
 
-def test_a_reader_that_rests_behind_control_records_gives_up_its_consumer(kit, topic):
-    """Nothing but a marker stands behind the last record: it is at the end, and an end asked for wakes it."""
+def test_a_reader_that_rests_after_control_records_gives_up_its_consumer(kit, topic):
+    """Nothing but a marker stands after the last record: it is at the end, and an end asked for wakes it."""
     half_topic = topic_name(kit.group, HALF)
     appended(kit, topic, 1)
     producer = kit.plain_producer(**{"transactional.id": f"stranger-{kit.group}"})

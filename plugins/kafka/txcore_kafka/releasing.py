@@ -235,7 +235,7 @@ class Releaser:
             if is_missing(error.__cause__) and record.index != PARKED_INDEX:
                 self.explain(record)
             else:
-                # Nobody refused it; the broker was not asked.
+                # It was not refused; the broker was not asked.
                 self._producing.call(functools.partial(record.release.failed, Outcome(Status.UNKNOWN, error)))
 
     def explain(self, record: TargetSend) -> None:

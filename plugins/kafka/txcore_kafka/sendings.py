@@ -81,7 +81,7 @@ class Release(msgspec.Struct, eq=False):
         self.settle(Outcome(Status.UNKNOWN, error, missing=self.missing()))
 
     def not_found(self, error: TxcoreError) -> None:
-        """End before anything was published: REFUSED when there is no such group, else nobody refused."""
+        """End before anything was published: REFUSED when there is no such group, else nothing was refused."""
         if isinstance(error, UsageError):
             self.settle(Outcome(Status.REFUSED, error))
         else:

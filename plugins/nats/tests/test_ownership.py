@@ -201,7 +201,7 @@ def test_everything_is_lost_after_a_lease_without_a_beat():
 
 
 def test_giving_up_an_assignment_that_is_over_leaves_the_next_one_alone():
-    """It refers to the last ASSIGNED that was polled; a later one that nobody has polled yet is not meant."""
+    """It refers to the last ASSIGNED that was polled; a later one that was not polled yet is not meant."""
     clock = Clock()
     holdings = Holdings(clock, 5.0)
     holdings.beaten(clock.now_s)

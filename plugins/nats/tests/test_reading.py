@@ -163,8 +163,8 @@ def test_a_failing_taker_of_records_loses_none(kit):
 
 
 @pytest.mark.parametrize("kind", [LogKind.HALF, LogKind.OP, LogKind.PARKED])
-def test_an_end_behind_which_everything_was_purged_is_passed(kit, kind):
-    """No record comes any more: the reader asks for one behind the last and hears that there is none."""
+def test_an_end_after_which_everything_was_purged_is_passed(kit, kind):
+    """No record comes any more: the reader asks for one after the last and hears that there is none."""
     topic, token = kit.topic(), b"t" * 16
     halves = [raw.half(kit, topic) for _ in range(3)]
     raw.append(kit, *halves)

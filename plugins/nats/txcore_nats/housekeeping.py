@@ -4,7 +4,7 @@ When the half log is half full, decided halves go whatever their age, so that it
 ever removed, and nothing by age alone. A half that stays has all its ops: it stands at the checkpoint or behind it,
 where the checkpoint vouches for that, or is younger than `keep_s`, and so are its ops. CLAIMs stay, so
 that a reader from the beginning knows the token in force. A parked record goes once its transaction has a final op, or
-once a CLOSED record stands behind it; the others stay visible, and can be resumed, without half and ops. Ops go only
+once a CLOSED record stands after it; the others stay visible, and can be resumed, without half and ops. Ops go only
 after every old parked record was looked at, however many runs that takes: else an entry would outlive its end.
 """
 

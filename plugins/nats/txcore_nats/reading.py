@@ -45,7 +45,7 @@ class LogReader:
         self._is_closed = False
         self._is_thirsty = False
         self._is_known = threading.Event()
-        self._next = 0 if start is None else int(start)  # behind the last record that was returned
+        self._next = 0 if start is None else int(start)  # after the last record that was returned
         self._got = self._next - 1  # the last record that arrived; this and the next three are the loop's
         self._end = 0  # the furthest end that was told
         self._ends: set[Future[Position]] = set()  # without an answer yet
@@ -105,7 +105,7 @@ class LogReader:
         return records[0].position if records else Position(max(clear, self._next))
 
     def end(self) -> Future[Position]:
-        """See `Reader.end`: behind the stream's last message, whichever log that is of."""
+        """See `Reader.end`: after the stream's last message, whichever log that is of."""
         if self._is_closed:
             raise ClosedError("this reader is closed")
         told: Future[Position] = Future()

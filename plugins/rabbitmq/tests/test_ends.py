@@ -95,7 +95,7 @@ def test_two_readers_of_one_log_pass_each_others_markers(kit):
             kit.until(lambda reader=reader, end=end: not reader.read(10) and reader.passed >= end)
 
 
-def test_the_end_of_a_group_that_nobody_made_is_a_config_error(kit):
+def test_the_end_of_a_group_that_was_never_made_is_a_config_error(kit):
     """Nothing is made by asking."""
     reader = kit.backend.read(f"no-{kit.group}", LogKind.HALF, 0)
     error = error_of(reader.end, kit.timeout_s)
@@ -103,7 +103,7 @@ def test_the_end_of_a_group_that_nobody_made_is_a_config_error(kit):
     reader.close()
 
 
-def test_a_closed_reader_answers_nobody(kit):
+def test_a_closed_reader_answers_no_question(kit):
     """Neither what is under way nor what is asked later waits for a timeout."""
     reader = kit.connect().read(kit.group, LogKind.HALF, 0)
     pending = reader.end()

@@ -108,7 +108,7 @@ def test_a_record_larger_than_the_broker_takes_is_found_out_at_the_start(kit):
     assert Status.DURABLE is raw.append(kit, raw.half(kit, kit.queue()), backend=group)[0].status
 
 
-def test_ops_share_records_and_a_tick_stands_alone_behind_them(kit):
+def test_ops_share_records_and_a_tick_stands_alone_after_them(kit):
     """Few records for many ops, in the order of the releases."""
     queue = kit.queue()
     halves = [raw.half(kit, queue) for _ in range(300)]

@@ -172,7 +172,7 @@ def test_what_was_handed_over_before_a_freeze_is_not_published_after_its_deadlin
     (outcome,) = batch.wait(backend, kit.timeout_s)
     assert (outcome.status, outcome.missing) == (UNKNOWN, (0,))
     assert raw.statuses(late.wait(backend, kit.timeout_s)) == [REFUSED]
-    raw.append(kit, raw.half(kit, queue), backend=backend)  # behind anything that was published late
+    raw.append(kit, raw.half(kit, queue), backend=backend)  # after anything that was published late
     assert ids_in(kit, queue) == set()
     assert len(raw.halves(kit, 2)) == 2
 

@@ -114,7 +114,7 @@ def test_giving_up_unasked_is_answered_by_a_new_assignment(kit, backend):
 
 
 def test_giving_up_an_assignment_that_is_over_leaves_the_next_one_alone(kit, backend):
-    """It refers to the last ASSIGNED that was polled; a later one that nobody has polled yet is not meant."""
+    """It refers to the last ASSIGNED that was polled; a later one that was not polled yet is not meant."""
     claim = Member(backend, "a").claim
     kit.until(lambda: len(claim._held) == 4)
     claim.give_up(0)
