@@ -231,10 +231,12 @@ def test_the_worker_killed_in_the_middle_applies_each_message_once(tmp_path, wai
             is_there = connection.execute("SELECT 1 FROM sqlite_master WHERE name = 'parcels'").fetchone()
             return [int(row[0]) for row in connection.execute("SELECT item FROM parcels")] if is_there else []
 
-    for least in (40, 120, 200):
+    for start, least in enumerate((40, 120, 200), 1):
         with log.open("ab") as output:
             process = subprocess.Popen(command, env=environment, stdout=output, stderr=output)
         try:
+            # The process before may have applied them all: only "ready" says that this one handles SIGTERM.
+            wait_until(lambda start=start: log.read_text().count("ready") == start, "the worker")
             wait_until(lambda least=least: len(applied()) >= least, "parcels")
             if least == 200:
                 process.send_signal(signal.SIGTERM)
