@@ -204,19 +204,6 @@ def started(name: str) -> Iterator[Harness]:
         private.stop()
 
 
-@contextlib.contextmanager
-def database_url(kind: str) -> Iterator[str]:
-    """Start the service's database; "" for a SQLite file."""
-    if kind == "sqlite":
-        yield ""
-        return
-    server = servers.postgresql()
-    try:
-        yield server.url
-    finally:
-        server.remove()
-
-
 def main(arguments: Sequence[str] | None = None) -> int:
     """Run the command line; 1 when anything is wrong."""
     parser = argparse.ArgumentParser(
@@ -225,7 +212,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser.add_argument("--broker", required=True, metavar="NAME", help="kafka, rabbitmq, nats, or MODULE:CLASS")
     parser.add_argument("--seconds", type=float, default=300.0)
     parser.add_argument("--seed", nargs="?", const="", default="", help="decides the faults; default: from the clock")
-    parser.add_argument("--database", choices=("postgresql", "sqlite"), default="postgresql")
+    parser.add_argument("--database", choices=("postgresql", "mariadb", "sqlite"), default="postgresql")
     parser.add_argument("--json", action="store_true", help="print the report as JSON, progress to standard error")
     chosen = parser.parse_args(arguments)
     seed = chosen.seed or str(int(time.time()))
@@ -235,7 +222,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
     tell(f"chaos on {chosen.broker} for {chosen.seconds:g} s, seed {seed}")
     with (
-        database_url(chosen.database) as database,
+        servers.database_url(chosen.database) as database,
         started(chosen.broker) as harness,
         tempfile.TemporaryDirectory(prefix="txcore-chaos-") as folder,
     ):

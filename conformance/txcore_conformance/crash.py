@@ -3,6 +3,7 @@
     python -m txcore_conformance.crash --harness txcore_sqlite.testing:SqliteHarness --cycles 200
     python -m txcore_conformance.crash --harness txcore_sqlite.testing:SqliteHarness --list
     python -m txcore_conformance.crash --harness txcore_nats.testing:NatsHarness --cycles 200 --broker-kills 20
+    python -m txcore_conformance.crash --harness txcore_kafka.testing:KafkaHarness --cycles 200 --database mariadb
 
 The steps are not written down anywhere: a run without a kill lists every command that the flows yield, so a new step
 of the protocol is killed at from the day it exists. Kills go round a few groups, so that what one dead process left
@@ -29,7 +30,7 @@ from typing import Any, Final, Self
 from txcore import Message
 from txcore.port import Backend
 from txcore.records import FINAL_KINDS
-from txcore_conformance import oracle
+from txcore_conformance import oracle, servers
 from txcore_conformance.forks import ForkServer
 from txcore_conformance.harness import Harness
 from txcore_conformance.kit import Kit
@@ -84,14 +85,18 @@ class Tally:
 
 
 class CrashKit:
-    """Kills processes on one harness's broker. A context manager; needs a harness with a `url`."""
+    """Kills processes on one harness's broker. A context manager; needs a harness with a `url`.
 
-    def __init__(self, harness: Harness) -> None:
+    Args:
+        database: SQLAlchemy URL of the local database; a SQLite file of its own when empty.
+    """
+
+    def __init__(self, harness: Harness, database: str = "") -> None:
         if not harness.url:
             raise ValueError("no other process can reach this backend")
         self._harness = harness
         self._folder = tempfile.TemporaryDirectory(prefix="txcore-crash-")
-        self._database = str(Path(self._folder.name) / "service.db")
+        self._database = database or f"sqlite:///{Path(self._folder.name) / 'service.db'}"
         self._server = ForkServer("txcore_conformance.crash_child")
         self._backend: Backend | None = None
         self._killed: list[Kill] = []
@@ -102,7 +107,7 @@ class CrashKit:
     def __enter__(self) -> Self:
         from txcore_conformance.crash_child import Orders  # noqa: PLC0415 - needs SQLAlchemy
 
-        Orders.create(self._database)
+        Orders(self._database).create()
         self._backend = self._harness.open()
         for name in ("crash-a", "crash-b"):
             topic = self._harness.topic(f"{name}-{secrets.token_hex(4)}")
@@ -222,15 +227,13 @@ class CrashKit:
 
     def _leave_orphans(self, group: str) -> None:
         """Leave one half of each kind behind: both fenced ends, both listener ends, and one that nobody knows."""
-        import sqlalchemy  # noqa: PLC0415
-
         from txcore import SqlFence  # noqa: PLC0415
-        from txcore_conformance.crash_child import UNKNOWN_BODY, Orders  # noqa: PLC0415
+        from txcore_conformance.crash_child import INSERT, UNKNOWN_BODY, Orders, engine_of  # noqa: PLC0415
 
         assert self._backend is not None
         kit = Kit(self._harness, group)
         kit.adopt(self._backend)
-        engine = sqlalchemy.create_engine(f"sqlite:///{self._database}")
+        engine = engine_of(self._database)
         fence = SqlFence(engine)
         topic = self._topics[0]
         for body in (b"fenced commit", b"fenced rollback"):
@@ -239,13 +242,11 @@ class CrashKit:
             with engine.connect() as connection:
                 connection.begin()
                 transaction.prepare(connection)
-                row = {"id": transaction.transaction_id}
-                connection.execute(sqlalchemy.text("INSERT INTO orders VALUES (:id)"), row)
+                connection.execute(INSERT, {"id": transaction.transaction_id})
                 (connection.commit if body.endswith(b"commit") else connection.rollback)()
         Orders(self._database).commit(kit.orphan(Message(topic, b"commit"), Message(topic, b"two")).transaction_id)
         kit.orphan(Message(topic, b"rollback"))
         kit.orphan(Message(topic, UNKNOWN_BODY))
-        engine.dispose()
 
     def _job(self, program: str, group: str, failpoint: str = "", steps: str = "") -> Any:
         from txcore_conformance.crash_child import Job  # noqa: PLC0415
@@ -292,6 +293,7 @@ def kill_everywhere(
     cycles: int = 0,
     *,
     first_only: bool = False,
+    database: str = "",
     tell: Callable[[str], None] = lambda _: None,
 ) -> dict[Step, Tally]:
     """Kill *programs* at their steps in turn, until as many processes were killed as there are steps, or *cycles*.
@@ -299,7 +301,7 @@ def kill_everywhere(
     A kill that was given up is made up for by one at the next step, unless as many were given up as were wanted.
     With *first_only* a step that comes again is not a step of its own.
     """
-    with CrashKit(harness) as kit:
+    with CrashKit(harness, database) as kit:
         steps = [step for step in kit.steps(programs) if not first_only or step.failpoint.endswith(":1")]
         tallies = {step: Tally() for step in steps}
         count = cycles or len(steps)
@@ -360,10 +362,11 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser.add_argument("--cycles", type=int, default=0, help="processes to kill in all; 0 for one at each step")
     parser.add_argument("--program", action="append", choices=PROGRAMS, help="only these; may be repeated")
     parser.add_argument("--broker-kills", type=int, default=0, metavar="N", help="then kill the broker itself N times")
+    parser.add_argument("--database", choices=("sqlite", "postgresql", "mariadb"), default="sqlite")
     parser.add_argument("--list", action="store_true", help="list the steps and kill nobody")
     chosen = parser.parse_args(arguments)
     programs = chosen.program or PROGRAMS
-    with started(chosen.harness) as harness:
+    with started(chosen.harness) as harness, servers.database_url(chosen.database) as database:
         if not harness.url:
             parser.error(f"{chosen.harness} has no url: no other process can reach it")
         if chosen.list:
@@ -371,7 +374,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
                 for step in kit.steps(programs):
                     print(step)
             return 0
-        is_wrong = bool(show(kill_everywhere(harness, programs, chosen.cycles, tell=_tell)))
+        is_wrong = bool(show(kill_everywhere(harness, programs, chosen.cycles, database=database, tell=_tell)))
         if chosen.broker_kills:
             from txcore_conformance.chaos_kills import kill_broker, lines_of  # noqa: PLC0415 - needs SQLAlchemy
 

@@ -10,7 +10,6 @@ import contextlib
 import json
 import os
 import signal
-import sqlite3
 import sys
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
@@ -35,11 +34,14 @@ from txcore import (
 from txcore_conformance.failpoints import VARIABLE, Failpoints, Watched, install
 from txcore_conformance.forks import load_backend, serve
 from txcore_conformance.kit import FAST, decide_all, hasty
+from txcore_conformance.live_orders import id_type
 
 LIFETIME_MAX_S: Final = 180
 UNKNOWN_BODY: Final = b"nobody knows"
 PRODUCERS: Final = ("database", "listener", "pipelined", "async")
 PROGRAMS: Final = (*PRODUCERS, "checker")
+INSERT: Final = sqlalchemy.text("INSERT INTO orders VALUES (:id)")
+SELECT: Final = sqlalchemy.text("SELECT transaction_id FROM orders")
 
 
 @dataclass(frozen=True, slots=True)
@@ -71,37 +73,38 @@ class Deliberate(Exception):  # noqa: N818 - no error: how the block of a test e
 
 
 def engine_of(database: str) -> sqlalchemy.Engine:
-    """Return an engine that keeps no connection, so that nobody has to close it."""
-    return sqlalchemy.create_engine(f"sqlite:///{database}", poolclass=sqlalchemy.NullPool)
+    """Return an engine for a database's URL. It keeps no connection open, so it needs no `dispose`."""
+    return sqlalchemy.create_engine(database, poolclass=sqlalchemy.NullPool)
 
 
 class Orders:
-    """The local database: a transaction committed if its id is in `orders`."""
+    """The local database, by its URL: a transaction committed if its id is in `orders`."""
 
     def __init__(self, database: str, failpoints: Failpoints | None = None) -> None:
-        self._database = database
+        self._engine = engine_of(database)
         self._failpoints = failpoints
 
-    @staticmethod
-    def create(database: str) -> None:
+    def create(self) -> None:
         """Make the tables."""
-        with contextlib.closing(sqlite3.connect(database)) as connection:
-            connection.execute("PRAGMA journal_mode = WAL")
-            connection.execute("CREATE TABLE orders (transaction_id BLOB PRIMARY KEY)")
-        SqlFence(engine_of(database)).create()
+        with self._engine.connect() as connection:
+            if self._engine.dialect.name == "sqlite":
+                connection.exec_driver_sql("PRAGMA journal_mode = WAL")
+            connection.exec_driver_sql(f"CREATE TABLE orders (transaction_id {id_type(self._engine)} PRIMARY KEY)")
+            connection.commit()
+        SqlFence(self._engine).create()
 
     def commit(self, transaction_id: bytes) -> None:
         """Run a local transaction, with a step on either side of its COMMIT."""
-        with contextlib.closing(sqlite3.connect(self._database, timeout=10)) as connection:
-            connection.execute("INSERT INTO orders VALUES (?)", (transaction_id,))
+        with self._engine.connect() as connection:
+            connection.execute(INSERT, {"id": transaction_id})
             self._reach("before local commit")
             connection.commit()
             self._reach("after local commit")
 
     def committed(self) -> set[bytes]:
         """Return the ids of everything that committed."""
-        with contextlib.closing(sqlite3.connect(self._database, timeout=10)) as connection:
-            return {row[0] for row in connection.execute("SELECT transaction_id FROM orders")}
+        with self._engine.connect() as connection:
+            return {bytes(row[0]) for row in connection.execute(SELECT)}
 
     def _reach(self, name: str) -> None:
         if self._failpoints is not None:
@@ -171,14 +174,13 @@ def _database(backend: Any, job: Job) -> None:
     engine = engine_of(job.database)
     policy = CheckPolicy(immunity_s=job.immunity_s)
     producer = TransactionProducer(hasty(backend), job.group, fence=SqlFence(engine), policy=policy)
-    statement = sqlalchemy.text("INSERT INTO orders VALUES (:id)")
     for number in range(2):
         with producer.transaction(engine) as transaction:
-            transaction.connection.execute(statement, {"id": transaction.transaction_id})
+            transaction.connection.execute(INSERT, {"id": transaction.transaction_id})
             for topic in job.topics:
                 transaction.publish(Message(topic, b"commit %d" % number))
         with contextlib.suppress(Deliberate), producer.transaction(engine) as transaction:
-            transaction.connection.execute(statement, {"id": transaction.transaction_id})
+            transaction.connection.execute(INSERT, {"id": transaction.transaction_id})
             transaction.publish(Message(job.topics[0], b"rollback %d" % number))
             raise Deliberate
 

@@ -20,6 +20,12 @@ NOBODY_KNOWS: Final = b"nobody knows"
 BUSY_TIMEOUT_S: Final = 20
 _COMMITTED, _NEVER = 1, 2
 _INSERT: Final = "INSERT INTO live_orders (transaction_id, outcome) VALUES (:id, :outcome)"
+_ID_TYPES: Final = {"sqlite": "BLOB", "postgresql": "BYTEA", "mysql": "BINARY(16)", "mariadb": "BINARY(16)"}
+
+
+def id_type(engine: sqlalchemy.Engine) -> str:
+    """Return the type of a column that holds transaction ids, in the words of the engine's database."""
+    return _ID_TYPES[engine.dialect.name]
 
 
 class Deliberate(Exception):  # noqa: N818 - no error: how the block of a test ends
@@ -27,7 +33,7 @@ class Deliberate(Exception):  # noqa: N818 - no error: how the block of a test e
 
 
 class Orders:
-    """The local database, SQLite or PostgreSQL, and its fence."""
+    """The local database (SQLite, PostgreSQL or MariaDB) and its fence."""
 
     def __init__(self, url: str) -> None:
         options: dict[str, Any] = {"pool_pre_ping": True}
@@ -37,14 +43,16 @@ class Orders:
         if url.startswith("sqlite"):
             event.listen(self.engine, "connect", _use_wal)
         self.fence = SqlFence(self.engine)
+        is_mysql = self.engine.dialect.name in {"mysql", "mariadb"}
+        self._unless_there = (
+            " ON DUPLICATE KEY UPDATE outcome = outcome" if is_mysql else " ON CONFLICT (transaction_id) DO NOTHING"
+        )
 
     def create(self) -> None:
         """Make the tables."""
-        kind = "BLOB" if self.engine.dialect.name == "sqlite" else "BYTEA"
+        columns = f"transaction_id {id_type(self.engine)} PRIMARY KEY, outcome INTEGER"
         with self.engine.begin() as connection:
-            connection.execute(
-                sqlalchemy.text(f"CREATE TABLE live_orders (transaction_id {kind} PRIMARY KEY, outcome INTEGER)")
-            )
+            connection.execute(sqlalchemy.text(f"CREATE TABLE live_orders ({columns})"))
         self.fence.create()
 
     def insert(self, connection: Any, transaction_id: bytes) -> None:
@@ -53,7 +61,7 @@ class Orders:
 
     def outcome(self, transaction_id: bytes) -> LocalTransactionState:
         """Return what became of a transaction; one that is not there never will be."""
-        insert = sqlalchemy.text(_INSERT + " ON CONFLICT (transaction_id) DO NOTHING")
+        insert = sqlalchemy.text(_INSERT + self._unless_there)
         select = sqlalchemy.text("SELECT outcome FROM live_orders WHERE transaction_id = :id")
         with self.engine.begin() as connection:
             connection.execute(insert, {"id": transaction_id, "outcome": _NEVER})

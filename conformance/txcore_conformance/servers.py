@@ -10,16 +10,17 @@ at COMMIT is still either written to the file or lost, as the setting under test
 
 from __future__ import annotations
 
+import contextlib
 import os
 import signal
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 
 from txcore_conformance.machine import base_folder, machine_lock, made_once, run, user_name
 from txcore_conformance.server_packages import ServerUnavailableError, find_program, install
 from txcore_conformance.server_processes import DatabaseServer, ExternalServer, ManagedServer
 
-__all__ = ["DatabaseServer", "ServerUnavailableError", "is_required", "mariadb", "postgresql"]
+__all__ = ["DatabaseServer", "ServerUnavailableError", "database_url", "is_required", "mariadb", "postgresql"]
 
 
 def is_required(name: str) -> bool:
@@ -50,6 +51,24 @@ def mariadb(**settings: str) -> DatabaseServer:
     if url:
         return ExternalServer("mariadb", url)
     return _started(MariaDBServer(settings))
+
+
+@contextlib.contextmanager
+def database_url(kind: str) -> Iterator[str]:
+    """Start a database for one run ("postgresql" or "mariadb") and give its URL; "" for any other *kind*.
+
+    Raises:
+        ServerUnavailableError: it cannot be had here.
+    """
+    starts = {"postgresql": postgresql, "mariadb": mariadb}
+    if kind not in starts:
+        yield ""
+        return
+    server = starts[kind]()
+    try:
+        yield server.url
+    finally:
+        server.remove()
 
 
 class PostgreSQLServer(ManagedServer):
