@@ -20,13 +20,13 @@ from typing import Annotated, Final
 import sqlalchemy
 import typer
 from sqlalchemy import text
+from txcore_conformance.demo.consuming import open_consumer
+from txcore_conformance.demo.shop import open_engine
 from txcore_conformance.kit import Recorder, wait_until
 from txcore_conformance.raw import target_only
 
 import txcore
 from benchmarks.sidecar import broker_url
-from txcore.cli.demo.consuming import open_consumer
-from txcore.cli.demo.shop import open_engine
 from txcore.port import Backend
 from txcore.records import Resolution, Status
 

@@ -26,7 +26,7 @@ from txcore_conformance.kit import Kit, wait_until
 from txcore_conformance.pytest_plugin import load_harness
 
 import txcore
-from txcore.verdicts import PASS, WARNINGS
+from txcore.audit.verdicts import PASS, WARNINGS
 
 HARNESSES = {
     "kafka": "txcore_kafka.testing:KafkaHarness",

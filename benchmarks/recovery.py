@@ -22,6 +22,7 @@ from typing import Annotated, Any, Final
 
 import sqlalchemy
 import typer
+from txcore_conformance.demo.consuming import open_consumer
 
 import txcore
 from benchmarks import databases
@@ -29,7 +30,6 @@ from benchmarks.brokers import SERVERS, start_server, url_of
 from benchmarks.orphans import FAR_S, GROUP, PARTITIONS, TIMEOUT_S
 from benchmarks.place import BODY_SIZE
 from benchmarks.sidecar import Sidecar, consume, running, sum_of
-from txcore.cli.demo.consuming import open_consumer
 
 ROOT: Final = Path(__file__).parents[1]
 TOPIC: Final = "recovered"

@@ -28,11 +28,11 @@ from typing import Annotated, Any, Final
 
 import sqlalchemy
 import typer
+from txcore_conformance.demo.consuming import open_consumer
 from txcore_conformance.kit import Recorder
 
 import txcore
 from txcore import wire
-from txcore.cli.demo.consuming import open_consumer
 from txcore.clock import SystemClock, system_randomness
 from txcore.ids import IdFactory, partition_of
 from txcore.port import Backend

@@ -22,8 +22,8 @@ from txcore_conformance.kit import wait_until
 import txcore
 from txcore import wire
 from txcore.memory import MemoryBackend, MemoryBroker
+from txcore.message_table import SLOT_COUNT, lane_of
 from txcore.records import TargetMessage
-from txcore.table import SLOT_COUNT, lane_of
 
 TOPIC = "orders"
 STARTERS = {"postgresql": servers.postgresql, "mariadb": servers.mariadb}

@@ -13,11 +13,11 @@ from benchmarks.databases import INSERT_ORDER, PLAIN_INSERT_ORDER
 from benchmarks.drive import Drive, Sample
 from benchmarks.place import POLICY, Place
 from benchmarks.plain import PlainPool
-from txcore.gather import Group
 from txcore.port import Backend
-from txcore.producer import make_context
+from txcore.producer.producer import make_context
+from txcore.producer.transaction import begin, make_half, publish
 from txcore.records import HalfRecord, Outcome, Status
-from txcore.transaction import begin, make_half, publish
+from txcore.runtime.batching import Group
 
 WAIT_MAX_S: Final = 60.0
 PIPELINED_COUNT: Final = 1_000

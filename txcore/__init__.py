@@ -5,9 +5,9 @@ from __future__ import annotations
 import logging
 from typing import TYPE_CHECKING, Any
 
-from txcore.aio import AsyncTransaction, AsyncTransactionProducer
-from txcore.checker import Checker, CheckerStats, CheckReport
-from txcore.checking import HalfView, Limits
+from txcore.checker.checker import Checker, CheckerStats, CheckReport
+from txcore.checker.limits import Limits
+from txcore.checker.partition_owner import PartitionStats
 from txcore.errors import (
     BackendConflictError,
     BackendNotInstalledError,
@@ -36,19 +36,19 @@ from txcore.errors import (
     WrongDatabaseError,
 )
 from txcore.hookspecs import Event, hookimpl
-from txcore.listener import AsyncTransactionListener, TransactionListener
+from txcore.listener import AsyncTransactionListener, HalfView, TransactionListener
 from txcore.message import CheckPolicy, LocalTransactionState, Message
-from txcore.operator import Operator, ParkedHalf, PendingHalf
-from txcore.owner import PartitionStats
-from txcore.producer import Transaction, TransactionProducer
+from txcore.operator.operator import Operator, ParkedHalf, PendingHalf
+from txcore.producer.asynchronous import AsyncTransaction, AsyncTransactionProducer
+from txcore.producer.producer import Transaction, TransactionProducer
+from txcore.producer.transaction import current_transaction
 from txcore.records import Capabilities
 from txcore.registry import connect
 from txcore.results import EndResult, EndState, TransactionSendResult
-from txcore.transaction import current_transaction
 
 if TYPE_CHECKING:
     from txcore.inbox import Inbox
-    from txcore.relay import Relay, RelayLimits, RelayStats
+    from txcore.outbox.relay import Relay, RelayLimits, RelayStats
     from txcore.sqlfence import SqlFence
 
 __all__ = [
@@ -123,7 +123,7 @@ def __getattr__(name: str) -> Any:
 
         return SqlFence
     if name in {"Relay", "RelayLimits", "RelayStats"}:
-        from txcore import relay
+        from txcore.outbox import relay
 
         return getattr(relay, name)
     if name == "Inbox":

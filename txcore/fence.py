@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from typing import Any, Final, Protocol
 
 from txcore.enums import direct
-from txcore.table import TableRow
+from txcore.message_table import TableRow
 
 NO_DATABASE: Final = bytes(16)
 """The identity of a fence that knows none; it matches every database."""

@@ -8,7 +8,7 @@ from typing import Any, Final
 
 import pluggy
 
-from txcore.doctor import Examination, Request
+from txcore.findings import Examination, Request
 from txcore.port import Backend
 from txcore.records import Half
 
@@ -19,7 +19,7 @@ hookimpl: Final = pluggy.HookimplMarker(PROJECT)
 
 @dataclass(frozen=True, slots=True)
 class Event:
-    """Something that happened once; `name` is a constant of `txcore.instrumentation`, `fields` its facts."""
+    """Something that happened once; `name` is a constant of `txcore.runtime.instrumentation`, `fields` its facts."""
 
     name: str
     fields: Mapping[str, Any] = field(default_factory=dict)

@@ -2,11 +2,27 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection
-from typing import Any, ClassVar
+from collections.abc import Awaitable, Collection
+from dataclasses import dataclass
+from typing import Any, ClassVar, Protocol
 
-from txcore.checking import HalfView
 from txcore.message import LocalTransactionState, Message
+
+
+@dataclass(frozen=True, slots=True)
+class HalfView:
+    """What a listener is asked about.
+
+    Attributes:
+        check_times: Answered checks so far.
+        born_ms: The producer's wall clock when the half was made.
+    """
+
+    transaction_id: bytes
+    group: str
+    messages: tuple[Message, ...]
+    check_times: int
+    born_ms: int
 
 
 class TransactionListener:
@@ -50,3 +66,10 @@ class AsyncTransactionListener:
     async def check_local_transaction(self, half: HalfView) -> LocalTransactionState:
         """See `TransactionListener.check_local_transaction`."""
         raise NotImplementedError
+
+
+class CheckListener(Protocol):
+    """What the checker asks of a listener. `topics`, where declared, are the only ones it is asked about."""
+
+    def check_local_transaction(self, half: HalfView) -> LocalTransactionState | Awaitable[LocalTransactionState]:
+        """Return what became of the local transaction."""

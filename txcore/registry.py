@@ -11,8 +11,8 @@ from urllib.parse import parse_qsl, urlsplit
 import pluggy
 
 from txcore import hookspecs
-from txcore.doctor import Examination, Request
 from txcore.errors import BackendConflictError, BackendNotInstalledError, ConfigError, UnknownSchemeError
+from txcore.findings import Examination, Request
 from txcore.port import Backend
 
 ENTRY_POINT_GROUP: Final = "txcore"

@@ -12,10 +12,10 @@ from collections import Counter
 from concurrent.futures import Future
 from typing import Any, Final
 
-from txcore import drivers
-from txcore.commands import Call, Each, Spawn
-from txcore.loop import ANSWERS, Loop
 from txcore.records import HalfRecord, OpKind, Resolution
+from txcore.runtime import drivers
+from txcore.runtime.commands import Call, Each, Spawn
+from txcore.runtime.flow_loop import ANSWERS, Loop
 
 VARIABLE: Final = "TXCORE_FAILPOINT"
 OCCURRENCES_MAX: Final = 2

@@ -32,7 +32,7 @@ from txcore import (
 )
 from txcore.errors import ClosedError, TxcoreError
 from txcore.fence import Fence
-from txcore.journey import Journey
+from txcore.history.journey import Journey
 from txcore.port import Backend
 from txcore.records import Capabilities, Half, Outcome
 from txcore_conformance import oracle

@@ -20,11 +20,12 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Final
 
-from txcore import instrumentation, wire
+from txcore import wire
 from txcore.errors import TxcoreError
 from txcore.ids import id_text
 from txcore.port import Backend, Reader
 from txcore.records import FINAL_KINDS, LogKind, Op, OpKind
+from txcore.runtime import instrumentation
 from txcore_conformance import oracle
 from txcore_conformance.harness import Harness
 from txcore_conformance.live_actor import ActorJob

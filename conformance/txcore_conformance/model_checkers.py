@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from txcore.decide import Decision
+from txcore.checker.decide import Decision
 from txcore_conformance.model_fold import Judgement, judged
 from txcore_conformance.model_state import (
     GONE,

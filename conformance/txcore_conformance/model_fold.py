@@ -12,8 +12,8 @@ from collections.abc import Iterator
 from functools import cache
 from typing import Final, NamedTuple
 
-from txcore.decide import Decision, Pending, decide, terms_of
-from txcore.fold import PartitionState
+from txcore.checker.decide import Decision, Pending, decide, terms_of
+from txcore.checker.partition_state import PartitionState
 from txcore.records import FINAL_KINDS, Op, OpKind, ParkCode, Position
 
 ID: Final = bytes(16)

@@ -1,8 +1,8 @@
 """The oracle: reads a group back, everything of it, and names every invariant that does not hold.
 
 It uses the port and the harness's view of the target topics, nothing else, and knows no protocol: facts are made
-by `txcore.journey`, judged by `txcore.invariants`. What only the test knows (local outcomes, acknowledged sends, how
-many faults it caused) comes in a `History`.
+by `txcore.history.journey`, judged by `txcore.audit.invariants`. What only the test knows comes in a `History`: local
+outcomes, acknowledged sends, how many faults it caused.
 """
 
 from __future__ import annotations
@@ -15,10 +15,10 @@ from dataclasses import dataclass, field
 from typing import Final
 
 from txcore import wire
+from txcore.audit.invariants import Facts, Invariant, Local, Promises, TargetFact, Violation, judge, judge_checkpoint
 from txcore.errors import DataLossError, UsageError, WireFormatError
+from txcore.history.journey import Journey, journeys_of
 from txcore.ids import parse_id, partition_of
-from txcore.invariants import Facts, Invariant, Local, Promises, TargetFact, Violation, judge, judge_checkpoint
-from txcore.journey import Journey, journeys_of
 from txcore.port import Backend
 from txcore.records import Capabilities, Checkpoint, LogKind, LogRecord, Op, OpKind, Position
 from txcore_conformance.harness import Delivered, Harness

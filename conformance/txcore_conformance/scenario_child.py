@@ -19,9 +19,10 @@ from typing import Any, Final, cast
 
 from sqlalchemy.engine.default import DefaultDialect
 
-from txcore import preparing, registry
+from txcore import registry
+from txcore.producer import prepare as preparing
+from txcore.producer.transaction import LocalTransaction, make_half
 from txcore.records import HalfRecord
-from txcore.transaction import LocalTransaction, make_half
 from txcore_conformance.failpoints import Failpoints, Watched, install
 from txcore_conformance.forks import load_backend, serve
 from txcore_conformance.scenario import Place, Scenario

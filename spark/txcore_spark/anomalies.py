@@ -11,9 +11,9 @@ from dataclasses import dataclass, field
 from typing import Final
 
 from txcore import wire
+from txcore.audit.verdicts import Verdict
 from txcore.ids import partition_of
 from txcore.records import Forced, Half, Op, OpKind, ParkCode, Parked, TargetMessage
-from txcore.verdicts import Verdict
 
 BY: Final = "selftest"
 INTERVAL_MS: Final = 30_000

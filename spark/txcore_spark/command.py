@@ -14,9 +14,9 @@ from typing import TYPE_CHECKING, Any, Final, NoReturn
 
 import msgspec
 
+from txcore.audit.verdicts import FAILED, PASS, SEVERITIES, Severity, Verdict
 from txcore.config import ConfigFileError, Loaded, load
 from txcore.errors import TxcoreError, UsageError
-from txcore.verdicts import FAILED, PASS, SEVERITIES, Severity, Verdict
 from txcore_spark.job import Audit, Window
 from txcore_spark.progress import Progress
 from txcore_spark.report import NAME

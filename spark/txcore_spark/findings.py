@@ -8,8 +8,8 @@ from typing import Any, Final
 from pyspark.sql import Column, DataFrame
 from pyspark.sql import functions as F
 
+from txcore.audit.verdicts import FAR, PREDICATES, SEVERITIES, Severity, Thresholds, Verdict
 from txcore.records import OpKind
-from txcore.verdicts import FAR, PREDICATES, SEVERITIES, Severity, Thresholds, Verdict
 from txcore_spark.rows import Kind
 from txcore_spark.tally import sent_if_few
 
@@ -33,7 +33,7 @@ SHOWN: Final = (
 
 
 class Columns:
-    """A table's columns by attribute, so that the predicates of `txcore.verdicts` judge them like integers."""
+    """A table's columns by attribute, so that the predicates of `txcore.audit.verdicts` judge them like integers."""
 
     def __getattr__(self, name: str) -> Column:
         return F.col(name)

@@ -16,10 +16,10 @@ from typing import Any, Final
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F
 
+from txcore.audit.verdicts import Thresholds, exit_code
 from txcore.clock import Clock, SystemClock
 from txcore.config import Loaded
 from txcore.ids import first_id_at
-from txcore.verdicts import Thresholds, exit_code
 from txcore_spark import coverage, findings, screening, tally
 from txcore_spark.coverage import Coverage
 from txcore_spark.keeping import ROWS, Keep

@@ -16,15 +16,15 @@ import msgspec
 
 import txcore
 from txcore import wire
+from txcore.audit.verdicts import Verdict
 from txcore.clock import Clock, SystemClock
 from txcore.config import Loaded
 from txcore.errors import BackendTimeoutError, TxcoreError, UsageError
+from txcore.history.journey import Journey
 from txcore.ids import id_text
-from txcore.journey import Journey
-from txcore.operator import Operator
+from txcore.operator.operator import Operator
 from txcore.port import Backend
 from txcore.records import HalfRecord, Op, OpKind, Outcome, ParkCode, Parked, Resolution, Status
-from txcore.verdicts import Verdict
 from txcore_spark.store import Store
 
 BY: Final = "audit-repair"

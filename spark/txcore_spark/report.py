@@ -8,8 +8,8 @@ from datetime import UTC, datetime
 from html import escape
 from typing import Any, Final
 
+from txcore.audit.verdicts import PARKED, Severity, Verdict
 from txcore.ids import id_text
-from txcore.verdicts import PARKED, Severity, Verdict
 from txcore_spark import charts
 from txcore_spark.findings import percentile
 from txcore_spark.rows import BUCKET_MS

@@ -16,10 +16,10 @@ from typing import Any, Final, TypeAlias
 import pyarrow as pa
 
 from txcore import wire
+from txcore.audit.verdicts import OPS_PER_RECORD
 from txcore.errors import UsageError, WireFormatError
 from txcore.ids import parse_id
 from txcore.records import POSITION_MAX, Half, Op, OpKind, ParkCode, TargetMessage
-from txcore.verdicts import OPS_PER_RECORD
 
 BUCKET_MS: Final = 3_600_000
 """Transactions are kept by the hour of their birth."""

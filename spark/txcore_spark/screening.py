@@ -12,8 +12,8 @@ from typing import Final
 from pyspark.sql import Column, DataFrame
 from pyspark.sql import functions as F
 
+from txcore.audit.verdicts import SENT
 from txcore.records import Forced, OpKind
-from txcore.verdicts import SENT
 from txcore_spark.rows import BUCKET_MS, FENCED, UNSEEN, Kind
 
 BITS_MAX: Final = 62

@@ -21,8 +21,8 @@ import msgspec
 import pyarrow as pa
 from pyarrow import dataset, fs, parquet
 
+from txcore.audit.verdicts import Severity, Verdict
 from txcore.errors import UsageError
-from txcore.verdicts import Severity, Verdict
 from txcore_spark.rows import Kind
 
 MANIFEST: Final = "_manifest.json"

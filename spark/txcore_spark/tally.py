@@ -1,9 +1,9 @@
 """From rows to one tally per transaction: one groupBy on the 16-byte id, numeric aggregates only.
 
 Asked of the few transactions that are not plainly well (`txcore_spark.screening`). What the groupBy gives are sums;
-`derived` turns them into the columns of `txcore.verdicts.Tally`. Some need more than sums (several copies of a half
-with several messages, a message that was bridged, a DISCARD on either side of a DECIDED): `careful` looks at their
-rows again.
+`derived` turns them into the columns of `txcore.audit.verdicts.Tally`. Some need more than sums: several copies of a
+half with several messages, a message that was bridged, a DISCARD on either side of a DECIDED. `careful` looks at
+their rows again.
 """
 
 from __future__ import annotations
@@ -15,8 +15,8 @@ from pyspark.sql import Column, DataFrame
 from pyspark.sql import functions as F
 from pyspark.sql.window import Window
 
+from txcore.audit.verdicts import FAR, SENT
 from txcore.records import Forced, OpKind, ParkCode
-from txcore.verdicts import FAR, SENT
 from txcore_spark.rows import PARK_NUMBERS, Kind
 
 INDEX_MAX: Final = 62

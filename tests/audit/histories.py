@@ -6,13 +6,14 @@ from unittest import mock
 
 from txcore_conformance.sim import cast as casting
 from txcore_conformance.sim import judgement, play
+from txcore_conformance.tally import tally_of
 from txcore_spark.rows import Place, Rows
 
-from txcore import invariants, wire
-from txcore.invariants import Facts, Local
+from txcore import wire
+from txcore.audit import invariants
+from txcore.audit.invariants import Facts, Local
+from txcore.audit.verdicts import SENT
 from txcore.records import LogKind
-from txcore.tallying import tally_of
-from txcore.verdicts import SENT
 
 STATES = {Local.COMMITTED: 1, Local.ROLLED_BACK: 2}
 LOGS = {LogKind.HALF: 0, LogKind.OP: 1, LogKind.PARKED: 2}

@@ -17,7 +17,7 @@ pytest.importorskip("pyspark")
 import pyspark
 from beds import Bed
 
-from txcore.verdicts import Verdict
+from txcore.audit.verdicts import Verdict
 
 MASTER = "local-cluster[2,1,1024]"
 TIMEOUT_S = 900

@@ -9,8 +9,8 @@ import pytest
 from txcore_spark.session import require_java
 
 from txcore import cli
+from txcore.audit.verdicts import SEVERITIES, Severity, Verdict, exit_code
 from txcore.errors import ConfigError
-from txcore.verdicts import SEVERITIES, Severity, Verdict, exit_code
 
 CONFIG = """
 [backends.main]

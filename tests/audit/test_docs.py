@@ -5,8 +5,8 @@ from __future__ import annotations
 import re
 from pathlib import Path
 
+from txcore.audit.verdicts import SEVERITIES, Severity
 from txcore.config import AuditSection
-from txcore.verdicts import SEVERITIES, Severity
 
 PAGE = (Path(__file__).parents[2] / "docs" / "audit.md").read_text(encoding="utf-8")
 WORDS = {

@@ -16,7 +16,7 @@ from txcore_conformance.sim.mutants import MUTANTS
 from txcore_spark import findings, screening, tally
 from txcore_spark.rows import SPARK_SCHEMA, batch_of
 
-from txcore.verdicts import PREDICATES, Tally, Thresholds, verdicts_of
+from txcore.audit.verdicts import PREDICATES, Tally, Thresholds, verdicts_of
 
 SEEDS = int(os.environ.get("TXCORE_AUDIT_SEEDS", "40"))
 MANY = 600  # in so many, the rarer faults of the mutants show too

@@ -7,8 +7,8 @@ import txcore_spark.readers.fence as reader
 from sqlalchemy import create_engine
 
 import txcore
+from txcore.audit.verdicts import DROPPED, PARKED, SENT, Tally, Thresholds, Verdict, verdicts_of
 from txcore.memory import MemoryBackend, MemoryBroker
-from txcore.verdicts import DROPPED, PARKED, SENT, Tally, Thresholds, Verdict, verdicts_of
 
 
 @pytest.fixture

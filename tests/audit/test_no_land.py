@@ -14,8 +14,8 @@ from txcore_spark.command import Wish, run
 from txcore_spark.job import Audit
 from txcore_spark.repair import repair
 
+from txcore.audit.verdicts import Verdict
 from txcore.errors import UsageError
-from txcore.verdicts import Verdict
 
 SAME = ("counts", "severities", "exit_code", "records", "strange", "transactions", "gaps", "topics", "ends")
 LEFT = {"counts.parquet", "coverage.parquet", "findings", "gaps.parquet", "latency.parquet", "report.html",

@@ -5,11 +5,11 @@ from __future__ import annotations
 import histories
 import pytest
 from txcore_conformance.sim.mutants import MUTANTS
+from txcore_conformance.tally import tally_of
 
-from txcore.invariants import INVARIANTS_OF, Promises, Verdict, judge
+from txcore.audit.invariants import INVARIANTS_OF, Promises, Verdict, judge
+from txcore.audit.verdicts import Thresholds, verdicts_of
 from txcore.records import OpKind
-from txcore.tallying import tally_of
-from txcore.verdicts import Thresholds, verdicts_of
 
 SEEDS = 60
 #: Those with a twin on either side; S6 and S9 rest on what only a test knows, S11 and S12 on more than one transaction.

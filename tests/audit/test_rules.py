@@ -16,8 +16,8 @@ from txcore_spark.anomalies import BY, RECIPES, History, Maker, Written, identit
 from txcore_spark.rows import SPARK_SCHEMA, Place, Rows, batch_of
 
 from txcore import wire
+from txcore.audit.verdicts import PARKED, SENT, Thresholds, Verdict
 from txcore.records import Half, Op, OpKind, ParkCode, TargetMessage
-from txcore.verdicts import PARKED, SENT, Thresholds, Verdict
 
 BORN_MS = 1_700_000_000_000
 NOW_MS = BORN_MS + 3_600_000

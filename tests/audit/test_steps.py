@@ -19,8 +19,8 @@ from txcore_spark.job import Audit, Window
 from txcore_spark.repair import repair
 
 from txcore import wire
+from txcore.audit.verdicts import Verdict
 from txcore.config import load
-from txcore.verdicts import Verdict
 
 SUMMED = ("transactions", "halves", "commits", "rollbacks", "targets", "wanted")
 COMPARED = ("counts", "severities", "exit_code", "topics")

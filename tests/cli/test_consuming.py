@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import pytest
+from txcore_conformance.demo.consuming import open_consumer
 
 import txcore
-from txcore.cli.demo.consuming import open_consumer
 
 
 @pytest.fixture

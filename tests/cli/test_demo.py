@@ -11,7 +11,7 @@ from txcore_conformance import servers
 
 SPOIL = """
 import sqlite3
-from txcore.cli.demo import run
+from txcore_conformance.demo import run
 
 def spoil(settings):
     with sqlite3.connect("kept/broker.db") as broker:

@@ -5,12 +5,12 @@ from __future__ import annotations
 from types import SimpleNamespace
 
 import pytest
+from txcore_conformance.demo.supervisor import Progress
+from txcore_conformance.demo.verdict import causes_of
 
-from txcore.cli.demo.supervisor import Progress
-from txcore.cli.demo.verdict import causes_of
+from txcore.audit.invariants import Facts, Invariant, Local, Promises, TargetFact, judge
+from txcore.history.journey import Journey
 from txcore.ids import id_text
-from txcore.invariants import Facts, Invariant, Local, Promises, TargetFact, judge
-from txcore.journey import Journey
 from txcore.records import Half, Op, OpKind, Position, TargetMessage
 
 A = b"a" * 16

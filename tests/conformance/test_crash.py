@@ -21,8 +21,8 @@ from txcore_conformance.failpoints import Failpoints
 from txcore_conformance.memory import MemoryHarness
 from txcore_sqlite.testing import SqliteHarness
 
-from txcore.commands import Each
 from txcore.records import HalfRecord, Op, OpKind, Resolution
+from txcore.runtime.commands import Each
 
 
 @pytest.fixture

@@ -11,8 +11,8 @@ from txcore_conformance.clocks import HandClock, RunningClock
 from txcore.fence import FenceAnswer, FenceReading
 from txcore.ids import IdFactory
 from txcore.message import CheckPolicy
+from txcore.producer.transaction import ProducerContext
 from txcore.records import Capabilities
-from txcore.transaction import ProducerContext
 
 
 class Counting:

@@ -15,8 +15,8 @@ from txcore import (
 )
 from txcore.clock import SystemClock
 from txcore.memory import MemoryBackend, MemoryBroker
-from txcore.operating import audit
-from txcore.operator import Operator
+from txcore.operator import requests as audit
+from txcore.operator.operator import Operator
 from txcore.records import Op, OpKind
 
 

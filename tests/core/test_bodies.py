@@ -9,16 +9,17 @@ from types import SimpleNamespace
 import pytest
 
 from txcore import Checker, CheckPolicy, LocalTransactionState, Message, TransactionListener, TransactionProducer, wire
-from txcore.bodies import ENTRY_BYTES, Bodies
-from txcore.checking import CheckContext, Limits
+from txcore.checker.body_cache import ENTRY_BYTES, Bodies
+from txcore.checker.context import CheckContext
+from txcore.checker.limits import Limits
+from txcore.checker.log_reader import Intake
+from txcore.checker.partition_session import Tenure
 from txcore.errors import BackendUnavailableError
 from txcore.ids import IdFactory
-from txcore.instrumentation import Reporter
-from txcore.intake import Intake
 from txcore.memory import MemoryBackend, MemoryBroker
 from txcore.memory.reading import MemoryReader
 from txcore.records import Half, LogKind, LogRecord, TargetMessage
-from txcore.tenure import Tenure
+from txcore.runtime.instrumentation import Reporter
 
 STATE = LocalTransactionState
 

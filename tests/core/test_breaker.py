@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from txcore.breaker import Breaker, Switch
+from txcore.runtime.circuit_breaker import Breaker, Switch
 
 
 class HandClock:

@@ -18,11 +18,11 @@ from txcore import (
     TransactionListener,
     TransactionProducer,
 )
+from txcore.checker.partition_owner import LOOK_SHARE
+from txcore.checker.partition_state import PartitionState
 from txcore.clock import SystemClock
 from txcore.fence import FenceAnswer, FenceReading
-from txcore.fold import PartitionState
 from txcore.memory import MemoryBackend, MemoryBroker
-from txcore.owner import LOOK_SHARE
 
 
 class Postponing(TransactionListener):

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from txcore.decide import Decision, Extras, Pending, decide, terms_of
+from txcore.checker.decide import Decision, Extras, Pending, decide, terms_of
 from txcore.records import Op, OpKind, ParkCode
 
 

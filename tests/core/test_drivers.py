@@ -11,11 +11,11 @@ from concurrent.futures import Future, ThreadPoolExecutor
 
 import pytest
 
-from txcore.commands import Call, Spawn, Timed
-from txcore.drivers import AsyncBridge, BlockingBridge, run_async, run_blocking
 from txcore.port import failed, resolved
 from txcore.records import DURABLE, HalfRecord, Outcome, Resolution, Status
-from txcore.turnstile import PASSING_MAX
+from txcore.runtime.commands import Call, Spawn, Timed
+from txcore.runtime.drivers import AsyncBridge, BlockingBridge, run_async, run_blocking
+from txcore.runtime.wakeup import PASSING_MAX
 
 HALF = HalfRecord("g", 0, bytes(16), 0, b"", ())
 RELEASE = Resolution(HALF, None)

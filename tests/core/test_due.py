@@ -5,7 +5,7 @@ from __future__ import annotations
 from hypothesis import given
 from hypothesis import strategies as st
 
-from txcore.due import DueQueue
+from txcore.checker.due_queue import DueQueue
 
 
 def drained(queue):

@@ -8,7 +8,7 @@ from concurrent.futures import Future
 
 import pytest
 
-from txcore import exiting
+from txcore.backends import exit_flush as exiting
 from txcore.clock import SystemClock
 
 SHORT_S = 0.2

@@ -8,10 +8,7 @@ import sys
 
 import pytest
 
-from txcore import flow, wire
-from txcore import transaction as transactions
-from txcore.commands import Call
-from txcore.ending import end
+from txcore import wire
 from txcore.errors import (
     BackendTimeoutError,
     CommitUnknownError,
@@ -24,10 +21,14 @@ from txcore.errors import (
 )
 from txcore.fence import NO_DATABASE, FenceAnswer, FenceReading
 from txcore.message import CheckPolicy, LocalTransactionState, Message
+from txcore.producer import transaction as transactions
+from txcore.producer import transaction_flow as flow
+from txcore.producer.finish import end
+from txcore.producer.listener_style import send_in_transaction
+from txcore.producer.transaction import Phase
 from txcore.records import DURABLE, HalfRecord, OpKind, Outcome, Resolution, Status
 from txcore.results import EndState
-from txcore.sending import send_in_transaction
-from txcore.transaction import Phase
+from txcore.runtime.commands import Call
 
 REFUSED = Outcome(Status.REFUSED, BackendTimeoutError("full"))
 UNKNOWN = Outcome(Status.UNKNOWN, BackendTimeoutError("silence"))

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from txcore.decide import Extras, Pending, terms_of
-from txcore.fold import PartitionState
+from txcore.checker.decide import Extras, Pending, terms_of
+from txcore.checker.partition_state import PartitionState
 from txcore.records import Checkpoint, Op, OpKind, ParkCode
 
 A, B, C = (bytes([n]) * 16 for n in (1, 2, 3))

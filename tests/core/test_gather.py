@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 from txcore.errors import BackendUnavailableError
-from txcore.gather import Group, Outbox, hand_over
 from txcore.records import DURABLE, Outcome, Status
+from txcore.runtime.batching import Group, Outbox, hand_over
 
 
 class Waiter:

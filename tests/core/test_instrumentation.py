@@ -7,10 +7,10 @@ import logging
 import pytest
 
 from txcore import Checker, CheckPolicy, LocalTransactionState, Message, TransactionListener, TransactionProducer
-from txcore import instrumentation as names
 from txcore.hookspecs import Event, hookimpl
-from txcore.instrumentation import Reporter
 from txcore.memory import MemoryBackend, MemoryBroker
+from txcore.runtime import instrumentation as names
+from txcore.runtime.instrumentation import Reporter
 
 
 class Observer:

@@ -5,9 +5,10 @@ from __future__ import annotations
 import pytest
 from msgspec.structs import replace
 
-from txcore import invariants, wire
-from txcore.invariants import Facts, Invariant, Local, Promises, TargetFact, judge, judge_checkpoint
-from txcore.journey import Journey
+from txcore import wire
+from txcore.audit import invariants
+from txcore.audit.invariants import Facts, Invariant, Local, Promises, TargetFact, judge, judge_checkpoint
+from txcore.history.journey import Journey
 from txcore.records import (
     Checkpoint,
     Forced,

@@ -6,7 +6,7 @@ import pytest
 
 from txcore import wire
 from txcore.errors import TransactionStateError
-from txcore.journey import force_op, half_in, journeys_of, next_generation, topics_of
+from txcore.history.journey import force_op, half_in, journeys_of, next_generation, topics_of
 from txcore.records import (
     REASON_SIZE_MAX,
     Forced,

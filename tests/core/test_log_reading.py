@@ -11,13 +11,13 @@ from txcore import Checker, CheckPolicy, Limits, Message, Operator, TransactionP
 from txcore import LocalTransactionState as State
 from txcore.errors import BackendTimeoutError, TransactionStateError
 from txcore.fence import FenceAnswer
+from txcore.history.journey import closed_record, journeys_of
 from txcore.hookspecs import hookimpl
 from txcore.ids import IdFactory
-from txcore.instrumentation import PARTITION_BLOCKED
-from txcore.journey import closed_record, journeys_of
 from txcore.memory import KAFKA_LIKE, NATS_LIKE, RABBITMQ_LIKE, STRONG, MemoryBackend, MemoryBroker
 from txcore.memory.reading import MemoryReader
 from txcore.records import FINAL_KINDS, Half, LogKind, Op, OpKind, TargetMessage
+from txcore.runtime.instrumentation import PARTITION_BLOCKED
 from txcore.wire import VERSION, decode_half, decode_ops, decode_parked, encode_half, encode_ops
 
 from .conftest import HandFence

@@ -6,12 +6,14 @@ import random
 
 import pytest
 
-from txcore import Checker, Limits, Message, TransactionProducer, fold, intake
-from txcore.decide import Pending, terms_of
-from txcore.fold import LEFT_IN_MAX, STALE_MAX, PartitionState
-from txcore.loop import Loop
+from txcore import Checker, Limits, Message, TransactionProducer
+from txcore.checker import log_reader as intake
+from txcore.checker import partition_state as fold
+from txcore.checker.decide import Pending, terms_of
+from txcore.checker.partition_state import LEFT_IN_MAX, STALE_MAX, PartitionState
 from txcore.memory import MemoryBackend, MemoryBroker
 from txcore.records import Op, OpKind
+from txcore.runtime.flow_loop import Loop
 
 from .test_restart_cost import STATE, Listener
 

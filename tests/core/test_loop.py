@@ -7,12 +7,12 @@ import threading
 
 import pytest
 
-from txcore.commands import Call, Each, Spawn
 from txcore.errors import BackendTimeoutError, BackendUnavailableError
-from txcore.loop import Loop
-from txcore.pool import CallPool
 from txcore.port import failed, resolved
 from txcore.records import DURABLE, HalfRecord, Resolution, Status
+from txcore.runtime.call_pool import CallPool
+from txcore.runtime.commands import Call, Each, Spawn
+from txcore.runtime.flow_loop import Loop
 
 
 def half(number=0):

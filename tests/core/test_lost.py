@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from txcore.ages import NoteEntry, decode_note
-from txcore.intake import Intake
+from txcore.checker.checkpoint_note import NoteEntry, decode_note
+from txcore.checker.log_reader import Intake
 
 A, B = b"a" * 16, b"b" * 16
 

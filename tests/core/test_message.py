@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import pytest
 
-from txcore import transaction as transactions
 from txcore import wire
 from txcore.errors import ConfigError, MessageRejectedError, TransactionStateError
 from txcore.message import HEADER_COUNT_MAX, MESSAGE_COUNT_MAX, CheckPolicy, Message, validate_message
+from txcore.producer import transaction as transactions
 
 REJECTED = {
     "no topic": (Message("", b""), "topic"),

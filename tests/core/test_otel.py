@@ -20,10 +20,10 @@ from txcore import (
     SqlFence,
     TransactionListener,
     TransactionProducer,
-    otel,
 )
 from txcore.clock import SystemClock
 from txcore.ids import id_text
+from txcore.integrations import opentelemetry as otel
 from txcore.memory import MemoryBackend, MemoryBroker
 from txcore.message import TRACEPARENT
 

@@ -13,10 +13,10 @@ from txcore import (
     Message,
     TransactionProducer,
 )
-from txcore.drivers import BlockingBridge, run_blocking
-from txcore.journey import journeys_of
+from txcore.history.journey import journeys_of
 from txcore.memory import NATS_LIKE, STRONG, MemoryBackend, MemoryBroker
 from txcore.records import HalfRecord, LogKind, Op, OpKind, Resolution
+from txcore.runtime.drivers import BlockingBridge, run_blocking
 
 
 def one(command):

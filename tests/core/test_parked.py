@@ -6,12 +6,12 @@ import pytest
 from txcore_conformance.clocks import RunningClock
 
 from txcore import Checker, CheckPolicy, Limits, LocalTransactionState, Message, Operator, TransactionProducer, wire
-from txcore.drivers import BlockingBridge, run_blocking
 from txcore.errors import TransactionStateError, UsageError
-from txcore.journey import close_entry, closed_record
+from txcore.history.journey import close_entry, closed_record
 from txcore.memory import KAFKA_LIKE, NATS_LIKE, RABBITMQ_LIKE, STRONG, MemoryBackend, MemoryBroker
 from txcore.records import LogKind, ParkCode, Status
 from txcore.results import EndState
+from txcore.runtime.drivers import BlockingBridge, run_blocking
 
 POLICY = CheckPolicy(immunity_s=5, interval_s=5, check_max=1)
 COMMIT, ROLLBACK, UNKNOWN = LocalTransactionState

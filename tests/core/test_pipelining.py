@@ -6,7 +6,7 @@ from types import SimpleNamespace
 
 import pytest
 
-from txcore.pipelining import FIRST_COUNT, WINDOW_COUNT, _Window
+from txcore.producer.send_many import FIRST_COUNT, WINDOW_COUNT, _Window
 
 
 class Clock:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import threading
 
-from txcore.places import Places
+from txcore.producer.admission import Places
 
 
 def test_who_finds_no_place_is_told_so_in_time():

@@ -6,9 +6,9 @@ import threading
 
 import pytest
 
-from txcore.commands import Call
 from txcore.errors import BusyError
-from txcore.pool import CallPool
+from txcore.runtime.call_pool import CallPool
+from txcore.runtime.commands import Call
 
 WAIT_S = 10.0
 

@@ -25,9 +25,9 @@ from txcore import (
 )
 from txcore.ids import partition_of
 from txcore.memory import KAFKA_LIKE, STRONG, MemoryBackend, MemoryBroker
-from txcore.pipelining import FIRST_COUNT, WINDOW_COUNT
+from txcore.producer.send_many import FIRST_COUNT, WINDOW_COUNT
+from txcore.producer.transaction import ENOUGH_COUNT
 from txcore.records import LogKind, OpKind
-from txcore.transaction import ENOUGH_COUNT
 from txcore.wire import decode_ops
 
 COMMIT = LocalTransactionState.COMMIT

@@ -12,7 +12,9 @@ from pathlib import Path
 import pytest
 
 import txcore
-from txcore import aio, errors, hookspecs, instrumentation
+from txcore import errors, hookspecs
+from txcore.producer import asynchronous as aio
+from txcore.runtime import instrumentation
 
 ROOT = Path(__file__).parents[2]
 WITHOUT_SQLALCHEMY = """

@@ -12,9 +12,10 @@ import txcore
 from txcore import wire
 from txcore.clock import SystemClock, system_randomness
 from txcore.errors import BackendTimeoutError, BackendUnavailableError, TransactionStateError, UsageError
-from txcore.journey import Journeys
+from txcore.history.journey import Journeys
+from txcore.history.log_survey import Survey, existing_partitions
 from txcore.memory import RABBITMQ_LIKE, STRONG, MemoryBackend, MemoryBroker
-from txcore.operator import Awaited
+from txcore.operator.operator import Awaited
 from txcore.port import resolved
 from txcore.records import (
     Half,
@@ -31,7 +32,6 @@ from txcore.records import (
     TargetMessage,
 )
 from txcore.results import EndState
-from txcore.survey import Survey, existing_partitions
 
 A, B, C = b"a" * 16, b"b" * 16, b"c" * 16
 TOKEN = b"t" * 16
@@ -206,7 +206,7 @@ def test_a_log_that_is_silent_for_a_while_is_read_to_its_end(world, silent):
 
 def test_a_half_that_came_after_the_tick_is_not_shown_without_its_end(world, monkeypatch):
     """Its end may stand after the tick too; the next look shows both."""
-    monkeypatch.setattr("txcore.survey.READ_COUNT_MAX", 1)
+    monkeypatch.setattr("txcore.history.log_survey.READ_COUNT_MAX", 1)
     count = itertools.count(1)
 
     class Busy(Instead):

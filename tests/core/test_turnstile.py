@@ -7,7 +7,7 @@ from concurrent.futures import ThreadPoolExecutor
 import pytest
 
 from txcore.records import DURABLE
-from txcore.turnstile import PASSING_MAX, Turnstile
+from txcore.runtime.wakeup import PASSING_MAX, Turnstile
 
 
 @pytest.fixture

@@ -20,10 +20,10 @@ from txcore_conformance import brokers, servers
 import txcore
 from txcore.cli import main
 from txcore.clock import SystemClock
-from txcore.doctor import Examination, Finding, Level, Request, examine
-from txcore.doctor_database import database_examination
+from txcore.doctor.database_checks import database_examination
+from txcore.findings import Examination, Finding, Level, Request, examine
+from txcore.message_table import Mode
 from txcore.registry import open_doctor
-from txcore.table import Mode
 
 
 def pytest_configure(config: pytest.Config) -> None:

@@ -10,8 +10,8 @@ import pytest
 from sqlalchemy import create_engine
 
 import txcore
-from txcore import doctor_port
-from txcore.doctor import (
+from txcore.doctor import backend_checks as doctor_port
+from txcore.findings import (
     Check,
     Examination,
     Level,

@@ -8,7 +8,8 @@ from pathlib import Path
 
 import pytest
 
-from txcore import doctor_database, doctor_port
+from txcore.doctor import backend_checks as doctor_port
+from txcore.doctor import database_checks as doctor_database
 
 ROOT = Path(__file__).parents[2]
 PLUGINS = ("kafka", "nats", "rabbitmq", "sqlite")

@@ -18,8 +18,8 @@ from confluent_kafka.admin import (
 )
 from txcore_conformance import brokers
 
-from txcore.doctor import Level, Request, examine
 from txcore.errors import BackendUnavailableError, ConfigError
+from txcore.findings import Level, Request, examine
 from txcore.registry import open_doctor
 
 

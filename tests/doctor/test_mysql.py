@@ -10,9 +10,9 @@ from sqlalchemy import create_engine, make_url
 from txcore_conformance import servers
 
 import txcore
-from txcore import doctor_mysql
-from txcore.doctor import Level, examine
-from txcore.doctor_database import database_examination
+from txcore.doctor import mysql as doctor_mysql
+from txcore.doctor.database_checks import database_examination
+from txcore.findings import Level, examine
 
 
 @pytest.fixture

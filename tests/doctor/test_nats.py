@@ -15,8 +15,8 @@ import txcore_nats.doctor as nats_doctor
 from nats.aio.client import Client
 from txcore_conformance import brokers
 
-from txcore.doctor import Level, Request, examine
 from txcore.errors import BackendUnavailableError, ConfigError
+from txcore.findings import Level, Request, examine
 from txcore.registry import open_doctor
 
 

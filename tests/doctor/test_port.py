@@ -8,17 +8,10 @@ from contextlib import closing
 import pytest
 
 import txcore
-from txcore import (
-    CheckPolicy,
-    LocalTransactionState,
-    Message,
-    TransactionListener,
-    TransactionProducer,
-    doctor_port,
-    ids,
-)
-from txcore.doctor import Level, Request, examine
-from txcore.doctor_port import port_examination
+from txcore import CheckPolicy, LocalTransactionState, Message, TransactionListener, TransactionProducer, ids
+from txcore.doctor import backend_checks as doctor_port
+from txcore.doctor.backend_checks import port_examination
+from txcore.findings import Level, Request, examine
 from txcore.records import LogKind
 
 GROUP = "orders"

@@ -14,9 +14,9 @@ from txcore_conformance import brokers
 
 import txcore
 from txcore import CheckPolicy, LocalTransactionState, Message, TransactionListener, TransactionProducer
-from txcore.doctor import Level, Request, examine
-from txcore.doctor_port import port_examination
+from txcore.doctor.backend_checks import port_examination
 from txcore.errors import BackendUnavailableError
+from txcore.findings import Level, Request, examine
 from txcore.registry import open_doctor
 
 

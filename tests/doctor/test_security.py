@@ -5,8 +5,8 @@ from __future__ import annotations
 import pytest
 from txcore_conformance import brokers
 
-from txcore.doctor import Request, examine
 from txcore.errors import BackendUnavailableError
+from txcore.findings import Request, examine
 from txcore.registry import open_doctor
 
 #: Option of the certificate authority's file, and what else TLS needs.

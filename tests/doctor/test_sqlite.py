@@ -11,8 +11,8 @@ import pytest
 import txcore_sqlite.doctor as sqlite_doctor
 
 import txcore
-from txcore.doctor import Level, Request, UntoldError, examine
 from txcore.errors import ConfigError
+from txcore.findings import Level, Request, UntoldError, examine
 from txcore.registry import open_doctor
 
 GROUP = "orders"

@@ -11,9 +11,10 @@ from sqlalchemy import create_engine, event
 from sqlalchemy.pool import NullPool
 
 import txcore
-from txcore import doctor_sql, doctor_sqlite
-from txcore.doctor import Level, examine
-from txcore.doctor_database import database_examination
+from txcore.doctor import sql as doctor_sql
+from txcore.doctor import sqlite as doctor_sqlite
+from txcore.doctor.database_checks import database_examination
+from txcore.findings import Level, examine
 
 
 @pytest.fixture

@@ -10,11 +10,11 @@ from pathlib import Path
 
 import pytest
 from txcore_conformance import brokers
+from txcore_conformance.demo.consuming import open_consumer
 from txcore_conformance.kit import Recorder
 from txcore_conformance.raw import target_only
 
 import txcore
-from txcore.cli.demo.consuming import open_consumer
 from txcore.records import Status
 
 FOLDER = Path(__file__).parents[2] / "examples" / "consumers"

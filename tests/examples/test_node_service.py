@@ -9,8 +9,8 @@ import uuid
 from pathlib import Path
 
 import pytest
+from txcore_conformance.demo.consuming import open_consumer
 
-from txcore.cli.demo.consuming import open_consumer
 from txcore.ids import parse_id, partition_of
 
 ROOT = Path(__file__).parents[2]

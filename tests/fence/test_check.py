@@ -7,10 +7,10 @@ from sqlalchemy import create_engine, event, text
 
 from txcore.errors import FencedError, UsageError
 from txcore.fence import FenceAnswer, FenceReading
+from txcore.message_table import TableRow
 from txcore.sqlfence import SqlFence
 from txcore.sqlfence.checks import reading_of
 from txcore.sqlfence.failures import failure_of
-from txcore.table import TableRow
 
 GROUP = "orders"
 

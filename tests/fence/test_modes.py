@@ -26,7 +26,6 @@ from txcore import (
     Relay,
     TransactionProducer,
     TransactionStateError,
-    instrumentation,
     wire,
 )
 from txcore.errors import BackendUnavailableError, FencedError, FenceMisuseError, NotSentError
@@ -34,6 +33,7 @@ from txcore.fence import FenceAnswer
 from txcore.memory import STRONG, Fate, Faults, MemoryBackend, MemoryBroker
 from txcore.port import failed
 from txcore.records import LogKind, OpKind
+from txcore.runtime import instrumentation
 from txcore.sqlfence import SqlFence
 
 GROUP = "orders"

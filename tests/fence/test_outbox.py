@@ -11,7 +11,7 @@ from txcore_conformance.kit import wait_until
 
 from txcore import ConfigError, Relay, RelayLimits, wire
 from txcore.memory import MemoryBackend, MemoryBroker
-from txcore.relay import LAYOUTS, layout_of
+from txcore.outbox.relay import LAYOUTS, layout_of
 
 GROUP = "orders"
 BLOB = {"postgresql": "bytea", "mariadb": "BLOB", "sqlite": "BLOB"}

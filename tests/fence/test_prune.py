@@ -11,11 +11,11 @@ from sqlalchemy.ext.asyncio import create_async_engine
 from txcore.errors import BackendUnavailableError, ConfigError, FencedError, NotSentError
 from txcore.fence import FenceAnswer
 from txcore.ids import first_id_at
+from txcore.message_table import TableRow
 from txcore.sqlfence import PruneResult, SqlFence
 from txcore.sqlfence import prune as prune_module
 from txcore.sqlfence.connections import border_of
 from txcore.sqlfence.prune import Contended, Wait, Work, prune_steps
-from txcore.table import TableRow
 
 GROUP = "orders"
 

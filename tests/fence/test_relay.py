@@ -9,13 +9,14 @@ import pytest
 from sqlalchemy import event, text
 from txcore_conformance.kit import Observed, wait_until
 
-from txcore import Message, Relay, RelayLimits, TransactionProducer, instrumentation, wire
+from txcore import Message, Relay, RelayLimits, TransactionProducer, wire
 from txcore.errors import BackendTimeoutError, BackendUnavailableError, HalfRefusedError, UsageError
 from txcore.fence import FenceAnswer
 from txcore.memory import MemoryBackend, MemoryBroker
+from txcore.message_table import SLOT_COUNT, lane_of
+from txcore.outbox.sql_table import SqlMessageTable
 from txcore.records import Outcome, Status
-from txcore.sqlfence.table import SqlMessageTable
-from txcore.table import SLOT_COUNT, lane_of
+from txcore.runtime import instrumentation
 
 GROUP = "orders"
 HIGHEST_ID = b"\xff" * 16

@@ -9,8 +9,8 @@ from txcore_conformance import model, model_fold
 from txcore_conformance.model import CONFIGURATIONS, SOMETIMES, Exploration, explore
 from txcore_conformance.model_mutants import INEXPRESSIBLE, MUTANTS
 
-from txcore import fold
-from txcore.decide import Decision, decide
+from txcore.checker import partition_state as fold
+from txcore.checker.decide import Decision, decide
 from txcore.records import OpKind
 
 STATES_AND_EDGES = {

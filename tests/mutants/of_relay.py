@@ -6,7 +6,7 @@ from unittest import mock
 
 from mutant import Mutant
 
-from txcore import relaying
+from txcore.outbox import relay_steps as relaying
 from txcore.records import Status
 
 TESTS = "tests/fence/test_relay.py::"

@@ -21,9 +21,9 @@ from txcore import (
     TransactionStateError,
     UsageError,
     connect,
-    instrumentation,
 )
 from txcore.records import OpKind
+from txcore.runtime import instrumentation
 
 
 def test_d11_a_restarted_producer_that_sent_nothing_is_asked(world):

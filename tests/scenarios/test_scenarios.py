@@ -10,15 +10,10 @@ import pytest
 from txcore_conformance import raw
 from txcore_conformance.kit import COMMIT, FAST, ROLLBACK, UNKNOWN, Answers, Observed
 
-from txcore import (
-    CheckPolicy,
-    EndState,
-    Message,
-    instrumentation,
-    wire,
-)
+from txcore import CheckPolicy, EndState, Message, wire
 from txcore.memory import Fate, Faults
 from txcore.records import OpKind
+from txcore.runtime import instrumentation
 
 
 def _ids(kit, topic):

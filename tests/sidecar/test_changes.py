@@ -11,7 +11,7 @@ from txcore_conformance.kit import Recorder
 
 import txcore
 from txcore.ids import parse_id
-from txcore.operator import Operator
+from txcore.operator.operator import Operator
 from txcore.records import HalfRecord, OpKind
 from txcore.sidecar.web.sessions import COOKIE, LIFETIME_S, Sessions, name_of
 

@@ -10,10 +10,10 @@ import sys
 import pytest
 from prometheus_client.parser import text_string_to_metric_families
 
-from txcore import instrumentation as names
 from txcore.config import LogSection
 from txcore.hookspecs import Event
 from txcore.ids import first_id_at, id_text
+from txcore.runtime import instrumentation as names
 from txcore.sidecar import logs
 from txcore.sidecar.figures import ALERTS_KEPT, Figures, Histogram
 from txcore.sidecar.metrics import METRICS, Page

@@ -10,7 +10,7 @@ from txcore_conformance.sim import archive, judgement, play, surprises
 from txcore_conformance.sim.mutants import MUTANTS
 from txcore_conformance.sim.real import RealDatabase
 
-from txcore import invariants
+from txcore.audit import invariants
 from txcore.records import LogKind
 
 

@@ -34,7 +34,7 @@ from txcore import (
     TransactionProducer,
     TransactionSendResult,
 )
-from txcore.journey import Journey
+from txcore.history.journey import Journey
 from txcore.memory import MemoryBackend, MemoryBroker
 from txcore.port import Backend
 

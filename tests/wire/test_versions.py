@@ -12,12 +12,13 @@ import pytest
 from txcore_conformance.clocks import RunningClock
 
 from txcore import Checker, CheckPolicy, Limits, LocalTransactionState, Message, Operator, TransactionProducer, wire
-from txcore.drivers import BlockingBridge, run_blocking
 from txcore.errors import NewerRecordError, TransactionStateError
 from txcore.memory import KAFKA_LIKE, NATS_LIKE, RABBITMQ_LIKE, STRONG, MemoryBackend, MemoryBroker
-from txcore.operating import planning, telling
+from txcore.operator import plan as planning
+from txcore.operator import to_json as telling
 from txcore.records import Half, HalfRecord, LogKind, Op, OpKind, ParkCode, Parked, Resolution, Status, TargetMessage
 from txcore.results import EndState
+from txcore.runtime.drivers import BlockingBridge, run_blocking
 
 SPEC = importlib.util.spec_from_file_location("previous_wire", Path(__file__).with_name("previous_wire.py"))
 previous = sys.modules["previous_wire"] = importlib.util.module_from_spec(SPEC)

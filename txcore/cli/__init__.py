@@ -26,7 +26,7 @@ def build_app() -> Typer:
     from typer import Typer  # noqa: PLC0415 - see the module's first sentence
 
     from txcore.cli import audit, backends, checker, config, version  # noqa: PLC0415
-    from txcore.cli.demo.command import demo  # noqa: PLC0415
+    from txcore.cli.demo import demo  # noqa: PLC0415
     from txcore.cli.doctor import doctor  # noqa: PLC0415
     from txcore.cli.operating import commands as operating  # noqa: PLC0415
 

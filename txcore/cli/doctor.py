@@ -11,10 +11,10 @@ import typer
 from rich.console import Console
 from rich.text import Text
 
-from txcore.doctor import BODY_SIZE, HORIZON_S, Examination, Level, Report, Request, examine
 from txcore.errors import BackendNotInstalledError, UsageError
+from txcore.findings import BODY_SIZE, HORIZON_S, Examination, Level, Report, Request, examine
+from txcore.message_table import Mode
 from txcore.registry import connect, open_doctor
-from txcore.table import Mode
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -68,7 +68,7 @@ def doctor(
 
 
 def _broker(stack: contextlib.ExitStack, url: str, request: Request) -> list[Examination[Any]]:
-    from txcore.doctor_port import port_examination  # noqa: PLC0415 - what one command needs
+    from txcore.doctor.backend_checks import port_examination  # noqa: PLC0415 - what one command needs
 
     # First, because opening a backend may create what the doctor is to find missing.
     own = open_doctor(url, request)
@@ -87,7 +87,7 @@ def _database(stack: contextlib.ExitStack, url: str, table: str, mode: Mode) -> 
         import sqlalchemy  # noqa: F401, PLC0415 - only this option needs it
     except ImportError as error:
         raise BackendNotInstalledError("txcore doctor --database", "SQLAlchemy", "sql") from error
-    from txcore.doctor_database import database_examination  # noqa: PLC0415
+    from txcore.doctor.database_checks import database_examination  # noqa: PLC0415
 
     examination = database_examination(url, table=table, mode=mode)
     stack.callback(examination.close)

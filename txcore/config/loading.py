@@ -11,6 +11,7 @@ from urllib.parse import urlsplit
 
 from msgspec.structs import replace
 
+from txcore.audit.verdicts import Verdict
 from txcore.config.conversion import convert
 from txcore.config.lines import Path
 from txcore.config.problems import ConfigFileError, Problem, closest, key_text
@@ -27,7 +28,6 @@ from txcore.config.sources import (
     read_file,
 )
 from txcore.errors import ConfigError
-from txcore.verdicts import Verdict
 
 SECRET_BYTES_MAX: Final = 64 << 10
 LOOPBACK: Final = frozenset({"127.0.0.1", "::1", "localhost"})

@@ -15,7 +15,7 @@ from typing import Any
 
 from fastapi import Depends
 
-from txcore.aio import AsyncTransaction, AsyncTransactionProducer
+from txcore.producer.asynchronous import AsyncTransaction, AsyncTransactionProducer
 
 
 def transaction_of(producer: AsyncTransactionProducer, engine: Any) -> Any:

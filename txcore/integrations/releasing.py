@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from txcore.errors import TxcoreError
-from txcore.producer import Transaction
+from txcore.producer.producer import Transaction
 from txcore.results import EndResult, EndState
 
 

@@ -21,7 +21,7 @@ from sqlalchemy.orm import Session, SessionTransaction, scoped_session, sessionm
 from txcore.errors import TransactionStateError, UsageError
 from txcore.integrations.releasing import release
 from txcore.message import Message, validate_message
-from txcore.producer import Transaction, TransactionProducer
+from txcore.producer.producer import Transaction, TransactionProducer
 from txcore.results import EndResult
 from txcore.sqlfence.savepoints import open_savepoints, watch_savepoints
 

@@ -8,9 +8,9 @@ from contextlib import ExitStack
 from dataclasses import dataclass, field
 from typing import Final, cast
 
-from txcore.checking import CheckListener
 from txcore.clock import Clock, Randomness
 from txcore.fence import Fence
+from txcore.listener import CheckListener
 from txcore.sidecar.callback import HttpCallback
 from txcore.sidecar.fences import GuardedFence, open_fence
 from txcore.sidecar.figures import Figures

@@ -18,11 +18,11 @@ from typing import Any, Final
 
 import msgspec
 
-from txcore.checking import HalfView
 from txcore.clock import Clock
 from txcore.config import CallbackSection
 from txcore.errors import BackendNotInstalledError, BackendUnavailableError, ConfigError
 from txcore.ids import id_text
+from txcore.listener import HalfView
 from txcore.message import LocalTransactionState, Message
 from txcore.sidecar.gate import Gate, Passage
 

@@ -12,10 +12,10 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any, Final
 
-from txcore import instrumentation as names
 from txcore.clock import Clock
 from txcore.hookspecs import Event, hookimpl
 from txcore.ids import born_ms, id_text
+from txcore.runtime import instrumentation as names
 
 LATENCY_BOUNDS_S: Final = (0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0)
 VISIBLE_BOUNDS_S: Final = (0.1, 0.5, 1.0, 2.5, 5.0, 7.5, 10.0, 15.0, 30.0, 60.0, 300.0, 1_800.0, 3_600.0, 86_400.0)

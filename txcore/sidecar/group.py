@@ -8,7 +8,7 @@ import threading
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final
 
-from txcore.checker import Checker, CheckerStats
+from txcore.checker.checker import Checker, CheckerStats
 from txcore.clock import Clock, Randomness
 from txcore.errors import TxcoreError
 from txcore.port import Backend
@@ -19,7 +19,7 @@ from txcore.sidecar.relays import GroupRelay, start_relay
 from txcore.sidecar.resources import Resources
 
 if TYPE_CHECKING:
-    from txcore.relay import RelayStats
+    from txcore.outbox.relay import RelayStats
 
 LOG: Final = logging.getLogger("txcore.sidecar")
 STUCK_S: Final = 60.0
@@ -224,6 +224,6 @@ def _tracing(plan: GroupPlan) -> list[object]:
     """
     if not plan.checker.tracing:
         return []
-    from txcore.otel import Tracing  # noqa: PLC0415 - an extra of its own
+    from txcore.integrations.opentelemetry import Tracing  # noqa: PLC0415 - an extra of its own
 
     return [Tracing()]

@@ -9,9 +9,9 @@ from collections.abc import Callable, Coroutine, Sequence
 from pathlib import Path
 from typing import Any
 
-from txcore.checking import CheckListener, HalfView
 from txcore.clock import Clock
 from txcore.errors import ConfigError
+from txcore.listener import CheckListener, HalfView
 
 METHOD = "check_local_transaction"
 

@@ -1,6 +1,6 @@
 """How the sidecar logs: to standard error, lines for people or JSON for machines, and repetitions held back.
 
-Events are constant names with facts beside them (`txcore.instrumentation`); message bodies are in none of them.
+Events are constant names with facts beside them (`txcore.runtime.instrumentation`); message bodies are in none of them.
 """
 
 from __future__ import annotations

@@ -16,12 +16,12 @@ from prometheus_client.exposition import CONTENT_TYPE_LATEST
 from prometheus_client.metrics_core import Metric as Family
 from prometheus_client.registry import Collector
 
-from txcore import instrumentation as names
+from txcore.runtime import instrumentation as names
 from txcore.sidecar.figures import Histogram
 from txcore.sidecar.group import GroupRunner, GroupState
 
 if TYPE_CHECKING:
-    from txcore.relay import RelayStats
+    from txcore.outbox.relay import RelayStats
 
 CONTENT_TYPE: Final = CONTENT_TYPE_LATEST
 

@@ -6,7 +6,7 @@ from dataclasses import asdict, dataclass, field
 
 import msgspec
 
-from txcore.checking import Limits
+from txcore.checker.limits import Limits
 from txcore.config import CallbackSection, CheckerSection, DatabaseSection, GroupSection, Loaded
 from txcore.message import CheckPolicy
 from txcore.sidecar.callback import Credentials

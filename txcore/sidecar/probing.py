@@ -17,12 +17,12 @@ from txcore.config.lines import Path
 from txcore.config.problems import key_text
 from txcore.errors import BackendUnavailableError, TxcoreError, UsageError
 from txcore.fence import FenceAnswer
+from txcore.history.log_survey import existing_partitions
 from txcore.ids import ID_BYTES
 from txcore.sidecar.answers import open_answers
 from txcore.sidecar.figures import Figures
 from txcore.sidecar.plan import GroupPlan, plans_of
 from txcore.sidecar.resources import Resources
-from txcore.survey import existing_partitions
 
 TIMEOUT_S: Final = 10.0
 RANDOM: Final = system_randomness()

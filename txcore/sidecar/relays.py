@@ -14,7 +14,7 @@ from txcore.sidecar.plan import GroupPlan
 if TYPE_CHECKING:
     from sqlalchemy import Engine
 
-    from txcore.relay import Relay
+    from txcore.outbox.relay import Relay
 
 CONNECTIONS: Final = 3
 """One that holds the slots, one for what must be committed beside it, one that listens (PostgreSQL)."""
@@ -41,7 +41,7 @@ def start_relay(plan: GroupPlan, backend: Backend, clock: Clock, randomness: Ran
     """
     if not plan.database or not plan.section.relay:
         return None
-    from txcore.relay import Relay, RelayLimits  # noqa: PLC0415 - needs SQLAlchemy, which only groups with a fence do
+    from txcore.outbox.relay import Relay, RelayLimits  # noqa: PLC0415 - needs SQLAlchemy, which only groups with a fence do
 
     section = msgspec.structs.replace(plan.database_section, connections_max=CONNECTIONS)
     engine = open_engine(plan.database_url, section)

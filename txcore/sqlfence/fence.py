@@ -35,7 +35,7 @@ from txcore.sqlfence.sqlite import SQLite
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable, Mapping, Sequence
 
-    from txcore.table import TableRow
+    from txcore.message_table import TableRow
 
 _CHUNK: Final = 500
 _CREATE_WAIT_S: Final = 10.0

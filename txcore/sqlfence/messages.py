@@ -21,7 +21,7 @@ from txcore.sqlfence.schema import COMMITTED, GROUP_LENGTH_MAX, VIA_TABLE, Table
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
 
-    from txcore.table import TableRow
+    from txcore.message_table import TableRow
 
 ROWS_MAX: Final = 100
 """Most rows of one insert."""

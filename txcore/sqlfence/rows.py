@@ -20,7 +20,7 @@ from txcore.sqlfence.failures import Cause, failure_of
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
-    from txcore.table import TableRow
+    from txcore.message_table import TableRow
 
 _AUTOCOMMIT_TEXT: Final = (
     "the connection is in autocommit mode: the fence row would be committed before the local transaction; "

@@ -7,12 +7,12 @@ import inspect
 from collections.abc import Iterator, Sequence
 from typing import Any, Final
 
-from txcore import fold
-from txcore.commands import Flow
-from txcore.decide import Pending, terms_of
-from txcore.fold import PartitionState
-from txcore.intake import Intake
+from txcore.checker import partition_state as fold
+from txcore.checker.decide import Pending, terms_of
+from txcore.checker.log_reader import Intake
+from txcore.checker.partition_state import PartitionState
 from txcore.records import Checkpoint, Half, Op, OpKind, Position
+from txcore.runtime.commands import Flow
 
 TERMS: Final = terms_of(0.0, 1000.0, 3, fenced=False)
 NOTE_SIZE_MAX: Final = 0

@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 from random import Random
 from typing import Final
 
-from txcore.fold import PartitionState
+from txcore.checker.partition_state import PartitionState
 from txcore.records import FINAL_KINDS, Checkpoint, Half, Op, OpKind
 from txcore_conformance.refine import adapter
 from txcore_conformance.refine.history import History

@@ -8,13 +8,14 @@ from dataclasses import dataclass
 from typing import Any, Final
 from unittest import mock
 
-from txcore import fold, wire
-from txcore.commands import Flow
-from txcore.decide import Pending
-from txcore.fold import PartitionState
-from txcore.intake import Intake
-from txcore.judging import Judge
+from txcore import wire
+from txcore.checker import partition_state as fold
+from txcore.checker.check_steps import Judge
+from txcore.checker.decide import Pending
+from txcore.checker.log_reader import Intake
+from txcore.checker.partition_state import PartitionState
 from txcore.records import FINAL_KINDS, HalfRecord, LogRecord, Op, OpKind, Position
+from txcore.runtime.commands import Flow
 
 Patch = Callable[[], AbstractContextManager[object]]
 

@@ -12,19 +12,19 @@ from random import Random
 from typing import Final
 from unittest import mock
 
-from txcore import intake as intake_module
-from txcore import judging
-from txcore.checking import Limits
-from txcore.fold import PartitionState
-from txcore.intake import Intake
-from txcore.invariants import judge_checkpoint
+from txcore.audit.invariants import judge_checkpoint
+from txcore.checker import check_steps as judging
+from txcore.checker import log_reader as intake_module
+from txcore.checker.limits import Limits
+from txcore.checker.log_reader import Intake
+from txcore.checker.partition_session import Tenure
+from txcore.checker.partition_state import PartitionState
 from txcore.memory import KAFKA_LIKE, NATS_LIKE, RABBITMQ_LIKE
 from txcore.records import (
     Checkpoint,
     LogKind,
     LogRecord,
 )
-from txcore.tenure import Tenure
 from txcore_conformance.refine import adapter
 from txcore_conformance.refine.history import GROUP
 from txcore_conformance.refine.whole import halves_in, journals_of, open_states, ops_in, truth_of, whole

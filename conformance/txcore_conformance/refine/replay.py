@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from random import Random
 from typing import Final
 
-from txcore.invariants import judge_checkpoint
+from txcore.audit.invariants import judge_checkpoint
 from txcore.records import Checkpoint, LogRecord
 from txcore_conformance.refine import folding
 from txcore_conformance.refine.whole import halves_in, ops_in, whole

@@ -8,16 +8,15 @@ from dataclasses import dataclass, field
 from random import Random
 from typing import Any, Final
 
-from txcore import instrumentation as names
 from txcore import wire
-from txcore.checking import CheckContext, HalfView, Limits
-from txcore.commands import Call, Flow, Spawn
-from txcore.fold import PartitionState
-from txcore.instrumentation import Reporter
+from txcore.checker.context import CheckContext
+from txcore.checker.limits import Limits
+from txcore.checker.partition_owner import PartitionOwner
+from txcore.checker.partition_state import PartitionState
+from txcore.listener import HalfView
 from txcore.memory import Faults, MemoryBackend, MemoryBroker, Profile
 from txcore.memory.reading import MemoryReader
 from txcore.message import CheckPolicy, LocalTransactionState
-from txcore.owner import PartitionOwner
 from txcore.port import Reader
 from txcore.records import (
     Checkpoint,
@@ -30,6 +29,9 @@ from txcore.records import (
     Position,
     Resolution,
 )
+from txcore.runtime import instrumentation as names
+from txcore.runtime.commands import Call, Flow, Spawn
+from txcore.runtime.instrumentation import Reporter
 from txcore_conformance.refine.history import GROUP, History
 from txcore_conformance.refine.whole import halves_in, ops_in
 

@@ -5,9 +5,10 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 
-from txcore import invariants, wire
+from txcore import wire
+from txcore.audit import invariants
 from txcore.errors import WireFormatError
-from txcore.journey import Journey, Journeys
+from txcore.history.journey import Journey, Journeys
 from txcore.records import Checkpoint, Half, LogKind, LogRecord, Op, Position
 
 

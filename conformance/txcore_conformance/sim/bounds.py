@@ -9,9 +9,11 @@ from dataclasses import dataclass, field, fields
 from typing import Any
 from unittest import mock
 
-from txcore import checker, fold, intake
-from txcore.checking import Limits
-from txcore.fold import PartitionState
+from txcore.checker import checker
+from txcore.checker import log_reader as intake
+from txcore.checker import partition_state as fold
+from txcore.checker.limits import Limits
+from txcore.checker.partition_state import PartitionState
 
 MEMBERSHIP_PAUSE_S = 0.8
 

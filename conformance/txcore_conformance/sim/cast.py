@@ -7,13 +7,13 @@ import random
 from collections.abc import Callable
 from dataclasses import dataclass, field
 
-from txcore.checker import Membership
-from txcore.commands import Flow
+from txcore.checker.checker import Membership
 from txcore.errors import TxcoreError
-from txcore.journey import Journey
+from txcore.history.journey import Journey
+from txcore.message_table import Mode
+from txcore.producer.transaction import LocalTransaction
 from txcore.records import HalfRecord, LogKind, Outcome, Resolution, Status
-from txcore.table import Mode
-from txcore.transaction import LocalTransaction
+from txcore.runtime.commands import Flow
 from txcore_conformance.sim.archive import Archive
 from txcore_conformance.sim.bounds import Bounds
 from txcore_conformance.sim.database import SimDatabase, SimDatabaseError

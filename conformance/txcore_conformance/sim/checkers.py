@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from typing import Any
 
-from txcore.checker import Membership
-from txcore.checking import CheckContext
+from txcore.checker.checker import Membership
+from txcore.checker.context import CheckContext
 from txcore.message import CheckPolicy
 from txcore_conformance.sim.cast import CHECK_MAX, GROUP, Cast, ended
 from txcore_conformance.sim.database import SimDatabase, SimFence

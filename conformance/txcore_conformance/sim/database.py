@@ -13,7 +13,7 @@ from typing import Any
 
 from txcore.errors import FencedError, FenceMisuseError
 from txcore.fence import FenceAnswer, FenceReading
-from txcore.table import TableRow
+from txcore.message_table import TableRow
 from txcore_conformance.sim.process import Process
 from txcore_conformance.sim.real import RealDatabase
 from txcore_conformance.sim.table import SimTable

@@ -4,10 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from txcore import invariants, wire
+from txcore import wire
+from txcore.audit import invariants
+from txcore.audit.invariants import Facts, Local, Promises, TargetFact
+from txcore.history.journey import Journey
 from txcore.ids import id_text
-from txcore.invariants import Facts, Local, Promises, TargetFact
-from txcore.journey import Journey
 from txcore.records import FINAL_KINDS, Checkpoint, LogKind, LogRecord, Op, OpKind, Outcome
 from txcore_conformance.sim.cast import Cast, Truth, journeys
 

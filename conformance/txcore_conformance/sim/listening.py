@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Generator
 from typing import Any
 
-from txcore.checking import HalfView
+from txcore.listener import HalfView
 from txcore.message import LocalTransactionState, Message
 from txcore_conformance.sim.cast import Cast, Truth, Wish
 from txcore_conformance.sim.database import SimConnection, SimDatabaseError, SimFence

@@ -8,13 +8,13 @@ from typing import Any
 from unittest import mock
 
 from txcore import wire
-from txcore.checking import NewerRecords
-from txcore.decide import Pending, terms_of
-from txcore.fold import PartitionState
-from txcore.intake import Intake
-from txcore.judging import Judge
+from txcore.checker.check_steps import Judge
+from txcore.checker.decide import Pending, terms_of
+from txcore.checker.limits import NewerRecords
+from txcore.checker.log_reader import Intake
+from txcore.checker.partition_owner import PartitionOwner
+from txcore.checker.partition_state import PartitionState
 from txcore.memory import MemoryBackend
-from txcore.owner import PartitionOwner
 from txcore.records import FINAL_KINDS, Half, LogRecord, Op, OpKind, ParkCode, Position
 
 _read_op = PartitionState.read_op

@@ -14,20 +14,24 @@ from dataclasses import dataclass
 from typing import Any
 from unittest import mock
 
-from txcore import ending, flow, preparing, relaying, sending
-from txcore.commands import Flow
-from txcore.decide import Pending
+from txcore.checker.check_steps import Judge
+from txcore.checker.decide import Pending
+from txcore.checker.log_reader import Intake
+from txcore.checker.partition_owner import PartitionOwner
+from txcore.checker.partition_state import PartitionState
 from txcore.errors import CommitUnknownError
 from txcore.fence import FenceAnswer, FenceReading
-from txcore.fold import PartitionState
-from txcore.intake import Intake
-from txcore.judging import Judge
 from txcore.memory import MemoryBackend
 from txcore.message import LocalTransactionState
-from txcore.owner import PartitionOwner
+from txcore.outbox import relay_steps as relaying
+from txcore.producer import finish as ending
+from txcore.producer import listener_style as sending
+from txcore.producer import prepare as preparing
+from txcore.producer import transaction_flow as flow
+from txcore.producer.transaction import LocalTransaction
 from txcore.records import Checkpoint, Op, OpKind, Outcome, Position, Resolution, Status
 from txcore.results import TransactionSendResult
-from txcore.transaction import LocalTransaction
+from txcore.runtime.commands import Flow
 from txcore_conformance.sim import cast as cast_module
 from txcore_conformance.sim import log_mutants, operators, table_mutants
 from txcore_conformance.sim.cast import Cast

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
+from txcore.history.journey import Journey, force_op, next_generation
 from txcore.ids import first_id_at
-from txcore.journey import Journey, force_op, next_generation
 from txcore.records import Forced, HalfRecord, OpKind, Resolution
 from txcore_conformance.sim.cast import GROUP, Cast, journeys, send
 from txcore_conformance.sim.process import Process

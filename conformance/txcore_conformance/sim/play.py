@@ -9,8 +9,8 @@ from dataclasses import dataclass, replace
 from txcore import wire
 from txcore.errors import WireFormatError
 from txcore.memory import KAFKA_LIKE, NATS_LIKE, RABBITMQ_LIKE, STRONG, Profile
+from txcore.message_table import Mode
 from txcore.records import LogKind, LogRecord, OpKind
-from txcore.table import Mode
 from txcore_conformance.sim.archive import Archive, ops_in
 from txcore_conformance.sim.bounds import Bounds
 from txcore_conformance.sim.cast import GROUP, Cast, Style

@@ -7,11 +7,11 @@ from collections.abc import Callable, Sequence
 from functools import partial
 from typing import Any, Final
 
-from txcore.commands import Call, Each, Timed
-from txcore.loop import Loop, Task
 from txcore.memory import MemoryBackend
 from txcore.port import Batch, Claim
 from txcore.records import HalfRecord, Outcome, Resolution, Status
+from txcore.runtime.commands import Call, Each, Timed
+from txcore.runtime.flow_loop import Loop, Task
 from txcore_conformance.sim.world import SimClock, World
 
 _COSTLY: Final = (HalfRecord, Timed, Resolution, Call, Each)

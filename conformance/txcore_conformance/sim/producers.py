@@ -6,19 +6,20 @@ from collections.abc import Callable
 from dataclasses import replace
 from typing import Any
 
-from txcore import flow, wire
-from txcore.breaker import Breaker
-from txcore.commands import Call, Flow
-from txcore.ending import end
+from txcore import wire
 from txcore.errors import CommitUnknownError
 from txcore.ids import IdFactory
 from txcore.message import CheckPolicy, Message
-from txcore.producer import attach, handle_of
+from txcore.message_table import Mode
+from txcore.producer import transaction_flow as flow
+from txcore.producer.finish import end
+from txcore.producer.listener_style import Sending, send_all, send_in_transaction
+from txcore.producer.producer import attach, handle_of
+from txcore.producer.transaction import ProducerContext, begin, publish
 from txcore.records import Half, HalfRecord, Op, OpKind, Resolution
 from txcore.results import EndState
-from txcore.sending import Sending, send_all, send_in_transaction
-from txcore.table import Mode
-from txcore.transaction import ProducerContext, begin, publish
+from txcore.runtime.circuit_breaker import Breaker
+from txcore.runtime.commands import Call, Flow
 from txcore_conformance.sim.cast import CHECK_MAX, GROUP, Cast, Style, Truth, Wish, ended, send
 from txcore_conformance.sim.database import SimDatabaseError, SimFence
 from txcore_conformance.sim.listening import SimListener

@@ -23,11 +23,11 @@ from sqlalchemy import create_engine, text
 from txcore.errors import FencedError
 from txcore.fence import FenceReading
 from txcore.inbox import Inbox
+from txcore.message_table import Refused, TableRow
+from txcore.outbox.slots import Slots
 from txcore.sqlfence import SqlFence
 from txcore.sqlfence.border import Border
 from txcore.sqlfence.schema import LOWEST_ID
-from txcore.sqlfence.slots import Slots
-from txcore.table import Refused, TableRow
 
 GROUP = "simulated"
 MEMORY = Path("/dev/shm")  # noqa: S108 - where Linux keeps files in memory

@@ -5,9 +5,9 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import Any
 
-from txcore.commands import Flow
 from txcore.errors import TxcoreError
-from txcore.relaying import BatchReport, RelayContext, RelayLimits, relay_batch
+from txcore.outbox.relay_steps import BatchReport, RelayContext, RelayLimits, relay_batch
+from txcore.runtime.commands import Flow
 from txcore_conformance.sim.cast import GROUP, Cast
 from txcore_conformance.sim.process import Process
 from txcore_conformance.sim.table import SimRelayTable

@@ -10,7 +10,7 @@ import dataclasses
 import msgspec
 
 from txcore import wire
-from txcore.checking import NewerRecords
+from txcore.checker.limits import NewerRecords
 from txcore.errors import ConfigError, NewerRecordError, WireFormatError
 from txcore.records import Half, LogKind, OpKind
 from txcore_conformance.sim.cast import GROUP, Cast

@@ -10,7 +10,7 @@ from typing import Any
 
 from txcore import wire
 from txcore.errors import BackendUnavailableError
-from txcore.table import Refused, TableRow, Taken
+from txcore.message_table import Refused, TableRow, Taken
 from txcore_conformance.sim.process import Process
 from txcore_conformance.sim.real import RealDatabase
 from txcore_conformance.sim.world import World

@@ -6,10 +6,10 @@ import weakref
 from collections.abc import Collection, Generator, Sequence
 from typing import Any, Final
 
-from txcore import relaying
+from txcore.message_table import TableRow, Taken
+from txcore.outbox import relay_steps as relaying
+from txcore.outbox.relay_steps import RelayContext
 from txcore.records import Outcome, Status
-from txcore.relaying import RelayContext
-from txcore.table import TableRow, Taken
 from txcore_conformance.sim.database import SimDatabase
 from txcore_conformance.sim.table import SimRelayTable, SimTable
 

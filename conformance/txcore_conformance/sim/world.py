@@ -11,9 +11,9 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from txcore.instrumentation import Reporter
 from txcore.memory import Fate, Faults, MemoryBroker, Profile
 from txcore.records import LogKind
+from txcore.runtime.instrumentation import Reporter
 
 EPOCH_MS = 1_700_000_000_000
 

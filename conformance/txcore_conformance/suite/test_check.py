@@ -8,8 +8,9 @@ from typing import Any
 
 import pytest
 
-from txcore import Message, instrumentation, wire
+from txcore import Message, wire
 from txcore.records import Half, HalfRecord, OpKind, Status
+from txcore.runtime import instrumentation
 from txcore_conformance import raw
 from txcore_conformance.kit import COMMIT, FAST, ROLLBACK, UNKNOWN, Answers, Kit, Observed
 

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import pytest
 
-from txcore import Checker, Message, instrumentation
+from txcore import Checker, Message
 from txcore.records import OpKind, Resolution, Status
+from txcore.runtime import instrumentation
 from txcore_conformance import raw
 from txcore_conformance.kit import COMMIT, PARTITION_COUNT, ROLLBACK, UNKNOWN, Answers, Kit, Observed
 

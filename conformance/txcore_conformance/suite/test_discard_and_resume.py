@@ -74,8 +74,8 @@ def test_resuming_twice_delivers_once(kit: Kit, topic: str) -> None:
 
 def test_two_operators_who_resume_at_once_deliver_once(kit: Kit, topic: str) -> None:
     """Two copies of one generation merge: one check, one delivery."""
-    from txcore.drivers import BlockingBridge, run_blocking  # noqa: PLC0415
-    from txcore.journey import next_generation  # noqa: PLC0415
+    from txcore.history.journey import next_generation  # noqa: PLC0415
+    from txcore.runtime.drivers import BlockingBridge, run_blocking  # noqa: PLC0415
 
     identity = _discarded(kit, topic)
     journey = kit.journey(identity)

@@ -6,8 +6,9 @@ from typing import Any
 
 import pytest
 
-from txcore import EndState, Message, UsageError, instrumentation
+from txcore import EndState, Message, UsageError
 from txcore.records import OpKind, Status
+from txcore.runtime import instrumentation
 from txcore_conformance import raw
 from txcore_conformance.kit import COMMIT, ROLLBACK, UNKNOWN, Answers, Kit, Observed
 

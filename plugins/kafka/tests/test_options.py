@@ -10,8 +10,8 @@ from txcore_kafka.options import checkpoint_topic, is_own_topic, topic_name, top
 
 import txcore
 from txcore.errors import ConfigError, WireFormatError
+from txcore.producer.transaction import require_room
 from txcore.records import Checkpoint, LogKind, Position
-from txcore.transaction import require_room
 
 
 def parsed(**options):

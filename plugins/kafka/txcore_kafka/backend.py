@@ -11,7 +11,7 @@ from typing import Any, Final
 
 from confluent_kafka import KafkaError
 
-from txcore import exiting
+from txcore.backends import exit_flush as exiting
 from txcore.clock import Clock, Randomness, SystemClock, system_randomness
 from txcore.errors import ClosedError, TxcoreError, UsageError
 from txcore.port import Batch, Claim, never_done

@@ -12,7 +12,7 @@ from typing import Final
 
 import confluent_kafka
 
-from txcore.doctor import (
+from txcore.findings import (
     Check,
     Examination,
     Finding,

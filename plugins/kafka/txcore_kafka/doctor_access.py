@@ -14,8 +14,8 @@ from confluent_kafka.admin import (  # type: ignore[attr-defined] # it lists no 
     ResourceType,
 )
 
-from txcore.doctor import Request, UntoldError
 from txcore.errors import BackendUnavailableError
+from txcore.findings import Request, UntoldError
 from txcore_kafka.codec import is_missing, is_unreadable
 from txcore_kafka.options import Options, topic_settings
 

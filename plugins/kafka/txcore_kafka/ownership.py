@@ -15,7 +15,7 @@ from typing import Any, Final
 
 from confluent_kafka import KafkaError, KafkaException, TopicPartition
 
-from txcore import exiting
+from txcore.backends import exit_flush as exiting
 from txcore.clock import Clock
 from txcore.errors import ClosedError, ConfigError, TxcoreError
 from txcore.records import Checkpoint, ClaimEvent, ClaimEventKind, LogKind

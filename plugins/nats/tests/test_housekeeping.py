@@ -9,7 +9,7 @@ from txcore_conformance.kit import COMMIT, UNKNOWN, Answers
 from txcore_nats import housekeeping
 
 from txcore import Message, wire
-from txcore.journey import closed_record
+from txcore.history.journey import closed_record
 from txcore.records import Checkpoint, LogKind, OpKind, Position, Resolution
 
 

@@ -7,8 +7,8 @@ from importlib.util import find_spec
 from typing import TYPE_CHECKING, Any, Final
 from urllib.parse import urlsplit
 
-from txcore.doctor import Examination, Request
 from txcore.errors import BackendNotInstalledError
+from txcore.findings import Examination, Request
 from txcore.guarantees import BrokerObject
 from txcore.hookspecs import hookimpl
 from txcore.port import Backend

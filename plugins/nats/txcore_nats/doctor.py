@@ -10,7 +10,7 @@ from collections.abc import Iterable, Sequence
 from importlib.metadata import version as installed_version
 from typing import Final
 
-from txcore.doctor import (
+from txcore.findings import (
     Check,
     Examination,
     Finding,

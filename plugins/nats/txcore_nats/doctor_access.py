@@ -20,8 +20,8 @@ from urllib.parse import urlsplit
 from nats import errors
 from nats.aio.client import Client
 
-from txcore.doctor import Request, UntoldError
 from txcore.errors import BackendUnavailableError, ConfigError, TxcoreError
+from txcore.findings import Request, UntoldError
 from txcore.records import LogKind
 from txcore_nats.codec import STREAM_NOT_FOUND, ApiError, as_json, from_json, translate
 from txcore_nats.connection import login, require_connected

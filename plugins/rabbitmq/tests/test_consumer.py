@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import pytest
 from txcore_conformance import raw
+from txcore_conformance.demo import consuming
 from txcore_rabbitmq import open_consumer
 
 import txcore
-from txcore.cli.demo import consuming
 from txcore.errors import BackendUnavailableError, ClosedError, ConfigError
 from txcore.records import Status
 

@@ -10,7 +10,7 @@ from collections.abc import Callable
 from concurrent.futures import Future, wait
 from typing import Any, Final
 
-from txcore import exiting
+from txcore.backends import exit_flush as exiting
 from txcore.clock import Clock, Randomness, SystemClock, system_randomness
 from txcore.errors import (
     BusyError,

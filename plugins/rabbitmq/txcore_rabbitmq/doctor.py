@@ -11,7 +11,8 @@ from typing import Final
 import pika  # type: ignore[import-untyped]
 from pika import exceptions
 
-from txcore.doctor import (
+from txcore.errors import MessageRejectedError
+from txcore.findings import (
     Check,
     Examination,
     Finding,
@@ -25,7 +26,6 @@ from txcore.doctor import (
     version_of,
     warn,
 )
-from txcore.errors import MessageRejectedError
 from txcore.records import RECORD_OVERHEAD_MAX, LogKind
 from txcore_rabbitmq.codec import different_setting, parse_topic
 from txcore_rabbitmq.doctor_access import RabbitmqSubject, publish_nowhere

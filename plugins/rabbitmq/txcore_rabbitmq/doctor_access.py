@@ -20,8 +20,8 @@ from urllib.parse import quote, unquote, urlsplit, urlunsplit
 import pika  # type: ignore[import-untyped]
 from pika import exceptions
 
-from txcore.doctor import Request, UntoldError
 from txcore.errors import BackendUnavailableError
+from txcore.findings import Request, UntoldError
 from txcore.records import LogKind
 from txcore_rabbitmq.codec import is_missing, translate
 from txcore_rabbitmq.connection import tls_context

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from txcore.doctor import Examination, Request
+from txcore.findings import Examination, Request
 from txcore.guarantees import BrokerObject
 from txcore.hookspecs import hookimpl
 from txcore.port import Backend

@@ -15,7 +15,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final
 
-from txcore.doctor import (
+from txcore.errors import BackendUnavailableError, ConfigError
+from txcore.findings import (
     Check,
     Examination,
     Finding,
@@ -29,7 +30,6 @@ from txcore.doctor import (
     version_of,
     warn,
 )
-from txcore.errors import BackendUnavailableError, ConfigError
 from txcore_sqlite.options import Options, parse_options
 from txcore_sqlite.store import APPLICATION_ID, JOURNAL_BYTES_MAX, SCHEMA_VERSION
 

@@ -14,9 +14,9 @@ import pyarrow as pa
 from sqlalchemy import Connection, create_engine, text
 from sqlalchemy.exc import SQLAlchemyError
 
+from txcore.audit.verdicts import DROPPED, PARKED, SENT
 from txcore.errors import BackendUnavailableError
 from txcore.ids import ID_BYTES
-from txcore.verdicts import DROPPED, PARKED, SENT
 from txcore_spark.plan import Range, flushed
 
 PAGE_ROWS: Final = 20_000

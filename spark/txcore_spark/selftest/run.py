@@ -17,7 +17,7 @@ from typing import Any, Final
 from sqlalchemy import create_engine
 
 import txcore
-from txcore.verdicts import Verdict
+from txcore.audit.verdicts import Verdict
 from txcore_spark.anomalies import RECIPES, History, Maker, Phase, identity_of
 from txcore_spark.selftest.writers import open_writer, write_rows
 

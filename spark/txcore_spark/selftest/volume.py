@@ -10,8 +10,8 @@ import numpy as np
 import pyarrow as pa
 from pyarrow import parquet
 
+from txcore.audit.verdicts import FAR, OPS_PER_RECORD, Verdict
 from txcore.records import OpKind
-from txcore.verdicts import FAR, OPS_PER_RECORD, Verdict
 from txcore_spark.anomalies import RECIPES, Maker, Phase, identity_of
 from txcore_spark.rows import BUCKET_MS, SCHEMA, Kind, Place, Rows, batch_of
 

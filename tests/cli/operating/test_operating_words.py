@@ -9,10 +9,11 @@ import pytest
 from txcore import wire
 from txcore.errors import UsageError
 from txcore.fence import FenceAnswer, FenceReading
+from txcore.history.journey import Journey
 from txcore.ids import id_text
-from txcore.journey import Journey
-from txcore.operating import choosing, words
-from txcore.operating.planning import Plan, Step, Verb, is_doubtful, plan
+from txcore.operator import formatting as words
+from txcore.operator import selection as choosing
+from txcore.operator.plan import Plan, Step, Verb, is_doubtful, plan
 from txcore.records import WALL_MS_MAX, Half, Op, OpKind, ParkCode, Parked, TargetMessage
 
 A = bytes.fromhex("01a1feb1d200775f989813a298331c24")

@@ -14,13 +14,15 @@ from txcore.cli.operating.place import Place, Session, at_place, opened
 from txcore.cli.operating.screen import Screen
 from txcore.errors import TxcoreError, UsageError
 from txcore.fence import FenceReading
+from txcore.history.journey import Journey
+from txcore.history.log_survey import Survey
 from txcore.ids import id_text
-from txcore.journey import Journey
-from txcore.operating import choosing, telling, words
-from txcore.operating.planning import Plan, Step, Verb, is_doubtful, plan
-from txcore.operator import REASON_TEXT, Awaited
+from txcore.operator import formatting as words
+from txcore.operator import selection as choosing
+from txcore.operator import to_json as telling
+from txcore.operator.operator import REASON_TEXT, Awaited
+from txcore.operator.plan import Plan, Step, Verb, is_doubtful, plan
 from txcore.results import EndResult, EndState
-from txcore.survey import Survey
 
 DONE: Final = 0
 FAILED: Final = 1

@@ -23,9 +23,9 @@ from txcore.cli.operating.place import (
 )
 from txcore.cli.operating.screen import Screen
 from txcore.errors import UsageError
+from txcore.history.journey import resumable_id
 from txcore.ids import born_ms, first_id_at, id_text
-from txcore.journey import resumable_id
-from txcore.operating import words
+from txcore.operator import formatting as words
 
 if TYPE_CHECKING:
     from txcore.sqlfence import FenceStats, SqlFence

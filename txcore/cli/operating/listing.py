@@ -11,10 +11,11 @@ import typer
 from txcore.cli.operating.place import Place, Session, at_place, opened
 from txcore.cli.operating.screen import Screen
 from txcore.clock import SystemClock
+from txcore.history.journey import Journey
 from txcore.ids import id_text
-from txcore.journey import Journey
-from txcore.operating import telling, words
-from txcore.operating.choosing import Filter, age_s, oldest_first, reason_code, short_ids, topics_in
+from txcore.operator import formatting as words
+from txcore.operator import to_json as telling
+from txcore.operator.selection import Filter, age_s, oldest_first, reason_code, short_ids, topics_in
 
 LIMIT: Final = 50
 NEWER: Final = "a newer txcore"

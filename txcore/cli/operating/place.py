@@ -15,7 +15,7 @@ from urllib.parse import urlsplit
 import typer
 
 from txcore.errors import BackendNotInstalledError, UsageError
-from txcore.operator import Operator
+from txcore.operator.operator import Operator
 from txcore.registry import connect
 
 if TYPE_CHECKING:

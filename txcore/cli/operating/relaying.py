@@ -13,11 +13,11 @@ import typer
 from txcore.cli.operating.place import CLOSE_TIMEOUT_S, Place, at_place, require_file, the_address
 from txcore.cli.operating.screen import Screen
 from txcore.errors import TxcoreError, UsageError
-from txcore.operating import words
+from txcore.operator import formatting as words
 from txcore.registry import connect
 
 if TYPE_CHECKING:
-    from txcore.relay import Relay, RelayStats
+    from txcore.outbox.relay import Relay, RelayStats
 
 STOP_TIMEOUT_S: Final = 30.0
 NOT_DRAINED: Final = 4
@@ -58,7 +58,7 @@ def relay(
 @contextmanager
 def _opened(place: Place, layout: str, columns: Sequence[str]) -> Iterator[Relay]:
     from txcore.config import DatabaseSection  # noqa: PLC0415 - only this command needs them
-    from txcore.relay import Relay, layout_of  # noqa: PLC0415
+    from txcore.outbox.relay import Relay, layout_of  # noqa: PLC0415
     from txcore.sidecar.fences import open_engine  # noqa: PLC0415
 
     address = the_address(place)

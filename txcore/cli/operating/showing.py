@@ -9,11 +9,14 @@ import typer
 from txcore.cli.operating.listing import now_ms
 from txcore.cli.operating.place import Place, at_place, opened
 from txcore.cli.operating.screen import Screen
+from txcore.history.journey import Journey, inner_half, why_no_half
 from txcore.ids import id_text
-from txcore.journey import Journey, inner_half, why_no_half
-from txcore.operating import choosing, story, telling, words
-from txcore.operating.finding import Asked, ask_fence, find
-from txcore.operating.planning import fence_text
+from txcore.operator import formatting as words
+from txcore.operator import selection as choosing
+from txcore.operator import timeline as story
+from txcore.operator import to_json as telling
+from txcore.operator.lookup import Asked, ask_fence, find
+from txcore.operator.plan import fence_text
 from txcore.records import ParkCode
 
 BODY_MAX: Final = 2_000

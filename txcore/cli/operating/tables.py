@@ -14,11 +14,11 @@ from txcore.cli.operating.place import Place, at_place, open_fence, the_database
 from txcore.cli.operating.screen import Screen
 from txcore.errors import UsageError, WireFormatError
 from txcore.ids import id_text, parse_id
-from txcore.operating import words
+from txcore.operator import formatting as words
 
 if TYPE_CHECKING:
-    from txcore.sqlfence.slots import ParkedMessage
-    from txcore.sqlfence.table import SqlMessageTable
+    from txcore.outbox.slots import ParkedMessage
+    from txcore.outbox.sql_table import SqlMessageTable
 
 Ids = Annotated[list[str], typer.Argument(metavar="ID…", help="Whole transaction ids.")]
 LIMIT: Final = 50
@@ -111,7 +111,7 @@ def _table(place: Place) -> Iterator[SqlMessageTable]:
     with open_fence(address) as fence:
         from sqlalchemy import Engine  # noqa: PLC0415 - an extra
 
-        from txcore.sqlfence.table import SqlMessageTable  # noqa: PLC0415 - needs SQLAlchemy
+        from txcore.outbox.sql_table import SqlMessageTable  # noqa: PLC0415 - needs SQLAlchemy
 
         assert isinstance(fence.engine, Engine)  # `open_fence` makes no other
         yield SqlMessageTable(fence.engine, address.group, "operator", table=address.table)

@@ -19,12 +19,14 @@ from txcore.cli.operating.listing import now_ms, pending_row
 from txcore.cli.operating.place import Place, Session, addresses, at_place, open_session
 from txcore.cli.operating.screen import Screen
 from txcore.errors import TxcoreError
-from txcore.operating import choosing, telling, words
+from txcore.operator import formatting as words
+from txcore.operator import selection as choosing
+from txcore.operator import to_json as telling
 from txcore.records import OpKind
 
 if TYPE_CHECKING:
-    from txcore.journey import Journey
-    from txcore.survey import Survey
+    from txcore.history.journey import Journey
+    from txcore.history.log_survey import Survey
 
 POLL_S: Final = 0.1
 WINDOW_S: Final = 10.0

@@ -13,10 +13,10 @@ from txcore.cli.operating.place import Place, Session, at_place, opened
 from txcore.cli.operating.screen import Screen
 from txcore.errors import ConfigError, TxcoreError, UsageError
 from txcore.guarantees import BrokerObject
-from txcore.operating import words
+from txcore.history.log_survey import existing_partitions, wait_for
+from txcore.operator import formatting as words
 from txcore.records import LogKind
 from txcore.registry import find_entry_point
-from txcore.survey import existing_partitions, wait_for
 
 FUNCTION: Final = "describe_group"
 """What a plugin's module may offer: (url, group, partition_count or 0) -> Sequence[BrokerObject]; needs no server."""

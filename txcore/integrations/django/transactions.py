@@ -16,7 +16,7 @@ from txcore.errors import UsageError
 from txcore.integrations.django.runtime import runtime
 from txcore.integrations.releasing import release
 from txcore.message import Message
-from txcore.producer import Transaction
+from txcore.producer.producer import Transaction
 from txcore.results import EndResult
 
 

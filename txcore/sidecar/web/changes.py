@@ -13,8 +13,8 @@ from starlette.responses import JSONResponse, Response
 from starlette.routing import Route
 
 from txcore.ids import id_text
-from txcore.operating import telling
-from txcore.operating.planning import Verb, fence_text
+from txcore.operator import to_json as telling
+from txcore.operator.plan import Verb, fence_text
 from txcore.sidecar.web.desk import Case, Decision, Desk, DeskError
 from txcore.sidecar.web.guard import BODY_BYTES_MAX, Guard, read_body, refused
 from txcore.sidecar.web.sessions import NAME_MAX, name_of

@@ -15,7 +15,7 @@ from starlette.responses import RedirectResponse, Response
 from starlette.routing import BaseRoute, Mount, Route
 
 from txcore.errors import TxcoreError
-from txcore.operating.planning import Verb
+from txcore.operator.plan import Verb
 from txcore.sidecar.web import views
 from txcore.sidecar.web.deciding import DONE, Deciding
 from txcore.sidecar.web.desk import Desk, DeskError, canonical

@@ -9,9 +9,9 @@ from starlette.requests import Request
 from starlette.responses import RedirectResponse, Response
 from starlette.routing import Route
 
-from txcore.operating import telling
-from txcore.operating.choosing import topics_in
-from txcore.operating.planning import Step, Verb, fence_text, is_doubtful
+from txcore.operator import to_json as telling
+from txcore.operator.plan import Step, Verb, fence_text, is_doubtful
+from txcore.operator.selection import topics_in
 from txcore.sidecar.web import views
 from txcore.sidecar.web.desk import Decision, Desk, DeskError, canonical, confirmation_of
 from txcore.sidecar.web.guard import NO_TOKEN, Guard

@@ -15,13 +15,14 @@ from typing import TYPE_CHECKING, Final
 
 from txcore.clock import Randomness, system_randomness
 from txcore.errors import TxcoreError, UsageError
+from txcore.history.journey import Journey
 from txcore.ids import id_text
-from txcore.journey import Journey
-from txcore.operating import choosing, telling
-from txcore.operating.audit import Entry, read_decisions
-from txcore.operating.finding import Asked, find
-from txcore.operating.planning import Plan, Step, Verb, plan
-from txcore.operator import Operator
+from txcore.operator import selection as choosing
+from txcore.operator import to_json as telling
+from txcore.operator.lookup import Asked, find
+from txcore.operator.operator import Operator
+from txcore.operator.plan import Plan, Step, Verb, plan
+from txcore.operator.requests import Entry, read_decisions
 from txcore.port import Backend
 from txcore.records import REASON_SIZE_MAX
 from txcore.results import EndState

@@ -12,13 +12,14 @@ from dataclasses import dataclass, field
 from typing import Any, Final
 
 from txcore.clock import Clock
-from txcore.journey import Journey
-from txcore.operating import story, telling
-from txcore.operating.choosing import oldest_first
-from txcore.operator import Operator
+from txcore.history.journey import Journey
+from txcore.history.log_survey import OwnerSeen, Survey
+from txcore.operator import timeline as story
+from txcore.operator import to_json as telling
+from txcore.operator.operator import Operator
+from txcore.operator.selection import oldest_first
 from txcore.port import Backend
 from txcore.records import OpKind
-from txcore.survey import OwnerSeen, Survey
 
 KEPT_S: Final = 2.0
 ROWS_MAX: Final = 1_000

@@ -11,7 +11,7 @@ from starlette.requests import Request
 from starlette.responses import HTMLResponse, Response
 from starlette.staticfiles import StaticFiles
 
-from txcore.operating import words
+from txcore.operator import formatting as words
 from txcore.sidecar.web import views
 from txcore.sidecar.web.desk import DeskError
 from txcore.sidecar.web.guard import CONSOLE, Guard, read_body

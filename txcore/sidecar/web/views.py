@@ -6,11 +6,14 @@ from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any, Final
 from urllib.parse import quote
 
+from txcore.history.journey import Journey, inner_half, why_no_half
 from txcore.ids import id_text
-from txcore.journey import Journey, inner_half, why_no_half
-from txcore.operating import choosing, story, telling, words
-from txcore.operating.audit import Entry
-from txcore.operating.planning import Step, Verb, fence_text
+from txcore.operator import formatting as words
+from txcore.operator import selection as choosing
+from txcore.operator import timeline as story
+from txcore.operator import to_json as telling
+from txcore.operator.plan import Step, Verb, fence_text
+from txcore.operator.requests import Entry
 from txcore.records import OpKind
 from txcore.sidecar.figures import ANSWERS, NO_ANSWER
 from txcore.sidecar.web.charts import Chart, Series, make_chart

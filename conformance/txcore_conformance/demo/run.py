@@ -1,0 +1,98 @@
+"""One run of the demo, from empty tables to the verdict."""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Callable
+from contextlib import AbstractContextManager
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Final
+
+from sqlalchemy.exc import SQLAlchemyError
+
+import txcore
+from txcore.clock import SystemClock
+from txcore.errors import UsageError
+from txcore_conformance.demo.consuming import Consumer, open_consumer
+from txcore_conformance.demo.settings import Settings
+from txcore_conformance.demo.shop import Shop
+from txcore_conformance.demo.supervisor import Progress, Supervisor
+from txcore_conformance.demo.verdict import Verdict, judge, read_to_end
+
+CLOSE_TIMEOUT_S: Final = 10.0
+GROUP_TIMEOUT_S: Final = 30.0
+IMMUNITY_ALLOWANCE_S: Final = 0.5
+Seam = Callable[[Settings], None]
+Watch = Callable[[Settings], AbstractContextManager[Callable[[Progress], None]]]
+
+
+@dataclass(frozen=True, slots=True)
+class Report:
+    """How a run went."""
+
+    settings: Settings
+    progress: Progress
+    verdict: Verdict
+    wall_s: float
+    orders_s: float
+
+    @property
+    def is_killed_enough(self) -> bool:
+        """Whether so many processes were killed that the run proves something."""
+        return self.progress.kills >= self.settings.kills_min
+
+    @property
+    def is_proven(self) -> bool:
+        """Whether the run proves what it is for."""
+        return self.is_killed_enough and self.verdict.is_clean and self.verdict.orders > 0
+
+
+def run(settings: Settings, watch: Watch, *, before_judgement: Seam | None = None) -> Report:
+    """Run the demo.
+
+    Args:
+        watch: Entered once broker and database are there; yields what is called now and then with what is known.
+        before_judgement: Called when everything is at rest; tests spoil something there.
+
+    Raises:
+        UsageError, BackendUnavailableError: broker or database cannot be used, in one sentence each.
+        DemoError: it could not be brought to its end.
+    """
+    clock = SystemClock()
+    began_s = clock.elapsed_s()
+    _require_two_files(settings)
+    with contextlib.ExitStack() as stack:
+        shop = stack.enter_context(contextlib.closing(_shop(settings)))
+        backend = txcore.connect(settings.broker_url)
+        stack.callback(lambda: backend.close(CLOSE_TIMEOUT_S).result(CLOSE_TIMEOUT_S))
+        immunity_s = max(settings.immunity_s, backend.capabilities.release_time_max_s + IMMUNITY_ALLOWANCE_S)
+        settings = replace(settings, immunity_s=immunity_s)
+        auditor: Consumer = open_consumer(settings.broker_url, settings.topic, f"{settings.name}-auditor")
+        stack.callback(auditor.close)
+        shop.create()
+        backend.ensure_group(settings.group).result(GROUP_TIMEOUT_S)
+        with watch(settings) as show, Supervisor(settings, shop, backend, show) as supervisor:
+            progress = supervisor.run()
+        if before_judgement is not None:
+            before_judgement(settings)
+        messages = read_to_end(auditor, progress.ordered)
+        verdict = judge(settings, shop, backend, messages, progress)
+        return Report(settings, progress, verdict, clock.elapsed_s() - began_s, supervisor.orders_s)
+
+
+def clean(settings: Settings) -> None:
+    """Delete the run's tables; a database that cannot be reached has none."""
+    with contextlib.suppress(UsageError, SQLAlchemyError), contextlib.closing(_shop(settings)) as shop:
+        shop.drop()
+
+
+def _shop(settings: Settings) -> Shop:
+    return Shop(settings.database_url, settings.name)
+
+
+def _require_two_files(settings: Settings) -> None:
+    """Refuse one SQLite file as broker and database: a transaction would wait for the half that waits for it."""
+    ends = [url.partition("?")[0].removeprefix("sqlite:///") for url in (settings.broker_url, settings.database_url)]
+    if settings.broker_url.startswith("sqlite:") and Path(ends[0]).absolute() == Path(ends[1]).absolute():
+        raise UsageError(f"broker and database must be two files, not both {ends[0]}")

@@ -1,0 +1,75 @@
+"""From the facts of one transaction to the numbers that the audit's verdicts are given on."""
+
+from __future__ import annotations
+
+from txcore.audit.invariants import Facts, Local, judge_payload
+from txcore.audit.verdicts import DROPPED, FAR, SENT, Tally
+from txcore.history.journey import Journey
+from txcore.records import FINAL_KINDS, OpKind, ParkCode
+
+
+def tally_of(facts: Facts, *, check_max: int = 15, interval_ms: int = 30_000, immunity_ms: int = 0) -> Tally:
+    """Return what the audit would count of this transaction, had it read the same logs.
+
+    Args:
+        check_max, interval_ms, immunity_ms: The checker's own policy, for halves that leave it to the checker.
+    """
+    journey, half = facts.journey, facts.journey.half
+    finals = [(n, op) for n, (_, op) in enumerate(journey.ops) if op.kind in FINAL_KINDS]
+    firsts = {kind: min((n for n, op in finals if op.kind == kind), default=FAR) for kind in FINAL_KINDS}
+    present = {target.index for target in facts.targets}
+    copies = list(zip(journey.halves, journey.half_times_ms, strict=True))
+    times = [each.born_ms if appended_ms is None else appended_ms for each, appended_ms in copies]
+    deadlines = [
+        (each.born_ms if appended_ms is None else appended_ms)
+        + max(each.immunity_ms, immunity_ms)
+        + (each.check_max or check_max) * (each.interval_ms or interval_ms)
+        for each, appended_ms in copies
+    ]
+    committed = 1 if not facts.is_via_table else 3 if facts.in_table else DROPPED if facts.dropped else SENT
+    rows = {Local.COMMITTED: committed, Local.ROLLED_BACK: 2, Local.UNKNOWN: 0}
+    return Tally(
+        halves=len(journey.halves),
+        generation=journey.generation,
+        declared=len(half.messages) if half is not None else 0,
+        fenced=int(any(each.fenced for each in journey.halves)),
+        deadline_ms=max(deadlines, default=0),
+        half_ms=min(times, default=FAR),
+        op_ms=min((_time_ms(journey, n) for n, _ in finals), default=FAR),
+        targets=len(facts.targets),
+        present=len(present),
+        corrupt=_corrupt(facts),
+        target_ms=max((target.appended_ms or 0 for target in facts.targets), default=0),
+        commits=sum(op.kind == OpKind.COMMIT for _, op in finals),
+        rollbacks=sum(op.kind == OpKind.ROLLBACK for _, op in finals),
+        first_commit=firsts[OpKind.COMMIT],
+        first_rollback=firsts[OpKind.ROLLBACK],
+        decided=journey.decided,
+        discarded=journey.discarded_generation,
+        undeliverable=journey.undeliverable_generation,
+        discarded_ms=journey.discarded_ms,
+        overrides=journey.overrides,
+        parked=len(journey.parked),
+        poison=sum(parked.code in {ParkCode.POISON, ParkCode.LOST} for parked in journey.parked),
+        row=rows[facts.local],
+        row_early=int(facts.local is Local.COMMITTED and facts.is_acknowledged),
+        absence=int(not facts.is_excused),
+        row_absence=1,
+    )
+
+
+def _time_ms(journey: Journey, number: int) -> int:
+    appended_ms = journey.op_times_ms[number] if number < len(journey.op_times_ms) else None
+    return journey.ops[number][1].at_ms if appended_ms is None else appended_ms
+
+
+def _corrupt(facts: Facts) -> int:
+    """Count the targets that differ from the half."""
+    half = facts.journey.half
+    if half is None:
+        return 0
+    differing: set[int] = set()
+    for target in facts.targets:
+        message = half.messages[target.index] if target.index < len(half.messages) else None
+        judge_payload(target, message, lambda _, __, index=target.index: differing.add(index))  # type: ignore[misc]
+    return len(differing)

@@ -1,0 +1,329 @@
+"""The checker: finds halves without an end, asks, and finishes them. Embedded here; the sidecar runs the same class."""
+
+from __future__ import annotations
+
+import asyncio
+import threading
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+
+from txcore.checker.context import CheckContext
+from txcore.checker.limits import Limits
+from txcore.checker.partition_owner import PartitionOwner, PartitionStats
+from txcore.clock import Clock, Randomness, SystemClock, system_randomness, until_beat
+from txcore.errors import BackendTimeoutError, ConfigError, TransactionStateError, TxcoreError
+from txcore.fence import Fence
+from txcore.listener import CheckListener
+from txcore.message import CheckPolicy
+from txcore.port import Backend
+from txcore.records import ClaimEvent, ClaimEventKind
+from txcore.runtime import instrumentation as names
+from txcore.runtime.call_pool import CallPool
+from txcore.runtime.commands import Flow
+from txcore.runtime.flow_loop import Loop, Task
+from txcore.runtime.instrumentation import Reporter
+
+GROUP_TIMEOUT_S = 30.0
+MEMBERSHIP_PAUSE_MAX_S = 0.25
+"""However calm it is: whoever is asked to give a partition up, or has lost it, learns of it so soon."""
+
+
+@dataclass(frozen=True, slots=True)
+class CheckReport:
+    """What one `run_once` did: partitions owned, halves committed, rolled back, parked, and still pending here.
+
+    `blocked` counts the partitions that were not swept, because a newer txcore has written to them.
+    """
+
+    partitions: int
+    committed: int
+    rolled_back: int
+    parked: int
+    pending: int
+    blocked: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class CheckerStats:
+    """How a checker is doing.
+
+    Attributes:
+        is_running: It has joined its group and, where `start` was called, its thread is alive.
+        lag_s: How late its loop was when it last woke up.
+        turned_s: Seconds since that.
+        stuck_calls: Calls of listener or fence that have passed their deadline and still run.
+        partitions: Those in its hands.
+    """
+
+    is_running: bool
+    lag_s: float
+    turned_s: float
+    stuck_calls: int
+    partitions: tuple[PartitionStats, ...]
+
+
+class Membership:
+    """One checker's share in a group: turns the claim's events into owners. Runs on the checker's loop."""
+
+    def __init__(self, context: CheckContext, loop: Loop) -> None:
+        self.context = context
+        self.loop = loop
+        self.owners: dict[int, PartitionOwner] = {}
+        self.is_stopping = False
+        self.lag_s = 0.0
+        self.turned_at_s = loop.clock.elapsed_s()
+
+    def poll(self) -> bool:
+        """Take in ownership changes, start owners, give up what has ended; returns whether anything changed."""
+        try:
+            events = self.context.claim.poll()
+        except TxcoreError as error:
+            self.context.report.event(names.CHECKER_ERROR, error=repr(error))
+            events = ()
+        for event in events:
+            self._take(event)
+        ended = [partition for partition, owner in self.owners.items() if owner.has_ended]
+        for partition in ended:
+            del self.owners[partition]
+            self.context.claim.give_up(partition)
+        return bool(events or ended)
+
+    def _take(self, event: ClaimEvent) -> None:
+        owner = self.owners.get(event.partition)
+        if event.kind is ClaimEventKind.ASSIGNED:
+            if owner is not None:
+                owner.tenure.stand_down("assigned anew")
+            if not self.is_stopping:
+                owner = self.owners[event.partition] = PartitionOwner(self.context, event.partition)
+                self.context.report.event(names.CHECKER_ASSIGNED, partition=event.partition)
+                self.loop.spawn(owner.run(), self.ended)
+        elif owner is None:
+            self.context.claim.give_up(event.partition)
+        elif event.kind is ClaimEventKind.REVOKING:
+            owner.is_draining = True
+        else:
+            owner.tenure.stand_down("lost")
+
+    def ended(self, task: Task) -> None:
+        """Report a flow that ended with an error; the partition is claimed anew."""
+        if task.error is not None:
+            self.context.report.event(names.CHECKER_ERROR, error=repr(task.error))
+
+    def stop(self) -> None:
+        """Let every owner finish what is in hand; nothing new is started."""
+        self.is_stopping = True
+        for owner in self.owners.values():
+            owner.is_draining = True
+
+    def run(self) -> Flow[None]:
+        """Poll for ownership for as long as the loop runs, less often while nothing changes."""
+        shortest_s = pause_s = self.context.limits.poll_s * 4
+        longest_s = max(min(self.context.limits.idle_poll_s, MEMBERSHIP_PAUSE_MAX_S), shortest_s)
+        while not self.is_stopping or self.owners:
+            is_calm = not self.poll() and not self.is_stopping
+            pause_s = min(pause_s * 2, longest_s) if is_calm else shortest_s
+            before_s = self.loop.clock.elapsed_s()
+            wanted_s = until_beat(self.loop.clock, pause_s) if pause_s >= longest_s else pause_s
+            yield wanted_s
+            self.turned_at_s = self.loop.clock.elapsed_s()
+            self.lag_s = max(self.turned_at_s - before_s - wanted_s, 0.0)
+
+
+class Checker:
+    """Checks one group on one backend.
+
+    Args:
+        backend: An open backend; it stays the caller's.
+        group: The producer group.
+        listener: One listener or several with different `topics`; answers for halves without a fence.
+        fence: Answers, decisively, for halves whose producer had a fence.
+        policy: Interval and count for halves that carry none of their own. Immunity is the half's own.
+        member: This process's name in the group; made up when empty.
+        limits: Bounds; the defaults suit production.
+        event_loop: A running event loop for listeners whose `check_local_transaction` is asynchronous, and for a fence
+            with an asynchronous engine.
+        plugins: Objects with pluggy hooks `txcore_on_event`, `txcore_on_discard`.
+
+    Use either `run_once` (tests, cron) or `start` and `stop` (a service). Not both at a time.
+    """
+
+    def __init__(
+        self,
+        backend: Backend,
+        group: str,
+        *,
+        listener: CheckListener | Sequence[CheckListener] | None = None,
+        fence: Fence | None = None,
+        policy: CheckPolicy | None = None,
+        member: str = "",
+        limits: Limits | None = None,
+        event_loop: asyncio.AbstractEventLoop | None = None,
+        plugins: Sequence[object] = (),
+        clock: Clock | None = None,
+        randomness: Randomness | None = None,
+    ) -> None:
+        if listener is None and fence is None:
+            raise ConfigError("a checker needs a listener or a fence to ask", key="listener")
+        if event_loop is None and getattr(fence, "is_async", False):
+            raise ConfigError(
+                "the checker's fence has an asynchronous engine: give it SqlFence(create_engine(…)) of the same "
+                "database, or event_loop=asyncio.get_running_loop() of the loop that the engine works in",
+                key="fence",
+            )
+        clock, randomness = clock or SystemClock(), randomness or system_randomness()
+        self._backend = backend
+        self._group = group
+        self._limits = limits or Limits()
+        member = member or f"checker-{randomness.getrandbits(48):012x}"
+        listeners = listener if isinstance(listener, Sequence) else () if listener is None else (listener,)
+        self._parts = (clock, randomness, policy or CheckPolicy(), member, tuple(listeners), fence)
+        self._report = Reporter("txcore.checker", plugins, group=group)
+        self._event_loop = event_loop
+        self._pool = CallPool(self._limits.calls_max, event_loop=event_loop)
+        self._membership: Membership | None = None
+        self._thread: threading.Thread | None = None
+        self._stop = threading.Event()
+        self._counts: dict[str, int] = {}
+
+    def start(self) -> None:
+        """Join the group and check in a thread until `stop`.
+
+        Raises:
+            TransactionStateError: started already.
+            ConfigError, BackendUnavailableError: the group cannot be joined.
+        """
+        if self._thread is not None:
+            raise TransactionStateError("this checker is running already")
+        self._join()
+        self._stop.clear()
+        self._thread = threading.Thread(target=self._run, name=f"txcore-checker-{self._group}", daemon=True)
+        self._thread.start()
+
+    def stop(self, timeout_s: float = 30.0) -> None:
+        """Finish what is in hand, checkpoint, leave the group; idempotent, bounded by *timeout_s*."""
+        thread = self._thread
+        self._stop.set()
+        if thread is not None:
+            thread.join(timeout_s)
+            self._thread = None
+        elif self._membership is not None:
+            self._drain(self._membership)
+        self._leave(timeout_s)
+        self._pool.close()
+
+    def run_once(self, timeout_s: float = 30.0) -> CheckReport:
+        """Judge everything that is due now on the partitions that fall to this checker, and return what was done.
+
+        Raises:
+            BackendTimeoutError: not finished within *timeout_s*; calling again goes on.
+        """
+        if self._thread is not None:
+            raise TransactionStateError("this checker runs in a thread; stop it before run_once")
+        self._join()
+        assert self._membership is not None
+        membership, loop = self._membership, self._membership.loop
+        before = dict(membership.context.counts)
+        deadline_s = loop.clock.elapsed_s() + timeout_s
+        membership.poll()
+        for owner in membership.owners.values():
+            owner.begin_sweep()
+        while not membership.owners or any(owner.is_sweeping for owner in membership.owners.values()):
+            if loop.clock.elapsed_s() > deadline_s:
+                raise BackendTimeoutError(f"group {self._group!r} was not swept within {timeout_s:g} s")
+            known = set(membership.owners)
+            loop.turn()
+            for partition, owner in membership.owners.items():
+                if partition not in known:
+                    owner.begin_sweep()
+            loop.wait()
+        counts = membership.context.counts
+
+        def done(name: str) -> int:
+            return counts.get(name, 0) - before.get(name, 0)
+
+        pending = sum(owner.pending_count for owner in membership.owners.values())
+        blocked = sum(bool(owner.blocked) for owner in membership.owners.values())
+        return CheckReport(len(membership.owners), done("commit"), done("rollback"), done("parked"), pending, blocked)
+
+    @property
+    def counts(self) -> Mapping[str, int]:
+        """What this checker did since it last joined, by name; kept when it has left.
+
+        halves (read), asked, commit, rollback, parked, carried, claims, stood_down, stale, conflicts.
+        """
+        return self._counts.copy()
+
+    @property
+    def partitions(self) -> tuple[int, ...]:
+        """The partitions in this checker's hands now."""
+        return () if self._membership is None else tuple(sorted(self._membership.owners))
+
+    def stats(self) -> CheckerStats:
+        """Return figures for operators; from any thread."""
+        membership = self._membership
+        if membership is None:
+            return CheckerStats(False, 0.0, 0.0, self._pool.abandoned_count, ())
+        thread = self._thread
+        owners = sorted(membership.owners.copy().items())
+        return CheckerStats(
+            thread is None or thread.is_alive(),
+            membership.lag_s,
+            max(membership.loop.clock.elapsed_s() - membership.turned_at_s, 0.0),
+            self._pool.abandoned_count,
+            tuple(owner.stats() for _, owner in owners),
+        )
+
+    def _join(self) -> None:
+        if self._membership is not None:
+            return
+        self._backend.ensure_group(self._group).result(GROUP_TIMEOUT_S)
+        clock, randomness, policy, member, listeners, fence = self._parts
+        claim = self._backend.claim(self._group, member)
+        self._pool = CallPool(self._limits.calls_max, event_loop=self._event_loop)  # `stop` closed the last one.
+        context = CheckContext(
+            self._backend,
+            self._group,
+            clock,
+            randomness,
+            claim,
+            policy,
+            self._limits,
+            self._report,
+            f"c:{member}",
+            listeners,
+            fence,
+        )
+        self._counts = context.counts
+        loop = Loop(self._backend, clock, claim=claim, pool=self._pool)
+        self._membership = Membership(context, loop)
+        loop.spawn(self._membership.run(), self._membership.ended)
+
+    def _leave(self, timeout_s: float) -> None:
+        membership, self._membership = self._membership, None
+        if membership is not None:
+            try:
+                membership.context.claim.close(timeout_s).result(timeout_s)
+            except TxcoreError as error:
+                self._report.event(names.CHECKER_ERROR, error=repr(error))
+
+    def _run(self) -> None:
+        membership = self._membership
+        assert membership is not None
+        while not self._stop.is_set():
+            self._turn(membership.loop)
+        self._drain(membership)
+
+    def _drain(self, membership: Membership) -> None:
+        """Finish what is in hand, until `stop` leaves the group because that takes too long."""
+        membership.stop()
+        clock = membership.loop.clock
+        deadline_s = clock.elapsed_s() + self._limits.check_deadline_s + self._limits.mark_timeout_s
+        while membership.owners and self._membership is membership and clock.elapsed_s() < deadline_s:
+            self._turn(membership.loop)
+
+    def _turn(self, loop: Loop) -> None:
+        try:
+            loop.turn()
+        except Exception as error:  # noqa: BLE001 - the other flows go on; a dead thread would check nothing
+            self._report.event(names.CHECKER_ERROR, error=repr(error))
+        loop.wait()

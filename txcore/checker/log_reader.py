@@ -1,0 +1,464 @@
+"""The owner's reading: both logs of a partition, decoded and folded into its state, in log order.
+
+Bytes that are no record are stray: parked if they stand in the half log, skipped in the op log, and counted. A record
+of a newer txcore is neither: the reading stops there, unless the checker's settings say otherwise.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import math
+from collections.abc import Mapping, Sequence
+from concurrent.futures import Future
+from typing import Final
+
+from txcore import wire
+from txcore.checker.checkpoint_note import NoteEntry, decode_note
+from txcore.checker.decide import Pending, terms_of
+from txcore.checker.limits import NewerRecords
+from txcore.checker.partition_session import Tenure
+from txcore.errors import (
+    BackendTimeoutError,
+    BackendUnavailableError,
+    DataLossError,
+    NewerRecordError,
+    WireFormatError,
+)
+from txcore.ids import ID_BYTES
+from txcore.port import Reader
+from txcore.records import MARK_KINDS, Checkpoint, Half, LogKind, LogRecord, Op, OpKind, ParkCode, Position
+from txcore.runtime import instrumentation as names
+from txcore.runtime.commands import Flow
+
+ORPHANS_MAX: Final = 20_000
+"""Ops wait for halves while there are more of them whose halves were not read yet,"""
+CATCHING_UP_COUNT: Final = 100
+"""and halves still come in such numbers; in fewer, it is not for them that ops wait."""
+MERGED_COUNT: Final = 50
+"""So many ops are taken to be in a record until one was read."""
+POISON_TERMS: Final = terms_of(0.0, 1000.0, 1, fenced=False)
+
+
+class Intake:
+    """Reads for one tenure. `awaited` is the mark it looks out for, `is_back` whether that was read.
+
+    All that reads raises NewerRecordError at a record that a newer txcore has written.
+    """
+
+    def __init__(self, tenure: Tenure, checkpoint: Checkpoint | None) -> None:
+        self._tenure = tenure
+        self._context = tenure.context
+        self._halves: Reader = tenure.reader(LogKind.HALF, checkpoint.half if checkpoint else None)
+        self._ops: Reader = tenure.reader(LogKind.OP, checkpoint.op if checkpoint else None)
+        self._interval_ms = tenure.context.policy.interval_s * 1000
+        self._merged_count = MERGED_COUNT
+        self._gap_before_ms: float | None = None
+        self._is_gap_open = False
+        self.awaited = b""
+        self.is_back = False
+        self.is_claimed = False  #: the owner's claim is back
+        self._is_replaying = True  #: halves may come that were stored before that
+        self._claimed_end: Future[Position] | None = None
+        self._end: tuple[Future[Position], int] | None = None  #: see `ask_end`
+        self._note = checkpoint.note if checkpoint else b""
+        self._missing: dict[bytes, NoteEntry] = {}  #: see `has_missing`
+
+    def read(self) -> int:
+        """Read what has arrived in both logs, halves first; returns how many records that were.
+
+        An op record holds many ops, so that in long logs these would run far ahead of their halves, and fill memory.
+        """
+        count, limits = self.read_halves(), self._context.limits
+        if count < CATCHING_UP_COUNT:
+            return count + self.read_ops(limits.read_count_max)
+        room = (ORPHANS_MAX - self._tenure.state.orphan_count) // self._merged_count
+        return count + (self.read_ops(min(room, limits.read_count_max)) if room > 0 else 0)
+
+    def claimed(self) -> None:
+        """Note that the owner's claim is back; what is stored from here on is new."""
+        self.is_claimed = True
+        self._claimed_end = self._halves.end()
+
+    def close(self) -> None:
+        """Close both readers."""
+        self._halves.close()
+        self._ops.close()
+
+    def read_halves(self) -> int:
+        """Read what has arrived in the half log; returns how many records that were."""
+        try:
+            records = self._halves.read(self._context.limits.read_count_max)
+        except DataLossError as loss:
+            self._halves.close()
+            self._halves = self._reopened(LogKind.HALF, loss)
+            self._end = None
+            if self.is_claimed:
+                self.claimed()
+            self._missing.update((entry.transaction_id, entry) for entry in decode_note(self._note))
+            self._note = b""
+            return 0
+        except BackendUnavailableError as error:
+            self._report_unavailable(error)
+            return 0
+        for record in records:
+            if not (self._tenure.state.orphan_count and self._take_ended(record)):
+                self._take_half(record)
+        if records:
+            self._context.count("halves", len(records))
+        if self._claimed_end is not None:
+            self._look_for_claimed_end(self._claimed_end)
+        return len(records)
+
+    def _look_for_claimed_end(self, end: Future[Position]) -> None:
+        if end.done() and end.exception() is not None:
+            self._claimed_end = self._halves.end()
+        elif end.done() and self._halves.passed >= end.result():
+            self._is_replaying, self._claimed_end = False, None
+
+    @property
+    def has_missing(self) -> bool:
+        """Whether the half log lost its beginning, and with it halves that the checkpoint names, as far as was read."""
+        return bool(self._missing)
+
+    def _found(self, identity: bytes, generation: int) -> None:
+        """Note that a half was read; a copy of the same or a later generation is enough."""
+        entry = self._missing.get(identity)
+        if entry is not None and entry.generation <= generation:
+            del self._missing[identity]
+
+    def find_lost(self) -> Flow[None]:
+        """Have parked what the checkpoint names as undecided and the half log no longer holds, read to its end.
+
+        An end that stands in the op log closes such a half as any other.
+        """
+        if not (yield from self.read_to_end()):
+            return
+        state = self._tenure.state
+        for entry in self._missing.values():
+            position = Position(state.half_read or 0)
+            pending = Pending(entry.transaction_id, position, entry.generation, POISON_TERMS, 0.0, 0.0, entry.count)
+            reason = (
+                "undecided at the last checkpoint, and gone from the half log since; the database knows its outcome"
+            )
+            pending.note(poison=b"", park=(ParkCode.LOST, reason))
+            state.read_half(position, pending)
+        self._missing.clear()
+
+    def ask_end(self) -> None:
+        """Ask the half log where it ends, unless an earlier question is still open; `passed_end` tells more."""
+        if self._end is None:
+            self._end = (self._halves.end(), self._tenure.state.op_read or 0)
+
+    def passed_end(self) -> int | None:
+        """Return how far the op log was read when `ask_end` was called, once all halves of that moment were read.
+
+        Returns None until then, and when the broker did not answer: ask again.
+        """
+        if self._end is None or not self._end[0].done():
+            return None
+        (end, op_read), error = self._end, self._end[0].exception()
+        if error is None and self._halves.passed < end.result():
+            return None
+        self._end = None
+        return op_read if error is None else None
+
+    def read_to_end(self) -> Flow[bool]:
+        """Read both logs until every half that was stored before this call was read; False if that takes too long."""
+        clock, limits = self._context.clock, self._context.limits
+        self._end = None
+        self.ask_end()
+        deadline_s = clock.elapsed_s() + limits.mark_timeout_s
+        while self._tenure.is_active and self._end is not None:
+            if self.passed_end() is not None:
+                return True
+            count = self.read()
+            if count:
+                deadline_s = clock.elapsed_s() + limits.mark_timeout_s
+            elif clock.elapsed_s() > deadline_s:
+                break
+            yield 0.0 if count else limits.poll_s
+        return False
+
+    def _take_ended(self, record: LogRecord) -> bool:
+        """Take in a half whose end is known already, of which nothing but the id matters; says whether it is one."""
+        try:
+            head = wire.decode_head(record.body)
+        except WireFormatError:
+            return False  # `_take_half` deals with it
+        is_ours = head.group == self._context.group and head.partition == self._tenure.partition
+        self._found(head.transaction_id, head.generation)
+        return is_ours and self._tenure.state.read_ended(record.position, head.transaction_id, head.generation)
+
+    def _take_half(self, record: LogRecord) -> None:
+        try:
+            half = wire.decode_half(record.body)
+        except NewerRecordError as error:
+            self._take_newer(record, error)
+            return
+        except WireFormatError as error:
+            self._take_poison(record, error)
+            return
+        if half.group != self._context.group or half.partition != self._tenure.partition:
+            self._take_poison(record, WireFormatError(f"a half of group {half.group!r}, partition {half.partition}"))
+            return
+        self._found(half.transaction_id, half.generation)
+        self._context.bodies.keep((half.partition, record.position), record.body)
+        self._tenure.state.read_half(record.position, self._pending(record, half), half.folded_to, half.token)
+
+    def _pending(self, record: LogRecord, half: Half) -> Pending:
+        now_ms = self._tenure.now_ms()
+        if self._tenure.has_server_time:
+            copied_ms = float(record.appended_ms or now_ms)
+            start_ms = self._server_start_ms(half, copied_ms, now_ms)
+        else:
+            start_ms = now_ms - max(half.age_ms, self._tenure.state.ages_ms.get(half.transaction_id, 0))
+            copied_ms = start_ms + half.age_ms
+        # The checker may only lengthen an immunity that the half carries; a resumed one has had it.
+        immunity_min_ms = 0.0 if half.generation else self._context.limits.immunity_min_s * 1000
+        terms = terms_of(
+            max(half.immunity_ms, immunity_min_ms),
+            half.interval_ms or self._interval_ms,
+            half.check_max or self._context.policy.check_max,
+            half.fenced,
+            half.database,
+        )
+        immune_until_ms = start_ms + terms.immunity_ms
+        pending = Pending(
+            half.transaction_id,
+            record.position,
+            half.generation,
+            terms,
+            immune_until_ms,
+            immune_until_ms,
+            half.count,
+            half.decided,
+            bool(half.decided),
+            was_replayed=self._is_replaying,
+        )
+        if copied_ms != start_ms:
+            pending.note(copied_ms=copied_ms)
+        if half.missing:
+            pending.note(missing=tuple(half.missing))
+        return pending
+
+    def _server_start_ms(self, half: Half, copied_ms: float, now_ms: float) -> float:
+        """Return when immunity began, where both logs carry the broker's time, though perhaps of different nodes.
+
+        What the claimed owner reads for the first time was stored before now, whatever any clock says. Only for what
+        an owner finds when it begins must an append time count, as far as clocks that differ by so much allow. A fenced
+        half needs no such allowance: checked too early, it is at worst delivered twice.
+        """
+        skew_ms = 0.0 if half.fenced else self._context.backend.capabilities.clock_skew_max_s * 1000
+        first_ms = float(half.first_appended_ms) or copied_ms
+        if not self.is_claimed or not skew_ms:
+            return first_ms + skew_ms
+        return first_ms if half.first_appended_ms else now_ms
+
+    def _take_poison(self, record: LogRecord, error: WireFormatError) -> None:
+        """Make a pending of an undecodable record, so that it is parked with its bytes and blocks nothing."""
+        name = hashlib.blake2b(record.body, digest_size=16, salt=record.position.to_bytes(16, "big")[-16:]).digest()
+        self._context.report.event(names.LOG_POISON, partition=self._tenure.partition, position=record.position)
+        pending = Pending(name, record.position, 0, POISON_TERMS, 0.0, 0.0)
+        pending.note(poison=record.body, park=(ParkCode.POISON, f"position {record.position}: {error}"))
+        self._tenure.state.read_half(record.position, pending)
+
+    def _take_newer(self, record: LogRecord, error: NewerRecordError) -> None:
+        """Stop at a half of a newer txcore; where the settings say so, have it parked under its own id instead."""
+        is_ours = error.group == self._context.group and error.partition == self._tenure.partition
+        if not is_ours or len(error.transaction_id) != ID_BYTES:
+            self._take_poison(record, error)
+            return
+        if self._context.limits.newer_records is not NewerRecords.PARK:
+            raise error
+        pending = Pending(error.transaction_id, record.position, error.generation, POISON_TERMS, 0.0, 0.0)
+        pending.note(poison=record.body, park=(ParkCode.NEWER, f"position {record.position}: {error}"))
+        self._tenure.state.read_half(record.position, pending)
+
+    def read_ops(self, count_max: int) -> int:
+        """Read at most *count_max* records of what has arrived in the op log; returns how many that were."""
+        try:
+            records = self._ops.read(count_max)
+        except DataLossError as loss:
+            self._is_gap_open = True
+            self._ops.close()
+            self._ops = self._reopened(LogKind.OP, loss)
+            return 0
+        except BackendUnavailableError as error:
+            self._report_unavailable(error)
+            return 0
+        for record in records:
+            ops = self._ops_in(record)
+            if not ops:
+                continue
+            if self._is_gap_open:
+                self._is_gap_open = False
+                self._gap_before_ms = float(record.appended_ms or 0)
+            self._take_ops(record, ops)
+            self._merged_count = max(len(ops), self._merged_count - 1)
+            if not self._tenure.is_active:
+                break
+        return len(records)
+
+    def _ops_in(self, record: LogRecord) -> Sequence[Op]:
+        """Return the ops in a record; none in stray bytes, which are reported and counted."""
+        try:
+            return wire.decode_ops(record.body)
+        except NewerRecordError as error:
+            if self._context.limits.newer_records is not NewerRecords.PARK:
+                raise
+            reason = str(error)
+        except WireFormatError as error:
+            reason = str(error)
+        self._context.count("stray")
+        self._context.report.event(
+            names.LOG_POISON, partition=self._tenure.partition, position=record.position, error=reason
+        )
+        return ()
+
+    def _take_ops(self, record: LogRecord, ops: Sequence[Op]) -> None:
+        state, position = self._tenure.state, record.position
+        for op in ops:
+            if not state.read_op(position, op):
+                self._context.report.event(names.OP_STALE, transaction_id=op.transaction_id, kind=op.kind)
+                self._context.count("stale")
+            if op.kind in MARK_KINDS:
+                self._take_mark(record, op)
+                if not self._tenure.is_active:
+                    break
+        while state.conflicts:
+            conflict = state.conflicts.pop()
+            self._context.report.event(
+                names.OP_CONFLICT,
+                transaction_id=conflict.transaction_id,
+                first=conflict.first,
+                second=conflict.second.kind,
+                by=conflict.second.by,
+            )
+            self._context.count("conflicts")
+
+    def _take_mark(self, record: LogRecord, op: Op) -> None:
+        if op.transaction_id == self.awaited:
+            self.is_back = True
+            if self._tenure.has_server_time and record.appended_ms is not None:
+                self._tenure.offset_ms = record.appended_ms - self._context.clock.elapsed_s() * 1000
+        elif op.kind == OpKind.CLAIM and self._is_foreign(op):
+            self._tenure.stand_down("another checker's claim was read")
+
+    def _is_foreign(self, op: Op) -> bool:
+        """Return whether a CLAIM came behind our own; those before it are our predecessors'."""
+        return op.token != self._tenure.token and (self.awaited != self._tenure.token or self.is_back)
+
+    def look_back(self, copies: Sequence[Pending]) -> Flow[None]:
+        """Fold the op log from where the journals of *copies* begin up to where this owner has read (R8).
+
+        Raises:
+            TxcoreError: it could not be read to that place; the copies are still to be looked back for.
+        """
+        waiting = {pending.transaction_id: pending for pending in copies}
+        position, token = min(each for pending in copies if (each := pending.extras.look_back) is not None)
+        context, state = self._context, self._tenure.state
+        until, is_gap = -1 if state.op_read is None else state.op_read, False
+        reader = self._tenure.reader(LogKind.OP, Position(position))
+        deadline_s = context.clock.elapsed_s() + context.limits.mark_timeout_s
+        try:
+            while position < until and reader.passed <= until:
+                try:
+                    records = [each for each in reader.read(context.limits.read_count_max) if each.position <= until]
+                except DataLossError as loss:
+                    reader.close()
+                    reader, records, is_gap = self._reopened(LogKind.OP, loss), [], True
+                for record in records:
+                    position = record.position
+                    for op in self._ops_in(record):
+                        if op.kind == OpKind.CLAIM:
+                            token = op.token
+                        elif (pending := waiting.get(op.transaction_id)) is not None:
+                            state.look_back(pending, op, position, token)
+                if records:
+                    deadline_s = context.clock.elapsed_s() + context.limits.mark_timeout_s
+                elif context.clock.elapsed_s() > deadline_s:
+                    raise BackendTimeoutError(f"the op log could not be read again up to position {until}")
+                yield 0.0 if records else context.limits.poll_s
+        finally:
+            reader.close()
+        for pending in copies:
+            pending.note(look_back=None)
+            if is_gap and not pending.is_closed and not pending.terms.fenced:
+                reason = "the op log no longer reaches back to where this copy was made"
+                pending.note(park=(ParkCode.COVERAGE_GAP, reason))
+
+    def half_of(self, pending: Pending) -> Flow[Half]:
+        """Return the decoded half, read again if need be.
+
+        Raises:
+            TxcoreError: it could not be read; the half is put back.
+        """
+        if pending.half is None:
+            yield from self.load([pending])
+        if pending.half is None:
+            raise DataLossError(pending.position, None)
+        return pending.half
+
+    def load(self, pendings: Sequence[Pending]) -> Flow[None]:
+        """Give halves in hand their records, all that were not read lately in one request; those gone have none.
+
+        Raises:
+            TxcoreError: the log could not be read.
+        """
+        partition, kept = self._tenure.partition, self._context.bodies
+        bodies = {pending.position: kept.get((partition, pending.position)) for pending in pendings}
+        missing = [Position(position) for position, body in bodies.items() if body is None]
+        found: Mapping[Position, LogRecord] = (yield self._halves.fetch(missing)) if missing else {}
+        for position, record in found.items():
+            bodies[position] = record.body
+            kept.keep((partition, position), record.body)
+        for pending in pendings:
+            body = bodies[pending.position]
+            half = None if body is None else _half_in(body)
+            # A log that lost its end may hold another record at a position that is known.
+            if half is not None and half.transaction_id == pending.transaction_id:
+                pending.half = half
+
+    def note_gap(self, pending: Pending) -> None:
+        """Mark a half whose ops retention may have eaten: its end may be among the lost ones (R12).
+
+        A fenced half needs none: its fence knows how it ended. Nor does one that is younger than what is kept of ops:
+        nothing was eaten but what is older.
+        """
+        if pending.extras.park is None and self._may_lack_ops(pending):
+            reason = "the op log begins after this half was born, and no checkpoint covers it"
+            pending.note(park=(ParkCode.COVERAGE_GAP, reason))
+
+    def hides_gap(self) -> bool:
+        """Return whether a checkpoint would hide from the next owner that ops of a half that is still open are gone."""
+        if self._is_gap_open or self._gap_before_ms is None:
+            return self._is_gap_open
+        return self._is_replaying or any(self._may_lack_ops(pending) for pending in self._tenure.state.pending.values())
+
+    def _may_lack_ops(self, pending: Pending) -> bool:
+        if self._gap_before_ms is None or pending.terms.fenced or pending.decision or pending.generation:
+            return False
+        if self._tenure.has_server_time:
+            capabilities = self._context.backend.capabilities
+            kept_s = capabilities.op_retention_s
+            kept_since_ms = math.inf if kept_s is None else self._tenure.now_ms() - kept_s * 1000
+            lost_before_ms = min(self._gap_before_ms, kept_since_ms) + capabilities.clock_skew_max_s * 1000
+            return pending.was_replayed and min(pending.start_ms, pending.copied_ms) < lost_before_ms
+        # Wall clocks of different machines cannot be compared, so every replayed half counts.
+        return pending.was_replayed
+
+    def _reopened(self, kind: LogKind, loss: DataLossError) -> Reader:
+        self._context.report.event(
+            names.LOG_TRUNCATED, partition=self._tenure.partition, log=kind.value, asked=loss.asked, first=loss.first
+        )
+        return self._tenure.reader(kind, None if loss.first is None else Position(loss.first))
+
+    def _report_unavailable(self, error: BackendUnavailableError) -> None:
+        self._context.report.event(names.CHECKER_ERROR, partition=self._tenure.partition, error=repr(error))
+
+
+def _half_in(body: bytes) -> Half | None:
+    try:
+        return wire.decode_half(body)
+    except WireFormatError:
+        return None

@@ -1,0 +1,84 @@
+"""`txcore demo`: the command line of the demo."""
+
+from __future__ import annotations
+
+import functools
+import secrets
+import shutil
+import tempfile
+from pathlib import Path
+from typing import Annotated, Final
+from urllib.parse import urlsplit
+
+import typer
+from rich.console import Console
+from txcore_conformance.demo.settings import Settings
+
+from txcore.errors import BackendNotInstalledError, UsageError
+
+LEASE_S: Final = 1.5
+"""How long a killed checker or consumer keeps its place; short, as the demo waits for it."""
+
+
+def demo(
+    *,
+    orders: Annotated[int, typer.Option(min=1, help="Orders to take.")] = 1_000,
+    kills: Annotated[int, typer.Option(min=0, help="Processes to kill at least; fewer is a failure.")] = 20,
+    seed: Annotated[int, typer.Option(help="Decides who is killed where.")] = 1,
+    broker: Annotated[str, typer.Option(metavar="URL", help="Your broker instead of a file.")] = "",
+    database: Annotated[str, typer.Option(metavar="URL", help="Your database (SQLAlchemy) instead of a file.")] = "",
+    folder: Annotated[Path | None, typer.Option("--dir", help="Where the files go; they are kept.")] = None,
+    keep: Annotated[bool, typer.Option("--keep", help="Keep files and tables when it is over.")] = False,
+) -> None:
+    """Take orders while processes are killed at every step, and prove that nothing is lost or leaked."""
+    scheme = urlsplit(broker).scheme
+    if scheme == "memory":
+        raise UsageError("memory:// lives inside one process, and the demo kills many: give a broker they all reach")
+    try:
+        import sqlalchemy  # noqa: F401, PLC0415 - only the demo needs it
+    except ImportError as error:
+        raise BackendNotInstalledError("txcore demo", "SQLAlchemy", "sql") from error
+    from txcore_conformance.demo.shop import sqlite_url  # noqa: PLC0415
+
+    is_kept = keep or folder is not None
+    place = Path(tempfile.mkdtemp(prefix="txcore-demo-")) if folder is None else folder
+    place.mkdir(parents=True, exist_ok=True)
+    # What others may have used before gets names that nobody has; a folder of its own needs none.
+    is_own = not broker and not database and not any(place.iterdir())
+    token = "" if is_own else f"-{secrets.token_hex(4)}"
+    name = f"demo{token}"
+    settings = Settings(
+        broker_url=broker or f"{sqlite_url(place / f'broker{token}.db')}?lease_s={LEASE_S}",
+        database_url=database or sqlite_url(place / f"shop{token}.db"),
+        name=name,
+        orders=orders,
+        kills_min=kills,
+        seed=seed,
+    )
+    is_proven = False
+    try:
+        is_proven = _carry_out(settings, is_kept=is_kept)
+        is_kept = is_kept or not is_proven
+    finally:
+        if not is_kept:
+            shutil.rmtree(place)
+    if not is_proven:
+        raise typer.Exit(1)
+
+
+def _carry_out(settings: Settings, *, is_kept: bool) -> bool:
+    """Run the demo, say how it went, and clean the database unless it is to be kept or something went wrong."""
+    from txcore_conformance.demo import run, show  # noqa: PLC0415 - SQLAlchemy again
+
+    console = Console(highlight=False)
+    is_proven = False
+    try:
+        report = run.run(settings, functools.partial(show.watch, console))
+        is_proven = report.is_proven
+        is_kept = is_kept or not is_proven
+        show.conclude(console, report)
+        show.point_to(console, settings, is_kept=is_kept)
+    finally:
+        if not is_kept:
+            run.clean(settings)
+    return is_proven

@@ -1,0 +1,381 @@
+"""The doctor's checks that hold for every backend, on the port alone.
+
+They write nothing but TICK marks into the op logs of the examined group, which readers skip; a group that does not
+exist is not created.
+"""
+
+from __future__ import annotations
+
+import threading
+from concurrent.futures import Future
+from dataclasses import dataclass
+from functools import cached_property
+from typing import Final, TypeVar
+
+from txcore.clock import Clock, Randomness, SystemClock, system_randomness
+from txcore.doctor.log_ends import read_to_end
+from txcore.errors import BackendTimeoutError, ConfigError, DataLossError, TxcoreError
+from txcore.findings import Check, Examination, Finding, Request, UntoldError, counted, duration, fail, ok, size, warn
+from txcore.history.journey import Journey, journeys_of
+from txcore.port import Backend, Reader
+from txcore.records import RECORD_OVERHEAD_MAX, LogKind, Op, OpKind, Position, Status
+
+T = TypeVar("T")
+
+CALL_TIMEOUT_S: Final = 15.0
+READ_TIMEOUT_S: Final = 30.0
+PROBE_COUNT_MAX: Final = 100
+PROBE_TIME_MAX_S: Final = 3.0
+PAUSE_S: Final = 0.000_5
+RELEASE_PARTS: Final = 4
+"""A release is two appends in turn, target and op; each may take half of its share in good times."""
+STALE_S: Final = 600.0
+"""A checkpoint that a running checker could have moved for so long was not moved by one."""
+SKEW_WARN_MS: Final = 1_000
+SKEW_FAIL_MS: Final = 60_000
+AUTHOR: Final = "txcore-doctor"
+
+
+@dataclass(frozen=True, slots=True)
+class Probe:
+    """Marks that were appended and read back one by one, in seconds, ascending; and where the broker's clock stood.
+
+    `skew_ms` is the broker's clock minus ours, known to `skew_error_ms`; None where the broker gives no time.
+    """
+
+    append_s: tuple[float, ...]
+    read_back_s: tuple[float, ...]
+    skew_ms: float | None
+    skew_error_ms: float
+
+
+@dataclass(frozen=True, slots=True)
+class Aged:
+    """One transaction, the age of its half's newest copy, and how long ago its last op was written."""
+
+    journey: Journey
+    age_s: float
+    quiet_s: float
+
+
+@dataclass(frozen=True, slots=True)
+class PartitionView:
+    """What one partition holds behind its checkpoint, halves in log order."""
+
+    partition: int
+    has_checkpoint: bool
+    halves: tuple[Aged, ...]
+
+
+class PortSubject:
+    """One group of one opened backend. Results are found out once; a failure stays a failure."""
+
+    def __init__(self, backend: Backend, request: Request, clock: Clock, randomness: Randomness) -> None:
+        self.backend = backend
+        self.request = request
+        self.clock = clock
+        self._randomness = randomness
+        self.partition_count = 0
+
+    def nonce(self) -> bytes:
+        """Return a fresh name for a TICK."""
+        return self._randomness.getrandbits(128).to_bytes(16, "big")
+
+    def tick(self, partition: int, nonce: bytes) -> None:
+        """Append a TICK, certainly.
+
+        Raises:
+            TxcoreError: it is not certain.
+        """
+        op = Op(OpKind.TICK, nonce, 0, AUTHOR, self.clock.wall_ms())
+        outcome = self.wait(self.backend.mark(self.request.group, partition, op))
+        if outcome.status is not Status.DURABLE:
+            raise outcome.error or BackendTimeoutError(f"a TICK was settled as {outcome.status.value}")
+
+    def wait(self, future: Future[T]) -> T:
+        """Return what a control call resolves to."""
+        deadline_s = self.clock.elapsed_s() + CALL_TIMEOUT_S
+        while self.backend.capabilities.polled and not future.done():
+            self.backend.poll(PAUSE_S)
+            if self.clock.elapsed_s() > deadline_s:
+                break
+        try:
+            return future.result(max(0.001, deadline_s - self.clock.elapsed_s()))
+        except TimeoutError as error:
+            raise BackendTimeoutError(f"no answer within {CALL_TIMEOUT_S:g} s") from error
+
+    @cached_property
+    def probe(self) -> Probe | TxcoreError:
+        """Marks appended and read back, or why they could not be."""
+        try:
+            return _probe(self)
+        except TxcoreError as error:
+            return error
+
+    @cached_property
+    def views(self) -> list[PartitionView] | TxcoreError:
+        """The partitions behind their checkpoints, or why they could not be read."""
+        try:
+            return _views(self)
+        except TxcoreError as error:
+            return error
+
+
+def port_examination(
+    backend: Backend, request: Request, clock: Clock | None = None, randomness: Randomness | None = None
+) -> Examination[PortSubject]:
+    """Return the checks on an opened backend; it stays the caller's to close."""
+    subject = PortSubject(backend, request, clock or SystemClock(), randomness or system_randomness())
+    return Examination(CHECKS, subject, lambda: None)
+
+
+# -- the checks ---------------------------------------------------------------------------------------------------
+
+
+def _group(subject: PortSubject) -> Finding:
+    name = subject.request.group
+    try:
+        # Asked first, because it creates nothing where ensure_group would.
+        subject.wait(subject.backend.load_checkpoint(name, 0))
+    except ConfigError as error:
+        return fail(
+            f"group {name!r} does not exist yet, or is not readable ({error}); nothing of it was looked at",
+            f'check the spelling, or start its first producer: TransactionProducer(backend, group="{name}")',
+        )
+    try:
+        subject.partition_count = subject.wait(subject.backend.ensure_group(name))
+    except ConfigError as error:
+        return fail(str(error), "use the options with which the group was made, or a new group name")
+    except TxcoreError as error:
+        return fail(
+            f"group {name!r} is there but cannot be verified: {error}", "the reason names it; see the broker's log"
+        )
+    return ok(
+        f"group {name!r} is there with {counted(subject.partition_count, 'partition')}, as the URL's options make it"
+    )
+
+
+def _probe_line(subject: PortSubject) -> Finding:
+    probe = subject.probe
+    if isinstance(probe, TxcoreError):
+        return fail(
+            f"marks cannot be appended and read back: {probe}", "make the broker answer before all else; see its log"
+        )
+    p50, p99 = _percentile(probe.append_s, 50), _percentile(probe.append_s, 99)
+    text = (
+        f"{len(probe.append_s)} marks: append p50 {duration(p50)}, p99 {duration(p99)}; read back p50 "
+        f"{duration(_percentile(probe.read_back_s, 50))}, p99 {duration(_percentile(probe.read_back_s, 99))}"
+    )
+    limit_s = subject.backend.capabilities.release_time_max_s
+    if p99 > limit_s / RELEASE_PARTS:
+        change = "a faster disk or network for the broker, or a longer delivery timeout in the backend's URL"
+        return warn(
+            f"{text}: more than a quarter of the {duration(limit_s)} that a release may take, so that some will end as "
+            "UNKNOWN",
+            change,
+        )
+    return ok(text)
+
+
+def _clock(subject: PortSubject) -> Finding:
+    probe = subject.probe
+    if isinstance(probe, TxcoreError):
+        raise UntoldError(str(probe))
+    if probe.skew_ms is None:
+        return ok("the broker gives no time; ages run from when a checker first saw a half")
+    text = f"the broker's clock is {probe.skew_ms / 1000:+.3f} s off this machine's (±{probe.skew_error_ms:.0f} ms)"
+    distance_ms = max(0.0, abs(probe.skew_ms) - probe.skew_error_ms)
+    change = "run chronyd or ntpd on both machines; see: chronyc tracking"
+    if distance_ms > SKEW_FAIL_MS:
+        return fail(f"{text}: ids carry this machine's time, and a prune could refuse or forget them", change)
+    if distance_ms > SKEW_WARN_MS:
+        return warn(f"{text}: ages that are shown, and latencies, are off by as much", change)
+    return ok(text)
+
+
+def _retention(subject: PortSubject) -> Finding:
+    kept_s, wanted_s = subject.backend.capabilities.half_retention_s, subject.request.retention_s
+    if kept_s is None:
+        return ok("halves are kept for ever")
+    text = f"halves are kept for {duration(kept_s)}"
+    if kept_s < wanted_s:
+        return fail(
+            f"{text}, less than twice the check horizon of {duration(subject.request.horizon_s)}: an undecided half "
+            "may be dropped while its checker is down",
+            f"half_retention_s={wanted_s:.0f} or more in the backend's URL, on a new group",
+        )
+    return ok(f"{text}, at least twice the check horizon of {duration(subject.request.horizon_s)}")
+
+
+def _body_size(subject: PortSubject) -> Finding:
+    limit, wanted = subject.backend.capabilities.body_size_max, subject.request.body_size
+    # One half holds all messages of a transaction with their headers and the protocol's own fields.
+    if wanted + RECORD_OVERHEAD_MAX > limit:
+        return fail(
+            f"a half may have {size(limit)}, too few for {size(wanted)} of messages and their envelope: such "
+            "transactions are refused",
+            f"body_size_max={wanted + RECORD_OVERHEAD_MAX} in the backend's URL, and the broker's own limit above it",
+        )
+    return ok(f"a half may have {size(limit)}; {size(wanted)} of messages fit")
+
+
+def _checkpoint(subject: PortSubject) -> Finding:
+    views = _seen(subject)
+    late = [(view, lag) for view in views if (lag := _lag(view)) is not None and lag.quiet_s > STALE_S]
+    if not late:
+        count = sum(view.has_checkpoint for view in views)
+        return ok(f"{count} of {len(views)} partitions have a checkpoint, and none lags behind")
+    view, oldest = max(late, key=lambda pair: pair[1].quiet_s)
+    what = "the checkpoint has not passed" if view.has_checkpoint else "no checkpoint has been written, not even for"
+    return warn(
+        f"partition {view.partition}: {what} a half that was finished {duration(oldest.quiet_s)} ago "
+        f"({len(late)} of {len(views)} partitions): no checker runs, or it stands",
+        f"start a checker for group {subject.request.group!r}, and look at its log",
+    )
+
+
+def _pending(subject: PortSubject) -> Finding:
+    pending = [aged for view in _seen(subject) for aged in view.halves if aged.journey.is_pending]
+    if not pending:
+        return ok("no half is undecided")
+    oldest_s = max(aged.age_s for aged in pending)
+    text = f"{len(pending)} undecided, the oldest {duration(oldest_s)} old"
+    change = f"start a checker for group {subject.request.group!r}; see why its listener or database does not answer"
+    kept_s = subject.backend.capabilities.half_retention_s
+    if kept_s is not None and oldest_s > kept_s / 2:
+        return fail(f"{text}, more than half of the {duration(kept_s)} for which it is kept", change)
+    if oldest_s > subject.request.horizon_s:
+        return warn(f"{text}, more than the check horizon of {duration(subject.request.horizon_s)}", change)
+    return ok(text)
+
+
+CHECKS: Final = (
+    Check("port.group", "the group exists, with the settings of the URL's options", _group),
+    Check("port.probe", "marks are appended and read back in time", _probe_line, needs="port.group"),
+    Check("port.clock", "the broker's clock is this machine's", _clock, needs="port.probe"),
+    Check("port.retention", "halves are kept for twice the check horizon", _retention),
+    Check("port.body-size", "one transaction's messages fit into a half", _body_size),
+    Check("port.checkpoint", "checkpoints follow the log", _checkpoint, needs="port.probe"),
+    Check("port.pending", "no half is undecided for long", _pending, needs="port.probe"),
+)
+
+
+# -- finding out --------------------------------------------------------------------------------------------------
+
+
+def _probe(subject: PortSubject) -> Probe:
+    group, backend, clock = subject.request.group, subject.backend, subject.clock
+    checkpoint = subject.wait(backend.load_checkpoint(group, 0))
+    reader = _Tail(subject, 0, checkpoint.op if checkpoint else None)
+    try:
+        first = subject.nonce()
+        subject.tick(0, first)
+        reader.until(first)  # what was there before is behind us
+        append_s: list[float] = []
+        read_back_s: list[float] = []
+        skews: list[tuple[float, float]] = []
+        started_s = clock.elapsed_s()
+        while len(append_s) < PROBE_COUNT_MAX and clock.elapsed_s() - started_s < PROBE_TIME_MAX_S:
+            nonce = subject.nonce()
+            wall_ms, begun_s = clock.wall_ms(), clock.elapsed_s()
+            subject.tick(0, nonce)
+            append_s.append(clock.elapsed_s() - begun_s)
+            appended_ms = reader.until(nonce)
+            read_back_s.append(clock.elapsed_s() - begun_s)
+            if appended_ms is not None:
+                half_s = append_s[-1] / 2
+                skews.append((half_s * 1000 + 1, appended_ms - wall_ms - half_s * 1000))
+    finally:
+        reader.close()
+    error_ms, skew_ms = min(skews, default=(0.0, None))
+    return Probe(tuple(sorted(append_s)), tuple(sorted(read_back_s)), skew_ms, error_ms)
+
+
+class _Tail:
+    """A reader of one op log that follows its own marks."""
+
+    def __init__(self, subject: PortSubject, partition: int, start: Position | None) -> None:
+        self._subject = subject
+        self._pause = threading.Event()
+        self._reader: Reader = subject.backend.read(subject.request.group, LogKind.OP, partition, start)
+        self._partition = partition
+
+    def until(self, nonce: bytes) -> int | None:
+        """Read until *nonce* came by and return the broker's time of its record.
+
+        Raises:
+            BackendTimeoutError: it did not come.
+        """
+        subject, clock = self._subject, self._subject.clock
+        deadline_s = clock.elapsed_s() + READ_TIMEOUT_S
+        while clock.elapsed_s() < deadline_s:
+            subject.backend.poll(0.0)
+            try:
+                records = self._reader.read(1_000)
+            except DataLossError as loss:
+                self._reader.close()
+                first = None if loss.first is None else Position(loss.first)
+                self._reader = subject.backend.read(subject.request.group, LogKind.OP, self._partition, first)
+                continue
+            for record in records:
+                if nonce in record.body:
+                    return record.appended_ms
+            if not records:
+                self._pause.wait(PAUSE_S)
+        raise BackendTimeoutError(f"a mark was not read back within {READ_TIMEOUT_S:g} s")
+
+    def close(self) -> None:
+        """Stop reading."""
+        self._reader.close()
+
+
+def _views(subject: PortSubject) -> list[PartitionView]:
+    backend, group = subject.backend, subject.request.group
+    checkpoints = {p: subject.wait(backend.load_checkpoint(group, p)) for p in range(subject.partition_count)}
+    starts = {p: checkpoint.half if checkpoint else None for p, checkpoint in checkpoints.items()}
+    halves = read_to_end(backend, subject.clock, group, LogKind.HALF, starts, timeout_s=READ_TIMEOUT_S)
+    nonces = {p: subject.nonce() for p in checkpoints}
+    for p, nonce in nonces.items():
+        subject.tick(p, nonce)
+    starts = {p: checkpoint.op if checkpoint else None for p, checkpoint in checkpoints.items()}
+    ops = read_to_end(backend, subject.clock, group, LogKind.OP, starts, nonces=nonces, timeout_s=READ_TIMEOUT_S)
+    views = []
+    for p, checkpoint in checkpoints.items():
+        token = checkpoint.token if checkpoint else b""
+        journeys = journeys_of(p, halves[p], ops[p], (), token)
+        end = next((record for record in ops[p] if nonces[p] in record.body), None)
+        now_ms = end.appended_ms if end is not None and end.appended_ms is not None else subject.clock.wall_ms()
+        aged = tuple(_aged(journey, now_ms) for journey in journeys.values() if journey.halves)
+        views.append(PartitionView(p, checkpoint is not None, aged))
+    return views
+
+
+def _aged(journey: Journey, now_ms: int) -> Aged:
+    """Retention counts from the newest copy, by the broker's time where it has one."""
+    half = journey.halves[-1]
+    born_ms = journey.half_times_ms[-1]
+    if born_ms is None:
+        born_ms = half.first_appended_ms or half.born_ms
+    age_ms = max(0, now_ms - born_ms)
+    written_ms = journey.ops[-1][1].at_ms if journey.ops else 0
+    return Aged(journey, age_ms / 1000, min(age_ms, max(0, now_ms - written_ms)) / 1000)
+
+
+def _lag(view: PartitionView) -> Aged | None:
+    """Return the first half that the checkpoint could have passed: one that is over, with no open one before it."""
+    # The checkpoint names a half that was read; the one it names may itself be over.
+    candidates = view.halves[1:] if view.has_checkpoint else view.halves
+    first = candidates[0] if candidates else None
+    opens = view.halves[0].journey.is_pending if view.halves else False
+    return None if first is None or opens or first.journey.is_pending else first
+
+
+def _seen(subject: PortSubject) -> list[PartitionView]:
+    views = subject.views
+    if isinstance(views, TxcoreError):
+        raise UntoldError(str(views))
+    return views
+
+
+def _percentile(ascending: tuple[float, ...], percent: int) -> float:
+    return ascending[min(len(ascending) - 1, len(ascending) * percent // 100)]

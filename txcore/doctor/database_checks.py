@@ -1,0 +1,110 @@
+"""The doctor's look at the database that carries the fence: how it is opened, and which checks its kind has."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Final
+
+from sqlalchemy import Engine, create_engine, make_url
+from sqlalchemy.engine import URL
+from sqlalchemy.exc import ArgumentError, NoSuchModuleError
+from sqlalchemy.pool import NullPool
+
+from txcore.clock import Clock, SystemClock
+from txcore.doctor import mysql as doctor_mysql
+from txcore.doctor import postgresql as doctor_postgresql
+from txcore.doctor import sqlite as doctor_sqlite
+from txcore.doctor.sql import DatabaseSubject
+from txcore.errors import BackendNotInstalledError, BackendUnavailableError, FenceMisuseError, UsageError
+from txcore.findings import Check, Examination
+from txcore.message_table import Mode
+from txcore.sqlfence.border import MYSQL, POSTGRESQL, SQLITE
+from txcore.sqlfence.connections import family_of
+from txcore.sqlfence.dialects import Dialect
+from txcore.sqlfence.failures import failure_of
+from txcore.sqlfence.mysql import MySQL
+from txcore.sqlfence.postgresql import PostgreSQL
+from txcore.sqlfence.schema import tables_named
+from txcore.sqlfence.sqlite import SQLite
+
+STATEMENT_TIMEOUT_S: Final = 10.0
+EXTRAS: Final = {"postgresql": "postgresql", "mysql": "mysql", "mariadb": "mysql"}
+CHECKS: Final[dict[str, tuple[Check[DatabaseSubject], ...]]] = {
+    POSTGRESQL: doctor_postgresql.CHECKS,
+    MYSQL: doctor_mysql.CHECKS,
+    SQLITE: doctor_sqlite.CHECKS,
+}
+ID_TYPES: Final = {
+    POSTGRESQL: doctor_postgresql.ID_TYPE,
+    MYSQL: doctor_mysql.ID_TYPE,
+    SQLITE: doctor_sqlite.ID_TYPE,
+}
+
+
+def database_examination(
+    database: str | Engine, *, table: str = "txcore_tx", mode: Mode = Mode.HALF, clock: Clock | None = None
+) -> Examination[DatabaseSubject]:
+    """Connect and return the checks of *database*: a URL, or a program's own engine with its settings.
+
+    Raises:
+        UsageError: no database URL, a database without a fence, an asynchronous driver, or no such SQLite file.
+        ConfigError: *table* is no plain name.
+        BackendNotInstalledError: the database's driver is missing; the text names the extra.
+        BackendUnavailableError: it cannot be reached, or refuses the credentials.
+    """
+    engine = database if isinstance(database, Engine) else _engine(database)
+    try:
+        family = family_of(engine.dialect.name)
+    except FenceMisuseError as error:
+        raise UsageError(str(error)) from error
+    dialect = _dialect(family, table)
+    try:
+        connection = engine.connect()
+    except Exception as error:
+        if not isinstance(database, Engine):
+            engine.dispose()
+        raise BackendUnavailableError(
+            f"the database cannot be used: {failure_of(error, engine.url.password)}"
+        ) from error
+
+    def close() -> None:
+        connection.close()
+        if not isinstance(database, Engine):
+            engine.dispose()
+
+    subject = DatabaseSubject(engine, connection, dialect, clock or SystemClock(), ID_TYPES[family], mode)
+    return Examination(CHECKS[family], subject, close)
+
+
+def _engine(url: str) -> Engine:
+    try:
+        parsed = make_url(url)
+        if parsed.get_dialect().is_async:
+            raise UsageError(f"the doctor needs a synchronous driver, not {parsed.drivername}")
+        _require_file(parsed)
+        return create_engine(parsed, poolclass=NullPool)
+    except (ArgumentError, NoSuchModuleError) as error:
+        raise UsageError(f"this is no database URL that SQLAlchemy knows: {error}") from error
+    except ModuleNotFoundError as error:
+        extra = EXTRAS.get(parsed.get_backend_name())
+        if extra is None:
+            raise UsageError(f"{parsed.drivername} needs the Python package {error.name}; install it") from error
+        raise BackendNotInstalledError(parsed.drivername, str(error.name), extra) from error
+
+
+def _require_file(url: URL) -> None:
+    """Connecting would make an SQLite file that is not there."""
+    name = url.database or ""
+    if url.get_backend_name() != "sqlite" or name.startswith("file:"):
+        return
+    if name in {"", ":memory:"}:
+        raise UsageError("an SQLite database in memory cannot carry a fence: name a file")
+    if not Path(name).is_file():
+        raise UsageError(f"there is no file {name}; nothing was created")
+
+
+def _dialect(family: str, table: str) -> Dialect:
+    tables = tables_named(table)
+    if family == POSTGRESQL:
+        return PostgreSQL(tables, STATEMENT_TIMEOUT_S)
+    return MySQL(tables) if family == MYSQL else SQLite(tables)

@@ -1,0 +1,279 @@
+"""The doctor's checks that hold for every database: the fence's tables, the right to use them, the clock.
+
+The statements of producer, check and prune are tried in one transaction that is rolled back.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from contextlib import suppress
+from dataclasses import dataclass
+from typing import Any, Final
+
+from sqlalchemy import Connection, Engine, inspect
+from sqlalchemy.exc import NoSuchTableError
+
+from txcore.clock import Clock, system_randomness
+from txcore.errors import TxcoreError
+from txcore.findings import Finding, UntoldError, fail, ok, version_of, warn
+from txcore.ids import IdFactory
+from txcore.message_table import Mode, Refused, TableRow
+from txcore.outbox.slots import Slots
+from txcore.sqlfence import identity
+from txcore.sqlfence.border import Border
+from txcore.sqlfence.connections import border_of
+from txcore.sqlfence.dialects import Dialect
+from txcore.sqlfence.failures import Cause, failure_of
+from txcore.sqlfence.messages import enqueue
+from txcore.sqlfence.schema import LOWEST_ID, SCHEMA_VERSION
+
+Steps = Sequence[tuple[str, Callable[[Border], object]]]
+GROUP: Final = "txcore-doctor"
+LOCK_TIMEOUT_S: Final = 2.0
+MESSAGE_TABLE: Final = "the message table is there and may be used, where the mode needs it"
+SKEW_WARN_MS: Final = 1_000
+SKEW_FAIL_MS: Final = 60_000
+COLUMNS: Final = {
+    "fence": ("transaction_id", "state", "producer_group", "created", "checks"),
+    "meta": ("singleton", "schema_version", "pruned_below"),
+}
+
+
+@dataclass(frozen=True, slots=True)
+class DatabaseSubject:
+    """One database, asked on one connection; nothing that is written to it stays."""
+
+    engine: Engine
+    connection: Connection
+    dialect: Dialect
+    clock: Clock
+    id_type: str  #: how the database names the type of the id column
+    mode: Mode = Mode.HALF  #: of the group's producers
+
+    def ask(self, sql: str) -> tuple[Any, ...]:
+        """Return the first row of a query.
+
+        Raises:
+            UntoldError: the database refuses, or there is none.
+        """
+        rows = self.ask_all(sql)
+        if not rows:
+            raise UntoldError(f"no answer to {sql}")
+        return rows[0]
+
+    def ask_all(self, sql: str) -> list[tuple[Any, ...]]:
+        """Return all rows of a query.
+
+        Raises:
+            UntoldError: the database refuses.
+        """
+        try:
+            return [tuple(row) for row in self.connection.exec_driver_sql(sql)]
+        except Exception as error:
+            raise UntoldError(str(failure_of(error, self.engine.url.password))) from error
+        finally:
+            self.connection.rollback()
+
+    @property
+    def user(self) -> str:
+        """Whom a GRANT is for."""
+        return self.engine.url.username or "the service's role"
+
+    @property
+    def create_command(self) -> str:
+        """What makes the fence's tables."""
+        return (
+            "python -c 'import sqlalchemy, txcore; txcore.SqlFence(sqlalchemy.create_engine("
+            f'"{self.engine.url.render_as_string()}"), table="{self.dialect.tables.fence}").create()\''
+        )
+
+
+def tables(subject: DatabaseSubject) -> Finding:
+    """Look whether both tables are there as this version makes them."""
+    names = {"fence": subject.dialect.tables.fence, "meta": subject.dialect.tables.meta}
+    for kind, name in names.items():
+        schema, _, table = name.rpartition(".")
+        try:
+            columns = {
+                column["name"]: column for column in inspect(subject.connection).get_columns(table, schema or None)
+            }
+        except NoSuchTableError:
+            return fail(f"table {name} does not exist: no transaction can be fenced", subject.create_command)
+        finally:
+            subject.connection.rollback()
+        lacking = [column for column in COLUMNS[kind] if column not in columns]
+        if lacking:
+            change = f"another name for txcore's (--table), or drop this one and run: {subject.create_command}"
+            return fail(f"table {name} lacks {', '.join(lacking)}: it was not made by txcore", change)
+        if kind == "fence" and (wrong := _key_trouble(subject, schema, table, columns)):
+            return fail(f"table {name}: {wrong}", f"drop it while no producer runs, then: {subject.create_command}")
+    rows = subject.ask_all(f"SELECT schema_version FROM {names['meta']}")  # noqa: S608 - a checked name
+    if len(rows) != 1:
+        return fail(f"table {names['meta']} has {len(rows)} rows instead of one", subject.create_command)
+    version = int(rows[0][0])
+    if version > SCHEMA_VERSION:
+        text = f"the tables have schema version {version}, this txcore knows {SCHEMA_VERSION}"
+        return fail(text, "use the txcore version that made them, on all machines")
+    if version < SCHEMA_VERSION:
+        return warn(
+            f"the tables have schema version {version}, so the database has no identity: a check in another database "
+            "is not noticed, and drops what was committed here",
+            f"upgrade every checker, then: {subject.create_command}",
+        )
+    return _identity_finding(subject) or ok(
+        f"{names['fence']} and {names['meta']} are there, schema version {SCHEMA_VERSION}"
+    )
+
+
+def _identity_finding(subject: DatabaseSubject) -> Finding | None:
+    """Look whether this is the database that the tables were made in."""
+    try:
+        database = identity.look_anew(subject.dialect, border_of(subject.connection))
+    except Exception as error:
+        raise UntoldError(str(failure_of(error, subject.engine.url.password))) from error
+    finally:
+        subject.connection.rollback()
+    if not database.is_copy:
+        return None
+    return fail(
+        f"this is a copy: its tables were made in another server, database or schema, as {database.stored.hex()}, and "
+        "checks here answer nothing about transactions that were fenced there",
+        "name the former database in --database; or, if this one replaces it for good: txcore fence adopt --reason …",
+    )
+
+
+def _key_trouble(subject: DatabaseSubject, schema: str, table: str, columns: dict[str, Any]) -> str:
+    key = inspect(subject.connection).get_pk_constraint(table, schema or None)["constrained_columns"]
+    subject.connection.rollback()
+    if key != ["transaction_id"]:
+        return f"its primary key is ({', '.join(key)}), not (transaction_id): a check would not meet the producer's row"
+    found = str(columns["transaction_id"]["type"].compile(subject.engine.dialect)).upper()
+    if found != subject.id_type:
+        return f"transaction_id is {found}, not {subject.id_type}: ids could be cut, and two could collide"
+    return ""
+
+
+def rights(subject: DatabaseSubject) -> Finding:
+    """Try every statement of producer, check and prune, and roll back."""
+    dialect, new_id = subject.dialect, IdFactory(subject.clock, system_randomness()).new
+    mine, other = new_id(), new_id()
+    steps: Steps = (
+        ("reading the horizon", lambda border: dialect.horizon(border, locked=True)),
+        ("a producer's insert", lambda border: dialect.insert(border, mine, GROUP)),
+        ("a producer's look at its row", lambda border: dialect.verify(border, mine)),
+        ("a producer's withdrawal", lambda border: dialect.withdraw(border, mine)),
+        ("a check's tombstone", lambda border: dialect.leave_tombstones(border, [other], GROUP)),
+        ("a check's second look", lambda border: dialect.touch(border, [other])),
+        ("a prune's delete", lambda border: dialect.delete(border, [other])),
+        ("a prune's horizon", lambda border: dialect.raise_horizon(border, LOWEST_ID)),
+    )
+    names = dialect.tables
+    grant = (
+        f"GRANT SELECT, INSERT, UPDATE, DELETE ON {names.fence}; GRANT SELECT, UPDATE ON {names.meta}; "
+        f"both TO {subject.user}"
+    )
+    refusal = _tried(subject, steps, grant)
+    return refusal or ok("producer, check and prune may do all they need (tried, and rolled back)")
+
+
+def message_table(subject: DatabaseSubject) -> Finding:
+    """Try every statement of a producer and a relay on the message table, and roll back."""
+    names, mode = subject.dialect.tables, subject.mode
+    missing = [name for name in (names.message, names.slot) if not _is_there(subject, name)]
+    if missing and mode is Mode.HALF:
+        return ok("there is none: mode half needs none (--mode tells another one)")
+    if missing:
+        return fail(
+            f"table {missing[0]} does not exist: mode {mode} has no place for messages while the broker is down",
+            subject.create_command,
+        )
+    dialect, mine = subject.dialect, IdFactory(subject.clock, system_randomness()).new()
+    row, slots = TableRow(mine, 0, 0, b""), Slots(dialect, GROUP, GROUP)
+    steps: Steps = (
+        ("a producer's insert", lambda border: dialect.insert(border, mine, GROUP)),
+        ("a producer's message", lambda border: enqueue(dialect, border, mine, GROUP, [row])),
+        ("making a relay's slots", slots.create),
+        ("a relay's hold", lambda border: slots.hold(border, slots.busy(border), 1)),
+        ("a relay's reading", lambda border: slots.page(border, [row.slot], (), 1)),
+        ("a relay's note", lambda border: slots.note(border, Refused(row, "", is_parked=False))),
+        ("a relay's delete", lambda border: slots.delete(border, [row])),
+    )
+    grant = f"GRANT SELECT, INSERT, UPDATE, DELETE ON {names.message}, {names.slot}; both TO {subject.user}"
+    refusal = _tried(subject, steps, grant)
+    return refusal or ok(f"{names.message} and {names.slot} are there, producer and relay may use them")
+
+
+def _is_there(subject: DatabaseSubject, name: str) -> bool:
+    schema, _, table = name.rpartition(".")
+    try:
+        return inspect(subject.connection).has_table(table, schema or None)
+    finally:
+        subject.connection.rollback()
+
+
+def _tried(subject: DatabaseSubject, steps: Steps, grant: str) -> Finding | None:
+    """Run *steps* in one transaction that is rolled back; returns what refused."""
+    dialect = subject.dialect
+    with subject.engine.connect() as connection:
+        if dialect.own_isolation is not None:
+            connection = connection.execution_options(isolation_level=dialect.own_isolation)  # noqa: PLW2901
+        border, undo, doing = border_of(connection), "", "opening a transaction"
+        try:
+            undo = dialect.begin_work(border, LOCK_TIMEOUT_S)
+            for doing, step in steps:  # noqa: B007 - named in the finding
+                step(border)
+        except Exception as error:  # noqa: BLE001 - whatever refuses is the finding
+            return _refused(subject, doing, error, grant)
+        finally:
+            border.rollback()
+            with suppress(Exception):
+                if undo:
+                    border.outside(undo)
+    return None
+
+
+def _refused(subject: DatabaseSubject, doing: str, error: Exception, grant: str) -> Finding:
+    if isinstance(error, TxcoreError):
+        return fail(f"{doing} is refused: {error}", "the reason names the setting")
+    failure = failure_of(error, subject.engine.url.password)
+    text = f"{doing} is refused: {failure}"
+    if failure.cause is Cause.LOCKED:
+        return warn(text, "look again later; if it stays, find the open transaction that holds the lock")
+    if failure.cause is Cause.READ_ONLY:
+        return fail(text, "name the primary server (or make file and folder writable) in --database")
+    if failure.cause is Cause.NO_TABLE:
+        return fail(text, subject.create_command)
+    if failure.cause is Cause.OLD_TABLE:
+        return fail(text, f"drop the table while it is empty and nobody uses it, then: {subject.create_command}")
+    return fail(text, grant)
+
+
+def clock_check(sql: str) -> Callable[[DatabaseSubject], Finding]:
+    """Return the check of the database's clock, told by *sql* in milliseconds."""
+
+    def look(subject: DatabaseSubject) -> Finding:
+        subject.ask("SELECT 1")  # the connection is warm
+        before_ms = subject.clock.wall_ms()
+        there_ms = float(subject.ask(sql)[0])
+        after_ms = subject.clock.wall_ms()
+        distance_ms = max(before_ms - there_ms, there_ms - after_ms, 0.0)
+        text = f"the database's clock is {(there_ms - (before_ms + after_ms) / 2) / 1000:+.3f} s off this machine's"
+        change = "run chronyd or ntpd on both machines; see: chronyc tracking"
+        if distance_ms > SKEW_FAIL_MS:
+            return fail(f"{text}: ids carry this machine's time, and a prune could refuse or forget them", change)
+        if distance_ms > SKEW_WARN_MS:
+            return warn(f"{text}: the column created cannot be compared with ids", change)
+        return ok(text)
+
+    return look
+
+
+def version_check(version: str, oldest: str, kept: str, name: str) -> Finding:
+    """Judge a server's version: below *oldest* is a failure, below *kept* nobody mends it any more."""
+    if version_of(version) < version_of(oldest):
+        return fail(
+            f"{name} {version} is older than {oldest}, the oldest the fence knows", f"upgrade to {kept} or later"
+        )
+    if version_of(version) < version_of(kept):
+        return warn(f"{name} {version} gets no fixes any more", f"upgrade to {kept} or later")
+    return ok(f"{name} {version}")

@@ -1,0 +1,318 @@
+"""What one group's logs hold, read without owning them and kept up to date: for operators and their tools.
+
+A survey asks the half logs where they end and reads them to there. Then it writes a TICK of its own to each op log
+and reads nothing but ops until that tick is back; so a half that it shows as undecided had no end when it was read. The
+parked logs come last, again to the ends that they tell, so that no DISCARD is shown without its record.
+"""
+
+from __future__ import annotations
+
+import time
+from collections import OrderedDict
+from collections.abc import Callable, Container, Iterator
+from concurrent.futures import Future
+from dataclasses import dataclass
+from typing import Final, TypeVar
+
+from txcore.clock import Clock, Randomness
+from txcore.errors import BackendTimeoutError, BackendUnavailableError, ConfigError, DataLossError, UsageError
+from txcore.history.journey import Journey, Journeys
+from txcore.port import Backend, Reader
+from txcore.records import FINAL_KINDS, Checkpoint, Half, LogKind, LogRecord, Op, OpKind, Position, Status
+
+T = TypeVar("T")
+POLL_S: Final = 0.01
+READ_COUNT_MAX: Final = 1_000
+ALL_KINDS: Final = frozenset(LogKind)
+FINISHED_MAX: Final = 500_000
+"""Finished transactions whose ids are kept, so that a late copy of one is not taken for a new half."""
+
+Progress = Callable[[int], None]
+
+
+@dataclass(slots=True)
+class OwnerSeen:
+    """The checker whose records stand newest in a partition's op log: its name, its wall clock, our own clock."""
+
+    by: str
+    at_ms: int
+    seen_s: float
+
+
+@dataclass(slots=True)
+class _Log:
+    kind: LogKind
+    partition: int
+    reader: Reader
+    end: Future[Position] | None = None  #: where it is read to; None when it is read as far as it goes
+    is_cut: bool = False  #: its beginning is gone
+
+
+class Survey:
+    """One group, seen from outside. One thread at a time; close it.
+
+    Args:
+        from_checkpoint: Read only what is behind the checkpoints: everything undecided, and little that is not.
+        wanted: Tells which transactions to keep; None for all. Asked again for each record, so it may learn.
+        forget_finished: Drop what has ended, so that memory follows what is undecided.
+        by: Who reads, named in the ticks.
+        timeout_s: Longest time without any progress.
+        on_progress: Told now and then how many records have been read.
+        on_final: Told the id of each final op, wanted or not.
+        on_op: Told each op but marks, wanted or not.
+        on_half: Told each half and when it was appended, where the broker tells, wanted or not.
+
+    Raises:
+        UsageError: the broker has no such group; nothing is created.
+        BackendUnavailableError: the broker cannot be reached.
+    """
+
+    def __init__(
+        self,
+        backend: Backend,
+        group: str,
+        *,
+        clock: Clock,
+        randomness: Randomness,
+        by: str = "operator",
+        from_checkpoint: bool = False,
+        wanted: Callable[[bytes], bool] | None = None,
+        forget_finished: bool = False,
+        timeout_s: float = 30.0,
+        on_progress: Progress | None = None,
+        on_final: Callable[[bytes], None] | None = None,
+        on_op: Callable[[Op], None] | None = None,
+        on_half: Callable[[Half, int | None], None] | None = None,
+    ) -> None:
+        self._backend, self._group = backend, group
+        self._clock, self._randomness, self._by = clock, randomness, by
+        self._timeout_s = timeout_s
+        self._forget_finished = forget_finished
+        self._on_progress = on_progress
+        self._on_final, self._on_op, self._on_half = on_final, on_op, on_half
+        self._finished: OrderedDict[bytes, None] = OrderedDict()
+        self._awaited: dict[int, bytes] = {}
+        self.count = 0  #: records read
+        self.ends: dict[int, int] = dict.fromkeys(OpKind, 0)  #: ops read, by kind
+        self.halves_read = 0
+        self.owners: dict[int, OwnerSeen] = {}
+        self.partition_count = existing_partitions(backend, group, timeout_s)
+        checkpoints = {p: self._checkpoint(p) if from_checkpoint else None for p in range(self.partition_count)}
+        self._folds = {
+            p: Journeys(p, checkpoint.token if checkpoint else b"", self._wanted(wanted), group)
+            for p, checkpoint in checkpoints.items()
+        }
+        self._logs = [self._open(kind, p, _start(kind, c)) for kind in LogKind for p, c in checkpoints.items()]
+
+    # -- what was found --------------------------------------------------------------------------------------------
+
+    def journeys(self) -> Iterator[Journey]:
+        """Yield what is known of each transaction."""
+        for fold in self._folds.values():
+            yield from list(fold.found.values())
+
+    def find(self, transaction_id: bytes) -> Journey | None:
+        """Return what is known of one transaction."""
+        return next((f.found[transaction_id] for f in self._folds.values() if transaction_id in f.found), None)
+
+    def elapsed_s(self) -> float:
+        """Return the clock that `OwnerSeen.seen_s` is of."""
+        return self._clock.elapsed_s()
+
+    def was_owned_since(self, partition: int, elapsed_s: float) -> bool:
+        """Return whether something that a checker wrote was read behind *elapsed_s* on our clock."""
+        owner = self.owners.get(partition)
+        return owner is not None and owner.seen_s >= elapsed_s
+
+    @property
+    def cut_partitions(self) -> list[int]:
+        """The partitions of whose half or op log the beginning is gone."""
+        return sorted({log.partition for log in self._logs if log.is_cut and log.kind is not LogKind.PARKED})
+
+    # -- reading -----------------------------------------------------------------------------------------------------
+
+    def catch_up(self) -> None:
+        """Read everything that was stored before this call.
+
+        Raises:
+            BackendTimeoutError: nothing came for `timeout_s` although something was due.
+            BackendUnavailableError: the broker has been out of reach for as long.
+        """
+        self._read_to_ends(LogKind.HALF)
+        self._tick()
+        # No halves meanwhile: the end of a later one may stand after the tick.
+        self._read_until(lambda: not self._awaited, {LogKind.OP})
+        self._read_to_ends(LogKind.PARKED)
+
+    def poll(self) -> int:
+        """Read what is there now, without a tick and without waiting; returns how many records that were.
+
+        Raises:
+            BackendUnavailableError: the broker cannot be reached; calling again is allowed.
+        """
+        return self._read_all()
+
+    def close(self) -> None:
+        """Close all readers."""
+        for log in self._logs:
+            log.reader.close()
+
+    def _read_to_ends(self, kind: LogKind) -> None:
+        logs = [log for log in self._logs if log.kind is kind]
+        for log in logs:
+            log.end = log.reader.end()
+        self._read_until(lambda: all(map(_is_read, logs)), {kind, LogKind.OP})
+
+    def _read_until(self, is_done: Callable[[], bool], kinds: Container[LogKind]) -> None:
+        deadline_s = self._clock.elapsed_s() + self._timeout_s
+        while True:
+            count, trouble = 0, None
+            try:
+                if is_done():
+                    return
+                count = self._read_all(kinds)
+            except (BackendUnavailableError, BackendTimeoutError) as error:
+                trouble = error
+            if count:
+                deadline_s = self._clock.elapsed_s() + self._timeout_s
+            elif self._clock.elapsed_s() > deadline_s:
+                raise trouble or BackendTimeoutError(
+                    f"the logs of group {self._group!r} could not be read to their end"
+                )
+            else:
+                time.sleep(POLL_S)
+
+    def _read_all(self, kinds: Container[LogKind] = ALL_KINDS) -> int:
+        if self._backend.capabilities.polled:
+            self._backend.poll(0)
+        count = sum(self._read(log) for log in self._logs if log.kind in kinds)
+        self.count += count
+        if count and self._on_progress is not None:
+            self._on_progress(self.count)
+        return count
+
+    def _read(self, log: _Log) -> int:
+        try:
+            records = log.reader.read(READ_COUNT_MAX)
+        except DataLossError as loss:
+            log.reader.close()
+            log.is_cut = True
+            log.reader = self._reader(log.kind, log.partition, None if loss.first is None else Position(loss.first))
+            log.end = None if log.end is None else log.reader.end()
+            return 0
+        fold = self._folds[log.partition]
+        for record in records:
+            self._take(log, fold, record)
+        return len(records)
+
+    def _take(self, log: _Log, fold: Journeys, record: LogRecord) -> None:
+        if log.kind is LogKind.OP:
+            for op in fold.read_ops(record):
+                self._take_op(log.partition, fold, op)
+            return
+        if log.kind is LogKind.HALF:
+            self.halves_read += 1
+            half = fold.read_half(record)
+            if half is not None:
+                if self._on_half is not None:
+                    self._on_half(half, record.appended_ms)
+                self._forget(fold, half.transaction_id)
+            return
+        fold.read_parked(record)
+
+    def _take_op(self, partition: int, fold: Journeys, op: Op) -> None:
+        self.ends[op.kind] = self.ends.get(op.kind, 0) + 1
+        if op.token:
+            self.owners[partition] = OwnerSeen(op.by, op.at_ms, self._clock.elapsed_s())
+        if self._on_op is not None and op.kind not in {OpKind.TICK, OpKind.CLAIM}:
+            self._on_op(op)
+        if op.kind == OpKind.TICK:
+            if self._awaited.get(partition) == op.transaction_id:
+                del self._awaited[partition]
+        elif op.kind in FINAL_KINDS:
+            if self._on_final is not None:
+                self._on_final(op.transaction_id)
+            self._forget(fold, op.transaction_id)
+
+    def _forget(self, fold: Journeys, transaction_id: bytes) -> None:
+        if not self._forget_finished:
+            return
+        journey = fold.found.get(transaction_id)
+        if journey is not None and journey.final and journey.halves:
+            del fold.found[transaction_id]
+            self._finished[transaction_id] = None
+            if len(self._finished) > FINISHED_MAX:
+                self._finished.popitem(last=False)
+
+    def _wanted(self, wanted: Callable[[bytes], bool] | None) -> Callable[[bytes], bool] | None:
+        if not self._forget_finished:
+            return wanted
+        return lambda identity: identity not in self._finished and (wanted is None or wanted(identity))
+
+    def _tick(self) -> None:
+        """Write a tick of our own to each op log."""
+        now_ms = self._clock.wall_ms()
+        marks = []
+        for partition in range(self.partition_count):
+            nonce = self._randomness.getrandbits(128).to_bytes(16, "big")
+            self._awaited[partition] = nonce
+            marks.append(self._backend.mark(self._group, partition, Op(OpKind.TICK, nonce, 0, self._by, now_ms)))
+        for mark in marks:
+            outcome = wait_for(mark, self._timeout_s)
+            if outcome.status is not Status.DURABLE:
+                raise outcome.error or BackendTimeoutError(f"the op logs of group {self._group!r} take no records")
+
+    def _checkpoint(self, partition: int) -> Checkpoint | None:
+        return wait_for(self._backend.load_checkpoint(self._group, partition), self._timeout_s)
+
+    def _open(self, kind: LogKind, partition: int, start: Position | None) -> _Log:
+        return _Log(kind, partition, self._reader(kind, partition, start))
+
+    def _reader(self, kind: LogKind, partition: int, start: Position | None) -> Reader:
+        return self._backend.read(self._group, kind, partition, start)
+
+
+def _is_read(log: _Log) -> bool:
+    """Return whether a log was read to the end that it told; asks again where the broker did not answer.
+
+    Raises:
+        BackendTimeoutError, BackendUnavailableError: the broker did not answer the last question.
+    """
+    end = log.end
+    if end is None or not end.done():
+        return end is None
+    if end.exception() is not None:
+        log.end = log.reader.end()
+    return log.reader.passed >= end.result()
+
+
+def existing_partitions(backend: Backend, group: str, timeout_s: float = 30.0) -> int:
+    """Return the number of partitions of a group that exists.
+
+    Raises:
+        UsageError: it does not; nothing is created, so that a misspelt name stays one.
+        ConfigError: it exists with settings that the broker refuses.
+    """
+    try:
+        wait_for(backend.load_checkpoint(group, 0), timeout_s)
+    except ConfigError as error:
+        raise UsageError(f"this broker has no group {group!r}; `txcore topics create` would make it") from error
+    return wait_for(backend.ensure_group(group), timeout_s)
+
+
+def wait_for(future: Future[T], timeout_s: float) -> T:
+    """Return the result of a control call.
+
+    Raises:
+        BackendTimeoutError: it did not come in time.
+    """
+    try:
+        return future.result(timeout_s)
+    except TimeoutError as error:
+        raise BackendTimeoutError(f"the broker did not answer within {timeout_s:g} s") from error
+
+
+def _start(kind: LogKind, checkpoint: Checkpoint | None) -> Position | None:
+    if checkpoint is None or kind is LogKind.PARKED:
+        return None
+    return checkpoint.half if kind is LogKind.HALF else checkpoint.op

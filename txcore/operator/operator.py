@@ -1,0 +1,415 @@
+"""What operators do, as library calls: list, show, resume, force. It reads any log and owns none.
+
+A forced commit or rollback is a request in the op log that the partition's owner executes under its own token,
+through the fence; nothing here ever publishes a target.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import closing
+from dataclasses import dataclass
+from typing import Final
+
+from txcore.clock import Clock, Randomness, SystemClock, system_randomness
+from txcore.errors import (
+    HalfRefusedError,
+    HalfUnknownError,
+    TransactionStateError,
+    UsageError,
+)
+from txcore.history.journey import (
+    Journey,
+    closed_record,
+    force_op,
+    half_in,
+    inner_half,
+    next_generation,
+    next_of_inner,
+    topics_of,
+    why_no_half,
+)
+from txcore.history.log_survey import Progress, Survey
+from txcore.ids import born_ms, id_text
+from txcore.port import Backend
+from txcore.records import REASON_SIZE_MAX, Forced, Half, HalfRecord, Op, OpKind, Outcome, Resolution, Status
+from txcore.results import EndResult, EndState
+from txcore.runtime.commands import Flow
+from txcore.runtime.drivers import BlockingBridge, run_blocking
+
+POLL_S: Final = 0.01
+REASON_TEXT: Final = "a forced decision needs a reason; it is kept in the op log"
+
+
+@dataclass(frozen=True, slots=True)
+class PendingHalf:
+    """An undecided half: `check_times` answered checks, `born_ms` its producer's wall clock.
+
+    `newer_version` is the wire version of a half that a newer txcore wrote, else 0. Of such a half nothing else is
+    known; its partition waits for an upgraded checker.
+    """
+
+    transaction_id: bytes
+    partition: int
+    generation: int
+    born_ms: int
+    check_times: int
+    topics: tuple[str, ...]
+    newer_version: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class ParkedHalf:
+    """A discarded half: why, when, after how many checks, and which targets are missing."""
+
+    transaction_id: bytes
+    partition: int
+    generation: int
+    code: str
+    reason: str
+    parked_ms: int
+    check_times: int
+    topics: tuple[str, ...]
+    missing: tuple[int, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Awaited:
+    """A request whose end is awaited: of a decision, or of a resume (`kind` None, any final op will do)."""
+
+    transaction_id: bytes
+    kind: OpKind | None
+    generation: int
+
+    @classmethod
+    def after(cls, journey: Journey, kind: OpKind | None) -> Awaited:
+        """Return what to wait for behind a request about *journey*, as it was when the request was made."""
+        generation = journey.generation
+        if journey.is_parked:
+            generation = max(journey.discarded_generation, generation) + 1
+        return cls(journey.transaction_id, kind, generation)
+
+
+class Operator:
+    """Looks into one group and asks its checker for decisions.
+
+    Args:
+        by: Who acts; written into every record of a resume or forced decision.
+        on_progress: Told now and then how many records of a log have been read.
+    """
+
+    def __init__(
+        self,
+        backend: Backend,
+        group: str,
+        *,
+        by: str = "operator",
+        clock: Clock | None = None,
+        randomness: Randomness | None = None,
+        on_progress: Progress | None = None,
+    ) -> None:
+        self._backend = backend
+        self._group = group
+        self._by = by
+        self._clock = clock or SystemClock()
+        self._randomness = randomness or system_randomness()
+        self._on_progress = on_progress
+        self._bridge = BlockingBridge(backend)
+
+    # -- looking -----------------------------------------------------------------------------------------------------
+
+    def pending(self) -> list[PendingHalf]:
+        """Return the undecided halves, oldest first. Reads from the checkpoints on, up to a tick of its own."""
+        with closing(self.look()) as survey:
+            found = [_pending_half(journey) for journey in survey.journeys() if journey.is_pending]
+        return sorted(found, key=lambda half: (half.born_ms, half.transaction_id))
+
+    def parked(self) -> list[ParkedHalf]:
+        """Return the discarded halves that are neither resumed nor finished, oldest first.
+
+        Reads the whole logs when an entry is open: only they tell what has become of it.
+        """
+        with closing(self.look()) as survey:
+            identities = {journey.transaction_id for journey in survey.journeys() if journey.entry is not None}
+        if not identities:
+            return []
+        with closing(self.watch(identities, from_checkpoint=False)) as survey:
+            found = [_parked_half(each) for each in survey.journeys() if each.is_parked and each.parked]
+        return sorted(found, key=lambda half: (half.parked_ms, half.transaction_id))
+
+    def show(self, transaction_id: bytes) -> Journey:
+        """Return everything the logs hold about one transaction.
+
+        Reads from the checkpoints on where that is the whole story, else everything.
+
+        Raises:
+            UsageError: the group's logs hold nothing about it.
+        """
+        for from_checkpoint in (True, False):
+            with closing(self.watch([transaction_id], from_checkpoint=from_checkpoint)) as survey:
+                journey = survey.find(transaction_id)
+            if journey is not None and (journey.has_beginning or not from_checkpoint):
+                return journey
+        raise UsageError(f"group {self._group!r} knows no transaction {id_text(transaction_id)}")
+
+    def look(self, *, forget_finished: bool = True) -> Survey:
+        """Return a survey, read to the end, of what lies behind the checkpoints and of all that was ever parked.
+
+        Every undecided half is in it; whether a parked one is still parked, `watch` tells. Close it.
+        """
+        return self._read(from_checkpoint=True, forget_finished=forget_finished)
+
+    def watch(self, transaction_ids: Iterable[bytes], *, from_checkpoint: bool) -> Survey:
+        """Return a survey, read to the end, of these transactions only. Close it."""
+        return self.search(frozenset(transaction_ids).__contains__, from_checkpoint=from_checkpoint)
+
+    def search(self, wanted: Callable[[bytes], bool], *, from_checkpoint: bool = False) -> Survey:
+        """Return a survey, read to the end, of the transactions that are *wanted*. Close it."""
+        return self._read(from_checkpoint=from_checkpoint, wanted=wanted)
+
+    def finished(self, wanted: Callable[[bytes], bool]) -> set[bytes]:
+        """Return the *wanted* transactions whose final op is in the log; reads all of it, keeps only ids."""
+        found: set[bytes] = set()
+
+        def note(transaction_id: bytes) -> None:
+            if wanted(transaction_id):
+                found.add(transaction_id)
+
+        with closing(self._read(from_checkpoint=False, wanted=lambda _: False, on_final=note)):
+            return found
+
+    # -- acting --------------------------------------------------------------------------------------------------------
+
+    def resume(self, transaction_id: bytes, reason: str = "") -> None:
+        """Give a parked half a fresh check budget: one append of the half with the next generation.
+
+        Of poison that holds a half of this group, that half is resumed under its own id, and the entry is closed.
+        Resuming twice is harmless: the second finds it pending.
+
+        Raises:
+            TransactionStateError: it is not parked, or nothing is known that could be resumed; says why.
+            HalfRefusedError, HalfUnknownError: the append; in the second case look again before repeating it.
+        """
+        self.resume_journey(self.show(transaction_id), reason)
+
+    def resume_journey(self, journey: Journey, reason: str = "") -> int:
+        """Resume what was read just now, see `resume`; returns the new generation."""
+        if not journey.is_parked:
+            state = "finished" if journey.final else "pending already"
+            raise TransactionStateError(f"{id_text(journey.transaction_id)} is {state}; only a parked half is resumed")
+        half = inner_half(journey)
+        if half is not None:
+            return self._resume_inner(journey, half, reason)
+        return self._append(next_generation(journey, self._by, reason))
+
+    def _resume_inner(self, poison: Journey, half: Half, reason: str) -> int:
+        """Resume what an older txcore took for poison; when its entry cannot be closed, the next resume only does that.
+
+        Raises: as `resume`.
+        """
+        with closing(self.watch([half.transaction_id], from_checkpoint=False)) as survey:
+            own = survey.find(half.transaction_id)
+        record = next_of_inner(poison, own, self._by, reason)
+        generation = self._append(record) if record is not None else max(own.generation if own else 0, 0)
+        result = self._dismiss(poison, f"resumed as {id_text(half.transaction_id)}: {reason}")
+        if result.state is EndState.UNKNOWN:
+            raise HalfUnknownError(
+                f"{id_text(half.transaction_id)} is resumed, but the entry of {id_text(poison.transaction_id)} may be "
+                "open still; resume it again, which only closes it",
+                transaction_id=half.transaction_id,
+            )
+        return generation
+
+    def commit(
+        self, transaction_id: bytes, reason: str, *, override_fence: bool = False, wait_s: float = 0.0
+    ) -> EndResult:
+        """Ask the owner to commit; see `_force`."""
+        return self._force(transaction_id, OpKind.COMMIT, reason, override_fence=override_fence, wait_s=wait_s)
+
+    def rollback(
+        self, transaction_id: bytes, reason: str, *, override_fence: bool = False, wait_s: float = 0.0
+    ) -> EndResult:
+        """Ask the owner to roll back; see `_force`."""
+        return self._force(transaction_id, OpKind.ROLLBACK, reason, override_fence=override_fence, wait_s=wait_s)
+
+    def _force(
+        self, transaction_id: bytes, kind: OpKind, reason: str, *, override_fence: bool, wait_s: float
+    ) -> EndResult:
+        """Write a request; the partition's owner executes it after immunity, through the fence.
+
+        Without *wait_s* the result is UNKNOWN: asked for. With it: ACCEPTED when the final op agrees, CONFLICT when
+        another holds or the fence refused, UNKNOWN when the owner did not get to it in time.
+
+        Raises:
+            UsageError: no reason given, or the id is unknown.
+            TransactionStateError: see `ask`.
+        """
+        if not reason:
+            raise UsageError(REASON_TEXT)
+        journey = self.show(transaction_id)
+        result = self.ask(journey, kind, reason, override_fence=override_fence)
+        if result.state is not EndState.UNKNOWN or result.error is not None or wait_s <= 0:
+            return result
+        with closing(self.watch([transaction_id], from_checkpoint=True)) as survey:
+            return next(iter(self.follow(survey, [Awaited.after(journey, kind)], wait_s)))
+
+    def ask(self, journey: Journey, kind: OpKind, reason: str, *, override_fence: bool = False) -> EndResult:
+        """Write a request for a decision about what was read just now, and do not wait.
+
+        Returns UNKNOWN: asked for (with an error: perhaps); ALREADY_DONE or CONFLICT for what is finished.
+
+        Raises:
+            UsageError: no reason given.
+            TransactionStateError: a decision is journaled, so targets may be out: it can neither be overridden nor
+                turned round. Or it is poison, of which only a ROLLBACK takes effect, at once: it is parked no more.
+            HalfRefusedError, HalfUnknownError: as for `resume`, where it is parked.
+        """
+        if not reason:
+            raise UsageError(REASON_TEXT)
+        transaction_id = journey.transaction_id
+        if journey.final:
+            return EndResult(EndState.ALREADY_DONE if journey.final == kind else EndState.CONFLICT, transaction_id)
+        if journey.decided and (override_fence or journey.decided != kind):
+            raise TransactionStateError(
+                f"{OpKind(journey.decided).name} of {id_text(transaction_id)} is journaled already, messages may be "
+                "out; it can no longer be overridden"
+            )
+        if kind is OpKind.ROLLBACK and journey.is_dismissible:
+            return self._dismiss(journey, reason)
+        if journey.is_newer:
+            raise TransactionStateError(f"{id_text(transaction_id)} cannot be decided: {why_no_half(journey)}")
+        half = inner_half(journey)
+        if half is not None:
+            raise TransactionStateError(
+                f"{id_text(transaction_id)} holds the half of {id_text(half.transaction_id)}; resume it, then decide "
+                "that one"
+            )
+        generation = journey.generation
+        if journey.is_parked:
+            generation = self._append(next_generation(journey, self._by, reason))
+        forced = Forced.OVERRIDE if override_fence else Forced.YES
+        op = force_op(journey, kind, generation, self._by, self._clock.wall_ms(), forced, reason)
+        outcome = self._write(journey, op)
+        return EndResult(EndState.UNKNOWN, transaction_id, None if outcome.status is Status.DURABLE else outcome.error)
+
+    def _dismiss(self, journey: Journey, reason: str) -> EndResult:
+        """Close the entry of a record that no owner has in hand: nothing of it can be published."""
+        identity = journey.transaction_id
+        generation = max(journey.discarded_generation, *(each.generation for each in journey.parked)) + 1
+        at_ms, reason = self._clock.wall_ms(), reason[:REASON_SIZE_MAX]
+        op = Op(OpKind.ROLLBACK, identity, generation, self._by, at_ms, forced=Forced.YES, reason=reason)
+        outcome = self._write(journey, op, closed_record(identity, generation, self._by, at_ms))
+        states = {Status.DURABLE: EndState.ACCEPTED, Status.SUPERSEDED: EndState.ALREADY_DONE}
+        return EndResult(states.get(outcome.status, EndState.UNKNOWN), identity, outcome.error)
+
+    def _write(self, journey: Journey, op: Op, parked: bytes = b"") -> Outcome:
+        half = HalfRecord(self._group, journey.partition, journey.transaction_id, op.generation, b"", ())
+        return run_blocking(_one(Resolution(half, op, (), parked, self._by, flush=True)), self._bridge)
+
+    def follow(self, survey: Survey, awaited: Iterable[Awaited], wait_s: float) -> Iterator[EndResult]:
+        """Yield how each request of this operator ended, as its end is read; UNKNOWN for those left after *wait_s*.
+
+        ACCEPTED: the final op agrees. CONFLICT: another final op holds, the owner refused, or it was parked (again);
+        the error says which.
+
+        Args:
+            survey: Reads at least these transactions, and does not forget finished ones.
+        """
+        left = {each.transaction_id: each for each in awaited}
+        deadline_s = self._clock.elapsed_s() + wait_s
+        while left:
+            for each in list(left.values()):
+                result = self._end_of(survey.find(each.transaction_id), each)
+                if result is not None:
+                    del left[each.transaction_id]
+                    yield result
+            if self._clock.elapsed_s() > deadline_s:
+                break
+            if left and not survey.poll():
+                time.sleep(POLL_S)
+        for transaction_id in left:
+            yield EndResult(EndState.UNKNOWN, transaction_id)
+
+    def _end_of(self, journey: Journey | None, awaited: Awaited) -> EndResult | None:
+        if journey is None:
+            return None
+        if journey.final:
+            agrees = awaited.kind in {None, journey.final}
+            error = None if agrees else TransactionStateError(f"the other end holds: {OpKind(journey.final).name}")
+            return EndResult(EndState.ACCEPTED if agrees else EndState.CONFLICT, journey.transaction_id, error)
+        reply = journey.reply_to(self._by) if awaited.kind is not None else None
+        if reply is not None:
+            return EndResult(EndState.CONFLICT, journey.transaction_id, TransactionStateError(reply.reason))
+        if journey.discarded_generation >= awaited.generation:
+            code = next((op.reason for _, op in reversed(journey.ops) if op.kind == OpKind.DISCARD), "")
+            return EndResult(EndState.CONFLICT, journey.transaction_id, TransactionStateError(f"parked: {code}"))
+        return None
+
+    def _append(self, record: HalfRecord) -> int:
+        outcome = run_blocking(_one(record), self._bridge)
+        if outcome.status is Status.UNKNOWN:
+            raise HalfUnknownError("the resumed half may be stored; look again", transaction_id=record.transaction_id)
+        if outcome.status is not Status.DURABLE:
+            raise HalfRefusedError(
+                f"the resumed half was refused: {outcome.error}", transaction_id=record.transaction_id
+            )
+        return record.generation
+
+    def _read(
+        self,
+        *,
+        from_checkpoint: bool,
+        wanted: Callable[[bytes], bool] | None = None,
+        forget_finished: bool = False,
+        on_final: Callable[[bytes], None] | None = None,
+    ) -> Survey:
+        survey = Survey(
+            self._backend,
+            self._group,
+            clock=self._clock,
+            randomness=self._randomness,
+            by=self._by,
+            from_checkpoint=from_checkpoint,
+            wanted=wanted,
+            forget_finished=forget_finished,
+            on_progress=self._on_progress,
+            on_final=on_final,
+        )
+        try:
+            survey.catch_up()
+        except BaseException:
+            survey.close()
+            raise
+        return survey
+
+
+def _pending_half(journey: Journey) -> PendingHalf:
+    half = journey.half
+    born = born_ms(journey.transaction_id) if half is None else half.born_ms
+    topics = topics_of(half) if half is not None else ()
+    version = journey.newer_version if journey.is_newer else 0
+    return PendingHalf(
+        journey.transaction_id, journey.partition, journey.generation, born, journey.count, topics, version
+    )
+
+
+def _parked_half(journey: Journey) -> ParkedHalf:
+    parked = journey.parked[-1]
+    half = journey.half or half_in(parked)
+    return ParkedHalf(
+        journey.transaction_id,
+        journey.partition,
+        parked.generation,
+        parked.code,
+        parked.reason,
+        parked.at_ms,
+        parked.count,
+        topics_of(half) if half is not None else (),
+        tuple(parked.missing),
+    )
+
+
+def _one(command: HalfRecord | Resolution) -> Flow[Outcome]:
+    outcome: Outcome = yield command
+    return outcome

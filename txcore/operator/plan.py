@@ -1,0 +1,185 @@
+"""What a state-changing command would do with each transaction, before anything is written: pure.
+
+The partition's owner decides again by the same rules, under its own token and through the fence; a plan only keeps
+an operator from asking for what will be refused.
+"""
+
+from __future__ import annotations
+
+import enum
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Final
+
+from txcore.fence import FenceAnswer
+from txcore.history.journey import inner_half, why_no_half
+from txcore.ids import id_text
+from txcore.operator.to_json import any_half, kind_name
+from txcore.records import OpKind, ParkCode
+
+if TYPE_CHECKING:
+    from txcore.fence import FenceReading
+    from txcore.history.journey import Journey
+
+
+class Verb(enum.Enum):
+    """What an operator asks for."""
+
+    RESUME = "resume"
+    COMMIT = "commit"
+    ROLLBACK = "rollback"
+
+    @property
+    def words(self) -> str:
+        """The verb in a sentence."""
+        return "roll back" if self is Verb.ROLLBACK else self.value
+
+    @property
+    def kind(self) -> OpKind:
+        """The decision that is asked for; not for RESUME."""
+        return OpKind[self.name]
+
+
+class Step(enum.Enum):
+    """What is to be done about one transaction."""
+
+    ACT = "act"
+    ALREADY = "already"  #: what is asked for holds already, or is under way
+    REFUSED = "refused"
+
+
+@dataclass(frozen=True, slots=True)
+class Plan:
+    """One transaction, what is to be done about it, why, and what the fence says."""
+
+    journey: Journey
+    step: Step
+    text: str
+    fence_text: str
+    reading: FenceReading | None
+
+
+FENCE_TEXTS: Final = {
+    FenceAnswer.COMMIT: "COMMIT: the local transaction committed",
+    FenceAnswer.ROLLBACK: "ROLLBACK: a check has closed it, it can never commit",
+    FenceAnswer.VIA_TABLE: "VIA_TABLE: it travels by the local message table",
+    FenceAnswer.SENT: "SENT: it went by the local message table, whose relay has sent it",
+    FenceAnswer.FORCED: "FORCED: an operator has gone against the fence before",
+    FenceAnswer.PRUNED: "PRUNED: its row may have been deleted, nobody can know",
+    FenceAnswer.ABSENT: "ABSENT: no row; it was rolled back, or is still open",
+}
+
+
+def plan(verb: Verb, journey: Journey, reading: FenceReading | None, *, has_database: bool, override: bool) -> Plan:
+    """Return what is to be done about *journey*.
+
+    Args:
+        reading: What the fence says; None where it was not asked.
+        has_database: Whether the operator named the fence's database.
+        override: Whether the operator goes against the fence.
+    """
+    step, text = (
+        _resume(journey)
+        if verb is Verb.RESUME
+        else _force(verb, journey, reading, has_database=has_database, override=override)
+    )
+    return Plan(journey, step, text, fence_text(journey, reading), reading)
+
+
+def fence_text(journey: Journey, reading: FenceReading | None) -> str:
+    """Return what the fence says, in words."""
+    half = any_half(journey)
+    if half is None:
+        return "no half"
+    if not half.fenced:
+        return "no fence: the listener decides"
+    if reading is None:
+        return "not asked: no --database"
+    if reading.answer is FenceAnswer.NO_ANSWER:
+        return f"no answer: {reading.reason}"
+    return FENCE_TEXTS[reading.answer]
+
+
+def _resume(journey: Journey) -> tuple[Step, str]:
+    if journey.final:
+        return Step.ALREADY, f"finished already: {kind_name(journey.final)}"
+    if journey.is_pending and not journey.is_newer:
+        return Step.ALREADY, "pending already"
+    inner = inner_half(journey)
+    if inner is not None:
+        return Step.ACT, f"will resume the half in it, {id_text(inner.transaction_id)}, and take the entry off the list"
+    if not journey.is_parked or journey.is_newer or any_half(journey) is None:
+        return Step.REFUSED, why_no_half(journey)
+    if journey.decided:
+        return Step.ACT, f"will publish what is missing; {kind_name(journey.decided)} is decided"
+    return Step.ACT, f"will be asked again, as generation {journey.discarded_generation + 1}"
+
+
+def _force(
+    verb: Verb, journey: Journey, reading: FenceReading | None, *, has_database: bool, override: bool
+) -> tuple[Step, str]:
+    kind = verb.kind
+    if journey.final:
+        if journey.final == kind:
+            return Step.ALREADY, f"finished already: {kind.name}"
+        return Step.REFUSED, f"finished already, the other way: {kind_name(journey.final)}"
+    half = any_half(journey)
+    if journey.is_dismissible and verb is Verb.ROLLBACK:
+        return Step.ACT, "will take it off the list; its bytes stay in the logs"
+    inner = inner_half(journey)
+    if inner is not None:
+        return Step.REFUSED, f"it holds the half of {id_text(inner.transaction_id)}; resume it, then decide that one"
+    if half is None or journey.is_newer:
+        return Step.REFUSED, why_no_half(journey)
+    if journey.decided:
+        return _decided(journey, kind, override=override)
+    if not half.fenced:
+        return Step.ACT, f"will {verb.words}; no fence stands against it"
+    if not has_database or reading is None:
+        allowed, why = False, "the fence was not asked; give --database"
+    else:
+        allowed, why = _agrees(kind, reading)
+    if reading is not None and reading.answer is FenceAnswer.VIA_TABLE:
+        return Step.REFUSED, "it travels by the local message table, whose relay delivers it"
+    if allowed:
+        return Step.ACT, f"will {verb.words}, through the fence"
+    if override:
+        return Step.ACT, f"will {verb.words} AGAINST THE FENCE: {why}"
+    return Step.REFUSED, f"{why}; --override-fence goes against it"
+
+
+def _decided(journey: Journey, kind: OpKind, *, override: bool) -> tuple[Step, str]:
+    name = kind_name(journey.decided)
+    if journey.decided != kind:
+        return Step.REFUSED, f"{name} is journaled and messages may be out; nobody can turn it round"
+    if override:
+        return Step.REFUSED, f"{name} is journaled already, there is nothing to override"
+    if journey.is_parked:
+        return Step.ACT, f"will publish what is missing; {name} is decided"
+    return Step.ALREADY, f"decided already: {name}; the checker is carrying it out"
+
+
+def _agrees(kind: OpKind, reading: FenceReading) -> tuple[bool, str]:
+    answer = reading.answer
+    if answer.value == kind.name:
+        return True, ""
+    if answer is FenceAnswer.ABSENT:
+        return kind is OpKind.ROLLBACK, "the database has no row, so it says ROLLBACK"
+    if answer is FenceAnswer.NO_ANSWER:
+        return False, "the database does not answer"
+    if answer is FenceAnswer.PRUNED:
+        return False, "the fence's row may have been pruned, so it cannot tell"
+    if answer is FenceAnswer.FORCED:
+        return False, "an operator has forced it before"
+    return False, f"the database says {answer.value}"
+
+
+def is_doubtful(each: Plan) -> str:
+    """Return what else an operator should know before acting; "" for nothing."""
+    journey = each.journey
+    if journey.is_parked and journey.parked and journey.parked[-1].code == ParkCode.COVERAGE_GAP:
+        return "part of its log is gone: it may have been delivered before, and would be again with the same id"
+    if "AGAINST" in each.text and each.reading is not None and each.reading.answer is FenceAnswer.COMMIT:
+        return "it committed, so its producer or a checker may have delivered some of its messages already"
+    if "AGAINST" in each.text and each.reading is not None and each.reading.answer is FenceAnswer.ABSENT:
+        return "should its database transaction still be open, it will fail to commit"
+    return ""

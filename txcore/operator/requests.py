@@ -1,0 +1,106 @@
+"""What operators asked for in a group, who, when and why: read from the logs, which keep it."""
+
+from __future__ import annotations
+
+import heapq
+from collections import OrderedDict
+from collections.abc import Sequence
+from contextlib import closing
+from dataclasses import dataclass
+from typing import Final
+
+from txcore.clock import Clock, Randomness
+from txcore.history.log_survey import Survey
+from txcore.operator import to_json as telling
+from txcore.port import Backend
+from txcore.records import FINAL_KINDS, OWNED_KINDS, Forced, Half, Op, OpKind
+
+KEPT_MAX: Final = 500
+REMEMBERED_MAX: Final = 10_000
+
+
+@dataclass(frozen=True, slots=True)
+class Entry:
+    """One step of an operator's decision.
+
+    Attributes:
+        what: `asked for COMMIT`, `refused COMMIT`, `executed ROLLBACK`, `resumed`, and so on.
+        forced: "", "forced" or "forced against the fence".
+    """
+
+    at_ms: int
+    transaction_id: bytes
+    what: str
+    by: str
+    forced: str
+    reason: str
+
+
+class _Newest:
+    """Keeps the newest entries, however many come.
+
+    The steps of one transaction stay in the order of their log, whatever their writers' clocks say.
+    """
+
+    def __init__(self) -> None:
+        self.count = 0
+        self._kept: list[tuple[int, int, Entry]] = []
+        self._last_ms: OrderedDict[bytes, int] = OrderedDict()
+
+    @property
+    def entries(self) -> list[Entry]:
+        """The newest first."""
+        return [entry for _, _, entry in sorted(self._kept, reverse=True)]
+
+    def add(self, entry: Entry) -> None:
+        self.count += 1
+        order_ms = max(entry.at_ms, self._last_ms.pop(entry.transaction_id, entry.at_ms))
+        self._last_ms[entry.transaction_id] = order_ms
+        if len(self._last_ms) > REMEMBERED_MAX:
+            self._last_ms.popitem(last=False)
+        heapq.heappush(self._kept, (order_ms, self.count, entry))
+        if len(self._kept) > KEPT_MAX:
+            heapq.heappop(self._kept)
+
+    def take_op(self, op: Op) -> None:
+        what = _what(op)
+        if what:
+            forced = telling.FORCED.get(op.forced, "")
+            self.add(Entry(op.at_ms, op.transaction_id, what, op.by, forced, op.reason))
+
+    def take_half(self, half: Half, appended_ms: int | None) -> None:
+        if half.generation and half.folded_to >= 0 and half.reason:
+            by, _, reason = half.reason.partition(": ")
+            self.add(Entry(appended_ms or half.born_ms, half.transaction_id, "resumed", by, "", reason))
+
+
+def read_decisions(backend: Backend, group: str, clock: Clock, randomness: Randomness) -> tuple[Sequence[Entry], int]:
+    """Return the newest decisions of operators, newest first, and how many there are; reads all of the logs.
+
+    Raises:
+        UsageError: the broker has no such group.
+        BackendUnavailableError, BackendTimeoutError: the logs cannot be read.
+    """
+    newest = _Newest()
+    survey = Survey(
+        backend,
+        group,
+        clock=clock,
+        randomness=randomness,
+        wanted=lambda _: False,
+        on_op=newest.take_op,
+        on_half=newest.take_half,
+    )
+    with closing(survey):
+        survey.catch_up()
+    return newest.entries, newest.count
+
+
+def _what(op: Op) -> str:
+    """Return what an op says of a forced decision; "" for other ops."""
+    if op.kind == OpKind.FORCE:
+        return f"{'refused' if op.token else 'asked for'} {telling.kind_name(op.decision)}"
+    if op.forced == Forced.NO or op.kind not in FINAL_KINDS | OWNED_KINDS:
+        return ""
+    decision = telling.kind_name(op.decision if op.kind == OpKind.DECIDED else op.kind)
+    return f"{'decided' if op.kind == OpKind.DECIDED else 'executed'} {decision}"

@@ -1,0 +1,144 @@
+"""Which transactions a command is about: ids that may be shortened, and filters.
+
+An id begins with the time of its birth, so the beginnings of neighbours are alike; its end is random. The short form
+that is shown is therefore the end of the id, and both ends are accepted.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Collection, Iterable, Sequence
+from dataclasses import dataclass
+from typing import Final
+
+from txcore.errors import UsageError
+from txcore.history.journey import Journey, half_in, topics_of
+from txcore.ids import id_text
+from txcore.records import ParkCode
+
+SHORT_LENGTH: Final = 8
+SHORTEST: Final = 4
+CANDIDATES_MAX: Final = 10
+_PART: Final = re.compile(r"[0-9a-f]+")
+_INDEX: Final = re.compile(r":\d+$")
+HEX_LENGTH: Final = 32
+
+
+@dataclass(frozen=True, slots=True)
+class Wanted:
+    """An id as the operator wrote it: hexadecimal, whole or one end of it."""
+
+    text: str
+    digits: str
+
+    @property
+    def is_whole(self) -> bool:
+        """Whether nothing was left out."""
+        return len(self.digits) == HEX_LENGTH
+
+    def matches(self, transaction_id: bytes) -> bool:
+        """Return whether the id begins or ends so."""
+        digits = transaction_id.hex()
+        return digits.startswith(self.digits) or digits.endswith(self.digits)
+
+
+def wanted(text: str) -> Wanted:
+    """Return what an operator means by *text*: an id, its beginning or end, or a `txcore-id` header.
+
+    Raises:
+        UsageError: it is none of these.
+    """
+    digits = _INDEX.sub("", text.strip().lower()).replace("-", "").removeprefix("…")
+    if not _PART.fullmatch(digits) or len(digits) > HEX_LENGTH:
+        raise UsageError(
+            f"{text!r} is no transaction id: give the UUID, or its first or last {SHORTEST} or more digits"
+        )
+    if len(digits) < SHORTEST:
+        raise UsageError(f"{text!r} is too short: give at least {SHORTEST} digits of the id, from its beginning or end")
+    return Wanted(text, digits)
+
+
+def the_one(of: Wanted, known: Iterable[bytes]) -> bytes | None:
+    """Return the one id that is meant, None when none is.
+
+    Raises:
+        UsageError: several are; the candidates are listed.
+    """
+    found = sorted({identity for identity in known if of.matches(identity)})
+    if len(found) > 1:
+        listed = ", ".join(id_text(identity) for identity in found[:CANDIDATES_MAX])
+        more = f" and {len(found) - CANDIDATES_MAX:,} more" if len(found) > CANDIDATES_MAX else ""
+        raise UsageError(f"{of.text!r} is ambiguous, it may be {listed}{more}")
+    return found[0] if found else None
+
+
+def short_ids(transaction_ids: Collection[bytes]) -> dict[bytes, str]:
+    """Return the shortest ends, of at least eight digits, that tell these ids apart."""
+    length = SHORT_LENGTH
+    while True:
+        shorts = {identity: identity.hex()[-length:] for identity in transaction_ids}
+        if len(set(shorts.values())) == len(shorts) or length >= HEX_LENGTH:
+            return shorts
+        length += 4
+
+
+def short_id(transaction_id: bytes) -> str:
+    """Return the usual short form of one id."""
+    return transaction_id.hex()[-SHORT_LENGTH:]
+
+
+@dataclass(frozen=True, slots=True)
+class Filter:
+    """What a transaction must be like; everything that is given must hold."""
+
+    older_than_s: float | None = None
+    topic: str = ""
+    reason: str = ""
+    is_all: bool = False
+
+    def __bool__(self) -> bool:
+        return self.is_all or self.older_than_s is not None or bool(self.topic or self.reason)
+
+    def accepts(self, journey: Journey, now_ms: int) -> bool:
+        """Return whether *journey* is meant; its age is that of the half, or of the parked record if it is parked."""
+        if self.reason and not (journey.is_parked and journey.parked and journey.parked[-1].code == self.reason):
+            return False
+        if self.topic and self.topic not in topics_in(journey):
+            return False
+        return self.older_than_s is None or age_s(journey, now_ms) > self.older_than_s
+
+
+def reason_code(text: str) -> str:
+    """Return the park code that *text* names, in whatever case.
+
+    Raises:
+        UsageError: there is none of that name.
+    """
+    code = text.strip().upper().replace("-", "_")
+    if code and code not in {str(each) for each in ParkCode}:
+        codes = ", ".join(ParkCode)
+        raise UsageError(f"--reason selects by the reason for parking ({codes}), not {text!r}; say why with --why")
+    return code
+
+
+def topics_in(journey: Journey) -> tuple[str, ...]:
+    """Return the topics of a transaction, from its half or from what was parked."""
+    half = journey.half or (half_in(journey.parked[-1]) if journey.parked else None)
+    return topics_of(half) if half is not None else ()
+
+
+def since_ms(journey: Journey) -> int:
+    """Return when it was parked, if it is, else when its half was made."""
+    if journey.is_parked and journey.parked:
+        return journey.parked[-1].at_ms
+    return journey.born_ms
+
+
+def age_s(journey: Journey, now_ms: int) -> float:
+    """Return how long ago that was; never negative, as clocks differ."""
+    return max(now_ms - since_ms(journey), 0) / 1000
+
+
+def oldest_first(journeys: Iterable[Journey]) -> Sequence[Journey]:
+    """Return them in the order in which operators read them."""
+    return sorted(journeys, key=lambda journey: (since_ms(journey), journey.transaction_id))

@@ -1,0 +1,180 @@
+"""Transactions as JSON for programs; `docs/operating.md` documents these fields, and they stay."""
+
+from __future__ import annotations
+
+from base64 import b64encode
+from collections.abc import Mapping
+from typing import TYPE_CHECKING, Any, Final
+
+from txcore.history.journey import Journey, half_in
+from txcore.ids import id_text
+from txcore.operator import formatting as words
+from txcore.operator.selection import age_s, short_id, topics_in
+from txcore.records import Forced, Half, Op, OpKind
+
+if TYPE_CHECKING:
+    from txcore.fence import FenceReading
+    from txcore.sqlfence import FenceRow
+
+FORCED: Final[Mapping[int, str]] = {Forced.NO: "", Forced.YES: "forced", Forced.OVERRIDE: "forced against the fence"}
+
+
+def kind_name(kind: int) -> str | None:
+    """Return the name of an op kind, None for 0."""
+    try:
+        return OpKind(kind).name if kind else None
+    except ValueError:
+        return f"KIND_{kind}"
+
+
+def state_of(journey: Journey) -> str:
+    """Return what a transaction is: committed, rolled back, parked, pending, or unknown where its half is gone."""
+    if journey.final:
+        return "committed" if journey.final == OpKind.COMMIT else "rolled back"
+    if journey.is_parked:
+        return "parked"
+    return "pending" if journey.is_pending else "unknown"
+
+
+def park_code(journey: Journey) -> str:
+    """Return why a parked transaction was parked, as far as the logs that were read tell."""
+    if journey.parked:
+        return journey.parked[-1].code
+    return next((op.reason for _, op in reversed(journey.ops) if op.kind == OpKind.DISCARD), "")
+
+
+def any_half(journey: Journey) -> Half | None:
+    """Return the newest half, or the one that was parked."""
+    return journey.half or (half_in(journey.parked[-1]) if journey.parked and not journey.is_poison else None)
+
+
+def pending(journey: Journey, now_ms: int) -> dict[str, Any]:
+    """Return a line of `txcore pending --json`."""
+    half, request = journey.half, journey.request
+    return {
+        "transaction_id": id_text(journey.transaction_id),
+        "short_id": short_id(journey.transaction_id),
+        "partition": journey.partition,
+        "generation": journey.generation,
+        "born": words.iso(journey.born_ms),
+        "age_s": round(age_s(journey, now_ms), 3),
+        "checks": journey.count,
+        "checks_max": half.check_max or None if half else None,
+        "fenced": half.fenced if half else None,
+        "decided": kind_name(journey.decided),
+        "topics": list(topics_in(journey)),
+        "messages": len(half.messages) if half else 0,
+        "by": half.by if half else "",
+        "newer_version": journey.newer_version if journey.is_newer else None,
+        "request": None if request is None else _op(request),
+    }
+
+
+def parked(journey: Journey, now_ms: int) -> dict[str, Any]:
+    """Return a line of `txcore parked --json`."""
+    entry, half = journey.parked[-1], any_half(journey)
+    return {
+        "transaction_id": id_text(journey.transaction_id),
+        "short_id": short_id(journey.transaction_id),
+        "partition": journey.partition,
+        "generation": entry.generation,
+        "code": entry.code,
+        "reason": entry.reason,
+        "parked": words.iso(entry.at_ms),
+        "age_s": round(age_s(journey, now_ms), 3),
+        "born": words.iso(half.born_ms) if half else None,
+        "checks": entry.count,
+        "fenced": half.fenced if half else None,
+        "decided": kind_name(journey.decided),
+        "topics": list(topics_in(journey)),
+        "messages": len(half.messages) if half else 0,
+        "missing": list(entry.missing),
+        "by": entry.by,
+    }
+
+
+def fence(reading: FenceReading | None) -> dict[str, str] | None:
+    """Return what the fence says; None where it was not asked."""
+    return None if reading is None else {"answer": reading.answer.value, "reason": reading.reason}
+
+
+def fence_row(row: FenceRow | None) -> dict[str, Any] | None:
+    """Return the fence's row; None where there is none, or the fence was not asked."""
+    if row is None:
+        return None
+    return {"state": row.state, "group": row.group, "created": words.iso(row.created_ms), "checks": row.checks}
+
+
+def journey(journey: Journey, now_ms: int, *, bodies: bool) -> dict[str, Any]:
+    """Return `txcore show --json`, without the fence's part."""
+    half = any_half(journey)
+    entry = journey.parked[-1] if journey.is_parked and journey.parked else None
+    return {
+        "transaction_id": id_text(journey.transaction_id),
+        "short_id": short_id(journey.transaction_id),
+        "state": state_of(journey),
+        "partition": journey.partition,
+        "generation": journey.generation,
+        "newer_version": journey.newer_version if journey.is_newer else None,
+        "age_s": round(max(now_ms - half.born_ms, 0) / 1000, 3) if half else None,
+        "checks": journey.count,
+        "decided": kind_name(journey.decided),
+        "fenced": half.fenced if half else None,
+        "missing": list(entry.missing) if entry else [],
+        "messages": [_message(index, each, bodies=bodies) for index, each in enumerate(half.messages)] if half else [],
+        "halves": [
+            _copy(each, appended_ms) for each, appended_ms in zip(journey.halves, journey.half_times_ms, strict=True)
+        ],
+        "ops": [{"position": position, **_op(op)} for position, op in journey.ops],
+        "parked": [
+            {
+                "generation": each.generation,
+                "code": each.code,
+                "reason": each.reason,
+                "at": words.iso(each.at_ms),
+                "checks": each.count,
+                "by": each.by,
+                "missing": list(each.missing),
+                "poison": None if half_in(each) else b64encode(each.half).decode(),
+            }
+            for each in journey.parked
+        ],
+    }
+
+
+def _message(index: int, message: Any, *, bodies: bool) -> dict[str, Any]:
+    told: dict[str, Any] = {
+        "index": index,
+        "topic": message.topic,
+        "key": None if message.key is None else words.readable(message.key),
+        "size": len(message.body),
+        "headers": {name: words.readable(value) for name, value in message.headers.items()},
+    }
+    if bodies:
+        told["body_base64"] = b64encode(message.body).decode()
+    return told
+
+
+def _copy(half: Half, appended_ms: int | None) -> dict[str, Any]:
+    return {
+        "generation": half.generation,
+        "born": words.iso(half.born_ms),
+        "appended": None if appended_ms is None else words.iso(appended_ms),
+        "by": half.by,
+        "immunity_s": half.immunity_ms / 1000,
+        "is_carried": half.folded_to >= 0 and half.generation == 0,
+        "reason": half.reason,
+    }
+
+
+def _op(op: Op) -> dict[str, Any]:
+    return {
+        "kind": kind_name(op.kind),
+        "generation": op.generation,
+        "by": op.by,
+        "at": words.iso(op.at_ms),
+        "count": op.count,
+        "decision": kind_name(op.decision),
+        "forced": FORCED.get(op.forced, ""),
+        "reason": op.reason,
+    }

@@ -1,0 +1,1 @@
+"""Messages that wait in the database: the message table, the relay that publishes them, and foreign outbox tables."""

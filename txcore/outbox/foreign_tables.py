@@ -1,0 +1,206 @@
+"""OutboxTable: an outbox table of another library, relayed as it is, so that a team can move over without rewriting.
+
+One relay at a time sends from it, held by a lock of the database (PostgreSQL, MariaDB, MySQL). On SQLite there is
+none: several relays would send everything several times, still in order and with the same ids. The table has no place
+for tries, so nothing is parked: a refused message is tried again, with pauses, until it is taken or removed.
+
+On MariaDB and MySQL a commit can be read a moment before it is on disk, and the outbox table offers nothing to flush it
+with: a message may go out whose commit a crash of the server in that moment undoes. txcore's own table has no such gap.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import uuid
+from contextlib import suppress
+from typing import TYPE_CHECKING, Any, Final
+
+from sqlalchemy import Connection, Engine, text
+
+from txcore import wire
+from txcore.errors import BackendUnavailableError, ConfigError
+from txcore.message_table import Refused, TableRow, Taken, lane_of
+from txcore.outbox.slots import EMPTY, ParkedMessage, TableStats
+from txcore.records import TargetMessage
+from txcore.sqlfence.border import MYSQL, POSTGRESQL, SQLITE
+from txcore.sqlfence.connections import family_of
+from txcore.sqlfence.failures import failure_of
+from txcore.sqlfence.schema import check_name
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Collection, Mapping, Sequence
+
+    from txcore.outbox.foreign_layouts import Layout
+
+LOOK_AHEAD: Final = 4
+"""So many times the batch is read, in case lanes at rest stand in front."""
+
+
+class _Held:
+    """A connection with the table's lock, and the ids of the rows as the table has them."""
+
+    def __init__(self, connection: Connection, ids: dict[bytes, Any]) -> None:
+        self.connection = connection
+        self.ids = ids
+
+
+class OutboxTable:
+    """Implements `MessageTable`, and what `Relay` asks beside it. For one relay at a time.
+
+    Raises:
+        ConfigError: an asynchronous engine, or a table name that would need quoting.
+    """
+
+    can_ring = False
+
+    def __init__(self, engine: Engine, group: str, table: str, layout: Layout) -> None:
+        if not isinstance(engine, Engine):
+            raise ConfigError(f"the relay takes a synchronous SQLAlchemy Engine, not {engine!r}", key="engine")
+        check_name(table)
+        self._engine = engine
+        self._secret = engine.url.password
+        self._family = family_of(engine.dialect.name)
+        self._group = group
+        self._table = table
+        self._layout = layout
+        quote = engine.dialect.identifier_preparer.quote
+        self._column = {name: quote(name) for name in (*layout.columns, *layout.order_columns, layout.done) if name}
+        self._lock_name = "txcore_" + hashlib.blake2b(table.encode(), digest_size=16).hexdigest()
+
+    def join(self) -> None:
+        """Do nothing: the table is there, or `take` says that it is not."""
+
+    def take(self, group: str, resting: Collection[int], row_max: int) -> Taken | None:  # noqa: ARG002 - the port's
+        """See `MessageTable.take`."""
+        try:
+            connection = self._engine.connect()
+        except Exception as error:
+            raise self._unavailable(error) from error
+        try:
+            if self._lock(connection):
+                found = self._read(connection, row_max * LOOK_AHEAD)
+                rows = [row for row, _ in found if row.lane not in resting][:row_max]
+                if rows:
+                    ids = {row.transaction_id: identity for row, identity in found}
+                    return Taken((), rows, is_full=len(found) > len(rows), hold=_Held(connection, ids))
+            self._end(connection)
+        except Exception as error:
+            self._end(connection)
+            raise self._unavailable(error) from error
+        return None
+
+    def settle(self, taken: Taken, sent: Sequence[TableRow], refused: Sequence[Refused]) -> None:  # noqa: ARG002
+        """See `MessageTable.settle`."""
+        held: _Held = taken.hold
+        name, done = self._column[self._layout.id], self._layout.done
+        change = f"UPDATE {self._table} SET {self._column[done]} = 1" if done else f"DELETE FROM {self._table}"  # noqa: S608
+        try:
+            if sent:
+                ids = [{"id": held.ids[row.transaction_id]} for row in sent]
+                held.connection.execute(text(f"{change} WHERE {name} = :id"), ids)
+            held.connection.commit()
+        except Exception as error:
+            raise self._unavailable(error) from error
+        finally:
+            self._end(held.connection)
+
+    def drop(self, taken: Taken) -> None:
+        """See `MessageTable.drop`."""
+        self._end(taken.hold.connection)
+
+    def sleep(self, seconds: float, is_over: Callable[[], bool]) -> None:
+        """Do nothing: nobody can ring."""
+
+    def close(self) -> None:
+        """Do nothing: nothing is kept open."""
+
+    def stats(self) -> TableStats:
+        """Return nothing: counting somebody else's table may take long."""
+        return EMPTY
+
+    def parked(self, count_max: int = 0) -> list[ParkedMessage]:  # noqa: ARG002
+        """Return nothing: nothing is parked."""
+        return []
+
+    def resume(self, transaction_id: bytes) -> int:  # noqa: ARG002
+        """Return 0: nothing is parked."""
+        return 0
+
+    def give_up(self, transaction_id: bytes, why: str, by: str) -> int:  # noqa: ARG002
+        """Return 0: nothing is parked."""
+        return 0
+
+    def _lock(self, connection: Connection) -> bool:
+        sql = {
+            POSTGRESQL: "SELECT pg_try_advisory_xact_lock(hashtext(:name))",
+            MYSQL: "SELECT GET_LOCK(:name, 0) = 1",
+        }.get(self._family)
+        return sql is None or bool(connection.execute(text(sql), {"name": self._lock_name}).scalar())
+
+    def _read(self, connection: Connection, row_max: int) -> list[tuple[TableRow, Any]]:
+        layout = self._layout
+        columns = ", ".join(self._column[name] for name in layout.columns)
+        order = ", ".join(self._column[name] for name in layout.order_columns)
+        open_only = ""
+        if layout.done:
+            done = self._column[layout.done]
+            open_only = f"WHERE {done} = 0 OR {done} IS NULL "
+        sql = f"SELECT {columns} FROM {self._table} {open_only}ORDER BY {order} LIMIT {int(row_max)}"  # noqa: S608
+        rows = [dict(zip(layout.columns, row, strict=True)) for row in connection.execute(text(sql))]
+        if self._family == SQLITE:
+            connection.rollback()  # on SQLite an open transaction would keep the file's log from being reset
+        return [self._row(row) for row in rows]
+
+    def _row(self, row: Mapping[str, Any]) -> tuple[TableRow, Any]:
+        layout, identity = self._layout, row[self._layout.id]
+        headers: dict[str, Any] = _headers(row[layout.headers]) if layout.headers else {}
+        headers |= {name: str(row[name]) for name in layout.copied_columns}
+        key = row[layout.key] if layout.key else None
+        message = TargetMessage(
+            layout.topic_of(row), None if key is None else _bytes(key), _bytes(row[layout.body]), headers
+        )
+        name = _uuid_of(identity)
+        return TableRow(name, 0, lane_of(self._group, message.key, name), wire.encode_message(message)), identity
+
+    def _end(self, connection: Connection) -> None:
+        with suppress(Exception):
+            connection.rollback()
+        with suppress(Exception):
+            if self._family == MYSQL:
+                connection.execute(text("SELECT RELEASE_LOCK(:name)"), {"name": self._lock_name})
+        with suppress(Exception):
+            connection.close()
+
+    def _unavailable(self, error: Exception) -> BackendUnavailableError:
+        return BackendUnavailableError(f"the outbox table's database: {failure_of(error, self._secret)}")
+
+
+def _uuid_of(identity: Any) -> bytes:
+    """Return the 16 bytes of a UUID in any form, or bytes made of what is none."""
+    if isinstance(identity, uuid.UUID):
+        return identity.bytes
+    if isinstance(identity, bytes | memoryview) and len(bytes(identity)) == 16:
+        return bytes(identity)
+    try:
+        return uuid.UUID(str(identity)).bytes
+    except ValueError:
+        return hashlib.blake2b(str(identity).encode(), digest_size=16).digest()
+
+
+def _bytes(value: Any) -> bytes:
+    if isinstance(value, bytes | bytearray | memoryview):
+        return bytes(value)
+    if isinstance(value, dict | list):  # a JSON column
+        return json.dumps(value, separators=(",", ":"), ensure_ascii=False).encode()
+    return str(value).encode()
+
+
+def _headers(value: Any) -> dict[str, str]:
+    try:
+        found = value if isinstance(value, dict) else json.loads(value) if value else {}
+    except (TypeError, ValueError):
+        found = None
+    if not isinstance(found, dict):
+        return {"headers": str(value)}  # no JSON object: carried whole, for whoever reads it
+    return {str(name): each if isinstance(each, str) else json.dumps(each) for name, each in found.items()}

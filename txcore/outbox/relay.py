@@ -1,0 +1,281 @@
+"""The relay: publishes what producers have put into the message table, and deletes it there.
+
+Run at least one for each group whose producers use the mode `table` or `auto`; the checker process is one. Any number
+may run at once, and any of them may be killed anywhere: each message is sent at least once, always with the same id,
+and in the order of insertion for each message key.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from typing import Any, Final
+
+from txcore.clock import Clock, Randomness, SystemClock, system_randomness
+from txcore.errors import BackendNotInstalledError, BackendUnavailableError, TransactionStateError, TxcoreError
+from txcore.outbox.relay_steps import BatchReport, RelayContext, RelayLimits, Rest, relay_batch
+from txcore.port import Backend
+from txcore.runtime import instrumentation as names
+from txcore.runtime.flow_loop import Loop, Task
+from txcore.runtime.instrumentation import Reporter
+
+try:
+    from sqlalchemy import Engine
+except ImportError as missing:
+    if missing.name != "sqlalchemy":
+        raise
+    raise BackendNotInstalledError("Relay", "SQLAlchemy", "sql") from missing
+
+from txcore.outbox.foreign_layouts import LAYOUTS, Layout, layout_of
+from txcore.outbox.foreign_tables import OutboxTable
+from txcore.outbox.slots import EMPTY, ParkedMessage, TableStats
+from txcore.outbox.sql_table import NoTableError, SqlMessageTable
+
+GROUP_TIMEOUT_S: Final = 30.0
+HOLD_SPARE_S: Final = 10.0
+"""By how much a relay may outlive its slowest batch before its slots are given to another one."""
+NEVER: Final = 1_000_000_000
+COUNT_EVERY_S: Final = 15.0
+RING_FROM_S: Final = 0.05
+"""A relay that has found nothing for so long asks producers to ring."""
+
+
+@dataclass(frozen=True, slots=True)
+class RelayStats:
+    """What a relay has done since it was made.
+
+    Attributes:
+        trouble: Why it sends nothing now; "" when nothing is wrong.
+        waiting: What waited in the table when it was last counted, at most `COUNT_EVERY_S` ago while it runs.
+    """
+
+    sent: int = 0
+    refused: int = 0
+    parked: int = 0
+    batches: int = 0
+    is_running: bool = False
+    trouble: str = ""
+    waiting: TableStats = EMPTY
+
+
+class Relay:
+    """Relays the message table of one group. Use either `run_once` or `start` and `stop`.
+
+    Args:
+        backend: An open backend; it stays the caller's.
+        group: The producer group.
+        engine: A synchronous SQLAlchemy Engine of the producers' database; it needs two connections, three on
+            PostgreSQL.
+        table: The fence table there, as `SqlFence` has it.
+        layout: The columns of *table*, when it is an outbox table that another library made; see `layout_of`.
+        limits: Bounds; the defaults suit production.
+        plugins: Objects with the hook `txcore_on_event`.
+
+    Raises:
+        ConfigError: an asynchronous engine, or a table name that is none.
+    """
+
+    def __init__(
+        self,
+        backend: Backend,
+        group: str,
+        engine: Engine,
+        *,
+        table: str = "txcore_tx",
+        layout: Layout | None = None,
+        limits: RelayLimits | None = None,
+        plugins: Sequence[object] = (),
+        clock: Clock | None = None,
+        randomness: Randomness | None = None,
+    ) -> None:
+        self._clock, randomness = clock or SystemClock(), randomness or system_randomness()
+        self._limits = limits or RelayLimits()
+        self._by = f"r:{randomness.getrandbits(48):012x}"
+        hold_s = self._limits.batch_s + backend.capabilities.release_time_max_s + HOLD_SPARE_S
+        self.table: SqlMessageTable | OutboxTable = (
+            SqlMessageTable(engine, group, self._by, table=table, hold_s=hold_s)
+            if layout is None
+            else OutboxTable(engine, group, table, layout)
+        )
+        if layout is not None:
+            self._limits = replace(self._limits, tries_max=NEVER)
+        self._backend = backend
+        self._group = group
+        self._report = Reporter("txcore.relay", plugins, group=group)
+        self._context: RelayContext | None = None
+        self._stats = RelayStats()
+        self._trouble = Rest()
+        self._count_at_s = 0.0
+        self._thread: threading.Thread | None = None
+        self._stop = threading.Event()
+
+    def start(self) -> None:
+        """Relay in a thread until `stop`; trouble with database or broker is reported and waited out.
+
+        Raises:
+            TransactionStateError: started already.
+        """
+        if self._thread is not None:
+            raise TransactionStateError("this relay is running already")
+        self._stop.clear()
+        self._thread = threading.Thread(target=self._run, name=f"txcore-relay-{self._group}", daemon=True)
+        self._thread.start()
+
+    def ask_to_stop(self) -> None:
+        """Begin to end; returns at once."""
+        self._stop.set()
+
+    def stop(self, timeout_s: float = 30.0) -> bool:
+        """Finish the batch in hand and end, within *timeout_s*; idempotent. Returns whether it came to its end."""
+        self._stop.set()
+        thread = self._thread
+        if thread is not None:
+            thread.join(timeout_s)
+            if thread.is_alive():
+                return False
+            self._thread = None
+        self.table.close()
+        return True
+
+    def run_once(self) -> BatchReport:
+        """Relay until nothing is left that can be sent now; returns the sums of all batches.
+
+        Raises:
+            TransactionStateError: it runs in a thread.
+            BackendUnavailableError: the database, or the broker when the group is joined, cannot be reached.
+            ConfigError: the group's settings.
+        """
+        if self._thread is not None:
+            raise TransactionStateError("this relay runs in a thread; stop it before run_once")
+        total = BatchReport()
+        while True:
+            report = self._batch()
+            total.taken += report.taken
+            total.sent += report.sent
+            total.refused += report.refused
+            total.parked += report.parked
+            total.uncertain += report.uncertain
+            if not report.sent and not report.parked:
+                return total
+
+    def stats(self) -> RelayStats:
+        """Return what was done; from any thread."""
+        thread = self._thread
+        return replace(self._stats, is_running=thread is not None and thread.is_alive())
+
+    # The table, for operators -----------------------------------------------------------------------------------------
+
+    def waiting(self) -> TableStats:
+        """Count what waits in the table. Raises BackendUnavailableError."""
+        return self.table.stats()
+
+    def parked(self) -> list[ParkedMessage]:
+        """Return the messages that are tried no more, with their reasons. Raises BackendUnavailableError."""
+        return self.table.parked()
+
+    def resume(self, transaction_id: bytes) -> int:
+        """Have the parked messages of a transaction tried again; returns how many. Raises BackendUnavailableError."""
+        return self.table.resume(transaction_id)
+
+    def drop(self, transaction_id: bytes, why: str, by: str) -> int:
+        """Give the parked messages of a transaction up for good; returns how many.
+
+        They are never sent again, and stay in the table with who, when and why; the audit names the transaction FORCED.
+
+        Raises:
+            UsageError: *why* is empty.
+            BackendUnavailableError: the database failed.
+        """
+        return self.table.give_up(transaction_id, why, by)
+
+    # -----------------------------------------------------------------------------------------------------------------
+
+    def _run(self) -> None:
+        pause_s = self._limits.poll_s
+        while not self._stop.is_set():
+            try:
+                report = self._batch()
+                self._count()
+            except NoTableError as error:
+                self._stats = replace(self._stats, trouble=str(error))
+                self._stop.wait(self._limits.retry_max_s)
+                continue
+            except TxcoreError as error:
+                self._wait_out(repr(error))
+                continue
+            except Exception as error:  # noqa: BLE001 - a driver's own error must not end the relay for good
+                self._wait_out(repr(error))
+                continue
+            if report.uncertain and not report.sent:
+                self._wait_out("the broker gave no certain answer")
+                continue
+            self._trouble = Rest()
+            self._stats = replace(self._stats, trouble="")
+            if report.sent or report.parked:
+                pause_s = self._limits.poll_s
+                continue
+            self._idle(pause_s, is_calm=not report.taken)
+            pause_s = min(pause_s * 2, self._limits.idle_poll_s)
+
+    def _count(self) -> None:
+        now_s = self._clock.elapsed_s()
+        if now_s >= self._count_at_s:
+            self._count_at_s = now_s + COUNT_EVERY_S
+            self._stats = replace(self._stats, waiting=self.table.stats())
+
+    def _batch(self) -> BatchReport:
+        context = self._joined()
+        loop = Loop(self._backend, self._clock)
+        ended: list[Task] = []
+        loop.spawn(relay_batch(context), ended.append)
+        loop.run_all()
+        if ended[0].error is not None:
+            raise ended[0].error
+        report: BatchReport = ended[0].result
+        stats = self._stats
+        self._stats = replace(
+            stats,
+            sent=stats.sent + report.sent,
+            refused=stats.refused + report.refused,
+            parked=stats.parked + report.parked,
+            batches=stats.batches + bool(report.taken),
+        )
+        return report
+
+    def _joined(self) -> RelayContext:
+        if self._context is None:
+            try:
+                count = self._backend.ensure_group(self._group).result(GROUP_TIMEOUT_S)
+            except TimeoutError as error:
+                raise BackendUnavailableError(f"no answer about group {self._group!r}") from error
+            self.table.join()
+            self._context = RelayContext(
+                self._group,
+                count,
+                self.table,
+                self._clock,
+                self._limits,
+                self._report,
+                self._by,
+                self._backend.capabilities.batch_count_max,
+            )
+        return self._context
+
+    def _wait_out(self, trouble: str) -> None:
+        """Report trouble once, and pause longer each time while it lasts."""
+        if not self._trouble.count:
+            self._report.event(names.RELAY_ERROR, group=self._group, error=trouble)
+        self._stats = replace(self._stats, trouble=trouble)
+        pause_s = min(self._limits.retry_s * 2 ** min(self._trouble.count, 20), self._limits.outage_max_s)
+        self._trouble.count += 1
+        self._stop.wait(pause_s)
+
+    def _idle(self, pause_s: float, *, is_calm: bool) -> None:
+        if is_calm and pause_s >= RING_FROM_S and self.table.can_ring:
+            self.table.sleep(self._limits.idle_poll_s, self._stop.is_set)
+        else:
+            self._stop.wait(pause_s)
+
+
+__all__: list[Any] = ["LAYOUTS", "Layout", "Relay", "RelayLimits", "RelayStats", "layout_of"]

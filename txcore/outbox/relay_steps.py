@@ -1,0 +1,266 @@
+"""What a relay does with one batch of the message table, as flows: take, publish in order, settle.
+
+Each lane is sent one message after the other, the next one only when the one before is confirmed (or parked), so its
+first copies stand in order whoever else sends the same rows; lanes do not wait for each other. Nothing is deleted
+before it is confirmed: a relay that dies has its rows sent again, with the same ids.
+"""
+
+from __future__ import annotations
+
+import itertools
+from collections import deque
+from collections.abc import Sequence
+from concurrent.futures import Future
+from dataclasses import dataclass, field, fields
+from functools import partial
+from typing import Final
+
+from txcore import wire
+from txcore.clock import Clock
+from txcore.errors import (
+    BackendUnavailableError,
+    ConfigError,
+    MessageRejectedError,
+    OutcomeUnknownError,
+    TxcoreError,
+    UsageError,
+    WireFormatError,
+)
+from txcore.ids import partition_of
+from txcore.message_table import MessageTable, Refused, TableRow, Taken
+from txcore.records import HalfRecord, Outcome, Resolution, Status
+from txcore.runtime import instrumentation as names
+from txcore.runtime.commands import Answered, Call, Each, Flow, Spawn
+from txcore.runtime.instrumentation import Reporter
+
+RESTING_MAX: Final = 10_000
+"""Most lanes that are remembered as resting; beyond, all of them are tried again."""
+
+PROBE_ROWS: Final = 16
+
+
+@dataclass(slots=True)
+class RelayLimits:
+    """A relay's bounds; each is a number of seconds unless named otherwise.
+
+    Raises:
+        ConfigError: a value is no number, a count is below 1, or a time not above 0; `key` names it.
+    """
+
+    row_max: int = 1_000  #: rows of one batch
+    batch_s: float = 0.5  #: after so long no second message of a lane is begun, so that no lane holds up others
+    tries_max: int = 20  #: refusals by its target before a message is parked
+    retry_s: float = 0.2  #: first pause of a lane after a refusal, and of all after an outage; doubles
+    retry_max_s: float = 30.0
+    outage_max_s: float = 2.0  #: longest pause while broker or database is down, when few messages at a time are tried
+    poll_s: float = 0.01  #: first pause when there is nothing to send; doubles
+    idle_poll_s: float = 1.0
+
+    def __post_init__(self) -> None:
+        for each in fields(self):
+            key, value = each.name, getattr(self, each.name)
+            if isinstance(value, bool) or not isinstance(value, int if not key.endswith("_s") else int | float):
+                raise ConfigError(f"{key} is a number, not {value!r}", key=key)
+            if not value > 0:
+                raise ConfigError(f"{key} must be more than 0, not {value!r}", key=key)
+
+
+@dataclass(slots=True)
+class Rest:
+    """A pause that doubles."""
+
+    until_s: float = 0.0
+    count: int = 0
+
+
+@dataclass(slots=True)
+class RelayContext:
+    """What all batches of one relay share.
+
+    Attributes:
+        together_max: Most messages that are handed to the backend together.
+        resting: Lanes whose oldest message was refused, by lane.
+        is_probing: The broker was down at the last try: take a few messages only, to find out whether it is back.
+    """
+
+    group: str
+    partition_count: int
+    table: MessageTable
+    clock: Clock
+    limits: RelayLimits
+    report: Reporter
+    by: str
+    together_max: int
+    resting: dict[int, Rest] = field(default_factory=dict)
+    is_probing: bool = False
+
+
+@dataclass(slots=True)
+class BatchReport:
+    """How one batch went.
+
+    Attributes:
+        taken: Rows in hand; 0 when there was nothing to do or everything that waits is at rest.
+        uncertain: Messages without a certain answer: the broker is down or slow.
+        is_full: There was more to take.
+    """
+
+    taken: int = 0
+    sent: int = 0
+    refused: int = 0
+    parked: int = 0
+    uncertain: int = 0
+    is_full: bool = False
+
+
+class _Work:
+    """One batch on its way."""
+
+    def __init__(self, lane_count: int, until_s: float) -> None:
+        self.until_s = until_s
+        self.sent: list[TableRow] = []
+        self.refused: list[Refused] = []
+        self.uncertain = 0
+        self.left = lane_count
+        self.done: Future[None] = Future()
+        self.done.set_running_or_notify_cancel()
+
+    def end_lane(self) -> None:
+        """Note that one lane is through; the last one ends the waiting."""
+        self.left -= 1
+        if not self.left:
+            self.done.set_result(None)
+
+
+def relay_batch(context: RelayContext) -> Flow[BatchReport]:
+    """Take a batch, publish it, settle it.
+
+    Raises:
+        BackendUnavailableError: the database failed; nothing is lost, some of it may be sent again.
+    """
+    now_s = context.clock.elapsed_s()
+    resting = {lane for lane, rest in context.resting.items() if rest.until_s > now_s}
+    row_max = PROBE_ROWS if context.is_probing else context.limits.row_max
+    taken: Taken | None = yield Call(context.table.take, (context.group, resting, row_max))
+    if taken is None:
+        return BatchReport()
+    work = None
+    try:
+        if taken.rows:
+            work = yield from _publish(context, taken.rows)
+    finally:
+        if work is None or not (work.sent or work.refused):
+            context.table.drop(taken)
+    report = BatchReport(len(taken.rows), is_full=taken.is_full)
+    if work is not None:
+        report.uncertain = work.uncertain
+        context.is_probing = bool(work.uncertain and not work.sent)
+        if work.sent or work.refused:
+            yield Call(context.table.settle, (taken, work.sent, work.refused))
+            report.sent, report.refused = len(work.sent), len(work.refused)
+            report.parked = sum(each.is_parked for each in work.refused)
+            context.report.event(names.RELAY_SENT, group=context.group, count=report.sent)
+    return report
+
+
+def _publish(context: RelayContext, rows: Sequence[TableRow]) -> Flow[_Work]:
+    lanes: dict[int, deque[TableRow]] = {}
+    for row in rows:
+        lanes.setdefault(row.lane, deque()).append(row)
+    work = _Work(len(lanes), context.clock.elapsed_s() + context.limits.batch_s)
+    heads = iter(lanes.values())
+    while some := [*itertools.islice(heads, context.together_max)]:
+        yield Spawn(_send_heads(context, work, some))
+    yield work.done
+    return work
+
+
+def _send_heads(context: RelayContext, work: _Work, lanes: Sequence[deque[TableRow]]) -> Flow[None]:
+    """Send the first row of each lane; lanes whose rows are answered together go on together."""
+    going, resolutions = [], []
+    for rows in lanes:
+        resolution = _first_resolution(context, work, rows)
+        if resolution is None:
+            work.end_lane()
+        else:
+            going.append(rows)
+            resolutions.append(resolution)
+    if resolutions:
+        yield Each(resolutions, partial(_go_on, context, work, going))
+
+
+def _go_on(
+    context: RelayContext, work: _Work, lanes: Sequence[deque[TableRow]], answered: Answered
+) -> Flow[None] | None:
+    """Return the flow of those lanes that have another row to be sent, and may send it."""
+    is_late = context.clock.elapsed_s() >= work.until_s  # one of each lane goes in any case, else nothing ever might
+    onward = []
+    for index, outcome in answered:
+        rows = lanes[index]
+        if _is_through(context, work, rows.popleft(), outcome) and rows and not is_late:
+            onward.append(rows)
+        else:
+            work.end_lane()
+    return _send_heads(context, work, onward) if onward else None
+
+
+def _first_resolution(context: RelayContext, work: _Work, rows: deque[TableRow]) -> Resolution | None:
+    """Return the release of the first row that can be read; those before it are parked."""
+    while rows:
+        try:
+            return _resolution(context, rows[0])
+        except WireFormatError as error:
+            _refuse(context, work, rows.popleft(), error, is_parked=True)
+    return None
+
+
+def _is_through(context: RelayContext, work: _Work, row: TableRow, outcome: Outcome) -> bool:
+    """Note how a row ended; returns whether its lane may go on."""
+    if outcome.status is Status.DURABLE:
+        work.sent.append(row)
+        context.resting.pop(row.lane, None)
+        return True
+    if outcome.status is Status.REFUSED and _is_verdict(outcome.error):
+        is_parked = row.tries + 1 >= context.limits.tries_max
+        _refuse(context, work, row, outcome.error, is_parked=is_parked)
+        if is_parked:
+            context.resting.pop(row.lane, None)
+        else:
+            _rest(context, row.lane)
+        return is_parked
+    work.uncertain += 1
+    return False
+
+
+def _resolution(context: RelayContext, row: TableRow) -> Resolution:
+    """Return the release of one message: a target without a half and without an op."""
+    message = wire.decode_message(row.body)
+    identity = row.transaction_id
+    partition = partition_of(identity, context.partition_count)
+    record = HalfRecord(context.group, partition, identity, 0, b"", [message] * (row.index + 1))
+    return Resolution(record, None, (row.index,), b"", context.by)
+
+
+def _is_verdict(error: TxcoreError | None) -> bool:
+    """Return whether the target said no, and not a broker out of reach or a backend that is closed (R10)."""
+    if isinstance(error, UsageError):
+        return isinstance(error, MessageRejectedError)
+    return error is not None and not isinstance(error, BackendUnavailableError | OutcomeUnknownError)
+
+
+def _refuse(context: RelayContext, work: _Work, row: TableRow, error: Exception | None, *, is_parked: bool) -> None:
+    work.refused.append(Refused(row, str(error), is_parked))
+    name = names.RELAY_PARKED if is_parked else names.RELAY_REFUSED
+    context.report.event(
+        name, transaction_id=row.transaction_id, index=row.index, tries=row.tries + 1, error=repr(error)
+    )
+
+
+def _rest(context: RelayContext, lane: int) -> None:
+    """Leave a lane alone for a while; the others go on (R9)."""
+    if len(context.resting) >= RESTING_MAX:
+        context.resting.clear()
+    rest = context.resting.setdefault(lane, Rest())
+    pause_s = min(context.limits.retry_s * 2 ** min(rest.count, 20), context.limits.retry_max_s)
+    rest.count += 1
+    rest.until_s = context.clock.elapsed_s() + pause_s

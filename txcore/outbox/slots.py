@@ -1,0 +1,233 @@
+"""The statements of a relay: slots held, rows read in order, deleted once sent, parked, resumed. On a border.
+
+On PostgreSQL, MariaDB and MySQL a slot is held by the lock on its row, which dies with the relay's connection. SQLite
+has one lock for the whole file, so there a slot is leased: `owner` has it up to `until_ms` of the database's clock.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterable, Sequence
+from dataclasses import dataclass
+from typing import Any, Final
+
+from txcore.message_table import SLOT_COUNT, Refused, TableRow
+from txcore.sqlfence.border import MYSQL, POSTGRESQL, SQLITE, Border
+from txcore.sqlfence.dialects import Dialect, decode_id
+from txcore.sqlfence.messages import ASLEEP, BELL, DROPPED
+
+REASON_MAX: Final = 500
+RESTING_MAX: Final = 500
+"""Most lanes that a statement leaves out; with more, their slots rest as a whole."""
+NAMED_MAX: Final = 200
+"""Most rows that a statement names by a parameter each."""
+
+_NOW_MS: Final = {
+    POSTGRESQL: "CAST(extract(epoch FROM clock_timestamp()) * 1000 AS bigint)",
+    MYSQL: "CAST(UNIX_TIMESTAMP(NOW(3)) * 1000 AS SIGNED)",
+    SQLITE: "CAST(round((julianday('now') - 2440587.5) * 86400000) AS INTEGER)",
+}
+_CREATED_MS: Final = {
+    POSTGRESQL: "CAST(extract(epoch FROM min(created)) * 1000 AS bigint)",
+    MYSQL: "CAST(UNIX_TIMESTAMP(min(created)) * 1000 AS SIGNED)",
+    SQLITE: "CAST(round((julianday(min(created)) - 2440587.5) * 86400000) AS INTEGER)",
+}
+
+
+@dataclass(frozen=True, slots=True)
+class ParkedMessage:
+    """A message that its target refused too often, or that cannot be read: for operators."""
+
+    transaction_id: bytes
+    index: int
+    tries: int
+    reason: str
+    body: bytes
+
+
+@dataclass(frozen=True, slots=True)
+class TableStats:
+    """Rows to be sent, rows parked, the age of the oldest one to be sent (0 for none), rows that were dropped."""
+
+    waiting: int
+    parked: int
+    oldest_age_s: float
+    dropped: int = 0
+
+
+EMPTY: Final = TableStats(0, 0, 0.0)
+
+
+class Slots:
+    """The statements for one group. Immutable."""
+
+    def __init__(self, dialect: Dialect, group: str, owner: str) -> None:
+        self.dialect = dialect
+        self._group = {"producer_group": group}
+        self._owner = owner
+        self._message, self._slot = dialect.tables.message, dialect.tables.slot
+        self._now_ms = _NOW_MS[dialect.family]
+        self._is_leased = dialect.family == SQLITE
+
+    def create(self, border: Border) -> None:
+        """Make the rows that are missing."""
+        sql = f"SELECT slot FROM {self._slot} WHERE producer_group = :producer_group"  # noqa: S608
+        there = {int(row[0]) for row in border.rows(sql, self._group)}
+        missing = [slot for slot in range(BELL, SLOT_COUNT) if slot not in there]
+        if not missing:
+            return
+        family = self.dialect.family
+        tail = "ON DUPLICATE KEY UPDATE beats = beats" if family == MYSQL else "ON CONFLICT DO NOTHING"
+        places = ", ".join(f"(:producer_group, {slot})" for slot in missing)
+        border.change(f"INSERT INTO {self._slot} (producer_group, slot) VALUES {places} {tail}", self._group)  # noqa: S608
+
+    def busy(self, border: Border) -> list[int]:
+        """Return the slots that have something to send, without waiting for anybody; on SQLite only free ones."""
+        free = f"AND s.until_ms <= {self._now_ms} " if self._is_leased else ""
+        # With LIMIT the index is asked once for each slot; PostgreSQL makes a join over all rows out of EXISTS.
+        sql = (
+            f"SELECT s.slot FROM {self._slot} s WHERE s.producer_group = :producer_group AND s.slot >= 0 {free}"  # noqa: S608
+            f"AND (SELECT 1 FROM {self._message} m WHERE m.producer_group = s.producer_group AND m.parked = 0 "
+            "AND m.slot = s.slot LIMIT 1) IS NOT NULL"
+        )
+        return [int(row[0]) for row in border.rows(sql, self._group)]
+
+    def hold(self, border: Border, slots: Sequence[int], hold_ms: int) -> list[int]:
+        """Hold those of *slots* that nobody else holds, until the transaction's end or, on SQLite, for *hold_ms*."""
+        mine = f"WHERE producer_group = :producer_group AND slot IN ({_list(slots)})"
+        if self._is_leased:
+            lease = f"UPDATE {self._slot} SET owner = :owner, until_ms = {self._now_ms} + {int(hold_ms)} {mine}"  # noqa: S608
+            border.change(lease, self._group | {"owner": self._owner})
+            return list(slots)
+        # In the order of the primary key nothing is sorted, so no further row is locked on the way.
+        sql = f"SELECT slot FROM {self._slot} {mine} ORDER BY slot FOR UPDATE SKIP LOCKED"  # noqa: S608
+        return [int(row[0]) for row in border.rows(sql, self._group)]
+
+    def release(self, border: Border, slots: Sequence[int]) -> None:
+        """End a lease of ours, if it still is; a lock ends with its transaction."""
+        sql = (
+            f"UPDATE {self._slot} SET until_ms = 0 WHERE producer_group = :producer_group "  # noqa: S608
+            f"AND slot IN ({_list(slots)}) AND owner = :owner"
+        )
+        border.change(sql, self._group | {"owner": self._owner})
+
+    def page(self, border: Border, slots: Sequence[int], resting: Collection[int], each_max: int) -> list[TableRow]:
+        """Return the oldest rows of each slot that are not parked, in the order of their insertion.
+
+        One statement for all of them: while producers are busy, each one waits for the processor as long as they do.
+        """
+        left_out: dict[int, list[int]] = {slot: [] for slot in slots}
+        for lane in resting:
+            if lane % SLOT_COUNT in left_out:
+                left_out[lane % SLOT_COUNT].append(lane)
+        pages = [self._page(slot, lanes, each_max) for slot, lanes in left_out.items() if len(lanes) <= RESTING_MAX]
+        found = border.rows(" UNION ALL ".join(pages), self._group) if pages else []
+        rows = [
+            TableRow(decode_id(row[0]), int(row[1]), int(row[2]), bytes(row[3]), int(row[4]), int(row[5]))
+            for row in found
+        ]
+        return sorted(rows, key=lambda row: row.number)
+
+    def _page(self, slot: int, left_out: Sequence[int], row_max: int) -> str:
+        but = f"AND lane NOT IN ({_list(left_out)}) " if left_out else ""
+        return (
+            f"SELECT * FROM (SELECT transaction_id, message_index, lane, body, tries, number FROM {self._message} "  # noqa: S608
+            f"WHERE producer_group = :producer_group AND parked = 0 AND slot = {int(slot)} {but}"
+            f"ORDER BY number LIMIT {int(row_max)}) AS s{int(slot)}"
+        )
+
+    def flush(self, border: Border) -> None:
+        """Change something: the commit of it flushes whatever this server has shown before."""
+        sql = f"UPDATE {self._slot} SET beats = beats + 1 WHERE producer_group = :producer_group AND slot = {BELL}"  # noqa: S608
+        border.change(sql, self._group)
+
+    def delete(self, border: Border, rows: Sequence[TableRow]) -> None:
+        """Delete what was sent."""
+        at_once = max(len(rows), 1) if self.dialect.family == POSTGRESQL else NAMED_MAX
+        for chunk in _chunks(rows, at_once):
+            which, values = self._named(chunk)
+            border.change(f"DELETE FROM {self._message} WHERE {which}", values)  # noqa: S608
+
+    def note(self, border: Border, refused: Refused) -> None:
+        """Count one more try of a row."""
+        which, values = self._named([refused.row])
+        sql = (
+            f"UPDATE {self._message} SET tries = tries + 1, reason = :reason, parked = {int(refused.is_parked)} "  # noqa: S608
+            f"WHERE {which}"
+        )
+        border.change(sql, values | {"reason": refused.reason[:REASON_MAX]})
+
+    def sleep(self, border: Border, *, is_asleep: bool) -> bool:
+        """Say whether producers must ring to be heard at once; returns whether that is news."""
+        sql = (
+            f"UPDATE {self._slot} SET owner = :state "  # noqa: S608
+            f"WHERE producer_group = :producer_group AND slot = {BELL} AND owner <> :state"
+        )
+        return border.change(sql, self._group | {"state": ASLEEP if is_asleep else ""}) > 0
+
+    def stats(self, border: Border) -> TableStats:
+        """Count the rows."""
+        sql = (
+            f"SELECT parked, count(*), {self._now_ms} - {_CREATED_MS[self.dialect.family]} FROM {self._message} "  # noqa: S608
+            "WHERE producer_group = :producer_group GROUP BY parked"
+        )
+        found = {int(row[0]): (int(row[1]), max(int(row[2]), 0)) for row in border.rows(sql, self._group)}
+        waiting, age_ms = found.get(0, (0, 0))
+        return TableStats(waiting, found.get(1, (0, 0))[0], age_ms / 1000, found.get(DROPPED, (0, 0))[0])
+
+    def parked(self, border: Border, count_max: int, *, is_dropped: bool = False) -> list[ParkedMessage]:
+        """Return what is parked, or what was dropped, oldest first."""
+        sql = (
+            f"SELECT transaction_id, message_index, tries, reason, body FROM {self._message} "  # noqa: S608
+            f"WHERE producer_group = :producer_group AND parked = {DROPPED if is_dropped else 1} "
+            f"ORDER BY slot, number LIMIT {int(count_max)}"
+        )
+        return [
+            ParkedMessage(decode_id(row[0]), int(row[1]), int(row[2]), str(row[3] or ""), bytes(row[4]))
+            for row in border.rows(sql, self._group)
+        ]
+
+    def resume(self, border: Border, transaction_id: bytes) -> int:
+        """Have the parked messages of a transaction tried again, from zero."""
+        sql = (
+            f"UPDATE {self._message} SET parked = 0, tries = 0 WHERE producer_group = :producer_group "  # noqa: S608
+            f"AND parked = 1 AND transaction_id = {self.dialect.place('id')}"
+        )
+        return border.change(sql, self._group | {"id": self.dialect.encode(transaction_id)})
+
+    def drop(self, border: Border, transaction_id: bytes, reason: str) -> int:
+        """Give the parked messages of a transaction up, for good; the reason goes before their targets' own."""
+        joined = {
+            MYSQL: "CONCAT(:reason, COALESCE(reason, ''))",
+            POSTGRESQL: "CAST(:reason AS text) || COALESCE(reason, '')",
+            SQLITE: ":reason || COALESCE(reason, '')",
+        }[self.dialect.family]
+        sql = (
+            f"UPDATE {self._message} SET parked = {DROPPED}, reason = {joined} WHERE parked = 1 "  # noqa: S608
+            f"AND producer_group = :producer_group AND transaction_id = {self.dialect.place('id')}"
+        )
+        values = {"id": self.dialect.encode(transaction_id), "reason": f"{reason[:REASON_MAX]}; it was parked for: "}
+        return border.change(sql, self._group | values)
+
+    def _named(self, rows: Iterable[TableRow]) -> tuple[str, dict[str, Any]]:
+        """Return the condition for *rows*: by number where that is the key, else by what no other row can be given."""
+        if self.dialect.family == MYSQL:
+            return f"number IN ({_list(row.number for row in rows)})", {}
+        if self.dialect.family == POSTGRESQL:  # two texts: hundreds of parameters cost more than the statement
+            found = [(str(self.dialect.encode(row.transaction_id)), str(row.index)) for row in rows]
+            ids, indexes = (f"{{{','.join(column)}}}" for column in zip(*found, strict=True))
+            pairs = "unnest(CAST(CAST(:ids AS text) AS uuid[]), CAST(CAST(:indexes AS text) AS integer[]))"
+            return f"(transaction_id, message_index) IN (SELECT * FROM {pairs})", {"ids": ids, "indexes": indexes}  # noqa: S608
+        values: dict[str, Any] = {}
+        names = []
+        for number, row in enumerate(rows):
+            values |= {f"i{number}": self.dialect.encode(row.transaction_id), f"n{number}": row.index}
+            names.append(f"({self.dialect.place(f'i{number}')}, :n{number})")
+        return f"(transaction_id, message_index) IN (VALUES {', '.join(names)})", values
+
+
+def _list(numbers: Iterable[int]) -> str:
+    return ", ".join(str(int(number)) for number in numbers)
+
+
+def _chunks(rows: Sequence[TableRow], size: int) -> Iterable[Sequence[TableRow]]:
+    return (rows[start : start + size] for start in range(0, len(rows), size))

@@ -1,0 +1,278 @@
+"""SqlMessageTable: the message table as a relay and an operator hold it, on connections of its own.
+
+While a relay sends, it keeps one database transaction open with the locks of its slots, so that they are free again
+as soon as it dies. On SQLite, where that would lock out every producer, it takes a lease and keeps nothing open.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from contextlib import suppress
+from datetime import UTC, datetime
+from typing import TYPE_CHECKING, Any, Final
+
+from sqlalchemy import Connection, Engine
+
+from txcore.clock import SystemClock
+from txcore.errors import BackendUnavailableError, ConfigError, TxcoreError, UsageError
+from txcore.message_table import Refused, TableRow, Taken
+from txcore.outbox.notify import Bell
+from txcore.outbox.slots import ParkedMessage, Slots, TableStats
+from txcore.sqlfence.border import MYSQL, POSTGRESQL, SQLITE, Border
+from txcore.sqlfence.failures import Cause, failure_of
+from txcore.sqlfence.fence import dialect_of
+from txcore.sqlfence.prune import Contended, transact
+from txcore.sqlfence.runners import own_border
+from txcore.sqlfence.schema import tables_named
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Collection, Sequence
+
+SLOTS_MAX: Final = 16
+"""Slots that one relay holds at once, so that several relays share the work."""
+LOCK_TIMEOUT_S: Final = 2.0
+PARKED_MAX: Final = 1_000
+BUSY_TAKES: Final = 5
+"""After so many batches in a row without a pause a relay is busy."""
+
+
+class NoTableError(BackendUnavailableError):
+    """The database has no message table; `SqlFence.create` makes it, and until then there is nothing to relay."""
+
+
+class _Held:
+    """An open transaction with the locks of slots."""
+
+    def __init__(self, connection: Connection, border: Border, undo: str) -> None:
+        self.connection = connection
+        self.border = border
+        self._undo = undo
+
+    def end(self) -> None:
+        """Give the connection back; without a commit before, everything is rolled back."""
+        with suppress(Exception):
+            self.border.rollback()
+        with suppress(Exception):
+            if self._undo:
+                self.border.outside(self._undo)
+        with suppress(Exception):
+            self.connection.close()
+
+
+class SqlMessageTable:
+    """The message table beside a fence table; implements `MessageTable`. For one relay at a time.
+
+    Args:
+        engine: A synchronous SQLAlchemy Engine. On PostgreSQL one more connection listens for producers.
+        group: The producer group whose messages these are.
+        owner: A name that no other relay has.
+        table: The fence table's name, as `SqlFence` has it.
+        hold_s: After so long the database takes the slots of a relay that stands still; longer than a batch may take.
+
+    Raises:
+        ConfigError: an asynchronous engine.
+    """
+
+    def __init__(
+        self, engine: Engine, group: str, owner: str, *, table: str = "txcore_tx", hold_s: float = 60.0
+    ) -> None:
+        if not isinstance(engine, Engine):
+            raise ConfigError(f"the message table takes a synchronous SQLAlchemy Engine, not {engine!r}", key="engine")
+        self.hold_s = hold_s
+        self._engine = engine
+        self._secret = engine.url.password
+        self._dialect = dialect_of(engine, tables_named(table))
+        self._slots = Slots(self._dialect, group, owner)
+        self._first = 0
+        self._busy_takes = 0
+        self._bell = Bell(engine, self._dialect.tables, group)
+
+    # The relay's side ------------------------------------------------------------------------------------------------
+
+    def join(self) -> None:
+        """Make the group's slots, once; idempotent.
+
+        Raises:
+            BackendUnavailableError: the database failed, or there is no message table (run `create`).
+        """
+        self._transact(self._slots.create)
+
+    def take(self, group: str, resting: Collection[int], row_max: int) -> Taken | None:  # noqa: ARG002 - the port's
+        """See `MessageTable.take`."""
+        if self._dialect.family == SQLITE:
+            return self._lease(resting, row_max)
+        held = self._begin()
+        try:
+            taken = self._taken(held.border, resting, row_max, held)
+            if taken is not None and self._dialect.family == MYSQL:
+                # InnoDB shows what it has not flushed yet; publishing that would announce what a crash undoes.
+                self._transact(self._slots.flush)
+        except BaseException as error:
+            held.end()
+            raise self._translated(error) from error
+        if taken is None:
+            held.end()
+        self._stay_awake(taken)
+        return taken
+
+    def settle(self, taken: Taken, sent: Sequence[TableRow], refused: Sequence[Refused]) -> None:
+        """See `MessageTable.settle`."""
+
+        def action(border: Border) -> None:
+            self._slots.delete(border, sent)
+            for each in refused:
+                self._slots.note(border, each)
+
+        held: _Held | None = taken.hold
+        if held is None:
+
+            def settle(border: Border) -> None:
+                action(border)
+                self._slots.release(border, taken.slots)
+
+            self._transact(settle)
+            return
+        try:
+            action(held.border)
+            held.border.commit()
+        except Exception as error:
+            raise self._translated(error) from error
+        finally:
+            held.end()
+
+    def drop(self, taken: Taken) -> None:
+        """See `MessageTable.drop`."""
+        if taken.hold is not None:
+            taken.hold.end()
+            return
+        with suppress(BackendUnavailableError):
+            self._transact(lambda border: self._slots.release(border, taken.slots))
+
+    @property
+    def can_ring(self) -> bool:
+        """Whether producers can wake a relay here."""
+        return not self._bell.is_silent
+
+    def sleep(self, seconds: float, is_over: Callable[[], bool]) -> None:
+        """Wait until a producer rings, *seconds* have passed, or *is_over*; raises nothing. Only where `can_ring`.
+
+        Returns at once when producers did not know that anybody sleeps: what one of them has committed meanwhile must
+        be looked for first.
+        """
+        with suppress(BackendUnavailableError):
+            is_news = self._transact(lambda border: self._slots.sleep(border, is_asleep=True))
+            if not is_news:
+                self._bell.wait(seconds, is_over)
+
+    def close(self) -> None:
+        """Close the connection that listens; idempotent."""
+        self._bell.close()
+
+    # The operator's side ---------------------------------------------------------------------------------------------
+
+    def stats(self) -> TableStats:
+        """Count what waits. Raises BackendUnavailableError."""
+        found: TableStats = self._transact(self._slots.stats)
+        return found
+
+    def parked(self, count_max: int = PARKED_MAX, *, is_dropped: bool = False) -> list[ParkedMessage]:
+        """Return what is parked, or what was dropped. Raises BackendUnavailableError."""
+        found: list[ParkedMessage] = self._transact(
+            lambda border: self._slots.parked(border, count_max, is_dropped=is_dropped)
+        )
+        return found
+
+    def resume(self, transaction_id: bytes) -> int:
+        """Have the parked messages of a transaction sent again; returns how many. Raises BackendUnavailableError."""
+        count: int = self._transact(lambda border: self._slots.resume(border, transaction_id))
+        return count
+
+    def give_up(self, transaction_id: bytes, why: str, by: str) -> int:
+        """Drop the parked messages of a transaction for good; returns how many.
+
+        Their rows stay as a record, with who, when and why; the audit names the transaction FORCED.
+
+        Raises:
+            UsageError: no reason is given.
+            BackendUnavailableError: the database failed.
+        """
+        if not why.strip():
+            raise UsageError("say why the messages are dropped: the reason is kept with them")
+        at = datetime.fromtimestamp(SystemClock().wall_ms() // 1000, UTC).isoformat()
+        reason = f"dropped by {by} at {at}: {why.strip()}"
+        count: int = self._transact(lambda border: self._slots.drop(border, transaction_id, reason))
+        return count
+
+    # -----------------------------------------------------------------------------------------------------------------
+
+    def _stay_awake(self, taken: Taken | None) -> None:
+        """Once there is much to do, have producers ring no more: it costs them something."""
+        self._busy_takes = 0 if taken is None or not taken.rows else self._busy_takes + 1
+        if self._busy_takes == BUSY_TAKES and self.can_ring:
+            with suppress(BackendUnavailableError):
+                self._transact(lambda border: self._slots.sleep(border, is_asleep=False))
+
+    def _lease(self, resting: Collection[int], row_max: int) -> Taken | None:
+        taken: Taken | None = self._transact(lambda border: self._taken(border, resting, row_max, None))
+        return taken
+
+    def _taken(self, border: Border, resting: Collection[int], row_max: int, held: _Held | None) -> Taken | None:
+        busy = sorted(self._slots.busy(border), key=lambda slot: (slot < self._first, slot))
+        for start in range(0, len(busy), SLOTS_MAX):
+            slots = self._slots.hold(border, busy[start : start + SLOTS_MAX], round(self.hold_s * 1000))
+            if not slots:
+                continue
+            self._first = slots[-1] + 1
+            each_max = max(row_max // len(slots), 1)
+            rows = self._slots.page(border, slots, resting, each_max)
+            is_full = each_max in Counter(row.slot for row in rows).values()
+            return Taken(slots, rows, is_full or len(busy) > len(slots), held)
+        return None
+
+    def _begin(self) -> _Held:
+        connection = self._connect()
+        try:
+            border = own_border(connection, self._dialect)
+            undo = self._dialect.begin_work(border, LOCK_TIMEOUT_S) + self._bound(border)
+        except BaseException as error:
+            connection.close()
+            raise self._translated(error) from error
+        return _Held(connection, border, undo)
+
+    def _bound(self, border: Border) -> str:
+        """Have the server end a transaction that stands still: a frozen relay must not keep its slots.
+
+        Returns what is to be added to the statement that gives the connection its own settings back.
+        """
+        if self._dialect.family == POSTGRESQL:
+            milliseconds = round(self.hold_s * 1000)
+            border.rows(f"SELECT set_config('idle_in_transaction_session_timeout', '{milliseconds}', true)", {})
+        elif self._dialect.family == MYSQL:
+            seconds = max(round(self.hold_s), 1)
+            border.change(f"SET @txcore_wait = @@SESSION.wait_timeout, SESSION wait_timeout = {seconds}", {})
+            return ", SESSION wait_timeout = @txcore_wait"
+        return ""
+
+    def _transact(self, action: Callable[[Border], Any]) -> Any:
+        with self._connect() as connection:
+            border = own_border(connection, self._dialect)
+            try:
+                outcome = transact(self._dialect, border, action, self._secret, LOCK_TIMEOUT_S)
+            except BackendUnavailableError as error:
+                raise self._translated(error.__cause__ or error) from error
+        if isinstance(outcome, Contended):
+            raise BackendUnavailableError(f"the message table's database: {outcome.text}")
+        return outcome
+
+    def _connect(self) -> Connection:
+        try:
+            return self._engine.connect()
+        except Exception as error:
+            raise self._translated(error) from error
+
+    def _translated(self, error: BaseException) -> BaseException:
+        if isinstance(error, TxcoreError) or not isinstance(error, Exception):
+            return error
+        failure = failure_of(error, self._secret)
+        kind = NoTableError if failure.cause is Cause.NO_TABLE else BackendUnavailableError
+        return kind(f"the message table's database: {failure}")

@@ -1,0 +1,209 @@
+"""How a prepared transaction ends: commit, rollback, or giving way to the checker."""
+
+from __future__ import annotations
+
+from typing import Final
+
+from txcore.errors import BackendUnavailableError, TransactionStateError, WrongDatabaseError
+from txcore.fence import NO_DATABASE, FenceAnswer, FenceReading
+from txcore.ids import id_text
+from txcore.producer.transaction import LocalTransaction, Phase
+from txcore.records import Op, OpKind, Outcome, Resolution, Status
+from txcore.results import EndResult, EndState
+from txcore.runtime.commands import Call, Flow
+
+_COMMITTED: Final = frozenset({FenceAnswer.COMMIT, FenceAnswer.VIA_TABLE, FenceAnswer.SENT})
+_NO_FENCE: Final = (
+    "this transaction has a fence row, and the producer that ends it has no fence to ask; nothing was published here, "
+    "the checker decides"
+)
+
+
+def end(transaction: LocalTransaction, kind: OpKind) -> Flow[EndResult]:
+    """Commit or roll back a prepared transaction; idempotent.
+
+    Raises:
+        TransactionStateError: not prepared, or the fenced database transaction is still open.
+    """
+    if transaction.phase is Phase.ENDED:
+        return _repeated(transaction, kind)
+    require(transaction, Phase.PREPARED)
+    context = transaction.context
+    if (
+        transaction.connection is not None
+        and context.fence is not None
+        and context.fence.is_open(transaction.connection)
+    ):
+        raise TransactionStateError("the prepared connection's transaction is still open; end it first")
+    began_s = now_s(transaction)
+    transaction.asked = kind
+    # Whoever asks again while this end is under way, or after it was cancelled, learns that it is not certain.
+    transaction.phase, transaction.result = Phase.ENDED, EndResult(EndState.UNKNOWN, transaction.transaction_id)
+    result = None
+    if needs_tombstone(transaction, kind):
+        result = yield from tombstone(transaction)
+    elif kind is OpKind.COMMIT and transaction.must_look and not transaction.is_via_table:
+        result = yield from look_before_publishing(transaction)
+    if result is None:
+        resolution, result = choose_end(transaction, kind)
+        if resolution is not None:
+            outcome = yield resolution
+            result = result or end_result(transaction, kind, outcome)
+    assert result is not None
+    return finish_end(transaction, kind, result, began_s)
+
+
+def choose_end(transaction: LocalTransaction, kind: OpKind) -> tuple[Resolution | None, EndResult | None]:
+    """Return what to release now, and the result where that does not depend on how the release goes.
+
+    To be handed over at once: a producer gives way by the clock, and this is where it is read. Behind a tombstone
+    the fence has decided, so that it may take as long as it likes.
+    """
+    identity = transaction.transaction_id
+    if transaction.is_via_table:  # a half that is there all the same is closed by the check
+        state = EndState.VIA_TABLE if kind is OpKind.COMMIT else EndState.ACCEPTED
+        return None, EndResult(state, identity)
+    if _must_give_way(transaction) and not needs_tombstone(transaction, kind):
+        return resolution_of(transaction, OpKind.NUDGE), EndResult(EndState.TOO_LATE, identity)
+    return resolution_of(transaction, kind), None
+
+
+def end_result(transaction: LocalTransaction, kind: OpKind, outcome: Outcome) -> EndResult:
+    """Return what the outcome of a release says about the end."""
+    identity = transaction.transaction_id
+    if outcome.status is Status.DURABLE:
+        return EndResult(EndState.ACCEPTED, identity)
+    if outcome.status is Status.SUPERSEDED:
+        if outcome.decision == kind:
+            return EndResult(EndState.ALREADY_DONE, identity)
+        late = outcome.decision == OpKind.DISCARD
+        return EndResult(EndState.TOO_LATE if late else EndState.CONFLICT, identity, outcome.error)
+    return EndResult(EndState.UNKNOWN, identity, outcome.error)
+
+
+def finish_end(transaction: LocalTransaction, kind: OpKind, result: EndResult, began_s: float) -> EndResult:
+    """Keep the result for whoever asks again, and tell the observer."""
+    transaction.asked, transaction.phase, transaction.result = kind, Phase.ENDED, result
+    observer = transaction.context.observer
+    if observer is not None:
+        observer.ended(transaction.transaction_id, began_s, kind.name, result.state.value)
+    return result
+
+
+def now_s(transaction: LocalTransaction) -> float:
+    """Return the reading of the clock for an observer; 0 where nobody observes."""
+    context = transaction.context
+    return 0.0 if context.observer is None else context.clock.elapsed_s()
+
+
+def ran_local(transaction: LocalTransaction, began_s: float, state: str) -> None:
+    """Tell the observer how the local transaction ended."""
+    if transaction.context.observer is not None:
+        transaction.context.observer.ran_local(transaction.transaction_id, began_s, state)
+
+
+def resolution_of(transaction: LocalTransaction, kind: OpKind) -> Resolution:
+    """Return the op of *kind*, with all targets if it commits."""
+    assert transaction.half is not None
+    context = transaction.context
+    op = Op(kind, transaction.transaction_id, transaction.half.generation, context.by, context.clock.wall_ms())
+    targets = range(len(transaction.half.messages)) if kind is OpKind.COMMIT else ()
+    return Resolution(transaction.half, op, targets, b"", context.by)
+
+
+def needs_tombstone(transaction: LocalTransaction, kind: OpKind) -> bool:
+    """Return whether the fence must say first that nothing of it was committed (R5)."""
+    return kind is OpKind.ROLLBACK and transaction.fenced
+
+
+def tombstone(transaction: LocalTransaction) -> Flow[EndResult | None]:
+    """Make the rollback certain on the fence; returns the result when it cannot be (R5)."""
+    context, identity = transaction.context, transaction.transaction_id
+    if context.fence is None:
+        return EndResult(EndState.UNKNOWN, identity, TransactionStateError(_NO_FENCE))
+    try:
+        readings = yield _check(transaction)
+    except Exception as error:  # noqa: BLE001 - no answer is no rollback
+        return EndResult(EndState.UNKNOWN, identity, error)
+    reading = readings[identity]
+    if reading.answer is FenceAnswer.ROLLBACK:
+        return None
+    if reading.answer in _COMMITTED:
+        return EndResult(EndState.CONFLICT, identity, TransactionStateError("the local transaction is committed"))
+    return _no_answer(transaction, reading)
+
+
+def look_before_publishing(transaction: LocalTransaction) -> Flow[EndResult | None]:
+    """See that the row is committed, as another holder may have rolled back, or the caller its connection.
+
+    Returns the result where nothing may be published: CONFLICT after a tombstone, which is written where there is no
+    row; UNKNOWN, and the checker is asked, where the fence does not answer.
+    """
+    context, identity = transaction.context, transaction.transaction_id
+    if context.fence is None:
+        yield resolution_of(transaction, OpKind.NUDGE)
+        return EndResult(EndState.TOO_LATE, identity, TransactionStateError(_NO_FENCE))
+    try:
+        readings = yield Call(context.fence.peek, ([identity],))
+        if readings[identity].answer in _COMMITTED:  # of this id there is one row, wherever it is
+            return None
+        readings = yield _check(transaction)
+    except Exception as error:  # noqa: BLE001 - no answer is no commit
+        yield resolution_of(transaction, OpKind.NUDGE)
+        return EndResult(EndState.UNKNOWN, identity, error)
+    reading = readings[identity]
+    if reading.answer in _COMMITTED:
+        return None
+    if reading.answer is FenceAnswer.ROLLBACK:
+        why = "the fence has no committed row of it: it was rolled back; nothing was published"
+        return EndResult(EndState.CONFLICT, identity, TransactionStateError(why))
+    yield resolution_of(transaction, OpKind.NUDGE)
+    return _no_answer(transaction, reading)
+
+
+def _check(transaction: LocalTransaction) -> Call:
+    context, identity = transaction.context, transaction.transaction_id
+    assert context.fence is not None
+    databases = ({identity: transaction.database},) if transaction.database not in {b"", NO_DATABASE} else ()
+    return Call(context.fence.check, ([identity], context.group, *databases))
+
+
+def _no_answer(transaction: LocalTransaction, reading: FenceReading) -> EndResult:
+    kind = WrongDatabaseError if reading.is_foreign else BackendUnavailableError
+    error = kind(f"the fence did not answer ({reading.reason or reading.answer.value}); the checker decides")
+    return EndResult(EndState.UNKNOWN, transaction.transaction_id, error)
+
+
+def require(transaction: LocalTransaction, phase: Phase) -> None:
+    """Refuse what *transaction* is not in the phase for.
+
+    Raises:
+        TransactionStateError: it is in another one.
+    """
+    if transaction.phase is not phase:
+        raise TransactionStateError(
+            f"transaction {id_text(transaction.transaction_id)} is {transaction.phase.value}, not {phase.value}"
+        )
+
+
+def _must_give_way(transaction: LocalTransaction) -> bool:
+    """Return whether the checker may have decided by now, with nothing but the clock to keep both apart (R6)."""
+    context, until_s = transaction.context, transaction.give_way_s
+    if context.store_arbitrates:
+        if context.arbitrates_s is None:
+            return False
+        if until_s is not None:
+            # A resolution is written after the half, and remembered for so long; the release takes the margin.
+            until_s = max(until_s, until_s - transaction.immunity_s + context.arbitrates_s)
+    return until_s is None or context.clock.elapsed_s() > until_s
+
+
+def _repeated(transaction: LocalTransaction, kind: OpKind) -> EndResult:
+    first = transaction.result
+    assert first is not None
+    if transaction.asked is not kind:
+        accepted = first.state in {EndState.ACCEPTED, EndState.ALREADY_DONE, EndState.VIA_TABLE}
+        return EndResult(EndState.CONFLICT if accepted else first.state, first.transaction_id, first.error)
+    if first.state is EndState.ACCEPTED:
+        return EndResult(EndState.ALREADY_DONE, first.transaction_id)
+    return first

@@ -1,0 +1,284 @@
+"""RocketMQ's style, for one transaction and for many at once: half first, then the listener's local transaction, then
+its end.
+
+Always with a half: when it is written, there is no database transaction that could hold the messages instead.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Sequence
+from functools import partial
+from typing import Any, Final, Protocol, cast
+
+import msgspec
+
+from txcore.errors import (
+    BackendUnavailableError,
+    FencedError,
+    FenceMisuseError,
+    NotSentError,
+    TransactionStateError,
+)
+from txcore.fence import NO_DATABASE, KnowsDatabase, known_database
+from txcore.message import LocalTransactionState, Message
+from txcore.message_table import Mode
+from txcore.producer import finish as ending
+from txcore.producer import prepare as preparing
+from txcore.producer.transaction import LocalTransaction, Phase, ProducerContext, current, publish
+from txcore.records import HalfRecord, OpKind, Outcome, Resolution
+from txcore.results import EndResult, EndState, TransactionSendResult
+from txcore.runtime.commands import Answered, Call, Each, Flow
+
+TURN_S: Final = 0.02
+"""When local transactions have taken so long, those that ran are released before the next ones run."""
+_STATES: Final = {OpKind.COMMIT: LocalTransactionState.COMMIT, OpKind.ROLLBACK: LocalTransactionState.ROLLBACK}
+
+
+class Listener(Protocol):
+    """What the listener style asks of user code; `TransactionListener` and its async twin have this shape."""
+
+    def execute_local_transaction(self, message: Message, arg: Any) -> Any:
+        """Run the local transaction."""
+
+
+class Sending(msgspec.Struct):
+    """One message of many on its way; has a result or an error in the end.
+
+    Attributes:
+        kind: How it is being ended.
+        end: How that went, as soon as it is known.
+    """
+
+    transaction: LocalTransaction
+    message: Message
+    arg: Any
+    result: TransactionSendResult | None = None
+    error: Exception | None = None
+    kind: OpKind = OpKind.COMMIT
+    end: EndResult | None = None
+
+
+def send_in_transaction(
+    transaction: LocalTransaction, listener: Listener, message: Message, arg: Any
+) -> Flow[TransactionSendResult]:
+    """Send one message.
+
+    Raises: as `flow.prepare`; NotSentError if the fence's database cannot be asked which it is. What the listener
+        raises is not raised: it may have committed, so the state is UNKNOWN.
+    """
+    if transaction.context.fence is not None:
+        transaction.database = yield from _learn_database(transaction.context)
+    half = _half(transaction, message)
+    began_s = transaction.context.clock.elapsed_s()
+    outcome: Outcome = yield half
+    preparing.appended(transaction, outcome, began_s)
+    ran = yield from _run_local(transaction, listener, message, arg)
+    if isinstance(ran, TransactionSendResult):
+        return ran
+    result = yield from ending.end(transaction, _kind(ran))
+    return TransactionSendResult(transaction.transaction_id, ran, result, transaction.notice)
+
+
+def send_all(sendings: Sequence[Sending], listener: Listener) -> Flow[None]:
+    """Send many, at least one of one producer: what the broker answers together goes on together. Raises nothing.
+
+    The same steps as for one, with one command for many. A local transaction that takes long, or a half without an
+    answer, holds up no other's end.
+    """
+    opened, halves = [], []
+    if not (yield from _learn_databases(sendings)):
+        return
+    for sending in sendings:
+        try:
+            halves.append(_half(sending.transaction, sending.message))
+        except Exception as error:  # noqa: BLE001 - nothing was sent of this one; the others are not affected
+            sending.error = error
+        else:
+            opened.append(sending)
+    if halves:
+        began_s = opened[0].transaction.context.clock.elapsed_s()
+        yield Each(halves, partial(_go_on, opened, listener, began_s))
+
+
+def _go_on(opened: Sequence[Sending], listener: Listener, began_s: float, answered: Answered) -> Flow[None]:
+    """Run the local transactions of halves that were answered together, and release what they say."""
+    left = deque(opened[index] for index, outcome in answered if _is_stored(opened[index], outcome, began_s))
+    while left:
+        ran = yield from _run_some(left, listener)
+        yield from _release(ran)
+
+
+def _run_some(left: deque[Sending], listener: Listener) -> Flow[list[Sending]]:
+    """Run local transactions for `TURN_S`, one at least; returns those that are to be ended."""
+    clock = left[0].transaction.context.clock
+    until_s = clock.elapsed_s() + TURN_S
+    ran = []
+    while left:
+        sending = left.popleft()
+        transaction = sending.transaction
+        state = yield from _run_local(transaction, listener, sending.message, sending.arg)
+        if isinstance(state, TransactionSendResult):
+            sending.result = state
+        else:
+            sending.kind = _kind(state)
+            if ending.needs_tombstone(transaction, sending.kind):
+                sending.end = yield from ending.tombstone(transaction)
+            ran.append(sending)
+        if clock.elapsed_s() >= until_s:
+            break
+    return ran
+
+
+def _is_stored(sending: Sending, outcome: Outcome, began_s: float) -> bool:
+    try:
+        preparing.appended(sending.transaction, outcome, began_s)
+    except Exception as error:  # noqa: BLE001 - this one's result
+        sending.error = error
+        return False
+    return True
+
+
+def _release(ran: Sequence[Sending]) -> Flow[None]:
+    released: list[Sending] = []
+    resolutions: list[Resolution] = []
+    began_s = ending.now_s(ran[0].transaction) if ran else 0.0
+    for sending in ran:
+        resolution = None
+        if sending.end is None:
+            resolution, sending.end = ending.choose_end(sending.transaction, sending.kind)
+        if resolution is None:
+            _finish(sending, sending.end, began_s)
+        else:
+            released.append(sending)
+            resolutions.append(resolution)
+    if resolutions:
+        yield Each(resolutions, partial(_released, released, began_s))
+
+
+def _released(released: Sequence[Sending], began_s: float, answered: Answered) -> None:
+    for index, outcome in answered:
+        sending = released[index]
+        end = sending.end or ending.end_result(sending.transaction, sending.kind, outcome)
+        _finish(sending, end, began_s)
+
+
+def _finish(sending: Sending, end: EndResult | None, began_s: float) -> None:
+    assert end is not None
+    transaction, kind = sending.transaction, sending.kind
+    ending.finish_end(transaction, kind, end, began_s)
+    sending.result = TransactionSendResult(transaction.transaction_id, _STATES[kind], end, transaction.notice)
+
+
+def _half(transaction: LocalTransaction, message: Message) -> HalfRecord:
+    if transaction.context.mode is Mode.TABLE:
+        raise TransactionStateError("the listener style needs a half, which mode table never writes")
+    publish(transaction, message)
+    transaction.fenced = transaction.context.fence is not None
+    # The half is written before the listener runs: it may call `fence`, and forget it.
+    transaction.is_vowed = transaction.context.listener_fences
+    transaction.phase = Phase.PREPARING
+    return preparing.half_of(transaction)
+
+
+def _learn_database(context: ProducerContext) -> Flow[bytes]:
+    """Return what halves say of the fence's database; it is asked once.
+
+    Raises:
+        NotSentError: the database could not be asked.
+    """
+    assert context.fence is not None
+    known = known_database(context.fence)
+    if known is None:
+        try:
+            known = yield Call(cast("KnowsDatabase", context.fence).read_database, ())
+        except BackendUnavailableError as error:
+            raise NotSentError(
+                f"the fence's database cannot be asked which it is: {error}; nothing was sent"
+            ) from error
+    return known or NO_DATABASE
+
+
+def _learn_databases(sendings: Sequence[Sending]) -> Flow[bool]:
+    """Tell each of *sendings*, which are of one producer, its fence's database; False if none can be sent."""
+    context = sendings[0].transaction.context
+    if context.fence is None:
+        return True
+    try:
+        database = yield from _learn_database(context)
+    except Exception as error:  # noqa: BLE001 - nothing was sent of any
+        for sending in sendings:
+            sending.error = error
+        return False
+    for sending in sendings:
+        sending.transaction.database = database
+    return True
+
+
+def _run_local(
+    transaction: LocalTransaction, listener: Listener, message: Message, arg: Any
+) -> Flow[LocalTransactionState | TransactionSendResult]:
+    """Run the local transaction; returns COMMIT or ROLLBACK, which is to be done, or the result where nothing is."""
+    began_s = ending.now_s(transaction)
+    error: Exception | None = None
+    current.set(transaction)
+    try:
+        state: Any = yield Call(listener.execute_local_transaction, (message, arg))
+    except GeneratorExit:
+        raise  # dropped, perhaps as garbage: in any thread, amid whatever it does, so that its `current` is not ours
+    except BaseException as raised:  # whatever user code raises, it may have committed (R5)
+        current.set(None)
+        if not isinstance(raised, Exception):
+            raise
+        state, error = LocalTransactionState.UNKNOWN, raised
+        ending.ran_local(transaction, began_s, type(raised).__name__)
+    else:
+        current.set(None)
+        is_state = isinstance(state, LocalTransactionState)
+        ending.ran_local(transaction, began_s, state.value if is_state else "no state")
+        if not is_state:
+            answer = f"execute_local_transaction answered {state!r}; it must answer a LocalTransactionState"
+            state, error = LocalTransactionState.UNKNOWN, TransactionStateError(answer)
+    if state is LocalTransactionState.UNKNOWN:
+        return TransactionSendResult(transaction.transaction_id, state, None, error)
+    if state is LocalTransactionState.COMMIT and transaction.fenced and transaction.connection is None:
+        _note_forgotten(transaction)
+        refused = yield from _vouch(transaction)
+        if refused is not None:
+            transaction.phase, transaction.result = Phase.ENDED, refused
+            return TransactionSendResult(transaction.transaction_id, state, refused, transaction.notice)
+    transaction.connection = None
+    return cast("LocalTransactionState", state)
+
+
+def _kind(state: LocalTransactionState) -> OpKind:
+    return OpKind.COMMIT if state is LocalTransactionState.COMMIT else OpKind.ROLLBACK
+
+
+def _note_forgotten(transaction: LocalTransaction) -> None:
+    """Tell, each time, that the listener has committed without the row, as a crash before this place shows nothing."""
+    context = transaction.context
+    transaction.notice = FenceMisuseError(
+        "execute_local_transaction answered COMMIT without current_transaction().fence(connection) in its database "
+        "transaction. The message is sent all the same; had the process died before, only the answer of "
+        "check_local_transaction could have told that it was committed. Call fence(connection) first, in each "
+        "transaction that commits"
+    )
+    if context.forgot_fence is not None:
+        context.forgot_fence(transaction.transaction_id)
+
+
+def _vouch(transaction: LocalTransaction) -> Flow[EndResult | None]:
+    """Write the row that a fenced producer's listener forgot; returns the result if the check was first."""
+    context = transaction.context
+    assert context.fence is not None
+    try:
+        connection = yield Call(context.fence.begin, (None, transaction.transaction_id, context.group))
+        yield Call(context.fence.commit, (connection,))
+    except FencedError as error:
+        # After its tombstone the checker asks the listener, unless the half says that there is none to ask.
+        state = EndState.CONFLICT if transaction.is_vowed else EndState.TOO_LATE
+        return EndResult(state, transaction.transaction_id, error)
+    except Exception as error:  # noqa: BLE001 - the database's; the check decides
+        return EndResult(EndState.UNKNOWN, transaction.transaction_id, error)
+    return None

@@ -1,0 +1,387 @@
+"""The producer in its three styles, for blocking callers. It holds no protocol: every method runs a flow."""
+
+from __future__ import annotations
+
+import base64
+import binascii
+from collections.abc import Iterable, Sequence
+from contextlib import AbstractContextManager
+from types import TracebackType
+from typing import Any, Final, TypeVar
+
+import msgspec
+
+from txcore import wire
+from txcore.clock import Clock, Randomness, SystemClock, system_randomness
+from txcore.errors import BusyError, ClosedError, ConfigError, TransactionStateError, UsageError, WireFormatError
+from txcore.fence import Fence
+from txcore.ids import IdFactory, id_text
+from txcore.listener import TransactionListener
+from txcore.message import CheckPolicy, Message
+from txcore.message_table import Mode
+from txcore.port import Backend
+from txcore.producer import transaction_flow as flow
+from txcore.producer.admission import Places
+from txcore.producer.finish import end
+from txcore.producer.group_join import Joining
+from txcore.producer.listener_style import send_in_transaction
+from txcore.producer.send_many import send_many
+from txcore.producer.transaction import LocalTransaction, Phase, ProducerContext, begin, publish, require_room
+from txcore.records import HalfRecord, OpKind
+from txcore.results import EndResult, TransactionSendResult
+from txcore.runtime.circuit_breaker import Breaker
+from txcore.runtime.commands import Flow
+from txcore.runtime.drivers import BlockingBridge, run_blocking
+from txcore.runtime.instrumentation import ProducerReporter
+
+GROUP_TIMEOUT_S: Final = 30.0
+HALF_DEADLINE_S: Final = 2.0
+HALF_DEADLINE_MAX_S: Final = 60.0
+R = TypeVar("R")
+
+
+class _Handle(msgspec.Struct, array_like=True):
+    """What `Transaction.handle` carries: the half, and the reading past which its producer gives way."""
+
+    version: int
+    half: bytes
+    give_way_s: float | None
+    boot_id: str
+    is_via_table: bool = False
+
+
+def make_context(
+    backend: Backend,
+    group: str,
+    *,
+    fence: Fence | None,
+    policy: CheckPolicy | None,
+    partition_count: int | None,
+    mode: str = Mode.HALF,
+    half_deadline_s: float = HALF_DEADLINE_S,
+    listener_fences: bool = False,
+    plugins: Sequence[object] = (),
+    clock: Clock | None,
+    randomness: Randomness | None,
+) -> ProducerContext:
+    """Join the group and return what all flows of one producer share.
+
+    Raises:
+        ConfigError: no group name, other group settings, an immunity that the backend's delivery time exceeds, or a
+            mode that needs a fence.
+    """
+    if not group:
+        raise ConfigError("a producer needs a group", key="group")
+    chosen = _mode(mode, fence)
+    clock, randomness, policy = clock or SystemClock(), randomness or system_randomness(), policy or CheckPolicy()
+    capabilities = backend.capabilities
+    require_room(policy, capabilities.release_time_max_s)
+    if not 0 < half_deadline_s <= CheckPolicy().immunity_s * 10:
+        raise ConfigError(
+            f"half_deadline_s={half_deadline_s!r} must be more than 0 and at most 60", key="half_deadline_s"
+        )
+    joining = Joining(lambda: backend.ensure_group(group, partition_count))
+    if chosen is Mode.HALF:
+        count = backend.ensure_group(group, partition_count).result(GROUP_TIMEOUT_S)
+    else:  # In mode table nothing is ever asked of the broker here, so it need not be up.
+        count = 1 if chosen is Mode.TABLE else joining.first(half_deadline_s)
+    return ProducerContext(
+        group,
+        count,
+        clock,
+        IdFactory(clock, randomness),
+        policy,
+        capabilities.release_time_max_s,
+        capabilities.body_size_max,
+        f"p:{randomness.getrandbits(48):012x}",
+        fence,
+        capabilities.atomic_release and capabilities.resolution_is_unique,
+        ProducerReporter(group, plugins, clock) if plugins or chosen is not Mode.HALF else None,
+        chosen,
+        Breaker(clock, probe_s=2 * half_deadline_s) if chosen is Mode.AUTO else None,
+        half_deadline_s if chosen is Mode.AUTO else None,
+        joining if chosen is Mode.AUTO else None,
+        capabilities.resolution_kept_s,
+        listener_fences,
+        None if fence is None else ProducerReporter(group, plugins, clock).forgot_fence,
+    )
+
+
+def _mode(mode: str, fence: Fence | None) -> Mode:
+    try:
+        chosen = Mode(mode)
+    except ValueError:
+        raise ConfigError(f"mode is one of {', '.join(Mode)}, not {mode!r}", key="mode") from None
+    if chosen is not Mode.HALF and fence is None:
+        raise ConfigError(f"mode {mode!r} needs a fence: the message table stands beside its table", key="mode")
+    return chosen
+
+
+class Transaction:
+    """One transaction in the primitive style; also what the database style hands to its block.
+
+    One thread at a time. The order is `publish`…, `prepare`, the database's commit, `commit`.
+    """
+
+    def __init__(self, producer: TransactionProducer, core: LocalTransaction) -> None:
+        self._producer = producer
+        self._core = core
+
+    @property
+    def transaction_id(self) -> bytes:
+        """The 16 bytes that identify this transaction everywhere."""
+        return self._core.transaction_id
+
+    @property
+    def connection(self) -> Any:
+        """The open database connection of the database style."""
+        return self._core.connection
+
+    @property
+    def result(self) -> EndResult | None:
+        """How the end went; None before it."""
+        return self._core.result
+
+    def publish(self, message: Message) -> None:
+        """Add a message; any number, any topics. See `publish` for what is raised."""
+        publish(self._core, message)
+
+    def prepare(self, connection: Any = None) -> None:
+        """Make the half durable, with the fence row first if an open database *connection* is given.
+
+        See `flow.prepare` for what is raised and what it says about the message.
+        """
+        self._producer.run(flow.prepare(self._core, connection))
+
+    def commit(self) -> EndResult:
+        """Publish the targets after the local transaction committed. Idempotent; see `EndState` for the outcomes."""
+        return self._producer.run(end(self._core, OpKind.COMMIT))
+
+    def rollback(self) -> EndResult:
+        """End without a target. With a fence only once the tombstone is certain; else CONFLICT or UNKNOWN."""
+        return self._producer.run(end(self._core, OpKind.ROLLBACK))
+
+    def handle(self) -> str:
+        """Return a text from which another process of the group ends this prepared transaction.
+
+        Raises:
+            TransactionStateError: not prepared.
+        """
+        return handle_of(self._core)
+
+
+class TransactionProducer:
+    """Sends transactional messages for one group.
+
+    Args:
+        backend: An open backend; it stays the caller's.
+        group: The producer group; its checker decides what this producer leaves open.
+        fence: Makes checks decisive; needed for the database style.
+        listener: Runs local transactions in the listener style.
+        policy: Immunity of this group's halves; interval and count are the checker's unless a message has its own.
+        partition_count: Verified against the group, or used to create it; None takes what exists.
+        unsettled_max: Transactions between prepare and end at once; callers beyond that wait up to `busy_timeout_s`.
+        mode: "half"; "table": the messages go into the message table of the fence's database, with the local
+            transaction, and a relay publishes them; "auto": a half, and the table while the broker is down, slow or
+            full. The table needs a fence and, somewhere, a relay: the checker process is one.
+        half_deadline_s: In mode auto, how long the open database transaction waits for the half's ack.
+        listener_fences: Your promise that the listener calls `current_transaction().fence(connection)` in each database
+            transaction that it commits. The fence alone then decides its halves. Without the promise a half with no
+            fence row is left to `check_local_transaction`. A broken promise and a crash together lose the message.
+        plugins: Told of events, such as `txcore.integrations.opentelemetry.Tracing`; see `hookspecs`.
+
+    Thread safe. A forked child makes its own.
+    """
+
+    def __init__(
+        self,
+        backend: Backend,
+        group: str,
+        *,
+        fence: Fence | None = None,
+        listener: TransactionListener | None = None,
+        policy: CheckPolicy | None = None,
+        partition_count: int | None = None,
+        unsettled_max: int = 10_000,
+        busy_timeout_s: float = 10.0,
+        mode: str = "half",
+        half_deadline_s: float = HALF_DEADLINE_S,
+        listener_fences: bool = False,
+        plugins: Sequence[object] = (),
+        clock: Clock | None = None,
+        randomness: Randomness | None = None,
+    ) -> None:
+        self._context = make_context(
+            backend,
+            group,
+            fence=fence,
+            policy=policy,
+            partition_count=partition_count,
+            mode=mode,
+            half_deadline_s=half_deadline_s,
+            listener_fences=listener_fences,
+            plugins=plugins,
+            clock=clock,
+            randomness=randomness,
+        )
+        self._backend = backend
+        self._listener = listener
+        self._bridge = BlockingBridge(backend)
+        self._places = Places(unsettled_max)
+        self._busy_timeout_s = busy_timeout_s
+        self._is_closed = False
+
+    def begin(self) -> Transaction:
+        """Return a new transaction in the primitive style; nothing is sent yet."""
+        self._require_open()
+        return Transaction(self, begin(self._context))
+
+    def transaction(self, engine: Any) -> DatabaseTransaction:
+        """Return the database style's context manager; entering opens the database transaction.
+
+        Leaving without an error: the half is stored, the database commits, the targets are published; the result is
+        `result`. Leaving with one: the database rolls back and nothing was sent.
+        """
+        self._require_open()
+        return DatabaseTransaction(self, begin(self._context), engine)
+
+    def send_message_in_transaction(self, message: Message, arg: Any = None) -> TransactionSendResult:
+        """Send in the listener style: half, local transaction, end. See `sending.send_in_transaction`.
+
+        Raises:
+            TransactionStateError: this producer has no listener.
+            MessageRejectedError, HalfRefusedError, BusyError: nothing was sent, the listener was not called.
+            HalfUnknownError: the half may exist; the listener was not called.
+        """
+        return self.run(send_in_transaction(begin(self._context), self._require_listener(), message, arg))
+
+    def send_many(self, messages: Iterable[tuple[Message, Any]]) -> list[TransactionSendResult]:
+        """Send many in the listener style, pipelined: what the broker answers together goes on together.
+
+        The listener runs in this thread. Results are in the order given. A transaction of which nothing was sent, or
+        whose half is uncertain, has its error in `error` and the state UNKNOWN; the others are not affected.
+
+        At most 1,000 are under way, and fewer where the listener is slow: as many as are ended, at the rate so far, in
+        half of the time that a producer has (`immunity_s` less the backend's `release_time_max_s`). So none but some of
+        the first 100 end TOO_LATE for the others' sake.
+        """
+        return send_many(self._backend, self._context, self._require_listener(), messages)
+
+    def attach(self, handle: str) -> Transaction:
+        """Return the prepared transaction behind a `handle`, from this or another process.
+
+        On another machine, or after a restart of this one, there is no comparable clock reading: then `commit`
+        publishes nothing and leaves it to the checker (TOO_LATE), except where the store itself arbitrates.
+
+        Raises:
+            UsageError: no handle of this group, or damaged.
+        """
+        self._require_open()
+        return Transaction(self, attach(self._context, handle))
+
+    def close(self) -> None:
+        """Refuse new work; idempotent. Transactions under way end normally."""
+        self._is_closed = True
+
+    def __enter__(self) -> TransactionProducer:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+    def run(self, step: Flow[R]) -> R:
+        """Run one flow for a blocking caller, held back while too many are under way.
+
+        Raises:
+            BusyError: no room within `busy_timeout_s`; nothing was sent by this step.
+        """
+        if not self._places.take(self._busy_timeout_s):
+            raise BusyError(f"no room for another transaction within {self._busy_timeout_s:g} s; nothing was sent")
+        try:
+            return run_blocking(step, self._bridge)
+        finally:
+            self._places.give_back()
+
+    def _require_open(self) -> None:
+        if self._is_closed:
+            raise ClosedError("this producer is closed")
+
+    def _require_listener(self) -> TransactionListener:
+        self._require_open()
+        if self._listener is None:
+            raise TransactionStateError("the listener style needs a producer made with listener=…")
+        return self._listener
+
+
+class DatabaseTransaction(AbstractContextManager[Transaction]):
+    """The database style: `with producer.transaction(engine) as tx`."""
+
+    def __init__(self, producer: TransactionProducer, core: LocalTransaction, engine: Any) -> None:
+        self._producer = producer
+        self._core = core
+        self._engine = engine
+
+    def __enter__(self) -> Transaction:
+        self._producer.run(flow.database_begin(self._core, self._engine))
+        return Transaction(self._producer, self._core)
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        if kind is None:
+            self._producer.run(flow.database_finish(self._core))
+        else:
+            self._producer.run(flow.database_abort(self._core))
+
+
+def handle_of(core: LocalTransaction) -> str:
+    """Return the portable form of a prepared transaction.
+
+    Raises:
+        TransactionStateError: not prepared.
+    """
+    if core.phase is not Phase.PREPARED or core.half is None:
+        raise TransactionStateError(
+            f"transaction {id_text(core.transaction_id)} is {core.phase.value}; only a prepared one has a handle"
+        )
+    packed = msgspec.msgpack.encode(
+        _Handle(wire.VERSION, core.half.body, core.give_way_s, core.context.clock.boot_id(), core.is_via_table)
+    )
+    check = binascii.crc32(packed).to_bytes(4, "big")
+    return base64.urlsafe_b64encode(check + packed).decode("ascii")
+
+
+def attach(context: ProducerContext, handle: str) -> LocalTransaction:
+    """Return the transaction behind *handle*.
+
+    Raises:
+        UsageError: damaged, or of another group.
+    """
+    try:
+        raw = base64.urlsafe_b64decode(handle.encode("ascii"))
+        if binascii.crc32(raw[4:]).to_bytes(4, "big") != raw[:4]:
+            raise UsageError("this is no transaction handle: it is damaged")
+        unpacked = msgspec.msgpack.decode(raw[4:], type=_Handle)
+        half = wire.decode_half(unpacked.half)
+    except (ValueError, msgspec.MsgspecError, WireFormatError) as error:
+        raise UsageError("this is no transaction handle") from error
+    if half.group != context.group:
+        raise UsageError(f"this handle is of group {half.group!r}, not {context.group!r}")
+    boot_id = context.clock.boot_id()
+    is_comparable = bool(boot_id) and boot_id == unpacked.boot_id
+    record = HalfRecord(half.group, half.partition, half.transaction_id, half.generation, unpacked.half, half.messages)
+    return LocalTransaction(
+        context,
+        half.transaction_id,
+        half.messages,
+        phase=Phase.PREPARED,
+        fenced=half.fenced,
+        half=record,
+        give_way_s=unpacked.give_way_s if is_comparable else None,
+        is_via_table=unpacked.is_via_table,
+        database=half.database,
+        must_look=half.fenced,
+    )
+
+
+__all__: Sequence[str] = ["DatabaseTransaction", "Transaction", "TransactionProducer"]

@@ -1,0 +1,92 @@
+"""Many transactions of the listener style from one thread: no more under way than can be ended in time."""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Iterable
+from typing import Any, Final
+
+from txcore.message import LocalTransactionState, Message
+from txcore.port import Backend
+from txcore.producer.listener_style import Listener, Sending, send_all
+from txcore.producer.transaction import ProducerContext, begin
+from txcore.results import TransactionSendResult
+from txcore.runtime.commands import Flow
+from txcore.runtime.flow_loop import Loop
+
+WINDOW_COUNT: Final = 1_000
+"""Transactions under way at most."""
+FIRST_COUNT: Final = 100
+"""The same until the first have ended, and with them it is known how long local transactions take."""
+TOGETHER_COUNT: Final = 250
+"""So many are begun together, when there is room for them."""
+
+
+def send_many(
+    backend: Backend, context: ProducerContext, listener: Listener, messages: Iterable[tuple[Message, Any]]
+) -> list[TransactionSendResult]:
+    """Send all of *messages* and return their results in the same order; see `TransactionProducer.send_many`."""
+    loop = Loop(backend, context.clock)
+    window = _Window(context, min(TOGETHER_COUNT, backend.capabilities.batch_count_max))
+    pending = iter(messages)
+    ended: list[list[TransactionSendResult]] = []
+
+    def send(some: list[Sending], results: list[TransactionSendResult]) -> Flow[None]:
+        yield from send_all(some, listener)
+        results.extend(each.result or _unsent(each) for each in some)
+        window.ended(len(some))
+
+    def refill() -> None:
+        while count := window.room_count():
+            taken = [*itertools.islice(pending, count)]
+            if not taken:
+                return
+            some = [Sending(begin(context, len(taken)), message, arg) for message, arg in taken]
+            window.begun(len(some))
+            ended.append([])
+            loop.spawn(send(some, ended[-1]))
+
+    loop.run_all(refill)
+    return list(itertools.chain.from_iterable(ended))
+
+
+class _Window:
+    """How many may be under way: what can be ended, at the rate so far, in half of the time that producers have.
+
+    And in half of what the backend itself takes at most: what waits in it for longer than its timeout is uncertain.
+    """
+
+    def __init__(self, context: ProducerContext, together_count: int) -> None:
+        self._clock = context.clock
+        self._began_s = context.clock.elapsed_s()
+        self._time_s = (context.policy.immunity_s - context.margin_s) / 2
+        self._backend_time_s = context.margin_s / 2
+        self._together_count = together_count
+        self._under_way_count = 0
+        self._ended_count = 0
+
+    def room_count(self) -> int:
+        """Return how many to begin together now; 0 to wait until there is room for as many as are worth it."""
+        most = FIRST_COUNT
+        if self._ended_count:
+            spent_s = max(self._clock.elapsed_s() - self._began_s, 1e-3)
+            rate = self._ended_count / spent_s
+            most = min(
+                WINDOW_COUNT, max(1, int(rate * self._time_s)), max(FIRST_COUNT, int(rate * self._backend_time_s))
+            )
+        count = min(self._together_count, most)
+        return count if self._under_way_count + count <= most else 0
+
+    def begun(self, count: int) -> None:
+        """Note that so many are under way."""
+        self._under_way_count += count
+
+    def ended(self, count: int) -> None:
+        """Note that so many have ended."""
+        self._under_way_count -= count
+        self._ended_count += count
+
+
+def _unsent(sending: Sending) -> TransactionSendResult:
+    identity = sending.transaction.transaction_id
+    return TransactionSendResult(identity, LocalTransactionState.UNKNOWN, None, sending.error)

@@ -1,0 +1,288 @@
+"""One transaction on its producer's side: what it holds, what may be put in, and the half made of it."""
+
+from __future__ import annotations
+
+import contextvars
+import enum
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, Final, Protocol
+
+import msgspec
+
+from txcore import wire
+from txcore.clock import Clock
+from txcore.enums import direct
+from txcore.errors import ConfigError, MessageRejectedError, TransactionStateError
+from txcore.fence import NO_DATABASE, Fence
+from txcore.ids import IdFactory, id_text, partition_of
+from txcore.message import MESSAGE_COUNT_MAX, CheckPolicy, Message, validate_message
+from txcore.message_table import Mode, TableRow, lane_of
+from txcore.producer.group_join import Joining
+from txcore.records import Half, HalfRecord, OpKind, Status, TargetMessage
+from txcore.results import EndResult
+from txcore.runtime.circuit_breaker import Breaker
+
+ENOUGH_COUNT: Final = 8
+"""Halves of one partition that fill a request."""
+
+
+@direct
+class Phase(enum.Enum):
+    """Where a transaction stands on its producer's side."""
+
+    OPEN = "open"
+    PREPARING = "being prepared"
+    PREPARED = "prepared"
+    ENDED = "ended"
+    FAILED = "failed"
+
+
+class Observer(Protocol):
+    """Who is told how a producer's flows go; `instrumentation.ProducerReporter` is one."""
+
+    def headers(self, transaction_id: bytes) -> Mapping[str, str]:
+        """Return headers for the messages of a new transaction."""
+
+    def prepared(self, transaction_id: bytes, began_s: float, status: Status) -> None:
+        """Take note of how the append of the half ended."""
+
+    def ran_local(self, transaction_id: bytes, began_s: float, state: str) -> None:
+        """Take note of how the local transaction ended."""
+
+    def enqueued(self, transaction_id: bytes, reason: str) -> None:
+        """Take note that the messages went into the message table, and why ("" where they always do)."""
+
+    def switched(self, *, is_open: bool, reason: str) -> None:
+        """Take note that the circuit breaker has turned to the message table, or back to the broker."""
+
+    def ended(self, transaction_id: bytes, began_s: float, end: str, state: str) -> None:
+        """Take note of how a commit or rollback ended."""
+
+
+@dataclass(slots=True)
+class ProducerContext:
+    """What all flows of one producer share.
+
+    Attributes:
+        margin_s: So many seconds before immunity ends the producer gives way.
+        store_arbitrates: Targets and op are one atomic release on a store that keeps resolutions unique: then a late
+            producer need not give way, as the store refuses it before anything is delivered.
+        arbitrates_s: For so long after the half, as the store forgets resolutions later; None for ever.
+        mode: How messages travel.
+        breaker, half_deadline_s: In mode auto: when to try the broker, and how long a half may take there.
+        listener_fences: The user has promised that the listener commits nothing without the fence row.
+        forgot_fence: Reports that a listener has committed without the fence row.
+        joining: In mode auto: asks for `partition_count`, which is 0 until the broker has answered for the first time.
+    """
+
+    group: str
+    partition_count: int
+    clock: Clock
+    ids: IdFactory
+    policy: CheckPolicy
+    margin_s: float
+    body_size_max: int
+    by: str
+    fence: Fence | None = None
+    store_arbitrates: bool = False
+    observer: Observer | None = None
+    mode: Mode = Mode.HALF
+    breaker: Breaker | None = None
+    half_deadline_s: float | None = None
+    joining: Joining | None = None
+    arbitrates_s: float | None = None
+    listener_fences: bool = False
+    forgot_fence: Callable[[bytes], None] | None = None
+
+    def has_joined(self) -> bool:
+        """Return whether the group's number of partitions is known, asking on without waiting if it is not."""
+        if not self.partition_count and self.joining is not None:
+            self.partition_count = self.joining.poll()
+        return self.partition_count > 0
+
+
+class LocalTransaction(msgspec.Struct):
+    """One transaction on its producer's side, and what `current_transaction()` returns inside a listener.
+
+    Attributes:
+        half, immunity_s: Set when the half is made.
+        give_way_s: Reading of the clock past which the producer publishes nothing; None without a reading.
+        began_s: When its database transaction was opened, in the database style.
+        is_via_table: Its messages are in the message table, so it publishes nothing and writes no op.
+        fenced: It has a fence row, or its listener may write one.
+        is_vowed: Its half says `fenced`: without a row it was certainly not committed.
+        database: The identity of the database that has the row, or is to have it.
+        notice: What is to be told beside the result.
+        must_look: The fence is looked at before targets are published, as nothing here proves that the row is there.
+    """
+
+    context: ProducerContext
+    transaction_id: bytes
+    messages: list[TargetMessage] = msgspec.field(default_factory=list)
+    policies: tuple[CheckPolicy, ...] = ()
+    phase: Phase = Phase.OPEN
+    connection: Any = None
+    fenced: bool = False
+    is_vowed: bool = True
+    database: bytes = b""
+    must_look: bool = False
+    notice: Exception | None = None
+    half: HalfRecord | None = None
+    immunity_s: float = 0.0
+    give_way_s: float | None = None
+    began_s: float = 0.0
+    is_via_table: bool = False
+    asked: OpKind | None = None
+    result: EndResult | None = None
+
+    @property
+    def partition(self) -> int:
+        """The partition that the id falls into; 0 while their number is unknown, and no half can be written."""
+        count = self.context.partition_count
+        return partition_of(self.transaction_id, count) if count else 0
+
+    def fence(self, connection: Any) -> Any:
+        """Insert the fence row in the listener's own open database transaction, which makes its check decisive.
+
+        Call it first in that transaction, inside `execute_local_transaction`. Returns an awaitable for an async
+        connection.
+
+        Raises:
+            TransactionStateError: the producer was made without a fence.
+            FenceMisuseError, FencedError: see `Fence.insert`; the database transaction was rolled back.
+            WrongDatabaseError: the connection is not to the fence's database, which the half names; likewise.
+        """
+        if self.context.fence is None:
+            raise TransactionStateError("this producer has no fence; make it with fence=SqlFence(engine)")
+        self.connection = connection
+        if self.database in {b"", NO_DATABASE}:
+            return self.context.fence.insert(connection, self.transaction_id, self.context.group)
+        return self.context.fence.insert(connection, self.transaction_id, self.context.group, (), self.database)
+
+
+current: Final[contextvars.ContextVar[LocalTransaction | None]] = contextvars.ContextVar("txcore", default=None)
+
+
+def current_transaction() -> LocalTransaction:
+    """Return the transaction whose local part is running here.
+
+    Raises:
+        TransactionStateError: called outside `execute_local_transaction`.
+    """
+    transaction = current.get()
+    if transaction is None:
+        raise TransactionStateError("current_transaction() works only inside execute_local_transaction")
+    return transaction
+
+
+def begin(context: ProducerContext, together_count: int = 1) -> LocalTransaction:
+    """Return a new open transaction with an id of its own; *together_count* begin at once.
+
+    Few of one moment share partitions, so that requests to the broker are full. So many that each partition has enough
+    are spread over all of them: a client waits for five requests of a partition at a time.
+    """
+    are_many = together_count >= ENOUGH_COUNT * context.partition_count
+    return LocalTransaction(context, context.ids.new(1 if are_many else context.partition_count))
+
+
+def publish(transaction: LocalTransaction, message: Message) -> None:
+    """Add a message to an open transaction; nothing is sent.
+
+    Raises:
+        TransactionStateError: the transaction is prepared already: one half holds all of its messages.
+        MessageRejectedError: see `validate_message`; or there are too many messages, or they are too large together.
+        ConfigError: the message's immunity leaves no room for the backend's delivery timeout.
+    """
+    if transaction.phase is not Phase.OPEN:
+        raise TransactionStateError(
+            f"transaction {id_text(transaction.transaction_id)} is {transaction.phase.value}; "
+            "publish before prepare, or begin another one"
+        )
+    validate_message(message)
+    if len(transaction.messages) >= MESSAGE_COUNT_MAX:
+        raise MessageRejectedError(
+            f"a transaction holds at most {MESSAGE_COUNT_MAX} messages", topic=message.topic, reason="count"
+        )
+    if message.check_policy is not None:
+        require_room(message.check_policy, transaction.context.margin_s)
+        transaction.policies += (message.check_policy,)
+    observer = transaction.context.observer
+    headers = dict(message.headers or ())
+    if observer is not None:
+        headers = {**observer.headers(transaction.transaction_id), **headers}
+    transaction.messages.append(TargetMessage(message.topic, message.key, message.body, headers))
+
+
+def require_room(policy: CheckPolicy, margin_s: float) -> None:
+    """Refuse an immunity that a producer could never use.
+
+    Raises:
+        ConfigError: `immunity_s` is not longer than *margin_s*.
+    """
+    if policy.immunity_s <= margin_s:
+        raise ConfigError(
+            f"immunity_s is {policy.immunity_s:g} but this backend may take {margin_s:g} s to deliver; "
+            f"choose an immunity above {margin_s:g} s",
+            key="immunity_s",
+        )
+
+
+def transaction_policy(overrides: Sequence[CheckPolicy]) -> CheckPolicy:
+    """Return the policy of a transaction: the longest immunity and interval and the most checks of its messages."""
+    return CheckPolicy(
+        max(policy.immunity_s for policy in overrides),
+        max(policy.interval_s for policy in overrides),
+        max(policy.check_max for policy in overrides),
+    )
+
+
+def make_half(transaction: LocalTransaction) -> HalfRecord:
+    """Give *transaction* its encoded half and its immunity, and return the half.
+
+    Raises:
+        MessageRejectedError: the messages together are larger than the backend takes.
+    """
+    context, partition = transaction.context, transaction.partition
+    interval_s, check_max = 0.0, 0  # on the wire: the checker's own
+    if not transaction.policies:
+        immunity_s = context.policy.immunity_s
+    else:
+        policy = transaction_policy(transaction.policies)
+        immunity_s, interval_s, check_max = policy.immunity_s, policy.interval_s, policy.check_max
+    half = Half(
+        wire.VERSION,
+        transaction.transaction_id,
+        context.group,
+        partition,
+        0,
+        context.clock.wall_ms(),
+        round(immunity_s * 1000),
+        round(interval_s * 1000),
+        check_max,
+        transaction.fenced and transaction.is_vowed,
+        context.by,
+        transaction.messages,
+        database=transaction.database,
+    )
+    body = wire.encode_half(half)
+    if len(body) > context.body_size_max:
+        transaction.phase = Phase.FAILED
+        raise MessageRejectedError(
+            f"the messages of one transaction take {len(body)} bytes together; this backend takes "
+            f"{context.body_size_max}; send less at once, or a reference to the data",
+            topic=transaction.messages[0].topic,
+            reason="size",
+        )
+    transaction.immunity_s = immunity_s
+    transaction.half = HalfRecord(context.group, partition, transaction.transaction_id, 0, body, transaction.messages)
+    return transaction.half
+
+
+def table_rows(transaction: LocalTransaction) -> list[TableRow]:
+    """Return the rows of the message table for *transaction*, in the order of publishing."""
+    identity, group = transaction.transaction_id, transaction.context.group
+    return [
+        TableRow(identity, index, lane_of(group, message.key, identity), wire.encode_message(message))
+        for index, message in enumerate(transaction.messages)
+    ]

@@ -1,0 +1,267 @@
+"""Drivers of flows for callers: blocking threads and asyncio tasks. `loop` has the third one, for many flows.
+
+A driver knows no protocol: it carries out what a flow yields and sends the result back in.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import inspect
+import time
+from collections import deque
+from collections.abc import Callable
+from concurrent.futures import Future
+from typing import Any, Final, TypeVar
+
+from txcore.port import Backend, Batch
+from txcore.records import HalfRecord, Outcome, Resolution
+from txcore.runtime.batching import Outbox, hand_over
+from txcore.runtime.commands import Call, Flow, Spawn, Timed
+from txcore.runtime.wakeup import Seat, Turnstile
+
+POLL_S: Final = 0.02
+"""So long a lone caller works for the backend before it waits as others do."""
+TURN_S: Final = 1.0
+"""So late at most a caller goes on whose turn was forgotten."""
+POLLING_COUNT: Final = 64
+POLLING_COUNT_MIN: Final = 16
+"""Tasks that wait at once from which on the event loop's thread polls the backend, and until which it goes on."""
+POLLING_PAUSE_S: Final = 0.001
+COLLECTING_S: Final = 0.005
+"""So long at most tasks' releases are collected, and then until the next one comes."""
+R = TypeVar("R")
+
+
+class BlockingBridge:
+    """Takes items of blocked callers to the backend and wakes each with its outcome. Thread safe."""
+
+    def __init__(self, backend: Backend) -> None:
+        self.backend = backend
+        self.turnstile = Turnstile()
+
+
+class _Caller:
+    """One blocked caller on its way through a flow."""
+
+    __slots__ = ("_seat", "bridge")
+
+    def __init__(self, bridge: BlockingBridge) -> None:
+        self.bridge = bridge
+        self._seat: Seat | None = None
+
+    def hand_over(self, take: Callable[[Batch[Any]], None], item: Any, timed: Timed | None = None) -> Outcome:
+        """Hand *item* over, let another caller go on, and wait for the outcome."""
+        backend, turnstile = self.bridge.backend, self.bridge.turnstile
+        before, seat = self._seat, turnstile.sit((item,))
+        self._seat = seat
+        try:
+            hand_over(seat, take)
+        finally:
+            if before is not None:
+                before.leave()
+        if timed is not None:
+            seat.turn.acquire(timeout=timed.deadline_s)
+            return seat.outcome or timed.expired()
+        if turnstile.is_alone():
+            # Nobody else is held up, so this caller fetches its own outcome: no thread is woken, and none wakes it.
+            backend.poll(POLL_S, seat.is_settled)
+        else:
+            backend.poll(0.0)  # whoever has borrowed the backend's work may have gone
+        while not seat.turn.acquire(timeout=TURN_S) and seat.outcome is None:
+            pass
+        assert seat.outcome is not None
+        return seat.outcome
+
+    def leave(self) -> None:
+        """Let another caller go on; this one may be long."""
+        if self._seat is not None:
+            self._seat.leave()
+            self._seat = None
+
+
+def run_blocking(flow: Flow[R], bridge: BlockingBridge) -> R:
+    """Run *flow* in the calling thread until it returns or raises."""
+    step: Callable[[Any], Any] = flow.send
+    value: Any = None
+    caller = _Caller(bridge)
+    try:
+        while True:
+            command = step(value)
+            step = flow.send
+            try:
+                value = _carry_out(command, caller)
+            except BaseException as raised:  # noqa: BLE001 - the flow decides what an error means
+                step, value = flow.throw, raised
+    except StopIteration as stop:  # the flow's: what is carried out has its own caught
+        result: R = stop.value
+        return result
+    finally:
+        caller.leave()
+
+
+def _carry_out(command: Any, caller: _Caller) -> Any:
+    backend = caller.bridge.backend
+    if isinstance(command, HalfRecord):
+        return caller.hand_over(backend.append_halves, command)
+    if isinstance(command, Resolution):
+        return caller.hand_over(backend.release, command)
+    if isinstance(command, Timed):
+        return caller.hand_over(backend.append_halves, command.half, command)
+    caller.leave()
+    if isinstance(command, Call):
+        value = command.function(*command.args)
+        if value is not None and inspect.isawaitable(value):
+            if inspect.iscoroutine(value):
+                value.close()
+            raise TypeError(f"{command.function!r} is asynchronous; use AsyncTransactionProducer")
+        return value
+    if isinstance(command, Future):
+        return command.result()
+    if isinstance(command, Spawn):
+        return run_blocking(command.flow, caller.bridge)
+    time.sleep(command)
+    return None
+
+
+class AsyncBridge:
+    """Takes what the tasks of one event loop hand over in one go of it to the backend as one batch, and brings outcomes
+    back, with one wake-up per burst.
+
+    While many tasks wait, the loop's own thread polls the backend between their steps, if that lends its work: two
+    threads that take turns with Python's lock would cost more than all that the tasks do.
+    """
+
+    def __init__(self, loop: asyncio.AbstractEventLoop, backend: Backend) -> None:
+        self.loop = loop
+        self._backend = backend
+        self._halves: Outbox[HalfRecord] = Outbox()
+        self._resolutions: Outbox[Resolution] = Outbox()
+        self._is_collecting = False
+        self._collecting_since_s = 0.0
+        self._settled: deque[tuple[asyncio.Future[Outcome], Outcome]] = deque()
+        self._is_woken = False
+        self._waiting_count = 0
+        self._is_polling = False
+
+    def append(self, half: HalfRecord) -> asyncio.Future[Outcome]:
+        """Append *half* together with others; the future resolves with its outcome."""
+        waiter = self._collect()
+        self._halves.put(half, waiter)
+        return waiter.future
+
+    def release(self, resolution: Resolution) -> asyncio.Future[Outcome]:
+        """Release *resolution* in the same way, and at once when tasks have kept the loop busy for long.
+
+        A producer gives way by the clock, which its flow has just read, and the next task may block for ever so long.
+        """
+        waiter = self._collect()
+        self._resolutions.put(resolution, waiter)
+        if self.loop.time() - self._collecting_since_s > COLLECTING_S:
+            self._release()
+        return waiter.future
+
+    def take(self, future: asyncio.Future[Outcome], outcome: Outcome) -> None:
+        """Note an outcome, from any thread: `_deliver` either finds it or is called again."""
+        self._settled.append((future, outcome))
+        if self._is_woken:
+            return
+        self._is_woken = True
+        try:
+            self.loop.call_soon_threadsafe(self._deliver)
+        except RuntimeError:  # The event loop is closed: nobody waits any more.
+            self._settled.clear()
+
+    def _collect(self) -> _AsyncWaiter:
+        if not self._is_collecting:
+            self._is_collecting = True
+            self._collecting_since_s = self.loop.time()
+            self.loop.call_soon(self._hand_over)
+        self._waiting_count += 1
+        return _AsyncWaiter(self, self.loop.create_future())
+
+    def _hand_over(self) -> None:
+        self._is_collecting = False
+        self._halves.hand_over(self._backend.append_halves, self._backend.capabilities.batch_count_max)
+        self._release()
+        if self._is_polling:
+            return
+        if self._waiting_count >= POLLING_COUNT:
+            self._is_polling = True
+            self.loop.call_soon(self._poll)
+        else:
+            self._backend.poll(0.0)  # whoever has borrowed the backend's work may have gone
+
+    def _release(self) -> None:
+        self._resolutions.hand_over(self._backend.release, self._backend.capabilities.batch_count_max)
+
+    def _poll(self) -> None:
+        """Fetch outcomes on this thread, and come again as long as many tasks wait."""
+        comes_again = self._waiting_count >= POLLING_COUNT_MIN
+        self._is_woken = True  # whatever is taken until `_deliver` needs no wake-up
+        is_lent = self._backend.poll(0.0, comes_again=comes_again)
+        count = len(self._settled)
+        self._deliver()
+        if not comes_again or not is_lent:
+            self._is_polling = False
+        elif count:
+            self.loop.call_soon(self._poll)
+        else:
+            self.loop.call_later(POLLING_PAUSE_S, self._poll)
+
+    def _deliver(self) -> None:
+        self._is_woken = False
+        settled = self._settled
+        while settled:
+            future, outcome = settled.popleft()
+            self._waiting_count -= 1
+            if not future.done():
+                future.set_result(outcome)
+
+
+class _AsyncWaiter:
+    __slots__ = ("_bridge", "future")
+
+    def __init__(self, bridge: AsyncBridge, future: asyncio.Future[Outcome]) -> None:
+        self._bridge = bridge
+        self.future = future
+
+    def settle(self, outcome: Outcome) -> None:
+        self._bridge.take(self.future, outcome)
+
+
+async def run_async(flow: Flow[R], bridge: AsyncBridge) -> R:
+    """Run *flow* in the current task until it returns or raises; what it calls may be asynchronous."""
+    step: Callable[[Any], Any] = flow.send
+    value: Any = None
+    try:
+        while True:
+            command = step(value)
+            step = flow.send
+            try:
+                value = await _carry_out_async(command, bridge)
+            except BaseException as raised:  # noqa: BLE001 - the flow decides, cancellation included
+                step, value = flow.throw, raised
+    except StopIteration as stop:
+        result: R = stop.value
+        return result
+
+
+async def _carry_out_async(command: Any, bridge: AsyncBridge) -> Any:
+    if isinstance(command, HalfRecord):
+        return await bridge.append(command)
+    if isinstance(command, Resolution):
+        return await bridge.release(command)
+    if isinstance(command, Timed):
+        try:
+            return await asyncio.wait_for(bridge.append(command.half), command.deadline_s)
+        except TimeoutError:
+            return command.expired()
+    if isinstance(command, Call):
+        value = command.function(*command.args)
+        return await value if inspect.isawaitable(value) else value
+    if isinstance(command, Future):
+        return await asyncio.wrap_future(command)
+    if isinstance(command, Spawn):
+        return await run_async(command.flow, bridge)
+    await asyncio.sleep(command)
+    return None

@@ -1,0 +1,328 @@
+"""The driver for many flows in one thread: `send_many`, the checker, and, under a simulated clock, the simulator.
+
+All flows that are ready run in turn; the halves and resolutions they yield leave as one batch each; outcomes come
+back through one queue with one wake-up per burst. Calls of user code go to a pool when the loop has one.
+"""
+
+from __future__ import annotations
+
+import heapq
+import inspect
+import itertools
+import threading
+from collections import deque
+from collections.abc import Callable, Sequence
+from concurrent.futures import Future
+from typing import Any, Final, cast
+
+from txcore.clock import Clock
+from txcore.errors import BackendTimeoutError
+from txcore.port import Backend, Batch
+from txcore.port import Claim as ClaimPort
+from txcore.records import HalfRecord, Outcome, Resolution
+from txcore.runtime.batching import Outbox, hand_over
+from txcore.runtime.call_pool import CallPool
+from txcore.runtime.commands import Answered, Call, Each, Flow, Spawn, Timed
+
+WAIT_MAX_S: Final = 0.5
+ANSWERS: Final = object()
+"""What waits for answers to an `Each` yields."""
+STEPS_MAX: Final = 1000
+"""A turn is no longer, so that the first of many that are ready together are under way while the others are run."""
+
+
+class Task:
+    """One flow on the loop."""
+
+    __slots__ = ("_loop", "error", "flow", "on_done", "result")
+
+    def __init__(self, loop: Loop, flow: Flow[Any], on_done: Callable[[Task], None] | None) -> None:
+        self._loop = loop
+        self.flow = flow
+        self.on_done = on_done
+        self.result: Any = None
+        self.error: BaseException | None = None
+
+    def settle(self, outcome: Outcome) -> None:
+        """Take an outcome from the backend, on any thread."""
+        self._loop.resume(self, outcome, None)
+
+
+class _TimedWaiter:
+    """Resumes a task once: with the outcome, or when its time is over."""
+
+    __slots__ = ("_command", "_lock", "_task")
+
+    def __init__(self, task: Task, command: Timed) -> None:
+        self._task = task
+        self._command = command
+        self._lock = threading.Lock()
+
+    def settle(self, outcome: Outcome) -> None:
+        """Take an outcome from the backend, on any thread."""
+        if self._lock.acquire(blocking=False):
+            self._task.settle(outcome)
+
+    def expire(self) -> None:
+        """Give up waiting."""
+        self.settle(self._command.expired())
+
+
+class _Together:
+    """The items of an `Each`, as a batch for the backend, and a source of flows: one for what is answered at a time."""
+
+    __slots__ = ("_answered", "_go_on", "_is_noted", "_left", "_loop", "_running", "_task", "items")
+
+    def __init__(self, loop: Loop, task: Task, command: Each) -> None:
+        self.items: Sequence[Any] = command.items
+        self._loop = loop
+        self._task = task
+        self._go_on = command.go_on
+        self._left = len(command.items)
+        self._running = 0
+        self._answered: deque[tuple[int, Outcome]] = deque()
+        self._is_noted = False
+
+    def settle(self, index: int, outcome: Outcome) -> None:
+        """See `port.Batch.settle`: `send` either finds it or is called again."""
+        self._answered.append((index, outcome))
+        if not self._is_noted:
+            self._is_noted = True
+            self._loop.resume(Task(self._loop, cast("Flow[Any]", self), None), None, None)
+
+    def send(self, _: Any) -> Any:
+        """Have what was answered go on; the loop calls it as a flow's `send`."""
+        self._is_noted = False
+        take = self._answered.popleft
+        answered = [take() for _ in range(len(self._answered))]
+        if answered:
+            self._left -= len(answered)
+            self._spawn(answered)
+        return ANSWERS
+
+    def _spawn(self, answered: Answered) -> None:
+        flow = self._go_on(answered)
+        if flow is not None:
+            self._running += 1
+            self._loop.spawn(flow, self._has_ended)
+        else:
+            self._resume_at_end()
+
+    def _has_ended(self, task: Task) -> None:
+        self._running -= 1
+        if task.error is not None:
+            raise task.error
+        self._resume_at_end()
+
+    def _resume_at_end(self) -> None:
+        if not self._left and not self._running:
+            self._loop.resume(self._task, None, None)
+
+
+class Loop:
+    """Runs flows; one thread at a time calls `turn`, any thread may `resume`."""
+
+    def __init__(
+        self,
+        backend: Backend,
+        clock: Clock,
+        *,
+        claim: ClaimPort | None = None,
+        pool: CallPool | None = None,
+    ) -> None:
+        self.backend = backend
+        self.clock = clock
+        self.claim = claim
+        self.pool = pool
+        self.task_count = 0
+        self._polls = pool is None or backend.capabilities.polled  # else others than the backend wake this loop, too
+        self._ready: deque[tuple[Task, Any, BaseException | None]] = deque()
+        self._timers: list[tuple[float, int, Callable[[], None]]] = []
+        self._sequence = itertools.count()
+        self._halves: Outbox[HalfRecord] = Outbox()
+        self._resolutions: Outbox[Resolution] = Outbox()
+        self._has_borrowed = False
+        self._is_waiting = False
+        self._wake = threading.Event()
+
+    def spawn(self, flow: Flow[Any], on_done: Callable[[Task], None] | None = None) -> Task:
+        """Add a flow; it starts at the next turn. From the loop's own thread only."""
+        task = Task(self, flow, on_done)
+        self.task_count += 1
+        self._ready.append((task, None, None))
+        return task
+
+    def resume(self, task: Task, value: Any, error: BaseException | None) -> None:
+        """Make *task* ready with a value or an error; thread safe."""
+        self._ready.append((task, value, error))
+        if self._is_waiting:
+            self._wake.set()
+
+    def turn(self) -> None:
+        """Run what is ready once, up to `STEPS_MAX` flows, then hand over what was gathered."""
+        self._fire_timers()
+        take, step = self._ready.popleft, self.step
+        for _ in range(min(len(self._ready), STEPS_MAX)):
+            step(*take())
+        self._hand_over()
+
+    def wait(self, until_s: float | None = None) -> None:
+        """Wait until something is ready, the next timer or *until_s* on the clock; at most `WAIT_MAX_S`.
+
+        Where only the backend can make anything ready, its work is done here if it lends it: no thread is woken then.
+        """
+        if self._ready:
+            if self._polls:
+                self._has_borrowed = self.backend.poll(0.0, comes_again=True)
+            return
+        now_s = self.clock.elapsed_s()
+        wake_s = now_s + WAIT_MAX_S if until_s is None else until_s
+        if self._timers:
+            wake_s = min(wake_s, self._timers[0][0])
+        timeout_s = min(max(wake_s - now_s, 0.0), WAIT_MAX_S)
+        if self._polls and self.backend.poll(timeout_s, self._ready.__len__, comes_again=True):
+            self._has_borrowed = True
+            return
+        self._is_waiting = True
+        if not self._ready:  # looked at again, as whoever came meanwhile did not see anybody wait
+            self._wake.wait(timeout_s)
+        self._is_waiting = False
+        self._wake.clear()
+
+    def run_all(self, refill: Callable[[], None] = lambda: None) -> None:
+        """Turn until every flow has ended; *refill* may spawn more before each turn."""
+        try:
+            refill()
+            while self.task_count:
+                self.turn()
+                refill()
+                if self.task_count:
+                    self.wait()
+        finally:
+            if self._has_borrowed:  # from the backend, in `wait`, which has its own threads do the work again
+                self._has_borrowed = False
+                self.backend.poll(0.0)
+
+    def next_timer_s(self) -> float | None:
+        """Return when the next timer is due on the clock; now if something is ready; None if nothing is planned."""
+        if self._ready:
+            return self.clock.elapsed_s()
+        return self._timers[0][0] if self._timers else None
+
+    def step(self, task: Task, value: Any, error: BaseException | None) -> None:
+        """Advance one flow to its next yield and dispatch that; go on at once where that has its result already."""
+        while True:
+            try:
+                command = task.flow.send(value) if error is None else task.flow.throw(error)
+            except StopIteration as stop:
+                self._finish(task, stop.value, None)
+                return
+            except Exception as raised:  # noqa: BLE001 - handed to whoever spawned it; the loop serves other flows
+                self._finish(task, None, raised)
+                return
+            answer = self.dispatch(task, command)
+            if answer is None:
+                return
+            value, error = answer
+
+    def dispatch(self, task: Task, command: Any) -> tuple[Any, BaseException | None] | None:
+        """Start what a flow yielded; returns what it goes on with where it need not wait: a value or an error."""
+        kind = type(command)
+        if kind is HalfRecord:
+            self._halves.put(command, task)
+        elif kind is Resolution:
+            self._resolutions.put(command, task)
+        elif kind is Call:
+            return self.call(task, command)
+        elif kind is Each:
+            hand_over(_Together(self, task, command), self._take(command.items[0]))
+        elif command is ANSWERS:
+            pass  # `settle` resumes it
+        elif isinstance(command, Timed):
+            waiter = _TimedWaiter(task, command)
+            self._halves.put(command.half, waiter)
+            self.later(command.deadline_s, waiter.expire)
+        elif isinstance(command, Spawn):
+            self.spawn(command.flow)
+            return None, None  # at once, so that what all of the spawned ones hand over leaves together
+        elif isinstance(command, Future):
+            command.add_done_callback(lambda future: self._future_done(task, future))
+        else:
+            self.sleep(task, command)
+        return None
+
+    def call(self, task: Task, call: Call) -> tuple[Any, BaseException | None] | None:
+        """Run user code: in the pool, or here when there is none; then its value or its error is returned."""
+        if self.pool is not None:
+            self._call_in_pool(task, call, self.pool)
+            return None
+        try:
+            value = call.function(*call.args)
+        except Exception as error:  # noqa: BLE001 - the flow decides what an error means
+            return None, error
+        if inspect.iscoroutine(value):
+            value.close()
+            return None, TypeError(f"{call.function!r} is asynchronous; use AsyncTransactionProducer")
+        return value, None
+
+    def _call_in_pool(self, task: Task, call: Call, pool: CallPool) -> None:
+        job = pool.submit(call, self.clock.elapsed_s)
+        deadline_s = call.deadline_s
+        is_answered = threading.Lock()
+
+        def answer(future: Future[Any]) -> None:
+            if is_answered.acquire(blocking=False):
+                self._future_done(task, future)
+
+        def give_up(allowed_s: float) -> None:
+            started_s = job.started_s
+            if started_s is None:
+                # Behind others that all make progress it goes on waiting, else a long queue would time out in vain.
+                left_s = 0.0 if pool.abandoned_count else allowed_s
+            else:
+                left_s = started_s + allowed_s - self.clock.elapsed_s()
+            if left_s > 0 and not job.future.done():
+                self.later(left_s, lambda: give_up(allowed_s))
+            elif is_answered.acquire(blocking=False):
+                pool.abandon(job)
+                self.resume(task, None, BackendTimeoutError(f"no answer within {allowed_s:g} s"))
+
+        if deadline_s is not None:
+            self.later(deadline_s, lambda: give_up(deadline_s))
+        job.future.add_done_callback(answer)
+
+    def sleep(self, task: Task, delay_s: float) -> None:
+        """Resume *task* after *delay_s*."""
+        self.later(delay_s, lambda: self._ready.append((task, None, None)))
+
+    def later(self, delay_s: float, action: Callable[[], None]) -> None:
+        """Call *action* on the loop's thread after *delay_s*."""
+        heapq.heappush(self._timers, (self.clock.elapsed_s() + delay_s, next(self._sequence), action))
+
+    def _future_done(self, task: Task, future: Future[Any]) -> None:
+        error = future.exception()
+        self.resume(task, None if error else future.result(), error)
+
+    def _fire_timers(self) -> None:
+        now_s = self.clock.elapsed_s()
+        while self._timers and self._timers[0][0] <= now_s:
+            heapq.heappop(self._timers)[2]()
+
+    def _hand_over(self) -> None:
+        count_max = self.backend.capabilities.batch_count_max
+        self._halves.hand_over(self.backend.append_halves, count_max)
+        self._resolutions.hand_over(self._release, count_max)
+
+    def _take(self, item: HalfRecord | Resolution) -> Callable[[Any], None]:
+        return self.backend.append_halves if type(item) is HalfRecord else self._release
+
+    def _release(self, batch: Batch[Resolution]) -> None:
+        self.backend.release(batch, self.claim)
+
+    def _finish(self, task: Task, result: Any, error: BaseException | None) -> None:
+        self.task_count -= 1
+        task.result, task.error = result, error
+        if task.on_done is not None:
+            task.on_done(task)
+        elif error is not None:
+            raise error
