@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from txcore.runtime.circuit_breaker import Breaker, Switch
+from txcore.runtime.circuit_breaker import CircuitBreaker, Switch
 
 
 class HandClock:
@@ -29,7 +29,7 @@ def clock():
 
 @pytest.fixture
 def breaker(clock):
-    return Breaker(clock, probe_s=4.0, failures_max=3, open_s=1.0, open_max_s=5.0)
+    return CircuitBreaker(clock, probe_s=4.0, failures_max=3, pause_first_s=1.0, pause_max_s=5.0)
 
 
 def opened(breaker):

@@ -321,8 +321,8 @@ import contextvars, gc
 import txcore
 from txcore.memory import KAFKA_LIKE, MemoryBackend, MemoryBroker
 from txcore.records import DURABLE
-from txcore.sending import send_in_transaction
-from txcore.transaction import begin, current
+from txcore.producer.listener_style import send_in_transaction
+from txcore.producer.transaction import begin, current
 
 class Listener(txcore.TransactionListener):
     def execute_local_transaction(self, message, arg):

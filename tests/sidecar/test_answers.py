@@ -1,4 +1,4 @@
-"""Who answers: the fence behind its gate, Python listeners by name, and what a plan makes of the configuration."""
+"""Who answers: the fence behind its circuit, Python listeners by name, and what a plan makes of the configuration."""
 
 from __future__ import annotations
 
@@ -16,10 +16,10 @@ from txcore.sidecar import resources as resources_module
 from txcore.sidecar.answers import open_answers
 from txcore.sidecar.fences import GuardedFence, open_engine
 from txcore.sidecar.figures import Figures
-from txcore.sidecar.gate import Gate
 from txcore.sidecar.listeners import TimedListener, load_listeners
 from txcore.sidecar.plan import plans_of
 from txcore.sidecar.resources import Resources, Shared
+from txcore.sidecar.source_circuit import SourceCircuit
 
 HALF = HalfView(bytes(16), "orders", (Message("t", b"x"),), 0, 0)
 MODULE = """
@@ -75,9 +75,9 @@ class HandFence:
 
 @pytest.fixture
 def guarded(clock, no_jitter):
-    gate = Gate("database shop", clock, no_jitter, failures_max=1, first_s=2.0)
+    circuit = SourceCircuit("database shop", clock, no_jitter, failures_max=1, first_s=2.0)
     latencies = []
-    fence = GuardedFence(HandFence(), gate, clock, latencies.append, 1.0)
+    fence = GuardedFence(HandFence(), circuit, clock, latencies.append, 1.0)
     fence.latencies = latencies
     return fence
 
@@ -88,12 +88,12 @@ def test_a_fence_that_answers_is_timed(guarded):
     assert (1, 0, [0.0]) == (guarded.fence.checks, guarded.fence.peeks, guarded.latencies)
 
 
-def test_locked_ids_do_not_close_the_gate(guarded):
+def test_locked_ids_do_not_close_the_circuit(guarded):
     """The producer's transaction is open; the next half may well have an answer."""
     guarded.fence.state = "locked"
     reading = guarded.check([b"a"], "g")[b"a"]
     assert FenceReading(FenceAnswer.NO_ANSWER, "locked", 0.0) == reading
-    assert ("", 1, []) == (guarded.gate.reason, guarded.fence.peeks, guarded.latencies)
+    assert ("", 1, []) == (guarded.circuit.reason, guarded.fence.peeks, guarded.latencies)
 
 
 def test_a_database_that_is_down_is_asked_once_and_then_left_alone(guarded, clock):
@@ -106,10 +106,10 @@ def test_a_database_that_is_down_is_asked_once_and_then_left_alone(guarded, cloc
     clock.advance(2)
     guarded.fence.state = "up"
     assert FenceReading(FenceAnswer.COMMIT) == guarded.check([b"b"], "g")[b"b"]
-    assert "" == guarded.gate.reason
+    assert "" == guarded.circuit.reason
 
 
-def test_an_operators_word_passes_the_gate(guarded):
+def test_an_operators_word_passes_the_circuit(guarded):
     """An override is for exactly the case that the database is down."""
     guarded.fence.state = "down"
     guarded.check([b"a"], "g")
@@ -117,11 +117,11 @@ def test_an_operators_word_passes_the_gate(guarded):
     assert [(b"a", "g")] == guarded.fence.forced
 
 
-def test_a_real_fence_behind_a_real_gate(shop, no_jitter):
+def test_a_real_fence_behind_a_real_circuit(shop, no_jitter):
     """A missing table is a database that cannot be asked; the table's answers come through."""
     latencies = []
-    gate = Gate("database", SystemClock(), no_jitter, failures_max=1, first_s=20)
-    guarded = GuardedFence(shop.fence, gate, SystemClock(), latencies.append, 1.0)
+    circuit = SourceCircuit("database", SystemClock(), no_jitter, failures_max=1, first_s=20)
+    guarded = GuardedFence(shop.fence, circuit, SystemClock(), latencies.append, 1.0)
     identity = IdFactory(SystemClock(), system_randomness()).new()
     assert FenceAnswer.ROLLBACK is guarded.check([identity], "g")[identity].answer
     with shop.engine.begin() as connection:
@@ -130,7 +130,7 @@ def test_a_real_fence_behind_a_real_gate(shop, no_jitter):
     assert FenceAnswer.NO_ANSWER is reading.answer
     assert 15 < reading.retry_after_s
     assert 1 == len(latencies)
-    assert "fence table is missing" in gate.reason
+    assert "fence table is missing" in circuit.reason
 
 
 @pytest.mark.parametrize(
@@ -276,10 +276,10 @@ def test_groups_with_one_database_share_its_engine(tmp_path):
 
 def test_what_is_shared_is_opened_once_even_at_once():
     """Two groups that start together wait for one connection; it closes with the last user."""
-    opened, closed, gate = [], [], threading.Event()
+    opened, closed, circuit = [], [], threading.Event()
 
     def opener():
-        gate.wait(5)
+        circuit.wait(5)
         opened.append(object())
         return opened[-1]
 
@@ -288,7 +288,7 @@ def test_what_is_shared_is_opened_once_even_at_once():
     threads = [threading.Thread(target=lambda: found.append(shared.take("k", opener))) for _ in range(4)]
     for thread in threads:
         thread.start()
-    gate.set()
+    circuit.set()
     for thread in threads:
         thread.join(5)
     assert ([opened[0]] * 4, 1) == (found, len(opened))

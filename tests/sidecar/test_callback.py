@@ -19,7 +19,7 @@ from txcore import CheckPostponedError, ConfigError, HalfView, LocalTransactionS
 from txcore.clock import SystemClock, system_randomness
 from txcore.config import CallbackSection
 from txcore.sidecar.callback import Credentials, HttpCallback
-from txcore.sidecar.gate import Gate
+from txcore.sidecar.source_circuit import SourceCircuit
 
 HALF = HalfView(
     bytes.fromhex("0190a0b0c0d070008000000000000001"),
@@ -42,11 +42,11 @@ class Asking:
         self.latencies = []
 
     def __call__(self, url, *, credentials=None, deadline_s=5.0, failures_max=100, **section):
-        gate = Gate("callback", SystemClock(), system_randomness(), failures_max=failures_max, first_s=30.0)
+        circuit = SourceCircuit("callback", SystemClock(), system_randomness(), failures_max=failures_max, first_s=30.0)
         made = HttpCallback(
             CallbackSection(url=url, **{"timeout_s": 1.0, "retry_s": 0.01, **section}),
             credentials or Credentials(),
-            gate,
+            circuit,
             SystemClock(),
             deadline_s=deadline_s,
             connections_max=4,
@@ -198,7 +198,7 @@ def test_tries_end_with_the_checks_deadline(asking, callback_server):
 
 
 def test_a_callback_that_is_down_is_soon_left_alone(asking, callback_server):
-    """Three refused connections close the gate; it says when to come back."""
+    """Three refused connections close the circuit; it says when to come back."""
     with socket.socket() as taken:
         taken.bind(("127.0.0.1", 0))
         callback = asking(f"http://127.0.0.1:{taken.getsockname()[1]}/", failures_max=3, tries_max=20)
@@ -208,24 +208,24 @@ def test_a_callback_that_is_down_is_soon_left_alone(asking, callback_server):
     assert Counter(unreachable=3) == asking.count
 
 
-def test_one_half_that_the_service_cannot_digest_does_not_close_the_gate(asking, callback_server):
+def test_one_half_that_the_service_cannot_digest_does_not_close_the_circuit(asking, callback_server):
     """A 500 speaks of this half; the others are asked as before."""
     callback_server.answer = lambda _: (500, {}, b"")
     callback = asking(callback_server.start().url, failures_max=1)
     for _ in range(3):
         assert "status 500" in no_answer(callback)
-    assert "" == callback.gate.reason
+    assert "" == callback.circuit.reason
 
 
 @pytest.mark.parametrize(
     ("told", "at_least_s", "at_most_s"), [("45", 44, 46), ("999999999", 299, 301), ("soon", 25, 40)]
 )
 def test_retry_after_is_obeyed_within_bounds(asking, callback_server, told, at_least_s, at_most_s):
-    """In seconds, up to five minutes; anything else is the gate's own business."""
+    """In seconds, up to five minutes; anything else is the circuit's own business."""
     callback_server.answer = lambda _: (503, {"retry-after": told}, b"")
     callback = asking(callback_server.start().url, failures_max=1, tries_max=1)
     no_answer(callback)
-    assert at_least_s <= callback.gate.retry_after_s <= at_most_s
+    assert at_least_s <= callback.circuit.retry_after_s <= at_most_s
 
 
 def test_a_slow_callback_is_no_answer_in_time(asking, callback_server):

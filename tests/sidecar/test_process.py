@@ -279,7 +279,7 @@ def test_a_broker_that_is_down_at_the_start_is_waited_for(shop, checkers, wait_u
 
 
 def test_a_callback_that_is_down_costs_no_check_and_no_cpu(shop, checkers, make_callback_server, wait_until):
-    """Hundreds of halves wait behind one gate; when it is back all are decided, and none was parked."""
+    """Hundreds of halves wait behind one circuit; when it is back all are decided, and none was parked."""
     server = make_callback_server()
     port = int(server.url.rpartition(":")[2].partition("/")[0])
     server.stop()
@@ -290,7 +290,7 @@ def test_a_callback_that_is_down_costs_no_check_and_no_cpu(shop, checkers, make_
     )
     running = checkers.ready()
     ids = shop.orphans(300, group="asked", fenced=False)
-    wait_until(lambda: running.metric("txcore_source_up") == 0, "the gate to close")
+    wait_until(lambda: running.metric("txcore_source_up") == 0, "the circuit to open")
     before_s, asked = running.cpu_s(), running.metric("txcore_callback_requests_total")
     began_s = time.monotonic()
     wait_until(lambda: time.monotonic() - began_s > 4, "four seconds")
@@ -437,7 +437,7 @@ def test_a_database_that_is_down_costs_no_cpu_and_loses_nothing(shop, checkers, 
     running = checkers.ready()
     ids = shop.orphans(100, immunity_s=5.0)
     postgresql.kill()
-    wait_until(lambda: running.metric("txcore_source_up") == 0, "the gate to close")
+    wait_until(lambda: running.metric("txcore_source_up") == 0, "the circuit to open")
     before_s, began_s, ended = running.cpu_s(), time.monotonic(), running.metric("txcore_ends_total")
     wait_until(lambda: time.monotonic() - began_s > 3, "three seconds")
     assert (running.cpu_s() - before_s) / (time.monotonic() - began_s) < 0.6

@@ -33,9 +33,9 @@ def test_health_and_readiness_say_that_all_is_well(served):
 
 def test_readiness_names_what_is_missing(served):
     """A dead database degrades; only strict askers mind. Draining is no readiness."""
-    gate = served.sidecar.runners["orders"].answers.gates[0]
-    with gate.passage(0.0) as passage:
-        passage.failure = "the server is gone"
+    circuit = served.sidecar.runners["orders"].answers.circuits[0]
+    with circuit.question(0.0) as question:
+        question.failure = "the server is gone"
     reason = "group orders: database shop: the server is gone"
     assert (200, {"status": "degraded", "reasons": [reason]}) == _told(served.get("/readyz"))
     assert 503 == served.get("/readyz?strict").status_code

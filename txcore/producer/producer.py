@@ -29,7 +29,7 @@ from txcore.producer.send_many import send_many
 from txcore.producer.transaction import LocalTransaction, Phase, ProducerContext, begin, publish, require_room
 from txcore.records import HalfRecord, OpKind
 from txcore.results import EndResult, TransactionSendResult
-from txcore.runtime.circuit_breaker import Breaker
+from txcore.runtime.circuit_breaker import CircuitBreaker
 from txcore.runtime.commands import Flow
 from txcore.runtime.drivers import BlockingBridge, run_blocking
 from txcore.runtime.instrumentation import ProducerReporter
@@ -98,7 +98,7 @@ def make_context(
         capabilities.atomic_release and capabilities.resolution_is_unique,
         ProducerReporter(group, plugins, clock) if plugins or chosen is not Mode.HALF else None,
         chosen,
-        Breaker(clock, probe_s=2 * half_deadline_s) if chosen is Mode.AUTO else None,
+        CircuitBreaker(clock, probe_s=2 * half_deadline_s) if chosen is Mode.AUTO else None,
         half_deadline_s if chosen is Mode.AUTO else None,
         joining if chosen is Mode.AUTO else None,
         capabilities.resolution_kept_s,

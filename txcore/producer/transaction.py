@@ -21,7 +21,7 @@ from txcore.message_table import Mode, TableRow, lane_of
 from txcore.producer.group_join import Joining
 from txcore.records import Half, HalfRecord, OpKind, Status, TargetMessage
 from txcore.results import EndResult
-from txcore.runtime.circuit_breaker import Breaker
+from txcore.runtime.circuit_breaker import CircuitBreaker
 
 ENOUGH_COUNT: Final = 8
 """Halves of one partition that fill a request."""
@@ -88,7 +88,7 @@ class ProducerContext:
     store_arbitrates: bool = False
     observer: Observer | None = None
     mode: Mode = Mode.HALF
-    breaker: Breaker | None = None
+    breaker: CircuitBreaker | None = None
     half_deadline_s: float | None = None
     joining: Joining | None = None
     arbitrates_s: float | None = None

@@ -14,10 +14,10 @@ from txcore.listener import CheckListener
 from txcore.sidecar.callback import HttpCallback
 from txcore.sidecar.fences import GuardedFence, open_fence
 from txcore.sidecar.figures import Figures
-from txcore.sidecar.gate import Gate
 from txcore.sidecar.listeners import TimedListener, is_asynchronous, load_listeners
 from txcore.sidecar.plan import GroupPlan
 from txcore.sidecar.resources import Resources
+from txcore.sidecar.source_circuit import SourceCircuit
 
 DEADLINE_PART: Final = 0.95
 """The part of the check's deadline within which the callback gives up by itself, so that no thread is abandoned."""
@@ -28,7 +28,7 @@ class Answers:
     """What a checker is given to ask.
 
     Attributes:
-        gates: Those that may be closed now, with their reasons.
+        circuits: Those that may be open now, with their reasons.
         closing: What is to be given back.
     """
 
@@ -36,7 +36,7 @@ class Answers:
     fence: GuardedFence | None = None
     callback: HttpCallback | None = None
     event_loop: asyncio.AbstractEventLoop | None = None
-    gates: tuple[Gate, ...] = ()
+    circuits: tuple[SourceCircuit, ...] = ()
     closing: ExitStack = field(default_factory=ExitStack)
 
     @property
@@ -66,7 +66,7 @@ def open_answers(
     except BaseException:
         answers.close()
         raise
-    answers.gates = tuple(each.gate for each in (answers.fence, answers.callback) if each is not None)
+    answers.circuits = tuple(each.circuit for each in (answers.fence, answers.callback) if each is not None)
     return answers
 
 
@@ -84,9 +84,9 @@ def _add_fence(
     engine = resources.take_engine(url, section)
     answers.closing.callback(resources.give_back_engine, url, section)
     fence = open_fence(engine, plan.section.fence_table, section)
-    # One failure closes it: the plain read that failed as well was the second look already.
-    gate = _gate(plan, f"database {plan.database}", clock, randomness, failures_max=1)
-    answers.fence = GuardedFence(fence, gate, clock, figures.asked_s.observe, plan.limits.check_deadline_s)
+    # One failure opens it: the plain read that failed as well was the second look already.
+    circuit = _circuit(plan, f"database {plan.database}", clock, randomness, failures_max=1)
+    answers.fence = GuardedFence(fence, circuit, clock, figures.asked_s.observe, plan.limits.check_deadline_s)
 
 
 def _add_listener(answers: Answers, plan: GroupPlan, resources: Resources, figures: Figures, clock: Clock) -> None:
@@ -107,7 +107,7 @@ def _add_callback(answers: Answers, plan: GroupPlan, figures: Figures, clock: Cl
     answers.callback = HttpCallback(
         plan.callback,
         plan.credentials,
-        _gate(plan, "callback", clock, randomness),
+        _circuit(plan, "callback", clock, randomness),
         clock,
         deadline_s=limits.check_deadline_s * DEADLINE_PART,
         connections_max=limits.calls_max,
@@ -118,6 +118,6 @@ def _add_callback(answers: Answers, plan: GroupPlan, figures: Figures, clock: Cl
     answers.listeners = (answers.callback,)
 
 
-def _gate(plan: GroupPlan, name: str, clock: Clock, randomness: Randomness, failures_max: int = 3) -> Gate:
+def _circuit(plan: GroupPlan, name: str, clock: Clock, randomness: Randomness, failures_max: int = 3) -> SourceCircuit:
     longest_s = plan.limits.retry_max_s
-    return Gate(name, clock, randomness, group=plan.name, failures_max=failures_max, longest_s=longest_s)
+    return SourceCircuit(name, clock, randomness, group=plan.name, failures_max=failures_max, longest_s=longest_s)

@@ -24,7 +24,7 @@ from txcore.errors import BackendNotInstalledError, BackendUnavailableError, Con
 from txcore.ids import id_text
 from txcore.listener import HalfView
 from txcore.message import LocalTransactionState, Message
-from txcore.sidecar.gate import Gate, Passage
+from txcore.sidecar.source_circuit import Question, SourceCircuit
 
 VERSION: Final = 1
 SIGNATURE_HEADER: Final = "txcore-signature"
@@ -126,7 +126,7 @@ class HttpCallback:
         self,
         section: CallbackSection,
         credentials: Credentials,
-        gate: Gate,
+        circuit: SourceCircuit,
         clock: Clock,
         *,
         deadline_s: float,
@@ -138,7 +138,7 @@ class HttpCallback:
             import httpx  # noqa: PLC0415 - only groups with a callback need it
         except ImportError as error:
             raise BackendNotInstalledError("an HTTP callback", "httpx", "checker") from error
-        self.gate = gate
+        self.circuit = circuit
         self._section = section
         self._credentials = credentials
         self._clock = clock
@@ -166,8 +166,8 @@ class HttpCallback:
         body = encode_half(half, bodies=self._section.bodies)
         pause_s = self._section.retry_s
         for left in reversed(range(self._section.tries_max)):
-            with self.gate.passage(max(deadline_s - self._clock.elapsed_s(), 0.0)) as passage:
-                answer = self._try(body, deadline_s, passage)
+            with self.circuit.question(max(deadline_s - self._clock.elapsed_s(), 0.0)) as question:
+                answer = self._try(body, deadline_s, question)
             if isinstance(answer, LocalTransactionState):
                 return answer
             has_time = deadline_s - self._clock.elapsed_s() > pause_s + TRY_TIME_MIN_S
@@ -189,18 +189,18 @@ class HttpCallback:
         self._closing.set()
         self._client.close()
 
-    def _try(self, body: bytes, deadline_s: float, passage: Passage) -> LocalTransactionState | _NoAnswerError:
+    def _try(self, body: bytes, deadline_s: float, question: Question) -> LocalTransactionState | _NoAnswerError:
         began_s = self._clock.elapsed_s()
         try:
             answer = self._ask(body, deadline_s)
         except _NoAnswerError as error:
             if error.is_down:
-                passage.failure, passage.retry_after_s = str(error), error.retry_after_s
+                question.failure, question.retry_after_s = str(error), error.retry_after_s
             return error
         except self._httpx.HTTPError as error:
-            passage.failure = _reason(error)
+            question.failure = _reason(error)
             self._count["timeout" if isinstance(error, self._httpx.TimeoutException) else "unreachable"] += 1
-            return _NoAnswerError(passage.failure, is_worth_repeating=True, is_down=True)
+            return _NoAnswerError(question.failure, is_worth_repeating=True, is_down=True)
         self._count["answered"] += 1
         self._observe(self._clock.elapsed_s() - began_s)
         return answer

@@ -1,4 +1,4 @@
-"""The SQL fence as a sidecar uses it: behind a gate, timed, on an engine that several groups may share."""
+"""The SQL fence as a sidecar uses it: behind a circuit, timed, on an engine that several groups may share."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from txcore.clock import Clock
 from txcore.config import DatabaseSection
 from txcore.errors import BackendNotInstalledError, CheckPostponedError, ConfigError, TxcoreError
 from txcore.fence import FenceAnswer, FenceReading
-from txcore.sidecar.gate import Gate
+from txcore.sidecar.source_circuit import SourceCircuit
 
 if TYPE_CHECKING:
     from sqlalchemy import Engine
@@ -84,16 +84,16 @@ def open_fence(engine: Engine, table: str, section: DatabaseSection) -> SqlFence
 
 
 class GuardedFence:
-    """What a checker asks of a fence, behind a gate. Thread safe.
+    """What a checker asks of a fence, behind a circuit breaker. Thread safe.
 
-    Locked ids are no failure; the gate closes only when the database does not even answer a plain read.
+    Locked ids are no failure; the circuit opens only when the database does not even answer a plain read.
     """
 
     def __init__(
-        self, fence: SqlFence, gate: Gate, clock: Clock, observe: Callable[[float], None], deadline_s: float
+        self, fence: SqlFence, circuit: SourceCircuit, clock: Clock, observe: Callable[[float], None], deadline_s: float
     ) -> None:
         self.fence = fence
-        self.gate = gate
+        self.circuit = circuit
         self._clock = clock
         self._observe = observe
         self._deadline_s = deadline_s
@@ -101,19 +101,19 @@ class GuardedFence:
     def check(
         self, transaction_ids: Sequence[bytes], group: str, databases: Mapping[bytes, bytes] | None = None
     ) -> Mapping[bytes, FenceReading]:
-        """See `Fence.check`; while the gate is closed, no answer and when to ask again."""
+        """See `Fence.check`; while the circuit is open, no answer and when to ask again."""
         try:
-            with self.gate.passage(self._deadline_s) as passage:
+            with self.circuit.question(self._deadline_s) as question:
                 began_s = self._clock.elapsed_s()
                 readings = cast("Mapping[bytes, FenceReading]", self.fence.check(transaction_ids, group, databases))
                 if all(reading.answer is FenceAnswer.NO_ANSWER for reading in readings.values()):
-                    passage.failure = self._failure(transaction_ids)
+                    question.failure = self._failure(transaction_ids)
                 else:
                     self._observe(self._clock.elapsed_s() - began_s)
         except CheckPostponedError as error:
             reading = FenceReading(FenceAnswer.NO_ANSWER, str(error), error.retry_after_s)
             return dict.fromkeys(transaction_ids, reading)
-        retry_after_s = self.gate.retry_after_s
+        retry_after_s = self.circuit.retry_after_s
         if not retry_after_s:
             return readings
         return {item: replace(each, retry_after_s=retry_after_s) for item, each in readings.items()}
@@ -127,8 +127,8 @@ class GuardedFence:
 
         A database that is known to be down is not asked.
         """
-        if self.gate.reason:
-            return FenceReading(FenceAnswer.NO_ANSWER, self.gate.reason), None, ""
+        if self.circuit.reason:
+            return FenceReading(FenceAnswer.NO_ANSWER, self.circuit.reason), None, ""
         reading = self.peek([transaction_id])[transaction_id]
         try:
             return reading, self.fence.rows([transaction_id]).get(transaction_id), ""
@@ -136,7 +136,7 @@ class GuardedFence:
             return reading, None, str(error)
 
     def force(self, transaction_id: bytes, group: str, database: bytes = b"") -> None:
-        """See `Fence.force`; an operator's word passes the gate."""
+        """See `Fence.force`; an operator's word passes an open circuit."""
         self.fence.force(transaction_id, group, database)
 
     def _failure(self, transaction_ids: Sequence[bytes]) -> str:

@@ -111,8 +111,8 @@ class GroupRunner:
         """Return how the group is doing."""
         checker, answers = self._checker, self._answers
         stats = NO_STATS if checker is None else checker.stats()
-        gates = () if answers is None else answers.gates
-        degraded = tuple(f"{gate.name}: {reason}" for gate in gates if (reason := gate.reason))
+        circuits = () if answers is None else answers.circuits
+        degraded = tuple(f"{circuit.name}: {reason}" for circuit in circuits if (reason := circuit.reason))
         is_stuck = self._state is GroupState.RUNNING and (not stats.is_running or stats.turned_s > STUCK_S)
         return GroupStatus(self._state, self._reason, degraded, is_stuck, stats)
 

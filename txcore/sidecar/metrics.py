@@ -151,8 +151,8 @@ def _samples(runner: GroupRunner) -> Iterator[tuple[Metric, tuple[str, ...], Any
     for state in GroupState:
         yield GROUP_STATE, (state.value,), int(status.state is state)
     answers = runner.answers
-    for gate in () if answers is None else answers.gates:
-        yield SOURCE_UP, (gate.name,), int(not gate.reason)
+    for circuit in () if answers is None else answers.circuits:
+        yield SOURCE_UP, (circuit.name,), int(not circuit.reason)
     yield PARTITIONS, (), len(partitions)
     yield PENDING, (), sum(each.pending for each in partitions)
     yield OLDEST, (), max((each.oldest_age_s for each in partitions), default=0.0)

@@ -18,7 +18,7 @@ from txcore.producer.producer import attach, handle_of
 from txcore.producer.transaction import ProducerContext, begin, publish
 from txcore.records import Half, HalfRecord, Op, OpKind, Resolution
 from txcore.results import EndState
-from txcore.runtime.circuit_breaker import Breaker
+from txcore.runtime.circuit_breaker import CircuitBreaker
 from txcore.runtime.commands import Call, Flow
 from txcore_conformance.sim.cast import CHECK_MAX, GROUP, Cast, Style, Truth, Wish, ended, send
 from txcore_conformance.sim.database import SimDatabaseError, SimFence
@@ -65,7 +65,7 @@ def _set_mode(context: ProducerContext, cast: Cast) -> None:
     context.mode = cast.mode
     if cast.mode is Mode.AUTO:
         context.half_deadline_s = cast.table_rng.choice([0.05, 0.4, 3.0])
-        context.breaker = Breaker(context.clock, probe_s=2.0, open_s=0.5, open_max_s=4.0)
+        context.breaker = CircuitBreaker(context.clock, probe_s=2.0, pause_first_s=0.5, pause_max_s=4.0)
 
 
 def _arbitrates(world: World) -> bool:

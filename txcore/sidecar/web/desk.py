@@ -1,6 +1,6 @@
 """What the JSON API and the console do for operators: find one transaction, say what may be done, ask for it.
 
-The same rules as on the command line (`txcore.operating`); a decision is a request in the op log, with who, when and
+The same rules as on the command line (`txcore.operator`); a decision is a request in the op log, with who, when and
 why, and the partition's owner executes it.
 """
 
