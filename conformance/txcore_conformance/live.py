@@ -1,8 +1,7 @@
 """A live run: real producers and checkers as processes on one group, faults, rest, and the oracle's verdict.
 
 A `Crew` starts the processes (`live_actor`), freezes, kills and replaces them, waits until everything is decided and
-reads all back. What it did stands in `faults`; what the processes did, in their journals; from both come the causes
-that a second copy of a target needs (`live_record`).
+reads the logs back. Its `faults` and the processes' journals give the causes of second copies (`live_record`).
 """
 
 from __future__ import annotations
@@ -73,7 +72,7 @@ class Verdict:
         problems: Everything that must not be, as sentences; empty when all is well.
         transactions: How many transactions the logs hold, by how they ended.
         duplicates: Second copies of targets, by their transaction's first cause.
-        lost: Committed transactions that miss a target; leaked: targets without a commit.
+        lost, leaked: Committed transactions that miss a target; targets without a commit.
     """
 
     problems: list[str] = field(default_factory=list)
