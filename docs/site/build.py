@@ -1,7 +1,7 @@
 """Builds the documentation as a static site: `python docs/site/build.py FOLDER`, or `make docs`.
 
-The sources stay where people read them in the tree. This gathers them under one folder, leads their links to one
-another, makes a page of every other file that they link to, and runs Sphinx with warnings as errors: a broken link
+The sources stay in their places in the tree. This script copies them into one folder, points their links at one
+another, makes a page of every other file that they link to, and runs Sphinx with warnings as errors. So a broken link
 fails the build.
 """
 
@@ -37,7 +37,7 @@ def pages() -> list[Path]:
 
 
 def place(path: Path) -> Path:
-    """Where *path* stands in the site, whose home page is at the top."""
+    """Where *path* is in the site, whose home page is at the top."""
     if path == HOME:
         return Path("index.md")
     relative = path.relative_to(ROOT)
@@ -57,7 +57,7 @@ def gather(folder: Path) -> None:
     documents, shown = pages(), set[Path]()
     for document in documents:
 
-        def led(match: re.Match[str], document: Path = document) -> str:
+        def pointed(match: re.Match[str], document: Path = document) -> str:
             target = document.parent.joinpath(match[0]).resolve()
             if target.is_dir() and (target / "README.md").is_file():
                 target /= "README.md"
@@ -69,7 +69,7 @@ def gather(folder: Path) -> None:
 
         made = folder / place(document)
         made.parent.mkdir(parents=True, exist_ok=True)
-        made.write_text(LINK.sub(led, document.read_text(encoding="utf-8")), encoding="utf-8")
+        made.write_text(LINK.sub(pointed, document.read_text(encoding="utf-8")), encoding="utf-8")
     for file in sorted(shown):
         made = folder / place(file)
         made.parent.mkdir(parents=True, exist_ok=True)
@@ -77,7 +77,7 @@ def gather(folder: Path) -> None:
 
 
 def build(output: Path) -> int:
-    """Build the site in *output* from nothing; returns 0, or what Sphinx ended with."""
+    """Build the site in *output* from nothing; returns 0, or the exit status of Sphinx."""
     shutil.rmtree(output, ignore_errors=True)
     with tempfile.TemporaryDirectory() as folder:
         source, trees = Path(folder) / "source", Path(folder) / "trees"

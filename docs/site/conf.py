@@ -31,7 +31,7 @@ autodoc_default_options = {"members": True}
 
 
 def mark_code(_app: Sphinx, _what: str, _name: str, _object: object, _options: object, lines: list[str]) -> None:
-    """Say of indented lines behind an empty one that they are code, as their authors mean them."""
+    """Mark indented lines after an empty line as code, as their authors mean them."""
     made: list[str] = []
     is_code = False
     for line in lines:
