@@ -18,7 +18,7 @@ HIDE = "import sys; sys.modules[{name!r}] = None"
         (["--broker", "sqlite:///broker.db?nope=1"], "the sqlite backend has no option 'nope'"),
         (["--broker", "broker.db"], "a backend URL looks like scheme://…"),
         (["--database", "sqlite://"], "an SQLite database in memory cannot be shared by processes"),
-        (["--database", "shop.db"], "this is no database URL that SQLAlchemy knows"),
+        (["--database", "shop.db"], "SQLAlchemy does not know this database URL"),
         (["--database", "sqlite+aiosqlite:///shop.db"], "the demo needs a synchronous driver"),
         (["--database", "sqlite:///same.db", "--broker", "sqlite:///same.db"], "broker and database must be two files"),
     ],

@@ -75,7 +75,7 @@ def test_failure(command, url):
     ran = command(url, "--group", "order", "--target", "mail")
     assert ran.returncode == 1
     assert "\nFAIL  port.group: group 'order' does not exist yet" in ran.stdout
-    assert "not looked at, because of port.group: port.probe, port.clock" in ran.stdout
+    assert "not checked, because of port.group: port.probe, port.clock" in ran.stdout
     assert max(len(line) for line in ran.stdout.splitlines()) <= 80
 
 
@@ -100,7 +100,7 @@ def test_json(command, url):
         (["memory://x", "--group", "g"], "memory:// lives inside one process", 2),
         (["sqlite:///no-such.db", "--group", "g"], "there is no broker file", 2),
         (["{url}?nope=1", "--group", "g"], "no option 'nope'", 2),
-        (["{url}", "--group", "g", "--database", "shop.db"], "this is no database URL that SQLAlchemy knows", 2),
+        (["{url}", "--group", "g", "--database", "shop.db"], "SQLAlchemy does not know this database URL", 2),
         (["{url}", "--group", "g", "--database", "sqlite:///no.db"], "there is no file no.db; nothing was created", 2),
         (["{url}", "--group", "g", "--database", "sqlite://"], "in memory cannot carry a fence", 2),
         (["{url}", "--group", "g", "--database", "sqlite+aiosqlite:///x"], "needs a synchronous driver", 2),

@@ -332,7 +332,7 @@ def test_a_wrong_configuration_ends_with_2_and_every_mistake(shop, checkers):
         ),
         (
             '[databases.d]\nurl = "nosuch://h/x"\n[groups.g]\nbackend = "main"\ndatabase = "d"\n',
-            "databases.d.url: this is no database URL that SQLAlchemy knows",
+            "databases.d.url: SQLAlchemy does not know this database URL",
         ),
         (
             '[groups.g]\nbackend = "main"\ndatabase = "shop"\nfence_table = "a b"\n',

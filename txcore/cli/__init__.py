@@ -1,4 +1,4 @@
-"""The `txcore` command. This module only builds the app and says what went wrong in one sentence.
+"""The `txcore` command. This module only builds the app and prints each error as one sentence.
 
 Each command is a module of its own beside this one; `build_app` names them. Nothing here imports SQLAlchemy, and
 nothing is imported before `build_app`, so that the demo's processes start fast.
@@ -23,7 +23,7 @@ INTERRUPTED: Final = 130
 
 def build_app() -> Typer:
     """Return the app with all commands."""
-    from typer import Typer  # noqa: PLC0415 - see the module's first sentence
+    from typer import Typer  # noqa: PLC0415 - see the module's docstring
 
     from txcore.cli import audit, backends, checker, config, version  # noqa: PLC0415
     from txcore.cli.demo import demo  # noqa: PLC0415
@@ -56,14 +56,14 @@ def main(arguments: Sequence[str] | None = None) -> None:
     try:
         build_app()(args=None if arguments is None else list(arguments), prog_name="txcore")
     except UsageError as error:
-        _say(error)
+        _print_error(error)
         sys.exit(MISUSED)
     except TxcoreError as error:
-        _say(error)
+        _print_error(error)
         sys.exit(FAILED)
     except KeyboardInterrupt:
         sys.exit(INTERRUPTED)
 
 
-def _say(error: TxcoreError) -> None:
-    print("txcore:", " ".join(str(error).split()), file=sys.stderr)  # noqa: T201 - a command speaks
+def _print_error(error: TxcoreError) -> None:
+    print("txcore:", " ".join(str(error).split()), file=sys.stderr)  # noqa: T201 - a command's output

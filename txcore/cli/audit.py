@@ -1,4 +1,4 @@
-"""`txcore audit`: prove for all brokers that databases, logs and targets agree, or name what does not."""
+"""`txcore audit`: prove for all brokers that databases, logs and targets agree, or name each difference."""
 
 from __future__ import annotations
 
@@ -20,18 +20,18 @@ FAILED: Final = 4
 MODES: Final = ("incremental", "once", "continuous")
 
 _Misuse: Final[type[Exception]] = typer.BadParameter.__mro__[1]
-"""What the parser raises for any mistake on the command line; newer typers carry a click of their own."""
+"""The parser's exception for any mistake on the command line; newer typers include a click of their own."""
 
 
 class _AuditGroup(TyperGroup):
-    """Ends with 4 for what was mistyped: 2, which others end with, says here that there are violations."""
+    """Exits with 4 for a mistyped command line: 2, the code of other commands, means violations here."""
 
     def make_context(self, *args: Any, **kwargs: Any) -> Any:
-        """Parse what stands behind `txcore audit`."""
+        """Parse the arguments after `txcore audit`."""
         return _parsed(lambda: super(_AuditGroup, self).make_context(*args, **kwargs))
 
     def invoke(self, ctx: Any) -> Any:
-        """Parse what stands behind a command of the group, and run it."""
+        """Parse the arguments after a command of the group, and run it."""
         return _parsed(lambda: super(_AuditGroup, self).invoke(ctx))
 
 
@@ -51,15 +51,15 @@ def run(
     *,
     config: Config = None,
     mode: Annotated[str, typer.Option(help="incremental, once (everything, or a window), or continuous.")] = MODES[0],
-    since: Annotated[str, typer.Option(metavar="TIME", help="With once: births from here on, as an ISO time.")] = "",
-    until: Annotated[str, typer.Option(metavar="TIME", help="With once: births before this time.")] = "",
+    since: Annotated[str, typer.Option(metavar="TIME", help="With once: born at or after this ISO time.")] = "",
+    until: Annotated[str, typer.Option(metavar="TIME", help="With once: born before this ISO time.")] = "",
     as_json: Annotated[bool, typer.Option("--json", help="One JSON object per step on standard output.")] = False,
     no_land: Annotated[
         bool, typer.Option("--no-land", help="With once: leave findings and report, but no rows. For small runs.")
     ] = False,
     settings: Settings = None,
 ) -> None:
-    """Audit once, from where the last run stopped, or for ever.
+    """Audit once, from the point where the last run stopped, or for ever.
 
     Ends with 0 pass, 1 warnings, 2 violations, 3 inconclusive (not everything could be read), 4 error; the highest
     of 4, 2, 3, 1 that applies.
@@ -84,9 +84,9 @@ def repair(
     apply: Annotated[bool, typer.Option("--apply", help="Write; without it the plan is shown.")] = False,
     settings: Settings = None,
 ) -> None:
-    """Publish lost targets again from their half, and park what is stuck. Never touches a leaked message.
+    """Publish lost targets again from their half, and park stuck transactions. Never touches a leaked message.
 
-    Everything is looked at again first. Needs no Spark session. Ends with 0, 1 when a repair failed, 4 for an error.
+    Every finding is verified again first. Needs no Spark session. Ends with 0, 1 when a repair failed, 4 for an error.
     """
     loaded = _loaded(config, settings)
     repairing = module("repair")
@@ -114,8 +114,8 @@ def module(name: str) -> Any:
 
 
 def say(error: TxcoreError) -> None:
-    """Say what went wrong in one sentence."""
-    print("txcore:", " ".join(str(error).split()), file=sys.stderr)  # noqa: T201 - a command speaks
+    """Print an error as one sentence."""
+    print("txcore:", " ".join(str(error).split()), file=sys.stderr)  # noqa: T201 - a command's output
 
 
 def _parsed(action: Callable[[], Any]) -> Any:
@@ -138,7 +138,7 @@ def _loaded(config: Path | None, settings: list[str] | None) -> Loaded:
 
 
 def _code(action: Any) -> int:
-    """Return the audit's code; misuse is an error like any other, as 2 says that there are violations."""
+    """Return the audit's code; misuse is an error like any other, as 2 means violations."""
     try:
         return int(action())
     except TxcoreError as error:

@@ -1,4 +1,4 @@
-"""`txcore backends`: which brokers this installation can talk to, and what each of them promises."""
+"""`txcore backends`: the brokers that this installation can use, and the promises of each."""
 
 from __future__ import annotations
 
@@ -16,12 +16,12 @@ from txcore.registry import InstalledBackend, installed_backends
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
-UNTOLD: Final = "?"
+UNKNOWN: Final = "?"
 
 
 @dataclass(frozen=True, slots=True)
 class Promise:
-    """One column of the table: a capability and the words for it."""
+    """One column of the table: a capability and its heading."""
 
     name: str
     heading: str
@@ -40,7 +40,7 @@ def backends(
     as_json: Annotated[bool, typer.Option("--json", help="Everything, as JSON, for programs.")] = False,
     as_markdown: Annotated[bool, typer.Option("--markdown", help="All guarantees, as a page to read.")] = False,
 ) -> None:
-    """List the brokers this installation can talk to, what is missing, and what each of them promises."""
+    """List the brokers that this installation can use, the missing packages, and the promises of each broker."""
     if as_markdown:
         typer.echo(guarantees.markdown().rstrip())
         return
@@ -69,7 +69,7 @@ def _table(lines: list[tuple[InstalledBackend, Mapping[str, Any]]]) -> Table:
 
 
 def _cell(name: str, capabilities: Mapping[str, Any]) -> str:
-    value = capabilities.get(name, UNTOLD)
+    value = capabilities.get(name, UNKNOWN)
     if isinstance(value, bool):
         return "yes" if value else "no"
     return str(value)
@@ -87,7 +87,7 @@ def _as_json(backend: InstalledBackend, capabilities: Mapping[str, Any]) -> dict
 
 
 def _capabilities(backend: InstalledBackend) -> Mapping[str, Any]:
-    """Return what a backend promises in its usual form; nothing when its module does not say."""
+    """Return the promises of a backend in its usual form; empty when its module names none."""
     if backend.missing:
         return {}
     forms = guarantees.guarantees_of(backend.scheme)

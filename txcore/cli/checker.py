@@ -23,7 +23,7 @@ def checker(
         Path | None, typer.Option("--config", "-c", help="The file [default: txcore.toml here; TXCORE_CONFIG].")
     ] = None,
     check_config: Annotated[
-        bool, typer.Option("--check-config", help="Try everything the configuration names, check nothing, and end.")
+        bool, typer.Option("--check-config", help="Try everything the configuration names, check no half, and exit.")
     ] = False,
     settings: Annotated[
         list[str] | None,
@@ -37,10 +37,10 @@ def checker(
     listener: Annotated[str, typer.Option(metavar="MODULE:ATTR", help="Its Python listener [TXCORE_LISTENER].")] = "",
     callback: Annotated[str, typer.Option(metavar="URL", help="Its HTTP callback [TXCORE_CALLBACK].")] = "",
 ) -> None:
-    """Check the halves of one or more producer groups until told to stop.
+    """Check the halves of one or more producer groups until a signal stops it.
 
-    Ends with 0 after SIGTERM or SIGINT, 1 when it failed, 2 for a wrong configuration, 3 when --check-config found
-    something out of reach, 4 when it could not finish in time, 128 + n after a second signal n. SIGHUP reloads.
+    Exits with 0 after SIGTERM or SIGINT, 1 when it failed, 2 for a wrong configuration, 3 when --check-config could not
+    reach something, 4 when it could not finish in time, 128 + n after a second signal n. SIGHUP reloads.
     """
     simple = Simple(broker, group, database, listener, callback)
 
@@ -62,7 +62,7 @@ def checker(
 
     status = Life(loaded, read).run()
     if status != DONE:
-        # Whatever could not be stopped in time must not hold up the end either.
+        # A thread that could not be stopped in time must not delay the exit either.
         sys.stderr.flush()
         os._exit(status)
 

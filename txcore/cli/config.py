@@ -1,4 +1,4 @@
-"""`txcore config`: write a sample of the configuration file, show every key, look for mistakes."""
+"""`txcore config`: write a sample of the configuration file, show every key, find mistakes."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ def init(
 def check(
     file: Annotated[Path | None, typer.Argument(help="The file [default: txcore.toml here; TXCORE_CONFIG].")] = None,
 ) -> None:
-    """Look for mistakes without touching any broker; `txcore checker --check-config` tries them out too."""
+    """Find mistakes without connecting to any broker; `txcore checker --check-config` also connects."""
     try:
         loaded = load(file, needs_groups=False)
     except ConfigFileError as error:
@@ -53,6 +53,6 @@ def reference() -> None:
 
 
 def say_problems(error: ConfigFileError) -> None:
-    """Say every mistake on a line of its own on standard error."""
+    """Print every mistake on a line of its own on standard error."""
     for problem in error.problems:
         print("txcore:", " ".join(str(problem).split()), file=sys.stderr)  # noqa: T201 - a command speaks

@@ -17,23 +17,25 @@ from txcore_conformance.demo.settings import Settings
 from txcore.errors import BackendNotInstalledError, UsageError
 
 LEASE_S: Final = 1.5
-"""How long a killed checker or consumer keeps its place; short, as the demo waits for it."""
+"""Seconds for which a killed checker or consumer keeps its partitions; short, as the demo waits for it."""
 
 
 def demo(
     *,
     orders: Annotated[int, typer.Option(min=1, help="Orders to take.")] = 1_000,
     kills: Annotated[int, typer.Option(min=0, help="Processes to kill at least; fewer is a failure.")] = 20,
-    seed: Annotated[int, typer.Option(help="Decides who is killed where.")] = 1,
+    seed: Annotated[int, typer.Option(help="Decides which process is killed at which step.")] = 1,
     broker: Annotated[str, typer.Option(metavar="URL", help="Your broker instead of a file.")] = "",
     database: Annotated[str, typer.Option(metavar="URL", help="Your database (SQLAlchemy) instead of a file.")] = "",
-    folder: Annotated[Path | None, typer.Option("--dir", help="Where the files go; they are kept.")] = None,
+    folder: Annotated[Path | None, typer.Option("--dir", help="Folder for the files; they are kept.")] = None,
     keep: Annotated[bool, typer.Option("--keep", help="Keep files and tables when it is over.")] = False,
 ) -> None:
     """Take orders while processes are killed at every step, and prove that nothing is lost or leaked."""
     scheme = urlsplit(broker).scheme
     if scheme == "memory":
-        raise UsageError("memory:// lives inside one process, and the demo kills many: give a broker they all reach")
+        raise UsageError(
+            "memory:// lives inside one process, and the demo kills many: give a broker that all of them reach"
+        )
     try:
         import sqlalchemy  # noqa: F401, PLC0415 - only the demo needs it
     except ImportError as error:
@@ -43,7 +45,7 @@ def demo(
     is_kept = keep or folder is not None
     place = Path(tempfile.mkdtemp(prefix="txcore-demo-")) if folder is None else folder
     place.mkdir(parents=True, exist_ok=True)
-    # What others may have used before gets names that nobody has; a folder of its own needs none.
+    # A broker or database that others may have used gets unique names; a new folder does not need them.
     is_own = not broker and not database and not any(place.iterdir())
     token = "" if is_own else f"-{secrets.token_hex(4)}"
     name = f"demo{token}"
@@ -67,7 +69,7 @@ def demo(
 
 
 def _carry_out(settings: Settings, *, is_kept: bool) -> bool:
-    """Run the demo, say how it went, and clean the database unless it is to be kept or something went wrong."""
+    """Run the demo, print its result, and clean the database unless it is to be kept or something failed."""
     from txcore_conformance.demo import run, show  # noqa: PLC0415 - SQLAlchemy again
 
     console = Console(highlight=False)

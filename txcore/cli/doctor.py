@@ -1,4 +1,4 @@
-"""`txcore doctor`: is the live broker, and the database, as durable as txcore's promises need it?"""
+"""`txcore doctor`: is the live broker, and the database, as durable as txcore's promises require?"""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 
 CLOSE_TIMEOUT_S: Final = 5.0
 STATUS: Final = {Level.OK: 0, Level.FAIL: 1, Level.WARN: 3}
-"""Exit codes: 2 stays that of a usage error, as for every command."""
+"""Exit codes by level; 2 is the code of a usage error, as for every command."""
 STYLES: Final = {Level.OK: "green", Level.WARN: "yellow", Level.FAIL: "bold red"}
 INDENT: Final = 6
 
@@ -47,7 +47,7 @@ def doctor(
     ] = "",
     as_json: Annotated[bool, typer.Option("--json", help="The report as JSON, for programs.")] = False,
 ) -> None:
-    """Check a live broker and database against what txcore's promises need; changes nothing.
+    """Check whether a live broker and database meet the needs of txcore's promises; changes nothing.
 
     Exit code: 0 all OK, 3 warnings, 1 failures or unreachable, 2 misuse.
     """
@@ -55,7 +55,7 @@ def doctor(
         raise UsageError("memory:// lives inside one process: there is no live broker to examine")
     request = Request(group, tuple(target or ()), max_body, horizon, monitor)
     with contextlib.ExitStack() as stack:
-        # All are opened before the first check, so that a wrong URL or password is said at once.
+        # All are opened before the first check, so that a wrong URL or password is reported at once.
         examinations = [*_broker(stack, url, request), *_database(stack, database, table, mode)]
         report = Report((), ())
         for examination in examinations:
@@ -68,9 +68,9 @@ def doctor(
 
 
 def _broker(stack: contextlib.ExitStack, url: str, request: Request) -> list[Examination[Any]]:
-    from txcore.doctor.backend_checks import port_examination  # noqa: PLC0415 - what one command needs
+    from txcore.doctor.backend_checks import port_examination  # noqa: PLC0415 - only this command needs it
 
-    # First, because opening a backend may create what the doctor is to find missing.
+    # First, because opening a backend may create the objects whose absence the doctor is to report.
     own = open_doctor(url, request)
     if own is not None:
         stack.callback(own.close)
@@ -102,7 +102,7 @@ def _show(console: Console, report: Report) -> None:
             _hang(console, Text(), Text(f"-> {line.finding.change}"))
     for needed in dict.fromkeys(needed for _, needed in report.skipped):
         names = ", ".join(name for name, other in report.skipped if other == needed)
-        _hang(console, Text(), Text(f"not looked at, because of {needed}: {names}"))
+        _hang(console, Text(), Text(f"not checked, because of {needed}: {names}"))
     console.print(_summary(report))
 
 
@@ -118,8 +118,8 @@ def _hang(console: Console, label: Text, text: Text) -> None:
 def _summary(report: Report) -> Text:
     levels = [line.finding.level for line in report.lines]
     counts = {level: levels.count(level) for level in (Level.FAIL, Level.WARN, Level.OK)}
-    words = ", ".join(f"{count} {level.value}" for level, count in counts.items())
-    return Text.assemble((words, STYLES[report.level]), f" of {len(levels)} checks")
+    counted = ", ".join(f"{count} {level.value}" for level, count in counts.items())
+    return Text.assemble((counted, STYLES[report.level]), f" of {len(levels)} checks")
 
 
 def _as_json(report: Report) -> dict[str, Any]:

@@ -1,4 +1,4 @@
-"""`docs/guarantees.md`, made of what the installed backends say of themselves: `txcore backends --markdown`."""
+"""`docs/guarantees.md`, made of the installed backends' own `Guarantees`: `txcore backends --markdown`."""
 
 from __future__ import annotations
 
@@ -9,29 +9,29 @@ from txcore.guarantees import Guarantees
 from txcore.registry import find_entry_point, known_schemes
 
 ATTRIBUTE: Final = "GUARANTEES"
-"""Where a plugin's module offers its `Guarantees`."""
+"""Name of the attribute in which a plugin's module offers its `Guarantees`."""
 HEAD: Final = """\
 # What each backend guarantees
 
-Everywhere: what was acknowledged and whose database transaction committed is delivered at least once; what did not
-commit is never delivered; a duplicate carries the same `txcore-id`, so an inbox removes it. The differences are here.
-This page is made of the code by `txcore backends --markdown`, and checked in CI.
+On every broker, an acknowledged message whose database transaction committed is delivered at least once. A message
+whose transaction did not commit is never delivered. A duplicate carries the same `txcore-id`, so an inbox removes it.
+The differences between brokers are here. `txcore backends --markdown` makes this page from the code; CI checks it.
 
-The limits of "everywhere":
+The limits of "on every broker":
 
-- Without a fence, safety rests on time. A producer must not be stopped for longer than its immunity between its look at
+- Without a fence, safety depends on time. A producer must not pause for longer than its immunity between its look at
   the clock and the network. On a cluster of Kafka or NATS the clocks of two nodes must not differ by more than 10 s.
-- Some checker must run at least once within the retention of the half log. A half that retention has removed is parked
-  as LOST, without its messages, if a checkpoint still names it; the fence table knows every one.
-- A broker may lose records that it has acknowledged, at a power failure before they are on disk: see *fsync before
-  ack*.
+- A checker must run at least once within the retention of the half log. A half that retention has removed is parked
+  as LOST, without its messages, if a checkpoint still names it; the fence table has a row for every one.
+- A power failure may lose records that a broker has acknowledged before they are on disk: see *fsync before ack*.
 - A record of a newer txcore stops its partition until its checkers are upgraded: see [versions](compatibility.md).
 
-With a fence, a half names the database that decides it, and no other one does. The listener style writes its half
-before the listener runs, so a half without a fence row is left to `check_local_transaction`, after a tombstone: a
-listener that forgets `fence(connection)` loses nothing. Only with `listener_fences=True` does a missing row alone mean
-ROLLBACK. Where a store does not keep "one decision", two holders that both commit one `handle()` are one more cause of
-a message that is seen twice; where it does, the second one gets ALREADY_DONE. After another holder's rollback, and
+With a fence, a half names the one database that decides it. The listener style writes its half before the listener
+runs. So `check_local_transaction` decides a half without a fence row, after a tombstone: a listener that forgets
+`fence(connection)` loses nothing. Only with `listener_fences=True` does a missing row alone mean ROLLBACK.
+
+Where a store does not keep "one decision", two holders that both commit one `handle()` are one more cause of a
+message that is seen twice; where it does, the second holder gets ALREADY_DONE. After another holder's rollback, and
 after a rollback of the database transaction itself, `commit()` is a CONFLICT, and publishes nothing.
 """
 LEGEND: Final = """
@@ -45,7 +45,7 @@ LEGEND: Final = """
 
 
 def guarantees_of(scheme: str) -> Sequence[Guarantees]:
-    """Return what the backend for *scheme* says of itself, the usual form first; empty when it says nothing.
+    """Return the `Guarantees` of the backend for *scheme*, the usual form first; empty when it offers none.
 
     Raises:
         UnknownSchemeError, BackendConflictError: see `txcore.connect`.
@@ -81,7 +81,7 @@ def _section(form: Guarantees) -> Iterable[str]:
         yield "- A consumer may see a message twice:"
         yield from (f"  - {cause}" for cause in form.duplicates)
     else:
-        yield "- A message is appended once; consumers may still be given it again by their own broker client."
+        yield "- A message is appended once; a consumer's own broker client may still deliver it again."
     for title, text in (
         ("Outdated checkers", form.zombies),
         ("Order", form.order),
@@ -92,7 +92,7 @@ def _section(form: Guarantees) -> Iterable[str]:
     ):
         if text:
             yield f"- {title}: {text}."
-    yield from (f"- {_words(name)}: {note}." for name, note in form.capabilities.notes.items())
+    yield from (f"- {_title(name)}: {note}." for name, note in form.capabilities.notes.items())
     yield ""
 
 
@@ -100,5 +100,5 @@ def _yes(value: object) -> str:
     return "yes" if value else "no"
 
 
-def _words(name: str) -> str:
+def _title(name: str) -> str:
     return name.replace("_", " ").capitalize()

@@ -1,4 +1,4 @@
-"""`txcore --version`, and what holds for all commands."""
+"""`txcore --version`, and the options of all commands."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from typing import Annotated
 import typer
 
 
-def _show(value: bool) -> None:  # noqa: FBT001 - typer hands an option's value over by place
+def _show(value: bool) -> None:  # noqa: FBT001 - typer passes an option's value by position
     if value:
         typer.echo(f"txcore {version('txcore')}")
         raise typer.Exit

@@ -84,7 +84,7 @@ def _engine(url: str) -> Engine:
         _require_file(parsed)
         return create_engine(parsed, poolclass=NullPool)
     except (ArgumentError, NoSuchModuleError) as error:
-        raise UsageError(f"this is no database URL that SQLAlchemy knows: {error}") from error
+        raise UsageError(f"SQLAlchemy does not know this database URL: {error}") from error
     except ModuleNotFoundError as error:
         extra = EXTRAS.get(parsed.get_backend_name())
         if extra is None:

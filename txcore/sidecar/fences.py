@@ -38,7 +38,7 @@ def open_engine(url: str, section: DatabaseSection) -> Engine:
         parsed = make_url(url)
         driver = parsed.get_dialect()
     except (ArgumentError, NoSuchModuleError, ValueError) as error:
-        raise ConfigError("this is no database URL that SQLAlchemy knows", key="url") from error
+        raise ConfigError("SQLAlchemy does not know this database URL", key="url") from error
     except ModuleNotFoundError as error:
         raise _not_installed(parsed.drivername, error) from error
     if driver.is_async:

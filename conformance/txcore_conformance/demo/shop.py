@@ -169,7 +169,7 @@ def open_engine(url: str) -> Engine:
             raise UsageError("an SQLite database in memory cannot be shared by processes: name a file")
         engine = create_engine(parsed, connect_args={"timeout": LOCK_WAIT_S})
     except (ArgumentError, NoSuchModuleError) as error:
-        raise UsageError(f"this is no database URL that SQLAlchemy knows: {error}") from error
+        raise UsageError(f"SQLAlchemy does not know this database URL: {error}") from error
     except ModuleNotFoundError as error:
         extra = EXTRAS.get(parsed.get_backend_name())
         if extra is None:

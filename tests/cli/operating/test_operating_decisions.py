@@ -204,7 +204,7 @@ class TestBulk:
         pending = world.pending()
         ran = world("resume", "--all")
         assert (ran.status, ran.errors) == (0, "")
-        assert "resume: 2 to do, 0 already so, 0 refused" in ran.output
+        assert "resume: 2 to do, 0 already done, 0 refused" in ran.output
         assert "dry run, nothing was done; add --yes to do it" in ran.output
         assert results(world.json("resume", "--all")) == {first: "would_do", second: "would_do"}
         assert {len(world.journey(each).halves) for each in (first, second)} == {1}
@@ -253,7 +253,7 @@ class TestMisuse:
             (["resume", "abcd1234", "--all"], "not both"),
             (["resume", "abc", "--yes"], "'abc' is too short: give at least 4 digits of the id"),
             (["commit", "order-17", "--yes", *WHY], "'order-17' is no transaction id"),
-            (["resume", "abcd1234", "--yes"], "nothing pending or parked is called 'abcd1234'"),
+            (["resume", "abcd1234", "--yes"], "no pending or parked transaction has the id 'abcd1234'"),
             (["resume", "01a1feb1-d200-775f-9898-13a298331c24", "--yes"], "knows no transaction 01a1feb1-d200"),
             (["rollback", "--reason", "customer called", "--why", "x"], "--reason selects by the reason for parking"),
             (["resume", "--older-than", "tomorrow"], "--older-than takes a duration"),
@@ -286,7 +286,7 @@ class TestMisuse:
         identity = world.fenced()
         for url, words in (
             ("sqlite:///nope.db", "there is no database file nope.db"),
-            ("shop", "--database: this is no database URL that SQLAlchemy knows"),
+            ("shop", "--database: SQLAlchemy does not know this database URL"),
             ("sqlite+aiosqlite:///x.db", "--database: sqlite+aiosqlite is an asynchronous driver"),
         ):
             ran = world.here("commit", identity, "--yes", *WHY, *world.place[:4], "--database", url)

@@ -50,7 +50,7 @@ def names(world, monkeypatch):
     monkeypatch.setenv("TXCORE_BROKER", world.broker_url)
     monkeypatch.setenv("TXCORE_GROUP", GROUP)
     monkeypatch.setenv("TXCORE_DATABASE", world.database_url)
-    monkeypatch.setattr("txcore.cli.operating.place.who", lambda place: place.by or "anna")
+    monkeypatch.setattr("txcore.cli.operating.place.acting_name", lambda place: place.by or "anna")
     return made
 
 

@@ -226,7 +226,7 @@ class TestTerminal:
         world.until(lambda: world.journey(identity).request)
         terminal.process.send_signal(signal.SIGINT)
         assert terminal.end() == 130
-        assert "interrupted: what was asked for stays in the log" in terminal.plain
+        assert "interrupted: the requests stay in the log" in terminal.plain
         assert world.journey(identity).request is not None
 
     def test_top_is_live_and_ends_with_control_c(self, world):

@@ -92,7 +92,7 @@ class TestFence:
         for _ in range(2):
             ran = world.here("fence", "create", *database)
             assert (ran.status, ran.errors) == (0, "")
-            assert ran.output == "table shop_fence is there, with shop_fence_meta beside it\n"
+            assert ran.output == "tables shop_fence and shop_fence_meta exist\n"
         assert world.here("fence", "stats", *database).output == (
             "0 rows in shop_fence, the oldest of none\nhorizon: never pruned\n"
         )
@@ -179,7 +179,7 @@ class TestPrune:
         old()
         ran = world("fence", "prune", "--older-than", "1d")
         assert (ran.status, ran.errors) == (0, "")
-        assert "2 rows would go, 0 stay" in ran.output
+        assert "2 rows would be deleted, 0 stay" in ran.output
         assert "dry run, nothing was done; add --yes to do it" in ran.output
         assert self.states(world) == {1: 2}
         assert world.fence.stats().pruned_below == bytes(16)
@@ -220,7 +220,7 @@ class TestPrune:
         ran = world("fence", "prune", "--older-than", "1d", "--also-group", "billing")
         assert "this broker has no group 'billing'" in ran.sentence
         ran = world("fence", "prune", "--older-than", "1d", "--ignore-group", "billing")
-        assert (ran.status, "0 rows would go, 1 stay" in squeezed(ran.output)) == (0, True)
+        assert (ran.status, "0 rows would be deleted, 1 stay" in squeezed(ran.output)) == (0, True)
 
     def test_another_group_of_the_table_holds_the_horizon_down_too(self, world, old, kit):
         """It is read as well."""

@@ -11,8 +11,7 @@ from txcore.errors import UsageError
 from txcore.fence import FenceAnswer, FenceReading
 from txcore.history.journey import Journey
 from txcore.ids import id_text
-from txcore.operator import formatting as words
-from txcore.operator import selection as choosing
+from txcore.operator import formatting, selection
 from txcore.operator.plan import Plan, Step, Verb, is_doubtful, plan
 from txcore.records import WALL_MS_MAX, Half, Op, OpKind, ParkCode, Parked, TargetMessage
 
@@ -26,14 +25,14 @@ B = bytes.fromhex("01a1feb1d20172f4afda692e1e79366b")
 )
 def test_durations_are_read(text, seconds):
     """Units may be joined."""
-    assert seconds == words.duration_s(text, "--older-than")
+    assert seconds == formatting.duration_s(text, "--older-than")
 
 
 @pytest.mark.parametrize("text", ["", "5", "h", "1y", "-1h", "1h-", "5 minutes"])
 def test_what_is_no_duration_is_refused_by_the_options_name(text):
     """With examples."""
     with pytest.raises(UsageError, match=r"--older-than takes a duration such as 90s"):
-        words.duration_s(text, "--older-than")
+        formatting.duration_s(text, "--older-than")
 
 
 @pytest.mark.parametrize(
@@ -55,15 +54,15 @@ def test_what_is_no_duration_is_refused_by_the_options_name(text):
 )
 def test_ages_have_two_units_at_most(seconds, text):
     """Short enough for a column."""
-    assert text == words.age(seconds)
+    assert text == formatting.age(seconds)
 
 
 def test_moments_are_in_utc():
     """To the millisecond, sortable."""
-    assert "2023-11-14T22:13:20.123Z" == words.iso(1_700_000_000_123)
-    assert "9999-12-31T23:59:59.999Z" == words.iso(WALL_MS_MAX)
+    assert "2023-11-14T22:13:20.123Z" == formatting.iso(1_700_000_000_123)
+    assert "9999-12-31T23:59:59.999Z" == formatting.iso(WALL_MS_MAX)
     for absurd in (WALL_MS_MAX + 1, 2**48, 10**18, -(10**18), 2**64):
-        assert f"{absurd} ms" == words.iso(absurd)
+        assert f"{absurd} ms" == formatting.iso(absurd)
 
 
 @pytest.mark.parametrize(
@@ -80,13 +79,13 @@ def test_moments_are_in_utc():
 )
 def test_what_users_wrote_is_shown_on_one_line_and_cannot_spoil_the_terminal(value, text):
     """Control characters and other bytes are escaped; long texts are cut."""
-    assert text == words.readable(value)
+    assert text == formatting.readable(value)
 
 
 def test_sizes_and_numbers():
     """For people."""
-    assert ["8 B", "20 KiB", "12 MiB"] == [words.size(8), words.size(20_000), words.size(12 << 20)]
-    assert ["1 row", "1,000 rows"] == [words.many(1, "row"), words.many(1_000, "row")]
+    assert ["8 B", "20 KiB", "12 MiB"] == [formatting.size(8), formatting.size(20_000), formatting.size(12 << 20)]
+    assert ["1 row", "1,000 rows"] == [formatting.many(1, "row"), formatting.many(1_000, "row")]
 
 
 class TestIds:
@@ -108,30 +107,30 @@ class TestIds:
     )
     def test_an_id_may_be_shortened_from_either_end(self, text):
         """Dashes, capitals and the index of a `txcore-id` header do not matter."""
-        assert A == choosing.the_one(choosing.wanted(text), [A, B])
+        assert A == selection.the_one(selection.wanted(text), [A, B])
 
     def test_nothing_that_is_called_so_is_none(self):
         """Neither a beginning nor an end."""
-        assert choosing.the_one(choosing.wanted("775f"), [A, B]) is None
+        assert selection.the_one(selection.wanted("775f"), [A, B]) is None
 
     def test_several_are_listed(self):
         """As git does."""
         with pytest.raises(UsageError, match=f"'01a1feb1' is ambiguous, it may be {id_text(A)}, {id_text(B)}"):
-            choosing.the_one(choosing.wanted("01a1feb1"), [B, A, A])
+            selection.the_one(selection.wanted("01a1feb1"), [B, A, A])
         with pytest.raises(UsageError, match=r" and 5 more$"):
-            choosing.the_one(choosing.wanted("0000"), [bytes(15) + bytes([n]) for n in range(15)])
+            selection.the_one(selection.wanted("0000"), [bytes(15) + bytes([n]) for n in range(15)])
 
     @pytest.mark.parametrize("text", ["", "abc", "xyz123", "98331c24!", "0" * 33, "--"])
     def test_what_is_no_id_is_refused(self, text):
         """In one sentence."""
         with pytest.raises(UsageError, match=r"is no transaction id|is too short"):
-            choosing.wanted(text)
+            selection.wanted(text)
 
     def test_shown_names_tell_apart_what_is_shown(self):
         """Eight digits, more when two are alike."""
-        assert {A: "98331c24", B: "1e79366b"} == choosing.short_ids([A, B])
+        assert {A: "98331c24", B: "1e79366b"} == selection.short_ids([A, B])
         twin = B[:11] + bytes([B[11] ^ 1]) + B[12:]
-        assert {B: B.hex()[-12:], twin: twin.hex()[-12:]} == choosing.short_ids([B, twin])
+        assert {B: B.hex()[-12:], twin: twin.hex()[-12:]} == selection.short_ids([B, twin])
 
 
 def half(*, fenced=True, generation=0):

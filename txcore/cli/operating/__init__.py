@@ -1,6 +1,6 @@
-"""What operators type: pending, parked, show, resume, commit, rollback, topics, fence, top. See `docs/operating.md`.
+"""The operator's commands: pending, parked, show, resume, commit, rollback, topics, fence, top; `docs/operating.md`.
 
-`place` finds the group, `choosing` the transactions, `words` and `records` put them into words, tables and JSON; each
-command has a module. What a command may do is decided here before anything is written, and again by the partition's
-owner, who executes it.
+`place` finds the group, `txcore.operator.selection` the transactions; `formatting` and `to_json` make texts and JSON;
+each command has a module. A command is refused here before anything is written, and again by the partition's owner,
+the checker that executes it.
 """

@@ -17,9 +17,7 @@ from txcore.fence import FenceReading
 from txcore.history.journey import Journey
 from txcore.history.log_survey import Survey
 from txcore.ids import id_text
-from txcore.operator import formatting as words
-from txcore.operator import selection as choosing
-from txcore.operator import to_json as telling
+from txcore.operator import formatting, selection, to_json
 from txcore.operator.operator import REASON_TEXT, Awaited
 from txcore.operator.plan import Plan, Step, Verb, is_doubtful, plan
 from txcore.results import EndResult, EndState
@@ -30,28 +28,28 @@ UNDECIDED: Final = 3
 SHOWN_MAX: Final = 20
 WAIT_S: Final = 10.0
 Ids = Annotated[
-    list[str] | None, typer.Argument(metavar="[ID]...", help="Transactions; their first or last digits will do.")
+    list[str] | None, typer.Argument(metavar="[ID]...", help="Transactions; first or last digits are enough.")
 ]
 All = Annotated[bool, typer.Option("--all", help="All of them.")]
 Yes = Annotated[bool, typer.Option("--yes", "-y", help="Do it without asking; needed with filters.")]
 Why = Annotated[str, typer.Option("--why", metavar="TEXT", help="The reason, kept in the log for ever.")]
 Override = Annotated[
-    bool, typer.Option("--override-fence", help="Go against the database, or on without it. Recorded as such.")
+    bool, typer.Option("--override-fence", help="Decide against the database, or without it. Recorded as such.")
 ]
 Wait = Annotated[
-    float, typer.Option("--wait", metavar="SECONDS", min=0, help="Wait so long for the checker; 0 not at all.")
+    float, typer.Option("--wait", metavar="SECONDS", min=0, help="Longest wait for the checker; 0 does not wait.")
 ]
-Parked = Annotated[bool, typer.Option("--parked", help="With filters: only what is parked.")]
-Pending = Annotated[bool, typer.Option("--pending", help="With filters: only what is pending.")]
+Parked = Annotated[bool, typer.Option("--parked", help="With filters: only parked transactions.")]
+Pending = Annotated[bool, typer.Option("--pending", help="With filters: only pending transactions.")]
 
 
 @dataclass(frozen=True, slots=True)
 class Asked:
-    """What the command line asks for."""
+    """The request of the command line."""
 
     verb: Verb
     ids: Sequence[str]
-    chosen: choosing.Filter
+    chosen: selection.Filter
     why: str
     is_sure: bool
     override: bool
@@ -75,8 +73,8 @@ def resume(
 ) -> None:
     """Have parked transactions checked again, with a fresh budget of checks. Repeating it is harmless.
 
-    Name transactions, or choose with --all, --older-than, --topic, --reason: then nothing happens without --yes, and
-    what would happen is shown.
+    Name transactions, or choose with --all, --older-than, --topic, --reason. The second form needs --yes; without it,
+    the plan is shown and nothing is done.
 
     Exit code: 0 done, 1 something was refused or failed, 2 misuse, 3 not decided within --wait.
     """
@@ -146,7 +144,7 @@ def _run(place: Place, asked: Asked) -> None:
         raise UsageError("name transactions, or choose them with --all, --older-than, --topic or --reason; not both")
     if asked.verb is not Verb.RESUME and not asked.why.strip():
         raise UsageError(f"{REASON_TEXT}: --why TEXT")
-    parsed = [choosing.wanted(text) for text in asked.ids]
+    parsed = [selection.wanted(text) for text in asked.ids]
     screen = Screen(as_json=place.as_json)
     with opened(place, screen) as session:
         status = _Decision(session, asked).run(parsed)
@@ -163,11 +161,11 @@ class _Decision:
         self._names: dict[bytes, str] = {}
         self._results: list[dict[str, Any]] = []
 
-    def run(self, parsed: Sequence[choosing.Wanted]) -> int:
+    def run(self, parsed: Sequence[selection.Wanted]) -> int:
         with self._screen.busy():
             journeys = self._chosen() if self._asked.chosen else self._named(parsed)
         if not journeys:
-            self._screen.say(f"nothing in group {self._session.address.group} is meant by that; nothing was done")
+            self._screen.say(f"no transaction in group {self._session.address.group} matches; nothing was done")
             if self._screen.as_json:
                 self._screen.json([])
             return DONE
@@ -180,7 +178,7 @@ class _Decision:
             return self._not_done(plans)
         return self._act(plans)
 
-    # -- choosing ----------------------------------------------------------------------------------------------------
+    # -- selecting ---------------------------------------------------------------------------------------------------
 
     def _chosen(self) -> Sequence[Journey]:
         asked, now = self._asked, now_ms()
@@ -190,9 +188,9 @@ class _Decision:
                 found += [each for each in survey.journeys() if each.is_pending and asked.chosen.accepts(each, now)]
         if asked.has_parked:
             found += [each for each in parked_journeys(self._session) if asked.chosen.accepts(each, now)]
-        return choosing.oldest_first(found)
+        return selection.oldest_first(found)
 
-    def _named(self, parsed: Sequence[choosing.Wanted]) -> Sequence[Journey]:
+    def _named(self, parsed: Sequence[selection.Wanted]) -> Sequence[Journey]:
         """Return the named transactions, once each, in the order in which they were named."""
         operator = self._session.operator
         identities = [bytes.fromhex(each.digits) for each in parsed if each.is_whole]
@@ -211,14 +209,14 @@ class _Decision:
                 raise UsageError(f"group {self._session.address.group!r} knows no transaction {id_text(identity)}")
         return [each for each in found if each is not None]
 
-    def _meant(self, wanted: choosing.Wanted, known: Sequence[bytes]) -> bytes:
+    def _meant(self, wanted: selection.Wanted, known: Sequence[bytes]) -> bytes:
         if wanted.is_whole:
             return bytes.fromhex(wanted.digits)
-        identity = choosing.the_one(wanted, known)
+        identity = selection.the_one(wanted, known)
         if identity is None:
             raise UsageError(
-                f"nothing pending or parked is called {wanted.text!r}; `txcore show {wanted.text}` looks for it among "
-                "what is finished"
+                f"no pending or parked transaction has the id {wanted.text!r}; `txcore show {wanted.text}` also finds "
+                "finished ones"
             )
         return identity
 
@@ -238,7 +236,7 @@ class _Decision:
         ]
 
     def _readings(self, journeys: Sequence[Journey]) -> Mapping[bytes, FenceReading]:
-        fenced = [each.transaction_id for each in journeys if (half := telling.any_half(each)) and half.fenced]
+        fenced = [each.transaction_id for each in journeys if (half := to_json.any_half(each)) and half.fenced]
         if self._session.fence is None or not fenced:
             return {}
         with self._screen.busy("asking the fence, without writing"):
@@ -248,10 +246,10 @@ class _Decision:
     def _show(self, plans: Sequence[Plan]) -> None:
         for each in plans[:SHOWN_MAX]:
             journey = each.journey
-            state = telling.state_of(journey)
+            state = to_json.state_of(journey)
             code = f" {journey.parked[-1].code}" if journey.is_parked and journey.parked else ""
-            old = words.age(choosing.age_s(journey, now_ms()))
-            topics = " ".join(choosing.topics_in(journey)) or "-"
+            old = formatting.age(selection.age_s(journey, now_ms()))
+            topics = " ".join(selection.topics_in(journey)) or "-"
             self._screen.say(f"{self._names[journey.transaction_id]}  {state}{code} for {old}, to {topics}", "bold")
             self._screen.hang("  fence  ", each.fence_text)
             self._screen.hang("  plan   ", f"{'REFUSED: ' if each.step is Step.REFUSED else ''}{each.text}")
@@ -261,7 +259,7 @@ class _Decision:
             self._screen.say(f"… and {len(plans) - SHOWN_MAX:,} more; --json shows all")
         counts = {step: sum(each.step is step for each in plans) for step in Step}
         self._screen.say(
-            f"{self._asked.verb.value}: {counts[Step.ACT]:,} to do, {counts[Step.ALREADY]:,} already so, "
+            f"{self._asked.verb.value}: {counts[Step.ACT]:,} to do, {counts[Step.ALREADY]:,} already done, "
             f"{counts[Step.REFUSED]:,} refused"
         )
 
@@ -281,7 +279,7 @@ class _Decision:
     def _not_done(self, plans: Sequence[Plan]) -> int:
         is_dry = bool(self._asked.chosen)
         if self._screen.as_json:
-            self._screen.json([self._told(each, "would_do" if each.step is Step.ACT else "") for each in plans])
+            self._screen.json([self._row_of(each, "would_do" if each.step is Step.ACT else "") for each in plans])
         elif is_dry:
             self._screen.say("dry run, nothing was done; add --yes to do it")
         else:
@@ -291,7 +289,7 @@ class _Decision:
     # -- acting ------------------------------------------------------------------------------------------------------
 
     def _act(self, plans: Sequence[Plan]) -> int:
-        """Read once more, do what is still to be done, and wait for the ends."""
+        """Read once more, act on the transactions that still need it, and wait for their ends."""
         doable = {each.journey.transaction_id for each in plans if each.step is Step.ACT}
         for each in plans:
             if each.step is not Step.ACT:
@@ -337,7 +335,7 @@ class _Decision:
         operator, asked = self._session.operator, self._asked
         if asked.verb is Verb.RESUME:
             return "done", f"resumed as generation {operator.resume_journey(each.journey, asked.why)}"
-        half = telling.any_half(each.journey)
+        half = to_json.any_half(each.journey)
         override = asked.override and half is not None and half.fenced
         result = operator.ask(each.journey, asked.verb.kind, asked.why, override_fence=override)
         if result.error is not None:
@@ -350,51 +348,53 @@ class _Decision:
         plans = {each.journey.transaction_id: each for each, _ in waiting}
         ends = self._session.operator.follow(survey, [awaited for _, awaited in waiting], self._asked.wait_s)
         try:
-            self._tell_ends(survey, plans, ends, since_s)
+            self._report_ends(survey, plans, ends, since_s)
         except KeyboardInterrupt:
-            self._screen.note("interrupted: what was asked for stays in the log, and is executed")
+            self._screen.note("interrupted: the requests stay in the log, and are executed")
             raise
 
-    def _tell_ends(
+    def _report_ends(
         self, survey: Survey, plans: Mapping[bytes, Plan], ends: Iterator[EndResult], since_s: float
     ) -> None:
         with self._screen.bar(len(plans), "waiting for the checker") as advance:
             for end in ends:
                 each, journey = plans[end.transaction_id], survey.find(end.transaction_id)
                 if end.state is EndState.ACCEPTED:
-                    self._report(each, "done", telling.kind_name(journey.final if journey else 0) or "")
+                    self._report(each, "done", to_json.kind_name(journey.final if journey else 0) or "")
                 elif end.state is EndState.CONFLICT:
                     self._report(each, "refused", str(end.error))
                 else:
-                    self._report(each, "undecided", self._silence(survey, each.journey, since_s))
+                    self._report(each, "undecided", self._unanswered(survey, each.journey, since_s))
                 advance()
 
-    def _silence(self, survey: Survey, journey: Journey, since_s: float) -> str:
+    def _unanswered(self, survey: Survey, journey: Journey, since_s: float) -> str:
         wait_s, group = f"{self._asked.wait_s:g} s", self._session.address.group
-        what = "the half" if self._asked.verb is Verb.RESUME else "the request"
+        written = "the half" if self._asked.verb is Verb.RESUME else "the request"
         if survey.was_owned_since(journey.partition, since_s):
             owner = survey.owners[journey.partition].by
-            text = f"checker {owner} is at work but has not decided within {wait_s}; {what} stays in the log"
+            text = f"checker {owner} is at work but has not decided within {wait_s}; {written} stays in the log"
         else:
-            text = f"no checker answered within {wait_s}; {what} stays in the log for the next checker of group {group}"
+            text = (
+                f"no checker answered within {wait_s}; {written} stays in the log for the next checker of group {group}"
+            )
         half = journey.half
         immune_s = (half.born_ms + half.immunity_ms - now_ms()) / 1000 if half is not None else 0
-        return f"{text} (and the half is immune for {words.age(immune_s + 1)} more)" if immune_s > 0 else text
+        return f"{text} (and the half is immune for {formatting.age(immune_s + 1)} more)" if immune_s > 0 else text
 
     def _report(self, each: Plan, result: str, text: str = "") -> None:
-        told = self._told(each, result, text)
-        self._results.append(told)
+        shown = self._row_of(each, result, text)
+        self._results.append(shown)
         if result:
-            name = self._names.get(each.journey.transaction_id, told["short_id"])
-            self._screen.hang(f"{name}  ", f"{told['result']}: {told['text']}")
+            name = self._names.get(each.journey.transaction_id, shown["short_id"])
+            self._screen.hang(f"{name}  ", f"{shown['result']}: {shown['text']}")
 
-    def _told(self, each: Plan, result: str, text: str = "") -> dict[str, Any]:
+    def _row_of(self, each: Plan, result: str, text: str = "") -> dict[str, Any]:
         return {
             "transaction_id": id_text(each.journey.transaction_id),
-            "short_id": choosing.short_id(each.journey.transaction_id),
+            "short_id": selection.short_id(each.journey.transaction_id),
             "action": self._asked.verb.value,
-            "state": telling.state_of(each.journey),
-            "fence": telling.fence(each.reading),
+            "state": to_json.state_of(each.journey),
+            "fence": to_json.fence(each.reading),
             "result": result or each.step.value,
             "text": text or each.text,
         }

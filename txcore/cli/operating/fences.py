@@ -14,18 +14,18 @@ from txcore.cli.operating.place import (
     Address,
     Place,
     Session,
+    acting_name,
     addresses,
     at_place,
     open_fence,
     open_session,
     the_database,
-    who,
 )
 from txcore.cli.operating.screen import Screen
 from txcore.errors import UsageError
 from txcore.history.journey import resumable_id
 from txcore.ids import born_ms, first_id_at, id_text
-from txcore.operator import formatting as words
+from txcore.operator import formatting
 
 if TYPE_CHECKING:
     from txcore.sqlfence import FenceStats, SqlFence
@@ -33,10 +33,10 @@ if TYPE_CHECKING:
 
 STATES: Final = {1: "committed", 2: "rolled back", 3: "via table", 4: "forced"}
 YOUNGEST_S: Final = 3_600.0
-"""A horizon younger than this could refuse producers that are still at work."""
+"""Least age, in seconds, of a horizon; a younger one could refuse producers that are still at work."""
 PAGE: Final = 500
 DRY_MAX: Final = 1_000_000
-"""Rows after which a dry run stops counting."""
+"""Number of rows after which a dry run stops counting."""
 
 app = typer.Typer(no_args_is_help=True, help="Create, count, prune or adopt the fence table in the service's database.")
 
@@ -52,18 +52,18 @@ def create(place: Place) -> None:
     if place.as_json:
         screen.json({"table": address.table, "exists": True})
     else:
-        screen.say(f"table {address.table} is there, with {address.table}_meta beside it")
+        screen.say(f"tables {address.table} and {address.table}_meta exist")
 
 
 def identity(place: Place) -> None:
-    """Tell which database this is: the identity that halves carry, and the ones that it has adopted. Reads only.
+    """Show which database this is: the identity that halves carry, and the ones that it has adopted. Reads only.
 
     Exit code: 0 done, 1 the database cannot be reached, 2 misuse.
     """
     screen, address = Screen(as_json=place.as_json), the_database(place)
     with open_fence(address) as fence:
         found: Database = fence.identity()
-    _tell_identity(screen, address, found)
+    _show_identity(screen, address, found)
 
 
 def adopt(
@@ -75,17 +75,17 @@ def adopt(
     *,
     yes: Annotated[bool, typer.Option("--yes", "-y", help="Do it; else it is a dry run.")] = False,
 ) -> None:
-    """Have this database decide for the one that it replaces for good: after a dump and restore, or pg_upgrade.
+    """Make this database decide for the one that it replaces for good: after a dump and restore, or pg_upgrade.
 
-    Until then checks here answer nothing about halves of the former one. Only do it when no producer works on the
-    former one any more: what commits there from now on is rolled back here. A failover needs no adoption.
+    Until then, checks here do not decide halves of the former one. Only do it when no producer works on the former one
+    any more: a transaction that commits there from now on is rolled back here. A failover needs no adoption.
 
     Exit code: 0 done (or dry run), 1 the database refused, 2 misuse, or nothing to adopt.
     """
     screen, address = Screen(as_json=place.as_json), the_database(place)
     with open_fence(address) as fence:
-        found: Database = fence.adopt(reason, who(place), _identity_of(former)) if yes else fence.identity()
-    _tell_identity(screen, address, found)
+        found: Database = fence.adopt(reason, acting_name(place), _identity_of(former)) if yes else fence.identity()
+    _show_identity(screen, address, found)
     if not yes and not place.as_json:
         screen.say("dry run, nothing was done; add --yes to do it")
 
@@ -94,11 +94,11 @@ def _identity_of(text: str) -> bytes:
     try:
         found = bytes.fromhex(text.replace("-", ""))
     except ValueError as error:
-        raise UsageError(f"--former {text!r} is no identity: 32 hexadecimal digits") from error
+        raise UsageError(f"--former {text!r} is not an identity: give 32 hexadecimal digits") from error
     return found
 
 
-def _tell_identity(screen: Screen, address: Address, found: Database) -> None:
+def _show_identity(screen: Screen, address: Address, found: Database) -> None:
     if screen.as_json:
         screen.json(
             {
@@ -124,7 +124,7 @@ def _tell_identity(screen: Screen, address: Address, found: Database) -> None:
 
 
 def stats(place: Place) -> None:
-    """Count the fence's rows by group and state, and tell its oldest row and its horizon. Reads only.
+    """Count the fence's rows by group and state, and show its oldest row and its horizon. Reads only.
 
     Exit code: 0 done, 1 the database cannot be reached, 2 misuse.
     """
@@ -137,46 +137,49 @@ def stats(place: Place) -> None:
     if found.groups:
         rows = [_stats_row(group, counts) for group, counts in sorted(found.groups.items())]
         screen.table(("group", *STATES.values(), "all"), rows, right=(*STATES.values(), "all"))
-    oldest = f"{words.iso(born_ms(found.oldest))}" if found.oldest else "none"
-    screen.say(f"{words.many(sum(found.states.values()), 'row')} in {address.table}, the oldest of {oldest}")
+    oldest = f"{formatting.iso(born_ms(found.oldest))}" if found.oldest else "none"
+    screen.say(f"{formatting.many(sum(found.states.values()), 'row')} in {address.table}, the oldest of {oldest}")
     screen.say(_horizon_text(found.pruned_below))
 
 
 def prune(
     place: Place,
-    older_than: Annotated[str, typer.Option("--older-than", metavar="AGE", help="Prune what is older: 7d, 36h…")],
+    older_than: Annotated[str, typer.Option("--older-than", metavar="AGE", help="Prune rows older than 7d, 36h…")],
     also: Annotated[
         list[str] | None, typer.Option("--also-group", metavar="NAME", help="Another group in this table.")
     ] = None,
     without: Annotated[
-        list[str] | None, typer.Option("--ignore-group", metavar="NAME", help="A group that is no more; its rows stay.")
+        list[str] | None,
+        typer.Option("--ignore-group", metavar="NAME", help="A group that was removed; its rows stay."),
     ] = None,
     wait: Annotated[
-        float, typer.Option(metavar="SECONDS", min=0, help="Longer than any statement of a producer may take.")
+        float, typer.Option(metavar="SECONDS", min=0, help="A time longer than any statement of a producer.")
     ] = 11.0,
     *,
     yes: Annotated[bool, typer.Option("--yes", "-y", help="Do it; else it is a dry run.")] = False,
 ) -> None:
-    """Delete old rows of transactions whose end is in the log, or which a relay has sent; what is undecided stays.
+    """Delete old rows of transactions whose end is in the log, or which a relay has sent; undecided ones stay.
 
-    First the horizon is raised: below it nobody inserts a row any more, and a check that finds none says PRUNED. It
-    is never raised above what is undecided. Can be interrupted and run again.
+    First the horizon is raised: below it no producer inserts a row any more, and a check that finds no row answers
+    PRUNED. It is never raised above an undecided transaction. Can be interrupted and run again.
 
     Exit code: 0 done (or dry run), 1 failed, 2 misuse.
     """
     screen = Screen(as_json=place.as_json)
-    age_s = words.duration_s(older_than, "--older-than")
+    age_s = formatting.duration_s(older_than, "--older-than")
     if age_s < YOUNGEST_S:
-        raise UsageError(f"--older-than must be at least {words.age(YOUNGEST_S)}: producers may still be at work below")
+        raise UsageError(
+            f"--older-than must be at least {formatting.age(YOUNGEST_S)}: producers may still be at work below"
+        )
     with ExitStack() as stack:
         pruning = _Pruning(screen, _sessions(stack, place, screen, also or ()), set(without or ()))
         below, bound = pruning.horizon(first_id_at(now_ms() - round(age_s * 1000)))
         plan = pruning.plan(below, bound)
         if not yes:
-            told = _Told(plan.below, plan.bound, plan.closed, plan.kept, is_dry=True)
+            pruned = _Pruned(plan.below, plan.bound, plan.closed, plan.kept, is_dry=True)
         else:
-            told = pruning.run(plan, wait)
-    _tell_prune(screen, told)
+            pruned = pruning.run(plan, wait)
+    _show_prune(screen, pruned)
 
 
 for _command in (create, identity, adopt, stats, prune):
@@ -185,7 +188,7 @@ for _command in (create, identity, adopt, stats, prune):
 
 @dataclass(frozen=True, slots=True)
 class _Plan:
-    """How far to prune, what keeps the horizon down, and how many rows would go and stay (None: more than counted)."""
+    """How far to prune, the cause that holds the horizon, and how many rows would go and stay (None: uncounted)."""
 
     below: bytes
     bound: str
@@ -195,8 +198,8 @@ class _Plan:
 
 
 @dataclass(frozen=True, slots=True)
-class _Told:
-    """What became of a prune."""
+class _Pruned:
+    """The result of a prune."""
 
     below: bytes
     bound: str
@@ -211,7 +214,7 @@ class _Pruning:
     def __init__(self, screen: Screen, sessions: Sequence[Session], ignored: set[str]) -> None:
         self._screen = screen
         self._sessions = sessions
-        assert sessions[0].fence is not None  # `_sessions` sees to it
+        assert sessions[0].fence is not None  # `_sessions` ensures it
         self._fence: SqlFence = sessions[0].fence
         known = {session.address.group for session in sessions} | ignored
         with screen.busy("counting"):
@@ -220,11 +223,11 @@ class _Pruning:
         if strangers:
             raise UsageError(
                 f"the table holds rows of {', '.join(strangers)} too, for which the horizon would rise as well: name "
-                "each with --also-group, or with --ignore-group if it is no more"
+                "each with --also-group, or with --ignore-group if it was removed"
             )
 
     def horizon(self, asked: bytes) -> tuple[bytes, str]:
-        """Return how far the horizon may rise, and what keeps it from rising to *asked*."""
+        """Return how far the horizon may rise, and the reason why it does not rise to *asked*."""
         below, bound = asked, ""
         for session in self._sessions:
             with self._screen.busy(f"reading the logs of {session.address.group}"):
@@ -234,7 +237,7 @@ class _Pruning:
         return below, bound
 
     def plan(self, below: bytes, bound: str) -> _Plan:
-        """Find out which rows below are closed: whose final op is in a log, or whose messages a relay has sent."""
+        """Find the closed rows below: their final op is in a log, or a relay has sent their messages."""
         finished: set[bytes] = set()
         for session in self._sessions:
             with self._screen.busy(f"reading the logs of {session.address.group}"):
@@ -248,11 +251,11 @@ class _Pruning:
                     break
         return _Plan(below, bound, closed, count - closed, _Closed(self._fence, self._sessions, finished))
 
-    def run(self, plan: _Plan, wait_s: float) -> _Told:
+    def run(self, plan: _Plan, wait_s: float) -> _Pruned:
         """Prune."""
         with self._screen.busy(f"raising the horizon, waiting {wait_s:g} s, deleting"):
             result = self._fence.prune(plan.below, plan.is_closed, wait_s=wait_s)
-        return _Told(result.horizon, plan.bound, result.deleted, result.kept, is_dry=False)
+        return _Pruned(result.horizon, plan.bound, result.deleted, result.kept, is_dry=False)
 
     def _pages(self, below: bytes) -> Iterator[list[bytes]]:
         after = bytes(16)
@@ -262,9 +265,9 @@ class _Pruning:
 
 
 class _Closed:
-    """Which rows may go: the logs hold their end, or a relay has sent their messages and no half of theirs is open.
+    """The rows that may go: the logs hold their end, or a relay has sent their messages and no half of theirs is open.
 
-    Whether one is open is read once more when the horizon stands, as its half may have come since.
+    Open halves are read once more after the horizon was raised, as another half may have come since.
     """
 
     def __init__(self, fence: SqlFence, sessions: Sequence[Session], finished: set[bytes]) -> None:
@@ -303,29 +306,29 @@ def _sessions(stack: ExitStack, place: Place, screen: Screen, also: Sequence[str
     return [open_session(stack, place, each, screen) for each in found]
 
 
-def _tell_prune(screen: Screen, told: _Told) -> None:
+def _show_prune(screen: Screen, pruned: _Pruned) -> None:
     if screen.as_json:
         screen.json(
             {
-                "dry_run": told.is_dry,
-                "horizon": id_text(told.below),
-                "horizon_time": words.iso(born_ms(told.below)),
-                "bound_by": told.bound or None,
-                "deleted": 0 if told.is_dry else told.deleted,
-                "closed": told.deleted,
-                "kept": told.kept,
+                "dry_run": pruned.is_dry,
+                "horizon": id_text(pruned.below),
+                "horizon_time": formatting.iso(born_ms(pruned.below)),
+                "bound_by": pruned.bound or None,
+                "deleted": 0 if pruned.is_dry else pruned.deleted,
+                "closed": pruned.deleted,
+                "kept": pruned.kept,
             }
         )
         return
-    if told.bound:
-        screen.hang("note: ", f"the horizon stops early, as {told.bound}")
-    verb = "would go" if told.is_dry else "deleted"
-    screen.say(f"{words.many(told.deleted, 'row')} {verb}, {told.kept:,} stay: their end is in no log")
-    screen.say(_horizon_text(told.below) if not told.is_dry else "dry run, nothing was done; add --yes to do it")
+    if pruned.bound:
+        screen.hang("note: ", f"the horizon stops early, as {pruned.bound}")
+    verb = "would be deleted" if pruned.is_dry else "deleted"
+    screen.say(f"{formatting.many(pruned.deleted, 'row')} {verb}, {pruned.kept:,} stay: no log holds their end")
+    screen.say(_horizon_text(pruned.below) if not pruned.is_dry else "dry run, nothing was done; add --yes to do it")
 
 
 def _horizon_text(below: bytes) -> str:
-    return f"horizon: {words.iso(born_ms(below))}" if below != bytes(16) else "horizon: never pruned"
+    return f"horizon: {formatting.iso(born_ms(below))}" if below != bytes(16) else "horizon: never pruned"
 
 
 def _stats_row(group: str, counts: Mapping[int, int]) -> Sequence[str]:
@@ -340,6 +343,6 @@ def _stats_json(address: Address, found: FenceStats) -> dict[str, Any]:
         "table": address.table,
         "states": named(found.states),
         "groups": {group: named(counts) for group, counts in sorted(found.groups.items())},
-        "oldest": words.iso(born_ms(found.oldest)) if found.oldest else None,
-        "horizon": words.iso(born_ms(found.pruned_below)) if found.pruned_below != bytes(16) else None,
+        "oldest": formatting.iso(born_ms(found.oldest)) if found.oldest else None,
+        "horizon": formatting.iso(born_ms(found.pruned_below)) if found.pruned_below != bytes(16) else None,
     }

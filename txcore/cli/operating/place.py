@@ -1,4 +1,4 @@
-"""Where an operator's command works: broker, group and database, from options, environment or `txcore.toml`."""
+"""The broker, group and database of an operator's command, from options, environment or `txcore.toml`."""
 
 from __future__ import annotations
 
@@ -47,13 +47,15 @@ class Place:
         Path | None,
         typer.Option(metavar="FILE", help=f"Take these from a file; {FILE_NAME} here, if there is no --broker."),
     ] = None
-    by: Annotated[str, typer.Option(metavar="NAME", help="Who acts, for the log.", show_default="your login")] = ""
+    by: Annotated[
+        str, typer.Option(metavar="NAME", help="The operator's name, for the log.", show_default="your login")
+    ] = ""
     as_json: Annotated[bool, typer.Option("--json", help="For programs: stable, documented fields.")] = False
 
 
 @dataclass(frozen=True, slots=True)
 class Address:
-    """One group's place, found."""
+    """The broker, name and fence table of one group."""
 
     broker: str
     group: str
@@ -82,10 +84,10 @@ def at_place(command: Callable[..., None]) -> Callable[..., None]:
 
 
 def addresses(place: Place, *, needs_broker: bool = True) -> list[Address]:
-    """Return the groups that are meant: the named one, else every group of the file.
+    """Return the named group, else every group of the file.
 
     Raises:
-        UsageError: nothing says where the broker is, or what is said contradicts itself.
+        UsageError: no option, variable or file names the broker, or two of them contradict each other.
         ConfigFileError: the file cannot be used.
     """
     environment = os.environ
@@ -129,7 +131,7 @@ def _from_file(place: Place, group: str) -> list[Address]:
 
 
 def the_address(place: Place, *, needs_broker: bool = True) -> Address:
-    """Return the one group that is meant.
+    """Return the one named group, or the only one of the file.
 
     Raises:
         UsageError: as for `addresses`, or the file has several groups and none is named.
@@ -141,10 +143,10 @@ def the_address(place: Place, *, needs_broker: bool = True) -> Address:
 
 
 def the_database(place: Place) -> Address:
-    """Return where the fence is, for commands that need no broker.
+    """Return the address of the fence, for commands that need no broker.
 
     Raises:
-        UsageError: nothing says so, or several tables are meant.
+        UsageError: no option, variable or file names it, or they name several tables.
     """
     found = [each for each in addresses(place, needs_broker=False) if each.database]
     if not found:
@@ -154,8 +156,8 @@ def the_database(place: Place) -> Address:
     return found[0]
 
 
-def who(place: Place) -> str:
-    """Return who acts: `--by`, else the login name, of whoever called sudo where that is known."""
+def acting_name(place: Place) -> str:
+    """Return the operator's name: `--by`, else the login name; under sudo, the caller's one where it is known."""
     if place.by:
         return place.by
     sudo = os.environ.get("SUDO_USER", "")
@@ -181,13 +183,13 @@ class Session:
 
 @contextmanager
 def opened(place: Place, screen: Screen, *, may_create: bool = False) -> Iterator[Session]:
-    """Open the one group that is meant, and close it again.
+    """Open the one group of *place*, and close it again.
 
     Args:
-        may_create: Whether an SQLite file that is not there may be made.
+        may_create: Whether a missing SQLite file may be created.
 
     Raises:
-        UsageError, ConfigError: what was said cannot be used.
+        UsageError, ConfigError: the options or the file cannot be used.
         BackendUnavailableError: the broker cannot be reached.
     """
     address = the_address(place)
@@ -206,17 +208,17 @@ def open_session(
     fence = stack.enter_context(open_fence(address)) if address.database else None
     backend = connect(address.broker)
     stack.callback(lambda: backend.close(CLOSE_TIMEOUT_S).result(2 * CLOSE_TIMEOUT_S))
-    by = who(place)
+    by = acting_name(place)
     operator = Operator(backend, address.group, by=by, on_progress=screen.reading)
     return Session(address, by, screen, backend, operator, fence)
 
 
 @contextmanager
 def open_fence(address: Address, *, may_create: bool = False) -> Iterator[SqlFence]:
-    """Open the fence; nothing is asked of the database yet.
+    """Open the fence, without connecting to the database yet.
 
     Raises:
-        UsageError: the URL is none that SQLAlchemy knows, or its driver is asynchronous.
+        UsageError: SQLAlchemy does not know the URL, or its driver is asynchronous.
         BackendNotInstalledError: SQLAlchemy or the database's driver is missing.
     """
     try:
@@ -230,7 +232,7 @@ def open_fence(address: Address, *, may_create: bool = False) -> Iterator[SqlFen
         url = sql.make_url(address.database)
         is_async = url.get_dialect().is_async
     except (ArgumentError, NoSuchModuleError) as error:
-        raise UsageError("--database: this is no database URL that SQLAlchemy knows") from error
+        raise UsageError("--database: SQLAlchemy does not know this database URL") from error
     if is_async:
         raise UsageError(f"--database: {url.drivername} is an asynchronous driver; name a synchronous one")
     family = url.get_backend_name()
@@ -248,10 +250,10 @@ def open_fence(address: Address, *, may_create: bool = False) -> Iterator[SqlFen
 
 
 def require_file(url: str, what: str) -> None:
-    """Refuse an SQLite file that is not there: opening it would make an empty one.
+    """Refuse a missing SQLite file: opening it would make an empty one.
 
     Raises:
-        UsageError: it is not there.
+        UsageError: the file is missing.
     """
     parts = urlsplit(url)
     name = parts.path.removeprefix("/")

@@ -13,7 +13,7 @@ import typer
 from txcore.cli.operating.place import CLOSE_TIMEOUT_S, Place, at_place, require_file, the_address
 from txcore.cli.operating.screen import Screen
 from txcore.errors import TxcoreError, UsageError
-from txcore.operator import formatting as words
+from txcore.operator import formatting
 from txcore.registry import connect
 
 if TYPE_CHECKING:
@@ -35,9 +35,9 @@ def relay(
         typer.Option("--column", metavar="KEY=NAME", help="Its column for id, topic, body, key, headers, order…"),
     ] = None,
     *,
-    once: Annotated[bool, typer.Option("--once", help="Send what is there now, and end.")] = False,
+    once: Annotated[bool, typer.Option("--once", help="Send the messages that wait now, and exit.")] = False,
 ) -> None:
-    """Send the messages that wait in the service's database, until told to stop. The checker does so too.
+    """Send the messages that wait in the service's database, until a signal stops it. The checker does so too.
 
     With --layout or --column it sends from an outbox table that another library has made, named by --table.
 
@@ -50,7 +50,7 @@ def relay(
             status = 0
         else:
             status = 0 if _serve(made) else NOT_DRAINED
-        _tell(screen, made.stats())
+        _show(screen, made.stats())
     if status:
         raise typer.Exit(status)
 
@@ -83,12 +83,12 @@ def _pair(text: str) -> tuple[str, str]:
 
 
 def _serve(made: Relay) -> bool:
-    """Relay until SIGTERM or SIGINT; returns whether it ended in time."""
-    told = threading.Event()
-    before = {number: signal.signal(number, lambda *_: told.set()) for number in (signal.SIGTERM, signal.SIGINT)}
+    """Relay until SIGTERM or SIGINT; return whether it ended in time."""
+    stopping = threading.Event()
+    before = {number: signal.signal(number, lambda *_: stopping.set()) for number in (signal.SIGTERM, signal.SIGINT)}
     try:
         made.start()
-        while not told.wait(1.0):
+        while not stopping.wait(1.0):
             pass
         return made.stop(STOP_TIMEOUT_S)
     finally:
@@ -96,11 +96,11 @@ def _serve(made: Relay) -> bool:
             signal.signal(number, handler)
 
 
-def _tell(screen: Screen, stats: RelayStats) -> None:
+def _show(screen: Screen, stats: RelayStats) -> None:
     if stats.trouble:
-        raise TxcoreError(f"the relay could not go on: {stats.trouble}")
+        raise TxcoreError(f"the relay failed: {stats.trouble}")
     facts = {"sent": stats.sent, "refused": stats.refused, "parked": stats.parked}
     if screen.as_json:
         screen.json(facts)
     else:
-        screen.say(f"{words.many(stats.sent, 'message')} sent, {stats.refused:,} refused, {stats.parked:,} parked")
+        screen.say(f"{formatting.many(stats.sent, 'message')} sent, {stats.refused:,} refused, {stats.parked:,} parked")

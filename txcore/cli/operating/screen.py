@@ -1,4 +1,4 @@
-"""What an operator sees: results on standard output, everything else on standard error, progress on a terminal only."""
+"""An operator's output: results on standard output, the rest on standard error, progress on a terminal only."""
 
 from __future__ import annotations
 
@@ -18,11 +18,11 @@ if TYPE_CHECKING:
 
 T = TypeVar("T")
 BAR_FROM: Final = 20
-"""Steps from which a progress bar is worth its line."""
+"""Least number of steps for which a progress bar is shown."""
 
 
 class Screen:
-    """Where one command writes to."""
+    """The output of one command."""
 
     def __init__(self, *, as_json: bool) -> None:
         self.as_json = as_json
@@ -32,7 +32,7 @@ class Screen:
 
     @property
     def can_ask(self) -> bool:
-        """Whether there is somebody to answer."""
+        """Whether a user can answer on a terminal."""
         return sys.stdin.isatty() and self.err.is_terminal
 
     def say(self, text: str = "", style: str = "") -> None:
@@ -41,7 +41,7 @@ class Screen:
             self.out.print(text, style=style or None, markup=False, soft_wrap=False)
 
     def hang(self, label: str, text: str) -> None:
-        """Write *text* beside *label*, wrapped under itself."""
+        """Write *text* next to *label*, its further lines indented below its first one."""
         if self.as_json:
             return
         width = max(self.out.width - len(label), 20)
@@ -70,13 +70,13 @@ class Screen:
         self.out.print(table)
 
     def reading(self, count: int) -> None:
-        """Show that a long reading moves."""
+        """Show the progress of a long reading."""
         if self._status is not None:
             self._status.update(f"reading the logs: {count:,} records")
 
     @contextmanager
     def busy(self, text: str = "reading the logs") -> Iterator[None]:
-        """Show on a terminal that something is going on."""
+        """Show on a terminal that the command is working."""
         if not self.err.is_terminal:
             yield
             return
@@ -88,7 +88,7 @@ class Screen:
                 self._status = None
 
     def steps(self, items: Sequence[T], text: str) -> Iterator[T]:
-        """Yield *items* beside a progress bar, if there are many and this is a terminal."""
+        """Yield *items* with a progress bar, if there are many and this is a terminal."""
         if len(items) < BAR_FROM or not self.err.is_terminal:
             yield from items
             return
@@ -99,7 +99,7 @@ class Screen:
 
     @contextmanager
     def bar(self, count: int, text: str) -> Iterator[Any]:
-        """Show a progress bar on a terminal; yields what moves it by one."""
+        """Show a progress bar on a terminal; yields a function that advances it by one."""
         if count < BAR_FROM or not self.err.is_terminal:
             yield lambda: None
             return

@@ -11,10 +11,7 @@ from txcore.cli.operating.place import Place, at_place, opened
 from txcore.cli.operating.screen import Screen
 from txcore.history.journey import Journey, inner_half, why_no_half
 from txcore.ids import id_text
-from txcore.operator import formatting as words
-from txcore.operator import selection as choosing
-from txcore.operator import timeline as story
-from txcore.operator import to_json as telling
+from txcore.operator import formatting, selection, timeline, to_json
 from txcore.operator.lookup import Asked, ask_fence, find
 from txcore.operator.plan import fence_text
 from txcore.records import ParkCode
@@ -26,23 +23,23 @@ STATE_STYLES: Final = {"committed": "green", "rolled back": "green", "parked": "
 @at_place
 def show(
     place: Place,
-    transaction: Annotated[str, typer.Argument(metavar="ID", help="Its first or last digits will do.")],
+    transaction: Annotated[str, typer.Argument(metavar="ID", help="Its first or last digits are enough.")],
     *,
-    bodies: Annotated[bool, typer.Option("--bodies", help="Show message bodies, too.")] = False,
+    bodies: Annotated[bool, typer.Option("--bodies", help="Also show message bodies.")] = False,
 ) -> None:
-    """Show one transaction's journey: half, checks, requests, end, what was parked, and what the fence says.
+    """Show one transaction's journey: half, checks, requests, end, parked records, and the fence's answer.
 
     Reads only; the fence is asked without leaving a tombstone. Exit code: 0, 2 if there is no such transaction.
     """
-    wanted = choosing.wanted(transaction)
+    wanted = selection.wanted(transaction)
     screen = Screen(as_json=place.as_json)
     with opened(place, screen) as session:
         with screen.busy():
             journey = find(session.operator, session.address.group, wanted)
         asked = ask_fence(session.fence, journey)
     if place.as_json:
-        told = telling.journey(journey, now_ms(), bodies=bodies)
-        screen.json(told | {"fence": telling.fence(asked.reading), "fence_row": telling.fence_row(asked.row)})
+        shown = to_json.journey(journey, now_ms(), bodies=bodies)
+        screen.json(shown | {"fence": to_json.fence(asked.reading), "fence_row": to_json.fence_row(asked.row)})
         return
     _Page(screen, journey, asked, bodies=bodies).print()
 
@@ -55,7 +52,7 @@ class _Page:
         self._journey = journey
         self._asked = asked
         self._bodies = bodies
-        self._half = telling.any_half(journey)
+        self._half = to_json.any_half(journey)
 
     def print(self) -> None:
         """Print all of it."""
@@ -63,19 +60,19 @@ class _Page:
         self._messages()
         self._screen.say()
         self._screen.say("journey", "bold")
-        for event in story.events(self._journey):
-            at = words.iso(event.at_ms) if event.at_ms is not None else ""
+        for event in timeline.events(self._journey):
+            at = formatting.iso(event.at_ms) if event.at_ms is not None else ""
             self._screen.hang(f"  {at:24}  {event.what:9} ", event.text)
         self._screen.say()
         self._facts()
 
     def _head(self) -> None:
         journey, half = self._journey, self._half
-        state = telling.state_of(journey)
+        state = to_json.state_of(journey)
         self._screen.say(f"{id_text(journey.transaction_id)}  {state.upper()}", STATE_STYLES.get(state, ""))
         if half is None:
             return
-        age = words.age((now_ms() - half.born_ms) / 1000)
+        age = formatting.age((now_ms() - half.born_ms) / 1000)
         decider = "the fence decides" if half.fenced else "the listener decides"
         self._screen.hang(
             "  ",
@@ -88,17 +85,17 @@ class _Page:
             entry = self._journey.parked[-1] if self._journey.parked else None
             if entry is not None and entry.half:
                 kind = "poison" if entry.code == ParkCode.POISON else "bytes"
-                self._screen.hang(f"  {kind:8}", words.readable(entry.half))
+                self._screen.hang(f"  {kind:8}", formatting.readable(entry.half))
             return
-        missing = set(story.missing(self._journey))
+        missing = set(timeline.missing(self._journey))
         for index, message in enumerate(half.messages):
-            key = "no key" if message.key is None else f"key {words.readable(message.key)}"
+            key = "no key" if message.key is None else f"key {formatting.readable(message.key)}"
             lost = "  MISSING" if index in missing else ""
-            self._screen.hang(f"  [{index}] ", f"{message.topic}  {key}  {words.size(len(message.body))}{lost}")
+            self._screen.hang(f"  [{index}] ", f"{message.topic}  {key}  {formatting.size(len(message.body))}{lost}")
             for name, value in message.headers.items():
-                self._screen.hang("      ", f"{words.readable(name)}: {words.readable(value)}")
+                self._screen.hang("      ", f"{formatting.readable(name)}: {formatting.readable(value)}")
             if self._bodies:
-                self._screen.hang("      ", f"body: {words.readable(message.body, BODY_MAX)}")
+                self._screen.hang("      ", f"body: {formatting.readable(message.body, BODY_MAX)}")
 
     def _facts(self) -> None:
         journey, half, asked = self._journey, self._half, self._asked
@@ -106,25 +103,27 @@ class _Page:
             self._screen.hang("fence   ", fence_text(journey, asked.reading))
         if asked.row is not None:
             row = asked.row
-            told = f"row: state {row.state}, group {row.group}, made {words.iso(row.created_ms)}"
-            self._screen.hang("        ", f"{told}, read by {words.many(row.checks, 'check')}")
+            shown = f"row: state {row.state}, group {row.group}, made {formatting.iso(row.created_ms)}"
+            self._screen.hang("        ", f"{shown}, read by {formatting.many(row.checks, 'check')}")
         if asked.trouble:
             self._screen.hang("        ", asked.trouble)
-        missing = story.missing(self._journey)
+        missing = timeline.missing(self._journey)
         if missing:
             self._screen.hang("missing ", ", ".join(f"[{index}]" for index in missing))
         self._screen.hang("next    ", self._next())
 
     def _next(self) -> str:
         journey, half = self._journey, self._half
-        name = choosing.short_id(journey.transaction_id)
+        name = selection.short_id(journey.transaction_id)
         if journey.final:
             return "nothing: it is finished"
         inner = inner_half(journey)
         if inner is not None:
             return f"txcore resume {name}: it holds the half of {id_text(inner.transaction_id)}"
         if journey.is_poison and journey.is_dismissible:
-            return f"look for what writes into this log; txcore rollback {name} --why TEXT takes it off the list"
+            return (
+                f"find the program that writes into this log; txcore rollback {name} --why TEXT takes it off the list"
+            )
         if journey.is_newer or (journey.is_parked and half is None):
             return why_no_half(journey)
         if journey.is_parked and journey.decided:
@@ -132,10 +131,10 @@ class _Page:
         if journey.is_parked:
             return f"txcore resume {name}, or txcore commit | rollback {name} --why TEXT"
         if journey.decided:
-            return f"{telling.kind_name(journey.decided)} is decided; the checker carries it out"
+            return f"{to_json.kind_name(journey.decided)} is decided; the checker carries it out"
         if journey.request is not None:
             request = journey.request
-            return f"{request.by} asks for {telling.kind_name(request.decision)}; the checker executes it"
+            return f"{request.by} asks for {to_json.kind_name(request.decision)}; the checker executes it"
         if not journey.halves:
             return "its half is gone from the log"
         return f"the checker asks {'the fence' if half is not None and half.fenced else 'the listener'}"

@@ -10,11 +10,11 @@ from typing import TYPE_CHECKING, Annotated, Any, Final
 import typer
 
 from txcore import wire
-from txcore.cli.operating.place import Place, at_place, open_fence, the_database, who
+from txcore.cli.operating.place import Place, acting_name, at_place, open_fence, the_database
 from txcore.cli.operating.screen import Screen
 from txcore.errors import UsageError, WireFormatError
 from txcore.ids import id_text, parse_id
-from txcore.operator import formatting as words
+from txcore.operator import formatting
 
 if TYPE_CHECKING:
     from txcore.outbox.slots import ParkedMessage
@@ -28,7 +28,7 @@ app = typer.Typer(no_args_is_help=True, help="The messages that wait in the serv
 
 
 def stats(place: Place) -> None:
-    """Count what waits to be sent and what is parked. Reads only.
+    """Count the messages to be sent and the parked ones. Reads only.
 
     Exit code: 0 done, 1 the database cannot be reached, 2 misuse.
     """
@@ -38,20 +38,20 @@ def stats(place: Place) -> None:
     if place.as_json:
         screen.json(asdict(found))
         return
-    age = f", the oldest for {words.age(found.oldest_age_s)}" if found.waiting else ""
+    age = f", the oldest for {formatting.age(found.oldest_age_s)}" if found.waiting else ""
     dropped = f", {found.dropped:,} dropped" if found.dropped else ""
-    screen.say(f"{words.many(found.waiting, 'message')} to be sent{age}; {found.parked:,} parked{dropped}")
+    screen.say(f"{formatting.many(found.waiting, 'message')} to be sent{age}; {found.parked:,} parked{dropped}")
 
 
 def parked(
     place: Place,
-    limit: Annotated[int, typer.Option("--limit", min=1, help="Show so many of the oldest.")] = LIMIT,
+    limit: Annotated[int, typer.Option("--limit", min=1, help="How many of the oldest to show.")] = LIMIT,
     *,
     dropped: Annotated[
-        bool, typer.Option("--dropped", help="Those that an operator dropped, by whom and why.")
+        bool, typer.Option("--dropped", help="Those that an operator dropped, with name and reason.")
     ] = False,
 ) -> None:
-    """List the messages that are tried no more, with their reasons. Reads only.
+    """List the parked messages, which no relay tries any more, with their reasons. Reads only.
 
     Exit code: 0 done, 1 the database cannot be reached, 2 misuse.
     """
@@ -59,7 +59,7 @@ def parked(
     with _table(place) as table:
         found = table.parked(limit, is_dropped=dropped)
     if place.as_json:
-        screen.json([_told(each) for each in found])
+        screen.json([_row(each) for each in found])
         return
     if not found:
         screen.say(f"nothing {'was dropped from' if dropped else 'is parked in'} the message table")
@@ -71,14 +71,14 @@ def parked(
 def resume(
     place: Place, ids: Annotated[list[str], typer.Argument(metavar="ID…", help="Whole transaction ids.")]
 ) -> None:
-    """Have the parked messages of these transactions sent again, with a fresh number of tries.
+    """Let a relay send the parked messages of these transactions again, with a fresh number of tries.
 
     Exit code: 0 done, 1 the database cannot be reached, or one of them has none parked, 2 misuse.
     """
     asked = [parse_id(each) for each in ids]
     with _table(place) as table:
         counts = {identity: table.resume(identity) for identity in asked}
-    _tell_counts(place, counts, "to be sent again")
+    _show_counts(place, counts, "to be sent again")
 
 
 def drop(
@@ -86,17 +86,17 @@ def drop(
     ids: Annotated[list[str], typer.Argument(metavar="ID…", help="Whole transaction ids.")],
     why: Annotated[str, typer.Option("--why", metavar="TEXT", help="The reason, kept with the messages.")],
 ) -> None:
-    """Give the parked messages of these transactions up, for good: no consumer will ever see them.
+    """Drop the parked messages of these transactions for good: no consumer will ever see them.
 
-    They stay in the table as a record of who did it, when and why; the audit names each transaction FORCED.
+    They stay in the table with the operator's name, the time and the reason; the audit names each transaction FORCED.
 
     Exit code: 0 done, 1 the database cannot be reached, or one of them has none parked, 2 misuse.
     """
     asked = [parse_id(each) for each in ids]
-    by = who(place)
+    by = acting_name(place)
     with _table(place) as table:
         counts = {identity: table.give_up(identity, why, by) for identity in asked}
-    _tell_counts(place, counts, "dropped")
+    _show_counts(place, counts, "dropped")
 
 
 for _command in (stats, parked, resume, drop):
@@ -107,29 +107,29 @@ for _command in (stats, parked, resume, drop):
 def _table(place: Place) -> Iterator[SqlMessageTable]:
     address = the_database(place)
     if not address.group:
-        raise UsageError("whose messages? Name the producer group with --group or TXCORE_GROUP")
+        raise UsageError("which producer group? Name it with --group or TXCORE_GROUP")
     with open_fence(address) as fence:
         from sqlalchemy import Engine  # noqa: PLC0415 - an extra
 
         from txcore.outbox.sql_table import SqlMessageTable  # noqa: PLC0415 - needs SQLAlchemy
 
-        assert isinstance(fence.engine, Engine)  # `open_fence` makes no other
+        assert isinstance(fence.engine, Engine)  # `open_fence` always makes one
         yield SqlMessageTable(fence.engine, address.group, "operator", table=address.table)
 
 
-def _tell_counts(place: Place, counts: Mapping[bytes, int], what: str) -> None:
-    """Say how many messages of each transaction it was, and fail where one had none."""
+def _show_counts(place: Place, counts: Mapping[bytes, int], verb: str) -> None:
+    """Print the number of messages of each transaction, and fail where one had none."""
     screen = Screen(as_json=place.as_json)
     if place.as_json:
         screen.json({id_text(identity): count for identity, count in counts.items()})
     else:
         for identity, count in counts.items():
-            screen.say(f"{id_text(identity)}: {words.many(count, 'message')} {what}")
+            screen.say(f"{id_text(identity)}: {formatting.many(count, 'message')} {verb}")
     if not all(counts.values()):
         raise typer.Exit(1)
 
 
-def _told(each: ParkedMessage) -> dict[str, Any]:
+def _row(each: ParkedMessage) -> dict[str, Any]:
     return {
         "transaction_id": id_text(each.transaction_id),
         "index": each.index,

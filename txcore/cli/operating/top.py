@@ -19,9 +19,7 @@ from txcore.cli.operating.listing import now_ms, pending_row
 from txcore.cli.operating.place import Place, Session, addresses, at_place, open_session
 from txcore.cli.operating.screen import Screen
 from txcore.errors import TxcoreError
-from txcore.operator import formatting as words
-from txcore.operator import selection as choosing
-from txcore.operator import to_json as telling
+from txcore.operator import formatting, selection, to_json
 from txcore.records import OpKind
 
 if TYPE_CHECKING:
@@ -30,7 +28,7 @@ if TYPE_CHECKING:
 
 POLL_S: Final = 0.1
 WINDOW_S: Final = 10.0
-"""Rates are averages over so many seconds."""
+"""Seconds over which rates are averaged."""
 ROWS_MAX: Final = 10
 RATES: Final = {
     "halves": None,
@@ -44,11 +42,11 @@ RATES: Final = {
 @at_place
 def top(
     place: Place,
-    every: Annotated[float, typer.Option(metavar="SECONDS", min=0.2, help="Refresh so often.")] = 2.0,
+    every: Annotated[float, typer.Option(metavar="SECONDS", min=0.2, help="Time between two refreshes.")] = 2.0,
     *,
     once: Annotated[bool, typer.Option("--once", help="Show it once; so does --json, or no terminal.")] = False,
 ) -> None:
-    """Watch what is pending and parked, who owns the partitions, and how much comes and goes. Ctrl-C ends it.
+    """Watch the pending and parked transactions, the partitions' owners, and the rates. Ctrl-C ends it.
 
     Of a file with several groups all are shown, unless --group names one. Reads only.
 
@@ -60,7 +58,7 @@ def top(
         with screen.busy():
             views = [View(stack, session) for session in sessions]
         if place.as_json:
-            screen.json([view.told() for view in views])
+            screen.json([view.as_json() for view in views])
         elif once or not screen.out.is_terminal:
             screen.out.print(page(views))
         else:
@@ -83,20 +81,20 @@ def _watch(screen: Screen, views: Sequence[View], every_s: float) -> None:
 
 @dataclass(frozen=True, slots=True)
 class _Sample:
-    """What had been counted at one moment."""
+    """The counts at one moment."""
 
     at_s: float
     counts: dict[str, int]
 
 
 class View:
-    """One group, kept up to date. Reading begins at the checkpoints; what was parked before is read from the start."""
+    """One group, kept up to date. Reading begins at the checkpoints; older parked records are read from the start."""
 
     def __init__(self, stack: ExitStack, session: Session) -> None:
         self.address = session.address
         self.trouble = ""
         self._open: Survey = stack.enter_context(closing(session.operator.look()))
-        # Whose DISCARD lies before the checkpoint may have been resumed or finished there, too.
+        # A transaction with its DISCARD before the checkpoint may have been resumed or finished before it, too.
         older = {each.transaction_id for each in self._open.journeys() if each.parked and each.discarded_generation < 0}
         self._older: Survey | None = None
         if older:
@@ -104,7 +102,7 @@ class View:
         self._samples: deque[_Sample] = deque([self._sample()])
 
     def poll(self) -> None:
-        """Take in what has come; a broker out of reach is shown, and read again when it is back."""
+        """Read the new records; an unreachable broker is shown, and read again when it is back."""
         try:
             while self._open.poll():
                 pass
@@ -118,13 +116,13 @@ class View:
             self._samples.popleft()
 
     def pending(self) -> Sequence[Journey]:
-        """Return what is pending, oldest first."""
-        return choosing.oldest_first(each for each in self._open.journeys() if each.is_pending)
+        """Return the pending transactions, oldest first."""
+        return selection.oldest_first(each for each in self._open.journeys() if each.is_pending)
 
     def parked(self) -> Sequence[Journey]:
-        """Return what is parked, oldest first."""
+        """Return the parked transactions, oldest first."""
         found = {each.transaction_id: each for each in self._parked()}
-        return choosing.oldest_first(found.values())
+        return selection.oldest_first(found.values())
 
     def _parked(self) -> Iterator[Journey]:
         if self._older is not None:
@@ -132,7 +130,7 @@ class View:
         yield from (each for each in self._open.journeys() if each.is_parked and each.discarded_generation >= 0)
 
     def rates(self) -> dict[str, float] | None:
-        """Return what came per second, by name; None before there are two samples."""
+        """Return the rates per second, by name; None before there are two samples."""
         first, last = self._samples[0], self._samples[-1]
         span_s = last.at_s - first.at_s
         if span_s <= 0:
@@ -140,12 +138,12 @@ class View:
         return {name: (last.counts[name] - first.counts[name]) / span_s for name in RATES}
 
     def partitions(self) -> list[dict[str, Any]]:
-        """Return what is known of each partition."""
+        """Return one object for each partition."""
         oldest: dict[int, float] = {}
         counts: Counter[int] = Counter()
         for journey in self.pending():
             counts[journey.partition] += 1
-            oldest.setdefault(journey.partition, choosing.age_s(journey, now_ms()))
+            oldest.setdefault(journey.partition, selection.age_s(journey, now_ms()))
         found = []
         for partition in range(self._open.partition_count):
             owner = self._open.owners.get(partition)
@@ -160,13 +158,13 @@ class View:
             )
         return found
 
-    def told(self) -> dict[str, Any]:
+    def as_json(self) -> dict[str, Any]:
         """Return the group for programs."""
         pending, parked = self.pending(), self.parked()
         return {
             "group": self.address.group,
             "pending": len(pending),
-            "oldest_age_s": _rounded(choosing.age_s(pending[0], now_ms())) if pending else None,
+            "oldest_age_s": _rounded(selection.age_s(pending[0], now_ms())) if pending else None,
             "parked": len(parked),
             "parked_by_code": dict(codes(parked)),
             "partitions": self.partitions(),
@@ -181,20 +179,20 @@ class View:
 
 
 def codes(parked: Sequence[Journey]) -> Counter[str]:
-    """Return how many were parked for which reason."""
-    return Counter(telling.park_code(each) for each in parked)
+    """Return the number of parked transactions by reason."""
+    return Counter(to_json.park_code(each) for each in parked)
 
 
 def page(views: Sequence[View]) -> Group:
     """Return the whole view; of a single group with its partitions and its oldest transactions."""
-    parts: list[Any] = [Text(words.iso(now_ms()), "dim"), _groups(views)]
+    parts: list[Any] = [Text(formatting.iso(now_ms()), "dim"), _groups(views)]
     parts += [Text(f"{each.address.group}: {each.trouble}", "bold red") for each in views if each.trouble]
     if len(views) == 1:
         parts += [Text(), _partitions(views[0])]
         pending, parked = views[0].pending(), views[0].parked()
         if parked:
-            told = ", ".join(f"{count:,} {code}" for code, count in codes(parked).most_common())
-            parts += [Text(), Text(f"parked: {told}", "bold red")]
+            reasons = ", ".join(f"{count:,} {code}" for code, count in codes(parked).most_common())
+            parts += [Text(), Text(f"parked: {reasons}", "bold red")]
         if pending:
             parts += [Text(), _oldest(pending)]
     return Group(*parts)
@@ -204,7 +202,7 @@ def _groups(views: Sequence[View]) -> Table:
     table = _table("group", "pending", "oldest", "parked", "halves/s", "ends/s", "checks/s")
     for view in views:
         pending, rates = view.pending(), view.rates()
-        oldest = words.age(choosing.age_s(pending[0], now_ms())) if pending else "-"
+        oldest = formatting.age(selection.age_s(pending[0], now_ms())) if pending else "-"
         ends = None if rates is None else rates["commits"] + rates["rollbacks"]
         parked = len(view.parked())
         table.add_row(
@@ -226,15 +224,15 @@ def _partitions(view: View) -> Table:
         table.add_row(
             str(each["partition"]),
             f"{each['pending']:,}",
-            "-" if each["oldest_age_s"] is None else words.age(each["oldest_age_s"]),
+            "-" if each["oldest_age_s"] is None else formatting.age(each["oldest_age_s"]),
             Text(each["owner"] or "no checker yet"),
-            "-" if each["owner_seen_age_s"] is None else words.age(each["owner_seen_age_s"]),
+            "-" if each["owner_seen_age_s"] is None else formatting.age(each["owner_seen_age_s"]),
         )
     return table
 
 
 def _oldest(pending: Sequence[Journey]) -> Table:
-    names = choosing.short_ids([each.transaction_id for each in pending[:ROWS_MAX]])
+    names = selection.short_ids([each.transaction_id for each in pending[:ROWS_MAX]])
     table = _table("id", "age", "checks", "partition", "decided by", "topics", left=("decided by", "topics"))
     for each in pending[:ROWS_MAX]:
         table.add_row(*map(Text, pending_row(each, names)))

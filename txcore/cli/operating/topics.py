@@ -1,4 +1,4 @@
-"""`txcore topics`: the logs that a group has on its broker. Deeper questions about a broker are `txcore doctor`'s."""
+"""`txcore topics`: the logs that a group has on its broker. `txcore doctor` examines a broker more deeply."""
 
 from __future__ import annotations
 
@@ -14,32 +14,32 @@ from txcore.cli.operating.screen import Screen
 from txcore.errors import ConfigError, TxcoreError, UsageError
 from txcore.guarantees import BrokerObject
 from txcore.history.log_survey import existing_partitions, wait_for
-from txcore.operator import formatting as words
+from txcore.operator import formatting
 from txcore.records import LogKind
 from txcore.registry import find_entry_point
 
 FUNCTION: Final = "describe_group"
-"""What a plugin's module may offer: (url, group, partition_count or 0) -> Sequence[BrokerObject]; needs no server."""
+"""Name of a plugin's optional function: (url, group, partition_count or 0) -> Sequence[BrokerObject]; offline."""
 TIMEOUT_S: Final = 60.0
 Partitions = Annotated[int, typer.Option("--partitions", min=0, help="For a new group; 0 takes the backend's default.")]
 PURPOSES: Final = {
     LogKind.HALF: "halves, which no consumer reads",
-    LogKind.OP: "what became of them",
-    LogKind.PARKED: "what was put aside, with its reason",
+    LogKind.OP: "their checks, decisions and ends",
+    LogKind.PARKED: "parked transactions, each with its reason",
 }
 
 app = typer.Typer(no_args_is_help=True, help="Create, verify or describe the logs that a group needs on its broker.")
 
 
 def create(place: Place, partitions: Partitions = 0) -> None:
-    """Create what the group needs on its broker, or verify it where it exists. Repeating it is harmless.
+    """Create the logs that the group needs on its broker, or verify existing ones. Repeating it is harmless.
 
-    Exit code: 0 done, 1 the broker refused or has it with other settings, 2 misuse.
+    Exit code: 0 done, 1 the broker refused or has them with other settings, 2 misuse.
     """
     screen = Screen(as_json=place.as_json)
     with opened(place, screen, may_create=True) as session:
         count = _verified(session, lambda: wait_for(_ensured(session, partitions), TIMEOUT_S))
-    _tell(screen, session, count)
+    _show(screen, session, count)
 
 
 def verify(place: Place) -> None:
@@ -57,11 +57,11 @@ def verify(place: Place) -> None:
             return survey.partition_count
 
         count = _verified(session, look)
-    _tell(screen, session, count)
+    _show(screen, session, count)
 
 
 def describe(place: Place, partitions: Partitions = 0) -> None:
-    """Say which objects of the broker the group consists of: names, settings, what each is for. Changes nothing.
+    """Show the broker's objects that make up the group: names, settings, purposes. Changes nothing.
 
     Exit code: 0, 2 misuse.
     """
@@ -75,9 +75,9 @@ def describe(place: Place, partitions: Partitions = 0) -> None:
             count, exists = partitions, False
     objects = objects_of(session.address.broker, session.address.group, count)
     if place.as_json:
-        screen.json(_told(session, count, exists=exists) | {"objects": [asdict(each) for each in objects]})
+        screen.json(_group_json(session, count, exists=exists) | {"objects": [asdict(each) for each in objects]})
         return
-    state = f"exists, with {words.many(count, 'partition')}" if exists else "does not exist yet"
+    state = f"exists, with {formatting.many(count, 'partition')}" if exists else "does not exist yet"
     screen.say(f"group {session.address.group} {state}", "bold")
     for each in objects:
         screen.hang(f"{each.kind:10} ", each.name)
@@ -89,7 +89,7 @@ for _command in (create, verify, describe):
 
 
 def objects_of(url: str, group: str, partition_count: int) -> Sequence[BrokerObject]:
-    """Return what a group consists of; where the backend does not say, its logs in txcore's own words."""
+    """Return the broker's objects of a group; without `describe_group`, its logs as txcore names them."""
     function = getattr(find_entry_point(urlsplit(url).scheme).load(), FUNCTION, None)
     if function is not None:
         found: Sequence[BrokerObject] = function(url, group, partition_count)
@@ -113,12 +113,12 @@ def _verified(session: Session, call: Any) -> int:
     return count
 
 
-def _tell(screen: Screen, session: Session, count: int) -> None:
+def _show(screen: Screen, session: Session, count: int) -> None:
     if screen.as_json:
-        screen.json(_told(session, count, exists=True))
+        screen.json(_group_json(session, count, exists=True))
     else:
-        screen.say(f"group {session.address.group} is as it should be: {words.many(count, 'partition')}")
+        screen.say(f"group {session.address.group} is as it should be: {formatting.many(count, 'partition')}")
 
 
-def _told(session: Session, count: int, *, exists: bool) -> dict[str, Any]:
+def _group_json(session: Session, count: int, *, exists: bool) -> dict[str, Any]:
     return {"group": session.address.group, "exists": exists, "partitions": count if exists else None}
