@@ -42,7 +42,7 @@ def ops_of(shop, identity):
 def test_a_request_stands_in_the_log_with_who_when_and_why(served, shop, one):
     """Nothing else happens here: the partition's owner executes it."""
     answer = served.client("t").post(path_of(one, "rollback"), asked(one), JSON)
-    assert (202, {"text": "rollback is asked for; the checker of its partition executes it"}) == (
+    assert (202, {"text": "rollback is requested; the checker of its partition executes it"}) == (
         answer.status_code,
         answer.json(),
     )
@@ -69,15 +69,15 @@ def test_the_journey_says_what_may_be_done(served, one):
         ({"confirm": "rollback"}, 400, "Not confirmed: type "),
         ({"confirm": None}, 400, "missing required field `confirm`"),
         ({"reason": ""}, 400, "`str` of length >= 1"),
-        ({"reason": "  "}, 400, "Say why"),
+        ({"reason": "  "}, 400, "Give a reason"),
         ({"reason": "x" * 501}, 400, "`str` of length <= 500"),
         ({"reason": None}, 400, "missing required field `reason`"),
-        ({"by": ""}, 400, "say in `by` who acts"),
-        ({"by": "\u202eAnn"}, 400, "say in `by` who acts"),
+        ({"by": ""}, 400, "name the operator in `by`"),
+        ({"by": "\u202eAnn"}, 400, "name the operator in `by`"),
         ({"override_fence": "yes"}, 400, "Expected `bool`"),
         ({"override_fence": True}, 400, "Not confirmed: type override "),
         ({"more": 1}, 400, "unknown field `more`"),
-        ({"mark": "committed.0.-1.COMMIT"}, 409, "it has changed since you looked"),
+        ({"mark": "committed.0.-1.COMMIT"}, 409, "the transaction has changed since it was shown"),
     ],
 )
 def test_what_is_not_well_said_is_refused_and_changes_nothing(served, shop, one, changes, status, text):
@@ -115,7 +115,7 @@ def test_nobody_else_changes_anything(served, shop, one, verb, method, headers, 
 def test_without_a_token_nothing_can_be_changed(served, one):
     """Not even from this machine."""
     answer = served.client().post(path_of(one, "commit"), asked(one), {"content-type": "application/json"})
-    assert (403, "what changes state needs a token; configure http.token_file") == (
+    assert (403, "a change needs a token; configure http.token_file") == (
         answer.status_code,
         answer.json()["error"],
     )

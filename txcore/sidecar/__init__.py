@@ -1,5 +1,5 @@
-"""The checker as a process of its own: many groups, many brokers, answers from wherever they are, figures and health.
+"""The checker as a process of its own: many groups, many brokers, several sources of answers, figures and health.
 
-`process` holds the groups, `life` the signals, `answers` and what it names the ways to ask, `web` the HTTP endpoint.
-The protocol is in `txcore.Checker`; nothing here decides about a message.
+`process` holds the groups, `life` the signals, `answers` the sources, `web` the HTTP endpoint.
+The protocol is in `txcore.Checker`; no code here decides about a message.
 """

@@ -1,4 +1,4 @@
-"""Who answers for one group: its fence, its Python listener or its HTTP callback; made from a plan, put away again."""
+"""The sources of one group's answers, made from a plan and closed again: fence, Python listener, HTTP callback."""
 
 from __future__ import annotations
 
@@ -20,16 +20,16 @@ from txcore.sidecar.resources import Resources
 from txcore.sidecar.source_circuit import SourceCircuit
 
 DEADLINE_PART: Final = 0.95
-"""The part of the check's deadline within which the callback gives up by itself, so that no thread is abandoned."""
+"""Part of the check's deadline after which the callback gives up by itself, so that no thread is abandoned."""
 
 
 @dataclass(slots=True)
 class Answers:
-    """What a checker is given to ask.
+    """The sources that a checker asks.
 
     Attributes:
-        circuits: Those that may be open now, with their reasons.
-        closing: What is to be given back.
+        circuits: The circuits of the sources; an open one has a reason.
+        closing: The resources that `close` releases.
     """
 
     listeners: tuple[CheckListener, ...] = ()
@@ -45,14 +45,14 @@ class Answers:
         return cast("Fence | None", self.fence)
 
     def close(self) -> None:
-        """Give everything back."""
+        """Release all resources."""
         self.closing.close()
 
 
 def open_answers(
     plan: GroupPlan, resources: Resources, figures: Figures, clock: Clock, randomness: Randomness
 ) -> Answers:
-    """Return who answers for the group; nothing is asked or connected yet.
+    """Return the group's sources of answers; nothing is asked or connected yet.
 
     Raises:
         ConfigError: the listener cannot be imported, or a URL, table or certificate cannot be used.
@@ -84,7 +84,7 @@ def _add_fence(
     engine = resources.take_engine(url, section)
     answers.closing.callback(resources.give_back_engine, url, section)
     fence = open_fence(engine, plan.section.fence_table, section)
-    # One failure opens it: the plain read that failed as well was the second look already.
+    # One failure opens it: the failed plain read was already a second attempt.
     circuit = _circuit(plan, f"database {plan.database}", clock, randomness, failures_max=1)
     answers.fence = GuardedFence(fence, circuit, clock, figures.asked_s.observe, plan.limits.check_deadline_s)
 

@@ -1,4 +1,4 @@
-"""The HTTP callback: a listener in any language. What is sent and understood is in `docs/callback-openapi.json`.
+"""The HTTP callback: a listener in any language. `docs/callback-openapi.json` describes its requests and answers.
 
 Only a well-formed answer counts. Everything else (another status, a redirect, no JSON, an unknown state, a timeout)
 is no answer: nothing is counted, and the half is asked about again later (R10).
@@ -33,19 +33,19 @@ RETRY_AFTER_MAX_S: Final = 300.0
 TRY_TIME_MIN_S: Final = 0.05
 ERROR_TEXT_MAX: Final = 200
 DOWN_STATUSES: Final = frozenset({401, 403, 429, 502, 503, 504})
-"""Statuses that speak of the whole service and not of one half."""
+"""Statuses that concern the whole service and not one half."""
 RETRIED_STATUSES: Final = frozenset({429, 500, 502, 503, 504})
 
 
 class Answer(msgspec.Struct):
-    """What the callback answers; further keys are ignored."""
+    """The callback's answer; further keys are ignored."""
 
     state: LocalTransactionState
 
 
 @dataclass(frozen=True, slots=True)
 class Credentials:
-    """What the callback is asked with; never shown.
+    """The secrets and certificates of a request; never shown.
 
     Attributes:
         secret: Signs each request; "" for none.
@@ -81,15 +81,15 @@ def signature(secret: str, at_s: int, body: bytes) -> str:
 
 
 def _message(message: Message, *, bodies: bool) -> dict[str, Any]:
-    told: dict[str, Any] = {
+    shown: dict[str, Any] = {
         "topic": message.topic,
         "key_base64": None if message.key is None else _base64(message.key),
         "headers": {name: value for name, value in message.headers.items() if isinstance(value, str)},
         "headers_base64": {name: _base64(value) for name, value in message.headers.items() if isinstance(value, bytes)},
     }
     if bodies:
-        told["body_base64"] = _base64(message.body)
-    return told
+        shown["body_base64"] = _base64(message.body)
+    return shown
 
 
 def _base64(value: bytes) -> str:
@@ -97,7 +97,7 @@ def _base64(value: bytes) -> str:
 
 
 class _NoAnswerError(BackendUnavailableError):
-    """Why a try brought no answer, and whether another one may."""
+    """The reason why a try brought no answer, and whether another try may succeed."""
 
     def __init__(self, message: str, *, is_worth_repeating: bool = False, is_down: bool = False) -> None:
         super().__init__(message)
@@ -112,8 +112,8 @@ class HttpCallback:
     Args:
         deadline_s: Longest time of one question, all tries together.
         connections_max: Requests at once.
-        count: Counts how each request ended, by a word.
-        observe: Takes the seconds that an answered request took.
+        count: Counts the result of each request, by its name.
+        observe: Records the seconds that an answered request took.
 
     Raises:
         BackendNotInstalledError: httpx is missing.
@@ -149,17 +149,17 @@ class HttpCallback:
         self._httpx = httpx
         self._client = httpx.Client(
             verify=_tls(section.url, credentials),
-            trust_env=False,  # a proxy in the environment is not meant for a service next door
+            trust_env=False,  # a proxy in the environment is not meant for a neighbouring service
             follow_redirects=False,
             timeout=section.timeout_s,
             limits=httpx.Limits(max_connections=connections_max, max_keepalive_connections=connections_max),
         )
 
     def check_local_transaction(self, half: HalfView) -> LocalTransactionState:
-        """Return what the callback answers.
+        """Return the callback's answer.
 
         Raises:
-            CheckPostponedError: it is down; asked again later.
+            CheckPostponedError: it is down; the checker asks again later.
             BackendUnavailableError: no answer, with the reason; the URL's credentials are never in it.
         """
         deadline_s = self._clock.elapsed_s() + self._deadline_s
@@ -177,7 +177,7 @@ class HttpCallback:
         raise AssertionError("tries_max is at least 1")
 
     def probe(self) -> str:
-        """Return "" when something listens at the URL, whatever it answers to OPTIONS; else why not."""
+        """Return "" when a server listens at the URL, whatever it answers to OPTIONS; else the error."""
         try:
             with self._client.stream("OPTIONS", self._section.url):
                 return ""
@@ -185,7 +185,7 @@ class HttpCallback:
             return _reason(error)
 
     def close(self) -> None:
-        """Wake up who waits for another try, and close the connections."""
+        """Wake the threads that wait for another try, and close the connections."""
         self._closing.set()
         self._client.close()
 

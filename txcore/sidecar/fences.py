@@ -1,4 +1,4 @@
-"""The SQL fence as a sidecar uses it: behind a circuit, timed, on an engine that several groups may share."""
+"""The SQL fence as a sidecar uses it: protected by a circuit, timed, on an engine that several groups may share."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from txcore.sqlfence import FenceRow, SqlFence
 
 DRIVERS: Final = {"psycopg": "postgresql", "pymysql": "mysql"}
-"""Extras by the driver that they bring."""
+"""Names of extras, by the driver that they install."""
 POOL_TIMEOUT_S: Final = 5.0
 
 
@@ -27,7 +27,7 @@ def open_engine(url: str, section: DatabaseSection) -> Engine:
 
     Raises:
         BackendNotInstalledError: SQLAlchemy or the database's driver is missing.
-        ConfigError: no database URL, or one with an asynchronous driver.
+        ConfigError: not a database URL, or one with an asynchronous driver.
     """
     try:
         from sqlalchemy import create_engine, make_url  # noqa: PLC0415 - only groups with a fence need it
@@ -71,7 +71,7 @@ def open_fence(engine: Engine, table: str, section: DatabaseSection) -> SqlFence
     """Return the fence in *table*.
 
     Raises:
-        ConfigError: the table's name is no plain one, or the database has no fence.
+        ConfigError: the table's name is not a plain identifier, or the database has no fence.
     """
     from txcore.sqlfence import SqlFence  # noqa: PLC0415 - SQLAlchemy again
 
@@ -84,7 +84,7 @@ def open_fence(engine: Engine, table: str, section: DatabaseSection) -> SqlFence
 
 
 class GuardedFence:
-    """What a checker asks of a fence, behind a circuit breaker. Thread safe.
+    """The fence of a checker, protected by a circuit breaker. Thread safe.
 
     Locked ids are no failure; the circuit opens only when the database does not even answer a plain read.
     """
@@ -101,7 +101,7 @@ class GuardedFence:
     def check(
         self, transaction_ids: Sequence[bytes], group: str, databases: Mapping[bytes, bytes] | None = None
     ) -> Mapping[bytes, FenceReading]:
-        """See `Fence.check`; while the circuit is open, no answer and when to ask again."""
+        """See `Fence.check`; an open circuit raises, with the time of the next try."""
         try:
             with self.circuit.question(self._deadline_s) as question:
                 began_s = self._clock.elapsed_s()
@@ -123,9 +123,9 @@ class GuardedFence:
         return cast("Mapping[bytes, FenceReading]", self.fence.peek(transaction_ids))
 
     def look(self, transaction_id: bytes) -> tuple[FenceReading, FenceRow | None, str]:
-        """Return what the fence says of one transaction, its row, and what went wrong; for people, writes nothing.
+        """Return the fence's answer for one transaction, its row, and an error text, for operators; writes nothing.
 
-        A database that is known to be down is not asked.
+        A database whose circuit is open is not asked.
         """
         if self.circuit.reason:
             return FenceReading(FenceAnswer.NO_ANSWER, self.circuit.reason), None, ""
@@ -136,11 +136,11 @@ class GuardedFence:
             return reading, None, str(error)
 
     def force(self, transaction_id: bytes, group: str, database: bytes = b"") -> None:
-        """See `Fence.force`; an operator's word passes an open circuit."""
+        """See `Fence.force`; an operator's decision passes an open circuit."""
         self.fence.force(transaction_id, group, database)
 
     def _failure(self, transaction_ids: Sequence[bytes]) -> str:
-        """Return why the database cannot be asked at all; "" when only these ids have no answer."""
+        """Return the reason why the database answers no query; "" when only these ids have no answer."""
         if not transaction_ids:
             return ""
         reading = self.peek(transaction_ids[:1])[transaction_ids[0]]

@@ -1,6 +1,6 @@
-"""What one group counts while it works: plain numbers, fed by the checker's hooks and by whoever is asked.
+"""The counters of one group: plain numbers, updated by the checker's hooks and by the sources of answers.
 
-`metrics` turns them into a page for Prometheus; without an HTTP endpoint they cost almost nothing.
+`metrics` makes a page for Prometheus of them; without an HTTP endpoint the counters cost almost nothing.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ VISIBLE_BOUNDS_S: Final = (0.1, 0.5, 1.0, 2.5, 5.0, 7.5, 10.0, 15.0, 30.0, 60.0,
 ALERTS_KEPT: Final = 100
 NO_ANSWER: Final = "none"
 ANSWERS: Final = ("COMMIT", "ROLLBACK", "UNKNOWN", "PRUNED")
-"""Answers that say something; VIA_TABLE, FORCED and the like come back as no answer."""
+"""Answers that are counted by name; VIA_TABLE, FORCED and the like count as no answer."""
 BROKER_EVENTS: Final = frozenset({names.CHECKER_ERROR, names.RELEASE_UNKNOWN})
 
 
@@ -43,7 +43,7 @@ class Histogram:
             self._sum += value
 
     def read(self) -> tuple[list[int], float]:
-        """Return the count up to each bound and beyond, each with those below, and the sum of all values."""
+        """Return the cumulative count up to each bound and beyond the last one, and the sum of all values."""
         with self._lock:
             counts, total = list(self._counts), self._sum
         running, cumulated = 0, []
@@ -55,7 +55,7 @@ class Histogram:
 
 @dataclass(frozen=True, slots=True)
 class Alert:
-    """Something an operator may want to see."""
+    """One event that may need an operator."""
 
     at_ms: int
     event: str
@@ -80,7 +80,7 @@ class Figures:
 
     @property
     def broker_errors(self) -> int:
-        """Troubles with the broker, each counted."""
+        """The number of failed or uncertain calls to the broker."""
         return sum(self.events[name] for name in BROKER_EVENTS)
 
     @hookimpl

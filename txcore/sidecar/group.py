@@ -1,4 +1,4 @@
-"""One group in the sidecar: its checker is started, again and again while that fails, and stopped in bounded time."""
+"""One group in the sidecar: its checker is started, again after each failure, and stopped in bounded time."""
 
 from __future__ import annotations
 
@@ -23,28 +23,28 @@ if TYPE_CHECKING:
 
 LOG: Final = logging.getLogger("txcore.sidecar")
 STUCK_S: Final = 60.0
-"""After so long without a turn of its loop a checker counts as stuck."""
+"""Seconds without a turn of its loop after which a checker counts as stuck."""
 GROUP_TIMEOUT_S: Final = 30.0
 
 
 class GroupState(enum.StrEnum):
-    """Where a group is in its life."""
+    """The state of a group."""
 
     STARTING = "starting"
     RUNNING = "running"
-    WAITING = "waiting"  #: could not start; tried again after a pause
+    WAITING = "waiting"  #: the start failed; the group starts again after a pause
     STOPPING = "stopping"
     STOPPED = "stopped"
 
 
 @dataclass(frozen=True, slots=True)
 class GroupStatus:
-    """How a group is doing, for health checks and people.
+    """The state of a group, for health checks and operators.
 
     Attributes:
-        reason: Why it waits; "" otherwise.
-        degraded: What is down behind a running group; it goes on with everything else.
-        is_stuck: Its checker's loop has not turned for a long time, or its thread has died.
+        reason: The reason why the group waits; "" otherwise.
+        degraded: The sources of a running group that are down; the rest of the group works.
+        is_stuck: The checker's loop has not turned for a long time, or its thread has died.
     """
 
     state: GroupState
@@ -79,15 +79,15 @@ class GroupRunner:
         self._thread = threading.Thread(target=self._run, name=f"txcore-group-{plan.name}", daemon=True)
 
     def start(self) -> None:
-        """Begin; returns at once, whatever is reachable."""
+        """Start the group's thread; return at once, whether or not broker and database can be reached."""
         self._thread.start()
 
     def ask_to_stop(self) -> None:
-        """Begin to drain; returns at once."""
+        """Begin to drain; return at once."""
         self._stop.set()
 
     def join(self, timeout_s: float) -> bool:
-        """Wait for the end; returns whether it came in time."""
+        """Wait for the end; return whether it came in time."""
         self._thread.join(max(timeout_s, 0.0))
         return not self._thread.is_alive()
 
@@ -98,17 +98,17 @@ class GroupRunner:
 
     @property
     def answers(self) -> Answers | None:
-        """Who answers; None while the group waits."""
+        """The sources of answers; None while the group waits."""
         return self._answers
 
     @property
     def relay(self) -> RelayStats | None:
-        """What the relay of the message table has done; None without one."""
+        """The counts of the message table's relay; None without one."""
         relay = self._relay
         return None if relay is None else relay.relay.stats()
 
     def status(self) -> GroupStatus:
-        """Return how the group is doing."""
+        """Return the state of the group."""
         checker, answers = self._checker, self._answers
         stats = NO_STATS if checker is None else checker.stats()
         circuits = () if answers is None else answers.circuits
@@ -125,7 +125,7 @@ class GroupRunner:
             except (TxcoreError, TimeoutError) as error:
                 self._wait(str(error) or type(error).__name__, pause_s)
                 pause_s = min(pause_s * 2, section.restart_max_s)
-            except Exception as error:  # a plugin's or driver's own error must not end the group for good
+            except Exception as error:  # an error of a plugin or driver must not end the group for good
                 LOG.exception("group.failed", extra={"txcore": {"group": self.plan.name}})
                 self._wait(repr(error), pause_s)
                 pause_s = min(pause_s * 2, section.restart_max_s)
@@ -161,7 +161,7 @@ class GroupRunner:
             self._checker.start()
         except BaseException:
             self.figures.starts_failed += 1
-            self._give_back()
+            self._release()
             raise
 
     def _stop_checker(self) -> None:
@@ -172,9 +172,9 @@ class GroupRunner:
                 self._checker.stop(self.plan.checker.shutdown_s)
             except TimeoutError as error:
                 LOG.warning("group.leave_failed", extra={"txcore": {"group": self.plan.name, "error": repr(error)}})
-        self._give_back()
+        self._release()
 
-    def _give_back(self) -> None:
+    def _release(self) -> None:
         with self._counting:
             self.figures.halves += 0 if self._checker is None else self._checker_halves()
             self._checker = None
@@ -217,7 +217,7 @@ class GroupRunner:
 
 
 def _tracing(plan: GroupPlan) -> list[object]:
-    """Return the plugin that makes spans, where it is wanted.
+    """Return the plugin that makes spans, where the configuration asks for it.
 
     Raises:
         BackendNotInstalledError: OpenTelemetry is missing.

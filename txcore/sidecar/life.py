@@ -1,6 +1,6 @@
-"""The life of a checker process: started, told by signals to reload or leave, ended with an exit code.
+"""The life of a checker process: it starts, reloads or stops on signals, and ends with an exit code.
 
-SIGTERM and SIGINT drain and leave within `checker.shutdown_s`; a second one ends the process at once. SIGHUP reloads.
+SIGTERM and SIGINT drain and end within `checker.shutdown_s`; a second one ends the process at once. SIGHUP reloads.
 """
 
 from __future__ import annotations
@@ -24,9 +24,9 @@ from txcore.sidecar.process import Sidecar
 LOG: Final = logging.getLogger("txcore.sidecar")
 DONE: Final = 0
 NOT_DRAINED: Final = 4
-"""Exit code: the groups did not finish in time; nothing is lost, others repeat some work."""
+"""Exit code: the groups did not finish in time; nothing is lost, other checkers repeat some work."""
 KILLED: Final = 128
-"""Added to the number of a second signal."""
+"""Base of the exit code after a second signal: the signal's number is added."""
 SIGNALS_MAX: Final = 64
 LEAVING: Final = frozenset({signal.SIGTERM, signal.SIGINT})
 
@@ -35,8 +35,8 @@ class Life:
     """See the module.
 
     Args:
-        loaded: The configuration to begin with.
-        reload: Reads it again; raises ConfigError when it has mistakes now.
+        loaded: The configuration at the start.
+        reload: Reads the configuration again; raises ConfigError when it has mistakes now.
     """
 
     def __init__(self, loaded: Loaded, reload: Callable[[], Loaded]) -> None:
@@ -46,10 +46,10 @@ class Life:
         self._signals: queue.SimpleQueue[int] = queue.SimpleQueue()
 
     def run(self) -> int:
-        """Run until told to leave; returns the exit code. In the main thread only.
+        """Run until a signal stops the process; return the exit code. In the main thread only.
 
         Raises:
-            ConfigError: the HTTP address cannot be had.
+            ConfigError: the HTTP address cannot be used.
             BackendNotInstalledError: the HTTP endpoint's libraries are missing.
         """
         config = self._loaded.config
@@ -76,9 +76,9 @@ class Life:
         return DONE if is_drained else NOT_DRAINED
 
     def _listen(self) -> None:
-        """Have signals written to a socket and read by a thread.
+        """Let Python write signals to a socket, and read them in a thread.
 
-        A handler in Python runs only when the main thread gets to it; one that has just begun to wait does not.
+        A Python handler runs only in the main thread, and not while that thread has just begun to wait.
         """
         reader, writer = socket.socketpair()
         writer.setblocking(False)
@@ -114,7 +114,7 @@ class Life:
 
 
 def _nothing(number: int, frame: FrameType | None) -> None:
-    """Keep the signal from its default effect; `Life._listen` has it already."""
+    """Suppress the signal's default effect; `Life._listen` has received it already."""
 
 
 def _refuse(*problems: object) -> None:
@@ -127,7 +127,7 @@ def _serve(sidecar: Sidecar, loaded: Loaded) -> Any:
     if not config.http.enabled:
         return None
     try:
-        from txcore.sidecar.web.endpoint import Endpoint  # noqa: PLC0415 - without HTTP nobody needs these libraries
+        from txcore.sidecar.web.endpoint import Endpoint  # noqa: PLC0415 - only HTTP needs these libraries
     except ModuleNotFoundError as error:
         raise BackendNotInstalledError("the HTTP endpoint", error.name or "starlette", "checker") from error
     endpoint = Endpoint(sidecar, loaded)
@@ -136,7 +136,7 @@ def _serve(sidecar: Sidecar, loaded: Loaded) -> Any:
 
 
 def notify(*lines: str) -> None:
-    """Tell systemd, where it listens (NOTIFY_SOCKET); elsewhere nothing.
+    """Notify systemd, where it listens (NOTIFY_SOCKET); elsewhere do nothing.
 
     Source: sd_notify(3).
     """

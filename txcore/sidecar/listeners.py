@@ -17,7 +17,7 @@ METHOD = "check_local_transaction"
 
 
 def load_listeners(name: str) -> tuple[CheckListener, ...]:
-    """Import what `module:attribute` names: a listener, its class (made without arguments), or a list of them.
+    """Import `module:attribute`: a listener, its class (made without arguments), or a list of them.
 
     Raises:
         ConfigError: it cannot be imported or made, or has no `check_local_transaction`.
@@ -30,8 +30,8 @@ def load_listeners(name: str) -> tuple[CheckListener, ...]:
         found: Any = importlib.import_module(module_name)
         for part in attribute.split("."):
             found = getattr(found, part)
-    except Exception as error:  # a module may raise whatever it likes
-        raise ConfigError(f"{name} cannot be imported: {_said(error)}", key="listener") from error
+    except Exception as error:  # a module may raise any exception
+        raise ConfigError(f"{name} cannot be imported: {_text_of(error)}", key="listener") from error
     each = found if isinstance(found, Sequence) and not isinstance(found, str) else (found,)
     if not each:
         raise ConfigError(f"{name} is empty", key="listener")
@@ -48,19 +48,19 @@ def _listener(name: str, found: Any) -> CheckListener:
         try:
             found = found()
         except Exception as error:  # the user's own code
-            raise ConfigError(f"{name} cannot be made without arguments: {_said(error)}", key="listener") from error
+            raise ConfigError(f"{name} cannot be made without arguments: {_text_of(error)}", key="listener") from error
     if not callable(getattr(found, METHOD, None)):
         raise ConfigError(f"{name} is of type {type(found).__name__} and has no {METHOD}(half)", key="listener")
     listener: CheckListener = found
     return listener
 
 
-def _said(error: BaseException) -> str:
+def _text_of(error: BaseException) -> str:
     return f"{type(error).__name__}: {error}"
 
 
 class TimedListener:
-    """A listener whose answers are timed; what raises is no answer and is not."""
+    """A listener whose answers are timed; a call that raises is no answer, and is not timed."""
 
     def __init__(self, listener: CheckListener, clock: Clock, observe: Callable[[float], None]) -> None:
         self.topics = getattr(listener, "topics", None)

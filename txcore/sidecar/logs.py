@@ -1,6 +1,6 @@
-"""How the sidecar logs: to standard error, lines for people or JSON for machines, and repetitions held back.
+"""The sidecar's logging: to standard error, as text lines or JSON, with repeated lines suppressed.
 
-Events are constant names with facts beside them (`txcore.runtime.instrumentation`); message bodies are in none of them.
+An event is a constant name with facts (`txcore.runtime.instrumentation`); none of them contains a message body.
 """
 
 from __future__ import annotations
@@ -20,11 +20,11 @@ PERIOD_S: Final = 10.0
 EVENTS_KEPT: Final = 1_000
 FACT_CHARACTERS_MAX: Final = 2_000
 OTHERS_LEVEL: Final = logging.WARNING
-"""For libraries; their debug lines could hold what is sent."""
+"""Least level of libraries' lines; their debug lines could contain message bodies."""
 
 
 def configure(section: LogSection, clock: Clock) -> None:
-    """Set up logging for the process; again after each reload."""
+    """Set up logging for the process; called again after each reload."""
     handler = logging.StreamHandler()
     handler.setFormatter(JsonFormatter() if section.format == "json" else HumanFormatter())
     handler.addFilter(RepeatFilter(clock, section.repeats_max))
@@ -38,7 +38,7 @@ class HumanFormatter(logging.Formatter):
     """`2026-01-31 12:00:00.123 WARNING check.no_answer group=orders reason='…'`."""
 
     def format(self, record: logging.LogRecord) -> str:
-        """Return the line, with a traceback behind it where there is one."""
+        """Return the line, followed by the traceback where there is one."""
         at = datetime.fromtimestamp(record.created, UTC).strftime("%Y-%m-%d %H:%M:%S.%f")[:-3]
         facts = "".join(f" {key}={_quoted(value)}" for key, value in facts_of(record).items())
         line = f"{at} {record.levelname} {_printable(record.getMessage())}{facts}"
@@ -50,20 +50,20 @@ class JsonFormatter(logging.Formatter):
 
     def format(self, record: logging.LogRecord) -> str:
         """Return the line."""
-        told: dict[str, Any] = {
+        fields: dict[str, Any] = {
             "time": datetime.fromtimestamp(record.created, UTC).isoformat(timespec="milliseconds"),
             "level": record.levelname.lower(),
             "logger": record.name,
             "event": record.getMessage(),
         }
-        told |= {key: value for key, value in facts_of(record).items() if key not in told}
+        fields |= {key: value for key, value in facts_of(record).items() if key not in fields}
         if record.exc_info:
-            told["traceback"] = self.formatException(record.exc_info)
-        return json.dumps(told, ensure_ascii=True)
+            fields["traceback"] = self.formatException(record.exc_info)
+        return json.dumps(fields, ensure_ascii=True)
 
 
 class RepeatFilter(logging.Filter):
-    """Lets *repeats_max* lines of one event and group through in `PERIOD_S`; the next one says how many fell out.
+    """Passes *repeats_max* lines of one event and group per `PERIOD_S`; the next line says how many were suppressed.
 
     Errors with a traceback always pass.
     """
@@ -96,7 +96,7 @@ class RepeatFilter(logging.Filter):
 
 
 def facts_of(record: logging.LogRecord) -> dict[str, Any]:
-    """Return the facts beside an event, plain and bounded."""
+    """Return the facts of an event, plain and bounded."""
     facts: Mapping[str, Any] = getattr(record, "txcore", {})
     return {key: _plain(value) for key, value in facts.items()}
 

@@ -1,6 +1,6 @@
 """Every metric's name, unit and labels in one place, and the page that Prometheus reads.
 
-Figures are counted where things happen (`figures`) and read here when the page is asked for.
+The figures are counted at their events (`figures`) and read here when the page is requested.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ CONTENT_TYPE: Final = CONTENT_TYPE_LATEST
 
 @dataclass(frozen=True, slots=True)
 class Metric:
-    """One metric: its unit is the last part of its name, as Prometheus asks."""
+    """One metric: its unit is the last part of its name, as Prometheus requires."""
 
     name: str
     kind: str
@@ -36,14 +36,14 @@ class Metric:
     labels: tuple[str, ...] = ("group",)
 
 
-BUILD_INFO: Final = Metric("txcore_build_info", "gauge", "Always 1; the label tells the version.", ("version",))
+BUILD_INFO: Final = Metric("txcore_build_info", "gauge", "Always 1; the label holds the version.", ("version",))
 GROUP_STATE: Final = Metric(
     "txcore_group_state", "gauge", "1 for the state the group is in, 0 for the others.", ("group", "state")
 )
 SOURCE_UP: Final = Metric(
     "txcore_source_up", "gauge", "0 while a database or callback is down and not asked.", ("group", "source")
 )
-PARTITIONS: Final = Metric("txcore_partitions", "gauge", "Partitions in this checker's hands.")
+PARTITIONS: Final = Metric("txcore_partitions", "gauge", "Partitions that this checker owns.")
 PENDING: Final = Metric("txcore_pending_halves", "gauge", "Undecided halves on this checker's partitions.")
 OLDEST: Final = Metric("txcore_pending_oldest_age_seconds", "gauge", "Age of the oldest undecided half; 0 for none.")
 IN_HAND: Final = Metric("txcore_in_hand_halves", "gauge", "Halves that are being checked or finished now.")
@@ -88,7 +88,7 @@ TRUNCATED: Final = Metric(
     "txcore_truncated_logs_total", "counter", "Logs that no longer reached back to their checkpoint."
 )
 WRONG_LISTENER: Final = Metric(
-    "txcore_wrong_listener_total", "counter", "Times that nobody here could be asked about a half's topics."
+    "txcore_wrong_listener_total", "counter", "Times that no source here could be asked about a half's topics."
 )
 STARTS_FAILED: Final = Metric("txcore_group_starts_failed_total", "counter", "Failed tries to start the group.")
 CALLBACKS: Final = Metric(

@@ -1,4 +1,4 @@
-"""What one group is to do, resolved from the configuration; two equal plans need no restart."""
+"""The plan of one group, resolved from the configuration; two equal plans need no restart."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ class GroupPlan:
 
     @property
     def policy(self) -> CheckPolicy:
-        """For halves that carry none of their own."""
+        """The policy for halves that carry none of their own."""
         section = self.section.policy
         return CheckPolicy(interval_s=section.interval_s, check_max=section.check_max)
 
@@ -50,10 +50,10 @@ class GroupPlan:
 
     @property
     def sources(self) -> tuple[str, ...]:
-        """Who answers: "fence", "listener", "callback"."""
+        """The names of the sources of answers: "fence", "listener", "callback"."""
         section = self.section
-        told = {"fence": section.database, "listener": section.listener, "callback": section.callback}
-        return tuple(name for name, value in told.items() if value)
+        configured = {"fence": section.database, "listener": section.listener, "callback": section.callback}
+        return tuple(name for name, value in configured.items() if value)
 
 
 def plans_of(loaded: Loaded) -> dict[str, GroupPlan]:

@@ -1,6 +1,6 @@
-"""`txcore checker --check-config`: tries everything a configuration names, without checking anything.
+"""`txcore checker --check-config`: tries everything that a configuration names, without checking a half.
 
-Stricter than a start: there a broker that is down is waited for; here it is a failure.
+Stricter than a start: a start waits for a broker that is down; here that is a failure.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ RANDOM: Final = system_randomness()
 
 @dataclass(frozen=True, slots=True)
 class Probe:
-    """One thing that was tried: the setting that names it, what was found, and whether that is well."""
+    """The result of one try: the setting, a text, and whether the try succeeded."""
 
     key: str
     text: str
@@ -38,7 +38,7 @@ class Probe:
 
 
 def validate(loaded: Loaded) -> None:
-    """Find what can be found out without a network: listeners that cannot be imported, drivers that are missing.
+    """Find the mistakes that show without a network: listeners that cannot be imported, missing drivers.
 
     Raises:
         ConfigFileError: with every such mistake.
@@ -64,7 +64,7 @@ def _open_backend(plan: GroupPlan, resources: Resources) -> None:
     try:
         resources.take_backend(plan.backend_url)
     except BackendUnavailableError:
-        return  # It is waited for.
+        return  # The start waits for it.
     resources.give_back_backend(plan.backend_url)
 
 
@@ -74,7 +74,7 @@ def _open_answers(plan: GroupPlan, resources: Resources) -> None:
 
 
 def _place(path: Path, plan: GroupPlan, key: str) -> Path:
-    """Return the setting that an error of a fence, listener or callback speaks of."""
+    """Return the setting that an error of a fence, listener or callback concerns."""
     if path[0] == "backends":
         return path
     places: dict[str, Path] = {
@@ -118,13 +118,13 @@ def _answers(plan: GroupPlan, resources: Resources, closing: ExitStack) -> Itera
         return
     closing.callback(answers.close)
     if answers.fence is not None:
-        nobody = b"\xff" * ID_BYTES
-        reading = answers.fence.peek([nobody])[nobody]
+        unused = b"\xff" * ID_BYTES
+        reading = answers.fence.peek([unused])[unused]
         is_there = reading.answer is not FenceAnswer.NO_ANSWER
-        said = f"fence table {plan.section.fence_table} is there" if is_there else reading.reason
-        yield Probe(f"{key}.database", f"database {plan.database}: {said}", is_there)
+        found = f"fence table {plan.section.fence_table} is there" if is_there else reading.reason
+        yield Probe(f"{key}.database", f"database {plan.database}: {found}", is_there)
     if plan.section.listener:
         yield Probe(f"{key}.listener", f"{plan.section.listener} can be imported", is_well=True)
     if answers.callback is not None:
         trouble = answers.callback.probe()
-        yield Probe(f"{key}.callback", trouble or "something answers at its URL", is_well=not trouble)
+        yield Probe(f"{key}.callback", trouble or "a server answers at its URL", is_well=not trouble)

@@ -34,14 +34,14 @@ class Sidecar:
         self._figures: dict[str, Figures] = {}
 
     def start(self) -> None:
-        """Start every group; returns at once, whatever is reachable."""
+        """Start every group; return at once, whether or not brokers and databases can be reached."""
         for name, plan in plans_of(self.loaded).items():
             self._start(name, plan)
 
     def reload(self, loaded: Loaded) -> list[str]:
-        """Bring the groups in line with *loaded*: stop those that are gone, start new ones, restart changed ones.
+        """Apply *loaded*: stop groups that it no longer has, start new ones, restart changed ones.
 
-        Groups that did not change go on undisturbed. Returns the settings that need a restart of the process.
+        Unchanged groups continue to run. Returns the settings that need a restart of the process.
         """
         plans, config, was = plans_of(loaded), loaded.config, self.loaded.config
         changed = [name for name, runner in self.runners.items() if plans.get(name) != runner.plan]
@@ -63,26 +63,26 @@ class Sidecar:
         return needs_restart
 
     def stop(self) -> bool:
-        """Drain every group and leave; returns whether all were done within `checker.shutdown_s`."""
+        """Drain and stop every group; return whether all were done within `checker.shutdown_s`."""
         self.is_draining = True
         return self._stop(list(self.runners), self.loaded.config.checker.shutdown_s)
 
     def status(self) -> Mapping[str, GroupStatus]:
-        """Return how each group is doing."""
+        """Return the state of each group."""
         return {name: runner.status() for name, runner in list(self.runners.items())}
 
     def unready(self) -> list[str]:
-        """Return why the process is not ready; empty when every group runs and holds what falls to it."""
+        """Return the reasons why the process is not ready; empty when every group runs and no partition is blocked."""
         if self.is_draining:
             return ["draining"]
         return [f"group {name} {reason}" for name, status in self.status().items() for reason in _unready(status)]
 
     def degraded(self) -> list[str]:
-        """Return what is down behind running groups."""
+        """Return the sources of running groups that are down."""
         return [f"group {name}: {each}" for name, status in self.status().items() for each in status.degraded]
 
     def stuck(self) -> list[str]:
-        """Return the groups whose checker does not move any more; only a restart of the process helps."""
+        """Return the groups whose checker's loop has stopped turning; only a restart of the process helps."""
         return [f"group {name} is stuck" for name, status in self.status().items() if status.is_stuck]
 
     def _start(self, name: str, plan: GroupPlan) -> None:
@@ -99,7 +99,7 @@ class Sidecar:
 
 
 def _unready(status: GroupStatus) -> list[str]:
-    """Return why a group is not ready: it does not run, or a part of it is judged by no checker."""
+    """Return the reasons why a group is not ready: it does not run, or a partition of it is blocked."""
     if status.state is not GroupState.RUNNING:
         return [f"is {status.state.value}{f': {status.reason}' if status.reason else ''}"]
     return [

@@ -17,11 +17,11 @@ if TYPE_CHECKING:
     from txcore.outbox.relay import Relay
 
 CONNECTIONS: Final = 3
-"""One that holds the slots, one for what must be committed beside it, one that listens (PostgreSQL)."""
+"""Number of connections: one holds the slots, one commits meanwhile, one listens (PostgreSQL)."""
 
 
 class GroupRelay:
-    """The relay and its engine. It waits by itself for a database, or a message table, that is not there yet."""
+    """The relay and its engine. The relay itself waits for a database, or a message table, that does not exist yet."""
 
     def __init__(self, relay: Relay, engine: Engine) -> None:
         self.relay = relay

@@ -1,4 +1,7 @@
-"""What groups share: one backend per URL, one engine per database, one event loop; closed with the last user."""
+"""The resources that groups share: a backend per URL, an engine per database, one event loop.
+
+Each is closed with its last user.
+"""
 
 from __future__ import annotations
 
@@ -31,7 +34,7 @@ class _Held(Generic[T]):
 
 
 class Shared(Generic[T]):
-    """Opens each thing once, by its key, and closes it with its last user. Thread safe."""
+    """Opens each resource once, by its key, and closes it with its last user. Thread safe."""
 
     def __init__(self, close: Callable[[T], None]) -> None:
         self._close = close
@@ -40,7 +43,7 @@ class Shared(Generic[T]):
         self._lock = threading.Lock()
 
     def take(self, key: Hashable, opener: Callable[[], T]) -> T:
-        """Return what *key* names, opened by *opener* if nobody has it. Whatever that raises is raised."""
+        """Return the resource of *key*, opened by *opener* if it is not open. Raises the exceptions of *opener*."""
         with self._lock_of(key):
             held = self._held.get(key)
             if held is None:
@@ -49,7 +52,7 @@ class Shared(Generic[T]):
             return held.value
 
     def give_back(self, key: Hashable) -> None:
-        """Say that one user is done."""
+        """Release the resource for one user."""
         with self._lock_of(key):
             held = self._held[key]
             held.users -= 1
@@ -76,11 +79,11 @@ class Resources:
         self._loops: Shared[EventLoop] = Shared(lambda loop: loop.close())
 
     def take_backend(self, url: str) -> Backend:
-        """Return the backend behind *url*. Raises: see `txcore.connect`."""
+        """Return the backend for *url*. Raises: see `txcore.connect`."""
         return self._backends.take(url, lambda: connect(url))
 
     def give_back_backend(self, url: str) -> None:
-        """Say that one group is done with it."""
+        """Release it for one group."""
         self._backends.give_back(url)
 
     def take_engine(self, url: str, section: DatabaseSection) -> Any:
@@ -88,7 +91,7 @@ class Resources:
         return self._engines.take((url, section), lambda: open_engine(url, section))
 
     def give_back_engine(self, url: str, section: DatabaseSection) -> None:
-        """Say that one group is done with it."""
+        """Release it for one group."""
         self._engines.give_back((url, section))
 
     def take_loop(self) -> asyncio.AbstractEventLoop:
@@ -96,7 +99,7 @@ class Resources:
         return self._loops.take("loop", EventLoop).loop
 
     def give_back_loop(self) -> None:
-        """Say that one group is done with it."""
+        """Release it for one group."""
         self._loops.give_back("loop")
 
     def _close_backend(self, backend: Backend) -> None:
@@ -115,7 +118,7 @@ class EventLoop:
         self._thread.start()
 
     def close(self) -> None:
-        """Stop the loop; what still runs on it is abandoned with the daemon thread."""
+        """Stop the loop; coroutines that still run on it are abandoned with the daemon thread."""
         self.loop.call_soon_threadsafe(self.loop.stop)
         self._thread.join(1.0)
 

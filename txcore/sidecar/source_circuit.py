@@ -1,7 +1,7 @@
-"""The circuit around a callback or a database: while it is down, one question at a time finds out whether it is back.
+"""The circuit of a callback or a database: while the source is down, one question at a time probes it.
 
-Without it every waiting half would ask a dead callback or database by itself. A refused question learns when to ask
-again; nothing is counted (R10).
+Without it every waiting half would ask a dead callback or database by itself. The refusal of a question says when to
+ask again; nothing is counted (R10).
 """
 
 from __future__ import annotations

@@ -161,7 +161,7 @@ def test_going_against_the_fence_takes_a_confirmation_of_its_own(site, shop, pic
     page = console.signed_in(f"/console/groups/orders/transactions/{identity}")
     assert "COMMIT: the local transaction committed" in page.locator("main").inner_text()
     assert "state 1 (committed)" in page.locator("main").inner_text()
-    page.get_by_role("link", name="Go against the fence").click()
+    page.get_by_role("link", name="Decide against the fence").click()
     assert "goes against the database" in page.get_by_role("alert").inner_text()
     picture(page, "against-the-fence")
     page.get_by_label("Why?").fill("by contract")

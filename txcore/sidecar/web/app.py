@@ -31,9 +31,9 @@ def make_app(sidecar: Sidecar, guard: Guard, more: Sequence[BaseRoute] = (), his
     """Return the application.
 
     Args:
-        guard: Asked before every path that is not open; routes that change state ask it themselves,
+        guard: Called before every path that is not open; routes that change state also call it,
             `guard.refusal_to_change(request)`.
-        more: Routes of others.
+        more: Further routes.
         history: The figures of the last hour; without one the console's charts stay empty.
     """
     lists, desk = Lists(sidecar.clock), Desk(sidecar)
@@ -44,7 +44,7 @@ def make_app(sidecar: Sidecar, guard: Guard, more: Sequence[BaseRoute] = (), his
         routes=routes,
         exception_handlers={HTTPException: _http_error, Exception: _server_error},
     )
-    return GuardMiddleware(app, guard)  # around everything, so that answers to errors have the headers too
+    return GuardMiddleware(app, guard)  # outermost, so that answers to errors have the headers too
 
 
 def _http_error(_: Request, error: Exception) -> Response:

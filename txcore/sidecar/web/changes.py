@@ -1,4 +1,4 @@
-"""The routes of the JSON API about one transaction: its journey, and what changes it. POST, token, JSON only."""
+"""The JSON API's routes of one transaction: its journey, and its changes. A change is a POST of JSON with the token."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from starlette.responses import JSONResponse, Response
 from starlette.routing import Route
 
 from txcore.ids import id_text
-from txcore.operator import to_json as telling
+from txcore.operator import to_json
 from txcore.operator.plan import Verb, fence_text
 from txcore.sidecar.web.desk import Case, Decision, Desk, DeskError
 from txcore.sidecar.web.guard import BODY_BYTES_MAX, Guard, read_body, refused
@@ -26,7 +26,7 @@ PATH: Final = "/api/v1/groups/{group}/transactions/{id}"
 
 
 class Change(Struct, forbid_unknown_fields=True, frozen=True, kw_only=True):
-    """What a POST says; `docs/api-openapi.json` describes it."""
+    """The body of a POST; `docs/api-openapi.json` describes it."""
 
     by: Annotated[str, Meta(max_length=NAME_MAX)]
     reason: Annotated[str, Meta(min_length=1, max_length=500)]
@@ -43,7 +43,7 @@ def change_routes(desk: Desk, guard: Guard, clock: Clock) -> list[Route]:
             case = desk.case(request.path_params["group"], request.path_params["id"])
         except DeskError as error:
             return refused(error.status, str(error))
-        return JSONResponse(_told(case, clock.wall_ms()))
+        return JSONResponse(_as_json(case, clock.wall_ms()))
 
     def changing(verb: Verb) -> Callable[[Request], object]:
         async def change(request: Request) -> Response:
@@ -59,7 +59,7 @@ def change_routes(desk: Desk, guard: Guard, clock: Clock) -> list[Route]:
                 return refused(400, f"the body: {error}")
             by = name_of(asked.by)
             if not by:
-                return refused(400, "the body: say in `by` who acts")
+                return refused(400, "the body: name the operator in `by`")
             decision = Decision(
                 verb, f"{by} (api)", asked.reason, asked.confirm, override=asked.override_fence, mark=asked.mark
             )
@@ -79,16 +79,16 @@ def change_routes(desk: Desk, guard: Guard, clock: Clock) -> list[Route]:
     ]
 
 
-def _told(case: Case, now_ms: int) -> dict[str, object]:
+def _as_json(case: Case, now_ms: int) -> dict[str, object]:
     journey, asked = case.journey, case.asked
     plans = {verb.value: case.plan(verb) for verb in Verb}
-    told = telling.journey(journey, now_ms, bodies=False)
-    for each in told["parked"]:
-        each.pop("poison")  # bytes of unknown origin are as good as a body
-    return told | {
+    shown = to_json.journey(journey, now_ms, bodies=False)
+    for each in shown["parked"]:
+        each.pop("poison")  # bytes of unknown origin may contain a body
+    return shown | {
         "transaction_id": id_text(journey.transaction_id),
-        "fence": telling.fence(asked.reading),
-        "fence_row": telling.fence_row(asked.row),
+        "fence": to_json.fence(asked.reading),
+        "fence_row": to_json.fence_row(asked.row),
         "fence_text": fence_text(journey, asked.reading),
         "mark": case.mark,
         "plans": {name: {"step": each.step.value, "text": each.text} for name, each in plans.items()},

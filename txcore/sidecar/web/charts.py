@@ -20,7 +20,7 @@ ALMOST: Final = 1e-9
 
 @dataclass(frozen=True, slots=True)
 class Series:
-    """Values in time, oldest first; None where there is none."""
+    """Values in time, oldest first; None where a value is missing."""
 
     name: str
     values: Sequence[float | None]
@@ -38,7 +38,7 @@ class Line:
 
 @dataclass(frozen=True, slots=True)
 class Tick:
-    """A place on an axis, and what stands there."""
+    """A position on an axis, and its label."""
 
     at: float
     label: str
@@ -46,7 +46,7 @@ class Tick:
 
 @dataclass(frozen=True, slots=True)
 class Chart:
-    """A chart for the template; `summary` says in words what it shows, `rows` every figure."""
+    """A chart for the template; `summary` describes it as text, `rows` holds every figure."""
 
     key: str
     title: str
@@ -69,8 +69,8 @@ def make_chart(
     """Return a chart.
 
     Args:
-        show: Turns a value into text, with its unit.
-        nothing: Said where there is no value.
+        show: Returns a value as text, with its unit.
+        nothing: The text for a missing value.
     """
     top = nice_top(max((value for each in series for value in each.values if value is not None), default=0.0))
     lines = [
@@ -102,18 +102,18 @@ def nice_top(value: float) -> float:
 
 def _path(values: Sequence[float | None], top: float) -> str:
     """Return an SVG path; a value alone between two gaps becomes a short dash."""
-    told: list[str] = []
+    parts: list[str] = []
     width = (WIDTH - LEFT - RIGHT) / max(len(values), 1)
     was_there = False
     for number, value in enumerate(values):
         if value is not None:
             x, y = LEFT + (number + 0.5) * width, _y(value, top)
-            told.append(f"{'L' if was_there else 'M'}{x:.1f} {y:.1f}")
+            parts.append(f"{'L' if was_there else 'M'}{x:.1f} {y:.1f}")
             is_alone = not was_there and (number + 1 == len(values) or values[number + 1] is None)
             if is_alone:
-                told.append(f"h{width / 2:.1f}")
+                parts.append(f"h{width / 2:.1f}")
         was_there = value is not None
-    return "".join(told)
+    return "".join(parts)
 
 
 def _y(value: float, top: float) -> float:

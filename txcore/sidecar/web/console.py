@@ -1,7 +1,6 @@
 """The web console's routes: server-rendered pages for operators; every change is a form with a typed confirmation.
 
-Reading asks the guard as everything does; changing needs a session. Nothing comes from another host, and no script is
-needed.
+The guard checks each request; a change needs a session. No file comes from another host, and no script is needed.
 """
 
 from __future__ import annotations
@@ -34,7 +33,7 @@ Handler = Callable[["Console", Request], Response]
 
 
 def _answering(handler: Handler) -> Handler:
-    """Turn what the desk refuses into a page."""
+    """Turn a refusal of the desk into a page."""
 
     @wraps(handler)
     def answer(console: Console, request: Request) -> Response:
@@ -109,17 +108,17 @@ class Console:
 
     @_answering
     def pending(self, request: Request) -> Response:
-        """Show what nobody has decided yet."""
+        """Show the undecided transactions."""
         return self._rows(request, "pending.html", "Pending", self._lists.pending)
 
     @_answering
     def parked(self, request: Request) -> Response:
-        """Show what was put aside."""
+        """Show the parked transactions."""
         return self._rows(request, "parked.html", "Parked", self._lists.parked)
 
     @_answering
     def decisions(self, request: Request) -> Response:
-        """Show who decided what, when and why."""
+        """Show the operators' decisions, with name, time and reason."""
         group = request.path_params["group"]
         entries, count = self._desk.decisions(group)
         rows = [views.entry_row(group, each) for each in entries]
@@ -127,7 +126,7 @@ class Console:
 
     @_answering
     def find(self, request: Request) -> Response:
-        """Go to the transaction whose id begins or ends so."""
+        """Redirect to the transaction whose id begins or ends with the given digits."""
         group = request.path_params["group"]
         case = self._desk.case(group, request.query_params.get("id", ""))
         return RedirectResponse(views.transaction_path(group, canonical(case)), 303)
@@ -154,7 +153,7 @@ class Console:
         )
 
     def nowhere(self, request: Request) -> Response:
-        """Say that there is no such page."""
+        """Show that there is no such page."""
         if not request.path_params["rest"].strip("/"):
             return RedirectResponse(CONSOLE, 303)
         return self.pages.trouble(request, DeskError(404, "there is no such page"))

@@ -1,4 +1,4 @@
-"""The console's forms that change something: what would happen, why, a typed confirmation; then the request."""
+"""The console's forms for decisions: the effect, the reason, a typed confirmation; then the request."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from starlette.requests import Request
 from starlette.responses import RedirectResponse, Response
 from starlette.routing import Route
 
-from txcore.operator import to_json as telling
+from txcore.operator import to_json
 from txcore.operator.plan import Step, Verb, fence_text, is_doubtful
 from txcore.operator.selection import topics_in
 from txcore.sidecar.web import views
@@ -19,10 +19,10 @@ from txcore.sidecar.web.pages import Pages, fields_of
 
 DONE: Final = {
     Verb.RESUME: "Resumed: the checker asks again, with a fresh budget of checks.",
-    Verb.COMMIT: "Commit is asked for and kept in the log. The checker executes it; this page follows.",
-    Verb.ROLLBACK: "Rollback is asked for and kept in the log. The checker executes it; this page follows.",
+    Verb.COMMIT: "The commit is requested; the log keeps the request. The checker executes it; this page shows it.",
+    Verb.ROLLBACK: "The rollback is requested; the log keeps the request. The checker executes it; this page shows it.",
 }
-NO_FORM: Final = "that is no form of this console"
+NO_FORM: Final = "this is not a form of this console"
 
 
 class Deciding:
@@ -39,14 +39,14 @@ class Deciding:
         return [Route(path, self.ask, methods=["GET"]), Route(path, self.decide, methods=["POST"])]
 
     def ask(self, request: Request) -> Response:
-        """Show what would be done, and ask for a reason and a confirmation."""
+        """Show the effect of the decision, and ask for a reason and a confirmation."""
         try:
             return self._form(request, override="override" in request.query_params)
         except DeskError as error:
             return self._pages.trouble(request, error)
 
     async def decide(self, request: Request) -> Response:
-        """Do it, and go back to the transaction."""
+        """Decide, and redirect to the transaction."""
         fields = await fields_of(request)
         return await run_in_threadpool(self._answer, request, fields)
 
@@ -100,7 +100,7 @@ class Deciding:
             kind=views.KINDS[verb],
             back=views.transaction_path(group, canonical(case)),
             transaction_id=canonical(case),
-            state_name=telling.state_of(journey),
+            state_name=to_json.state_of(journey),
             topics=", ".join(topics_in(journey)) or views.NOTHING,
             fence_text=fence_text(journey, case.asked.reading),
             consequence=views.plain(each.text),
@@ -117,7 +117,7 @@ class Deciding:
 def sentence(text: str) -> str:
     """Return *text* as a sentence; "" stays "".
 
-    A plan's texts stand behind a colon on the command line.
+    A plan's texts follow a colon on the command line.
     """
     return f"{text[:1].upper()}{text[1:]}." if text else ""
 

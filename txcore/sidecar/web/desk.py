@@ -1,7 +1,7 @@
-"""What the JSON API and the console do for operators: find one transaction, say what may be done, ask for it.
+"""The operator's actions in the JSON API and the console: find a transaction, plan a decision, request it.
 
-The same rules as on the command line (`txcore.operator`); a decision is a request in the op log, with who, when and
-why, and the partition's owner executes it.
+The same rules as on the command line (`txcore.operator`). A decision is a request in the op log, with the operator's
+name, the time and the reason; the partition's owner executes it.
 """
 
 from __future__ import annotations
@@ -17,8 +17,7 @@ from txcore.clock import Randomness, system_randomness
 from txcore.errors import TxcoreError, UsageError
 from txcore.history.journey import Journey
 from txcore.ids import id_text
-from txcore.operator import selection as choosing
-from txcore.operator import to_json as telling
+from txcore.operator import selection, to_json
 from txcore.operator.lookup import Asked, find
 from txcore.operator.operator import Operator
 from txcore.operator.plan import Plan, Step, Verb, plan
@@ -38,7 +37,7 @@ OVERRIDE: Final = "override"
 
 
 class DeskError(Exception):
-    """What was asked for is not done; `status` is HTTP's."""
+    """A request is refused or failed; `status` is the HTTP status."""
 
     def __init__(self, status: int, reason: str) -> None:
         super().__init__(reason)
@@ -47,34 +46,34 @@ class DeskError(Exception):
 
 @dataclass(frozen=True, slots=True)
 class Case:
-    """One transaction as the logs and the fence tell it now."""
+    """One transaction as the logs and the fence show it now."""
 
     journey: Journey
     asked: Asked
     has_database: bool
 
     def plan(self, verb: Verb, *, override: bool = False) -> Plan:
-        """Return what would be done about it."""
+        """Return the plan of a decision about it."""
         reading = self.asked.reading
         return plan(verb, self.journey, reading, has_database=self.has_database, override=override)
 
     @property
     def mark(self) -> str:
-        """What a decision rests on; a form sends it back, so that nobody decides about what has changed."""
+        """The state that a decision is based on; a form sends it back, so that the desk refuses it after a change."""
         journey, reading = self.journey, self.asked.reading
         said = reading.answer.value if reading is not None else "-"
-        return f"{telling.state_of(journey)} {journey.generation} {journey.discarded_generation} {said}".replace(
+        return f"{to_json.state_of(journey)} {journey.generation} {journey.discarded_generation} {said}".replace(
             " ", "."
         )
 
 
 @dataclass(frozen=True, slots=True)
 class Decision:
-    """What an operator wants.
+    """The decision of an operator.
 
     Attributes:
         confirmation: Typed by the operator, see `confirmation_of`.
-        mark: The case's, as it was shown; "" for none.
+        mark: The mark of the case, as it was shown; "" for none.
     """
 
     verb: Verb
@@ -86,8 +85,8 @@ class Decision:
 
 
 def confirmation_of(transaction_id: bytes, *, override: bool) -> str:
-    """Return what is to be typed: the short id, behind `override` to go against the fence."""
-    short = choosing.short_id(transaction_id)
+    """Return the confirmation to type: the short id, after `override` for a decision against the fence."""
+    short = selection.short_id(transaction_id)
     return f"{OVERRIDE} {short}" if override else short
 
 
@@ -115,7 +114,7 @@ class Desk:
         """Return one transaction, by its id or one end of it.
 
         Raises:
-            DeskError: there is none, or several, or the logs cannot be read now.
+            DeskError: no transaction matches, or several do, or the logs cannot be read now.
         """
         runner = self.runner(group)
         wanted = _wanted(text)
@@ -126,7 +125,7 @@ class Desk:
                 raise DeskError(404, str(error)) from error
 
     def decisions(self, group: str) -> tuple[Sequence[Entry], int]:
-        """Return the newest decisions of operators, newest first, and how many there are.
+        """Return the newest decisions of operators, newest first, and the number of all.
 
         Raises:
             DeskError: no such group, or the logs cannot be read now.
@@ -136,7 +135,7 @@ class Desk:
             return read_decisions(backend, group, self._sidecar.clock, self._randomness)
 
     def decide(self, group: str, text: str, decision: Decision) -> str:
-        """Do what is wanted, once more read and planned; returns what was done, in words.
+        """Read and plan the decision once more, execute it, and return the result as text.
 
         Raises:
             DeskError: refused, or not confirmed, or the logs cannot be read or written now.
@@ -146,7 +145,7 @@ class Desk:
         if not wanted.is_whole:
             raise DeskError(400, "name the whole transaction id")
         if not decision.reason.strip():
-            raise DeskError(400, "Say why: the reason is kept in the log")
+            raise DeskError(400, "Give a reason: it is kept in the log")
         if len(decision.reason) > REASON_SIZE_MAX:
             raise DeskError(400, f"The reason has more than {REASON_SIZE_MAX} characters")
         expected = confirmation_of(bytes.fromhex(wanted.digits), override=decision.override)
@@ -165,7 +164,7 @@ class Desk:
 
     def _act(self, operator: Operator, case: Case, decision: Decision) -> str:
         if decision.mark and decision.mark != case.mark:
-            raise DeskError(409, "it has changed since you looked; look again")
+            raise DeskError(409, "the transaction has changed since it was shown; read it again")
         each = case.plan(decision.verb, override=decision.override)
         if each.step is Step.REFUSED:
             raise DeskError(409, each.text)
@@ -173,17 +172,17 @@ class Desk:
             return each.text
         if decision.verb is Verb.RESUME:
             return f"resumed as generation {operator.resume_journey(case.journey, decision.reason)}"
-        half = telling.any_half(case.journey)
+        half = to_json.any_half(case.journey)
         override = decision.override and half is not None and half.fenced
         result = operator.ask(case.journey, decision.verb.kind, decision.reason, override_fence=override)
         if result.error is not None:
             raise DeskError(503, f"the request may not be stored: {result.error}; look again before repeating it")
         if result.state is not EndState.UNKNOWN:
             return "taken off the list" if case.journey.is_dismissible else result.state.value
-        return f"{decision.verb.value} is asked for; the checker of its partition executes it"
+        return f"{decision.verb.value} is requested; the checker of its partition executes it"
 
     def _case(self, runner: GroupRunner, journey: Journey) -> Case:
-        answers, half = runner.answers, telling.any_half(journey)
+        answers, half = runner.answers, to_json.any_half(journey)
         fence = None if answers is None else answers.fence
         if fence is None or half is None or not half.fenced:
             return Case(journey, Asked(), fence is not None)
@@ -191,12 +190,12 @@ class Desk:
 
     @contextmanager
     def _reading(self, runner: GroupRunner) -> Iterator[Backend]:
-        """Yield the group's backend; a few at a time, so that readers never cost the checker its memory."""
+        """Yield the group's backend, for a few readers at a time, so that they never exhaust the checker's memory."""
         backend = runner.backend
         if backend is None:
             raise DeskError(503, f"the group is not running: {runner.status().reason}")
         if not self._reads.acquire(timeout=READ_WAIT_S):
-            raise DeskError(503, "others are reading; try again")
+            raise DeskError(503, "other requests are reading the logs; try again")
         try:
             yield backend
         except (TxcoreError, TimeoutError) as error:
@@ -205,13 +204,13 @@ class Desk:
             self._reads.release()
 
 
-def _wanted(text: str) -> choosing.Wanted:
+def _wanted(text: str) -> selection.Wanted:
     try:
-        return choosing.wanted(text)
+        return selection.wanted(text)
     except UsageError as error:
         raise DeskError(400, str(error)) from error
 
 
 def canonical(case: Case) -> str:
-    """Return the whole id, as addresses have it."""
+    """Return the whole id, as it is in URLs."""
     return id_text(case.journey.transaction_id)

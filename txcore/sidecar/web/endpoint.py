@@ -15,10 +15,10 @@ if TYPE_CHECKING:
 
 
 class Endpoint:
-    """Serves a sidecar as its configuration says.
+    """Serves a sidecar on the configured address.
 
     Raises:
-        ConfigError: the address cannot be had, or the certificate cannot be used.
+        ConfigError: the address or the certificate cannot be used.
     """
 
     def __init__(self, sidecar: Sidecar, loaded: Loaded) -> None:

@@ -1,11 +1,11 @@
-"""Who may ask: token, session, `Host` header, requests that change something, and the headers of every answer.
+"""Access to the endpoint: token, session, `Host` header, changing requests, and the headers of every answer.
 
-* Health and metrics are open to whoever reaches the port.
-* Everything else asks for the token where one is configured: as a bearer token, or in the console by a session that
-  was begun with it. Without a token the endpoint listens on loopback only (the configuration sees to that), and only
-  requests to a loopback name are answered, so that no web page can reach it through a name of its own (DNS rebinding).
-* What changes state always asks for the token, and is nothing that a foreign page could send: in the API JSON with a
-  bearer token, in the console a form with a secret of the session, from this origin.
+* Health and metrics are open to every client that reaches the port.
+* Every other path needs the token where one is configured: as a bearer token, or in the console a session that was
+  begun with it. Without a token the endpoint listens on loopback only (the configuration ensures that), and answers
+  only requests to a loopback name, so that no web page can reach it through a name of its own (DNS rebinding).
+* A request that changes state always needs the token, and a form that a foreign page could not send: in the API, JSON
+  with a bearer token; in the console, a form with a secret of the session, from this origin.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ SIGN_IN: Final = f"{CONSOLE}/sign-in"
 FILES: Final = f"{CONSOLE}/static/"
 LOOPBACK_NAMES: Final = frozenset({"localhost", "127.0.0.1", "[::1]", "::1"})
 BODY_BYTES_MAX: Final = 64 << 10
-NO_TOKEN: Final = "what changes state needs a token; configure http.token_file"  # noqa: S105 - a sentence
+NO_TOKEN: Final = "a change needs a token; configure http.token_file"  # noqa: S105 - a sentence
 SECURITY_HEADERS: Final = (
     (b"x-content-type-options", b"nosniff"),
     (b"x-frame-options", b"DENY"),
@@ -53,12 +53,12 @@ class Guard:
 
     @property
     def has_token(self) -> bool:
-        """Whether a token is configured; without one nothing can be changed."""
+        """Whether a token is configured; without one no request can change state."""
         return bool(self._token)
 
     def refusal(self, request: Request) -> Response | None:
-        """Return the answer to a request that may not read, or None."""
-        path = str(request.scope["path"])  # what routes go by
+        """Return the refusal of a request that may not read, or None."""
+        path = str(request.scope["path"])  # routes are chosen by it
         if not self._token:
             return None if is_loopback(request) else refused(403, NOT_LOOPBACK)
         is_console = path == CONSOLE or path.startswith(f"{CONSOLE}/")
@@ -71,7 +71,7 @@ class Guard:
         return refused(401, "the bearer token is missing or wrong", {"www-authenticate": "Bearer"})
 
     def refusal_to_change(self, request: Request) -> Response | None:
-        """Return the answer to a request of the API that may not change anything, or None."""
+        """Return the refusal of an API request that may not change state, or None."""
         if not self._token:
             return refused(403, NO_TOKEN)
         if not self.is_token(_bearer(request)):
@@ -83,7 +83,7 @@ class Guard:
         return None if is_from_here(request) else refused(403, FOREIGN)
 
     def trouble_with_form(self, request: Request, form_token: str) -> str:
-        """Return why a form of the console may not change anything; "" when it may."""
+        """Return the reason why a form of the console may not change state; "" when it may."""
         if not self._token:
             return NO_TOKEN
         session = self.session(request)
@@ -96,7 +96,7 @@ class Guard:
         return ""
 
     def session(self, request: Request) -> Session | None:
-        """Return who is signed in to the console."""
+        """Return the session of the signed-in operator; None without one."""
         return self.sessions.read(request.cookies.get(COOKIE, ""))
 
     def is_token(self, given: str) -> bool:
@@ -116,7 +116,7 @@ def is_loopback(request: Request) -> bool:
 
 
 def is_from_here(request: Request) -> bool:
-    """Return whether no browser says that another site's page sent the request."""
+    """Return whether the headers of a browser do not name another site as the sender of the request."""
     if request.headers.get("sec-fetch-site", "same-origin") not in SAME_SITE:
         return False
     origin = request.headers.get("origin")
@@ -134,7 +134,7 @@ def _bearer(request: Request) -> str:
 
 
 def refused(status: int, reason: str, headers: dict[str, str] | None = None) -> JSONResponse:
-    """Return an answer with nothing but its reason."""
+    """Return an answer that holds only its reason."""
     return JSONResponse({"error": reason}, status, headers)
 
 
@@ -149,7 +149,7 @@ async def read_body(request: Request) -> bytes | None:
 
 
 class GuardMiddleware:
-    """Asks the guard before every path that is not open, and adds the security headers to every answer."""
+    """Calls the guard before every path that is not open, and adds the security headers to every answer."""
 
     def __init__(self, app: ASGIApp, guard: Guard) -> None:
         self._app = app

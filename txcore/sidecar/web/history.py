@@ -1,6 +1,6 @@
 """The last hour of each group in figures: sampled every few seconds, kept in memory, lost with the process.
 
-Prometheus keeps more; this is for whoever has only the console at hand.
+Prometheus keeps more; this is for an operator with only the console at hand.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ COUNTED: Final = ("halves", "COMMIT", "ROLLBACK", "parked", *(f"checks {each}" f
 
 @dataclass(frozen=True, slots=True)
 class Sample:
-    """One group at one moment; counters and histograms as they stood."""
+    """One group at one moment: its counters and histograms."""
 
     elapsed_s: float
     wall_ms: int
@@ -43,7 +43,7 @@ class Sample:
 
 @dataclass(frozen=True, slots=True)
 class Step:
-    """What happened between two samples: rates per second, and quantiles where anything was counted."""
+    """The changes between two samples: rates per second, and quantiles where anything was counted."""
 
     wall_ms: int
     pending: int
@@ -57,7 +57,7 @@ QUANTILES: Final = (0.5, 0.95)
 
 
 class History:
-    """Samples and keeps. `start` and `stop` belong to one thread; everything else to any."""
+    """Takes and keeps samples. `start` and `stop` belong to one thread; everything else to any."""
 
     def __init__(self, sidecar: Sidecar, clock: Clock) -> None:
         self._sidecar = sidecar
@@ -68,7 +68,7 @@ class History:
         self._thread = threading.Thread(target=self._run, name="txcore-history", daemon=True)
 
     def start(self) -> None:
-        """Begin to sample, in a thread."""
+        """Begin to sample, in a thread of its own."""
         self._thread.start()
 
     def stop(self) -> None:
@@ -78,7 +78,7 @@ class History:
             self._thread.join(STOP_S)
 
     def sample(self) -> None:
-        """Take a sample of every group; forget groups that are gone."""
+        """Take a sample of every group; forget removed groups."""
         runners = dict(self._sidecar.runners)
         taken = {name: _sample(runner, self._clock) for name, runner in runners.items()}
         with self._lock:
@@ -95,7 +95,7 @@ class History:
         end_s, width_s = self._clock.elapsed_s(), range_s / count
         found: list[Step | None] = []
         for number in range(count):
-            # The last sample before the step and the last one inside it: so no count falls between two steps.
+            # From the last sample before the step to the last one inside it: no count is lost between two steps.
             first = bisect.bisect_right(times, end_s - range_s + number * width_s) - 1
             last = bisect.bisect_right(times, end_s - range_s + (number + 1) * width_s) - 1
             found.append(_step(samples[max(first, 0)], samples[last]) if last > max(first, 0) else None)
@@ -105,7 +105,7 @@ class History:
         while not self._stop.is_set():
             try:
                 self.sample()
-            except Exception:  # the charts are not worth the endpoint
+            except Exception:  # an error of the charts must not stop the endpoint
                 LOG.exception("history.failed")
             self._stop.wait(SAMPLE_S)
 
@@ -140,7 +140,7 @@ def _step(before: Sample, after: Sample) -> Step:
 
 
 def quantile(bounds: Sequence[float], before: Sequence[int], after: Sequence[int], part: float) -> float | None:
-    """Return the value below which *part* of what was counted in between lies, within the width of a bucket.
+    """Return the value below which *part* of the counts in between lies, within the width of a bucket.
 
     Args:
         before, after: Counts up to each bound, and beyond the last.

@@ -1,6 +1,6 @@
-"""What is pending and parked in a group, read from its logs; one read at a time, kept for a moment.
+"""The pending and parked transactions of a group, read from its logs; one read at a time, kept for a moment.
 
-A page that is reloaded, or ten that are open, cost the broker no more than one.
+Ten open pages, or one that is reloaded, cost the broker no more than one.
 """
 
 from __future__ import annotations
@@ -14,8 +14,7 @@ from typing import Any, Final
 from txcore.clock import Clock
 from txcore.history.journey import Journey
 from txcore.history.log_survey import OwnerSeen, Survey
-from txcore.operator import timeline as story
-from txcore.operator import to_json as telling
+from txcore.operator import timeline, to_json
 from txcore.operator.operator import Operator
 from txcore.operator.selection import oldest_first
 from txcore.port import Backend
@@ -29,7 +28,7 @@ BY: Final = "console"
 
 @dataclass(frozen=True, slots=True)
 class Listing:
-    """What was found, oldest first; at most `ROWS_MAX` rows of `count`.
+    """The rows that were found, oldest first; at most `ROWS_MAX` of `count`.
 
     Attributes:
         owners: The checker that wrote last into each partition's log, as far as it was read.
@@ -50,7 +49,7 @@ class _Kept:
 
 
 class Lists:
-    """Reads and keeps. Thread safe; calls block while they read."""
+    """Reads the lists and keeps them for a moment. Thread safe; calls block while they read."""
 
     def __init__(self, clock: Clock) -> None:
         self._clock = clock
@@ -77,31 +76,31 @@ class Lists:
 
     def _pending(self, operator: Operator) -> Listing:
         with closing(operator.look()) as survey:
-            return self._listing(survey, [each for each in survey.journeys() if each.is_pending], telling.pending)
+            return self._listing(survey, [each for each in survey.journeys() if each.is_pending], to_json.pending)
 
     def _parked(self, operator: Operator) -> Listing:
         with closing(operator.look()) as survey:
             identities = {each.transaction_id for each in survey.journeys() if each.entry is not None}
             if not identities:
-                return self._listing(survey, [], telling.parked)
+                return self._listing(survey, [], to_json.parked)
         with closing(operator.watch(identities, from_checkpoint=False)) as survey:
             return self._listing(
-                survey, [each for each in survey.journeys() if each.is_parked and each.parked], telling.parked
+                survey, [each for each in survey.journeys() if each.is_parked and each.parked], to_json.parked
             )
 
     def _listing(
-        self, survey: Survey, found: Sequence[Journey], tell: Callable[[Journey, int], dict[str, Any]]
+        self, survey: Survey, found: Sequence[Journey], row_of: Callable[[Journey, int], dict[str, Any]]
     ) -> Listing:
         now_ms = self._clock.wall_ms()
-        rows = [tell(each, now_ms) | _more(each) for each in oldest_first(found)[:ROWS_MAX]]
+        rows = [row_of(each, now_ms) | _more(each) for each in oldest_first(found)[:ROWS_MAX]]
         return Listing(len(found), rows, dict(survey.owners), survey.partition_count)
 
 
 def _more(journey: Journey) -> dict[str, Any]:
-    """Return the checks and requests so far, newest last; the age is left to whoever shows the row."""
-    half, ops = telling.any_half(journey), [op for _, op in journey.ops]
-    told = [
-        {"at_ms": op.at_ms, "what": (telling.kind_name(op.kind) or "").lower(), "text": story.op_text(op)}
+    """Return the checks and requests so far, newest last; the page computes the age when it shows the row."""
+    half, ops = to_json.any_half(journey), [op for _, op in journey.ops]
+    steps = [
+        {"at_ms": op.at_ms, "what": (to_json.kind_name(op.kind) or "").lower(), "text": timeline.op_text(op)}
         for op in ops
         if op.kind in {OpKind.CHECKED, OpKind.DECIDED, OpKind.FORCE, OpKind.NUDGE}
     ]
@@ -109,5 +108,5 @@ def _more(journey: Journey) -> dict[str, Any]:
         "born_ms": half.born_ms if half is not None else journey.born_ms or None,
         "parked_ms": journey.parked[-1].at_ms if journey.parked else None,
         "check_times": journey.parked[-1].count if journey.is_parked and journey.parked else journey.count,
-        "history": told[-HISTORY_MAX:],
+        "history": steps[-HISTORY_MAX:],
     }

@@ -1,4 +1,4 @@
-"""How the console's pages are made: templates, the headers they need, forms, and what goes wrong."""
+"""The making of the console's pages: templates, their headers, forms, and errors."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from starlette.requests import Request
 from starlette.responses import HTMLResponse, Response
 from starlette.staticfiles import StaticFiles
 
-from txcore.operator import formatting as words
+from txcore.operator import formatting
 from txcore.sidecar.web import views
 from txcore.sidecar.web.desk import DeskError
 from txcore.sidecar.web.guard import CONSOLE, Guard, read_body
@@ -23,7 +23,7 @@ FIELDS_MAX: Final = 20
 PAGE_HEADERS: Final = {
     "content-security-policy": "default-src 'none'; style-src 'self'; script-src 'self'; img-src 'self'; "
     "connect-src 'self'; form-action 'self'; base-uri 'none'; frame-ancestors 'none'",
-    # With no-referrer a browser would not say that a form comes from here.
+    # With no-referrer a browser would not report that a form comes from here.
     "referrer-policy": "same-origin",
 }
 FILE_HEADERS: Final = {"cache-control": "max-age=3600"}
@@ -42,16 +42,16 @@ class Pages:
             trim_blocks=True,
             lstrip_blocks=True,
         )
-        self._environment.filters |= {"iso": words.iso, "clock": _clock_text}
+        self._environment.filters |= {"iso": formatting.iso, "clock": _clock_text}
         self._always = {"version": version("txcore")}
 
     def show(self, request: Request, template: str, title: str, status: int = 200, **given: Any) -> Response:
-        """Return a page, with what all pages have."""
+        """Return a page, with the parts that all pages have."""
         group = given.get("group", "")
         shown: dict[str, Any] = {"notices": [], "is_live": False, "group": "", **self._always, **given}
         shown |= {
             "title": title,
-            "now": words.iso(self._sidecar.clock.wall_ms())[:19] + "Z",
+            "now": formatting.iso(self._sidecar.clock.wall_ms())[:19] + "Z",
             "session": self._guard.session(request),
             "has_token": self._guard.has_token,
             "group_path": views.path_of(group) if group else "",
@@ -61,7 +61,7 @@ class Pages:
         return HTMLResponse(text, status, dict(PAGE_HEADERS))
 
     def trouble(self, request: Request, error: DeskError) -> Response:
-        """Return a page that says what went wrong."""
+        """Return a page that shows an error."""
         group = request.path_params.get("group", "")
         known = group in self._sidecar.runners
         back = views.path_of(group) if known else CONSOLE
@@ -71,7 +71,7 @@ class Pages:
 
 
 class Files(StaticFiles):
-    """The style sheet and its like, which the browser may keep for a while."""
+    """The static files, which the browser may cache for a while."""
 
     def file_response(self, *arguments: Any, **named: Any) -> Response:
         """See `StaticFiles`."""
@@ -81,7 +81,7 @@ class Files(StaticFiles):
 
 
 async def fields_of(request: Request) -> dict[str, str] | None:
-    """Return the fields of a form; None when it is none, or too large."""
+    """Return the fields of a form; None when the body is not a form, or too large."""
     kind = request.headers.get("content-type", "").partition(";")[0].strip().lower()
     body = await read_body(request)
     if kind != "application/x-www-form-urlencoded" or body is None:
@@ -100,4 +100,4 @@ def _tabs(group: str, path: str) -> list[dict[str, Any]]:
 
 
 def _clock_text(wall_ms: int) -> str:
-    return words.iso(wall_ms)[:19].replace("T", " ")
+    return formatting.iso(wall_ms)[:19].replace("T", " ")

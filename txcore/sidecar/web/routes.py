@@ -26,7 +26,7 @@ LIMIT_MAX: Final = ROWS_MAX
 
 
 def health_routes(sidecar: Sidecar) -> list[Route]:
-    """Return `/healthz` (does it move?), `/readyz` (does it do its work?) and `/metrics`."""
+    """Return `/healthz` (do the loops turn?), `/readyz` (does every group work?) and `/metrics`."""
     page = metrics.Page(sidecar.runners)
 
     def healthz(_: Request) -> Response:

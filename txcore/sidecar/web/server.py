@@ -1,4 +1,4 @@
-"""The server: a socket that is bound before anything starts, and uvicorn on it in a thread of its own."""
+"""The server: a socket that is bound before any group starts, and uvicorn on it in a thread of its own."""
 
 from __future__ import annotations
 
@@ -24,10 +24,10 @@ class WebServer:
     """Serves an application on one address.
 
     Args:
-        certificate_file, key_file: PEM files: serve HTTPS with them; the key may stand in the first.
+        certificate_file, key_file: PEM files, to serve HTTPS; the key may be in the first one.
 
     Raises:
-        ConfigError: the address cannot be had, or the certificate cannot be used.
+        ConfigError: the address or the certificate cannot be used.
     """
 
     def __init__(self, host: str, port: int, certificate_file: str = "", key_file: str = "") -> None:
@@ -43,7 +43,7 @@ class WebServer:
         self._thread: threading.Thread | None = None
 
     def start(self, app: ASGIApp) -> None:
-        """Serve *app* in a daemon thread; connections wait in the socket until it does."""
+        """Serve *app* in a daemon thread; connections wait in the socket until it serves."""
         config = uvicorn.Config(
             app,
             log_config=None,
@@ -81,7 +81,7 @@ class WebServer:
 
 
 class _CalmServer(uvicorn.Server):
-    """Looks twice a second whether it is to stop, not ten times: a checker with nothing to do is to cost nothing."""
+    """Looks for its stop twice a second instead of ten times: an idle checker should cost nothing."""
 
     async def main_loop(self) -> None:
         """See `uvicorn.Server.main_loop`."""

@@ -1,7 +1,7 @@
-"""Who is signed in to the console: a signed cookie, nothing kept on this side.
+"""Sessions of the console: a signed cookie; the server keeps no state.
 
-Any checker process with the same token takes it, so several may stand behind one address; another token ends every
-session. The cookie holds no token. The same key makes the form tokens that a foreign page cannot guess.
+Any checker process with the same token accepts the cookie, so several may serve one address; another token ends every
+session. The cookie does not hold the token. The same key makes the form tokens that a foreign page cannot guess.
 """
 
 from __future__ import annotations
@@ -23,10 +23,10 @@ _PARTS: Final = 4
 
 @dataclass(frozen=True, slots=True)
 class Session:
-    """Somebody who showed the token; the name is their own word.
+    """An operator who showed the token, under a name of the operator's choice.
 
     Attributes:
-        form_token: To be sent back with every form.
+        form_token: The secret that every form sends back.
     """
 
     name: str
@@ -53,7 +53,7 @@ class Sessions:
         return f"{text}.{self._sign('cookie', text)}"
 
     def read(self, cookie: str) -> Session | None:
-        """Return whose session *cookie* is; None when it is none, too old, or not ours."""
+        """Return the session of *cookie*; None when it is malformed, too old, or signed with another key."""
         parts = cookie.split(".")
         if not self._key or len(cookie) > COOKIE_MAX or len(parts) != _PARTS or not cookie.isascii():
             return None
@@ -70,7 +70,7 @@ class Sessions:
 
 
 def name_of(text: str) -> str:
-    """Return a name as it is kept in the log; "" when it is none: it has letters or digits and is short."""
+    """Return a name as it is kept in the log; "" unless it has letters or digits and is short."""
     name = " ".join(text.split())
     is_name = name.isprintable() and len(name) <= NAME_MAX and any(each.isalnum() for each in name)
     return name if is_name else ""

@@ -40,10 +40,10 @@ class Signing:
         """Begin a session, if the token is right."""
         fields = await fields_of(request)
         if fields is None or not is_from_here(request):
-            return self._pages.trouble(request, DeskError(403, "that is no form of this console"))
+            return self._pages.trouble(request, DeskError(403, "this is not a form of this console"))
         name, to = name_of(fields.get("name", "")), fields.get("to", "")
         if not name or not self._guard.is_token(fields.get("token", "")):
-            reason = "The token is wrong." if name else "Say your name: it stands beside everything you decide."
+            reason = "The token is wrong." if name else "Give your name: it is recorded with every decision of yours."
             notices = [{"kind": "bad", "text": reason}]
             return self._pages.show(request, "sign_in.html", "Sign in", 403, notices=notices, to=to, name=name)
         is_ours = to.startswith(f"{CONSOLE}/") and not to.startswith(SIGN_IN)

@@ -1,4 +1,4 @@
-"""What the console's pages show, as plain values for their templates."""
+"""The contents of the console's pages, as plain values for their templates."""
 
 from __future__ import annotations
 
@@ -8,10 +8,7 @@ from urllib.parse import quote
 
 from txcore.history.journey import Journey, inner_half, why_no_half
 from txcore.ids import id_text
-from txcore.operator import formatting as words
-from txcore.operator import selection as choosing
-from txcore.operator import timeline as story
-from txcore.operator import to_json as telling
+from txcore.operator import formatting, selection, timeline, to_json
 from txcore.operator.plan import Step, Verb, fence_text
 from txcore.operator.requests import Entry
 from txcore.records import OpKind
@@ -60,7 +57,7 @@ def group_info(runner: GroupRunner) -> dict[str, Any]:
         "state": status.state.value,
         "reasons": [*reasons, *(f"down: {each}" for each in status.degraded)],
         "pending": f"{pending:,}",
-        "oldest": words.age(max((each.oldest_age_s for each in partitions), default=0.0)) if pending else NOTHING,
+        "oldest": formatting.age(max((each.oldest_age_s for each in partitions), default=0.0)) if pending else NOTHING,
         "parked": sum(list(figures.parked.values())),
         "partitions": len(partitions),
         "commits": f"{figures.ends['COMMIT']:,}",
@@ -75,7 +72,7 @@ def group_info(runner: GroupRunner) -> dict[str, Any]:
 
 
 def partition_rows(runner: GroupRunner, listing: Listing, now_ms: int) -> list[dict[str, Any]]:
-    """Return every partition of the group with whoever wrote last into its log, and what this checker holds."""
+    """Return every partition of the group, with the last writer of its log and the figures of this checker."""
     here = {each.partition: each for each in runner.status().checker.partitions}
     rows = []
     for number in range(max([listing.partition_count, *(each + 1 for each in here)])):
@@ -86,11 +83,11 @@ def partition_rows(runner: GroupRunner, listing: Listing, now_ms: int) -> list[d
                 "number": number,
                 "is_here": is_here,
                 "owner": owner.by if owner else "this checker" if is_here else "not known",
-                "wrote": f"{words.age((now_ms - owner.at_ms) / 1000)} ago" if owner else NOTHING,
+                "wrote": f"{formatting.age((now_ms - owner.at_ms) / 1000)} ago" if owner else NOTHING,
                 "pending": own.pending if own else NOTHING,
-                "oldest": words.age(own.oldest_age_s) if own and own.pending else NOTHING,
+                "oldest": formatting.age(own.oldest_age_s) if own and own.pending else NOTHING,
                 "in_hand": own.in_hand if own else NOTHING,
-                "checkpoint": words.age(own.checkpoint_age_s) if own else NOTHING,
+                "checkpoint": formatting.age(own.checkpoint_age_s) if own else NOTHING,
             }
         )
     return rows
@@ -105,7 +102,7 @@ def alert_rows(alerts: Sequence[Alert], group: str) -> list[dict[str, Any]]:
             "facts": [
                 {
                     "name": name,
-                    "text": words.readable(text),
+                    "text": formatting.readable(text),
                     "path": transaction_path(group, text) if name == "transaction_id" else "",
                 }
                 for name, text in each.facts.items()
@@ -132,14 +129,14 @@ def list_row(group: str, row: Mapping[str, Any], now_ms: int) -> dict[str, Any]:
     return {
         "path": transaction_path(group, row["transaction_id"]),
         "short_id": row["short_id"],
-        "age": words.age((now_ms - since_ms) / 1000) if since_ms is not None else NOTHING,
+        "age": formatting.age((now_ms - since_ms) / 1000) if since_ms is not None else NOTHING,
         "checks": f"{times}/{maximum}" if maximum else str(times),
         "decider": decider,
         "partition": row["partition"],
         "topics": ", ".join(row["topics"]) or NOTHING,
         "history": row["history"],
         "code": row.get("code", ""),
-        "reason": words.readable(row.get("reason", "")),
+        "reason": formatting.readable(row.get("reason", "")),
     }
 
 
@@ -147,37 +144,39 @@ def entry_row(group: str, entry: Entry) -> dict[str, Any]:
     """Return a line of the decisions page."""
     return {
         "at_ms": entry.at_ms,
-        "by": words.readable(entry.by),
+        "by": formatting.readable(entry.by),
         "what": entry.what,
-        "against": entry.forced == telling.FORCED[2],
-        "short_id": choosing.short_id(entry.transaction_id),
+        "against": entry.forced == to_json.FORCED[2],
+        "short_id": selection.short_id(entry.transaction_id),
         "path": transaction_path(group, id_text(entry.transaction_id)),
-        "reason": words.readable(entry.reason, 500),
+        "reason": formatting.readable(entry.reason, 500),
     }
 
 
 def transaction_page(group: str, case: Case, now_ms: int, *, has_bodies: bool) -> dict[str, Any]:
     """Return everything about one transaction."""
     journey, row = case.journey, case.asked.row
-    half = telling.any_half(journey)
-    told = telling.journey(journey, now_ms, bodies=False)
+    half = to_json.any_half(journey)
+    shown = to_json.journey(journey, now_ms, bodies=False)
     entry = journey.parked[-1] if journey.parked else None
     poison = ""
     if half is None and entry is not None:
-        poison = words.readable(entry.half, BODY_MAX) if has_bodies else f"{words.size(len(entry.half))} of poison"
+        poison = (
+            formatting.readable(entry.half, BODY_MAX) if has_bodies else f"{formatting.size(len(entry.half))} of poison"
+        )
     return {
-        "told": told,
-        "short_id": told["short_id"],
+        "shown": shown,
+        "short_id": shown["short_id"],
         "born_ms": half.born_ms if half else None,
-        "age": words.age((now_ms - half.born_ms) / 1000) if half else "",
+        "age": formatting.age((now_ms - half.born_ms) / 1000) if half else "",
         "by": half.by if half else "",
         "fence_text": fence_text(journey, case.asked.reading),
-        "row": telling.fence_row(row),
+        "row": to_json.fence_row(row),
         "row_state": ROW_STATES.get(row.state, "unknown") if row else "",
         "trouble": case.asked.trouble,
         "next_step": next_step(case),
         "actions": [] if journey.final else [_action(group, case, verb) for verb in Verb],
-        "events": list(story.events(journey)),
+        "events": list(timeline.events(journey)),
         "messages": _messages(case, has_bodies=has_bodies),
         "poison": poison,
         "has_bodies": has_bodies,
@@ -185,8 +184,8 @@ def transaction_page(group: str, case: Case, now_ms: int, *, has_bodies: bool) -
 
 
 def next_step(case: Case) -> str:
-    """Return what happens next, and who does it."""
-    journey, half = case.journey, telling.any_half(case.journey)
+    """Return the next step of a transaction, and its actor."""
+    journey, half = case.journey, to_json.any_half(case.journey)
     if journey.final:
         return "nothing: it is finished"
     if journey.is_newer or (journey.is_parked and half is None):
@@ -194,24 +193,24 @@ def next_step(case: Case) -> str:
     if journey.is_parked and journey.decided:
         return "repair the topic, then resume it"
     if journey.is_parked:
-        return "you: resume it, or decide"
+        return "the operator resumes it, or decides"
     if journey.decided:
-        return f"the checker carries {telling.kind_name(journey.decided)} out"
+        return f"the checker carries {to_json.kind_name(journey.decided)} out"
     if journey.request is not None:
         request = journey.request
-        return f"the checker executes what {request.by} asked for: {telling.kind_name(request.decision)}"
+        return f"the checker executes the request of {request.by}: {to_json.kind_name(request.decision)}"
     if not journey.halves:
         return "nothing: its half is gone from the log"
     return f"the checker asks {'the fence' if half is not None and half.fenced else 'the listener'}"
 
 
 def no_half_step(journey: Journey) -> str:
-    """Return what is to be done about a transaction of which no half can be read."""
+    """Return the next step for a transaction without a readable half."""
     inner = inner_half(journey)
     if inner is not None:
-        return f"you: resume it; it holds the half of {id_text(inner.transaction_id)}"
+        return f"resume it: it holds the half of {id_text(inner.transaction_id)}"
     if journey.is_poison and journey.is_dismissible:
-        return "find out what writes into this log; a rollback takes it off the list"
+        return "find the program that writes into this log; a rollback takes it off the list"
     return why_no_half(journey)
 
 
@@ -237,18 +236,18 @@ def _action(group: str, case: Case, verb: Verb) -> dict[str, str]:
 
 
 def _messages(case: Case, *, has_bodies: bool) -> list[dict[str, Any]]:
-    half = telling.any_half(case.journey)
+    half = to_json.any_half(case.journey)
     if half is None:
         return []
     return [
         {
             "index": index,
             "topic": each.topic,
-            "key": NOTHING if each.key is None else words.readable(each.key),
-            "size": words.size(len(each.body)),
-            "headers": {words.readable(name): words.readable(value) for name, value in each.headers.items()},
+            "key": NOTHING if each.key is None else formatting.readable(each.key),
+            "size": formatting.size(len(each.body)),
+            "headers": {formatting.readable(name): formatting.readable(value) for name, value in each.headers.items()},
             "target": _target(case, index),
-            "body": words.readable(each.body, BODY_MAX) if has_bodies else None,
+            "body": formatting.readable(each.body, BODY_MAX) if has_bodies else None,
         }
         for index, each in enumerate(half.messages)
     ]
@@ -259,7 +258,7 @@ def _target(case: Case, index: int) -> str:
     if journey.final:
         return "delivered" if journey.final == OpKind.COMMIT else "never to be delivered"
     if journey.is_parked and journey.decided:
-        return "MISSING" if index in story.missing(journey) else "delivered"
+        return "MISSING" if index in timeline.missing(journey) else "delivered"
     return "being delivered" if journey.decided == OpKind.COMMIT else "not delivered"
 
 
@@ -299,4 +298,4 @@ def _rate(value: float) -> str:
 def _duration(seconds: float) -> str:
     if seconds < 1:
         return f"{seconds * 1000:.3g} ms" if seconds else "0"
-    return f"{seconds:.3g} s" if seconds < 60 else words.age(seconds)
+    return f"{seconds:.3g} s" if seconds < 60 else formatting.age(seconds)

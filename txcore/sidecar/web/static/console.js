@@ -1,5 +1,5 @@
-// Renews the page's content every few seconds; without it everything works, too. Nothing is renewed while somebody
-// writes in a form or has paused it.
+// Renews the page's content every few seconds; the console also works without it. Nothing is renewed while the
+// operator writes in a form or has paused the updates.
 "use strict";
 (() => {
   const live = document.querySelector("#live[data-live]");
@@ -26,7 +26,7 @@
       }
       live.replaceChildren(...page.childNodes);
     } catch {
-      // The checker may be restarting; the next try tells.
+      // The checker may be restarting; the next try shows it.
     }
   };
   setInterval(renew, periodMs);
