@@ -27,7 +27,7 @@ url = "sqlite:///shop.db"
 database = "shop"
 """
 IN_SECONDS = "unknown key; durations are in seconds and end in _s"
-#: Each wrong configuration: what is added to the good one (or replaces it, behind "="), and its message.
+#: Each wrong configuration: what is added to the good one (or replaces it, after "="), and its message.
 WRONG = {
     "misspelt section": ("[grops.x]\n", "{file}:11: grops: unknown key; did you mean 'groups'?"),
     "misspelt key": (
@@ -96,9 +96,9 @@ WRONG = {
         '[groups.bills]\ndatabase = "shopp"\n',
         "{file}:12: groups.bills.database: there is no [databases.shopp]; did you mean 'shop'?",
     ),
-    "nobody to ask": (
+    "no source of answers": (
         "[groups.bills]\n",
-        "{file}:11: groups.bills: nobody to ask: give it a database (its fence), a listener or a callback",
+        "{file}:11: groups.bills: no source of answers: give it a database (its fence), a listener or a callback",
     ),
     "two to ask": (
         'listener = "shop:listener"\ncallback.url = "http://127.0.0.1:1/check"\n',
@@ -122,8 +122,8 @@ WRONG = {
         "{file}:12: databases.other.url_file: nowhere cannot be read: No such file or directory",
     ),
     "variable missing": (
-        '[databases.other]\nurl_env = "NOBODY_SET_THIS"\n',
-        "{file}:12: databases.other.url_env: the environment has no NOBODY_SET_THIS",
+        '[databases.other]\nurl_env = "UNSET_VARIABLE"\n',
+        "{file}:12: databases.other.url_env: the environment has no UNSET_VARIABLE",
     ),
     "callback without URL": (
         "[groups.orders.callback]\n",
@@ -216,7 +216,7 @@ def test_secrets_come_from_files_beside_the_configuration_and_from_the_environme
 def test_an_empty_secret_is_a_mistake(tmp_path):
     """Nobody means to sign with nothing."""
     (tmp_path / "txcore.toml").write_text(GOOD + '[http]\ntoken_env = "TOKEN"\n')
-    with pytest.raises(ConfigFileError, match=r":11: http.token_env: what it names is empty"):
+    with pytest.raises(ConfigFileError, match=r":11: http.token_env: the file or variable is empty"):
         load(tmp_path / "txcore.toml", environment={"TOKEN": " "})
 
 
@@ -304,7 +304,7 @@ def test_one_group_needs_no_file():
             "environment TXCORE_BROKER describes a group without a file, but x",
         ),
         (None, {"TXCORE_BROKER": "kafka://h"}, "environment TXCORE_BROKER: name the producer group too"),
-        (None, {"TXCORE_GROUP": "g", "TXCORE_BROKER": "kafka://h"}, "nobody to ask"),
+        (None, {"TXCORE_GROUP": "g", "TXCORE_BROKER": "kafka://h"}, "no source of answers"),
         (
             None,
             {"TXCORE_GROUP": "g", "TXCORE_DATABASE": "sqlite:///a.db"},

@@ -1,4 +1,4 @@
-"""The configuration file `txcore.toml`: what it may say, and reading it with every mistake named.
+"""The configuration file `txcore.toml`: its keys, and reading it with every mistake reported.
 
 Shared by the checker, the operator's commands and the audit; it knows no broker, no database and no web library.
 """

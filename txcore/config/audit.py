@@ -1,4 +1,4 @@
-"""What `[audit]` may say: where the audit keeps its runs, what it reads beside the logs, and how strictly it judges."""
+"""The keys of `[audit]`: the place of its runs, its sources besides the logs, and its rules."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ class RuleSection(Struct, forbid_unknown_fields=True, frozen=True, kw_only=True)
 
 
 class AuditBackendSection(Struct, forbid_unknown_fields=True, frozen=True, kw_only=True):
-    """What to read on one of `backends` beside the logs of its groups."""
+    """Further sources on one of `backends`, besides the logs of its groups."""
 
     topics: Annotated[
         list[str], Meta(description="target topics; empty for all there are, where the broker can list them")
@@ -34,7 +34,7 @@ class AuditBackendSection(Struct, forbid_unknown_fields=True, frozen=True, kw_on
 
 
 class AuditGroupSection(Struct, forbid_unknown_fields=True, frozen=True, kw_only=True):
-    """Where one of `groups` lives beside its own backend and database."""
+    """Further backends and databases of one of `groups`, besides its own."""
 
     backends: Annotated[list[str], Meta(description="further backends on which the group has logs")] = field(
         default_factory=list
@@ -51,7 +51,7 @@ class AuditSection(Struct, forbid_unknown_fields=True, frozen=True, kw_only=True
         str, Meta(min_length=1, description="directory, or URI of any Hadoop file system, that keeps its runs")
     ] = "txcore-audit"
     master: Annotated[
-        str, Meta(description="Spark master; empty for what `spark-submit` says, else all cores of this machine")
+        str, Meta(description="Spark master; empty for the one of `spark-submit`, else all cores of this machine")
     ] = ""
     driver_memory: Annotated[str, Meta(description="memory of Spark's Java process, such as `2g`")] = "2g"
     grace_s: Annotated[
@@ -61,7 +61,7 @@ class AuditSection(Struct, forbid_unknown_fields=True, frozen=True, kw_only=True
         600.0
     )
     release_s: Annotated[
-        AuditSeconds, Meta(description="how long behind a DISCARD a target may come from a release under way")
+        AuditSeconds, Meta(description="longest time after a DISCARD for a target of a release under way")
     ] = 60.0
     skew_s: Annotated[AuditSeconds, Meta(description="how far the producers' clocks may be off")] = 60.0
     transaction_s: Annotated[
@@ -75,9 +75,7 @@ class AuditSection(Struct, forbid_unknown_fields=True, frozen=True, kw_only=True
     ] = 500_000
     kafka_source: Annotated[
         Literal["python", "spark"],
-        Meta(
-            description="what reads Kafka: our reader, or Spark's own, which needs jars and takes no client certificate"
-        ),
+        Meta(description="reader of Kafka: txcore's, or Spark's own, which needs jars and takes no client certificate"),
     ] = "python"
     spark_jars: Annotated[
         str, Meta(description="folder with the jars of Spark's Kafka source; under `spark-submit`, `--jars` instead")

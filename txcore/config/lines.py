@@ -1,4 +1,4 @@
-"""On which line of a TOML text each key stands; `tomllib` does not say."""
+"""The line of each key in a TOML text; `tomllib` does not report it."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ STATEMENT_LINES_MAX: Final = 1_000
 def lines_of(text: str) -> dict[Path, int]:
     """Return the line, counted from 1, of each table and key of *text*, which is valid TOML.
 
-    Keys inside an inline table stand on the line where their statement begins.
+    Keys inside an inline table get the line where their statement begins.
     """
     found: dict[Path, int] = {}
     table: Path = ()
@@ -30,7 +30,7 @@ def lines_of(text: str) -> dict[Path, int]:
 
 
 def _statements(lines: list[str]) -> Iterator[tuple[int, str]]:
-    """Yield each statement with the number of its first line; one may go over several lines."""
+    """Yield each statement with the number of its first line; a statement may take several lines."""
     index = 0
     while index < len(lines):
         start, statement = index, lines[index]

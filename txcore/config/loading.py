@@ -39,7 +39,7 @@ class Loaded:
 
     Attributes:
         config: The structs; URLs that may hold a password are masked there.
-        fetched: What was fetched, by the path of the setting without its `_file` or `_env`; not for showing.
+        fetched: The secrets, by the path of the setting without its `_file` or `_env`; never shown.
     """
 
     config: Config
@@ -48,7 +48,7 @@ class Loaded:
 
     @property
     def file(self) -> FilePath | None:
-        """The file it came from."""
+        """The file of the configuration; None without one."""
         return self._raw.file
 
     def secret(self, *path: str) -> str:
@@ -60,7 +60,7 @@ class Loaded:
         return self.config.groups[group].backend or next(iter(self.config.backends))
 
     def problem(self, path: Path, text: str) -> Problem:
-        """Return a problem that was found out later, with the place where the setting was made."""
+        """Return a problem that was found later, with the place of the setting."""
         return Problem(key_text(path), self._raw.where(path), text)
 
 
@@ -78,7 +78,7 @@ def load(
         file: The TOML file; None for TXCORE_CONFIG, else `txcore.toml` in the working directory.
         simple: One group without a file.
         settings: Overrides, each `section.key=value`: a TOML value, or plain text where the key takes a text.
-        environment: Instead of the process's own.
+        environment: The environment to use instead of the process's own.
         needs_groups: Whether a configuration without a group is a mistake.
 
     Raises:
@@ -218,7 +218,7 @@ class _Reader:
         return any(problem.key.startswith(prefix) for problem in self._problems)
 
     def _secret(self, path: Path) -> None:
-        """Fetch what `<path>_file` or `<path>_env` names."""
+        """Fetch the secret that `<path>_file` or `<path>_env` names."""
         section = self.config
         for part in path[:-1]:
             section = section[part] if isinstance(section, dict) else getattr(section, part)
@@ -237,7 +237,7 @@ class _Reader:
 
     def _keep(self, path: Path, key: Path, value: str | None) -> None:
         if value is not None and not value.strip():
-            self._report(key, "what it names is empty")
+            self._report(key, "the file or variable is empty")
         elif value is not None:
             self.fetched[path] = value.strip()
 
@@ -252,7 +252,7 @@ class _Reader:
         return None
 
     def _place(self, name: str) -> FilePath:
-        """Return where a file is: paths are relative to the configuration file."""
+        """Return the path of a file, which is relative to the configuration file."""
         return (self._raw.file.parent if self._raw.file is not None else FilePath()) / name
 
     def _group(self, path: Path, group: GroupSection) -> None:
@@ -262,13 +262,13 @@ class _Reader:
                 (*path, "backend"), f"there is no [backends.{group.backend}]{closest(group.backend, backends)}"
             )
         elif not group.backend and len(backends) != 1:
-            told = f"say which: {', '.join(backends)}" if backends else "add one: [backends.main] with its url"
-            self._report(path, f"needs a backend; {told}")
+            hint = f"say which: {', '.join(backends)}" if backends else "add one: [backends.main] with its url"
+            self._report(path, f"needs a backend; {hint}")
         if group.database and group.database not in databases:
             known = closest(group.database, databases)
             self._report((*path, "database"), f"there is no [databases.{group.database}]{known}")
         if not (group.database or group.listener or group.callback or self._has_problem(path)):
-            self._report(path, "nobody to ask: give it a database (its fence), a listener or a callback")
+            self._report(path, "no source of answers: give it a database (its fence), a listener or a callback")
         if group.listener and group.callback:
             self._report((*path, "callback"), "a listener is given too; one of them answers for halves without a fence")
         if group.listener and not all(part.strip() for part in _attribute(group.listener)):

@@ -1,4 +1,4 @@
-"""What is wrong with a configuration: where, what, and what was probably meant."""
+"""The mistakes of a configuration: each with its place, a sentence, and the probable intention."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ _BARE: Final = re.compile(r"[A-Za-z0-9_-]+")
 
 @dataclass(frozen=True, slots=True)
 class Problem:
-    """One mistake: the key's full name, where it was said, and a sentence."""
+    """One mistake: the place of the setting, the key's full name, and a sentence."""
 
     key: str
     where: str
@@ -62,13 +62,13 @@ def key_text(path: Path) -> str:
 
 
 def closest(name: str, known: Iterable[str]) -> str:
-    """Return ` (did you mean …?)`, or "" when nothing is near."""
+    """Return `; did you mean …?`, or "" when no known name is similar."""
     found = difflib.get_close_matches(name, sorted(known), n=1, cutoff=0.6)
     return f"; did you mean {found[0]!r}?" if found else ""
 
 
 def unknown_key(key: str, value: Any, known: Sequence[str], elsewhere: Mapping[str, str]) -> str:
-    """Say that *key* is unknown, and which one was meant.
+    """Return the text for an unknown *key*, with the key that was probably meant.
 
     Args:
         elsewhere: Keys that neighbouring sections have, and the section's name.
@@ -91,7 +91,7 @@ def unknown_key(key: str, value: Any, known: Sequence[str], elsewhere: Mapping[s
 def wrong_value(
     key: str, value: Any, error: msgspec.ValidationError, *, choices: Sequence[Any] = (), is_secret: bool = False
 ) -> str:
-    """Say what is wrong with a value, without repeating a secret one."""
+    """Return the text for a wrong value, without repeating a secret one."""
     if key.endswith(SECONDS) and isinstance(value, str):
         amount = in_seconds(value, key)
         meant = f"; write {key} = {amount:g}" if amount is not None else ""
@@ -119,7 +119,7 @@ def in_seconds(value: Any, key: str) -> float | None:
 
 
 def _seconds_key(key: str, known: Sequence[str]) -> str:
-    """Return the known key in seconds that *key* says in another unit, or without one."""
+    """Return the known key in seconds of which *key* names another unit, or none."""
     stem, _, unit = key.rpartition("_")
     for candidate in (f"{stem}_s" if unit in UNITS_S else "", f"{key}_s"):
         if candidate in known:

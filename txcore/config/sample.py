@@ -1,6 +1,6 @@
-"""What `txcore config init` writes: a file that works once its two URLs are edited, with every other key beside it.
+"""The file of `txcore config init`: it works once its two URLs are edited, and holds every other key as a comment.
 
-The text is made of the structs, so that it cannot say anything else than they do.
+The text is made of the structs, so that it cannot differ from them.
 """
 
 from __future__ import annotations
@@ -17,18 +17,18 @@ from txcore.config.schema import Config
 
 WIDTH: Final = 100
 NAMES: Final = {"backends": "main", "databases": "main", "groups": "orders", "rules": "LATE_CHECK"}
-"""What the sample calls the one broker, database and group it has."""
+"""Names of the sample's one broker, database, group and rule."""
 LIVE: Final = {
     ("backends", "main", "url"): "sqlite:///broker.db",
     ("databases", "main", "url"): "sqlite:///shop.db",
     ("groups", "orders", "database"): "main",
 }
-"""Keys that stand without a comment sign."""
+"""Keys without a comment sign, and their values."""
 OPTIONAL: Final = frozenset({"callback", "audit"})
 """Sections that are commented out as a whole."""
 HEAD: Final = """\
-# txcore.toml: what `txcore checker` does. Edit the two URLs and run it; `txcore checker --check-config` tries it out.
-# A key behind a `#` shows its default. Durations are seconds. Files are named relative to this one.
+# txcore.toml configures `txcore checker`. Edit the two URLs and run it; `txcore checker --check-config` tries it out.
+# A key after a `#` shows its default. Durations are seconds. Files are named relative to this one.
 # Each key may also come from the environment, as in TXCORE_GROUPS__ORDERS__POLICY__INTERVAL_S=60, or from
 # `--set groups.orders.policy.interval_s=60`. Secrets do not belong here: name a file or a variable that holds them.
 """
@@ -68,7 +68,7 @@ def toml_value(value: Any) -> str:
 
 
 def description_of(hint: Any) -> str:
-    """Return what a key's annotation says about it."""
+    """Return the description in a key's annotation."""
     texts = [each.description for each in metas_of(hint) if each.description]
     return texts[-1] if texts else ""
 

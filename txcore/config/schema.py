@@ -1,4 +1,4 @@
-"""What `txcore.toml` may say: one struct per section; each key's bounds and meaning stand beside it, and nowhere else.
+"""The keys of `txcore.toml`: one struct per section, with the only definition of each key's bounds and meaning.
 
 Durations are seconds and end in `_s`. Secrets are never written here: a key ending in `_file` names the file, one
 ending in `_env` the environment variable that holds them.
@@ -18,7 +18,7 @@ Count = Annotated[int, Meta(ge=1, le=1_000_000_000)]
 
 
 class LogSection(Struct, forbid_unknown_fields=True, frozen=True, kw_only=True):
-    """How the process logs; always to standard error."""
+    """The process's log, always on standard error."""
 
     format: Annotated[Literal["human", "json"], Meta(description="lines for people, or one JSON object per line")] = (
         "human"
@@ -27,7 +27,7 @@ class LogSection(Struct, forbid_unknown_fields=True, frozen=True, kw_only=True):
         Literal["debug", "info", "warning", "error"], Meta(description="the least important line that is written")
     ] = "info"
     repeats_max: Annotated[
-        Count, Meta(description="lines of one event and group in 10 s; what is left out is counted in the next one")
+        Count, Meta(description="lines of one event and group in 10 s; the next line counts the suppressed ones")
     ] = 10
 
 
@@ -35,9 +35,7 @@ class HttpSection(Struct, forbid_unknown_fields=True, frozen=True, kw_only=True)
     """The HTTP endpoint: health, metrics, JSON API, web console."""
 
     enabled: Annotated[bool, Meta(description="serve it at all")] = True
-    host: Annotated[
-        str, Meta(min_length=1, description="the address to listen on; loopback unless you say otherwise")
-    ] = "127.0.0.1"
+    host: Annotated[str, Meta(min_length=1, description="the address to listen on; loopback by default")] = "127.0.0.1"
     port: Annotated[int, Meta(ge=0, le=65_535, description="the port; 0 for any free one, which is logged")] = 8181
     token_file: Annotated[
         str,

@@ -1,4 +1,4 @@
-"""Where settings come from: the file, the environment, the command line; later ones override earlier ones.
+"""The sources of settings: the file, the environment, the command line; later ones override earlier ones.
 
 Each setting remembers its origin, so that a mistake is reported where it was made.
 """
@@ -22,7 +22,7 @@ FILE_BYTES_MAX: Final = 1 << 20
 PREFIX: Final = "TXCORE_"
 SEPARATOR: Final = "__"
 SIMPLE_NAME: Final = "main"
-"""What backend and database are called when they come from `--broker` and `--database`."""
+"""Name of the backend and the database that come from `--broker` and `--database`."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -38,21 +38,21 @@ class Simple:
 
 @dataclass(slots=True)
 class Raw:
-    """All settings as one table, and where each was said."""
+    """All settings as one table, and the origin of each."""
 
     table: dict[str, Any] = field(default_factory=dict)
     origins: dict[Path, str] = field(default_factory=dict)
     file: FilePath | None = None
 
     def where(self, path: Path) -> str:
-        """Return where the setting at *path*, or the section around it, was said."""
+        """Return the origin of the setting at *path*, or of the section around it."""
         for depth in range(len(path), 0, -1):
             if path[:depth] in self.origins:
                 return self.origins[path[:depth]]
         return str(self.file) if self.file is not None else "settings"
 
     def put(self, path: Path, value: Any, origin: str) -> None:
-        """Set one value; what stands in its way is replaced."""
+        """Set one value; a value that is not a table on its path is replaced."""
         table = self.table
         for part in path[:-1]:
             inner = table.get(part)
@@ -67,7 +67,7 @@ def read_file(path: FilePath) -> Raw:
     """Return the settings of a TOML file.
 
     Raises:
-        ConfigFileError: it cannot be read, or is no TOML; with the line.
+        ConfigFileError: the file cannot be read, or is not TOML; with the line.
     """
     try:
         with path.open("rb") as file:
@@ -88,11 +88,11 @@ def read_file(path: FilePath) -> Raw:
 
 def add_simple(raw: Raw, simple: Simple, environment: Mapping[str, str]) -> None:
     """Add the one group that flags or the environment describe."""
-    told = {name: _told(simple, name, environment) for name in Simple.__dataclass_fields__}
-    group, origin = told["group"]
+    given_by = {name: _given(simple, name, environment) for name in Simple.__dataclass_fields__}
+    group, origin = given_by["group"]
     for key, name in (("group", "producer group"), ("broker", "broker")):
-        if not told[key][0]:
-            given = " and ".join(sorted(where for value, where in told.values() if value))
+        if not given_by[key][0]:
+            given = " and ".join(sorted(where for value, where in given_by.values() if value))
             raise ConfigError(f"{given}: name the {name} too, with --{key} or {PREFIX}{key.upper()}", key=key)
     for name, place in (
         ("broker", ("backends", SIMPLE_NAME, "url")),
@@ -100,18 +100,18 @@ def add_simple(raw: Raw, simple: Simple, environment: Mapping[str, str]) -> None
         ("listener", ("groups", group, "listener")),
         ("callback", ("groups", group, "callback", "url")),
     ):
-        value, where = told[name]
+        value, where = given_by[name]
         if value:
             raw.put(place, value, where)
     raw.put(("groups", group, "backend"), SIMPLE_NAME, origin)
-    if told["database"][0]:
-        raw.put(("groups", group, "database"), SIMPLE_NAME, told["database"][1])
+    if given_by["database"][0]:
+        raw.put(("groups", group, "database"), SIMPLE_NAME, given_by["database"][1])
 
 
 def is_simple(simple: Simple, environment: Mapping[str, str]) -> str:
-    """Return where one-group settings were given; "" when there are none."""
+    """Return the origin of one-group settings; "" when there are none."""
     for name in Simple.__dataclass_fields__:
-        value, where = _told(simple, name, environment)
+        value, where = _given(simple, name, environment)
         if value:
             return where
     return ""
@@ -129,7 +129,7 @@ def add_settings(raw: Raw, settings: Sequence[str]) -> None:
     """Add every `--set section.key=value`.
 
     Raises:
-        ConfigError: one is no `key=value`.
+        ConfigError: one is not `key=value`.
     """
     for setting in settings:
         name, equals, text = setting.partition("=")
@@ -142,7 +142,7 @@ def add_settings(raw: Raw, settings: Sequence[str]) -> None:
         raw.put(path, _value(path, text), f"--set {key_text(path)}")
 
 
-def _told(simple: Simple, name: str, environment: Mapping[str, str]) -> tuple[str, str]:
+def _given(simple: Simple, name: str, environment: Mapping[str, str]) -> tuple[str, str]:
     value: str = getattr(simple, name)
     if value:
         return value, f"--{name}"
@@ -175,7 +175,7 @@ def _folded(name: str) -> str:
 
 
 def _value(path: Path, text: str) -> Any:
-    """Return *text* as a TOML value, or as itself where the key wants a text or TOML makes nothing of it."""
+    """Return *text* as a TOML value, or unchanged where the key takes a text or *text* is not TOML."""
     if _wants_text(path):
         return text
     try:
