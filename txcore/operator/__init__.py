@@ -1,4 +1,4 @@
-"""What every operator's tool says and allows, whichever it is: ids, filters, words, JSON, the journey, the plan.
+"""The common part of every operator's tool: ids, filters, texts, JSON, the journey, the plan.
 
-The command line and the sidecar's console show and refuse the same things because both take them from here.
+The command line and the sidecar's console show and refuse the same things because both use these modules.
 """

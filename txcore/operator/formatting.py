@@ -19,7 +19,7 @@ def duration_s(text: str, option: str) -> float:
     """Return the seconds of a duration such as `90s`, `15m`, `1h30m`, `2d`.
 
     Raises:
-        UsageError: it has no unit, or is none; *option* is named.
+        UsageError: *text* has no unit, or is not a duration; the error names *option*.
     """
     compact = text.replace(" ", "").lower()
     if not _DURATION.fullmatch(compact):
@@ -40,7 +40,7 @@ def age(seconds: float) -> str:
 
 
 def iso(wall_ms: int) -> str:
-    """Return a moment in UTC, to the millisecond; beyond Python's calendar the number as it is."""
+    """Return a moment in UTC, to the millisecond; beyond Python's calendar the plain number."""
     try:
         moment = _EPOCH + timedelta(milliseconds=wall_ms)
     except OverflowError:
@@ -61,7 +61,7 @@ def many(count: int, noun: str) -> str:
 
 
 def readable(value: str | bytes, length_max: int = TEXT_MAX) -> str:
-    """Return a key, header or body on one line: text as it is, control characters and other bytes escaped, cut."""
+    """Return a key, header or body as one line of limited length, control characters and other bytes escaped."""
     if isinstance(value, bytes):
         try:
             text = value.decode()

@@ -1,4 +1,4 @@
-"""One transaction, found by a whole or shortened id, and what the fence says of it."""
+"""One transaction, found by a whole or shortened id, and the fence's answer for it."""
 
 from __future__ import annotations
 
@@ -8,8 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 from txcore.errors import TxcoreError, UsageError
 from txcore.history.journey import Journey
-from txcore.operator import selection as choosing
-from txcore.operator import to_json as telling
+from txcore.operator import selection, to_json
 from txcore.operator.operator import Operator
 
 if TYPE_CHECKING:
@@ -19,28 +18,28 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True)
 class Asked:
-    """What the database says: the fence's reading and its row, where it was asked and has one."""
+    """The database's answer: the fence's reading and its row, where it was asked and has one."""
 
     reading: FenceReading | None = None
     row: FenceRow | None = None
     trouble: str = ""
 
 
-def find(operator: Operator, group: str, wanted: choosing.Wanted) -> Journey:
-    """Return the one transaction that is meant: looked for in what is open first, then in everything.
+def find(operator: Operator, group: str, wanted: selection.Wanted) -> Journey:
+    """Return the one transaction with that id: searched first in the open ones, then in all.
 
     Raises:
-        UsageError: there is none, or there are several.
+        UsageError: no transaction matches, or several do.
     """
     if wanted.is_whole:
         return operator.show(bytes.fromhex(wanted.digits))
     with closing(operator.search(wanted.matches, from_checkpoint=True)) as survey:
         found = {each.transaction_id: each for each in survey.journeys()}
-    identity = choosing.the_one(wanted, found)
+    identity = selection.the_one(wanted, found)
     if identity is None or not found[identity].has_beginning:
         with closing(operator.search(wanted.matches)) as survey:
             found = {each.transaction_id: each for each in survey.journeys()}
-        identity = choosing.the_one(wanted, found)
+        identity = selection.the_one(wanted, found)
     if identity is None:
         raise UsageError(f"group {group!r} knows no transaction {wanted.text!r}")
     return found[identity]
@@ -50,9 +49,9 @@ def ask_fence(fence: Any, journey: Journey) -> Asked:
     """Ask the fence about a transaction without leaving a tombstone.
 
     Args:
-        fence: Has `peek` and `rows`, as `SqlFence`; None where there is none.
+        fence: An object with `peek` and `rows`, as `SqlFence`; None for no fence.
     """
-    half = telling.any_half(journey)
+    half = to_json.any_half(journey)
     if fence is None or half is None or not half.fenced:
         return Asked()
     identity = journey.transaction_id

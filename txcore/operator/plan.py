@@ -1,7 +1,7 @@
-"""What a state-changing command would do with each transaction, before anything is written: pure.
+"""The plan of a state-changing command for each transaction, made before anything is written: pure.
 
-The partition's owner decides again by the same rules, under its own token and through the fence; a plan only keeps
-an operator from asking for what will be refused.
+The partition's owner decides again by the same rules, under its own token and through the fence. A plan only keeps
+an operator from a request that will be refused.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 
 
 class Verb(enum.Enum):
-    """What an operator asks for."""
+    """The request of an operator."""
 
     RESUME = "resume"
     COMMIT = "commit"
@@ -35,21 +35,21 @@ class Verb(enum.Enum):
 
     @property
     def kind(self) -> OpKind:
-        """The decision that is asked for; not for RESUME."""
+        """The requested decision; not for RESUME."""
         return OpKind[self.name]
 
 
 class Step(enum.Enum):
-    """What is to be done about one transaction."""
+    """The action for one transaction."""
 
     ACT = "act"
-    ALREADY = "already"  #: what is asked for holds already, or is under way
+    ALREADY = "already"  #: the requested state holds already, or is under way
     REFUSED = "refused"
 
 
 @dataclass(frozen=True, slots=True)
 class Plan:
-    """One transaction, what is to be done about it, why, and what the fence says."""
+    """One transaction, the action for it, the reason, and the fence's answer."""
 
     journey: Journey
     step: Step
@@ -64,18 +64,18 @@ FENCE_TEXTS: Final = {
     FenceAnswer.VIA_TABLE: "VIA_TABLE: it travels by the local message table",
     FenceAnswer.SENT: "SENT: it went by the local message table, whose relay has sent it",
     FenceAnswer.FORCED: "FORCED: an operator has gone against the fence before",
-    FenceAnswer.PRUNED: "PRUNED: its row may have been deleted, nobody can know",
+    FenceAnswer.PRUNED: "PRUNED: its row may have been deleted, so its end is not known",
     FenceAnswer.ABSENT: "ABSENT: no row; it was rolled back, or is still open",
 }
 
 
 def plan(verb: Verb, journey: Journey, reading: FenceReading | None, *, has_database: bool, override: bool) -> Plan:
-    """Return what is to be done about *journey*.
+    """Return the plan for *journey*.
 
     Args:
-        reading: What the fence says; None where it was not asked.
+        reading: The fence's answer; None where it was not asked.
         has_database: Whether the operator named the fence's database.
-        override: Whether the operator goes against the fence.
+        override: Whether the operator decides against the fence.
     """
     step, text = (
         _resume(journey)
@@ -86,7 +86,7 @@ def plan(verb: Verb, journey: Journey, reading: FenceReading | None, *, has_data
 
 
 def fence_text(journey: Journey, reading: FenceReading | None) -> str:
-    """Return what the fence says, in words."""
+    """Return the fence's answer as text."""
     half = any_half(journey)
     if half is None:
         return "no half"
@@ -133,7 +133,7 @@ def _force(
     if journey.decided:
         return _decided(journey, kind, override=override)
     if not half.fenced:
-        return Step.ACT, f"will {verb.words}; no fence stands against it"
+        return Step.ACT, f"will {verb.words}; there is no fence to contradict it"
     if not has_database or reading is None:
         allowed, why = False, "the fence was not asked; give --database"
     else:
@@ -150,7 +150,7 @@ def _force(
 def _decided(journey: Journey, kind: OpKind, *, override: bool) -> tuple[Step, str]:
     name = kind_name(journey.decided)
     if journey.decided != kind:
-        return Step.REFUSED, f"{name} is journaled and messages may be out; nobody can turn it round"
+        return Step.REFUSED, f"{name} is journaled and messages may be out; it cannot be reversed"
     if override:
         return Step.REFUSED, f"{name} is journaled already, there is nothing to override"
     if journey.is_parked:
@@ -167,14 +167,14 @@ def _agrees(kind: OpKind, reading: FenceReading) -> tuple[bool, str]:
     if answer is FenceAnswer.NO_ANSWER:
         return False, "the database does not answer"
     if answer is FenceAnswer.PRUNED:
-        return False, "the fence's row may have been pruned, so it cannot tell"
+        return False, "the fence's row may have been pruned, so there is no answer"
     if answer is FenceAnswer.FORCED:
         return False, "an operator has forced it before"
     return False, f"the database says {answer.value}"
 
 
 def is_doubtful(each: Plan) -> str:
-    """Return what else an operator should know before acting; "" for nothing."""
+    """Return a further warning for the operator; "" for none."""
     journey = each.journey
     if journey.is_parked and journey.parked and journey.parked[-1].code == ParkCode.COVERAGE_GAP:
         return "part of its log is gone: it may have been delivered before, and would be again with the same id"

@@ -1,4 +1,4 @@
-"""What operators asked for in a group, who, when and why: read from the logs, which keep it."""
+"""The requests of operators in a group, with name, time and reason, read from the logs."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from typing import Final
 
 from txcore.clock import Clock, Randomness
 from txcore.history.log_survey import Survey
-from txcore.operator import to_json as telling
+from txcore.operator import to_json
 from txcore.port import Backend
 from txcore.records import FINAL_KINDS, OWNED_KINDS, Forced, Half, Op, OpKind
 
@@ -37,7 +37,7 @@ class Entry:
 
 
 class _Newest:
-    """Keeps the newest entries, however many come.
+    """Keeps the newest entries, a bounded number of them.
 
     The steps of one transaction stay in the order of their log, whatever their writers' clocks say.
     """
@@ -49,7 +49,7 @@ class _Newest:
 
     @property
     def entries(self) -> list[Entry]:
-        """The newest first."""
+        """The entries, newest first."""
         return [entry for _, _, entry in sorted(self._kept, reverse=True)]
 
     def add(self, entry: Entry) -> None:
@@ -63,10 +63,10 @@ class _Newest:
             heapq.heappop(self._kept)
 
     def take_op(self, op: Op) -> None:
-        what = _what(op)
-        if what:
-            forced = telling.FORCED.get(op.forced, "")
-            self.add(Entry(op.at_ms, op.transaction_id, what, op.by, forced, op.reason))
+        step = _step_of(op)
+        if step:
+            forced = to_json.FORCED.get(op.forced, "")
+            self.add(Entry(op.at_ms, op.transaction_id, step, op.by, forced, op.reason))
 
     def take_half(self, half: Half, appended_ms: int | None) -> None:
         if half.generation and half.folded_to >= 0 and half.reason:
@@ -75,7 +75,7 @@ class _Newest:
 
 
 def read_decisions(backend: Backend, group: str, clock: Clock, randomness: Randomness) -> tuple[Sequence[Entry], int]:
-    """Return the newest decisions of operators, newest first, and how many there are; reads all of the logs.
+    """Return the newest decisions of operators, newest first, and the number of all; reads all of the logs.
 
     Raises:
         UsageError: the broker has no such group.
@@ -96,11 +96,11 @@ def read_decisions(backend: Backend, group: str, clock: Clock, randomness: Rando
     return newest.entries, newest.count
 
 
-def _what(op: Op) -> str:
-    """Return what an op says of a forced decision; "" for other ops."""
+def _step_of(op: Op) -> str:
+    """Return the step of a forced decision that an op records; "" for other ops."""
     if op.kind == OpKind.FORCE:
-        return f"{'refused' if op.token else 'asked for'} {telling.kind_name(op.decision)}"
+        return f"{'refused' if op.token else 'asked for'} {to_json.kind_name(op.decision)}"
     if op.forced == Forced.NO or op.kind not in FINAL_KINDS | OWNED_KINDS:
         return ""
-    decision = telling.kind_name(op.decision if op.kind == OpKind.DECIDED else op.kind)
+    decision = to_json.kind_name(op.decision if op.kind == OpKind.DECIDED else op.kind)
     return f"{'decided' if op.kind == OpKind.DECIDED else 'executed'} {decision}"

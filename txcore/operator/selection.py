@@ -1,4 +1,4 @@
-"""Which transactions a command is about: ids that may be shortened, and filters.
+"""The transactions that a command concerns: ids that may be shortened, and filters.
 
 An id begins with the time of its birth, so the beginnings of neighbours are alike; its end is random. The short form
 that is shown is therefore the end of the id, and both ends are accepted.
@@ -33,20 +33,20 @@ class Wanted:
 
     @property
     def is_whole(self) -> bool:
-        """Whether nothing was left out."""
+        """Whether it is a whole id."""
         return len(self.digits) == HEX_LENGTH
 
     def matches(self, transaction_id: bytes) -> bool:
-        """Return whether the id begins or ends so."""
+        """Return whether the id begins or ends with these digits."""
         digits = transaction_id.hex()
         return digits.startswith(self.digits) or digits.endswith(self.digits)
 
 
 def wanted(text: str) -> Wanted:
-    """Return what an operator means by *text*: an id, its beginning or end, or a `txcore-id` header.
+    """Return the id that *text* gives: an id, its beginning or end, or a `txcore-id` header.
 
     Raises:
-        UsageError: it is none of these.
+        UsageError: *text* is none of these.
     """
     digits = _INDEX.sub("", text.strip().lower()).replace("-", "").removeprefix("…")
     if not _PART.fullmatch(digits) or len(digits) > HEX_LENGTH:
@@ -59,10 +59,10 @@ def wanted(text: str) -> Wanted:
 
 
 def the_one(of: Wanted, known: Iterable[bytes]) -> bytes | None:
-    """Return the one id that is meant, None when none is.
+    """Return the one matching id, None when none matches.
 
     Raises:
-        UsageError: several are; the candidates are listed.
+        UsageError: several match; the error lists the candidates.
     """
     found = sorted({identity for identity in known if of.matches(identity)})
     if len(found) > 1:
@@ -73,7 +73,7 @@ def the_one(of: Wanted, known: Iterable[bytes]) -> bytes | None:
 
 
 def short_ids(transaction_ids: Collection[bytes]) -> dict[bytes, str]:
-    """Return the shortest ends, of at least eight digits, that tell these ids apart."""
+    """Return the shortest ends, of at least eight digits, that are different for these ids."""
     length = SHORT_LENGTH
     while True:
         shorts = {identity: identity.hex()[-length:] for identity in transaction_ids}
@@ -89,7 +89,7 @@ def short_id(transaction_id: bytes) -> str:
 
 @dataclass(frozen=True, slots=True)
 class Filter:
-    """What a transaction must be like; everything that is given must hold."""
+    """The conditions for a transaction; each given one must hold."""
 
     older_than_s: float | None = None
     topic: str = ""
@@ -100,7 +100,7 @@ class Filter:
         return self.is_all or self.older_than_s is not None or bool(self.topic or self.reason)
 
     def accepts(self, journey: Journey, now_ms: int) -> bool:
-        """Return whether *journey* is meant; its age is that of the half, or of the parked record if it is parked."""
+        """Return whether *journey* matches; its age is that of the half, or of the parked record if it is parked."""
         if self.reason and not (journey.is_parked and journey.parked and journey.parked[-1].code == self.reason):
             return False
         if self.topic and self.topic not in topics_in(journey):
@@ -109,10 +109,10 @@ class Filter:
 
 
 def reason_code(text: str) -> str:
-    """Return the park code that *text* names, in whatever case.
+    """Return the park code that *text* names, in upper or lower case.
 
     Raises:
-        UsageError: there is none of that name.
+        UsageError: there is no such code.
     """
     code = text.strip().upper().replace("-", "_")
     if code and code not in {str(each) for each in ParkCode}:
@@ -122,23 +122,23 @@ def reason_code(text: str) -> str:
 
 
 def topics_in(journey: Journey) -> tuple[str, ...]:
-    """Return the topics of a transaction, from its half or from what was parked."""
+    """Return the topics of a transaction, from its half or from its parked record."""
     half = journey.half or (half_in(journey.parked[-1]) if journey.parked else None)
     return topics_of(half) if half is not None else ()
 
 
 def since_ms(journey: Journey) -> int:
-    """Return when it was parked, if it is, else when its half was made."""
+    """Return the time of parking for a parked transaction, else the birth of its half; in milliseconds."""
     if journey.is_parked and journey.parked:
         return journey.parked[-1].at_ms
     return journey.born_ms
 
 
 def age_s(journey: Journey, now_ms: int) -> float:
-    """Return how long ago that was; never negative, as clocks differ."""
+    """Return the seconds since `since_ms`; never negative, as clocks differ."""
     return max(now_ms - since_ms(journey), 0) / 1000
 
 
 def oldest_first(journeys: Iterable[Journey]) -> Sequence[Journey]:
-    """Return them in the order in which operators read them."""
+    """Return the journeys in the order in which operators read them."""
     return sorted(journeys, key=lambda journey: (since_ms(journey), journey.transaction_id))

@@ -1,4 +1,4 @@
-"""One transaction's journey as lines in order: who wrote what, when and why."""
+"""One transaction's journey as lines in order, each with its writer, time and reason."""
 
 from __future__ import annotations
 
@@ -7,8 +7,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from txcore.history.journey import Journey, half_in
-from txcore.operator import formatting as words
-from txcore.operator import to_json as telling
+from txcore.operator import formatting, to_json
 from txcore.records import FINAL_KINDS, OWNED_KINDS, Half, Op, OpKind, Parked
 
 
@@ -22,7 +21,7 @@ class Event:
 
 
 def events(journey: Journey) -> Iterator[Event]:
-    """Yield what happened: copies of the half, parked records and ops, by their writers' clocks."""
+    """Yield the events: copies of the half, parked records and ops, by their writers' clocks."""
     found: list[tuple[int, int, Event]] = []
     for half, appended_ms in zip(journey.halves, journey.half_times_ms, strict=True):
         at_ms = appended_ms if appended_ms is not None else _time_of(half)
@@ -30,35 +29,35 @@ def events(journey: Journey) -> Iterator[Event]:
     found.extend((each.at_ms, 1, Event(each.at_ms, "parked", _parked_text(each))) for each in journey.parked)
     newest_ms = 0
     for _, op in journey.ops:
-        # Ops stay in the order of their log, which is the truth, whatever their writers' clocks say.
+        # Ops stay in the order of their log, which is the truth, also against their writers' clocks.
         newest_ms = max(newest_ms, op.at_ms)
-        found.append((newest_ms, 2, Event(op.at_ms, (telling.kind_name(op.kind) or "").lower(), op_text(op))))
+        found.append((newest_ms, 2, Event(op.at_ms, (to_json.kind_name(op.kind) or "").lower(), op_text(op))))
     for _, _, event in sorted(found, key=lambda each: each[:2]):
         yield event
 
 
 def missing(journey: Journey) -> Sequence[int]:
-    """Return the indexes of the messages that are known not to be out."""
+    """Return the indexes of the messages that are known to be undelivered."""
     return journey.parked[-1].missing if journey.is_parked and journey.parked else ()
 
 
 def op_text(op: Op) -> str:
-    """Return an op in words, without its kind and time."""
-    told: list[Any] = [f"by {op.by}"]
+    """Return an op as text, without its kind and time."""
+    parts: list[Any] = [f"by {op.by}"]
     if op.kind == OpKind.FORCE and op.token:
-        told = [f"request for {telling.kind_name(op.decision)} refused by {op.by}"]
+        parts = [f"request for {to_json.kind_name(op.decision)} refused by {op.by}"]
     elif op.kind == OpKind.FORCE:
-        against = " AGAINST THE FENCE" if telling.FORCED.get(op.forced) == telling.FORCED[2] else ""
-        told = [f"{op.by} asks for {telling.kind_name(op.decision)}{against}"]
+        against = " AGAINST THE FENCE" if to_json.FORCED.get(op.forced) == to_json.FORCED[2] else ""
+        parts = [f"{op.by} asks for {to_json.kind_name(op.decision)}{against}"]
     elif op.kind == OpKind.CHECKED:
-        told = [f"answered UNKNOWN, {words.many(op.count, 'time')} now", *told]
+        parts = [f"answered UNKNOWN, {formatting.many(op.count, 'time')} now", *parts]
     elif op.kind == OpKind.DECIDED:
-        told = [f"{telling.kind_name(op.decision)}", *told]
+        parts = [f"{to_json.kind_name(op.decision)}", *parts]
     if op.forced and op.kind in FINAL_KINDS | OWNED_KINDS:
-        told.append(telling.FORCED.get(op.forced, ""))
+        parts.append(to_json.FORCED.get(op.forced, ""))
     if op.reason:
-        told.append(words.readable(op.reason))
-    return ", ".join(told)
+        parts.append(formatting.readable(op.reason))
+    return ", ".join(parts)
 
 
 def _time_of(half: Half) -> int | None:
@@ -66,15 +65,15 @@ def _time_of(half: Half) -> int | None:
 
 
 def _half_text(half: Half) -> str:
-    told = [f"generation {half.generation}", f"by {half.by}", f"immune for {half.immunity_ms / 1000:g} s"]
+    parts = [f"generation {half.generation}", f"by {half.by}", f"immune for {half.immunity_ms / 1000:g} s"]
     if half.generation:
-        told = [f"generation {half.generation}: resumed", half.reason]
+        parts = [f"generation {half.generation}: resumed", half.reason]
     elif half.folded_to >= 0:
-        told.append("carried forward")
-    return ", ".join(each for each in told if each)
+        parts.append("carried forward")
+    return ", ".join(each for each in parts if each)
 
 
 def _parked_text(parked: Parked) -> str:
-    by = f"generation {parked.generation}, after {words.many(parked.count, 'check')}, by {parked.by}"
+    by = f"generation {parked.generation}, after {formatting.many(parked.count, 'check')}, by {parked.by}"
     poison = "" if half_in(parked) else ", poison"
-    return f"{parked.code}: {words.readable(parked.reason)} ({by}{poison})"
+    return f"{parked.code}: {formatting.readable(parked.reason)} ({by}{poison})"

@@ -1,4 +1,4 @@
-"""Transactions as JSON for programs; `docs/operating.md` documents these fields, and they stay."""
+"""Transactions as JSON for programs; `docs/operating.md` documents these stable fields."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 from txcore.history.journey import Journey, half_in
 from txcore.ids import id_text
-from txcore.operator import formatting as words
+from txcore.operator import formatting
 from txcore.operator.selection import age_s, short_id, topics_in
 from txcore.records import Forced, Half, Op, OpKind
 
@@ -28,7 +28,7 @@ def kind_name(kind: int) -> str | None:
 
 
 def state_of(journey: Journey) -> str:
-    """Return what a transaction is: committed, rolled back, parked, pending, or unknown where its half is gone."""
+    """Return the state of a transaction: committed, rolled back, parked, pending, or unknown where its half is gone."""
     if journey.final:
         return "committed" if journey.final == OpKind.COMMIT else "rolled back"
     if journey.is_parked:
@@ -37,7 +37,7 @@ def state_of(journey: Journey) -> str:
 
 
 def park_code(journey: Journey) -> str:
-    """Return why a parked transaction was parked, as far as the logs that were read tell."""
+    """Return the reason code of a parked transaction, as far as the logs that were read hold it."""
     if journey.parked:
         return journey.parked[-1].code
     return next((op.reason for _, op in reversed(journey.ops) if op.kind == OpKind.DISCARD), "")
@@ -56,7 +56,7 @@ def pending(journey: Journey, now_ms: int) -> dict[str, Any]:
         "short_id": short_id(journey.transaction_id),
         "partition": journey.partition,
         "generation": journey.generation,
-        "born": words.iso(journey.born_ms),
+        "born": formatting.iso(journey.born_ms),
         "age_s": round(age_s(journey, now_ms), 3),
         "checks": journey.count,
         "checks_max": half.check_max or None if half else None,
@@ -80,9 +80,9 @@ def parked(journey: Journey, now_ms: int) -> dict[str, Any]:
         "generation": entry.generation,
         "code": entry.code,
         "reason": entry.reason,
-        "parked": words.iso(entry.at_ms),
+        "parked": formatting.iso(entry.at_ms),
         "age_s": round(age_s(journey, now_ms), 3),
-        "born": words.iso(half.born_ms) if half else None,
+        "born": formatting.iso(half.born_ms) if half else None,
         "checks": entry.count,
         "fenced": half.fenced if half else None,
         "decided": kind_name(journey.decided),
@@ -94,7 +94,7 @@ def parked(journey: Journey, now_ms: int) -> dict[str, Any]:
 
 
 def fence(reading: FenceReading | None) -> dict[str, str] | None:
-    """Return what the fence says; None where it was not asked."""
+    """Return the fence's answer; None where it was not asked."""
     return None if reading is None else {"answer": reading.answer.value, "reason": reading.reason}
 
 
@@ -102,7 +102,7 @@ def fence_row(row: FenceRow | None) -> dict[str, Any] | None:
     """Return the fence's row; None where there is none, or the fence was not asked."""
     if row is None:
         return None
-    return {"state": row.state, "group": row.group, "created": words.iso(row.created_ms), "checks": row.checks}
+    return {"state": row.state, "group": row.group, "created": formatting.iso(row.created_ms), "checks": row.checks}
 
 
 def journey(journey: Journey, now_ms: int, *, bodies: bool) -> dict[str, Any]:
@@ -131,7 +131,7 @@ def journey(journey: Journey, now_ms: int, *, bodies: bool) -> dict[str, Any]:
                 "generation": each.generation,
                 "code": each.code,
                 "reason": each.reason,
-                "at": words.iso(each.at_ms),
+                "at": formatting.iso(each.at_ms),
                 "checks": each.count,
                 "by": each.by,
                 "missing": list(each.missing),
@@ -143,23 +143,23 @@ def journey(journey: Journey, now_ms: int, *, bodies: bool) -> dict[str, Any]:
 
 
 def _message(index: int, message: Any, *, bodies: bool) -> dict[str, Any]:
-    told: dict[str, Any] = {
+    shown: dict[str, Any] = {
         "index": index,
         "topic": message.topic,
-        "key": None if message.key is None else words.readable(message.key),
+        "key": None if message.key is None else formatting.readable(message.key),
         "size": len(message.body),
-        "headers": {name: words.readable(value) for name, value in message.headers.items()},
+        "headers": {name: formatting.readable(value) for name, value in message.headers.items()},
     }
     if bodies:
-        told["body_base64"] = b64encode(message.body).decode()
-    return told
+        shown["body_base64"] = b64encode(message.body).decode()
+    return shown
 
 
 def _copy(half: Half, appended_ms: int | None) -> dict[str, Any]:
     return {
         "generation": half.generation,
-        "born": words.iso(half.born_ms),
-        "appended": None if appended_ms is None else words.iso(appended_ms),
+        "born": formatting.iso(half.born_ms),
+        "appended": None if appended_ms is None else formatting.iso(appended_ms),
         "by": half.by,
         "immunity_s": half.immunity_ms / 1000,
         "is_carried": half.folded_to >= 0 and half.generation == 0,
@@ -172,7 +172,7 @@ def _op(op: Op) -> dict[str, Any]:
         "kind": kind_name(op.kind),
         "generation": op.generation,
         "by": op.by,
-        "at": words.iso(op.at_ms),
+        "at": formatting.iso(op.at_ms),
         "count": op.count,
         "decision": kind_name(op.decision),
         "forced": FORCED.get(op.forced, ""),

@@ -369,14 +369,12 @@ class _Decision:
 
     def _unanswered(self, survey: Survey, journey: Journey, since_s: float) -> str:
         wait_s, group = f"{self._asked.wait_s:g} s", self._session.address.group
-        written = "the half" if self._asked.verb is Verb.RESUME else "the request"
+        kept = "the half" if self._asked.verb is Verb.RESUME else "the request"
         if survey.was_owned_since(journey.partition, since_s):
             owner = survey.owners[journey.partition].by
-            text = f"checker {owner} is at work but has not decided within {wait_s}; {written} stays in the log"
+            text = f"checker {owner} is at work but has not decided within {wait_s}; {kept} stays in the log"
         else:
-            text = (
-                f"no checker answered within {wait_s}; {written} stays in the log for the next checker of group {group}"
-            )
+            text = f"no checker answered within {wait_s}; {kept} stays in the log for the next checker of group {group}"
         half = journey.half
         immune_s = (half.born_ms + half.immunity_ms - now_ms()) / 1000 if half is not None else 0
         return f"{text} (and the half is immune for {formatting.age(immune_s + 1)} more)" if immune_s > 0 else text
