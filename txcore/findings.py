@@ -1,8 +1,8 @@
-"""What `txcore doctor` says and how its checks are written: small functions in tables, each with an id.
+"""The report of `txcore doctor` and the form of its checks: small functions in tables, each with an id.
 
 A backend offers its own table through the hook `txcore_doctor`; the checks that hold for every backend and for
-databases stand above the port. A check looks and changes nothing; what it cannot see it says (`UntoldError`), because
-a setting that nobody has looked at is no OK.
+databases are in the layers above the port. A check reads and changes nothing. It reports a setting that it cannot read
+(`UntoldError`), because an unread setting is not OK.
 """
 
 from __future__ import annotations
@@ -17,24 +17,24 @@ from txcore.errors import TxcoreError
 S = TypeVar("S")
 
 HORIZON_S: Final = 86_400.0
-"""How long a half may stay undecided unless told otherwise: a checker that is down for a day."""
+"""Default of the longest time, in seconds, that a half may stay undecided: a checker that is down for a day."""
 BODY_SIZE: Final = 100_000
-"""Bytes of one transaction's messages that must fit unless told otherwise."""
+"""Default size, in bytes, of one transaction's messages that must fit."""
 RETENTION_FACTOR: Final = 2
-"""Halves are kept this many times the check horizon: they may have to be carried forward within the second half."""
+"""Least retention of halves as a multiple of the check horizon: the second half of it is for carrying forward."""
 
 
 class Level(enum.StrEnum):
-    """How bad it is."""
+    """The severity of a finding."""
 
     OK = "OK"
-    WARN = "WARN"  #: works, but something is weaker than it could be, or could not be seen
+    WARN = "WARN"  #: works, but a setting is weaker than it could be, or could not be read
     FAIL = "FAIL"  #: messages can be lost, blocked, or refused
 
 
 @dataclass(frozen=True, slots=True)
 class Finding:
-    """What one check has found: why it matters, and the command or setting that changes it ("" for OK)."""
+    """The result of one check: its text with the effect, and the command or setting that changes it ("" for OK)."""
 
     level: Level
     text: str
@@ -57,7 +57,7 @@ def fail(text: str, change: str) -> Finding:
 
 
 class UntoldError(TxcoreError):
-    """The server does not tell; `change` says how it can be brought to."""
+    """The server does not report a setting; `change` says how to make it report."""
 
     def __init__(self, message: str, change: str = "") -> None:
         super().__init__(message)
@@ -70,9 +70,9 @@ class Check(Generic[S]):
 
     Attributes:
         name: The id, `part.what`; stable, for programs.
-        meaning: What must be so, in one phrase.
-        look: Finds out. May raise `UntoldError`, or anything that its driver raises.
-        needs: The id of a check that stands before this one; if it fails or is not told, this one is not made.
+        meaning: The requirement, in one phrase.
+        look: Function that makes the check. May raise `UntoldError`, or any exception of its driver.
+        needs: The id of an earlier check; if that one fails or has no result, this one is not made.
     """
 
     name: str
@@ -83,15 +83,15 @@ class Check(Generic[S]):
 
 @dataclass(frozen=True, slots=True)
 class Request:
-    """What is to be examined.
+    """The object of an examination.
 
     Attributes:
         group: The producer group; never created.
-        targets: Topics whose settings are looked at.
+        targets: Topics whose settings are examined.
         body_size: Bytes of one transaction's messages that must fit.
         horizon_s: The longest time that a half may stay undecided, a checker's outage included.
-        monitor_url: Where the broker shows what its protocol does not tell (RabbitMQ: management API, NATS: monitoring
-            port); "" for nowhere.
+        monitor_url: URL at which the broker shows settings that its protocol does not report (RabbitMQ: management API,
+            NATS: monitoring port); "" for none.
     """
 
     group: str
@@ -108,7 +108,7 @@ class Request:
 
 @dataclass(frozen=True, slots=True)
 class Examination(Generic[S]):
-    """A table of checks, what they look at, and how to let go of it."""
+    """A table of checks, their subject, and the function that closes the subject."""
 
     checks: Sequence[Check[S]]
     subject: S
@@ -125,7 +125,7 @@ class Line:
 
 @dataclass(frozen=True, slots=True)
 class Report:
-    """All lines, and per check that was not made the check it needs."""
+    """All lines; and for each check that was not made, the check that it needs."""
 
     lines: Sequence[Line]
     skipped: Sequence[tuple[str, str]]
@@ -142,7 +142,7 @@ class Report:
 
 
 def examine(examination: Examination[Any]) -> Report:
-    """Make all checks in their order. Never raises for what a check raises: that is a line."""
+    """Make all checks in their order. An exception of a check becomes a line and is never raised."""
     lines: list[Line] = []
     skipped: list[tuple[str, str]] = []
     roots: dict[str, str] = {}  # check that failed or was not made -> the one that failed
@@ -151,8 +151,8 @@ def examine(examination: Examination[Any]) -> Report:
             roots[check.name] = roots[check.needs]
             skipped.append((check.name, roots[check.name]))
             continue
-        finding, is_told = _look(check, examination.subject)
-        if finding.level is Level.FAIL or not is_told:
+        finding, is_known = _look(check, examination.subject)
+        if finding.level is Level.FAIL or not is_known:
             roots[check.name] = check.name
         lines.append(Line(check.name, finding))
     return Report(tuple(lines), tuple(skipped))
@@ -163,13 +163,13 @@ def _look(check: Check[Any], subject: object) -> tuple[Finding, bool]:
         return check.look(subject), True
     except UntoldError as error:
         reason, change = str(error), error.change
-    except Exception as error:  # noqa: BLE001 - what a driver raises is what this check could not see
+    except Exception as error:  # noqa: BLE001 - a driver's error is a result that this check could not read
         reason, change = str(error) or type(error).__name__, ""
     return warn(f"not known whether {check.meaning}: {' '.join(reason.split())}", change), False
 
 
 def shortened(names: Sequence[str], count_max: int = 3) -> str:
-    """Return a few of *names* and how many more there are."""
+    """Return a few of *names* and the number of the others."""
     shown = ", ".join(names[:count_max])
     return shown if len(names) <= count_max else f"{shown} and {len(names) - count_max} more"
 
@@ -180,7 +180,7 @@ def counted(count: int, noun: str) -> str:
 
 
 def duration(seconds: float) -> str:
-    """Return a length of time for people."""
+    """Return a duration as readable text."""
     if seconds < 1:
         return f"{seconds * 1000:.3g} ms"
     for unit, length, until in (("s", 1, 120), ("min", 60, 7_200), ("h", 3_600, 172_800)):
@@ -190,7 +190,7 @@ def duration(seconds: float) -> str:
 
 
 def size(count: int) -> str:
-    """Return a number of bytes for people; exact where it is a limit that one sets."""
+    """Return a number of bytes as readable text; exact for a limit that a user sets."""
     for unit, factor in (("TB", 10**12), ("GB", 10**9), ("MB", 10**6)):
         if count >= 20 * factor:
             return f"{count / factor:.3g} {unit}"

@@ -1,1 +1,1 @@
-"""The doctor: compares a live broker and a live database with what durable operation needs."""
+"""The doctor: compares a live broker and a live database with the needs of durable operation."""

@@ -1,6 +1,6 @@
 """The doctor's checks that hold for every backend, on the port alone.
 
-They write nothing but TICK marks into the op logs of the examined group, which readers skip; a group that does not
+They write only TICK marks into the op logs of the examined group, which readers skip; a group that does not
 exist is not created.
 """
 
@@ -28,9 +28,9 @@ PROBE_COUNT_MAX: Final = 100
 PROBE_TIME_MAX_S: Final = 3.0
 PAUSE_S: Final = 0.000_5
 RELEASE_PARTS: Final = 4
-"""A release is two appends in turn, target and op; each may take half of its share in good times."""
+"""Divisor of a release's time limit: a release is two appends in turn, each of which may take half of its share."""
 STALE_S: Final = 600.0
-"""A checkpoint that a running checker could have moved for so long was not moved by one."""
+"""Seconds for which a running checker could have moved a checkpoint, after which the checkpoint counts as stale."""
 SKEW_WARN_MS: Final = 1_000
 SKEW_FAIL_MS: Final = 60_000
 AUTHOR: Final = "txcore-doctor"
@@ -38,7 +38,7 @@ AUTHOR: Final = "txcore-doctor"
 
 @dataclass(frozen=True, slots=True)
 class Probe:
-    """Marks that were appended and read back one by one, in seconds, ascending; and where the broker's clock stood.
+    """Times of marks that were appended and read back one by one, in seconds, ascending; and the broker's clock.
 
     `skew_ms` is the broker's clock minus ours, known to `skew_error_ms`; None where the broker gives no time.
     """
@@ -60,7 +60,7 @@ class Aged:
 
 @dataclass(frozen=True, slots=True)
 class PartitionView:
-    """What one partition holds behind its checkpoint, halves in log order."""
+    """The contents of one partition after its checkpoint, halves in log order."""
 
     partition: int
     has_checkpoint: bool
@@ -68,7 +68,7 @@ class PartitionView:
 
 
 class PortSubject:
-    """One group of one opened backend. Results are found out once; a failure stays a failure."""
+    """One group of one opened backend. Each result is found once; a failure stays a failure."""
 
     def __init__(self, backend: Backend, request: Request, clock: Clock, randomness: Randomness) -> None:
         self.backend = backend
@@ -82,10 +82,10 @@ class PortSubject:
         return self._randomness.getrandbits(128).to_bytes(16, "big")
 
     def tick(self, partition: int, nonce: bytes) -> None:
-        """Append a TICK, certainly.
+        """Append a TICK, and verify that it is stored.
 
         Raises:
-            TxcoreError: it is not certain.
+            TxcoreError: the TICK is not certainly stored.
         """
         op = Op(OpKind.TICK, nonce, 0, AUTHOR, self.clock.wall_ms())
         outcome = self.wait(self.backend.mark(self.request.group, partition, op))
@@ -93,7 +93,7 @@ class PortSubject:
             raise outcome.error or BackendTimeoutError(f"a TICK was settled as {outcome.status.value}")
 
     def wait(self, future: Future[T]) -> T:
-        """Return what a control call resolves to."""
+        """Return the result of a control call."""
         deadline_s = self.clock.elapsed_s() + CALL_TIMEOUT_S
         while self.backend.capabilities.polled and not future.done():
             self.backend.poll(PAUSE_S)
@@ -106,7 +106,7 @@ class PortSubject:
 
     @cached_property
     def probe(self) -> Probe | TxcoreError:
-        """Marks appended and read back, or why they could not be."""
+        """The times of marks that were appended and read back, or the error."""
         try:
             return _probe(self)
         except TxcoreError as error:
@@ -114,7 +114,7 @@ class PortSubject:
 
     @cached_property
     def views(self) -> list[PartitionView] | TxcoreError:
-        """The partitions behind their checkpoints, or why they could not be read."""
+        """The contents of the partitions after their checkpoints, or the error."""
         try:
             return _views(self)
         except TxcoreError as error:
@@ -124,7 +124,7 @@ class PortSubject:
 def port_examination(
     backend: Backend, request: Request, clock: Clock | None = None, randomness: Randomness | None = None
 ) -> Examination[PortSubject]:
-    """Return the checks on an opened backend; it stays the caller's to close."""
+    """Return the checks on an opened backend; the caller closes the backend."""
     subject = PortSubject(backend, request, clock or SystemClock(), randomness or system_randomness())
     return Examination(CHECKS, subject, lambda: None)
 
@@ -135,11 +135,11 @@ def port_examination(
 def _group(subject: PortSubject) -> Finding:
     name = subject.request.group
     try:
-        # Asked first, because it creates nothing where ensure_group would.
+        # Read first, because a read creates nothing, unlike ensure_group.
         subject.wait(subject.backend.load_checkpoint(name, 0))
     except ConfigError as error:
         return fail(
-            f"group {name!r} does not exist yet, or is not readable ({error}); nothing of it was looked at",
+            f"group {name!r} does not exist yet, or is not readable ({error}); nothing of it was examined",
             f'check the spelling, or start its first producer: TransactionProducer(backend, group="{name}")',
         )
     try:
@@ -189,7 +189,7 @@ def _clock(subject: PortSubject) -> Finding:
     if distance_ms > SKEW_FAIL_MS:
         return fail(f"{text}: ids carry this machine's time, and a prune could refuse or forget them", change)
     if distance_ms > SKEW_WARN_MS:
-        return warn(f"{text}: ages that are shown, and latencies, are off by as much", change)
+        return warn(f"{text}: shown ages and latencies are wrong by as much", change)
     return ok(text)
 
 
@@ -226,10 +226,10 @@ def _checkpoint(subject: PortSubject) -> Finding:
         count = sum(view.has_checkpoint for view in views)
         return ok(f"{count} of {len(views)} partitions have a checkpoint, and none lags behind")
     view, oldest = max(late, key=lambda pair: pair[1].quiet_s)
-    what = "the checkpoint has not passed" if view.has_checkpoint else "no checkpoint has been written, not even for"
+    state = "the checkpoint has not passed" if view.has_checkpoint else "no checkpoint has been written, not even for"
     return warn(
-        f"partition {view.partition}: {what} a half that was finished {duration(oldest.quiet_s)} ago "
-        f"({len(late)} of {len(views)} partitions): no checker runs, or it stands",
+        f"partition {view.partition}: {state} a half that was finished {duration(oldest.quiet_s)} ago "
+        f"({len(late)} of {len(views)} partitions): no checker runs, or it is stuck",
         f"start a checker for group {subject.request.group!r}, and look at its log",
     )
 
@@ -260,7 +260,7 @@ CHECKS: Final = (
 )
 
 
-# -- finding out --------------------------------------------------------------------------------------------------
+# -- measuring ----------------------------------------------------------------------------------------------------
 
 
 def _probe(subject: PortSubject) -> Probe:
@@ -270,7 +270,7 @@ def _probe(subject: PortSubject) -> Probe:
     try:
         first = subject.nonce()
         subject.tick(0, first)
-        reader.until(first)  # what was there before is behind us
+        reader.until(first)  # earlier records are read now
         append_s: list[float] = []
         read_back_s: list[float] = []
         skews: list[tuple[float, float]] = []
@@ -301,10 +301,10 @@ class _Tail:
         self._partition = partition
 
     def until(self, nonce: bytes) -> int | None:
-        """Read until *nonce* came by and return the broker's time of its record.
+        """Read until *nonce* and return the broker's time of its record.
 
         Raises:
-            BackendTimeoutError: it did not come.
+            BackendTimeoutError: the mark was not read back.
         """
         subject, clock = self._subject, self._subject.clock
         deadline_s = clock.elapsed_s() + READ_TIMEOUT_S
@@ -351,7 +351,7 @@ def _views(subject: PortSubject) -> list[PartitionView]:
 
 
 def _aged(journey: Journey, now_ms: int) -> Aged:
-    """Retention counts from the newest copy, by the broker's time where it has one."""
+    """Return its ages; retention counts from the newest copy, by the broker's time where it has one."""
     half = journey.halves[-1]
     born_ms = journey.half_times_ms[-1]
     if born_ms is None:
@@ -362,8 +362,8 @@ def _aged(journey: Journey, now_ms: int) -> Aged:
 
 
 def _lag(view: PartitionView) -> Aged | None:
-    """Return the first half that the checkpoint could have passed: one that is over, with no open one before it."""
-    # The checkpoint names a half that was read; the one it names may itself be over.
+    """Return the first half that the checkpoint could have passed: a finished one with no open one before it."""
+    # The checkpoint names a half that was read; that half may itself be finished.
     candidates = view.halves[1:] if view.has_checkpoint else view.halves
     first = candidates[0] if candidates else None
     opens = view.halves[0].journey.is_pending if view.halves else False

@@ -1,4 +1,4 @@
-"""The doctor's look at the database that carries the fence: how it is opened, and which checks its kind has."""
+"""The doctor's examination of the database with the fence: its opening, and the checks for its kind."""
 
 from __future__ import annotations
 
@@ -47,10 +47,10 @@ def database_examination(
     """Connect and return the checks of *database*: a URL, or a program's own engine with its settings.
 
     Raises:
-        UsageError: no database URL, a database without a fence, an asynchronous driver, or no such SQLite file.
-        ConfigError: *table* is no plain name.
+        UsageError: not a database URL, a database without a fence, an asynchronous driver, or no such SQLite file.
+        ConfigError: *table* is not a plain name.
         BackendNotInstalledError: the database's driver is missing; the text names the extra.
-        BackendUnavailableError: it cannot be reached, or refuses the credentials.
+        BackendUnavailableError: the database cannot be reached, or refuses the credentials.
     """
     engine = database if isinstance(database, Engine) else _engine(database)
     try:
@@ -93,7 +93,7 @@ def _engine(url: str) -> Engine:
 
 
 def _require_file(url: URL) -> None:
-    """Connecting would make an SQLite file that is not there."""
+    """Refuse a missing SQLite file, which a connection would make."""
     name = url.database or ""
     if url.get_backend_name() != "sqlite" or name.startswith("file:"):
         return

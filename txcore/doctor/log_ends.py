@@ -1,6 +1,6 @@
 """Reading logs to their end without owning them: for operators and tools.
 
-An op log ends at a tick of one's own, read back; a half or parked log where it says that it ends.
+An op log ends at a tick that the reader itself wrote; a half or parked log reports its end.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ READ_COUNT_MAX: Final = 1_000
 class _Open:
     reader: Reader
     nonce: bytes | None
-    end: Future[Position] | None  #: None where a nonce says it
+    end: Future[Position] | None  #: None where a nonce marks the end
     records: list[LogRecord] = field(default_factory=list)
     is_done: bool = False
 
@@ -42,8 +42,8 @@ def read_to_end(
     """Read one kind of log in several partitions at once.
 
     Args:
-        starts: Where to start, per partition; None for the very beginning, or what is left of it.
-        nonces: Per partition, the tick at which the op log ends; None for logs that tell their end.
+        starts: The position to start at, per partition; None for the first record that the log still holds.
+        nonces: Per partition, the tick at which the op log ends; None for logs that report their end.
 
     Raises:
         BackendTimeoutError: an end was not reached within *timeout_s*.
@@ -88,7 +88,7 @@ def _read_some(backend: Backend, group: str, kind: LogKind, partition: int, log:
 
 
 def _look_for_end(log: _Open) -> None:
-    """Note that a log was read to its end; asks again where the broker did not answer."""
+    """Note whether a log was read to its end; ask again where the broker did not answer."""
     if log.end is None or not log.end.done():
         return
     if isinstance(log.end.exception(), BackendTimeoutError | BackendUnavailableError):

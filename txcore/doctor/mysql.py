@@ -98,7 +98,7 @@ def _primary(subject: DatabaseSubject) -> Finding:
     if count and not is_semi:
         return fail(
             f"{counted(count, 'replica')}, none semi-synchronous: after a failover the producer's row and a check's "
-            "tombstone may stand on two primaries",
+            "tombstone may be on two primaries",
             "SET GLOBAL rpl_semi_sync_master_enabled = ON; on each replica rpl_semi_sync_slave_enabled = ON",
         )
     return ok(f"this is the primary, with {counted(count, 'replica')}" + (", semi-synchronous" if count else ""))

@@ -68,7 +68,7 @@ def _standby(subject: DatabaseSubject) -> Finding:
         raise UntoldError("this role may not read pg_stat_replication", f"GRANT pg_read_all_stats TO {subject.user};")
     return fail(
         f"{counted(len(rows), 'standby')}, none synchronous: after a failover the producer's row and a check's "
-        "tombstone may stand on two primaries",
+        "tombstone may be on two primaries",
         "ALTER SYSTEM SET synchronous_standby_names = 'ANY 1 (*)'; SELECT pg_reload_conf();",
     )
 
@@ -80,7 +80,7 @@ def _lock_timeout(subject: DatabaseSubject) -> Finding:
     )
     if lock_ms:
         return warn(
-            f"lock_timeout is {lock_ms} ms for {subject.user}: a producer's insert that waits behind a check fails",
+            f"lock_timeout is {lock_ms} ms for {subject.user}: a producer's insert that waits for a check fails",
             f"ALTER ROLE {subject.user} SET lock_timeout = 0;",
         )
     if 0 < statement_ms < 1_000:
@@ -110,7 +110,7 @@ def _prepared(subject: DatabaseSubject) -> Finding:
         return ok("no prepared transaction is left over")
     return warn(
         f"{counted(count, 'prepared transaction')}, the oldest {duration(float(oldest_s))} old: rows they hold are "
-        "locked until somebody ends them",
+        "locked until an operator ends them",
         "SELECT gid FROM pg_prepared_xacts; then COMMIT PREPARED or ROLLBACK PREPARED each",
     )
 

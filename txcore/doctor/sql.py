@@ -41,20 +41,20 @@ COLUMNS: Final = {
 
 @dataclass(frozen=True, slots=True)
 class DatabaseSubject:
-    """One database, asked on one connection; nothing that is written to it stays."""
+    """One database, queried on one connection; every write is rolled back."""
 
     engine: Engine
     connection: Connection
     dialect: Dialect
     clock: Clock
-    id_type: str  #: how the database names the type of the id column
+    id_type: str  #: the database's name for the type of the id column
     mode: Mode = Mode.HALF  #: of the group's producers
 
     def ask(self, sql: str) -> tuple[Any, ...]:
         """Return the first row of a query.
 
         Raises:
-            UntoldError: the database refuses, or there is none.
+            UntoldError: the database refuses, or there is no row.
         """
         rows = self.ask_all(sql)
         if not rows:
@@ -76,12 +76,12 @@ class DatabaseSubject:
 
     @property
     def user(self) -> str:
-        """Whom a GRANT is for."""
+        """The user of a GRANT."""
         return self.engine.url.username or "the service's role"
 
     @property
     def create_command(self) -> str:
-        """What makes the fence's tables."""
+        """The command that makes the fence's tables."""
         return (
             "python -c 'import sqlalchemy, txcore; txcore.SqlFence(sqlalchemy.create_engine("
             f'"{self.engine.url.render_as_string()}"), table="{self.dialect.tables.fence}").create()\''
@@ -89,7 +89,7 @@ class DatabaseSubject:
 
 
 def tables(subject: DatabaseSubject) -> Finding:
-    """Look whether both tables are there as this version makes them."""
+    """Return whether both tables exist as this version makes them."""
     names = {"fence": subject.dialect.tables.fence, "meta": subject.dialect.tables.meta}
     for kind, name in names.items():
         schema, _, table = name.rpartition(".")
@@ -117,7 +117,7 @@ def tables(subject: DatabaseSubject) -> Finding:
     if version < SCHEMA_VERSION:
         return warn(
             f"the tables have schema version {version}, so the database has no identity: a check in another database "
-            "is not noticed, and drops what was committed here",
+            "is not noticed, and drops committed transactions of this one",
             f"upgrade every checker, then: {subject.create_command}",
         )
     return _identity_finding(subject) or ok(
@@ -126,7 +126,7 @@ def tables(subject: DatabaseSubject) -> Finding:
 
 
 def _identity_finding(subject: DatabaseSubject) -> Finding | None:
-    """Look whether this is the database that the tables were made in."""
+    """Return whether this is the database that the tables were made in."""
     try:
         database = identity.look_anew(subject.dialect, border_of(subject.connection))
     except Exception as error:
@@ -181,7 +181,7 @@ def message_table(subject: DatabaseSubject) -> Finding:
     names, mode = subject.dialect.tables, subject.mode
     missing = [name for name in (names.message, names.slot) if not _is_there(subject, name)]
     if missing and mode is Mode.HALF:
-        return ok("there is none: mode half needs none (--mode tells another one)")
+        return ok("there is none: mode half needs none (--mode selects another mode)")
     if missing:
         return fail(
             f"table {missing[0]} does not exist: mode {mode} has no place for messages while the broker is down",
@@ -212,7 +212,7 @@ def _is_there(subject: DatabaseSubject, name: str) -> bool:
 
 
 def _tried(subject: DatabaseSubject, steps: Steps, grant: str) -> Finding | None:
-    """Run *steps* in one transaction that is rolled back; returns what refused."""
+    """Run *steps* in one transaction that is rolled back; return the refusal, or None."""
     dialect = subject.dialect
     with subject.engine.connect() as connection:
         if dialect.own_isolation is not None:
@@ -238,18 +238,18 @@ def _refused(subject: DatabaseSubject, doing: str, error: Exception, grant: str)
     failure = failure_of(error, subject.engine.url.password)
     text = f"{doing} is refused: {failure}"
     if failure.cause is Cause.LOCKED:
-        return warn(text, "look again later; if it stays, find the open transaction that holds the lock")
+        return warn(text, "run the doctor again later; if it stays, find the open transaction that holds the lock")
     if failure.cause is Cause.READ_ONLY:
         return fail(text, "name the primary server (or make file and folder writable) in --database")
     if failure.cause is Cause.NO_TABLE:
         return fail(text, subject.create_command)
     if failure.cause is Cause.OLD_TABLE:
-        return fail(text, f"drop the table while it is empty and nobody uses it, then: {subject.create_command}")
+        return fail(text, f"drop the table while it is empty and unused, then: {subject.create_command}")
     return fail(text, grant)
 
 
 def clock_check(sql: str) -> Callable[[DatabaseSubject], Finding]:
-    """Return the check of the database's clock, told by *sql* in milliseconds."""
+    """Return the check of the database's clock, which *sql* reads in milliseconds."""
 
     def look(subject: DatabaseSubject) -> Finding:
         subject.ask("SELECT 1")  # the connection is warm
@@ -269,7 +269,7 @@ def clock_check(sql: str) -> Callable[[DatabaseSubject], Finding]:
 
 
 def version_check(version: str, oldest: str, kept: str, name: str) -> Finding:
-    """Judge a server's version: below *oldest* is a failure, below *kept* nobody mends it any more."""
+    """Judge a server's version: below *oldest* is a failure; below *kept* it gets no fixes any more."""
     if version_of(version) < version_of(oldest):
         return fail(
             f"{name} {version} is older than {oldest}, the oldest the fence knows", f"upgrade to {kept} or later"

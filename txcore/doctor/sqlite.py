@@ -49,7 +49,7 @@ def _locking(subject: DatabaseSubject) -> Finding:
     mode = str(subject.ask("PRAGMA locking_mode")[0]).lower()
     if mode == "normal":
         return ok("locking_mode is normal: checks and other processes reach the file")
-    text = f"locking_mode is {mode} on a new connection: nobody else, no check either, reaches the file"
+    text = f"locking_mode is {mode} on a new connection: no other process, so no check, reaches the file"
     return fail(text, "PRAGMA locking_mode = NORMAL; when a connection is made")
 
 
