@@ -1,1 +1,1 @@
-"""Thin ties to the frameworks that people use; each module needs its framework, and nothing else imports it."""
+"""Thin integrations with frameworks; each module needs its framework, and no other module imports it."""

@@ -21,10 +21,10 @@ from txcore.producer.asynchronous import AsyncTransaction, AsyncTransactionProdu
 def transaction_of(producer: AsyncTransactionProducer, engine: Any) -> Any:
     """Return the dependency: each request gets a transaction of its own.
 
-    It ends, half, COMMIT and targets, before the response leaves: whoever reads 201 can rely on it. (A dependency with
-    FastAPI's usual scope would commit behind the response.) An exception of the endpoint, HTTPException too, rolls
-    back. What the end itself raises goes to the application's exception handlers: NotSentError and HalfUnknownError
-    say that nothing was committed, CommitUnknownError that nobody knows yet.
+    It ends, half, COMMIT and targets, before the response leaves: a client that reads 201 can rely on it. (A dependency
+    with FastAPI's usual scope would commit after the response.) An exception of the endpoint, HTTPException too, rolls
+    back. The errors of the end go to the application's exception handlers: NotSentError and HalfUnknownError mean that
+    nothing was committed, CommitUnknownError that the outcome is not known yet.
     """
 
     async def transaction() -> AsyncIterator[AsyncTransaction]:

@@ -1,9 +1,9 @@
-"""OpenTelemetry spans: a plugin of producers and checkers. The core knows nothing of it.
+"""OpenTelemetry spans: a plugin of producers and checkers. The core does not depend on it.
 
-A producer's transaction is one span, `txcore transaction`, in the context of whoever publishes; below it `txcore
-prepare`, `txcore local` and `txcore release`. Its W3C trace context travels in the header `traceparent` of every
-message, inside the half; so what a checker does about it later (`txcore check`, `txcore release`) and whoever consumes
-the target belong to the same trace. Every span has the attribute `txcore.transaction_id`.
+A producer's transaction is one span, `txcore transaction`, in the caller's context; below it `txcore prepare`, `txcore
+local` and `txcore release`. Its W3C trace context travels in the header `traceparent` of every message, inside the
+half; so the later spans of a checker (`txcore check`, `txcore release`) and of the target's consumers belong to the
+same trace. Every span has the attribute `txcore.transaction_id`.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ except ModuleNotFoundError as error:
     ) from error
 
 OPEN_MAX: Final = 10_000
-"""Transactions that are remembered until they end; the oldest ones are given up beyond that."""
+"""Largest number of open transactions with a span; beyond it the oldest spans are ended."""
 CHECKS_MAX: Final = 20
 GOOD_ENDS: Final = frozenset({"ACCEPTED", "ALREADY_DONE", "VIA_TABLE"})
 PROPAGATOR: Final = TraceContextTextMapPropagator()
@@ -52,7 +52,7 @@ class Tracing:
     """Makes spans of events; pass it as a plugin to producers, or set `checker.tracing`. Thread safe.
 
     Args:
-        provider: Where spans go; None for the process's own, as OpenTelemetry's SDK has set it up.
+        provider: The provider of the spans; None for the process's own, as OpenTelemetry's SDK has set it up.
     """
 
     def __init__(self, provider: TracerProvider | None = None) -> None:
@@ -78,7 +78,7 @@ class Tracing:
 
     @hookimpl
     def txcore_on_event(self, event: Event) -> None:
-        """Make a span of what has just happened."""
+        """Make a span of *event*."""
         fields, now_ns = event.fields, time.time_ns()
         if event.name == names.TRANSACTION_PREPARED:
             self._part("txcore prepare", fields, now_ns, "status", fields["status"] == "DURABLE")
@@ -96,14 +96,14 @@ class Tracing:
             self._end_check(fields["transaction_id"], now_ns, fields.get("answer", "none"))
         elif event.name == names.HALF_FINISHED:
             context = _context(fields["trace"])
-            self._tell_checks(fields["transaction_id"], context)
+            self._report_checks(fields["transaction_id"], context)
             self._span("txcore release", fields, now_ns, context, {"txcore.end": fields["end"]}, is_well=True)
 
     @hookimpl
     def txcore_on_discard(self, half: Half | None, reason: str) -> None:
-        """Tell the checks of a half that was parked."""
+        """Report the checks of a half that was parked."""
         if half is not None:
-            self._tell_checks(half.transaction_id, _context(trace_of(half)), reason)
+            self._report_checks(half.transaction_id, _context(trace_of(half)), reason)
 
     def _part(self, name: str, fields: Mapping[str, Any], now_ns: int, key: str, is_well: bool) -> None:  # noqa: FBT001
         with self._lock:
@@ -153,7 +153,7 @@ class Tracing:
             if checks and not checks[-1].ended_ns:
                 checks[-1].ended_ns, checks[-1].answer = now_ns, answer
 
-    def _tell_checks(self, transaction_id: bytes, context: Context, parked: str = "") -> None:
+    def _report_checks(self, transaction_id: bytes, context: Context, parked: str = "") -> None:
         with self._lock:
             checks = self._asked.pop(transaction_id, [])
         for each in checks:
@@ -165,5 +165,5 @@ class Tracing:
 
 
 def _context(traceparent: str) -> Context:
-    """Return the context that a half's messages carry; a root of its own for none."""
+    """Return the context that a half's messages carry; a new root without one."""
     return PROPAGATOR.extract({TRACEPARENT: traceparent}, Context())

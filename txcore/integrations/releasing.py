@@ -1,4 +1,4 @@
-"""The end behind a framework's COMMIT: it must not look like a failure of what is committed."""
+"""The end after a framework's COMMIT: its failure must not look like a failure of the committed transaction."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from txcore.results import EndResult, EndState
 def release(transaction: Transaction) -> EndResult:
     """Publish the targets of a prepared transaction whose local transaction has committed.
 
-    Raises no TxcoreError: then the result is UNKNOWN with that error, and the checker delivers.
+    Raises no TxcoreError: instead the result is UNKNOWN with that error, and the checker delivers.
     """
     try:
         return transaction.commit()

@@ -1,4 +1,4 @@
-"""SQLAlchemy's Session: publish inside it; prepared just before its COMMIT, released right behind it.
+"""SQLAlchemy's Session: publish inside it; messages are prepared just before its COMMIT, released right after it.
 
 publisher = SessionPublisher(producer)
 Sessions = sessionmaker(engine)
@@ -30,7 +30,7 @@ _KEY: Final = "txcore"
 
 @dataclass(slots=True)
 class _Outgoing:
-    """What one Session's transaction will send; each message with the savepoints it was published in."""
+    """The messages of one Session's transaction; each with the savepoints in which it was published."""
 
     messages: list[tuple[Message, tuple[SessionTransaction, ...]]] = field(default_factory=list)
     transaction: Transaction | None = None
@@ -38,14 +38,14 @@ class _Outgoing:
 
 
 class SessionPublisher:
-    """Ties a producer to Sessions. Thread safe; each Session is one thread's, as always.
+    """Connects a producer with Sessions. Thread safe; each Session belongs to one thread, as always.
 
-    The message shares the fate of the Session's transaction: a rollback drops it, a rollback to a savepoint drops what
-    was published behind that savepoint. When the database's COMMIT itself fails, it may have applied; SQLAlchemy's
-    error is raised as it is, and the check decides. Two-phase Sessions are refused.
+    The message shares the fate of the Session's transaction: a rollback drops it, a rollback to a savepoint drops the
+    messages published after that savepoint. When the database's COMMIT itself fails, it may have applied; SQLAlchemy's
+    error is raised unchanged, and the check decides. Two-phase Sessions are refused.
 
     Args:
-        producer: Made with a fence in the database that the Sessions write to.
+        producer: A producer with a fence in the database that the Sessions write to.
     """
 
     def __init__(self, producer: TransactionProducer) -> None:
@@ -69,7 +69,7 @@ class SessionPublisher:
         """Send *message* if, and only if, the Session's transaction commits. Nothing is sent by this call.
 
         Raises:
-            MessageRejectedError: no backend may take it. Limits of the broker are found at the Session's COMMIT.
+            MessageRejectedError: no backend may accept it. Limits of the broker are found at the Session's COMMIT.
             UsageError: the Session is not watched, or is an asynchronous or two-phase one.
         """
         own = session() if isinstance(session, scoped_session) else session
@@ -94,12 +94,12 @@ class SessionPublisher:
         outgoing.messages.append((message, tuple(savepoints)))
 
     def result(self, session: Session | scoped_session[Any]) -> EndResult | None:
-        """Return how the end of the Session's last transaction that published went; None before it, or without."""
+        """Return the result of the Session's last transaction that published; None before its end, or without one."""
         outgoing: _Outgoing | None = session.info.get(_KEY)
         return outgoing.result if outgoing is not None else None
 
     def _before_commit(self, session: Session) -> None:
-        """Make the half durable; what is raised here keeps the Session from committing."""
+        """Make the half durable; an exception here keeps the Session from committing."""
         outgoing: _Outgoing | None = session.info.get(_KEY)
         if outgoing is None or outgoing.result is not None or not outgoing.messages:
             return
@@ -107,7 +107,7 @@ class SessionPublisher:
             return  # only a savepoint is released
         if outgoing.transaction is not None:
             raise TransactionStateError("this Session's messages could not be prepared: roll it back, nothing is sent")
-        session.flush()  # what the database refuses is refused before the half
+        session.flush()  # the database refuses a change before the half is stored
         transaction = outgoing.transaction = self._producer.begin()
         for message, _ in outgoing.messages:
             transaction.publish(message)
@@ -121,14 +121,14 @@ class SessionPublisher:
 
 
 def _after_soft_rollback(session: Session, ended: SessionTransaction) -> None:
-    """Drop what was published behind a savepoint."""
+    """Drop the messages that were published after a savepoint."""
     outgoing: _Outgoing | None = session.info.get(_KEY)
     if outgoing is not None:
         outgoing.messages = [each for each in outgoing.messages if ended not in each[1]]
 
 
 def _after_transaction_end(session: Session, ended: SessionTransaction) -> None:
-    """Drop what was not sent, however the Session's transaction has ended: rolled back, or merely closed."""
+    """Drop the unsent messages after any end of the Session's transaction: rolled back, or only closed."""
     outgoing: _Outgoing | None = session.info.get(_KEY)
     if ended.parent is None and outgoing is not None and outgoing.result is None:
         del session.info[_KEY]
@@ -139,10 +139,10 @@ def _after_begin(_session: Session, _transaction: SessionTransaction, connection
 
 
 def _release_savepoints(connection: Connection) -> None:
-    """Close savepoints to which the Session has rolled back: SQLAlchemy is done with them, the database is not.
+    """Close savepoints to which the Session has rolled back: SQLAlchemy has dropped them, the database has not.
 
-    A fence row behind one would not belong to the top-level transaction.
+    A fence row after one would not belong to the top-level transaction.
     """
     names = open_savepoints(connection)
-    if names:  # with the first go all that were opened behind it
+    if names:  # releasing the first one releases all that were opened after it
         connection.execute(text(f"RELEASE SAVEPOINT {names[0]}"))

@@ -1,4 +1,4 @@
-"""What makes this package an application of Django's."""
+"""The configuration that makes this package an application of Django."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from django.apps import AppConfig
 
 
 class TxcoreConfig(AppConfig):
-    """Brings the migration and the command."""
+    """Provides the migration and the command."""
 
     name = "txcore.integrations.django"
     label = "txcore"

@@ -1,4 +1,4 @@
-"""What a process of a Django project shares: fence, backend and producer, made from its settings when first needed."""
+"""The fence, backend and producer of a Django process, made from its settings when first needed."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ class Settings:
 
 @dataclass(frozen=True, slots=True)
 class Runtime:
-    """What is made once in a process."""
+    """The objects that are made once in a process."""
 
     settings: Settings
     backend: Backend
@@ -51,10 +51,10 @@ def read_settings() -> Settings:
 
 
 def engine_of(alias: str) -> sqlalchemy.Engine:
-    """Return a SQLAlchemy engine on one of the project's databases, for what the fence does on its own.
+    """Return a SQLAlchemy engine on one of the project's databases, for the fence's own connections.
 
     Raises:
-        ConfigError: neither PostgreSQL nor a SQLite file.
+        ConfigError: the database is neither PostgreSQL nor a SQLite file.
     """
     wrapper = connections[alias]
     given = wrapper.settings_dict
@@ -75,7 +75,7 @@ def engine_of(alias: str) -> sqlalchemy.Engine:
 
 
 def runtime() -> Runtime:
-    """Return what this process shares; a forked child makes its own.
+    """Return the shared objects of this process; a forked child makes its own.
 
     Raises:
         ConfigError: see `read_settings` and `engine_of`; or the broker's URL is wrong.

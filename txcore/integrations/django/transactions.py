@@ -1,7 +1,7 @@
 """`atomic`: Django's block with messages, both or neither.
 
-`transaction.on_commit` alone cannot do it: it runs behind the COMMIT, so a process that dies in between loses the
-message. Here the half is stored in front of the COMMIT, and on_commit only releases it.
+`transaction.on_commit` alone cannot do it: it runs after the COMMIT, so a process that dies in between loses the
+message. Here the half is stored before the COMMIT, and on_commit only releases it.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from txcore.results import EndResult
 
 
 class Outgoing:
-    """What one block will send."""
+    """The messages of one block."""
 
     def __init__(self, core: Transaction) -> None:
         self._core = core
@@ -35,12 +35,12 @@ class Outgoing:
 
     @property
     def result(self) -> EndResult | None:
-        """How the end went; None before it, or when nothing was published."""
+        """The result of the end; None before it, or when nothing was published."""
         return self._result
 
     @property
     def has_messages(self) -> bool:
-        """Whether anything was published."""
+        """Whether a message was published."""
         return self._count > 0
 
     def publish(self, message: Message) -> None:
@@ -49,19 +49,19 @@ class Outgoing:
         self._count += 1
 
     def prepare(self, connection: Any) -> None:
-        """Make the half durable in the open transaction of *connection*, if anything was published."""
+        """Make the half durable in the open transaction of *connection*, if a message was published."""
         if self.has_messages:
             self._core.prepare(connection)
 
     def release(self) -> None:
-        """Publish the targets behind the COMMIT, if there are any."""
+        """Publish the targets after the COMMIT, if there are any."""
         if self.has_messages:
             self._result = release(self._core)
 
 
 @contextmanager
 def atomic(using: str | None = None) -> Iterator[Outgoing]:
-    """Open a transaction of the project's database; what is published in the block is sent if, and only if, it commits.
+    """Open a transaction of the project's database; the block's messages are sent if, and only if, it commits.
 
         with atomic() as outgoing:
             order = Order.objects.create(item="tea")

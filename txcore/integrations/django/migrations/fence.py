@@ -11,7 +11,7 @@ from txcore.integrations.django.runtime import engine_of, read_settings
 
 
 def create(_apps: Any, schema_editor: Any) -> None:
-    """Make them in the database that the setting names, when that is the one being migrated."""
+    """Make the tables in the database that the setting names, if that one is being migrated."""
     alias = schema_editor.connection.alias
     if alias == read_settings().database:
         txcore.SqlFence(engine_of(alias)).create()

@@ -1,4 +1,4 @@
-"""`manage.py txcore_checker`: finishes what a crash left open."""
+"""`manage.py txcore_checker`: finishes the transactions that a crash left open."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ class Command(BaseCommand):
 
     def add_arguments(self, parser: CommandParser) -> None:
         """Add the option."""
-        parser.add_argument("--once", action="store_true", help="judge what is due now, and end; for cron")
+        parser.add_argument("--once", action="store_true", help="check the halves that are due now, and exit; for cron")
 
     def handle(self, *_: Any, **options: Any) -> None:
         """Run it."""
