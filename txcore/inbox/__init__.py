@@ -1,7 +1,7 @@
-"""The inbox: a consumer's table that tells a first delivery from a repeated one.
+"""The inbox: a consumer's table that distinguishes a first delivery from a repeated one.
 
 Delivery is at least once, and every copy of a target message carries the same `txcore-id`. The inbox writes that id
-in the consumer's own database transaction: the message's effect and the memory of it are committed together.
+in the consumer's own database transaction: the message's effect and its inbox row are committed together.
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
-"""Which message is this: its identity, read from what the clients of the brokers hand out.
+"""The identity of a message, read from the objects of the brokers' clients.
 
-No driver is imported. A client's message is known by its shape, so that any client fits whose messages have headers.
+No driver is imported. A client's message is recognised by its shape, so any client with headers in its messages fits.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ Headers = Mapping[str, str | bytes] | Iterable[tuple[str, str | bytes]]
 
 @dataclass(frozen=True, slots=True)
 class MessageId:
-    """What makes a target message unique: who produced it, in which transaction, and its place there."""
+    """The identity of a target message: its producer group, its transaction, and its index there."""
 
     group: str
     transaction_id: bytes
@@ -29,13 +29,13 @@ def message_id_of(message: Any) -> MessageId:
     """Return the identity of a target message, whose forms are those of `headers_of`.
 
     Raises:
-        UsageError: `txcore-id` or `txcore-group` is missing or malformed, or this is no message.
+        UsageError: `txcore-id` or `txcore-group` is missing or malformed, or *message* is not a message.
     """
     found = headers_of(message)
     missing = [name for name in (HEADER_ID, HEADER_GROUP) if name not in found]
     if missing:
         raise UsageError(
-            f"the message has no {' and no '.join(missing)} header: it was not published by txcore, or something on "
+            f"the message has no {' and no '.join(missing)} header: it was not published by txcore, or a component on "
             "its way dropped its headers"
         )
     identity, separator, index = _text(found[HEADER_ID], HEADER_ID).rpartition(":")
@@ -45,7 +45,7 @@ def message_id_of(message: Any) -> MessageId:
 
 
 def headers_of(message: Any) -> Mapping[str, Any]:
-    """Return the headers of a message as a client hands it out; empty when it has none.
+    """Return the headers of a client's message; empty when it has none.
 
     Args:
         message: A message of confluent-kafka (`headers()`), nats-py or one of txcore's own consumers (`headers`);
@@ -53,7 +53,7 @@ def headers_of(message: Any) -> Mapping[str, Any]:
             mapping or pairs.
 
     Raises:
-        UsageError: it is none of these.
+        UsageError: *message* is none of these.
     """
     if isinstance(message, tuple):
         message = next((part for part in message if hasattr(part, "headers")), message)
@@ -64,7 +64,7 @@ def headers_of(message: Any) -> Mapping[str, Any]:
         return dict(headers or ())
     except (TypeError, ValueError) as error:
         raise UsageError(
-            f"a {type(message).__module__}.{type(message).__qualname__} is no message with headers, and no headers"
+            f"a {type(message).__module__}.{type(message).__qualname__} is neither a message with headers nor headers"
         ) from error
 
 

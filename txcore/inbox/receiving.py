@@ -1,6 +1,6 @@
-"""Inbox: what a consumer holds in its hands, for blocking callers and asyncio alike.
+"""`Inbox`, the consumer's interface, for blocking callers and asyncio alike.
 
-The statements are `table`'s, who the message is says `identity`, and connections are the fence's.
+`table` holds the statements, `identity` the message's identity, and the fence's code opens connections.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ _CREATE_WAIT_S: Final = 10.0
 
 
 class Delivery(AbstractContextManager[bool], AbstractAsyncContextManager[bool]):
-    """What `Inbox.receive` returns; entering it takes the message in. Leaving it does nothing: the transaction ends.
+    """The result of `Inbox.receive`; entering it records the message. Leaving it does nothing: the transaction ends.
 
     Enter it with `with`, or with `async with` when the connection is an asynchronous one.
     """
@@ -58,17 +58,17 @@ class Delivery(AbstractContextManager[bool], AbstractAsyncContextManager[bool]):
 
 
 class Inbox:
-    """Remembers which target messages one consumer application has taken in. Thread safe.
+    """Remembers the target messages that one consumer application has received. Thread safe.
 
     Applications that share a database and read the same topics need a table each: a message that one of them has
-    taken in is a repeated one for the other.
+    received is a repeated one for the other.
 
     `create` and `prune` return an awaitable when the engine is an asynchronous one.
 
     Args:
         engine: SQLAlchemy Engine or AsyncEngine of the consumer's database, used by `create` and `prune` only.
         table: Name of the table, with a schema before it if need be; `<table>_meta` is the second one.
-        clock: What `prune` counts back from.
+        clock: The clock from whose time `prune` counts back.
     """
 
     def __init__(
@@ -92,7 +92,7 @@ class Inbox:
         return self._own.transact(self._statements.create, _CREATE_WAIT_S)
 
     def receive(self, connection: Any, message: Any, *, old_is_first: bool = False) -> Delivery:
-        """Take a message in within the caller's open transaction; yields True for its first delivery.
+        """Record a message within the caller's open transaction; yields True for its first delivery.
 
             with engine.begin() as connection, inbox.receive(connection, message) as first:
                 if first:
@@ -100,8 +100,8 @@ class Inbox:
             # committed: now acknowledge the message to the broker
 
         Acknowledge after the transaction's commit, first delivery or not: a crash between the two brings the message
-        again, and it is then a repeated one. What ends the block must also end the transaction: an exception that is
-        caught between the two would commit the memory without the effect.
+        again, and it is then a repeated one. An exception that ends the block must also end the transaction: if it is
+        caught between the two, the inbox row would be committed without the effect.
 
         A second consumer of the same message waits until the first one's transaction has ended; then it sees False
         if that committed, True if it rolled back. On PostgreSQL at REPEATABLE READ and above it gets the database's
@@ -110,13 +110,13 @@ class Inbox:
         Args:
             connection: A SQLAlchemy Connection or Session, both also asynchronous (then `async with`), a
                 sqlite3.Connection or a psycopg.Connection; the transaction begins with this call if it has not begun.
-            message: The message as the broker's client hands it out, or its headers; see `headers_of`.
-            old_is_first: Take what is older than the horizon of `prune` for a first delivery if it is not remembered.
+            message: The message of the broker's client, or its headers; see `headers_of`.
+            old_is_first: Whether an unknown message older than the horizon of `prune` counts as a first delivery.
 
         Raises:
             UsageError: a header is missing or malformed, or the connection commits each statement by itself.
-            InboxHorizonError: older than the horizon and not remembered; roll the transaction back.
-            What the database or its driver raises is raised as it is: the caller's transaction is the caller's.
+            InboxHorizonError: the message is older than the horizon and not remembered; roll the transaction back.
+            Errors of the database or its driver are raised unchanged: the transaction belongs to the caller.
         """
         identity = message_id_of(message)
         statements = self._statements
@@ -128,12 +128,12 @@ class Inbox:
         )
 
     def prune(self, keep_s: float) -> Any:
-        """Forget messages of transactions that began more than *keep_s* seconds ago; returns a PruneResult.
+        """Forget messages of transactions that began more than *keep_s* seconds ago; return a PruneResult.
 
         First the horizon is raised and committed, then rows below it are deleted, some at a time. A message below
-        the horizon that is not remembered is refused from then on (`InboxHorizonError`), never taken in twice and
-        never dropped. So *keep_s* is a matter of comfort: let it be longer than the topic keeps messages and than
-        a half may stay parked. Can be interrupted, run by several processes at once, and run again.
+        the horizon that is not remembered is refused from then on (`InboxHorizonError`), never processed twice and
+        never dropped. So *keep_s* affects no guarantee: choose it longer than the topic keeps messages and than a half
+        may stay parked. Can be interrupted, run by several processes at once, and run again.
 
         Raises:
             ConfigError: *keep_s* is not more than 0.

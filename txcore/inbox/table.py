@@ -1,6 +1,6 @@
 """The inbox's two tables and their statements.
 
-`<table>` holds one row per message taken in: transaction_id, message_index, producer_group and when. `<table>_meta`
+`<table>` holds one row per received message: transaction_id, message_index, producer_group and time. `<table>_meta`
 holds one row: the schema version and `pruned_below`, the horizon. Both are made and pruned like those of the fence.
 """
 
@@ -40,8 +40,8 @@ class InboxTable:
     def __init__(self, dialect_name: str, tables: Tables) -> None:
         self.tables = tables
         self.dialect = _dialect(dialect_name, tables)
-        # The horizon as it is in force now, also for a transaction whose snapshot is older: there the row is locked,
-        # and PostgreSQL raises 40001 if it has changed since. SQLite's writer sees nothing old.
+        # Reads the current horizon, also in a transaction with an older snapshot: there the row is locked, and
+        # PostgreSQL raises 40001 if it has changed since. SQLite's writer has no old snapshot.
         self._horizon = {
             POSTGRESQL: (
                 "SELECT CASE WHEN current_setting('transaction_isolation') IN ('read committed', 'read uncommitted') "  # noqa: S608
@@ -79,7 +79,7 @@ class InboxTable:
         self._write_first_meta_row(border)
 
     def take(self, border: Border, message: MessageId, *, old_is_first: bool) -> bool:
-        """Write the message's row; returns whether it was not there. See `Inbox.receive`."""
+        """Write the message's row; return whether it is new. See `Inbox.receive`."""
         if border.family != self.dialect.family:
             raise UsageError(
                 f"the connection is of {border.family}, the inbox of {self.dialect.family}: the row must be in the "
@@ -92,12 +92,12 @@ class InboxTable:
             )
         if not self._inserted(border, message):
             return False
-        # Only now: a row that a prune has just deleted was deleted behind the horizon, which is read behind both.
+        # Only now: a prune raises the horizon before it deletes rows, so a read after both sees the raised horizon.
         if not old_is_first and message.transaction_id < self._horizon_now(border):
             raise InboxHorizonError(
                 f"message {id_text(message.transaction_id)}:{message.index} is older than what {self.tables.fence} "
-                "remembers: nobody knows whether it was taken in before; roll back and ask a person, or receive it "
-                "with old_is_first=True",
+                "remembers: it may have been received before; roll back and ask a person, or receive it with "
+                "old_is_first=True",
                 transaction_id=message.transaction_id,
             )
         return True
@@ -110,7 +110,7 @@ class InboxTable:
         }
         if self.dialect.family != MYSQL:
             return border.change(f"{self._insert} ON CONFLICT DO NOTHING", values) == 1
-        # INSERT IGNORE would hide other errors too; here a duplicate fails the statement and nothing else.
+        # INSERT IGNORE would hide other errors too; here only a duplicate fails the statement alone.
         return _unless_duplicate(lambda: border.change(self._insert, values))
 
     def _horizon_now(self, border: Border) -> bytes:
@@ -128,12 +128,12 @@ class InboxTable:
             f"INSERT INTO {self.tables.meta} (singleton, schema_version, pruned_below) "  # noqa: S608
             f"VALUES (1, {INBOX_VERSION}, {self.dialect.place('id')})"
         )
-        # Only MariaDB, which commits each CREATE by itself, lets another process be first here.
+        # Only on MariaDB, which commits each CREATE by itself, can another process be first here.
         _unless_duplicate(lambda: border.change(sql, {"id": self.dialect.encode(LOWEST_ID)}))
 
 
 def _unless_duplicate(insert: Callable[[], Any]) -> bool:
-    """Run an insert; False when its row was there already. What else the database raises is raised as it is."""
+    """Run an insert; return False when its row existed already. Other errors of the database are raised unchanged."""
     try:
         insert()
     except Exception as error:
