@@ -1,8 +1,8 @@
 """`memory://name`: a broker inside the process, for users' tests and for the simulator.
 
-A `MemoryBroker` holds the logs; a `MemoryBackend` is one client's connection to it. Every request may be given a
-fate (lost, acknowledged too late, refused, late) and a delay, so that one seed replays one history; without them
-each request is carried out at once in the calling thread. A `Profile` says which real broker is imitated.
+A `MemoryBroker` holds the logs; a `MemoryBackend` is one client's connection to it. Every request may have a fate
+(lost, acknowledged too late, refused, late) and a delay, so that one seed replays one history; without them each
+request runs at once in the calling thread. A `Profile` describes the real broker to imitate.
 """
 
 from __future__ import annotations

@@ -38,7 +38,7 @@ class MemoryBackend:
     def __init__(self, broker: MemoryBroker) -> None:
         self.broker = broker
         self.capabilities = broker.profile.capabilities
-        self.alive = True  #: False once the simulator has killed this client: it hears nothing any more
+        self.alive = True  #: False once the simulator has killed this client: it gets no answer any more
         self._closed = False
         self._queued: dict[tuple[str, int], list[tuple[Op, Callable[[Outcome], None] | None]]] = {}
 
@@ -234,7 +234,7 @@ class MemoryBackend:
         return resolved(self.broker.checkpoint_of(group, partition))
 
     def poll(self, *_: object, **__: object) -> bool:
-        """See `Backend.poll`; nobody works here but the caller."""
+        """See `Backend.poll`; only the caller works here."""
         return False
 
     def close(self, timeout_s: float = 10.0) -> Future[None]:  # noqa: ARG002

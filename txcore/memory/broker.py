@@ -65,7 +65,7 @@ class Log:
         return Position(self._next + 1)
 
     def append(self, body: bytes, appended_ms: int | None, born_ms: int) -> LogRecord:
-        """Append a record; returns it with its position."""
+        """Append a record; return it with its position."""
         self._appends += 1
         self._next += self._step if self._appends % 7 == 0 else 1
         record = LogRecord(Position(self._next), body, appended_ms)
@@ -74,7 +74,7 @@ class Log:
         return record
 
     def index_of(self, position: int) -> int:
-        """Return the index of the first record at or behind *position*."""
+        """Return the index of the first record at or after *position*."""
         low, high = 0, len(self.records)
         while low < high:
             middle = (low + high) // 2
@@ -95,13 +95,13 @@ LogKey = tuple[str, LogKind, int]
 
 
 class Member(Protocol):
-    """What the broker keeps of a member: its name, and the events it has not polled yet."""
+    """The broker's state of a member: its name, and the events that it has not polled yet."""
 
     group: str
     member: str
     events: deque[ClaimEvent]
     revoking: set[int]
-    told: set[int]  #: ASSIGNED was returned and is not over yet
+    assigned: set[int]  #: ASSIGNED was returned and is not over yet
     expired: bool
 
 
@@ -109,7 +109,7 @@ class MemoryBroker:
     """The shared side: logs, topics, checkpoints, groups. Thread safe.
 
     Args:
-        schedule: Runs a function after so many seconds; None carries everything out at once.
+        schedule: Runs a function after a number of seconds; None runs everything at once.
     """
 
     def __init__(
@@ -149,12 +149,12 @@ class MemoryBroker:
             self.topics.setdefault(topic, [])
 
     def log(self, group: str, kind: LogKind, partition: int) -> Sequence[LogRecord]:
-        """Return a whole log as it stands, for oracles."""
+        """Return the current records of a whole log, for oracles."""
         with self.lock:
             return list(self._logs[group, kind, partition].records)
 
     def end_of(self, key: LogKey) -> Position:
-        """Return where a log ends."""
+        """Return the end of a log."""
         return self._logs[key].end
 
     def checkpoint_of(self, group: str, partition: int) -> Checkpoint | None:
@@ -162,7 +162,7 @@ class MemoryBroker:
         return self._checkpoints.get((group, partition))
 
     def lose_checkpoint(self, group: str, partition: int) -> None:
-        """Forget the stored checkpoint, as a broker does that keeps it for some time only."""
+        """Forget the stored checkpoint, as a broker does after its retention time."""
         self._checkpoints.pop((group, partition), None)
 
     def partition_count(self, group: str) -> int:
@@ -188,7 +188,7 @@ class MemoryBroker:
                         self._finals.pop((group, op.transaction_id), None)
             return lost
 
-    # -- what requests do when they arrive ------------------------------------------------------------------------
+    # -- requests on their arrival --------------------------------------------------------------------------------
 
     def ensure_group(self, group: str, partition_count: int | None) -> int:
         """Create or verify a group."""
@@ -204,13 +204,13 @@ class MemoryBroker:
             return known
 
     def unknown_group(self, group: str) -> ConfigError | None:
-        """Return what is wrong with a call for a group that nobody made, or None."""
+        """Return the error of a call for a group that does not exist, or None."""
         if group in self._partition_counts:
             return None
         return ConfigError(f"group {group!r} does not exist; call ensure_group first", key="group")
 
     def refusal(self, half: HalfRecord) -> UsageError | None:
-        """Return why *half* cannot be accepted, or None."""
+        """Return the reason why *half* cannot be accepted, or None."""
         unknown = self.unknown_group(half.group)
         if unknown is not None:
             return unknown
@@ -249,7 +249,7 @@ class MemoryBroker:
             log.drop_before(log.index_of(before + 1))
 
     def refuses(self, topic: str) -> bool:
-        """Return whether a target topic takes nothing: it was told so, or it was never made."""
+        """Return whether a target topic refuses messages: it was set so, or it was never made."""
         return topic in self.refusing or (topic not in self.topics and not self.profile.auto_create)
 
     def publish(self, resolution: Resolution, index: int) -> Outcome:
@@ -273,7 +273,7 @@ class MemoryBroker:
         return DURABLE
 
     def superseded(self, group: str, op: Op) -> Outcome | None:
-        """Return the refusal of an op whose place is taken, where the store keeps resolutions unique."""
+        """Return the refusal of an op for a resolved half, where the store keeps resolutions unique."""
         if not self.profile.capabilities.resolution_is_unique or op.kind not in UNIQUE_KINDS:
             return None
         kept_s, ended_ms = self.profile.capabilities.resolution_kept_s, self._ended_ms.get((group, op.transaction_id))
@@ -292,7 +292,7 @@ class MemoryBroker:
         return self._owners.get((group, partition), b"") != op.token
 
     def append_ops(self, group: str, partition: int, ops: Sequence[Op]) -> Outcome:
-        """Append one op record with *ops*, after noting what they resolve and claim."""
+        """Append one op record with *ops*, after noting their resolutions and claims."""
         for op in ops:
             if op.kind in UNIQUE_KINDS:
                 self._resolved.setdefault((group, op.transaction_id, op.generation), op.kind)
@@ -311,7 +311,7 @@ class MemoryBroker:
     # -- membership -------------------------------------------------------------------------------------------------
 
     def join(self, claim: Member) -> None:
-        """Add a member and share the partitions out anew; who comes under a name in use gets one of its own."""
+        """Add a member and share the partitions out anew; a member with a name in use gets a new name."""
         with self.lock:
             while self._members[claim.group].get(claim.member, claim) is not claim:
                 claim.member += "+"
@@ -328,18 +328,18 @@ class MemoryBroker:
                 self.rebalance(group)
 
     def expire(self, group: str, member: str) -> None:
-        """Take a silent member's partitions away; it learns of it when it polls again, if it ever does."""
+        """Remove a silent member's partitions; its next poll, if there is one, reports it."""
         with self.lock:
             claim = self._members[group].get(member)
             if claim is not None:
                 lost = [p for (g, p), m in self._assignment.items() if g == group and m == member]
                 claim.events.extend(ClaimEvent(ClaimEventKind.LOST, partition) for partition in lost)
-                claim.told.clear()
+                claim.assigned.clear()
                 self.leave(group, member)
                 claim.expired = True
 
     def rebalance(self, group: str) -> None:
-        """Hand each partition to the member that it falls to; an owner that must give one up is asked first."""
+        """Assign each partition to its member; an owner that must give one up is asked first."""
         members = sorted(self._members[group])
         if not members:
             return
@@ -354,11 +354,11 @@ class MemoryBroker:
                 self._members[group][holder].events.append(ClaimEvent(ClaimEventKind.REVOKING, partition, drain_s=2.0))
 
     def given_up(self, claim: Member, partition: int) -> None:
-        """Take back a partition that its owner drained; nothing where its assignment is over already."""
+        """Take back a partition that its owner drained; do nothing after the end of its assignment."""
         with self.lock:
-            if partition not in claim.told:
+            if partition not in claim.assigned:
                 return
-            claim.told.discard(partition)
+            claim.assigned.discard(partition)
             claim.revoking.discard(partition)
             if self._assignment.get((claim.group, partition)) == claim.member:
                 del self._assignment[claim.group, partition]

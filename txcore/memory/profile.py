@@ -1,4 +1,4 @@
-"""How a memory broker behaves: profiles that imitate real brokers, and what goes wrong."""
+"""The behaviour of a memory broker: profiles that imitate real brokers, and faults."""
 
 from __future__ import annotations
 
@@ -21,14 +21,14 @@ PARTITION_COUNT_DEFAULT: Final = 4
 
 @dataclass(frozen=True, slots=True)
 class Profile:
-    """How the broker behaves.
+    """The behaviour of the broker.
 
     Attributes:
-        position_step: Positions ascend by this much at every seventh append, by 1 otherwise (gaps).
-        merge_delay_s: How long ops wait to be merged into one record; 0 for one record per op.
-        answer_timeout_s: When a request without an answer is settled UNKNOWN.
-        auto_create: Unknown target topics come into being; else halves for them are refused.
-        partitions: Of a group that is made without a number.
+        position_step: Step of the positions at every seventh append; 1 otherwise (gaps).
+        merge_delay_s: Seconds for which ops wait to be merged into one record; 0 for one record per op.
+        answer_timeout_s: Seconds after which a request without an answer is settled UNKNOWN.
+        auto_create: Whether unknown target topics are created; else halves for them are refused.
+        partitions: Number of partitions of a group that is made without a number.
     """
 
     name: str
@@ -95,21 +95,21 @@ PROFILES: Final = {profile.name: profile for profile in (STRONG, KAFKA_LIKE, RAB
 
 
 class Fate(enum.Enum):
-    """What becomes of one request."""
+    """The fate of one request."""
 
     DONE = "done"
-    LOST = "lost"  #: never arrives; the client learns nothing
-    ACK_LOST = "ack lost"  #: carried out; the client learns nothing
+    LOST = "lost"  #: never arrives; the client gets no answer
+    ACK_LOST = "ack lost"  #: carried out; the client gets no answer
     LATE = "late"  #: carried out after the client has given up waiting
-    REFUSED = "refused"  #: the broker says no
+    REFUSED = "refused"  #: the broker refuses it
     TWICE = "twice"  #: carried out twice (a resend below the client), acknowledged once
 
 
 class Faults:
-    """What goes wrong; the default is nothing. The simulator overrides these methods.
+    """The faults of a broker; none by default. The simulator overrides these methods.
 
     Attributes:
-        half_skew_ms: By how much the clock that stamps half logs is ahead of that of the op logs, whose leaders differ.
+        half_skew_ms: Milliseconds by which the half logs' clock is ahead of the op logs' one; their leaders differ.
     """
 
     half_skew_ms = 0
@@ -119,20 +119,20 @@ class Faults:
         return Fate.DONE
 
     def delay_s(self) -> float:
-        """Return how long the next leg of a request travels."""
+        """Return the seconds that the next leg of a request takes."""
         return 0.0
 
     def checkpoint_sent(self, member: str, partition: int, checkpoint: Checkpoint) -> None:
         """Look at a checkpoint at the moment a checker writes it."""
 
     def visible(self, count: int) -> int:
-        """Return how many of *count* arrived records a read returns."""
+        """Return the number of *count* arrived records that a read returns."""
         return count
 
     def readable(self, kind: LogKind, partition: int, count: int) -> int:  # noqa: ARG002
-        """Return how many of *count* arrived records a read of one log returns; 0 makes that log silent."""
+        """Return the number of *count* arrived records that a read of one log returns; 0 makes that log silent."""
         return self.visible(count)
 
     def fetch_delay_s(self) -> float:
-        """Return how long it takes to read single records again."""
+        """Return the seconds that it takes to read single records again."""
         return 0.0

@@ -28,7 +28,7 @@ from txcore.records import (
 
 
 class Requester(Protocol):
-    """What a claim needs of its client's connection."""
+    """The part of its client's connection that a claim needs."""
 
     broker: MemoryBroker
 
@@ -50,7 +50,7 @@ class MemoryClaim:
         self.member = member
         self.events: deque[ClaimEvent] = deque()
         self.revoking: set[int] = set()
-        self.told: set[int] = set()
+        self.assigned: set[int] = set()
         self.expired = False
         self._backend = backend
         backend.broker.join(self)
@@ -62,9 +62,9 @@ class MemoryClaim:
             self.events.clear()
             for event in events:
                 if event.kind is ClaimEventKind.ASSIGNED:
-                    self.told.add(event.partition)
+                    self.assigned.add(event.partition)
                 elif event.kind is ClaimEventKind.LOST:
-                    self.told.discard(event.partition)
+                    self.assigned.discard(event.partition)
             if self.expired:
                 self.expired = False
                 self.revoking.clear()
