@@ -1,1 +1,1 @@
-"""What runs flows: commands, drivers for threads and asyncio, the loop for many flows, wake-ups, calls of user code."""
+"""The runtime of flows: commands, drivers for threads and asyncio, the flow loop, wake-ups, calls of user code."""

@@ -1,7 +1,7 @@
-"""Group append and group release: what concurrent transactions hand over together shares a broker round trip.
+"""Group append and group release: items that concurrent transactions hand over together share a broker round trip.
 
-Nobody waits for company. A lone caller's item leaves at once as a batch of one; items of many that are ready together
-leave together, and each backend shares requests among the batches that it is handed while others are under way.
+No item waits for others. A lone caller's item leaves at once as a batch of one; items that are ready together leave
+together, and each backend shares requests among the batches that it gets while others are under way.
 """
 
 from __future__ import annotations
@@ -17,14 +17,14 @@ Item = TypeVar("Item")
 
 
 class Waiter(Protocol):
-    """Who wants to know how an item ended."""
+    """The receiver of an item's outcome."""
 
     def settle(self, outcome: Outcome) -> None:
-        """Take the outcome; from any thread, never blocking."""
+        """Receive the outcome; from any thread, never blocking."""
 
 
 def hand_over(batch: Batch[Item], take: Callable[[Batch[Item]], None]) -> None:
-    """Call *take*; if the backend takes nothing, each item is settled REFUSED."""
+    """Call *take*; if the backend refuses the batch, each item is settled REFUSED."""
     try:
         take(batch)
     except TxcoreError as error:
@@ -47,7 +47,7 @@ class Group(Generic[Item]):
 
 
 class Outbox(Generic[Item]):
-    """Items that one thread has collected, and who waits for each."""
+    """Items that one thread has collected, each with its waiter."""
 
     __slots__ = ("_items", "_waiters")
 
@@ -61,7 +61,7 @@ class Outbox(Generic[Item]):
         self._waiters.append(waiter)
 
     def hand_over(self, take: Callable[[Batch[Item]], None], count_max: int) -> None:
-        """Hand all over to *take*, in batches of *count_max* at most."""
+        """Hand all items over to *take*, in batches of *count_max* at most."""
         items, waiters = self._items, self._waiters
         if items:
             self._items, self._waiters = [], []

@@ -37,7 +37,7 @@ class Job:
         self.is_abandoned = False
 
     def is_overdue(self) -> bool:
-        """Whether it has waited for a thread longer than the call may last."""
+        """Whether the job has waited for a thread longer than the call may last."""
         deadline_s = self.call.deadline_s
         return deadline_s is not None and self.elapsed_s() - self.submitted_s >= deadline_s
 
@@ -65,7 +65,7 @@ class CallPool:
     def submit(self, call: Call, elapsed_s: Callable[[], float] = lambda: 0.0) -> Job:
         """Run *call* in a thread; its Future holds the result, or BusyError when too many calls are stuck.
 
-        *elapsed_s* tells when it was started.
+        *elapsed_s* returns the time of the start.
         """
         job = Job(call, elapsed_s)
         with self._lock:
@@ -93,7 +93,7 @@ class CallPool:
 
     @property
     def abandoned_count(self) -> int:
-        """How many calls are still running although nobody waits for them any more."""
+        """The number of abandoned calls that are still running."""
         return self._abandoned
 
     def close(self) -> None:
@@ -113,7 +113,7 @@ class CallPool:
             with self._lock:
                 if job.is_abandoned:
                     continue
-                # Calls are stuck, and the loop may be about to abandon this one too: it must not take a thread first.
+                # Calls are stuck, and the loop may be about to abandon this one too: it must not get a thread first.
                 is_given_up = self._abandoned > 0 and job.is_overdue()
                 if is_given_up:
                     job.is_abandoned = True
@@ -147,7 +147,7 @@ class CallPool:
         return value, None
 
     def _await(self, call: Call, coroutine: Coroutine[Any, Any, Any]) -> Any:
-        """Run a coroutine on the caller's event loop; cancelled there once nobody waits for it any more."""
+        """Run a coroutine on the caller's event loop; it is cancelled there when the call is abandoned."""
         if self._event_loop is None:
             coroutine.close()
             raise TypeError(f"{call.function!r} is asynchronous; give the checker its event_loop")

@@ -76,7 +76,7 @@ class CircuitBreaker:
         return max(self._refused_until_s - self._clock.elapsed_s(), 0.0) if self._is_open else 0.0
 
     def may_try(self) -> bool:
-        """Return whether this caller may try; while it is open, one at a time may, as its probe."""
+        """Return whether this caller may try; while the circuit is open, one caller at a time may, as its probe."""
         if not self._is_open:
             return True
         with self._lock:

@@ -1,4 +1,4 @@
-"""What flows yield and drivers carry out."""
+"""The commands that flows yield and drivers execute."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ R = TypeVar("R")
 
 
 class Call(msgspec.Struct):
-    """Call `function(*args)`; where the driver has a pool, in it, given up after `deadline_s` seconds."""
+    """Call `function(*args)`; a driver with a pool calls it there and gives it up after `deadline_s` seconds."""
 
     function: Callable[..., Any]
     args: tuple[Any, ...] = ()
@@ -23,27 +23,27 @@ class Call(msgspec.Struct):
 
 
 class Timed(msgspec.Struct):
-    """Append *half*, and take its outcome for UNKNOWN after `deadline_s` seconds, whatever comes later."""
+    """Append *half*; after `deadline_s` seconds its outcome is UNKNOWN, and a later one is ignored."""
 
     half: HalfRecord
     deadline_s: float
 
     def expired(self) -> Outcome:
-        """Return the outcome of one that has waited for too long."""
+        """Return the outcome after the deadline."""
         return Outcome(Status.UNKNOWN, BackendTimeoutError(f"no answer to the half within {self.deadline_s:g} s"))
 
 
 class Spawn(msgspec.Struct):
-    """Run *flow* beside the yielding one."""
+    """Run *flow* concurrently with the yielding one."""
 
     flow: Flow[None]
 
 
 class Each(msgspec.Struct):
-    """Append halves, or release resolutions, together, at once; those answered together go on together.
+    """Append halves, or release resolutions, together, at once; those answered together continue together.
 
-    `go_on` takes their indices and outcomes and returns the flow that they go on with, or None. It must not raise; nor
-    may its flow. The yielding flow resumes when all have ended. For `loop.Loop` alone, which drives many flows.
+    `go_on` gets their indices and outcomes and returns the flow that continues with them, or None. It must not raise;
+    nor may its flow. The yielding flow resumes when all have ended. Only for `flow_loop.Loop`, which drives many flows.
 
     Attributes:
         items: At least one, at most the backend's `batch_count_max`.

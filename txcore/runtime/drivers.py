@@ -1,6 +1,6 @@
-"""Drivers of flows for callers: blocking threads and asyncio tasks. `loop` has the third one, for many flows.
+"""Drivers of flows for callers: blocking threads and asyncio tasks. `flow_loop` has the third one, for many flows.
 
-A driver knows no protocol: it carries out what a flow yields and sends the result back in.
+A driver knows no protocol: it executes the commands that a flow yields and sends the results back to it.
 """
 
 from __future__ import annotations
@@ -20,20 +20,20 @@ from txcore.runtime.commands import Call, Flow, Spawn, Timed
 from txcore.runtime.wakeup import Seat, Turnstile
 
 POLL_S: Final = 0.02
-"""So long a lone caller works for the backend before it waits as others do."""
+"""Seconds for which a lone caller polls the backend before it waits as other callers do."""
 TURN_S: Final = 1.0
-"""So late at most a caller goes on whose turn was forgotten."""
+"""Longest delay, in seconds, of a caller whose turn was forgotten."""
 POLLING_COUNT: Final = 64
 POLLING_COUNT_MIN: Final = 16
-"""Tasks that wait at once from which on the event loop's thread polls the backend, and until which it goes on."""
+"""Numbers of waiting tasks at which the event loop's thread starts, and stops, polling the backend."""
 POLLING_PAUSE_S: Final = 0.001
 COLLECTING_S: Final = 0.005
-"""So long at most tasks' releases are collected, and then until the next one comes."""
+"""Seconds after which the collected releases of tasks are handed over with the next one."""
 R = TypeVar("R")
 
 
 class BlockingBridge:
-    """Takes items of blocked callers to the backend and wakes each with its outcome. Thread safe."""
+    """Passes items of blocked callers to the backend and wakes each caller with its outcome. Thread safe."""
 
     def __init__(self, backend: Backend) -> None:
         self.backend = backend
@@ -50,7 +50,7 @@ class _Caller:
         self._seat: Seat | None = None
 
     def hand_over(self, take: Callable[[Batch[Any]], None], item: Any, timed: Timed | None = None) -> Outcome:
-        """Hand *item* over, let another caller go on, and wait for the outcome."""
+        """Hand *item* over, let another caller run, and wait for the outcome."""
         backend, turnstile = self.bridge.backend, self.bridge.turnstile
         before, seat = self._seat, turnstile.sit((item,))
         self._seat = seat
@@ -63,17 +63,17 @@ class _Caller:
             seat.turn.acquire(timeout=timed.deadline_s)
             return seat.outcome or timed.expired()
         if turnstile.is_alone():
-            # Nobody else is held up, so this caller fetches its own outcome: no thread is woken, and none wakes it.
+            # It delays no other caller, so it fetches its own outcome: it wakes no thread, and no thread wakes it.
             backend.poll(POLL_S, seat.is_settled)
         else:
-            backend.poll(0.0)  # whoever has borrowed the backend's work may have gone
+            backend.poll(0.0)  # the caller that borrowed the backend's work may have left
         while not seat.turn.acquire(timeout=TURN_S) and seat.outcome is None:
             pass
         assert seat.outcome is not None
         return seat.outcome
 
     def leave(self) -> None:
-        """Let another caller go on; this one may be long."""
+        """Let another caller run; this one may take long."""
         if self._seat is not None:
             self._seat.leave()
             self._seat = None
@@ -92,7 +92,7 @@ def run_blocking(flow: Flow[R], bridge: BlockingBridge) -> R:
                 value = _carry_out(command, caller)
             except BaseException as raised:  # noqa: BLE001 - the flow decides what an error means
                 step, value = flow.throw, raised
-    except StopIteration as stop:  # the flow's: what is carried out has its own caught
+    except StopIteration as stop:  # raised by the flow: a command's own is caught
         result: R = stop.value
         return result
     finally:
@@ -124,11 +124,12 @@ def _carry_out(command: Any, caller: _Caller) -> Any:
 
 
 class AsyncBridge:
-    """Takes what the tasks of one event loop hand over in one go of it to the backend as one batch, and brings outcomes
-    back, with one wake-up per burst.
+    """Passes the items of one event loop's tasks to the backend, in one batch per turn of the loop.
 
-    While many tasks wait, the loop's own thread polls the backend between their steps, if that lends its work: two
-    threads that take turns with Python's lock would cost more than all that the tasks do.
+    It brings the outcomes back with one wake-up per burst.
+
+    While many tasks wait, the loop's own thread polls the backend between their steps, if the backend lends its work:
+    two threads that take turns with Python's lock would cost more than the tasks themselves.
     """
 
     def __init__(self, loop: asyncio.AbstractEventLoop, backend: Backend) -> None:
@@ -152,7 +153,7 @@ class AsyncBridge:
     def release(self, resolution: Resolution) -> asyncio.Future[Outcome]:
         """Release *resolution* in the same way, and at once when tasks have kept the loop busy for long.
 
-        A producer gives way by the clock, which its flow has just read, and the next task may block for ever so long.
+        A producer lets others run by the clock, which its flow has just read, and the next task may block for long.
         """
         waiter = self._collect()
         self._resolutions.put(resolution, waiter)
@@ -168,7 +169,7 @@ class AsyncBridge:
         self._is_woken = True
         try:
             self.loop.call_soon_threadsafe(self._deliver)
-        except RuntimeError:  # The event loop is closed: nobody waits any more.
+        except RuntimeError:  # The event loop is closed: no task waits any more.
             self._settled.clear()
 
     def _collect(self) -> _AsyncWaiter:
@@ -189,15 +190,15 @@ class AsyncBridge:
             self._is_polling = True
             self.loop.call_soon(self._poll)
         else:
-            self._backend.poll(0.0)  # whoever has borrowed the backend's work may have gone
+            self._backend.poll(0.0)  # the caller that borrowed the backend's work may have left
 
     def _release(self) -> None:
         self._resolutions.hand_over(self._backend.release, self._backend.capabilities.batch_count_max)
 
     def _poll(self) -> None:
-        """Fetch outcomes on this thread, and come again as long as many tasks wait."""
+        """Fetch outcomes on this thread, and again while many tasks wait."""
         comes_again = self._waiting_count >= POLLING_COUNT_MIN
-        self._is_woken = True  # whatever is taken until `_deliver` needs no wake-up
+        self._is_woken = True  # outcomes until `_deliver` need no wake-up
         is_lent = self._backend.poll(0.0, comes_again=comes_again)
         count = len(self._settled)
         self._deliver()
@@ -230,7 +231,7 @@ class _AsyncWaiter:
 
 
 async def run_async(flow: Flow[R], bridge: AsyncBridge) -> R:
-    """Run *flow* in the current task until it returns or raises; what it calls may be asynchronous."""
+    """Run *flow* in the current task until it returns or raises; its calls may be asynchronous."""
     step: Callable[[Any], Any] = flow.send
     value: Any = None
     try:

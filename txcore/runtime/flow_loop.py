@@ -26,9 +26,9 @@ from txcore.runtime.commands import Answered, Call, Each, Flow, Spawn, Timed
 
 WAIT_MAX_S: Final = 0.5
 ANSWERS: Final = object()
-"""What waits for answers to an `Each` yields."""
+"""The command of a flow that waits for the answers to an `Each`."""
 STEPS_MAX: Final = 1000
-"""A turn is no longer, so that the first of many that are ready together are under way while the others are run."""
+"""Largest number of flows per turn; the requests of the first ones are under way while the others run."""
 
 
 class Task:
@@ -44,12 +44,12 @@ class Task:
         self.error: BaseException | None = None
 
     def settle(self, outcome: Outcome) -> None:
-        """Take an outcome from the backend, on any thread."""
+        """Receive an outcome from the backend, on any thread."""
         self._loop.resume(self, outcome, None)
 
 
 class _TimedWaiter:
-    """Resumes a task once: with the outcome, or when its time is over."""
+    """Resumes a task once: with the outcome, or after its deadline."""
 
     __slots__ = ("_command", "_lock", "_task")
 
@@ -59,7 +59,7 @@ class _TimedWaiter:
         self._lock = threading.Lock()
 
     def settle(self, outcome: Outcome) -> None:
-        """Take an outcome from the backend, on any thread."""
+        """Receive an outcome from the backend, on any thread."""
         if self._lock.acquire(blocking=False):
             self._task.settle(outcome)
 
@@ -69,7 +69,7 @@ class _TimedWaiter:
 
 
 class _Together:
-    """The items of an `Each`, as a batch for the backend, and a source of flows: one for what is answered at a time."""
+    """The items of an `Each` as a batch for the backend, and a source of flows: one for items answered together."""
 
     __slots__ = ("_answered", "_go_on", "_is_noted", "_left", "_loop", "_running", "_task", "items")
 
@@ -91,7 +91,7 @@ class _Together:
             self._loop.resume(Task(self._loop, cast("Flow[Any]", self), None), None, None)
 
     def send(self, _: Any) -> Any:
-        """Have what was answered go on; the loop calls it as a flow's `send`."""
+        """Start a flow for the answered items; the loop calls it as a flow's `send`."""
         self._is_noted = False
         take = self._answered.popleft
         answered = [take() for _ in range(len(self._answered))]
@@ -135,7 +135,7 @@ class Loop:
         self.claim = claim
         self.pool = pool
         self.task_count = 0
-        self._polls = pool is None or backend.capabilities.polled  # else others than the backend wake this loop, too
+        self._polls = pool is None or backend.capabilities.polled  # else not only the backend wakes this loop
         self._ready: deque[tuple[Task, Any, BaseException | None]] = deque()
         self._timers: list[tuple[float, int, Callable[[], None]]] = []
         self._sequence = itertools.count()
@@ -159,7 +159,7 @@ class Loop:
             self._wake.set()
 
     def turn(self) -> None:
-        """Run what is ready once, up to `STEPS_MAX` flows, then hand over what was gathered."""
+        """Run the ready flows once, up to `STEPS_MAX` of them, then hand over the gathered items."""
         self._fire_timers()
         take, step = self._ready.popleft, self.step
         for _ in range(min(len(self._ready), STEPS_MAX)):
@@ -167,9 +167,10 @@ class Loop:
         self._hand_over()
 
     def wait(self, until_s: float | None = None) -> None:
-        """Wait until something is ready, the next timer or *until_s* on the clock; at most `WAIT_MAX_S`.
+        """Wait until a task is ready, the next timer or *until_s* on the clock; at most `WAIT_MAX_S`.
 
-        Where only the backend can make anything ready, its work is done here if it lends it: no thread is woken then.
+        Where only the backend can make a task ready, this thread does the backend's work if it lends it: no thread is
+        woken then.
         """
         if self._ready:
             if self._polls:
@@ -184,7 +185,7 @@ class Loop:
             self._has_borrowed = True
             return
         self._is_waiting = True
-        if not self._ready:  # looked at again, as whoever came meanwhile did not see anybody wait
+        if not self._ready:  # read again, as a thread that made a task ready meanwhile saw no waiting loop
             self._wake.wait(timeout_s)
         self._is_waiting = False
         self._wake.clear()
@@ -199,18 +200,18 @@ class Loop:
                 if self.task_count:
                     self.wait()
         finally:
-            if self._has_borrowed:  # from the backend, in `wait`, which has its own threads do the work again
+            if self._has_borrowed:  # in `wait`, from the backend, whose own threads then do the work again
                 self._has_borrowed = False
                 self.backend.poll(0.0)
 
     def next_timer_s(self) -> float | None:
-        """Return when the next timer is due on the clock; now if something is ready; None if nothing is planned."""
+        """Return the time of the next timer on the clock; now if a task is ready; None if no timer is set."""
         if self._ready:
             return self.clock.elapsed_s()
         return self._timers[0][0] if self._timers else None
 
     def step(self, task: Task, value: Any, error: BaseException | None) -> None:
-        """Advance one flow to its next yield and dispatch that; go on at once where that has its result already."""
+        """Advance one flow to its next yield and dispatch that; continue at once where the result is there already."""
         while True:
             try:
                 command = task.flow.send(value) if error is None else task.flow.throw(error)
@@ -226,7 +227,7 @@ class Loop:
             value, error = answer
 
     def dispatch(self, task: Task, command: Any) -> tuple[Any, BaseException | None] | None:
-        """Start what a flow yielded; returns what it goes on with where it need not wait: a value or an error."""
+        """Start the command that a flow yielded; return its value or error where the flow need not wait."""
         kind = type(command)
         if kind is HalfRecord:
             self._halves.put(command, task)
@@ -244,7 +245,7 @@ class Loop:
             self.later(command.deadline_s, waiter.expire)
         elif isinstance(command, Spawn):
             self.spawn(command.flow)
-            return None, None  # at once, so that what all of the spawned ones hand over leaves together
+            return None, None  # at once, so that the items of all spawned flows leave together
         elif isinstance(command, Future):
             command.add_done_callback(lambda future: self._future_done(task, future))
         else:
@@ -252,7 +253,7 @@ class Loop:
         return None
 
     def call(self, task: Task, call: Call) -> tuple[Any, BaseException | None] | None:
-        """Run user code: in the pool, or here when there is none; then its value or its error is returned."""
+        """Run user code: in the pool, or here without one; then return its value or its error."""
         if self.pool is not None:
             self._call_in_pool(task, call, self.pool)
             return None
@@ -277,7 +278,7 @@ class Loop:
         def give_up(allowed_s: float) -> None:
             started_s = job.started_s
             if started_s is None:
-                # Behind others that all make progress it goes on waiting, else a long queue would time out in vain.
+                # While the calls before it make progress it keeps waiting, else a long queue would time out in vain.
                 left_s = 0.0 if pool.abandoned_count else allowed_s
             else:
                 left_s = started_s + allowed_s - self.clock.elapsed_s()

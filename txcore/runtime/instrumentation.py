@@ -23,12 +23,12 @@ TRANSACTION_VIA_TABLE: Final = "transaction.via_table"
 PRODUCER_TO_TABLE: Final = "producer.to_table"  #: an alert: the circuit opened, messages go into the message table
 PRODUCER_TO_BROKER: Final = "producer.to_broker"  #: an alert's end: the circuit closed, halves are written again
 RELAY_SENT: Final = "relay.sent"
-RELAY_ERROR: Final = "relay.error"  #: an alert: database or broker failed; what was in hand is sent again
+RELAY_ERROR: Final = "relay.error"  #: an alert: database or broker failed; the messages in hand are sent again
 RELAY_REFUSED: Final = "relay.refused"
 RELAY_PARKED: Final = "relay.parked"  #: an alert: a message that its target refuses, or that cannot be read
 CHECK_ASKED: Final = "check.asked"
 CHECK_ANSWERED: Final = "check.answered"
-CHECK_NO_ANSWER: Final = "check.no_answer"  #: an alert: nothing was counted, it is asked again
+CHECK_NO_ANSWER: Final = "check.no_answer"  #: an alert: nothing was counted, the check is repeated
 CHECK_WRONG_LISTENER: Final = "check.wrong_listener"  #: an alert: group and topic without a listener here
 CHECK_WRONG_DATABASE: Final = "check.wrong_database"  #: an alert: the fence here is not of the producer's database
 FENCE_FORGOTTEN: Final = "fence.forgotten"  #: an alert: a listener has committed without `current_transaction().fence`
@@ -42,7 +42,7 @@ OP_STALE: Final = "op.stale"
 OP_WITHOUT_HALF: Final = "op.without_half"
 LOG_TRUNCATED: Final = "log.truncated"
 LOG_POISON: Final = "log.poison"
-PARTITION_BLOCKED: Final = "partition.blocked"  #: an alert: a newer txcore wrote what this one would judge wrongly
+PARTITION_BLOCKED: Final = "partition.blocked"  #: an alert: a newer txcore's record, which this one would misjudge
 
 ALERTS: Final = frozenset(
     {
@@ -109,7 +109,7 @@ class Reporter:
 
 
 class ProducerReporter:
-    """What a producer's flows report, turned into events; None instead of one costs nothing."""
+    """Turns the reports of a producer's flows into events; None instead of one costs nothing."""
 
     def __init__(self, group: str, plugins: Sequence[object], clock: Clock) -> None:
         self._report = Reporter("txcore.producer", plugins, group=group)
@@ -120,11 +120,11 @@ class ProducerReporter:
         return self._report.headers(transaction_id)
 
     def prepared(self, transaction_id: bytes, began_s: float, status: Status) -> None:
-        """Report how the append of the half ended."""
+        """Report the result of the half's append."""
         self._event(TRANSACTION_PREPARED, transaction_id, began_s, status=status.name)
 
     def ran_local(self, transaction_id: bytes, began_s: float, state: str) -> None:
-        """Report how the local transaction ended."""
+        """Report the end of the local transaction."""
         self._event(TRANSACTION_LOCAL, transaction_id, began_s, state=state)
 
     def enqueued(self, transaction_id: bytes, reason: str) -> None:
@@ -136,7 +136,7 @@ class ProducerReporter:
         self._report.event(PRODUCER_TO_TABLE if is_open else PRODUCER_TO_BROKER, reason=reason)
 
     def ended(self, transaction_id: bytes, began_s: float, end: str, state: str) -> None:
-        """Report how a commit or rollback ended."""
+        """Report the result of a commit or rollback."""
         self._event(TRANSACTION_ENDED, transaction_id, began_s, end=end, state=state)
 
     def forgot_fence(self, transaction_id: bytes) -> None:

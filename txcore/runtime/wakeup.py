@@ -1,4 +1,4 @@
-"""Where blocked callers wait for their outcomes, and in which order they are woken."""
+"""The waiting of blocked callers for their outcomes, and the order in which they are woken."""
 
 from __future__ import annotations
 
@@ -12,20 +12,20 @@ import msgspec
 from txcore.records import Outcome
 
 PASSING_MAX: Final = 4
-"""So many are awake at a time. With one or two, 64 callers stood idle while one of them woke; eight gained nothing."""
+"""Number of callers awake at a time. With one or two, 64 callers idled while one of them woke; eight gained nothing."""
 
 
 class Turnstile:
-    """Wakes a few of those who have their outcome; each lets another one through when it is about to wait again.
+    """Wakes a few of the callers with an outcome; each lets another one through before it waits again.
 
-    Outcomes come in bursts. Were all whom they concern woken at once, most would only wait again, for Python's lock,
-    and each time be woken anew. Whoever leaves without having waited for its turn is not waited for. Thread safe.
+    Outcomes come in bursts. If all their callers were woken at once, most would only wait again for Python's lock, and
+    be woken again each time. The turnstile does not wait for a caller that leaves before its turn. Thread safe.
 
     Attributes:
-        lock: Held for what follows.
-        settled: Who has an outcome and waits for its turn, in the order of their outcomes.
-        passing_count: Who has been let through and has not left.
-        waiting: As long as there are callers without an outcome; counted without the lock.
+        lock: Protects the next attributes.
+        settled: The callers with an outcome that wait for their turn, in the order of their outcomes.
+        passing_count: The number of callers that were let through and have not left.
+        waiting: Has an item for each caller without an outcome; counted without the lock.
     """
 
     __slots__ = ("lock", "passing_count", "settled", "waiting")
@@ -37,14 +37,14 @@ class Turnstile:
         self.waiting: list[None] = []
 
     def sit(self, items: Sequence[Any] = ()) -> Seat:
-        """Return a place to wait in for the outcome of the one of *items*."""
+        """Return a seat that waits for the outcome of the one of *items*."""
         turn = threading.Lock()
         turn.acquire()
         self.waiting.append(None)
         return Seat(self, turn, items)
 
     def is_alone(self) -> bool:
-        """Return whether at most one caller waits for an outcome, so that it holds nobody up."""
+        """Return whether at most one caller waits for an outcome, so that it delays no other."""
         return len(self.waiting) <= 1
 
 
@@ -52,7 +52,7 @@ class Seat(msgspec.Struct, eq=False):
     """One blocked caller's place, and its batch of one (`port.Batch`). Made by `Turnstile.sit`.
 
     Attributes:
-        turn: A lock that is held until this caller may go on; a bare lock wakes faster than an Event.
+        turn: A lock that is held until this caller may continue; a bare lock wakes faster than an Event.
     """
 
     turnstile: Turnstile
@@ -63,7 +63,7 @@ class Seat(msgspec.Struct, eq=False):
     is_gone: bool = False
 
     def settle(self, index: int, outcome: Outcome) -> None:  # noqa: ARG002 - the only one
-        """Take the outcome, and wake the caller or let it wait for its turn; from any thread, never blocking."""
+        """Receive the outcome, and wake the caller or let it wait for its turn; from any thread, never blocking."""
         turnstile = self.turnstile
         with turnstile.lock:
             if self.is_gone:
@@ -78,11 +78,11 @@ class Seat(msgspec.Struct, eq=False):
         self.turn.release()
 
     def is_settled(self) -> bool:
-        """Return whether the outcome is there, though it may not be this caller's turn yet."""
+        """Return whether the outcome has arrived, though the caller's turn may not have come yet."""
         return self.outcome is not None
 
     def leave(self) -> None:
-        """Let the next one through: the caller goes on to something else, whether it was its turn or not."""
+        """Let the next caller through: this one continues with other work, whether or not its turn had come."""
         turnstile = self.turnstile
         with turnstile.lock:
             if self.is_gone:
