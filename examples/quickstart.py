@@ -25,7 +25,7 @@ with engine.begin() as connection:
 backend = txcore.connect("sqlite:///broker.db")
 producer = txcore.TransactionProducer(backend, group="orders", fence=fence)
 checker = txcore.Checker(backend, group="orders", fence=fence)
-checker.start()  # finishes what a crash left open
+checker.start()  # finishes the transactions that a crash left open
 
 # The producer: one row and one message. An exception in the block undoes both; a crash anywhere leaves both or none.
 with producer.transaction(engine) as tx:

@@ -1,4 +1,4 @@
-"""A consumer of Kafka that applies each message once: effect and memory in one transaction, the offset behind it.
+"""A consumer of Kafka that applies each message once: effect and inbox row in one transaction, then the offset.
 
 pip install "txcore[sql,kafka]"
 BROKER=127.0.0.1:9092 TOPIC=orders.created DATABASE=sqlite:///parcels.db python kafka_consumer.py
@@ -23,8 +23,8 @@ consumer = Consumer(
     {
         "bootstrap.servers": os.environ.get("BROKER", "127.0.0.1:9092"),
         "group.id": "parcels",
-        "enable.auto.commit": False,  # the offset is committed below, behind the database's transaction
-        "session.timeout.ms": 10_000,  # so soon another member goes on when this one is killed
+        "enable.auto.commit": False,  # the offset is committed below, after the database's transaction
+        "session.timeout.ms": 10_000,  # another member takes over this long after a kill
         "auto.offset.reset": "earliest",
         "isolation.level": "read_committed",
     }

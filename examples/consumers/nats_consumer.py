@@ -1,4 +1,4 @@
-"""A consumer of NATS that applies each message once: effect and memory in one transaction, the ack behind it.
+"""A consumer of NATS that applies each message once: effect and inbox row in one transaction, then the ack.
 
 pip install "txcore[asyncio,nats]" aiosqlite
 BROKER=nats://127.0.0.1:4222 TOPIC=orders.created DATABASE=sqlite+aiosqlite:///parcels.db python nats_consumer.py
@@ -18,7 +18,7 @@ inbox = txcore.Inbox(engine)
 
 
 async def main() -> None:
-    """Consume until somebody ends the process, in whatever way."""
+    """Consume until the process ends, in any way."""
     await inbox.create()
     await inbox.prune(keep_s=30 * 86_400)  # longer than the stream keeps messages
     async with engine.begin() as connection:
@@ -32,7 +32,7 @@ async def main() -> None:
     while True:
         try:
             messages = await subscription.fetch(100, timeout=5)
-        except TimeoutError:  # nothing came
+        except TimeoutError:  # no message came
             continue
         for message in messages:
             async with engine.begin() as connection, inbox.receive(connection, message) as first:

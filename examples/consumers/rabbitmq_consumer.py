@@ -1,4 +1,4 @@
-"""A consumer of RabbitMQ that applies each message once: effect and memory in one transaction, the ack behind it.
+"""A consumer of RabbitMQ that applies each message once: effect and inbox row in one transaction, then the ack.
 
 pip install "txcore[sql,rabbitmq]"
 BROKER=amqp://guest:guest@127.0.0.1/ TOPIC=orders.created DATABASE=sqlite:///parcels.db python rabbitmq_consumer.py

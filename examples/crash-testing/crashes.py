@@ -1,4 +1,4 @@
-"""What is killed: one order, placed in both ways, and how to look at what it left behind.
+"""The scenarios: one order, placed in both ways, and the reading of both sides after a kill.
 
 pip install "txcore[sql,conformance]"
 python -m pytest                                          # the bug is found, and its correction passes
@@ -38,11 +38,11 @@ class PlaceOrder(Scenario):
         return [f"order {number}" for number in shop.order_numbers(shop.open_engine(place.database))]
 
     def announced(self, message: Delivered) -> str:
-        """Name the order that a message tells of."""
+        """Name the order of a message."""
         return f"order {json.loads(message.body)['order']}"
 
 
 class WithABug(PlaceOrder):
-    """The same, with the message behind the database's transaction instead of inside it."""
+    """The same, with the message after the database's transaction instead of inside it."""
 
     place_order = staticmethod(shop.place_order_with_a_bug)

@@ -24,7 +24,7 @@ def place_order(producer: txcore.TransactionProducer, engine: Engine, item: str)
 
 
 def place_order_with_a_bug(producer: txcore.TransactionProducer, engine: Engine, item: str) -> None:
-    """Write the order, then announce it in a transaction of its own: who dies between the two loses the message."""
+    """Write the order, then announce it in a transaction of its own: a crash between the two loses the message."""
     with engine.begin() as connection:
         number = insert(connection, item)
     with producer.transaction(engine) as tx:
@@ -38,7 +38,7 @@ def insert(connection: Connection, item: str) -> int:
 
 
 def created(number: int, item: str) -> txcore.Message:
-    """Return the message that tells of an order."""
+    """Return the message of an order."""
     return txcore.Message(TOPIC, json.dumps({"order": number, "item": item}).encode(), key=b"%d" % number)
 
 

@@ -7,11 +7,11 @@ from crashes import PlaceOrder, WithABug
 
 
 def test_an_order_and_its_message_are_both_there_or_neither(txcore_crash: Callable[..., object]) -> None:
-    """However the service dies."""
+    """An order is in the database if and only if its message is in the topic, at every point of a kill."""
     txcore_crash(PlaceOrder)
 
 
 def test_the_bug_is_found(txcore_crash: Callable[..., object]) -> None:
-    """An order without a message; this is what the report says."""
+    """The report names an order without a message."""
     with pytest.raises(pytest.fail.Exception, match="LOST order 1"):
         txcore_crash(WithABug)

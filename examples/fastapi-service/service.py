@@ -22,7 +22,7 @@ from txcore.integrations.fastapi import transaction_of
 
 
 class Order(BaseModel):
-    """What a customer sends."""
+    """A customer's request."""
 
     item: str
 
@@ -66,7 +66,7 @@ def make_app(broker: str, database: str) -> FastAPI:
         return JSONResponse({"error": f"nothing was ordered: {error}"}, 503, {"retry-after": "1"})
 
     @app.exception_handler(txcore.CommitUnknownError)
-    async def nobody_knows(_: Request, error: Exception) -> JSONResponse:
+    async def outcome_unknown(_: Request, error: Exception) -> JSONResponse:
         return JSONResponse({"error": f"look whether it was ordered before you try again: {error}"}, 500)
 
     return app

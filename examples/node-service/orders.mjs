@@ -1,5 +1,5 @@
-// The service's "database": an append-only file, flushed before a write counts. It stands for whatever yours is; what
-// matters is that a check can close a transaction that it does not find, so that it never commits later.
+// The service's "database": an append-only file, flushed before a write counts. Yours is another one. The essential part:
+// a check can close a transaction that it does not find, so that it never commits later.
 
 import { appendFileSync, closeSync, existsSync, fsyncSync, ftruncateSync, openSync, readFileSync } from "node:fs";
 
@@ -23,7 +23,7 @@ export class Orders {
     this.#write({ id, state: "COMMIT", order });
   }
 
-  /** Answer a check, for ever: what is not committed by now never will be. */
+  /** Answer a check, for ever: a transaction that is not committed by now never commits. */
   decide(id) {
     if (!this.#states.has(id)) this.#write({ id, state: "ROLLBACK" });
     return this.#states.get(id);

@@ -67,7 +67,7 @@ export class Producer {
     return this.#end(prepared, ROLLBACK);
   }
 
-  /** A checker may be deciding by now: write nothing but the wish for an early check. */
+  /** A checker may be deciding by now: write only the request for an early check. */
   async #giveWay(prepared) {
     const { subject, record, about } = this.#op(prepared, NUDGE, "j");
     await this.stream.publish(subject, record, { headers: about });

@@ -1,7 +1,7 @@
 // A shop: POST /orders takes an order and announces it; POST /check answers txcore's checker (docs/callback-openapi.json).
 //
 //   NATS_URL  GROUP  TOPIC  PORT  ORDERS (a file)  CHECK_SECRET (optional)
-//   CRASH_AT=prepared|committed|published kills the process there, for tests and for seeing it.
+//   CRASH_AT=prepared|committed|published kills the process there, for tests and for trying it.
 
 import { connect } from "@nats-io/transport-node";
 import { createHmac, timingSafeEqual } from "node:crypto";
@@ -34,7 +34,7 @@ async function takeOrder(body) {
     return [409, { transaction: prepared.id, end: await producer.rollback(prepared), error: error.message }];
   }
   crash("committed");
-  // 3. targets, then the op. Whatever fails from here on, the check finds the order committed, and delivers.
+  // 3. targets, then the op. After any failure from here on, the check finds the order committed, and delivers.
   const end = await producer.commit(prepared, { afterTargets: () => crash("published") }).catch(() => "UNKNOWN");
   return [201, { transaction: prepared.id, end }];
 }

@@ -1,4 +1,4 @@
-// The records of docs/wire.md, as far as a producer writes them. Byte for byte what the Python side writes:
+// The records of docs/wire.md, as far as a producer writes them. Byte for byte as the Python side writes them:
 // tests/examples compares both with docs/wire-vectors.json.
 
 import { encode } from "@msgpack/msgpack";
@@ -48,7 +48,7 @@ export function encodeHalf(half) {
   return encode([
     "txh", 1, bytes(half.transactionId), half.group, half.partition, half.generation ?? 0, half.bornMs, half.immunityMs,
     half.intervalMs ?? 0, half.checkMax ?? 0, half.fenced ?? false, half.by, messages,
-    // What only copies of a half say.
+    // Fields of copies of a half.
     0, 0, 0, -1, 0, new Uint8Array(0), "", [],
     // The identity of the database whose fence decides it; empty without a fence.
     bytes(half.database ?? new Uint8Array(0)),

@@ -27,7 +27,7 @@ class Order(Base):
 
 
 class Shop:
-    """What a process of the shop shares."""
+    """The objects that the threads of a process share."""
 
     def __init__(self, broker: str, database: str) -> None:
         self.engine = sqlalchemy.create_engine(database)
@@ -48,7 +48,7 @@ class Shop:
             return order.number
 
     def announce(self, session: Session, order: Order) -> None:
-        """Tell others, if the Session commits."""
+        """Notify others, if the Session commits."""
         session.flush()  # gives the order its number
         self.publisher.publish(session, txcore.Message("orders.created", b"%d" % order.number))
 

@@ -1,4 +1,4 @@
-"""A plain worker: takes orders in, once each, until it is asked to end; any number of its processes may run.
+"""A plain worker: applies each order once, until it gets a signal to end; any number of its processes may run.
 
     pip install "txcore[sql]"
     python worker.py
@@ -28,7 +28,7 @@ def prune_now_and_then(inbox: txcore.Inbox, is_ending: threading.Event) -> None:
 
 
 def main() -> None:
-    """Work until SIGTERM or Ctrl-C; a kill in the middle repeats at most what was not acknowledged."""
+    """Work until SIGTERM or Ctrl-C; a kill in the middle repeats at most the messages that were not acknowledged."""
     engine = sqlalchemy.create_engine(os.environ.get("DATABASE", "sqlite:///warehouse.db"))
     inbox = txcore.Inbox(engine)
     inbox.create()
