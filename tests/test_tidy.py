@@ -34,7 +34,6 @@ LONG_FILES: dict[str, str] = {
 IMPURE = {
     "txcore/clock.py": "the one place",
     "txcore/runtime/drivers.py": "sleeps for a blocking caller",
-    "txcore/doctor/log_ends.py": "sleeps for a blocking caller",
     "txcore/operator/operator.py": "sleeps for a blocking caller",
     "txcore/integrations/opentelemetry.py": "spans bear the machine's time, to the nanosecond",
     "txcore/sqlfence/identity.py": "draws the name of a database, once in its life",

@@ -8,15 +8,16 @@ from __future__ import annotations
 
 import threading
 from concurrent.futures import Future
+from contextlib import closing
 from dataclasses import dataclass
 from functools import cached_property
 from typing import Final, TypeVar
 
 from txcore.clock import Clock, Randomness, SystemClock, system_randomness
-from txcore.doctor.log_ends import read_to_end
 from txcore.errors import BackendTimeoutError, ConfigError, DataLossError, TxcoreError
 from txcore.findings import Check, Examination, Finding, Request, UntoldError, counted, duration, fail, ok, size, warn
-from txcore.history.journey import Journey, journeys_of
+from txcore.history.journey import Journey
+from txcore.history.log_survey import Survey
 from txcore.port import Backend, Reader
 from txcore.records import RECORD_OVERHEAD_MAX, LogKind, Op, OpKind, Position, Status
 
@@ -74,12 +75,12 @@ class PortSubject:
         self.backend = backend
         self.request = request
         self.clock = clock
-        self._randomness = randomness
+        self.randomness = randomness
         self.partition_count = 0
 
     def nonce(self) -> bytes:
         """Return a fresh name for a TICK."""
-        return self._randomness.getrandbits(128).to_bytes(16, "big")
+        return self.randomness.getrandbits(128).to_bytes(16, "big")
 
     def tick(self, partition: int, nonce: bytes) -> None:
         """Append a TICK, and verify that it is stored.
@@ -331,23 +332,30 @@ class _Tail:
 
 def _views(subject: PortSubject) -> list[PartitionView]:
     backend, group = subject.backend, subject.request.group
-    checkpoints = {p: subject.wait(backend.load_checkpoint(group, p)) for p in range(subject.partition_count)}
-    starts = {p: checkpoint.half if checkpoint else None for p, checkpoint in checkpoints.items()}
-    halves = read_to_end(backend, subject.clock, group, LogKind.HALF, starts, timeout_s=READ_TIMEOUT_S)
-    nonces = {p: subject.nonce() for p in checkpoints}
-    for p, nonce in nonces.items():
-        subject.tick(p, nonce)
-    starts = {p: checkpoint.op if checkpoint else None for p, checkpoint in checkpoints.items()}
-    ops = read_to_end(backend, subject.clock, group, LogKind.OP, starts, nonces=nonces, timeout_s=READ_TIMEOUT_S)
-    views = []
-    for p, checkpoint in checkpoints.items():
-        token = checkpoint.token if checkpoint else b""
-        journeys = journeys_of(p, halves[p], ops[p], (), token)
-        end = next((record for record in ops[p] if nonces[p] in record.body), None)
-        now_ms = end.appended_ms if end is not None and end.appended_ms is not None else subject.clock.wall_ms()
-        aged = tuple(_aged(journey, now_ms) for journey in journeys.values() if journey.halves)
-        views.append(PartitionView(p, checkpoint is not None, aged))
-    return views
+    halves: dict[int, dict[bytes, None]] = {p: {} for p in range(subject.partition_count)}  # ids in log order
+    survey = Survey(
+        backend,
+        group,
+        clock=subject.clock,
+        randomness=subject.randomness,
+        by=AUTHOR,
+        from_checkpoint=True,
+        timeout_s=READ_TIMEOUT_S,
+        on_half=lambda half, _: halves[half.partition].setdefault(half.transaction_id),
+    )
+    with closing(survey):
+        survey.catch_up()
+        journeys = {journey.transaction_id: journey for journey in survey.journeys()}
+    probe = subject.probe
+    now_ms = subject.clock.wall_ms() + (0 if isinstance(probe, TxcoreError) else round(probe.skew_ms or 0))
+    return [
+        PartitionView(
+            p,
+            subject.wait(backend.load_checkpoint(group, p)) is not None,
+            tuple(_aged(journeys[identity], now_ms) for identity in identities if identity in journeys),
+        )
+        for p, identities in halves.items()
+    ]
 
 
 def _aged(journey: Journey, now_ms: int) -> Aged:
