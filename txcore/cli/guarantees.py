@@ -22,7 +22,7 @@ The limits of "on every broker":
 - Without a fence, safety depends on time. A producer must not pause for longer than its immunity between its look at
   the clock and the network. On a cluster of Kafka or NATS the clocks of two nodes must not differ by more than 10 s.
 - A checker must run at least once within the retention of the half log. A half that retention has removed is parked
-  as LOST, without its messages, if a checkpoint still names it; the fence table has a row for every one.
+  as LOST, without its messages, if a checkpoint still names it; the fence table has the row of each committed one.
 - A power failure may lose records that a broker has acknowledged before they are on disk: see *fsync before ack*.
 - A record of a newer txcore stops its partition until its checkers are upgraded: see [versions](compatibility.md).
 
