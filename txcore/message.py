@@ -9,8 +9,9 @@ from typing import Final
 
 import msgspec
 
+from txcore import ranges
 from txcore.enums import direct
-from txcore.errors import ConfigError, MessageRejectedError
+from txcore.errors import MessageRejectedError
 from txcore.records import CHECK_MAX_MAX, WAIT_S_MAX
 
 HeaderValue = str | bytes
@@ -52,13 +53,9 @@ class CheckPolicy:
     check_max: int = 15
 
     def __post_init__(self) -> None:
-        for key, low, high in (("immunity_s", 0.001, WAIT_S_MAX), ("interval_s", 0.001, WAIT_S_MAX)):
-            value = getattr(self, key)
-            if isinstance(value, bool) or not isinstance(value, int | float) or not low <= value <= high:
-                raise ConfigError(f"{key} is a number of seconds from {low} to {high}, not {value!r}", key=key)
-        count = self.check_max
-        if isinstance(count, bool) or not isinstance(count, int) or not 1 <= count <= CHECK_MAX_MAX:
-            raise ConfigError(f"check_max is a whole number from 1 to {CHECK_MAX_MAX}, not {count!r}", key="check_max")
+        ranges.require("immunity_s", self.immunity_s, float, 0.001, WAIT_S_MAX)
+        ranges.require("interval_s", self.interval_s, float, 0.001, WAIT_S_MAX)
+        ranges.require("check_max", self.check_max, int, 1, CHECK_MAX_MAX)
 
 
 class Message(msgspec.Struct, gc=False):

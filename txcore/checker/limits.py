@@ -5,6 +5,7 @@ from __future__ import annotations
 import enum
 from dataclasses import dataclass, fields
 
+from txcore import ranges
 from txcore.enums import direct
 from txcore.errors import ConfigError
 
@@ -49,10 +50,9 @@ class Limits:
             if key == "newer_records":
                 self.newer_records = _newer_records(value)
             elif key.endswith("_s"):
-                if isinstance(value, bool) or not isinstance(value, int | float) or not value >= 0:
-                    raise ConfigError(f"{key} is a number of seconds, not {value!r}", key=key)
-            elif isinstance(value, bool) or not isinstance(value, int) or value < 1:
-                raise ConfigError(f"{key} is a whole number from 1, not {value!r}", key=key)
+                ranges.require(key, value, float, 0)
+            else:
+                ranges.require(key, value, int, 1)
 
 
 def _newer_records(value: str) -> NewerRecords:

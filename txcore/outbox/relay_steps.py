@@ -15,11 +15,10 @@ from dataclasses import dataclass, field, fields
 from functools import partial
 from typing import Final
 
-from txcore import wire
+from txcore import ranges, wire
 from txcore.clock import Clock
 from txcore.errors import (
     BackendUnavailableError,
-    ConfigError,
     MessageRejectedError,
     OutcomeUnknownError,
     TxcoreError,
@@ -37,6 +36,7 @@ RESTING_MAX: Final = 10_000
 """Most lanes that are remembered as resting; beyond, all of them are tried again."""
 
 PROBE_ROWS: Final = 16
+TIME_MIN_S: Final = 0.000_1
 
 
 @dataclass(slots=True)
@@ -58,11 +58,10 @@ class RelayLimits:
 
     def __post_init__(self) -> None:
         for each in fields(self):
-            key, value = each.name, getattr(self, each.name)
-            if isinstance(value, bool) or not isinstance(value, int if not key.endswith("_s") else int | float):
-                raise ConfigError(f"{key} is a number, not {value!r}", key=key)
-            if not value > 0:
-                raise ConfigError(f"{key} must be more than 0, not {value!r}", key=key)
+            if each.name.endswith("_s"):
+                ranges.require(each.name, getattr(self, each.name), float, TIME_MIN_S)
+            else:
+                ranges.require(each.name, getattr(self, each.name), int, 1)
 
 
 @dataclass(slots=True)

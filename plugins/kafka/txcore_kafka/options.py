@@ -10,6 +10,7 @@ from types import MappingProxyType
 from typing import Any, Final
 from urllib.parse import unquote, urlsplit
 
+from txcore import ranges
 from txcore.errors import ConfigError
 from txcore.records import RECORD_OVERHEAD_MAX, LogKind
 
@@ -200,7 +201,7 @@ def topic_settings(options: Options, group: str) -> Mapping[str, Mapping[str, st
     )
 
 
-_RANGES: Final[Mapping[str, tuple[type[int | float], float, float]]] = {
+_RANGES: Final[Mapping[str, tuple[ranges.Kind, float, float]]] = {
     "partitions": (int, 1, PARTITION_COUNT_MAX),
     "replication_factor": (int, -1, 32_767),
     "delivery_timeout_s": (float, 0.5, 60),
@@ -233,7 +234,10 @@ def _server(text: str) -> str:
 
 def _value(key: str, text: str) -> bool | int | float | str:
     if key in _RANGES:
-        return _number(key, text)
+        value = ranges.parse(key, text, *_RANGES[key])
+        if key == "replication_factor" and not value:
+            raise ConfigError("replication_factor is a whole number from 1, or -1 for the broker's own, not 0", key=key)
+        return value
     if key in _CHOICES:
         for choice in _CHOICES[key]:
             if text.lower() == choice.lower():
@@ -249,15 +253,3 @@ def _value(key: str, text: str) -> bool | int | float | str:
         return text.lower() in _TRUE
     known = ", ".join(sorted({*_RANGES, *_CHOICES, *_TEXTS, "tls"}))
     raise ConfigError(f"the kafka backend has no option {key!r}; it has {known}", key=key)
-
-
-def _number(key: str, text: str) -> int | float:
-    kind, low, high = _RANGES[key]
-    try:
-        value = kind(text)
-    except ValueError:
-        value = None
-    if value is None or not low <= value <= high or (key == "replication_factor" and value == 0):
-        what = "whole number" if kind is int else "number of seconds"
-        raise ConfigError(f"{key} is a {what} from {low:g} to {high:g}, not {text!r}", key=key)
-    return value

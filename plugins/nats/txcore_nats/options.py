@@ -7,6 +7,7 @@ from dataclasses import dataclass, field, fields
 from typing import Any, Final
 from urllib.parse import unquote, urlsplit
 
+from txcore import ranges
 from txcore.errors import ConfigError
 from txcore.records import FINAL_KINDS, Capabilities, LogKind, OpKind
 
@@ -269,15 +270,7 @@ def _parse(key: str, text: str) -> Any:
         return text.lower() in _TRUE
     if kind is str:
         return text
-    low, high = _RANGES[key]
-    try:
-        value = kind(text)
-    except ValueError:
-        value = None
-    if value is None or not low <= value <= high:
-        what = "whole number" if kind is int else "number of seconds"
-        raise ConfigError(f"{key} is a {what} from {low:g} to {high:g}, not {text!r}", key=key)
-    return value
+    return ranges.parse(key, text, kind, *_RANGES[key])
 
 
 def _check(options: Options) -> None:

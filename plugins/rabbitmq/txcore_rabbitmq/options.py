@@ -7,6 +7,7 @@ from dataclasses import dataclass, field
 from typing import Any, Final
 from urllib.parse import parse_qsl, unquote
 
+from txcore import ranges
 from txcore.errors import ConfigError
 
 SCHEME: Final = "rabbitmq"
@@ -143,7 +144,7 @@ def _node(text: str, port: int) -> tuple[str, int]:
     return host or "127.0.0.1", int(number)
 
 
-_RANGES: Final[Mapping[str, tuple[type[int | float], float, float]]] = {
+_RANGES: Final[Mapping[str, tuple[ranges.Kind, float, float]]] = {
     "partitions": (int, 1, PARTITION_COUNT_MAX),
     "delivery_timeout_s": (float, 0.05, 3_600),
     "merge_delay_s": (float, 0, 10),
@@ -169,7 +170,7 @@ _TEXTS: Final = frozenset({"tls_ca_file", "tls_certificate_file", "tls_key_file"
 
 def _value(key: str, text: str) -> Any:
     if key in _RANGES:
-        return _number(key, text)
+        return ranges.parse(key, text, *_RANGES[key])
     if key in _SWITCHES:
         if text.lower() not in _TRUE | _FALSE:
             raise ConfigError(f"{key} is true or false, not {text!r}", key=key)
@@ -178,15 +179,3 @@ def _value(key: str, text: str) -> Any:
         return text
     known = ", ".join((*_RANGES, *sorted(_SWITCHES), *sorted(_TEXTS)))
     raise ConfigError(f"the rabbitmq backend has no option {key!r}; it has {known}", key=key)
-
-
-def _number(key: str, text: str) -> int | float:
-    kind, low, high = _RANGES[key]
-    try:
-        value = kind(text)
-    except ValueError:
-        value = None
-    if value is None or not low <= value <= high:
-        what = "whole number" if kind is int else "number"
-        raise ConfigError(f"{key} is a {what} from {low:g} to {high:g}, not {text!r}", key=key)
-    return value

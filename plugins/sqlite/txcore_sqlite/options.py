@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Final
 from urllib.parse import unquote
 
+from txcore import ranges
 from txcore.errors import ConfigError
 
 SCHEME: Final = "sqlite"
@@ -56,7 +57,7 @@ def parse_options(options: Mapping[str, str]) -> Options:
         elif key == "synchronous":
             known[key] = _choice(key, text.upper(), ("FULL", "NORMAL"))
         elif key in _RANGES:
-            known[key] = _number(key, text)
+            known[key] = ranges.parse(key, text, *_RANGES[key])
         else:
             names = ", ".join(Options.__dataclass_fields__)
             raise ConfigError(f"the sqlite backend has no option {key!r}; it has {names}", key=key)
@@ -84,7 +85,7 @@ def parse_path(url: str) -> Path | None:
     return Path(name).absolute()
 
 
-_RANGES: Final[Mapping[str, tuple[type[int | float], float, float]]] = {
+_RANGES: Final[Mapping[str, tuple[ranges.Kind, float, float]]] = {
     "partitions": (int, 1, PARTITION_COUNT_MAX),
     "busy_timeout_s": (float, 0.05, 60),
     "body_size_max": (int, 1_024, 512 * 1_048_576),
@@ -92,18 +93,6 @@ _RANGES: Final[Mapping[str, tuple[type[int | float], float, float]]] = {
     "lease_s": (float, 0.2, 600),
     "page_count_max": (int, 0, 1 << 31),
 }
-
-
-def _number(key: str, text: str) -> int | float:
-    kind, low, high = _RANGES[key]
-    try:
-        value = kind(text)
-    except ValueError:
-        value = None
-    if value is None or not low <= value <= high:
-        what = "whole number" if kind is int else "number of seconds"
-        raise ConfigError(f"{key} is a {what} from {low:g} to {high:g}, not {text!r}", key=key)
-    return value
 
 
 def _boolean(key: str, text: str) -> bool:

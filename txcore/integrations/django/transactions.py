@@ -44,7 +44,7 @@ class Outgoing:
         return self._count > 0
 
     def publish(self, message: Message) -> None:
-        """Add a message; any number, any topics. See `Transaction.publish` for what is raised."""
+        """Add a message; any number, any topics. See `Transaction.publish` for the errors."""
         self._core.publish(message)
         self._count += 1
 

@@ -1,0 +1,45 @@
+"""Numbers that users give, and their ranges: one sentence for every option, policy and bound that is out of range."""
+
+from __future__ import annotations
+
+import math
+
+from txcore.errors import ConfigError
+
+Kind = type[int] | type[float]
+
+
+def require(key: str, value: object, kind: Kind, low: float, high: float = math.inf) -> None:
+    """Require that *value* is a number of this kind from *low* to *high*; a whole number counts as a float.
+
+    Raises:
+        ConfigError: it is none, or out of range; `key` names it.
+    """
+    kinds = int if kind is int else (int, float)
+    if isinstance(value, bool) or not isinstance(value, kinds) or not low <= value <= high:
+        raise _out_of_range(key, value, kind, low, high)
+
+
+def parse(key: str, text: str, kind: Kind, low: float, high: float = math.inf) -> int | float:
+    """Return the number in *text*, from *low* to *high*.
+
+    Raises:
+        ConfigError: as `require`.
+    """
+    try:
+        value = kind(text)
+    except ValueError:
+        value = math.nan
+    if not low <= value <= high:
+        raise _out_of_range(key, text, kind, low, high)
+    return value
+
+
+def _out_of_range(key: str, value: object, kind: Kind, low: float, high: float) -> ConfigError:
+    what = "whole number" if kind is int else "number of seconds" if key.endswith("_s") else "number"
+    until = "" if high == math.inf else f" to {_text(high)}"
+    return ConfigError(f"{key} is a {what} from {_text(low)}{until}, not {value!r}", key=key)
+
+
+def _text(number: float) -> str:
+    return f"{number:g}" if abs(number) < 1_000_000 else f"{number:.0f}"
