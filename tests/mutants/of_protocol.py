@@ -25,12 +25,12 @@ MUTANTS = [
         "identity-repeats",
         "Each transaction has an id of its own.",
         lambda: mock.patch.object(IdFactory, "new", new_of_a_millisecond),
-        "tests/core/test_ids.py::test_ids_of_one_factory_ascend_within_a_millisecond",
+        "tests/core/vocabulary/test_ids.py::test_ids_of_one_factory_ascend_within_a_millisecond",
     ),
     Mutant(
         "message-reserved-header-sent",
         "A header that txcore reserves is refused by name.",
         lambda: mock.patch.object(message, "_validate_headers"),
-        "tests/core/test_message.py::test_a_message_is_rejected_with_the_rule_it_breaks",
+        "tests/core/vocabulary/test_message.py::test_a_message_is_rejected_with_the_rule_it_breaks",
     ),
 ]

@@ -14,7 +14,7 @@ from txcore.errors import WireFormatError
 from txcore.ids import id_text, partition_of
 from txcore.records import Half, Op, OpKind, Parked, TargetMessage
 
-VECTORS = json.loads((Path(__file__).parents[2] / "docs" / "wire-vectors.json").read_text(encoding="utf-8"))
+VECTORS = json.loads((Path(__file__).parents[3] / "docs" / "wire-vectors.json").read_text(encoding="utf-8"))
 ENCODE = {"half": wire.encode_half, "op": wire.encode_ops, "parked": wire.encode_parked}
 DECODE = {"half": wire.decode_half, "op": wire.decode_ops, "parked": wire.decode_parked}
 
