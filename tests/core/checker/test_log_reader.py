@@ -20,8 +20,6 @@ from txcore.records import FINAL_KINDS, Half, LogKind, Op, OpKind, TargetMessage
 from txcore.runtime.instrumentation import PARTITION_BLOCKED
 from txcore.wire import VERSION, decode_half, decode_ops, decode_parked, encode_half, encode_ops
 
-from .conftest import HandFence
-
 PROFILES = [KAFKA_LIKE, RABBITMQ_LIKE, NATS_LIKE, STRONG]
 SOON = CheckPolicy(immunity_s=5, interval_s=5)
 DAY_S = 86_400
@@ -267,9 +265,9 @@ class TestGap:
         sweep(stage.checker("c2"))
         assert [(identity, "COVERAGE_GAP")] == [(each.transaction_id, each.code) for each in stage.operator.parked()]
 
-    def test_a_fenced_half_is_checked(self, kafka_like):
+    def test_a_fenced_half_is_checked(self, kafka_like, fence):
         """Its fence knows how it ended, whatever became of the ops."""
-        stage, fence = kafka_like, HandFence()
+        stage = kafka_like
         identity = stage.ids.new()
         messages = [TargetMessage("t", None, b"f", {})]
         stage.send(b"first", State.COMMIT)
