@@ -1,5 +1,5 @@
-"""What the sidecar's tests share: a clock in the hand, a callback server that answers as it is told, orphaned halves,
-and the checker as a process of its own.
+"""Shared parts of the sidecar's tests: a hand-driven clock, a scripted callback server, orphaned halves, and the
+checker as a process of its own.
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ TOPIC = "orders.created"
 
 
 class HandClock:
-    """A clock that stands until it is advanced."""
+    """A clock that stops until it is advanced."""
 
     def __init__(self):
         self.now_s = 1_000.0
@@ -134,7 +134,7 @@ class CallbackServer:
 
 
 class Shop:
-    """A broker file, a database file with a fence, and halves that a crashed producer left behind."""
+    """A broker file, a database file with a fence, and the open halves of a crashed producer."""
 
     def __init__(self, folder: Path):
         self.folder = folder
@@ -172,7 +172,7 @@ class Shop:
         return found
 
     def is_writable(self):
-        """Return whether nobody holds a lock on either file for long."""
+        """Return whether no process holds a lock on either file for long."""
         for file in (self.broker_file, self.database_file):
             connection = sqlite3.connect(file, timeout=1.0, isolation_level=None)
             try:
@@ -252,7 +252,7 @@ class Running:
 
 
 class Checkers:
-    """Starts checker processes in a folder, and leaves none behind."""
+    """Starts checker processes in a folder, and ends all of them."""
 
     def __init__(self, folder: Path):
         self.folder = folder
@@ -350,7 +350,7 @@ def postgresql():
 
 @dataclass(frozen=True)
 class Answer:
-    """What came back."""
+    """The answer of the server."""
 
     status_code: int
     headers: dict[str, str]
@@ -361,7 +361,7 @@ class Answer:
 
 
 class Client:
-    """Asks a server of its own, byte for byte as it is told."""
+    """Sends requests to a server of its own, byte for byte as given."""
 
     def __init__(self, app):
         self._server = WebServer("127.0.0.1", 0)
@@ -390,7 +390,7 @@ class Client:
 
 @dataclass
 class Served:
-    """A sidecar over a shop, its application, and somebody who asks."""
+    """A sidecar over a shop, its application, and a client."""
 
     sidecar: Sidecar
     shop: object

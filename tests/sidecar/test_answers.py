@@ -1,4 +1,4 @@
-"""Who answers: the fence behind its circuit, Python listeners by name, and what a plan makes of the configuration."""
+"""Sources of answers: the fence through its circuit, Python listeners by name, and the plan of a configuration."""
 
 from __future__ import annotations
 
@@ -97,7 +97,7 @@ def test_locked_ids_do_not_close_the_circuit(guarded):
 
 
 def test_a_database_that_is_down_is_asked_once_and_then_left_alone(guarded, clock):
-    """Every half learns when it may be asked about again; after the pause one question finds out."""
+    """Every half gets the time of its next question; after the pause one question probes."""
     guarded.fence.state = "down"
     assert FenceReading(FenceAnswer.NO_ANSWER, "down", 2.0) == guarded.check([b"a"], "g")[b"a"]
     reading = guarded.check([b"b"], "g")[b"b"]
@@ -117,7 +117,7 @@ def test_an_operators_word_passes_the_circuit(guarded):
     assert [(b"a", "g")] == guarded.fence.forced
 
 
-def test_a_real_fence_behind_a_real_circuit(shop, no_jitter):
+def test_real_fence_works_through_a_real_circuit(shop, no_jitter):
     """A missing table is a database that cannot be asked; the table's answers come through."""
     latencies = []
     circuit = SourceCircuit("database", SystemClock(), no_jitter, failures_max=1, first_s=20)
@@ -136,8 +136,8 @@ def test_a_real_fence_behind_a_real_circuit(shop, no_jitter):
 @pytest.mark.parametrize(
     ("url", "words"),
     [
-        ("shop.db", "no database URL"),
-        ("nosuchdatabase://h/x", "no database URL"),
+        ("shop.db", "does not know this database URL"),
+        ("nosuchdatabase://h/x", "does not know this database URL"),
         ("sqlite+aiosqlite:///shop.db", "is asynchronous"),
         ("sqlite://", "in memory"),
     ],
@@ -176,13 +176,13 @@ def test_a_listener_is_found_by_name(module, attribute, count):
 @pytest.mark.parametrize(
     ("attribute", "words"),
     [
-        ("nobody", "AttributeError"),
+        ("missing", "AttributeError"),
         ("Needy", "cannot be made without arguments: TypeError"),
         ("number", "is of type int and has no check_local_transaction"),
         ("empty", "is empty"),
     ],
 )
-def test_what_is_no_listener_is_said_so(module, attribute, words):
+def test_non_listener_is_refused_by_name(module, attribute, words):
     """By the name that was given."""
     with pytest.raises(ConfigError, match=words) as raised:
         load_listeners(f"{module}:{attribute}")
@@ -197,7 +197,7 @@ def test_a_module_that_fails_says_how():
 
 
 def test_a_listener_keeps_its_topics_and_is_timed(module, clock):
-    """An exception is no answer and not timed; it goes on to the checker."""
+    """An exception is no answer and not timed; it reaches the checker."""
     latencies = []
     timed = TimedListener(load_listeners(f"{module}:plain")[0], clock, latencies.append)
     assert (("a",), LocalTransactionState.COMMIT) == (timed.topics, timed.check_local_transaction(HALF))
@@ -239,7 +239,7 @@ def test_an_asynchronous_listener_gets_an_event_loop(module, tmp_path):
     assert answers.event_loop.is_closed()
 
 
-def test_a_plan_is_what_the_configuration_says(tmp_path):
+def test_plan_follows_the_configuration(tmp_path):
     """Two readings of one file are equal; a changed secret is a changed plan."""
     (tmp_path / "secret").write_text("one")
     text = (
@@ -274,7 +274,7 @@ def test_groups_with_one_database_share_its_engine(tmp_path):
     assert {} == resources._engines._held
 
 
-def test_what_is_shared_is_opened_once_even_at_once():
+def test_shared_resource_is_opened_once_by_concurrent_users():
     """Two groups that start together wait for one connection; it closes with the last user."""
     opened, closed, circuit = [], [], threading.Event()
 
@@ -300,7 +300,7 @@ def test_what_is_shared_is_opened_once_even_at_once():
     assert shared.take("k", opener) is opened[1]
 
 
-def test_what_cannot_be_opened_is_tried_again_by_the_next():
+def test_failed_opening_is_tried_again_by_the_next_user():
     """Nothing is kept of the failure."""
     shared = Shared(lambda _: None)
     with pytest.raises(ZeroDivisionError):
@@ -308,8 +308,8 @@ def test_what_cannot_be_opened_is_tried_again_by_the_next():
     assert 5 == shared.take("k", lambda: 5)
 
 
-def test_a_backend_that_does_not_close_holds_nobody_up(caplog):
-    """It is said, and that is all."""
+def test_backend_that_does_not_close_delays_no_group(caplog):
+    """Only a log line reports it."""
 
     class Stuck:
         def close(self, timeout_s):

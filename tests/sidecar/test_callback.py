@@ -1,4 +1,4 @@
-"""The HTTP callback: what is sent, what counts as an answer, and that nothing else ever does."""
+"""The HTTP callback: the request, the form of an answer, and that nothing else counts as one."""
 
 from __future__ import annotations
 
@@ -66,7 +66,7 @@ def asking():
 
 
 def no_answer(callback):
-    """Return why there was none."""
+    """Return the reason why there was no answer."""
     with pytest.raises(TxcoreError) as raised:
         callback.check_local_transaction(HALF)
     return str(raised.value)
@@ -112,7 +112,7 @@ def test_the_half_is_sent_as_json(asking, callback_server):
     } == asked.half
 
 
-def test_bodies_stay_at_home_when_told_so(asking, callback_server):
+def test_bodies_are_not_sent_when_configured_so(asking, callback_server):
     """The id is enough for most."""
     asking(callback_server.start().url, bodies=False).check_local_transaction(HALF)
     assert ["body_base64" in message for message in callback_server.asked[0].half["messages"]] == [False, False]
@@ -154,7 +154,7 @@ def test_requests_are_signed_and_carry_the_token(asking, callback_server):
     ],
 )
 def test_anything_else_is_no_answer(asking, callback_server, status, headers, body, words):
-    """Even where a state stands in it."""
+    """It is none even where it contains a state."""
     callback_server.answer = lambda _: (status, headers, body)
     assert words in no_answer(asking(callback_server.start().url))
     assert [] == asking.latencies
@@ -175,7 +175,7 @@ def test_no_garbage_is_ever_an_answer(asking, callback_server, body, status):
 @pytest.mark.parametrize(
     ("status", "tries"), [(500, 3), (502, 3), (503, 3), (504, 3), (429, 3), (400, 1), (401, 1), (404, 1)]
 )
-def test_only_what_may_pass_is_tried_again(asking, callback_server, status, tries):
+def test_only_passing_errors_are_tried_again(asking, callback_server, status, tries):
     """A mistake of the request will be one again."""
     callback_server.answer = lambda _: (status, {}, b"")
     no_answer(asking(callback_server.start().url, tries_max=3))
@@ -218,11 +218,11 @@ def test_one_half_that_the_service_cannot_digest_does_not_close_the_circuit(aski
 
 
 @pytest.mark.parametrize(
-    ("told", "at_least_s", "at_most_s"), [("45", 44, 46), ("999999999", 299, 301), ("soon", 25, 40)]
+    ("value", "at_least_s", "at_most_s"), [("45", 44, 46), ("999999999", 299, 301), ("soon", 25, 40)]
 )
-def test_retry_after_is_obeyed_within_bounds(asking, callback_server, told, at_least_s, at_most_s):
+def test_retry_after_is_obeyed_within_bounds(asking, callback_server, value, at_least_s, at_most_s):
     """In seconds, up to five minutes; anything else is the circuit's own business."""
-    callback_server.answer = lambda _: (503, {"retry-after": told}, b"")
+    callback_server.answer = lambda _: (503, {"retry-after": value}, b"")
     callback = asking(callback_server.start().url, failures_max=1, tries_max=1)
     no_answer(callback)
     assert at_least_s <= callback.circuit.retry_after_s <= at_most_s
@@ -282,7 +282,7 @@ def test_closing_ends_the_wait_for_another_try(asking, callback_server):
 
 
 def test_the_probe_says_whether_something_listens(asking, callback_server, make_callback_server):
-    """Whatever it answers."""
+    """Any answer counts."""
     callback_server.answer = lambda _: (405, {}, b"")
     assert "" == asking(callback_server.start().url).probe()
     gone = make_callback_server()
@@ -314,7 +314,7 @@ def test_tls_with_an_authority_of_ones_own(asking, make_callback_server, certifi
 
 
 def test_tls_with_a_client_certificate(asking, make_callback_server, certificates):
-    """Who has none is not let in."""
+    """A client without one is refused."""
     url = make_callback_server(context=server_context(certificates, wants_client=True)).url
     ca_file = str(certificates.ca_file)
     known = Credentials("", "", ca_file, str(certificates.cert_file("client")), str(certificates.key_file("client")))

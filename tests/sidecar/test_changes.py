@@ -1,4 +1,4 @@
-"""What changes state over HTTP: who may, what is refused, and what stands in the log afterwards."""
+"""Changes over HTTP: permission, refusals, and the record in the log."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ def ops_of(shop, identity):
     return [op for _, op in Operator(shop.backend, "orders").show(parse_id(identity)).ops]
 
 
-def test_a_request_stands_in_the_log_with_who_when_and_why(served, shop, one):
+def test_request_is_in_the_log_with_name_time_and_reason(served, shop, one):
     """Nothing else happens here: the partition's owner executes it."""
     answer = served.client("t").post(path_of(one, "rollback"), asked(one), JSON)
     assert (202, {"text": "rollback is requested; the checker of its partition executes it"}) == (
@@ -52,15 +52,15 @@ def test_a_request_stands_in_the_log_with_who_when_and_why(served, shop, one):
     assert "Ann (api)" == served.client("t").get(path_of(one), JSON).json()["ops"][-1]["by"]
 
 
-def test_the_journey_says_what_may_be_done(served, one):
-    """With the mark of what it rests on; bodies are not among it."""
-    told = served.client("t").get(path_of(one), JSON).json()
-    assert ("pending", one) == (told["state"], told["transaction_id"])
+def test_journey_lists_the_possible_actions(served, one):
+    """It has the mark of its state, and no bodies."""
+    shown = served.client("t").get(path_of(one), JSON).json()
+    assert ("pending", one) == (shown["state"], shown["transaction_id"])
     assert {"resume": "already", "commit": "act", "rollback": "act"} == {
-        name: each["step"] for name, each in told["plans"].items()
+        name: each["step"] for name, each in shown["plans"].items()
     }
-    assert "body_base64" not in json.dumps(told)
-    assert "pending.0.-1.-" == told["mark"]
+    assert "body_base64" not in json.dumps(shown)
+    assert "pending.0.-1.-" == shown["mark"]
 
 
 @pytest.mark.parametrize(
@@ -80,7 +80,7 @@ def test_the_journey_says_what_may_be_done(served, one):
         ({"mark": "committed.0.-1.COMMIT"}, 409, "the transaction has changed since it was shown"),
     ],
 )
-def test_what_is_not_well_said_is_refused_and_changes_nothing(served, shop, one, changes, status, text):
+def test_malformed_change_is_refused_and_changes_nothing(served, shop, one, changes, status, text):
     """With the reason."""
     answer = served.client("t").post(path_of(one, "commit"), asked(one, **changes), JSON)
     assert status == answer.status_code
@@ -106,7 +106,7 @@ def test_what_is_not_well_said_is_refused_and_changes_nothing(served, shop, one,
     ],
 )
 @pytest.mark.parametrize("verb", ["resume", "commit", "rollback"])
-def test_nobody_else_changes_anything(served, shop, one, verb, method, headers, status):
+def test_unauthorised_request_changes_nothing(served, shop, one, verb, method, headers, status):
     """No other method, no other site, no form, no wrong token."""
     assert status == served.client("t").request(method, path_of(one, verb), headers, asked(one)).status_code
     assert [] == ops_of(shop, one)
@@ -121,7 +121,7 @@ def test_without_a_token_nothing_can_be_changed(served, one):
     )
 
 
-def test_whoever_writes_last_into_a_partition_is_shown_with_the_time(served, wait_until):
+def test_last_writer_of_a_partition_is_shown_with_the_time(served, wait_until):
     """The time at which it wrote, not the time of reading."""
     client = served.client()
 
@@ -134,8 +134,8 @@ def test_whoever_writes_last_into_a_partition_is_shown_with_the_time(served, wai
     wait_until(lambda: min(map(int, ages())) > max(map(int, first)), "their age")
 
 
-def test_nobody_gets_past_the_door_by_a_path_that_looks_open(served, one):
-    """What routes go by is what is asked about."""
+def test_guard_refuses_a_path_that_looks_open(served, one):
+    """The guard reads the same path as the routes."""
     client = served.client("t")
     for prefix in ("/console/sign-in", "/console/static/", "/healthz"):
         for separator in ("%3F", "%23", "?", "/../groups/orders", "/..%2fgroups/orders", "%2f..%2fgroups%2forders"):
@@ -145,8 +145,8 @@ def test_nobody_gets_past_the_door_by_a_path_that_looks_open(served, one):
     assert "/console" == client.get("/console/", {"authorization": "Bearer t"}).headers["location"]
 
 
-def test_a_decision_stands_in_the_process_s_log_too(served, one, caplog):
-    """Who, what, why."""
+def test_decision_is_in_the_log_of_the_process_too(served, one, caplog):
+    """The line has operator, decision and reason."""
     served.client("t").post(path_of(one, "commit"), asked(one), JSON)
     (record,) = [each for each in caplog.records if each.message == "operator.asked"]
     assert ("orders", "Ann (api)", "commit", "customer called") == tuple(
@@ -160,23 +160,23 @@ def test_a_body_that_is_too_large_is_refused(served, one):
 
 
 def test_unknown_transactions_and_groups_are_not_found(served, one):
-    """And what is no id is a mistake."""
+    """A malformed id is a mistake."""
     client = served.client("t")
     other = f"{one[:-8]}00000000"
     assert 404 == client.post(path_of(other, "commit"), asked(other), JSON).status_code
     assert 404 == client.get(path_of(other), JSON).status_code
-    assert 404 == client.get("/api/v1/groups/nobody/transactions/abcdef", JSON).status_code
+    assert 404 == client.get("/api/v1/groups/unused/transactions/abcdef", JSON).status_code
     assert 400 == client.get(path_of("xyz"), JSON).status_code
     assert 400 == client.post(path_of(one[-8:], "commit"), asked(one), JSON).status_code
 
 
-def test_the_fence_is_asked_and_stands_against_a_wrong_decision(served, shop):
-    """What it says is told; going against it needs its own confirmation, and is recorded as such."""
+def test_fence_is_asked_and_refuses_a_wrong_decision(served, shop):
+    """Its answer is shown; a decision against it needs its own confirmation, and is recorded as such."""
     found = shop.orphans(2)
     (committed,), (gone,) = found[True], found[False]
     client = served.client("t")
-    told = client.get(path_of(committed), JSON).json()
-    assert ("COMMIT", 1) == (told["fence"]["answer"], told["fence_row"]["state"])
+    shown = client.get(path_of(committed), JSON).json()
+    assert ("COMMIT", 1) == (shown["fence"]["answer"], shown["fence_row"]["state"])
     answer = client.post(path_of(committed, "rollback"), asked(committed), JSON)
     assert (409, "the database says COMMIT; --override-fence goes against it") == (
         answer.status_code,
@@ -188,25 +188,25 @@ def test_the_fence_is_asked_and_stands_against_a_wrong_decision(served, shop):
     assert [2] == [op.forced for op in ops_of(shop, gone)]
 
 
-def test_what_holds_already_is_said_so(served, one):
-    """Resuming what is pending changes nothing."""
+def test_change_that_holds_already_is_reported_so(served, one):
+    """Resuming a pending transaction changes nothing."""
     answer = served.client("t").post(path_of(one, "resume"), asked(one), JSON)
     assert (202, "pending already") == (answer.status_code, answer.json()["text"])
 
 
 def test_poison_is_taken_off_the_list(served, shop, wait_until):
-    """It cannot be resumed or committed; its bytes are not told."""
+    """It cannot be resumed or committed; its bytes are not shown."""
     batch = Recorder([HalfRecord("orders", 0, bytes(16), 0, b"\xc1 stray-bytes", ())])
     shop.backend.append_halves(batch)
     batch.wait(shop.backend, 10.0)
     client = served.client("t")
     parked = wait_until(lambda: client.get("/api/v1/groups/orders/parked", JSON).json()["parked"], "the poison")
     identity = parked[0]["transaction_id"]
-    told = client.get(path_of(identity), JSON)
+    shown = client.get(path_of(identity), JSON)
     assert {"resume": "refused", "commit": "refused", "rollback": "act"} == {
-        name: each["step"] for name, each in told.json()["plans"].items()
+        name: each["step"] for name, each in shown.json()["plans"].items()
     }
-    assert "stray-bytes" not in told.text
+    assert "stray-bytes" not in shown.text
     assert 409 == client.post(path_of(identity, "resume"), asked(identity), JSON).status_code
     answer = client.post(path_of(identity, "rollback"), asked(identity), JSON)
     assert (202, "taken off the list") == (answer.status_code, answer.json()["text"])
@@ -303,7 +303,7 @@ def test_a_form_is_not_carried_out_by_get(served, shop, one):
 
 
 def test_a_session_ends_by_time_and_with_the_token(clock, no_jitter):
-    """And nobody can make one."""
+    """No client can forge one."""
     sessions = Sessions("t", clock, no_jitter)
     cookie = sessions.begin("Ann")
     assert "Ann" == sessions.read(cookie).name
@@ -321,7 +321,7 @@ def test_a_session_ends_by_time_and_with_the_token(clock, no_jitter):
     [("Ann Lee", "Ann Lee"), ("  Ann \t Lee ", "Ann Lee"), ("Zoë", "Zoë"), ("", ""), ("--", ""), ("a\u202eb", "")],
 )
 def test_a_name_is_short_and_printable(text, name):
-    """As it stands in the log."""
+    """The log keeps it in that form."""
     assert name == name_of(text)
 
 

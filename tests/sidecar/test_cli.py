@@ -1,4 +1,4 @@
-"""`txcore config` and what `txcore checker` says when something is not installed."""
+"""`txcore config`, and the output of `txcore checker` when a package is not installed."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ def run(tmp_path):
 
 
 def test_config_init_writes_a_file_that_works_once_edited(run):
-    """It says what to do next, and refuses to replace what is there."""
+    """It prints the next step, and refuses to replace an existing file."""
     done = run("config", "init")
     assert (0, "") == (done.returncode, done.stderr)
     assert "edit the two URLs" in done.stdout
@@ -57,7 +57,7 @@ def test_config_init_where_nothing_can_be_written_is_one_sentence(run):
     assert "cannot be written: No such file or directory" in done.stderr
 
 
-def test_config_check_tells_every_mistake(run):
+def test_config_check_prints_every_mistake(run):
     """One line each; a configuration for operators needs no group."""
     (run.folder / "txcore.toml").write_text("[http]\nport = -1\nprt = 1\n")
     done = run("config", "check")
@@ -81,7 +81,7 @@ def test_config_reference_prints_every_key(run):
         ("sqlalchemy", 'database = "shop"\n[databases.shop]\nurl = "sqlite:///s.db"', "'a fence' needs SQLAlchemy"),
     ],
 )
-def test_what_is_not_installed_is_named_with_its_extra(run, hidden, source, sentence):
+def test_missing_package_is_named_with_its_extra(run, hidden, source, sentence):
     """Only where it is needed; exit code 2."""
     (run.folder / "never.py").write_text(LISTENER)
     (run.folder / "txcore.toml").write_text(CONFIG.format(source=source))
@@ -92,7 +92,7 @@ def test_what_is_not_installed_is_named_with_its_extra(run, hidden, source, sent
     assert "Traceback" not in done.stderr
 
 
-def test_the_extra_is_needed_only_for_what_it_brings(run, wait_until):
+def test_checker_without_extras_runs_with_a_listener(run, wait_until):
     """Without HTTP endpoint, callback and fence the checker runs without any of it."""
     (run.folder / "never.py").write_text(LISTENER)
     (run.folder / "txcore.toml").write_text(CONFIG.format(source='listener = "never:Never"'))

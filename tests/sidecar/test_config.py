@@ -1,4 +1,4 @@
-"""The configuration: what is read, from where, and how every mistake is named."""
+"""The configuration: its values, their sources, and the report of every mistake."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ url = "sqlite:///shop.db"
 database = "shop"
 """
 IN_SECONDS = "unknown key; durations are in seconds and end in _s"
-#: Each wrong configuration: what is added to the good one (or replaces it, after "="), and its message.
+#: Each wrong configuration: the text added to the good one (or replacing it, after "="), and its message.
 WRONG = {
     "misspelt section": ("[grops.x]\n", "{file}:11: grops: unknown key; did you mean 'groups'?"),
     "misspelt key": (
@@ -162,7 +162,7 @@ def text_of(name, addition):
 
 @pytest.mark.parametrize("name", WRONG)
 def test_a_wrong_configuration_is_named_with_its_line(name, tmp_path):
-    """The key's full name, the line, what is wrong, and what was probably meant: one message for one mistake."""
+    """The key's full name, the line, the mistake and the probable intention: one message for one mistake."""
     addition, message = WRONG[name]
     file = tmp_path / "txcore.toml"
     file.write_text(text_of(name, addition))
@@ -176,8 +176,8 @@ def test_there_are_twenty_wrong_configurations():
     assert 20 <= len({message for _, message in WRONG.values()}) == len(WRONG)
 
 
-def test_all_mistakes_are_told_at_once(tmp_path):
-    """Nobody likes to be told one after the other."""
+def test_all_mistakes_are_reported_at_once(tmp_path):
+    """One run reports every mistake."""
     file = tmp_path / "txcore.toml"
     file.write_text(f"{GOOD}policy.check_max = 0\nlisten = 3\n")
     with pytest.raises(ConfigFileError) as raised:
@@ -187,7 +187,7 @@ def test_all_mistakes_are_told_at_once(tmp_path):
 
 
 def test_the_good_configuration_is_one(tmp_path):
-    """What the wrong ones are made of has no mistake itself; the only backend need not be named."""
+    """The base of the wrong ones has no mistake itself; the only backend need not be named."""
     file = tmp_path / "txcore.toml"
     file.write_text(GOOD)
     loaded = load(file, environment={})
@@ -214,7 +214,7 @@ def test_secrets_come_from_files_beside_the_configuration_and_from_the_environme
 
 
 def test_an_empty_secret_is_a_mistake(tmp_path):
-    """Nobody means to sign with nothing."""
+    """An empty key would sign nothing."""
     (tmp_path / "txcore.toml").write_text(GOOD + '[http]\ntoken_env = "TOKEN"\n')
     with pytest.raises(ConfigFileError, match=r":11: http.token_env: the file or variable is empty"):
         load(tmp_path / "txcore.toml", environment={"TOKEN": " "})
@@ -313,8 +313,8 @@ def test_one_group_needs_no_file():
         ("nowhere.toml", {}, r"nowhere\.toml: cannot be read: No such file"),
     ],
 )
-def test_what_is_missing_without_a_file_is_said(file, environment, message, tmp_path, monkeypatch):
-    """And what to do about it."""
+def test_missing_setting_without_a_file_is_named(file, environment, message, tmp_path, monkeypatch):
+    """The error names the remedy."""
     monkeypatch.chdir(tmp_path)
     with pytest.raises(ConfigError, match=message):
         load(file, environment=environment)
@@ -374,7 +374,7 @@ def test_the_sample_has_no_mistake_and_names_every_key():
 
 
 def test_the_sections_of_the_checkers_bounds_have_its_keys():
-    """Limits that the checker knows and the file does not would be out of reach; immunity stands under policy."""
+    """A limit of the checker that the file lacks could not be set; immunity is a key of policy."""
     known = {field.name for field in dataclasses.fields(Limits)} - {"immunity_min_s"}
     assert known == set(LimitsSection.__struct_fields__)
     same = known - {"idle_poll_s"}  # a process of its own may be calmer than a test
@@ -382,7 +382,7 @@ def test_the_sections_of_the_checkers_bounds_have_its_keys():
 
 
 def test_a_file_too_large_to_be_one_is_refused(tmp_path):
-    """Somebody named a database."""
+    """It is probably a database file."""
     (tmp_path / "txcore.toml").write_bytes(b"#" * (2 << 20))
     with pytest.raises(ConfigFileError, match=r"is larger than"):
         load(tmp_path / "txcore.toml", environment={})

@@ -1,4 +1,4 @@
-"""The files of `examples/deploy` name what exists: metrics, paths, keys, and times that fit together."""
+"""The files of `examples/deploy` name existing things: metrics, paths, keys, and times that fit together."""
 
 from __future__ import annotations
 
@@ -60,7 +60,7 @@ def test_expressions_name_metrics_and_labels_that_exist(expression):
 
 
 def test_every_metric_of_trouble_has_an_alert():
-    """Whoever only looks at alerts misses nothing that needs a person."""
+    """An operator with the alerts alone misses no event that needs a person."""
     text = " ".join(rule["expr"] for rule in alerts())
     for name in (
         "txcore_pending_oldest_age_seconds",
@@ -117,7 +117,7 @@ def test_the_manifests_configurations_have_no_mistake(name, tmp_path):
 
 
 def test_pods_may_leave_in_order_and_probes_name_paths_that_exist():
-    """The grace period is longer than the shutdown; liveness never asks what a dead broker could answer."""
+    """The grace period is longer than the shutdown; liveness does not depend on a broker."""
     for _, deployment in kubernetes("Deployment"):
         pod = deployment["spec"]["template"]["spec"]
         assert pod["terminationGracePeriodSeconds"] > SHUTDOWN_S
@@ -160,7 +160,7 @@ def test_systemd_understands_the_unit(tmp_path):
     assert (0, "") == (done.returncode, done.stderr)
 
 
-def test_the_dockerfile_copies_what_the_build_needs():
+def test_dockerfile_copies_the_files_of_the_build():
     """Every folder that the wheel is made of, and the files that its metadata names; every extra exists."""
     root = DEPLOY.parents[1]
     text = (DEPLOY / "Dockerfile").read_text(encoding="utf-8")

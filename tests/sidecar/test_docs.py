@@ -1,4 +1,4 @@
-"""What `docs/checker.md` and the OpenAPI file say is what the code does."""
+"""`docs/checker.md` and the OpenAPI file agree with the code."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ HALF = HalfView(bytes(16), "orders", (Message("t", b"x", b"k", {"a": "b", "c": b
 
 
 def block(name):
-    """Return what stands between a marker and its end."""
+    """Return the text between a marker and its end."""
     match = re.search(rf"<!-- {name}[^\n]*-->\n(.*?)<!-- end -->", PAGE.read_text(encoding="utf-8"), re.DOTALL)
     return match[1].strip()
 
@@ -50,7 +50,7 @@ def test_every_metric_is_listed():
     assert metrics_table() == block("metrics")
 
 
-def test_every_exit_code_and_signal_is_told():
+def test_every_exit_code_and_signal_is_documented():
     """On the page and in the command's help."""
     text = PAGE.read_text(encoding="utf-8")
     done = subprocess.run(
@@ -63,9 +63,9 @@ def test_every_exit_code_and_signal_is_told():
         assert word in done.stdout.replace("\n", " ")
 
 
-def test_every_event_of_the_sidecar_is_told():
-    """Whoever reads logs finds each name on the page or in the list of the checker's events."""
-    told = PAGE.read_text(encoding="utf-8") + (ROOT / "docs" / "writing-a-backend.md").read_text(encoding="utf-8")
+def test_every_event_of_the_sidecar_is_documented():
+    """The page or the list of the checker's events has each name in the logs."""
+    text = PAGE.read_text(encoding="utf-8") + (ROOT / "docs" / "writing-a-backend.md").read_text(encoding="utf-8")
     logged = set()
     for path in (ROOT / "txcore" / "sidecar").rglob("*.py"):
         source = path.read_text(encoding="utf-8")
@@ -79,7 +79,7 @@ def test_every_event_of_the_sidecar_is_told():
         "http.failed",
         "systemd.not_notified",
     }
-    assert set() == {name for name in logged - rare if f"`{name}`" not in told}
+    assert set() == {name for name in logged - rare if f"`{name}`" not in text}
 
 
 def schema(name):
@@ -131,6 +131,6 @@ def test_every_route_of_the_api_is_described_with_its_method(tmp_path):
 
 def test_the_pages_that_the_console_has_are_those_of_its_page():
     """`docs/console.md` names each tab."""
-    told = (ROOT / "docs" / "console.md").read_text(encoding="utf-8")
+    text = (ROOT / "docs" / "console.md").read_text(encoding="utf-8")
     for name in ("Groups", "Pending", "Parked", "Decisions"):
-        assert f"| {name} |" in told
+        assert f"| {name} |" in text

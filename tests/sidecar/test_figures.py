@@ -1,4 +1,4 @@
-"""What is counted, the page for Prometheus, and how the process logs."""
+"""The counters, the page for Prometheus, and the log of the process."""
 
 from __future__ import annotations
 
@@ -114,7 +114,7 @@ def test_lines_for_machines():
 
 @pytest.mark.parametrize("formatter", [logs.HumanFormatter(), logs.JsonFormatter()])
 def test_a_traceback_is_kept_and_long_facts_are_cut(formatter):
-    """Nobody can fill a disk with one line."""
+    """One line cannot fill a disk."""
     try:
         int("odd")
     except ValueError:

@@ -52,16 +52,16 @@ def test_rates_are_those_between_two_samples(history, group, clock):
 
 
 def test_before_the_first_sample_there_is_nothing(history, group, clock):
-    """Not zero: nobody looked."""
+    """They are None and not zero, as no sample was taken."""
     play(history, group, clock, 13, halves=5)
     found = history.steps("orders", 600.0, 60)
     assert [None] * 53 == found[:53]
     assert all(each is not None for each in found[55:])
-    assert [None] * 60 == history.steps("nobody", 600.0, 60)
+    assert [None] * 60 == history.steps("unused", 600.0, 60)
 
 
-def test_what_is_pending_is_the_sum_over_partitions_and_the_oldest_the_oldest(history, group, clock):
-    """As it stood at the end of the step."""
+def test_pending_is_the_sum_over_partitions_and_the_age_is_the_highest(history, group, clock):
+    """Both are of the end of the step."""
     play(history, group, clock, 2)
     group.pending = 7
     play(history, group, clock, 1)
@@ -78,8 +78,8 @@ def test_an_hour_is_kept_and_no_more(history, group, clock):
     assert {} == history._kept
 
 
-def test_a_sampler_that_fails_goes_on(history, wait_until, caplog):
-    """And says so."""
+def test_sampler_continues_after_a_failure(history, wait_until, caplog):
+    """The log reports the failure."""
     history._sidecar = None
     history.start()
     wait_until(lambda: "history.failed" in [record.message for record in caplog.records], "the report")

@@ -1,4 +1,4 @@
-"""`txcore checker` as a real process: signals, exit codes, failover, and what is down coming back."""
+"""`txcore checker` as a real process: signals, exit codes, failover, and the return of brokers and databases."""
 
 from __future__ import annotations
 
@@ -71,7 +71,7 @@ def events(running, name):
 
 
 def test_orphans_are_resolved_and_sigterm_ends_it_well(shop, checkers, wait_until):
-    """The fence alone: what committed is delivered, the rest is not; exit code 0; each log line is JSON."""
+    """With the fence alone, only committed messages are delivered; exit code 0; each log line is JSON."""
     configure(shop, fenced() + '[log]\nformat = "json"\n')
     ids = shop.orphans(20)
     running = checkers("--set", "log.level=info")
@@ -153,7 +153,7 @@ def test_another_checker_takes_over(shop, checkers, wait_until, number):
 
 
 def test_a_rolling_restart_leaves_no_gap(shop, checkers, wait_until):
-    """Who leaves hands over at once; the others go on."""
+    """A leaving process hands over at once; the others continue."""
     configure(shop, fenced(), lease_s=30.0)  # so long it would take by time
     first = checkers.ready()
     wait_until(lambda: first.metric("txcore_partitions") == 2, "ownership")
@@ -167,8 +167,8 @@ def test_a_rolling_restart_leaves_no_gap(shop, checkers, wait_until):
     assert 0 == second.stop()
 
 
-def test_sighup_reloads_what_has_changed(shop, checkers, wait_until):
-    """A changed group restarts, a new one starts, the rest goes on; what needs a restart is said."""
+def test_sighup_reloads_changed_groups(shop, checkers, wait_until):
+    """A changed group restarts, a new one starts, the others continue; settings that need a restart are logged."""
     same = f'[groups.same]\nlistener = "answers:Even"\nbackend = "main"\n{QUICK}'
     configure(shop, fenced() + same + '[log]\nformat = "json"\nlevel = "info"\n')
     running = checkers("--set", "http.port=0")
@@ -189,7 +189,7 @@ def test_sighup_reloads_what_has_changed(shop, checkers, wait_until):
 
 
 def test_sighup_with_a_mistake_changes_nothing(shop, checkers, wait_until):
-    """It is said with its line; the old configuration goes on."""
+    """The log has its line; the old configuration stays in force."""
     configure(shop, fenced() + '[log]\nformat = "json"\n')
     running = checkers()
     wait_until(lambda: "checker.started" in running.text, "the start")
@@ -233,7 +233,7 @@ def stuck(shop, shutdown_s):
 
 
 def test_the_end_comes_in_time_whatever_is_stuck(shop, checkers, wait_until):
-    """A listener that never answers is left behind; the exit code says so."""
+    """A listener that never answers is abandoned; the exit code shows it."""
     stuck(shop, shutdown_s=0.5)
     running = checkers.ready()
     shop.orphans(1, group="stuck", fenced=False)
@@ -258,7 +258,7 @@ def test_a_second_sigterm_ends_it_at_once(shop, checkers, wait_until):
 
 
 def test_a_broker_that_is_down_at_the_start_is_waited_for(shop, checkers, wait_until):
-    """The other groups work meanwhile; readiness says what is missing; nothing spins."""
+    """The other groups work meanwhile; readiness names the missing group; no loop spins."""
     folder = shop.folder / "later"
     configure(
         shop,
@@ -269,9 +269,9 @@ def test_a_broker_that_is_down_at_the_start_is_waited_for(shop, checkers, wait_u
     running = checkers()
     ids = shop.orphans(4)
     wait_until(lambda: set(shop.delivered()) == ids[True], "deliveries of the other group")
-    status, told = running.get("/readyz")
+    status, body = running.get("/readyz")
     assert 503 == status
-    assert json.loads(told)["reasons"][0].startswith("group late is ")
+    assert json.loads(body)["reasons"][0].startswith("group late is ")
     folder.mkdir()
     wait_until(running.is_ready, "readiness")
     assert 0 < running.metric("txcore_group_starts_failed_total", group="late")
@@ -279,7 +279,7 @@ def test_a_broker_that_is_down_at_the_start_is_waited_for(shop, checkers, wait_u
 
 
 def test_a_callback_that_is_down_costs_no_check_and_no_cpu(shop, checkers, make_callback_server, wait_until):
-    """Hundreds of halves wait behind one circuit; when it is back all are decided, and none was parked."""
+    """Hundreds of halves wait for one circuit; when the callback is back all are decided, and none was parked."""
     server = make_callback_server()
     port = int(server.url.rpartition(":")[2].partition("/")[0])
     server.stop()
@@ -340,7 +340,7 @@ def test_a_wrong_configuration_ends_with_2_and_every_mistake(shop, checkers):
         ),
     ],
 )
-def test_what_can_be_known_without_a_network_stops_the_start(shop, checkers, text, words):
+def test_mistake_found_without_a_network_stops_the_start(shop, checkers, text, words):
     """With the line of the setting."""
     configure(shop, text)
     running = checkers()
@@ -359,7 +359,7 @@ def test_a_port_that_is_taken_ends_with_2(shop, checkers):
 
 
 def test_check_config_tries_everything_and_runs_nothing(shop, checkers, callback_server):
-    """0 when all is well, 3 with what is out of reach; nothing is created."""
+    """Exit code 0 when all is well, 3 with the unreachable parts; nothing is created."""
     callback_server.start()
     configure(
         shop,
@@ -382,7 +382,7 @@ def test_check_config_tries_everything_and_runs_nothing(shop, checkers, callback
     assert "FAIL groups.asked.callback: ConnectError" in running.text
 
 
-def test_without_http_nobody_listens(shop, checkers, wait_until):
+def test_checker_without_http_listens_on_no_port(shop, checkers, wait_until):
     """And the rest works."""
     configure(shop, fenced() + "[http]\nenabled = false\n")
     ids = shop.orphans(2)
@@ -392,7 +392,7 @@ def test_without_http_nobody_listens(shop, checkers, wait_until):
     assert 0 == running.stop()
 
 
-def test_systemd_is_told(shop, checkers, tmp_path):
+def test_systemd_is_notified(shop, checkers, tmp_path):
     """Ready, reloading, stopping: as `Type=notify-reload` wants it."""
     configure(shop, fenced())
     with socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM) as listening:
@@ -429,7 +429,7 @@ def test_nothing_secret_is_logged(shop, checkers, wait_until):
 def test_a_database_that_is_down_costs_no_cpu_and_loses_nothing(shop, checkers, postgresql, wait_until):
     """A real server is killed and comes back: every half is decided as it says, none was parked or asked in vain."""
     if not postgresql.can_be_killed:
-        pytest.skip("a server of somebody else's is not killed")
+        pytest.skip("a foreign server is not killed")
     url = postgresql.fresh_database()
     shop.use_database(url)
     text = f'[databases.real]\nurl = "{url}"\nconnect_timeout_s = 1\n[groups.orders]\nbackend = "main"\n'
@@ -451,7 +451,7 @@ def test_a_database_that_is_down_costs_no_cpu_and_loses_nothing(shop, checkers, 
 
 
 def test_https_is_served_with_a_certificate_of_ones_own(tmp_path, shop, checkers, wait_until):
-    """Whoever trusts its authority is answered; the console can be left out."""
+    """A client that trusts its authority gets an answer; the console can be disabled."""
     certificates = make_certificates(tmp_path / "certificates")
     (tmp_path / "txcore.toml").write_text(
         f'[http]\ncertificate_file = "{certificates.cert_file("server")}"\n'

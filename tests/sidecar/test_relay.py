@@ -43,7 +43,7 @@ def test_messages_of_the_table_are_relayed_and_counted(shop, checkers, wait_unti
     assert running.stop() == 0
 
 
-def test_another_process_goes_on_with_the_table_of_a_killed_one(shop, checkers, wait_until):
+def test_another_process_continues_the_table_of_a_killed_one(shop, checkers, wait_until):
     """SIGKILL while it relays: everything is delivered, duplicates with the same id."""
     configure(shop)
     first, second = checkers.ready(), checkers.ready()

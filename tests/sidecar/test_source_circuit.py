@@ -19,7 +19,7 @@ def ask(circuit, failure="", retry_after_s=0.0):
 
 
 def refused_for_s(circuit):
-    """Return for how long the circuit turns a question away."""
+    """Return the seconds for which the circuit refuses questions."""
     with pytest.raises(CheckPostponedError) as raised, circuit.question(0.0):
         pass
     return raised.value.retry_after_s
@@ -60,7 +60,7 @@ def test_pauses_double_up_to_a_bound_and_start_anew_after_a_success(circuit, clo
     assert 1.0 == refused_for_s(circuit)
 
 
-def test_whoever_says_for_how_long_is_left_in_peace(circuit):
+def test_circuit_obeys_a_longer_retry_after(circuit):
     """A Retry-After beyond the own pause holds."""
     ask(circuit, "busy")
     ask(circuit, "busy")
@@ -69,7 +69,7 @@ def test_whoever_says_for_how_long_is_left_in_peace(circuit):
 
 
 def test_an_exception_in_the_passage_is_a_failure(circuit):
-    """Whatever it is; it goes on to the caller."""
+    """Any exception counts, and reaches the caller."""
     for _ in range(3):
         with pytest.raises(ValueError, match="odd"), circuit.question(0.0):
             raise ValueError("odd")
@@ -87,7 +87,7 @@ def test_failures_under_way_when_it_opens_do_not_lengthen_the_pause(circuit):
 
 
 def test_one_probe_at_a_time_and_the_others_wait_for_it(no_jitter, wait_until):
-    """If it succeeds they pass; nobody else has knocked meanwhile."""
+    """If it succeeds they pass; no other question was sent meanwhile."""
     circuit = SourceCircuit("callback", SystemClock(), no_jitter, failures_max=1, first_s=0.01)
     ask(circuit, "down")
     wait_until(lambda: not circuit.retry_after_s, "the end of the pause")
@@ -109,7 +109,7 @@ def test_one_probe_at_a_time_and_the_others_wait_for_it(no_jitter, wait_until):
     assert ["probe ends", "passed"] == order
 
 
-def test_a_probe_that_hangs_holds_nobody_for_longer_than_asked(no_jitter, wait_until):
+def test_hanging_probe_delays_no_caller_beyond_its_wait(no_jitter, wait_until):
     """Then they come back later."""
     circuit = SourceCircuit("callback", SystemClock(), no_jitter, failures_max=1, first_s=0.01)
     ask(circuit, "down")

@@ -1,4 +1,4 @@
-"""The HTTP endpoint: what each path answers, who may ask, and the headers of every answer."""
+"""The HTTP endpoint: the answer of each path, its access, and the headers of every answer."""
 
 from __future__ import annotations
 
@@ -31,35 +31,35 @@ def test_health_and_readiness_say_that_all_is_well(served):
     assert {"status": "ready", "reasons": []} == served.get("/readyz").json()
 
 
-def test_readiness_names_what_is_missing(served):
+def test_readiness_names_the_missing_parts(served):
     """A dead database degrades; only strict askers mind. Draining is no readiness."""
     circuit = served.sidecar.runners["orders"].answers.circuits[0]
     with circuit.question(0.0) as question:
         question.failure = "the server is gone"
     reason = "group orders: database shop: the server is gone"
-    assert (200, {"status": "degraded", "reasons": [reason]}) == _told(served.get("/readyz"))
+    assert (200, {"status": "degraded", "reasons": [reason]}) == _status_and_json(served.get("/readyz"))
     assert 503 == served.get("/readyz?strict").status_code
     served.sidecar.is_draining = True
-    assert (503, {"status": "unready", "reasons": ["draining", reason]}) == _told(served.get("/readyz"))
+    assert (503, {"status": "unready", "reasons": ["draining", reason]}) == _status_and_json(served.get("/readyz"))
 
 
-def _told(answer):
+def _status_and_json(answer):
     return answer.status_code, answer.json()
 
 
 def test_a_group_that_cannot_start_is_no_readiness(tmp_path, wait_until, make_client):
     """With the reason; the process lives on and tries again."""
     (tmp_path / "txcore.toml").write_text(
-        f'[backends.main]\nurl = "sqlite:///{tmp_path}/no/such/folder/b.db"\n[groups.orders]\nlistener = "nobody:x"\n'
+        f'[backends.main]\nurl = "sqlite:///{tmp_path}/no/such/folder/b.db"\n[groups.orders]\nlistener = "missing:x"\n'
         "[checker]\nrestart_s = 0.01\nrestart_max_s = 0.02\n"
     )
     sidecar = Sidecar(load(tmp_path / "txcore.toml", environment={}))
     sidecar.start()
     wait_until(lambda: sidecar.runners["orders"].figures.starts_failed > 2, "three tries")
     client = make_client(make_app(sidecar, Guard("")))
-    status, told = _told(client.get("/readyz"))
-    assert (503, "unready", 1) == (status, told["status"], len(told["reasons"]))
-    assert "group orders is" in told["reasons"][0]
+    status, shown = _status_and_json(client.get("/readyz"))
+    assert (503, "unready", 1) == (status, shown["status"], len(shown["reasons"]))
+    assert "group orders is" in shown["reasons"][0]
     assert 200 == client.get("/healthz").status_code
     assert 503 == client.get("/api/v1/groups/orders/pending").status_code
     assert sidecar.stop()
@@ -70,11 +70,11 @@ def test_a_checker_whose_thread_is_dead_is_no_health(served):
     checker = served.sidecar.runners["orders"]._checker
     checker._stop.set()
     checker._thread.join(10)
-    assert (503, {"status": "stuck", "reasons": ["group orders is stuck"]}) == _told(served.get("/healthz"))
+    assert (503, {"status": "stuck", "reasons": ["group orders is stuck"]}) == _status_and_json(served.get("/healthz"))
 
 
 def test_metrics_show_every_metric_with_its_labels(served, shop, wait_until):
-    """What the table of names promises, neither more nor less."""
+    """The page has exactly the metrics of the table."""
     shop.orphans(3)
     wait_until(lambda: served.sidecar.runners["orders"].halves_read == 3, "the halves")
     families = {family.name: family for family in text_string_to_metric_families(served.get("/metrics").text)}
@@ -91,7 +91,7 @@ def test_metrics_show_every_metric_with_its_labels(served, shop, wait_until):
     assert 0 < values["txcore_pending_oldest_age_seconds"] < 60
 
 
-def test_the_api_tells_groups_and_partitions(served, shop, wait_until):
+def test_api_shows_groups_and_partitions(served, shop, wait_until):
     """By name; secrets and URLs are not among it."""
     shop.orphans(2)
     wait_until(lambda: served.sidecar.runners["orders"].halves_read == 2, "the halves")
@@ -104,20 +104,20 @@ def test_the_api_tells_groups_and_partitions(served, shop, wait_until):
         group["database"],
     )
     assert ([0, 1], 2, 600.0) == (group["owned"], group["pending"], group["policy"]["immunity_s"])
-    told = served.get("/api/v1/groups/orders").json()
-    assert [0, 1] == [each["partition"] for each in told["partitions"]]
-    assert all(each["is_claimed"] for each in told["partitions"])
-    assert str(shop.folder) not in json.dumps(told)
+    shown = served.get("/api/v1/groups/orders").json()
+    assert [0, 1] == [each["partition"] for each in shown["partitions"]]
+    assert all(each["is_claimed"] for each in shown["partitions"])
+    assert str(shop.folder) not in json.dumps(shown)
 
 
 def test_the_api_lists_pending_halves(served, shop):
     """Oldest first, with a limit; ids in their canonical form, no bodies."""
     ids = set().union(*shop.orphans(5).values())
-    told = served.get("/api/v1/groups/orders/pending?limit=3").json()
-    assert (5, 3) == (told["count"], len(told["pending"]))
-    assert {each["transaction_id"] for each in told["pending"]} < ids
-    assert ["orders.created"] == told["pending"][0]["topics"]
-    births = [each["born_ms"] for each in told["pending"]]
+    shown = served.get("/api/v1/groups/orders/pending?limit=3").json()
+    assert (5, 3) == (shown["count"], len(shown["pending"]))
+    assert {each["transaction_id"] for each in shown["pending"]} < ids
+    assert ["orders.created"] == shown["pending"][0]["topics"]
+    births = [each["born_ms"] for each in shown["pending"]]
     assert sorted(births) == births
 
 
@@ -139,11 +139,11 @@ def test_the_api_lists_parked_halves(served):
 def test_a_limit_out_of_range_is_refused(served, limit):
     """With the range."""
     answer = served.get(f"/api/v1/groups/orders/pending?{urlencode({'limit': limit})}")
-    assert (400, {"error": "limit is a whole number from 1 to 1000"}) == _told(answer)
+    assert (400, {"error": "limit is a whole number from 1 to 1000"}) == _status_and_json(answer)
 
 
-@pytest.mark.parametrize("path", ["/", "/api", "/api/v1/groups/nobody", "/api/v1/groups/nobody/pending"])
-def test_what_is_not_there_is_not_found(served, path):
+@pytest.mark.parametrize("path", ["/", "/api", "/api/v1/groups/unused", "/api/v1/groups/unused/pending"])
+def test_unknown_path_is_not_found(served, path):
     """As JSON."""
     answer = served.get(path)
     assert 404 == answer.status_code
@@ -172,13 +172,13 @@ def test_an_error_inside_is_answered_with_headers_and_without_details(served, ca
         raise RuntimeError("secret detail")
 
     answer = served.client(more=[Route("/fail", fail)]).get("/fail")
-    assert (500, {"error": "the checker could not answer; its log says why"}) == _told(answer)
+    assert (500, {"error": "the checker could not answer; its log says why"}) == _status_and_json(answer)
     assert "nosniff" == answer.headers["x-content-type-options"]
     assert "http.failed" in [record.message for record in caplog.records]
 
 
 def test_with_a_token_the_api_asks_for_it(served):
-    """Health and metrics do not; a wrong one is told nothing."""
+    """Health and metrics do not; a wrong token gets no data."""
     client = served.client("t0ken")
     for path in ("/healthz", "/readyz", "/metrics"):
         assert 200 == client.get(path).status_code
@@ -230,7 +230,7 @@ def test_without_a_token_only_loopback_names_are_answered(served, host, status):
     ],
 )
 def test_a_change_needs_a_token_and_is_no_foreign_form(served, token, headers, status):
-    """Whoever adds such a route asks the guard."""
+    """A route that changes state calls the guard."""
     guard = Guard(token)
     route = Route("/change", lambda r: guard.refusal_to_change(r) or JSONResponse({}), methods=["POST", "GET"])
     client = served.client(token, more=[route])
@@ -240,7 +240,7 @@ def test_a_change_needs_a_token_and_is_no_foreign_form(served, token, headers, s
 
 
 def test_a_body_too_large_is_not_read(served):
-    """Whoever adds a route that takes one reads it so."""
+    """A route with a body reads it this way."""
 
     async def take(request):
         body = await read_body(request)
@@ -274,7 +274,7 @@ def test_a_port_that_is_taken_is_said_so():
 
 
 def test_the_server_serves_and_stops(served):
-    """On a port of its own; afterwards nobody listens."""
+    """It has a port of its own; afterwards no server listens there."""
     server = WebServer("127.0.0.1", 0)
     server.start(make_app(served.sidecar, Guard("")))
     with urllib.request.urlopen(f"{server.url}/healthz", timeout=10) as answer:

@@ -1,4 +1,4 @@
-"""A real checker with something to see, and a real headless Chromium that looks at it.
+"""A real checker with transactions to show, and a real headless Chromium that opens its pages.
 
 Screenshots are kept in `.artefacts/console`.
 """
@@ -36,7 +36,7 @@ def require(what, reason):
 def chromium():
     """Debian's Chromium, driven by Playwright; TXCORE_CHROMIUM names another one.
 
-    Not for the whole session: while it is there, this thread counts as one with a running event loop, and nobody else
+    Not for the whole session: while it exists, this thread counts as one with a running event loop, and no other test
     could call `asyncio.run`.
     """
     path = os.environ.get("TXCORE_CHROMIUM") or next(filter(None, map(shutil.which, NAMES)), None)
@@ -59,7 +59,7 @@ class Site:
     """A running checker with a console.
 
     Attributes:
-        trouble: What the browser complained about; requests to other hosts are among it.
+        trouble: The browser's complaints, requests to other hosts included.
     """
 
     running: object
@@ -73,7 +73,7 @@ class Site:
         return self.running.url
 
     def page(self, **settings):
-        """Open a page in a context of its own, and listen to what the browser says."""
+        """Open a page in a context of its own, and record the browser's complaints."""
         context = self.browser.new_context(
             base_url=self.url, **({"viewport": {"width": 1280, "height": 900}} | settings)
         )
@@ -102,7 +102,7 @@ class Site:
 
 @dataclass
 class World:
-    """The transactions of the site, by what became of them."""
+    """The transactions of the site, by their state."""
 
     silent: str
     committed: str
@@ -110,7 +110,7 @@ class World:
 
 
 def make_world(shop):
-    """Leave behind what an operator may come upon."""
+    """Make the transactions that an operator may find."""
     with closing(txcore.TransactionProducer(shop.backend, "orders", partition_count=2)) as producer:
         ended = []
         for end in ("commit", "rollback"):
@@ -131,7 +131,7 @@ def make_world(shop):
 
 @pytest.fixture
 def site(shop, checkers, chromium, wait_until):
-    """A checker whose callback is down, so that what is silent stays pending until somebody decides."""
+    """A checker whose callback is down, so that a silent transaction stays pending until an operator decides."""
     sites = []
 
     def make(extra="", token=TOKEN, callback="http://127.0.0.1:9/check", policy=""):

@@ -6,7 +6,7 @@ REASON = "customer called, order 42 is void"
 
 
 def test_a_pending_transaction_is_seen_opened_forced_back_and_found_in_the_log(site, world, shop, picture):
-    """The whole way, by clicks; the message is never delivered, and the log says who, when and why."""
+    """By clicks only; the message is never delivered, and the log has the operator, the time and the reason."""
     console = site()
     page = console.signed_in()
     picture(page, "walk-1-groups")
@@ -25,8 +25,8 @@ def test_a_pending_transaction_is_seen_opened_forced_back_and_found_in_the_log(s
     page.get_by_label("to confirm").fill(short)
     picture(page, "walk-3-confirm")
     page.get_by_role("button", name="Force rollback").click()
-    assert "asked for and kept in the log" in page.get_by_role("status").inner_text()
-    # The page renews itself: nobody reloads it.
+    assert "requested; the log keeps the request" in page.get_by_role("status").inner_text()
+    # The page renews itself without a reload.
     page.locator("h1", has_text="rolled back").wait_for()
     journey = page.locator(".timeline").inner_text()
     assert f"Ann Lee (console) asks for ROLLBACK, {REASON}" in journey
@@ -44,7 +44,7 @@ def test_a_pending_transaction_is_seen_opened_forced_back_and_found_in_the_log(s
 
 
 def test_everything_can_be_done_with_the_keyboard_alone(site, world):
-    """Signing in, finding, deciding: Tab, Enter and typing; what has the focus is marked."""
+    """Signing in, finding, deciding: Tab, Enter and typing; the focused element is marked."""
     console = site()
     page = console.page()
     page.goto("/console/groups/orders")
@@ -88,7 +88,7 @@ def test_it_works_without_scripts(site, world):
     page.get_by_label("Why?").fill("no scripts")
     page.get_by_label("to confirm").fill(world.silent[-8:])
     page.get_by_role("button", name="Force rollback").click()
-    assert "asked for" in page.get_by_role("status").inner_text()
+    assert "requested" in page.get_by_role("status").inner_text()
 
 
 def test_without_a_token_everything_is_shown_and_nothing_can_be_changed(site, world):
@@ -109,14 +109,14 @@ def test_bodies_are_hidden_unless_the_configuration_shows_them(site, world):
     paths = ("", "/pending", "/parked", "/decisions", f"/transactions/{world.silent}")
     for extra, is_shown in (("", False), ("bodies = true", True)):
         page = site(extra).signed_in()
-        told = []
+        pages = []
         for path in paths:
             page.goto(f"/console/groups/orders{path}")
-            told.append(page.content())
-        assert is_shown == any("4111-secret" in each for each in told)
-        assert "<code>&lt;b&gt;: &amp;</code>" in told[-1]
+            pages.append(page.content())
+        assert is_shown == any("4111-secret" in each for each in pages)
+        assert "<code>&lt;b&gt;: &amp;</code>" in pages[-1]
         for secret in ("a-token-for-the-console", str(page.context.cookies()[0]["value"]), "sqlite:///"):
-            assert not any(secret in each for each in told)
+            assert not any(secret in each for each in pages)
 
 
 def test_signing_out_ends_it(site, world):
@@ -154,7 +154,7 @@ def test_a_parked_transaction_is_resumed_when_the_service_knows_again(site, shop
 
 
 def test_going_against_the_fence_takes_a_confirmation_of_its_own(site, shop, picture):
-    """The page says what the database says; the log keeps that an operator went against it."""
+    """The page shows the database's answer; the log keeps that an operator decided against it."""
     console = site(policy="policy.immunity_s = 600")
     found = shop.orphans(1, committed=lambda _: True)
     (identity,) = found[True]
@@ -162,7 +162,7 @@ def test_going_against_the_fence_takes_a_confirmation_of_its_own(site, shop, pic
     assert "COMMIT: the local transaction committed" in page.locator("main").inner_text()
     assert "state 1 (committed)" in page.locator("main").inner_text()
     page.get_by_role("link", name="Decide against the fence").click()
-    assert "goes against the database" in page.get_by_role("alert").inner_text()
+    assert "decides against the database" in page.get_by_role("alert").inner_text()
     picture(page, "against-the-fence")
     page.get_by_label("Why?").fill("by contract")
     page.get_by_label("to confirm").fill(f"override {identity[-8:]}")
