@@ -1,4 +1,4 @@
-"""`txcore backends`: what this installation can talk to."""
+"""`txcore backends`: the brokers that this installation can use."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ def test_table_names_every_installed_backend_and_fits(txcore):
     assert [scheme for scheme in known_schemes() if f"\n{scheme} " not in ran.output] == []
 
 
-def test_json_holds_all_capabilities_of_what_needs_no_server(txcore):
+def test_json_holds_all_capabilities_of_backends_without_a_server(txcore):
     """The same numbers that an opened backend promises."""
     ran = txcore("backends", "--json")
     found = {line["scheme"]: line for line in json.loads(ran.output)}
@@ -48,7 +48,7 @@ txcore_sqlite.check_driver = check_driver
     assert (line["scheme"], line["is_ready"], line["capabilities"]) == ("sqlite", False, {})
 
 
-def test_every_backend_of_this_tree_says_what_it_guarantees(tmp_path, monkeypatch):
+def test_every_backend_of_this_tree_declares_its_guarantees(tmp_path, monkeypatch):
     """And opening each form, which reaches no server, gives exactly the capabilities that it states."""
     monkeypatch.chdir(tmp_path)
     for scheme in known_schemes():

@@ -1,4 +1,4 @@
-"""`txcore demo`: it proves what it says, and says so when it does not."""
+"""`txcore demo`: it proves its claim, and reports a failed proof."""
 
 from __future__ import annotations
 
@@ -80,7 +80,7 @@ def test_too_few_kills_prove_nothing(txcore):
 
 
 def test_demo_on_postgresql(txcore):
-    """The user's own database: tables of its own, and none of them is left behind."""
+    """In the user's own database the run makes tables of its own, and removes all of them."""
     sqlalchemy = pytest.importorskip("sqlalchemy")
     try:
         server = servers.postgresql()

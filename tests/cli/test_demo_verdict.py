@@ -23,7 +23,7 @@ def received(by, identity=A):
 
 
 def verdict(copies, *, dead=(), uncertain=0):
-    """Return the invariants that this many copies break after what the demo did."""
+    """Return the invariants that this many copies break after the events of the demo."""
     progress = Progress(dead_attempts=set(dead))
     progress.uncertain[A] = uncertain
     messages = [received(by) for by in copies]

@@ -1,4 +1,4 @@
-"""What goes wrong is said in one sentence, without a traceback, and shows in the exit code."""
+"""An error is printed as one sentence, without a traceback, and sets the exit code."""
 
 from __future__ import annotations
 
@@ -61,7 +61,7 @@ def test_plugin_without_a_consumer_is_said_so(txcore):
 
 
 def test_unknown_option_is_a_usage_error(txcore):
-    """The command line itself says what it knows."""
+    """The command line itself lists its commands."""
     ran = txcore("demo", "--nope")
     assert "No such option: --nope" in ran.errors
     assert ran.status == 2

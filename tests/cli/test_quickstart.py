@@ -1,4 +1,4 @@
-"""The program that newcomers read first is run as it stands."""
+"""The first program of the documentation runs unchanged."""
 
 from __future__ import annotations
 

@@ -72,7 +72,7 @@ class Ran:
 
 
 def run_here(*arguments: str) -> Ran:
-    """Run the command line in this process, 80 columns wide, nobody at the terminal."""
+    """Run the command line in this process, 80 columns wide, without a user at a terminal."""
     out, err, status = io.StringIO(), io.StringIO(), 0
     with contextlib.redirect_stdout(out), contextlib.redirect_stderr(err):
         try:
@@ -116,7 +116,7 @@ class World:
         return self.command(*arguments, *self.place, timeout_s=timeout_s)
 
     def json(self, *arguments: str, status: int = 0):
-        """Run `txcore` with --json and return what it says."""
+        """Run `txcore` with --json and return the output."""
         ran = self(*arguments, "--json")
         assert (ran.status, ran.errors) == (status, ""), ran
         return json.loads(ran.output)
@@ -229,11 +229,11 @@ class World:
         self.sweep(Answers(None), lambda: self.journey(identity).final)
 
     def journey(self, identity: str):
-        """What the logs say."""
+        """The contents of the logs."""
         return self.kit.operator().show(bytes.fromhex(identity.replace("-", "")))
 
     def bodies(self) -> list[bytes]:
-        """What consumers of the topic see."""
+        """The messages that consumers of the topic see."""
         return self.kit.bodies(self.topic)
 
     # -- processes ---------------------------------------------------------------------------------------------------

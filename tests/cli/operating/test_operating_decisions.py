@@ -1,4 +1,4 @@
-"""`txcore resume`, `commit` and `rollback`: what is said, asked for, refused, and how it ends."""
+"""`txcore resume`, `commit` and `rollback`: output, confirmation, refusals, and ends."""
 
 from __future__ import annotations
 
@@ -24,18 +24,18 @@ def squeezed(text: str) -> str:
 
 
 def results(lines):
-    """What became of each transaction."""
+    """Return the result of each transaction."""
     return {line["transaction_id"]: line["result"] for line in lines}
 
 
 def kinds(world, identity):
-    """What was written about a transaction."""
+    """Return the ops of a transaction."""
     return [op.kind for _, op in world.journey(identity).ops]
 
 
 class TestResume:
     def test_a_parked_half_is_asked_again(self, world):
-        """With who and why in the log; the next generation is decided by the listener."""
+        """The log has the operator and the reason; the listener decides the next generation."""
         identity = world.parked()
         ran = world("resume", short(identity), "--yes", "--why", "it is back", "--by", "anna")
         assert (ran.status, ran.errors) == (0, "")
@@ -57,7 +57,7 @@ class TestResume:
         assert world.bodies() == [b"parcel 1"]
 
     def test_an_undeliverable_half_is_published_without_asking(self, world):
-        """Its decision stands in the log."""
+        """Its decision is in the log."""
         identity = world.undeliverable()
         ran = world("resume", short(identity), "--yes")
         assert "will publish what is missing; COMMIT is decided" in squeezed(ran.output)
@@ -69,7 +69,7 @@ class TestResume:
         ran = world("resume", short(identity), "--yes")
         assert (ran.status, "REFUSED: it is poison" in ran.output) == (1, True)
 
-    def test_waiting_tells_the_end(self, world):
+    def test_waiting_shows_the_end(self, world):
         """Decided, parked again, or not in time."""
         identity = world.parked()
         (line,) = world.json("resume", identity, "--yes", "--wait", "0.2", status=3)
@@ -80,7 +80,7 @@ class TestResume:
 class TestForce:
     @pytest.mark.parametrize(("verb", "state"), [("commit", OpKind.COMMIT), ("rollback", OpKind.ROLLBACK)])
     def test_a_request_stays_in_the_log_until_a_checker_executes_it(self, world, verb, state):
-        """Who, when, why; then the end."""
+        """The log has the operator, the time and the reason; then the end."""
         identity = world.pending()
         ran = world(verb, short(identity), "--yes", *WHY, "--by", "anna", *NOW)
         assert (ran.status, ran.errors) == (0, "")
@@ -102,7 +102,7 @@ class TestForce:
         assert "undecided: no checker answered within 0.2 s; the request stays in the log" in squeezed(ran.output)
         assert kinds(world, identity) == [OpKind.FORCE]
 
-    def test_immunity_is_told(self, world):
+    def test_immunity_is_shown(self, world):
         """A young half waits for it."""
         identity = world.young()
         ran = world("rollback", identity, "--yes", *WHY, "--wait", "0.2")
@@ -130,7 +130,7 @@ class TestForce:
         assert kinds(world, identity) == []
 
     def test_the_fence_is_obeyed(self, world):
-        """What it says is said first; against it nothing is written."""
+        """Its answer is shown first; nothing is written against it."""
         committed, absent = world.fenced("commit"), world.fenced("rollback")
         ran = world("rollback", short(committed), "--yes", *WHY)
         assert "fence  COMMIT: the local transaction committed" in ran.output
@@ -146,7 +146,7 @@ class TestForce:
         assert lines[0]["fence"]["answer"] in {"COMMIT", "ABSENT"}
 
     def test_an_override_is_recorded_as_such(self, world):
-        """State 4, and the log says who went against the fence and why."""
+        """The row has state 4, and the log names the operator and the reason."""
         identity = world.fenced("rollback")
         ran = world("commit", identity, "--yes", *WHY, *NOW, "--override-fence")
         assert "AGAINST THE FENCE" in ran.output
@@ -156,7 +156,7 @@ class TestForce:
         assert world.fence.stats().states == {4: 1}
         assert "forced against the fence" in squeezed(world("show", identity).output)
 
-    def test_without_a_database_only_an_override_goes_on(self, world):
+    def test_decision_without_a_database_needs_an_override(self, world):
         """Unreachable is as good as none."""
         identity = world.fenced()
         place = world.place[:4]
@@ -170,7 +170,7 @@ class TestForce:
         assert ran.status == 0
         assert kinds(world, identity) == [OpKind.FORCE]
 
-    def test_what_may_be_out_is_not_rolled_back(self, world):
+    def test_rollback_is_refused_when_messages_may_be_out(self, world):
         """A COMMIT is journaled: neither a rollback nor an override is written, and nothing is resumed."""
         identity = world.undeliverable()
         before = kinds(world, identity)
@@ -182,7 +182,7 @@ class TestForce:
 
 
 def test_poison_is_taken_off_the_list(world):
-    """At once and without a checker, with who and why; repeating it is harmless, and no invariant is broken."""
+    """It ends at once, without a checker, with operator and reason; repeating it is harmless; no invariant breaks."""
     identity = world.poison()
     refused = world("commit", short(identity), "--yes", *WHY)
     assert (refused.status, "REFUSED: it is poison" in refused.output) == (1, True)
@@ -199,7 +199,7 @@ def test_poison_is_taken_off_the_list(world):
 
 class TestBulk:
     def test_nothing_happens_without_yes(self, world):
-        """A dry run shows what would; then it is done."""
+        """A dry run shows the plan; with --yes it is done."""
         first, second = world.parked(), world.parked()
         pending = world.pending()
         ran = world("resume", "--all")
@@ -229,7 +229,7 @@ class TestBulk:
         assert would("--older-than", "1h") == set()
         assert would("--older-than", "0s", "--topic", world.topic) == {parked, pending}
 
-    def test_what_is_refused_does_not_stop_the_others(self, world):
+    def test_refused_transaction_does_not_stop_the_others(self, world):
         """And shows in the exit code, in the dry run too."""
         poison, parked = world.poison(), world.parked()
         lines = world.json("resume", "--all", status=1)
@@ -266,7 +266,7 @@ class TestMisuse:
         assert (ran.status, ran.output) == (2, "")
 
     def test_without_a_terminal_yes_is_needed(self, world):
-        """Nobody is there to confirm."""
+        """There is no user to confirm."""
         identity = world.parked()
         ran = world("resume", identity)
         assert ran.sentence == "nothing was done: add --yes, as there is no terminal to confirm on"

@@ -1,4 +1,4 @@
-"""`docs/operating.md` shows what is really printed: its commands are run in their order. TXCORE_WRITE=1 renews it."""
+"""`docs/operating.md` shows the real output: its commands are run in their order. TXCORE_WRITE=1 renews it."""
 
 from __future__ import annotations
 
@@ -55,7 +55,7 @@ def names(world, monkeypatch):
 
 
 def plain(text: str, ids: dict[str, str]) -> str:
-    """*text* on one line, without what differs from run to run."""
+    """*text* on one line, without the parts that differ from run to run."""
     for name, identity in ids.items():
         text = text.replace(identity, f"<{name}>").replace(short(identity), f"<{name}>")
     for pattern, word in (
@@ -74,7 +74,7 @@ def short(identity: str) -> str:
     return identity.replace("-", "")[-8:]
 
 
-def test_the_guide_shows_what_is_printed(world, names):
+def test_guide_shows_the_printed_output(world, names):
     """Each command, in order, on a group with one transaction of each kind."""
     guide = GUIDE.read_text(encoding="utf-8")
     listed = IDS.search(guide)

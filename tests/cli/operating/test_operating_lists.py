@@ -8,8 +8,8 @@ def short(identity: str) -> str:
     return identity.replace("-", "")[-8:]
 
 
-def test_pending_lists_what_is_undecided_oldest_first(world):
-    """A table of 80 columns: id, age, checks, who decides, topics; and what is finished is not there."""
+def test_pending_lists_undecided_transactions_oldest_first(world):
+    """A table of 80 columns has id, age, checks, decider and topics, and no finished transaction."""
     world.finished()
     first, second = world.pending(), world.fenced()
     ran = world("pending")

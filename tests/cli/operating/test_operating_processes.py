@@ -26,8 +26,8 @@ def short(identity: str) -> str:
     return identity.replace("-", "")[-8:]
 
 
-def told(ran):
-    """What became of each transaction."""
+def results_of(ran):
+    """Return the result of each transaction."""
     return {line["transaction_id"]: line["result"] for line in json.loads(ran.output)}
 
 
@@ -39,8 +39,8 @@ class TestRaces:
         ran = world.process("commit", unfenced, committed, "--yes", *WHY, "--wait", "30", "--json")
         assert ran.status == 0, ran
         # The checker may have asked the fence by itself, before the operator's request was read.
-        assert told(ran)[unfenced] == "done"
-        assert told(ran)[committed] in {"done", "already"}
+        assert results_of(ran)[unfenced] == "done"
+        assert results_of(ran)[committed] in {"done", "already"}
         ran = world.process("rollback", absent, "--yes", *WHY, "--wait", "30")
         assert ran.status == 0, ran
         assert [world.journey(each).final for each in (unfenced, committed, absent)] == [
@@ -50,7 +50,7 @@ class TestRaces:
         ]
 
     def test_the_owner_has_the_last_word(self, world):
-        """What the fence said to the operator has changed when the owner asks: the owner's refusal is reported."""
+        """The fence's answer changes before the owner asks: the owner's refusal is reported."""
         identity = world.fenced("open")
         world.start_checker()
         command = world.start("rollback", identity, "--yes", *WHY, "--wait", "30", "--json")
@@ -71,7 +71,7 @@ class TestRaces:
         with ThreadPoolExecutor(4) as threads:
             runs = list(threads.map(lambda _: world.process("resume", *identities, "--yes", "--json"), range(4)))
         assert [ran.status for ran in runs] == [0] * 4, runs
-        assert {result for ran in runs for result in told(ran).values()} <= {"done", "already"}
+        assert {result for ran in runs for result in results_of(ran).values()} <= {"done", "already"}
         ran = world.process("commit", *identities, "--yes", *WHY, "--wait", "30")
         assert ran.status == 0, ran
         assert {world.journey(each).generation for each in identities} == {1}
@@ -90,7 +90,7 @@ class TestRaces:
                 )
             )
         for identity in identities:
-            assert {told(ran)[identity] for ran in runs} == {"done", "refused"}, runs
+            assert {results_of(ran)[identity] for ran in runs} == {"done", "refused"}, runs
             finals = [op.kind for _, op in world.journey(identity).ops if op.kind in {OpKind.COMMIT, OpKind.ROLLBACK}]
             assert len(finals) == 1
         assert len(world.bodies()) == sum(world.journey(each).final == OpKind.COMMIT for each in identities)
@@ -120,7 +120,7 @@ class TestRaces:
         world.start_checker()
         ran = world.process("rollback", "--all", "--yes", *WHY, "--wait", "60", "--json")
         assert ran.status == 0, ran
-        assert told(ran) == dict.fromkeys(identities, "done")
+        assert results_of(ran) == dict.fromkeys(identities, "done")
         assert world.json("pending") == []
         assert world.bodies() == []
 
@@ -155,7 +155,7 @@ class Terminal:
 
     @property
     def plain(self) -> str:
-        """What was printed, without colours and cursor movements."""
+        """The printed text, without colours and cursor movements."""
         return re.sub(r"\x1b\[[0-9;?]*[A-Za-z]", "", self.output)
 
     def type(self, text: str) -> None:
@@ -183,7 +183,7 @@ class TestTerminal:
         [(short, 0, 2, "resumed as generation 1"), (lambda _: "yes", 1, 1, "not confirmed, nothing was done")],
     )
     def test_one_transaction_is_confirmed_by_its_short_id(self, world, typed, status, copies, words):
-        """Anything else is no confirmation; what the fence says stands above the question."""
+        """Any other text is no confirmation; the fence's answer is printed before the question."""
         identity = world.parked()
         terminal = Terminal(world, "resume", short(identity))
         terminal.read_until(f"type {short(identity)} to resume: ")
@@ -220,7 +220,7 @@ class TestTerminal:
         assert "0/25" in terminal.plain
 
     def test_control_c_while_waiting_says_that_the_request_stays(self, world):
-        """It is in the log, whoever stops looking."""
+        """The request stays in the log after the command is interrupted."""
         identity = world.pending()
         terminal = Terminal(world, "commit", identity, "--yes", *WHY, "--wait", "60")
         world.until(lambda: world.journey(identity).request)
@@ -230,7 +230,7 @@ class TestTerminal:
         assert world.journey(identity).request is not None
 
     def test_top_is_live_and_ends_with_control_c(self, world):
-        """What comes while it runs is shown; the last picture stays."""
+        """New transactions are shown while it runs; the last picture stays."""
         terminal = Terminal(world, "top", "--every", "0.2")
         terminal.read_until(world.kit.group)
         identity = world.pending()

@@ -46,7 +46,7 @@ def test_looking_leaves_no_tombstone(world):
 
 
 def test_the_whole_journey_in_order(world):
-    """Half, checks, parked record, discard, resume, request, decision, end: each with who, when, why."""
+    """Half, checks, parked record, discard, resume, request, decision, end: each with writer, time and reason."""
     identity = world.parked()
     assert world("resume", short(identity), "--yes", "--why", "the listener is back", "--by", "anna").status == 0
     assert world("commit", short(identity), "--yes", "--why", "paid", "--by", "bert", "--wait", "0").status == 0
@@ -74,7 +74,7 @@ def test_the_whole_journey_in_order(world):
     assert world.bodies() == [b"parcel 1"]
 
 
-def test_an_undeliverable_half_names_what_is_missing(world):
+def test_undeliverable_half_names_its_missing_messages(world):
     """The messages that are not out, beside the topic."""
     identity = world.undeliverable()
     ran = world("show", short(identity))
@@ -88,7 +88,7 @@ def test_an_undeliverable_half_names_what_is_missing(world):
 
 
 def test_poison_is_shown_with_its_bytes(world):
-    """And what can be done about it."""
+    """The next step is shown too."""
     identity = world.poison()
     ran = world("show", short(identity))
     assert "poison  0xc1206e6f2068616c66" in ran.output
@@ -129,7 +129,7 @@ def test_for_programs(world):
     assert "body_base64" not in message
 
 
-def test_what_is_finished_long_ago_is_found_by_a_short_id(world):
+def test_old_finished_transaction_is_found_by_a_short_id(world):
     """In the whole log, also when no checkpoint reaches back so far."""
     identity = world.finished()
     world.finished()
@@ -137,8 +137,8 @@ def test_what_is_finished_long_ago_is_found_by_a_short_id(world):
     assert world.json("show", identity[:18])["transaction_id"] == identity
 
 
-def test_nobody_is_said_to_be_nobody(world):
-    """Whole or short; an id that is none is said to be none."""
+def test_unknown_id_is_reported_as_unknown(world):
+    """A whole or short unknown id is refused, and so is a text that is not an id."""
     world.pending()
     ran = world("show", "01a1feb1-d200-775f-9898-13a298331c24")
     assert ran.sentence.endswith("knows no transaction 01a1feb1-d200-775f-9898-13a298331c24")
@@ -148,7 +148,7 @@ def test_nobody_is_said_to_be_nobody(world):
 
 
 def test_an_unreachable_database_hides_only_its_own_part(world):
-    """The log is shown, and what is wrong with the database."""
+    """The log is shown, and the database's error."""
     identity = world.fenced()
     place = [*world.place[:4], "--database", "postgresql+psycopg://shop:hidden@127.0.0.1:1/shop"]
     ran = world.here("show", identity, *place)

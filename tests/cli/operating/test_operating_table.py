@@ -1,4 +1,4 @@
-"""`txcore table`: what waits for a relay, counted; what is parked there, listed and sent again."""
+"""`txcore table`: messages that wait for a relay are counted; parked ones are listed and sent again."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ def relay(world):
     )
 
 
-def test_stats_counts_what_waits_and_what_is_parked(world, put, relay):
+def test_stats_counts_waiting_and_parked_messages(world, put, relay):
     """For people and for programs."""
     assert world("table", "stats").output == "0 messages to be sent; 0 parked\n"
     put()
@@ -47,9 +47,14 @@ def test_parked_message_is_listed_and_sent_again(world, put, relay):
     """With its topic, tries and reason; a second resume finds nothing."""
     identity = put("no-such-topic")
     relay.run_once()
-    (told,) = world.json("table", "parked")
-    assert (told["transaction_id"], told["index"], told["topic"], told["tries"]) == (identity, 0, "no-such-topic", 1)
-    assert told["reason"]
+    (shown,) = world.json("table", "parked")
+    assert (shown["transaction_id"], shown["index"], shown["topic"], shown["tries"]) == (
+        identity,
+        0,
+        "no-such-topic",
+        1,
+    )
+    assert shown["reason"]
     listed = world("table", "parked")
     assert (listed.status, identity in listed.output, "no-such-topic" in listed.output) == (0, True, True)
     world.kit.harness.create_topic("no-such-topic")
@@ -60,7 +65,7 @@ def test_parked_message_is_listed_and_sent_again(world, put, relay):
 
 
 def test_parked_message_is_dropped_with_its_reason(world, put, relay):
-    """Who, when and why stay with it; a second drop finds nothing."""
+    """Operator, time and reason stay with it; a second drop finds nothing."""
     identity = put("neither-is-this")
     relay.run_once()
     assert world("table", "drop", identity).status == 2
@@ -69,8 +74,8 @@ def test_parked_message_is_dropped_with_its_reason(world, put, relay):
     assert (ran.status, ran.output) == (0, f"{identity}: 1 message dropped\n")
     assert world("table", "stats").output == "0 messages to be sent; 0 parked, 1 dropped\n"
     assert world.json("table", "parked") == []
-    (told,) = world.json("table", "parked", "--dropped")
-    assert (told["transaction_id"], told["reason"].startswith("dropped by ann at ")) == (identity, True)
+    (shown,) = world.json("table", "parked", "--dropped")
+    assert (shown["transaction_id"], shown["reason"].startswith("dropped by ann at ")) == (identity, True)
     assert world("table", "drop", identity, "--why", "again").status == 1
     world.kit.harness.create_topic("neither-is-this")
     assert relay.run_once().sent == 0
@@ -82,7 +87,7 @@ def test_group_must_be_named(world):
     assert (ran.status, "--group" in ran.sentence) == (2, True)
 
 
-def test_relay_sends_what_is_there_and_ends(world, put):
+def test_relay_once_sends_the_waiting_messages_and_ends(world, put):
     """`--once`, as a cron job would."""
     put()
     put()
@@ -91,8 +96,8 @@ def test_relay_sends_what_is_there_and_ends(world, put):
     assert world.json("relay", "--once") == {"sent": 0, "refused": 0, "parked": 0}
 
 
-def test_relay_runs_until_it_is_told_to_stop(world, put):
-    """SIGTERM ends it behind the batch in hand."""
+def test_relay_runs_until_a_signal_stops_it(world, put):
+    """SIGTERM ends it after the batch in hand."""
     process = world.start("relay")
     put()
     world.until(world.bodies)

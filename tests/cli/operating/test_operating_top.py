@@ -59,7 +59,7 @@ def view(world):
         yield made
 
 
-def test_a_view_follows_what_comes_and_goes(world, view):
+def test_view_follows_new_and_finished_transactions(world, view):
     """Pending, parked, resumed, finished; and how much of it per second."""
     before = world.parked()
     shown = view()
@@ -84,8 +84,8 @@ def test_a_view_follows_what_comes_and_goes(world, view):
     assert shown.rates()["rollbacks"] > 0
 
 
-def test_what_was_parked_before_the_checkpoint_counts(world, view):
-    """The parked log holds it, and the old op log tells that it is still so; one that was finished does not count."""
+def test_transaction_parked_before_the_checkpoint_counts(world, view):
+    """The parked log holds it, and the old op log shows that it is still parked; a finished one does not count."""
     over, still = world.parked(), world.parked()
     assert world("rollback", over, "--yes", "--why", "x", "--wait", "0").status == 0
     world.sweep_once_forced(over)
@@ -99,7 +99,7 @@ def test_what_was_parked_before_the_checkpoint_counts(world, view):
 
 
 def test_a_broker_out_of_reach_is_shown_and_read_again(world, view):
-    """The view stays, with what is wrong."""
+    """The view stays, with the error."""
     shown = view()
     reader = next(log.reader for log in shown._open._logs if log.kind is LogKind.HALF)
     read, trouble = reader.read, [BackendUnavailableError("the broker is gone")]

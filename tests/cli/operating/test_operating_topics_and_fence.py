@@ -1,4 +1,4 @@
-"""`txcore topics` and `txcore fence`: what a group needs, made, verified, described, counted, pruned."""
+"""`txcore topics` and `txcore fence`: the objects of a group are made, verified, described, counted, pruned."""
 
 from __future__ import annotations
 
@@ -44,19 +44,19 @@ class TestTopics:
     def test_verify_reads_every_log_and_makes_nothing(self, world):
         """A group that is not there stays so."""
         assert world.json("topics", "verify") == {"group": world.kit.group, "exists": True, "partitions": 2}
-        place = ["--broker", world.broker_url, "--group", "nobody"]
+        place = ["--broker", world.broker_url, "--group", "unused"]
         for _ in range(2):
             ran = world.here("topics", "verify", *place)
-            assert (ran.status, "has no group 'nobody'" in ran.sentence) == (2, True)
+            assert (ran.status, "has no group 'unused'" in ran.sentence) == (2, True)
 
-    def test_describe_names_what_a_group_consists_of(self, world):
+    def test_describe_names_the_objects_of_a_group(self, world):
         """Also before it exists, and without making it."""
         ran = world("topics", "describe")
         assert (ran.status, ran.errors) == (0, "")
         assert squeezed(ran.output).startswith(f"group {world.kit.group} exists, with 2 partitions")
-        place = ["--broker", world.broker_url, "--group", "nobody"]
+        place = ["--broker", world.broker_url, "--group", "unused"]
         ran = world.here("topics", "describe", "--partitions", "2", *place)
-        assert squeezed(ran.output).startswith("group nobody does not exist yet")
+        assert squeezed(ran.output).startswith("group unused does not exist yet")
         assert "halves" in ran.output
         assert world.here("topics", "verify", *place).status == 2
         shown = world.json("topics", "describe")
@@ -76,7 +76,7 @@ class TestTopics:
     ],
 )
 def test_each_backend_names_its_objects_without_a_server(url, names):
-    """What an administrator who creates everything by hand needs to know."""
+    """It has the facts that an administrator needs to create everything by hand."""
     objects = {each.name: each for each in topics.objects_of(url, "orders", 2)}
     assert [name for name in names if name not in objects] == []
     assert all(each.kind and each.purpose for each in objects.values())
@@ -97,7 +97,7 @@ class TestFence:
             "0 rows in shop_fence, the oldest of none\nhorizon: never pruned\n"
         )
 
-    def test_identity_is_told_and_another_one_is_adopted_once(self, world):
+    def test_identity_is_shown_and_another_one_is_adopted_once(self, world):
         """A dry run first; then time, name and reason are kept."""
         database = ["--database", world.database_url]
         mine, former = world.fence.identity().current.hex(), "ab" * 16
@@ -154,7 +154,7 @@ class TestFence:
 class TestPrune:
     @pytest.fixture
     def old(self, world, monkeypatch):
-        """Everything that was made so far is two days old; and nobody waits for the statements of producers."""
+        """All transactions are two days old, and the prune does not wait for the statements of producers."""
         monkeypatch.setattr("txcore.sqlfence.runners.time", SimpleNamespace(sleep=lambda seconds: None))
 
         def age() -> None:
@@ -173,7 +173,7 @@ class TestPrune:
         return dict(world.fence.stats().states)
 
     def test_a_dry_run_counts_and_deletes_nothing(self, world, old):
-        """And the horizon stands."""
+        """The horizon is raised too."""
         self.finished(world)
         self.finished(world)
         old()
@@ -184,7 +184,7 @@ class TestPrune:
         assert self.states(world) == {1: 2}
         assert world.fence.stats().pruned_below == bytes(16)
 
-    def test_only_what_is_finished_goes(self, world, old):
+    def test_prune_deletes_only_finished_transactions(self, world, old):
         """A row whose end is in no log stays; the horizon rises to the age that was asked for."""
         self.finished(world)
         world.fence.check([ids.first_id_at(1)], world.kit.group)
@@ -194,7 +194,7 @@ class TestPrune:
         assert self.states(world) == {2: 1}
         assert ids.born_ms(world.fence.stats().pruned_below) == pytest.approx(time.time() * 1000 + DAY_MS, abs=600_000)
 
-    def test_the_horizon_never_rises_above_what_is_undecided(self, world, old):
+    def test_horizon_never_rises_above_an_undecided_transaction(self, world, old):
         """A pending or parked half keeps its answer; the note says which one it is."""
         done = self.finished(world)
         parked = world.parked()

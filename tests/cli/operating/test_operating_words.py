@@ -29,7 +29,7 @@ def test_durations_are_read(text, seconds):
 
 
 @pytest.mark.parametrize("text", ["", "5", "h", "1y", "-1h", "1h-", "5 minutes"])
-def test_what_is_no_duration_is_refused_by_the_options_name(text):
+def test_malformed_duration_is_refused_with_the_options_name(text):
     """With examples."""
     with pytest.raises(UsageError, match=r"--older-than takes a duration such as 90s"):
         formatting.duration_s(text, "--older-than")
@@ -77,7 +77,7 @@ def test_moments_are_in_utc():
         (b"\xff" * 300, "0x" + "ff" * 100 + "… (300 B)"),
     ],
 )
-def test_what_users_wrote_is_shown_on_one_line_and_cannot_spoil_the_terminal(value, text):
+def test_user_text_is_shown_on_one_line_and_cannot_spoil_the_terminal(value, text):
     """Control characters and other bytes are escaped; long texts are cut."""
     assert text == formatting.readable(value)
 
@@ -121,12 +121,12 @@ class TestIds:
             selection.the_one(selection.wanted("0000"), [bytes(15) + bytes([n]) for n in range(15)])
 
     @pytest.mark.parametrize("text", ["", "abc", "xyz123", "98331c24!", "0" * 33, "--"])
-    def test_what_is_no_id_is_refused(self, text):
+    def test_malformed_id_is_refused(self, text):
         """In one sentence."""
         with pytest.raises(UsageError, match=r"is no transaction id|is too short"):
             selection.wanted(text)
 
-    def test_shown_names_tell_apart_what_is_shown(self):
+    def test_short_names_of_shown_transactions_differ(self):
         """Eight digits, more when two are alike."""
         assert {A: "98331c24", B: "1e79366b"} == selection.short_ids([A, B])
         twin = B[:11] + bytes([B[11] ^ 1]) + B[12:]
@@ -140,7 +140,7 @@ def half(*, fenced=True, generation=0):
 
 
 def journey(*, fenced=True, park="", final=0, decided=0, halves=True):
-    """What a plan is made for."""
+    """The arguments of a plan."""
     made = Journey(A, 0)
     if halves:
         made.add_half(half(fenced=fenced), 5)
@@ -178,7 +178,7 @@ AGAINST = "AGAINST THE FENCE"
     ],
 )
 def test_a_forced_decision_obeys_the_fence(verb, answer, step, text):
-    """And against it, or without it, only with an override, which is told."""
+    """A decision against it, or without it, needs an override, which the plan shows."""
     made = planned(verb, answer)
     assert step is made.step
     assert text in made.text
@@ -189,7 +189,7 @@ def test_a_forced_decision_obeys_the_fence(verb, answer, step, text):
 
 @pytest.mark.parametrize("override", [False, True])
 @pytest.mark.parametrize("verb", [Verb.COMMIT, Verb.ROLLBACK])
-def test_what_travels_by_the_message_table_is_not_forced(verb, override):
+def test_transaction_in_the_message_table_is_not_forced(verb, override):
     """Its relay delivers it whatever the log says."""
     assert planned(verb, FenceAnswer.VIA_TABLE, override=override).step is Step.REFUSED
 
@@ -206,20 +206,20 @@ def test_a_journaled_decision_is_not_turned_round(override):
     assert (Step.ACT, "will publish what is missing; COMMIT is decided") == (parked.step, parked.text)
 
 
-def test_without_a_fence_nothing_stands_against_a_decision():
+def test_decision_without_a_fence_is_not_refused():
     """Neither a database nor an override is needed."""
     assert planned(Verb.COMMIT, fenced=False, has_database=False).step is Step.ACT
 
 
-def test_what_is_finished_stays():
+def test_finished_transaction_stays_finished():
     """The same end is no mistake, the other one is."""
     assert planned(Verb.COMMIT, final=OpKind.COMMIT).step is Step.ALREADY
     assert planned(Verb.RESUME, final=OpKind.COMMIT).step is Step.ALREADY
     assert planned(Verb.ROLLBACK, final=OpKind.COMMIT, override=True).step is Step.REFUSED
 
 
-def test_only_what_is_parked_and_a_half_is_resumed():
-    """Pending is what a resume is for, so it is no mistake; poison is one."""
+def test_only_a_parked_half_is_resumed():
+    """A resume leads to pending, so a pending one is no mistake; poison is one."""
     assert planned(Verb.RESUME).step is Step.ALREADY
     assert planned(Verb.RESUME, park=ParkCode.CHECKS_EXHAUSTED).step is Step.ACT
     assert planned(Verb.RESUME, halves=False).step is Step.REFUSED
@@ -229,15 +229,15 @@ def test_only_what_is_parked_and_a_half_is_resumed():
     assert planned(Verb.ROLLBACK, park=ParkCode.POISON, halves=False).step is Step.ACT
 
 
-def test_doubts_are_told():
-    """What an operator should know before the word is typed."""
+def test_doubts_are_shown():
+    """The plan warns the operator before the confirmation."""
     assert "delivered before" in is_doubtful(planned(Verb.COMMIT, FenceAnswer.COMMIT, park=ParkCode.COVERAGE_GAP))
     assert "some of its messages" in is_doubtful(planned(Verb.ROLLBACK, FenceAnswer.COMMIT, override=True))
     assert "will fail to commit" in is_doubtful(planned(Verb.COMMIT, FenceAnswer.ABSENT, override=True))
     assert is_doubtful(planned(Verb.COMMIT, FenceAnswer.COMMIT)) == ""
 
 
-def test_what_the_fence_says_is_told_in_words():
+def test_fence_answer_is_shown_as_text():
     """Also that it was not asked, does not answer, or is not there."""
     assert planned(Verb.COMMIT, FenceAnswer.COMMIT).fence_text.startswith("COMMIT: ")
     assert planned(Verb.COMMIT, FenceAnswer.NO_ANSWER).fence_text == "no answer: connection refused"
