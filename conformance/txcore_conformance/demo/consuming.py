@@ -1,6 +1,6 @@
-"""How the demo consumes: what a plugin module offers as `open_consumer(url, topic, group)`.
+"""The demo's consumer: a plugin module offers it as `open_consumer(url, topic, group)`.
 
-It is no part of the backend port: txcore publishes ordinary messages, which are consumed by ordinary means.
+It is not part of the backend port: txcore publishes ordinary messages, which ordinary clients consume.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ class Received(Protocol):
 
     @property
     def position(self) -> int:
-        """What is acknowledged; ascends."""
+        """The position to acknowledge; ascends."""
 
     @property
     def key(self) -> bytes | None:
@@ -40,20 +40,20 @@ class Consumer(Protocol):
 
     @property
     def topic(self) -> str:
-        """What producers publish to so that it comes here."""
+        """The topic to which producers publish for this consumer."""
 
     def poll(self, count_max: int = 100) -> Sequence[Received]:
-        """Return what has arrived, at once."""
+        """Return the messages that have arrived, at once."""
 
     def ack(self, position: int) -> bool:
-        """Store that everything up to *position* is done; False when another consumer took over."""
+        """Store that all messages up to *position* are done; return False when another consumer took over."""
 
     def close(self) -> None:
         """Leave the group."""
 
 
 def open_consumer(url: str, topic: str, group: str) -> Consumer:
-    """Open a consumer on the broker behind *url*; the topic is made if it is missing.
+    """Open a consumer on the broker at *url*; the topic is made if it is missing.
 
     Raises:
         UsageError: other processes cannot reach this backend, or its plugin offers no consumer.
@@ -62,5 +62,7 @@ def open_consumer(url: str, topic: str, group: str) -> Consumer:
     scheme = urlsplit(url).scheme
     opener = getattr(find_entry_point(scheme).load(), OPENER, None)
     if opener is None:
-        raise UsageError(f"the {scheme} backend offers no {OPENER}(), so the demo could not see what is delivered")
+        raise UsageError(
+            f"the {scheme} backend offers no {OPENER}(), so the demo could not read the delivered messages"
+        )
     return cast("Consumer", opener(url, topic, group))

@@ -1,4 +1,4 @@
-"""Who dies where: the named steps of the protocol, dealt out like cards, so that each of them is killed at."""
+"""The plan of the kills: the named steps of the protocol in random order, so that a process dies at each of them."""
 
 from __future__ import annotations
 
@@ -35,12 +35,12 @@ CONSUMER_STEPS: Final = {
 }
 STEPS: Final = {**WORKER_STEPS, **CHECKER_STEPS, **CONSUMER_STEPS}
 SPARE_KILLS: Final = 4
-"""Kills planned beyond those asked for, as a step may come too late to be reached."""
+"""Number of kills planned beyond the requested ones, as a step may come too late to be reached."""
 
 
 @dataclass(frozen=True, slots=True)
 class Death:
-    """Where one process is to kill itself: at *step*, once it has done *after* of what it has to do (0 to 1)."""
+    """The death of one process: it kills itself at *step*, after the share *after* of its work (0 to 1)."""
 
     step: str
     after: float
@@ -55,12 +55,12 @@ def deal(steps: dict[str, str], randomness: random.Random) -> Iterator[str]:
 
 
 def shares(kills: int, workers: int) -> list[int]:
-    """Return how many times each worker is to die."""
+    """Return the number of planned deaths of each worker."""
     return [kills // workers + (index < kills % workers) for index in range(workers)]
 
 
 class Executioner(Failpoints):
-    """Kills this process at a step by SIGKILL, which no code can catch; the protocol itself knows nothing of it."""
+    """Kills this process at a step by SIGKILL, which no code can catch; the protocol itself does not know of it."""
 
     def __init__(self, say: Callable[[str], None]) -> None:
         super().__init__()

@@ -1,6 +1,6 @@
 """The demo's processes: workers that take orders, a checker, and a consumer with an inbox.
 
-Each is the program that a service would run, plus one thing: it kills itself at the step that it is told to.
+Each is the program that a service would run, plus one thing: it kills itself at a planned step.
 """
 
 from __future__ import annotations
@@ -46,12 +46,12 @@ BATCH_COUNT_MAX: Final = 50
 
 @dataclass(frozen=True, slots=True)
 class Job:
-    """What one process is to do.
+    """The work of one process.
 
     Attributes:
         role: "worker", "checker" or "consumer".
         worker: Which worker.
-        death: Where to die; None to live.
+        death: The planned death; None to live.
         skip: Orders that this worker is known to have declined.
     """
 
@@ -62,31 +62,31 @@ class Job:
     skip: frozenset[int] = frozenset()
 
 
-class Declined(Exception):  # noqa: N818 - no error, but the service's own way to say no
+class Declined(Exception):  # noqa: N818 - no error, but the service's own refusal
     """The service declines an order whose row is written already; the transaction rolls back."""
 
 
 def run(job: Job, line: Connection) -> None:
-    """Do *job*; the whole life of one process. Ends at once when its supervisor does."""
+    """Do *job*; the whole life of one process. It ends at once when its supervisor ends."""
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C is the supervisor's business.
-    logging.getLogger("txcore").addHandler(logging.NullHandler())  # Its warnings are what the demo is made of.
+    logging.getLogger("txcore").addHandler(logging.NullHandler())  # The demo causes its warnings.
     stop = threading.Event()
     threading.Thread(target=_listen, args=(line, stop), daemon=True).start()
-    told = _Line(line)
-    executioner = Executioner(lambda step: told.send(("dies", step)))
+    reports = _Line(line)
+    executioner = Executioner(lambda step: reports.send(("dies", step)))
     install(executioner)
-    life = _Life(job, told, executioner, stop)
+    life = _Life(job, reports, executioner, stop)
     try:
         {"worker": life.work, "checker": life.check, "consumer": life.consume}[job.role]()
     except Exception:  # noqa: BLE001 - whatever it is, the supervisor shows it
-        told.send(("failed", traceback.format_exc(limit=-3)))
+        reports.send(("failed", traceback.format_exc(limit=-3)))
         os._exit(1)
-    told.send(("done", ""))
+    reports.send(("done", ""))
     os._exit(0)
 
 
 def _listen(line: Connection, stop: threading.Event) -> None:
-    """Wait for the word to stop, or for the end of the supervisor."""
+    """Wait for the supervisor's request to stop, or for its end."""
     try:
         line.recv()
     except (EOFError, OSError):
@@ -101,14 +101,14 @@ class _Line:
         self._line = line
         self._lock = threading.Lock()
 
-    def send(self, told: tuple[str, Any]) -> None:
-        """Tell the supervisor; what was told before a kill arrives."""
+    def send(self, report: tuple[str, Any]) -> None:
+        """Send a report to the supervisor; a report sent before a kill arrives."""
         with self._lock:
-            self._line.send(told)
+            self._line.send(report)
 
 
 class Witness:
-    """A backend that tells the supervisor what may cause a second delivery: its attempts, and uncertain releases."""
+    """A backend that reports the causes of second deliveries to the supervisor: attempts, and uncertain releases."""
 
     def __init__(self, inner: Any, say: Callable[[tuple[str, Any]], None]) -> None:
         self._inner = inner
@@ -119,7 +119,7 @@ class Witness:
         return getattr(self._inner, name)
 
     def release(self, batch: Batch[Resolution], claim: Any = None) -> None:
-        """Hand over releases; each attempt is told before its first one."""
+        """Hand over releases; each attempt is reported before its first one."""
         for attempt in {item.by for item in batch.items} - self._attempts:
             self._attempts.add(attempt)
             self._say(("attempt", attempt))
@@ -173,7 +173,7 @@ class _Life:
         backend.close(CLOSE_TIMEOUT_S).result(CLOSE_TIMEOUT_S)
 
     def _take(self, producer: TransactionProducer, order: Order) -> None:
-        """Take one order: its row and its message, both or neither. This is all that a service has to write."""
+        """Take one order: its row and its message, both or neither. A service has to write no more than this."""
         with producer.transaction(self._shop.engine) as transaction:
             self._executioner.reach("before insert")
             self._shop.add(transaction.connection, order, id_text(transaction.transaction_id))
@@ -185,7 +185,7 @@ class _Life:
             transaction.publish(Message(self._settings.topic, order.to_json(), key=key, headers=headers))
 
     def _try(self, take: Callable[[Order], None], order: Order) -> None:
-        """Take an order, again if need be: what was certainly not sent, or what is not in the database."""
+        """Take an order, again while it is certainly not sent, or not in the database."""
         for _ in range(TRIES_MAX):
             try:
                 take(order)
@@ -201,12 +201,12 @@ class _Life:
                     return
             else:
                 return
-        raise TxcoreError(f"order {order.number} could not be taken in {TRIES_MAX} tries")
+        raise TxcoreError(f"order {order.number} could not be placed in {TRIES_MAX} tries")
 
     # -- the checker ---------------------------------------------------------------------------------------------------
 
     def check(self) -> None:
-        """Check until told to stop."""
+        """Check until the supervisor stops it."""
         self._arm_at(0, 1)
         backend = self._connect()
         limits = replace(Limits(), retry_max_s=1.0, checkpoint_interval_s=0.5)
@@ -219,7 +219,7 @@ class _Life:
     # -- the consumer --------------------------------------------------------------------------------------------------
 
     def consume(self) -> None:
-        """Apply each order once, however often its message comes, until told to stop."""
+        """Apply each order once, however often its message comes, until the supervisor stops it."""
         consumer = open_consumer(self._settings.broker_url, self._settings.topic, f"{self._settings.name}-consumer")
         received = 0
         while not self._stop.is_set():

@@ -29,7 +29,7 @@ Watch = Callable[[Settings], AbstractContextManager[Callable[[Progress], None]]]
 
 @dataclass(frozen=True, slots=True)
 class Report:
-    """How a run went."""
+    """The result of a run."""
 
     settings: Settings
     progress: Progress
@@ -39,12 +39,12 @@ class Report:
 
     @property
     def is_killed_enough(self) -> bool:
-        """Whether so many processes were killed that the run proves something."""
+        """Whether enough processes were killed for a proof."""
         return self.progress.kills >= self.settings.kills_min
 
     @property
     def is_proven(self) -> bool:
-        """Whether the run proves what it is for."""
+        """Whether the run is a proof."""
         return self.is_killed_enough and self.verdict.is_clean and self.verdict.orders > 0
 
 
@@ -52,12 +52,12 @@ def run(settings: Settings, watch: Watch, *, before_judgement: Seam | None = Non
     """Run the demo.
 
     Args:
-        watch: Entered once broker and database are there; yields what is called now and then with what is known.
-        before_judgement: Called when everything is at rest; tests spoil something there.
+        watch: Entered after broker and database are open; yields a function that gets the progress repeatedly.
+        before_judgement: Called when everything is at rest; tests corrupt data there.
 
     Raises:
         UsageError, BackendUnavailableError: broker or database cannot be used, in one sentence each.
-        DemoError: it could not be brought to its end.
+        DemoError: the run could not be finished.
     """
     clock = SystemClock()
     began_s = clock.elapsed_s()

@@ -1,4 +1,4 @@
-"""What one run of the demo is about; handed to each of its processes."""
+"""The settings of one run of the demo, passed to each of its processes."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from typing import Final
 
 WORKERS_MAX: Final = 8
 DECLINED_EVERY: Final = 20
-"""Each such order number is declined by the service after its row was written, so that its transaction rolls back."""
+"""Step of the order numbers that the service declines after it wrote their row, so that the transaction rolls back."""
 GROUP: Final = "orders"
 
 
@@ -16,11 +16,11 @@ class Settings:
     """One run.
 
     Attributes:
-        broker_url: Any backend that other processes can reach.
+        broker_url: URL of any backend that other processes can reach.
         database_url: Any synchronous SQLAlchemy URL.
-        name: Tells this run's group, topic and tables from those of others on the same servers.
-        kills_min: Fewer killed processes than that prove too little.
-        immunity_s: How long the checker leaves a silent transaction alone.
+        name: Distinguishes this run's group, topic and tables from those of others on the same servers.
+        kills_min: Least number of killed processes for a proof.
+        immunity_s: Seconds for which the checker leaves a silent transaction alone.
     """
 
     broker_url: str
@@ -43,7 +43,7 @@ class Settings:
 
     @property
     def workers(self) -> int:
-        """How many processes take orders."""
+        """The number of processes that take orders."""
         return min(WORKERS_MAX, self.orders)
 
     def numbers(self, worker: int) -> range:

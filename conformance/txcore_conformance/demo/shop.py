@@ -1,4 +1,4 @@
-"""The demo's database: orders as the service writes them, and what the consumer made of their messages."""
+"""The demo's database: the service's orders, and the consumer's rows for their messages."""
 
 from __future__ import annotations
 
@@ -52,7 +52,7 @@ class Order:
 
 
 def order_of(number: int, seed: int) -> Order:
-    """Return what is ordered under *number*, the same in each try."""
+    """Return the order with *number*, the same in each try."""
     chance = random.Random(seed * 1_000_003 + number)
     return Order(number, chance.choice(CUSTOMERS), chance.randint(100, 99_999))
 
@@ -66,7 +66,7 @@ class Shop:
     """The tables of one run, with the fence and the inbox beside them.
 
     Raises:
-        UsageError: no database URL, no file, or an asynchronous driver.
+        UsageError: not a database URL, not a file, or an asynchronous driver.
         BackendNotInstalledError: the database's driver is missing; the text names the extra.
     """
 
@@ -121,7 +121,7 @@ class Shop:
         connection.execute(insert(self.orders), {**asdict(order), "transaction_id": transaction})
 
     def apply(self, connection: Connection, order: Order, message_id: str) -> None:
-        """Write what the consumer makes of a message; a second time it would be an error."""
+        """Write the consumer's row for a message; a second time it would be an error."""
         connection.execute(insert(self.applied), {**asdict(order), "message_id": message_id})
 
     def has(self, number: int) -> bool:
@@ -135,7 +135,7 @@ class Shop:
             return set(connection.scalars(select(self.orders.c.number)))
 
     def counts(self) -> tuple[int, int]:
-        """Return how many orders are committed and how many were applied by the consumer."""
+        """Return the number of committed orders and the number of orders that the consumer applied."""
         with self.engine.connect() as connection:
             tables = (self.orders, self.applied)
             ordered, applied = (connection.scalar(select(func.count()).select_from(table)) for table in tables)
@@ -147,7 +147,7 @@ class Shop:
             return {row.transaction_id: _order(row) for row in connection.execute(select(self.orders))}
 
     def applied_rows(self) -> Sequence[tuple[str, Order]]:
-        """Return what the consumer applied, with the ids of the messages."""
+        """Return the orders that the consumer applied, with the ids of the messages."""
         with self.engine.connect() as connection:
             return [(row.message_id, _order(row)) for row in connection.execute(select(self.applied))]
 
@@ -157,7 +157,7 @@ class Shop:
 
 
 def open_engine(url: str) -> Engine:
-    """Return an engine on a database that other processes can reach. See `Shop` for what is raised."""
+    """Return an engine on a database that other processes can reach. See `Shop` for the errors."""
     try:
         parsed = make_url(url)
         dialect = parsed.get_dialect()
@@ -185,7 +185,7 @@ def sqlite_url(path: Path) -> str:
 
 
 def _use_wal(connection: Any, _record: Any) -> None:
-    """Let readers look while somebody writes."""
+    """Let readers read during a write."""
     connection.execute("PRAGMA journal_mode = WAL")
 
 

@@ -1,4 +1,4 @@
-"""What the demo says: while it runs, on a terminal or line by line, and at its end."""
+"""The demo's output: while it runs, on a terminal or line by line, and at its end."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ VIOLATIONS_SHOWN_MAX: Final = 5
 
 @contextmanager
 def watch(console: Console, settings: Settings) -> Iterator[Callable[[Progress], None]]:
-    """Say what is about to happen, and yield what shows it: bars on a terminal, else a line every two seconds."""
+    """Announce the run, and yield a function that shows its progress: bars on a terminal, else a line every 2 s."""
     broker, database = urlsplit(settings.broker_url).scheme, make_url(settings.database_url).get_backend_name()
     console.print(
         f"[bold]{settings.orders} orders[/], each a row in {database} and a message on {broker}: both or neither.\n"
@@ -75,7 +75,7 @@ def _lines(console: Console) -> Callable[[Progress], None]:
 
 
 def conclude(console: Console, report: Report) -> None:
-    """Say what was proven, or what was not and why."""
+    """Print whether the run is a proof, and if not, why."""
     console.print()
     console.print(_kills_table(report.progress))
     console.print()
@@ -94,7 +94,7 @@ def conclude(console: Console, report: Report) -> None:
 
 
 def point_to(console: Console, settings: Settings, *, is_kept: bool) -> None:
-    """Say how to look closer."""
+    """Print how to examine the results."""
     if not is_kept:
         console.print("To look closer, keep what it makes: txcore demo --dir FOLDER")
         return
@@ -117,7 +117,7 @@ def point_to(console: Console, settings: Settings, *, is_kept: bool) -> None:
 
 
 def _show_trouble(console: Console, progress: Progress) -> None:
-    """Show what happened beside the plan; it spoils nothing, but must not be hidden."""
+    """Show the unplanned events; they do not weaken the proof, but must not be hidden."""
     if progress.again:
         console.print(f"{progress.again} times an order was tried again after an error")
     for failure in progress.failures:
@@ -125,7 +125,7 @@ def _show_trouble(console: Console, progress: Progress) -> None:
 
 
 def _show_violations(console: Console, violations: Sequence[Violation]) -> None:
-    """Show what is broken, by invariant, with its meaning and the first few transactions."""
+    """Show the violations by invariant, each with its meaning and the first few transactions."""
     by_invariant: dict[Invariant, list[Violation]] = {}
     for violation in violations:
         by_invariant.setdefault(violation.invariant, []).append(violation)
@@ -154,14 +154,14 @@ def _result_table(report: Report) -> Table:
     table = Table(box=None, pad_edge=False, padding=(0, 2, 0, 0), show_header=False)
     for width, justify in ((18, "left"), (6, "right"), (50, "left")):
         table.add_column(width=width, justify=justify)  # type: ignore[arg-type]
-    told = (
+    counted = (
         ("orders committed", verdict.orders, f"{rate:.0f} orders/s; {report.wall_s:.1f} s in all"),
         (
             "rolled back",
             declined + half_done,
             f"{declined} declined by the shop, {half_done} cut off by a kill",
         ),
-        ("messages delivered", progress.delivered, f"{verdict.identical} orders say the same in row and message"),
+        ("messages delivered", progress.delivered, f"{verdict.identical} orders are equal in row and message"),
         ("duplicates removed", progress.duplicates, "by the inbox of a consumer that was killed too"),
     )
     proven = (
@@ -169,7 +169,7 @@ def _result_table(report: Report) -> Table:
         ("lost", verdict.lost, "in the database, but not announced"),
         ("leaked", verdict.leaked, "announced, but not in the database"),
     )
-    for name, number, text in told:
+    for name, number, text in counted:
         table.add_row(name, str(number), text)
     for name, number, text in proven:
         table.add_row(f"[bold]{name}[/]", f"[bold {'red' if number else 'green'}]{number}[/]", text)

@@ -1,4 +1,4 @@
-"""Starts the demo's processes, restarts whoever dies, and waits until nothing is in doubt any more."""
+"""Starts the demo's processes, restarts the killed ones, and waits until no transaction is in doubt."""
 
 from __future__ import annotations
 
@@ -27,22 +27,22 @@ END_TIMEOUT_S: Final = 15.0
 TIME_MAX_S: Final = 300.0
 UNPLANNED_MAX: Final = 3
 CONSUMER_REACH: Final = 0.2
-"""A consumer dies within its first fifth of all messages; a later one might never come to it."""
+"""Share of all messages within which a consumer dies; a later death might never be reached."""
 
 
 class DemoError(TxcoreError):
-    """The demo itself went wrong; nothing was proven."""
+    """The demo itself failed; nothing was proven."""
 
 
 @dataclass(slots=True)
 class Progress:
-    """What is known while the demo runs; final numbers are read back by `verdict`.
+    """The progress of the demo while it runs; `verdict` reads the final numbers back.
 
     Attributes:
-        again: How often an order was tried again after an error.
+        again: Number of repeated tries of orders after an error.
         dead_attempts: The attempts (see `txcore-by`) of processes that died before their work was done.
-        uncertain: How many releases of each transaction ended uncertainly.
-        failures: What processes died of that nobody killed.
+        uncertain: Number of releases of each transaction with an uncertain outcome.
+        failures: The errors of processes that died unplanned.
     """
 
     ordered: int = 0
@@ -58,18 +58,18 @@ class Progress:
 
     @property
     def kills(self) -> int:
-        """How many processes were killed."""
+        """The number of killed processes."""
         return self.killed.total()
 
     @property
     def delivered(self) -> int:
-        """How many messages the consumer took in, duplicates included."""
+        """The number of messages that the consumer received, duplicates included."""
         return self.applied + self.duplicates
 
 
 @dataclass(slots=True)
 class _Place:
-    """One role, whoever plays it at the moment."""
+    """One role, and the process that has it now."""
 
     role: str
     worker: int
@@ -104,7 +104,7 @@ class Supervisor:
         self._checker = _Place("checker", 0, len(CHECKER_STEPS), iter(CHECKER_STEPS))
         self._consumer = _Place("consumer", 0, len(CONSUMER_STEPS), iter(CONSUMER_STEPS))
         self.progress = Progress()
-        self.orders_s = 0.0  #: how long it took until the last order was taken
+        self.orders_s = 0.0  #: seconds until the last order was taken
 
     @property
     def _places(self) -> list[_Place]:
@@ -120,10 +120,10 @@ class Supervisor:
                 place.process.join(END_TIMEOUT_S)
 
     def run(self) -> Progress:
-        """Take all orders, let everything come to rest, and end the processes.
+        """Take all orders, wait until everything is at rest, and end the processes.
 
         Raises:
-            DemoError: a process failed by itself again and again, or it does not come to rest.
+            DemoError: a process failed by itself again and again, or the run did not finish in time.
         """
         began_s = self._clock.elapsed_s()
         deadline_s = began_s + TIME_MAX_S
@@ -141,13 +141,13 @@ class Supervisor:
                     break
                 self._show(self.progress)
             if now_s > deadline_s:
-                raise DemoError(f"it did not come to rest within {TIME_MAX_S:g} s: {self.progress}")
+                raise DemoError(f"the run did not finish within {TIME_MAX_S:g} s: {self.progress}")
         self._end()
         self._show(self.progress)
         return self.progress
 
     def _is_at_rest(self) -> bool:
-        """Look whether all orders are taken, every transaction is decided, and all messages were consumed."""
+        """Return whether all orders are taken, every transaction is decided, and all messages were consumed."""
         progress = self.progress
         progress.ordered, progress.applied = self._shop.counts()
         if not all(place.is_done for place in self._workers):
@@ -160,17 +160,17 @@ class Supervisor:
         deadline_s = self._clock.elapsed_s() + END_TIMEOUT_S
         for place in (self._checker, self._consumer):
             place.is_stopping = True
-            self._tell_to_stop(place)
+            self._ask_to_stop(place)
         while not (self._checker.is_done and self._consumer.is_done):
             self._turn()
             if self._clock.elapsed_s() > deadline_s:
                 raise DemoError(f"checker or consumer did not stop within {END_TIMEOUT_S:g} s")
 
     def _turn(self) -> None:
-        """Hear what the processes say, for a moment, and restart those that died."""
+        """Receive the reports of the processes, for a moment, and restart the dead ones."""
         lines = {place.line: place for place in self._places if place.line is not None}
         for ready in wait(list(lines), TURN_S):
-            self._hear(lines[ready])  # type: ignore[index] # what is waited for is what is returned
+            self._hear(lines[ready])  # type: ignore[index] # wait() returns the awaited lines
 
     def _hear(self, place: _Place) -> None:
         assert place.line is not None
@@ -199,7 +199,7 @@ class Supervisor:
             self._note_failure(place, value)
 
     def _bury(self, place: _Place) -> None:
-        """Take note of how a process ended, and start its successor unless its work is done."""
+        """Note the end of a process, and start its successor unless its work is done."""
         assert place.process is not None
         assert place.line is not None
         place.process.join()
@@ -231,10 +231,10 @@ class Supervisor:
         place.process.start()
         theirs.close()
         if place.is_stopping:
-            self._tell_to_stop(place)
+            self._ask_to_stop(place)
 
     def _next_death(self, place: _Place) -> Death | None:
-        """Deal the next card; deaths are spread evenly over what is left to do."""
+        """Return the next planned death; deaths are spread evenly over the remaining work."""
         if place.deaths_left == 0 or place.is_stopping:
             return None
         reach = CONSUMER_REACH if place.role == "consumer" else 1 / place.deaths_left
@@ -242,10 +242,10 @@ class Supervisor:
         place.deaths_left -= 1
         return death
 
-    def _tell_to_stop(self, place: _Place) -> None:
+    def _ask_to_stop(self, place: _Place) -> None:
         if place.line is None:
             return
         try:
             place.line.send("stop")
         except OSError:
-            return  # It has just died; its successor is told.
+            return  # It has just died; its successor gets the request.

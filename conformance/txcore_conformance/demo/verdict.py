@@ -1,4 +1,4 @@
-"""Reads everything back, when all is over, and judges it: database, topic and txcore's logs, row by row."""
+"""Reads everything back after the run, and judges it: database, topic and txcore's logs, row by row."""
 
 from __future__ import annotations
 
@@ -29,12 +29,12 @@ READ_COUNT_MAX: Final = 500
 
 @dataclass(slots=True)
 class Verdict:
-    """What was found.
+    """The verdict of a run.
 
     Attributes:
         orders: Committed orders in the database.
         messages: Messages in the target topic, duplicates included.
-        identical: Orders whose message says exactly what their row says, in the topic and in the consumer's table.
+        identical: Orders whose message is equal to their row, in the topic and in the consumer's table.
         rolled_back: Transactions that the check rolled back because their process died before the COMMIT.
         in_doubt: Transactions that are neither committed nor rolled back.
         lost: Committed orders without a message.
@@ -53,13 +53,13 @@ class Verdict:
 
     @property
     def is_clean(self) -> bool:
-        """Whether nothing at all is wrong."""
+        """Whether there is no finding."""
         wrong = self.in_doubt + self.lost + self.leaked + len(self.violations)
         return wrong == 0 and self.identical == self.orders
 
 
 class TopicView(Harness):
-    """What the oracle needs to see: the topic as it was read to its end."""
+    """The oracle's view: the topic as it was read to its end."""
 
     quiet_s = LOG_QUIET_S
 
@@ -73,17 +73,17 @@ class TopicView(Harness):
         return self._backend
 
     def create_topic(self, topic: str) -> None:
-        """Nothing is created any more."""
+        """Create nothing: the run is over."""
 
     def read_topic(self, topic: str) -> Sequence[Delivered]:
-        """Return what was read."""
+        """Return the messages that were read."""
         if topic != self._topic:
             return []
         return [Delivered(each.position, each.key, each.body, each.headers) for each in self._messages]
 
 
 def read_to_end(consumer: Consumer, at_least: int, patience_s: float = 5.0) -> Sequence[Received]:
-    """Return all messages of a topic: at least so many, and until nothing more comes for a moment."""
+    """Return all messages of a topic: at least *at_least*, and until none arrives for a moment."""
     clock = SystemClock()
     began_s = quiet_since_s = clock.elapsed_s()
     messages: list[Received] = []
@@ -103,7 +103,7 @@ def judge(
     """Compare the database with *messages* and with txcore's own logs.
 
     Args:
-        progress: What the demo did; it tells how many copies of a message are legal.
+        progress: The events of the run, from which the legal number of copies of a message follows.
     """
     rows = shop.rows()
     view = TopicView(backend, settings.topic, messages)
@@ -130,7 +130,7 @@ def judge(
 
 
 def _passed(logs: Sequence[oracle.PartitionLogs]) -> list[Violation]:
-    """Return what the checkpoints got wrong."""
+    """Return the violations by checkpoints."""
     reasons = (judge_checkpoint(part.checkpoint, part.halves, part.ops) for part in logs if part.checkpoint)
     return [Violation(Invariant.S11, bytes(16), reason) for reason in reasons if reason]
 
@@ -141,14 +141,14 @@ def _compare(
     by_row: Mapping[str, Sequence[Received]],
     applied: Mapping[str, Order],
 ) -> None:
-    """Compare every order's row with its message and with what the consumer made of it."""
+    """Compare every order's row with its message and with the consumer's row."""
     for identity, order in rows.items():
         found = by_row.get(identity, ())
         is_same = bool(found) and all(_says(each, order) for each in found)
         if is_same and applied.get(f"{identity}:0") == order:
             verdict.identical += 1
         elif found:
-            text = f"order {order.number} differs from what was delivered or applied of it"
+            text = f"order {order.number} differs from its delivered message or its applied row"
             verdict.violations.append(Violation(Invariant.S7, parse_id(identity), text))
     for message_id in sorted(set(applied) - {f"{identity}:0" for identity in rows}):
         text = "the consumer applied it, but it was never ordered"
@@ -156,17 +156,17 @@ def _compare(
 
 
 def causes_of(messages: Sequence[Received], progress: Progress) -> dict[bytes, int]:
-    """Return how many second deliveries of each transaction have a cause in what the demo did.
+    """Return the number of second deliveries of each transaction that the demo itself caused.
 
-    An attempt that published and whose process died before its op was stored is one: the next checker publishes again,
-    and may be killed at the same step. So is a release that ended uncertainly.
+    One cause is an attempt that published, and whose process died before its op was stored: the next checker publishes
+    again, and may be killed at the same step. Another one is a release with an uncertain outcome.
     """
     causes: dict[bytes, int] = {}
     for identity, found in _by_transaction(messages).items():
         try:
             transaction_id = parse_id(identity)
         except UsageError:
-            continue  # no message of ours; the comparison says so
+            continue  # a foreign message; the comparison reports it
         attempts = {_header(each, HEADER_BY) for each in found}
         causes[transaction_id] = len(attempts & progress.dead_attempts) + progress.uncertain[transaction_id]
     return causes
