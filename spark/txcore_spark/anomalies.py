@@ -1,6 +1,6 @@
-"""Histories of single transactions, whole and with each thing that can go wrong: what a self-test writes to a broker.
+"""Histories of single transactions, correct and with each kind of fault, which a self-test writes to a broker.
 
-Each is a list of records in the order in which they must be written, and the verdicts that the audit must give.
+A history is a list of records in the order in which they must be written, and the verdicts that the audit must give.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ def identity_of(born_ms: int, number: int) -> bytes:
 
 
 class Phase(enum.IntEnum):
-    """When a record is written: most at once, a late decision only when the run ends."""
+    """Time at which a record is written: most records at once, a late decision only when the run ends."""
 
     NOW = 0
     LATE = 1
@@ -52,7 +52,7 @@ class Written:
 
 @dataclass(slots=True)
 class History:
-    """What one transaction leaves behind."""
+    """Records of one transaction, and the verdicts that the audit must give."""
 
     transaction_id: bytes
     partition: int
@@ -66,7 +66,7 @@ class Maker:
     Args:
         topics: Targets; a history with several messages uses them in turn.
         key_as_header: The broker's records have no key.
-        late_ms: How far back a late one is born, where the broker tells no times.
+        late_ms: Age, in milliseconds, of a late transaction's id on a broker that reports no times.
     """
 
     def __init__(
@@ -79,7 +79,7 @@ class Maker:
         self._late_ms = late_ms
 
     def make(self, identity: bytes, born_ms: int, kind: Verdict | None = None, size: int = 1) -> History:
-        """Return the history of one transaction; *kind* None for one in which everything is well."""
+        """Return the history of one transaction; *kind* is None for a transaction without faults."""
         history = History(identity, partition_of(identity, self._partition_count))
         draft = _Draft(self, history, born_ms, size)
         if kind is None:
@@ -112,7 +112,7 @@ class Maker:
 
     @property
     def late_ms(self) -> int:
-        """How far back a late one is born."""
+        """Age, in milliseconds, of a late transaction's id."""
         return self._late_ms
 
 

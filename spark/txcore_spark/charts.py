@@ -1,4 +1,4 @@
-"""Charts as vector images in plain text: lines over time, bars, and bars of coverage. Nothing is loaded for them."""
+"""Charts as SVG text: lines over time, bars, and bars of coverage. A page needs nothing else to show them."""
 
 from __future__ import annotations
 
@@ -78,7 +78,7 @@ def bars(title: str, values: Mapping[str, float], label: Label = number, *, is_l
 
 
 def coverage(title: str, ranges: Sequence[tuple[str, float, float, bool]]) -> str:
-    """Return one bar per partition: its name, which share is gone, up to which it was read, whether all is well."""
+    """Return one bar per partition: its name, the share that is gone, the share that was read, whether all is well."""
     row, left = 20, 300
     inner = WIDTH - left - 20
     parts = []

@@ -1,4 +1,4 @@
-"""What `txcore audit` does, and `spark-submit` with this package: run steps, show them, end with the right code."""
+"""The command `txcore audit`, also for `spark-submit`: run steps, print the results, return the exit code."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ _WORDS: Final = {
 
 @dataclass(frozen=True, slots=True)
 class Wish:
-    """What the command line asks for."""
+    """Options of the command line."""
 
     mode: str = "incremental"
     since: str = ""
@@ -75,7 +75,7 @@ def run(loaded: Loaded, wish: Wish, progress: Progress | None = None) -> int:
         return _continuous(step, settings.interval_s, wish) if wish.mode == "continuous" else step()
     except (ConfigFileError, UsageError):
         raise
-    except Exception as error:  # noqa: BLE001 - whatever Spark, Java or a driver raises: the audit has failed
+    except Exception as error:  # noqa: BLE001 - any exception of Spark, Java or a driver fails the audit
         print(f"txcore: the audit failed: {_sentence(error)}", file=sys.stderr)  # noqa: T201 - a command speaks
         return FAILED
 
@@ -84,7 +84,7 @@ def _finish(manifest: Mapping[str, Any], store: Store, wish: Wish) -> int:
     report = store.path(manifest["number"], NAME)
     if wish.as_json:
         found = {key: manifest[key] for key in SUMMARY_KEYS} | {"store": store.uri, "report": report}
-        print(msgspec.json.encode(found).decode(), flush=True)  # noqa: T201 - what was asked for
+        print(msgspec.json.encode(found).decode(), flush=True)  # noqa: T201 - the command's output
     else:
         print("\n".join(lines_of(manifest, report)), flush=True)  # noqa: T201
     return int(manifest["exit_code"])
@@ -97,7 +97,7 @@ def _require_native(session: SparkSession) -> None:
 
 
 def _continuous(step: Callable[[], int], interval_s: float, wish: Wish) -> int:
-    """Run incremental steps until told to stop; the last one's code is the end."""
+    """Run incremental steps until a signal stops them; the last step's exit code is returned."""
     stop = threading.Event()
     for number in (signal.SIGTERM, signal.SIGINT):
         signal.signal(number, lambda *_: stop.set())
@@ -112,7 +112,7 @@ def _continuous(step: Callable[[], int], interval_s: float, wish: Wish) -> int:
 
 
 def lines_of(manifest: Mapping[str, Any], report: str) -> list[str]:
-    """Return a run's result for people."""
+    """Return a run's result as lines of text."""
     totals: dict[str, int] = {"halves": 0, "commits": 0, "rollbacks": 0, "pending": 0, "targets": 0}
     for each in manifest["transactions"]:
         for name in totals:
@@ -133,14 +133,14 @@ def window_of(wish: Wish) -> Window | None:
     """Return the window that two ISO times describe; None without any.
 
     Raises:
-        UsageError: one of them is no ISO time, or the mode takes none of what else is asked for.
+        UsageError: one of them is not an ISO time, or the mode does not accept a window or `--no-land`.
     """
     if not wish.is_landed and wish.mode != "once":
-        raise UsageError("--no-land goes with --mode once: the other modes build on the rows of the runs before")
+        raise UsageError("--no-land needs --mode once: the other modes build on the rows of the runs before")
     if not wish.since and not wish.until:
         return None
     if wish.mode != "once":
-        raise UsageError("--since and --until go with --mode once")
+        raise UsageError("--since and --until need --mode once")
     bounds = Window()
     since_ms = _time_ms(wish.since) if wish.since else bounds.since_ms
     return Window(since_ms, _time_ms(wish.until) if wish.until else bounds.until_ms)
@@ -150,7 +150,7 @@ def _time_ms(text: str) -> int:
     try:
         moment = datetime.fromisoformat(text)
     except ValueError as error:
-        raise UsageError(f"{text!r} is no time such as 2026-01-31T12:00:00+00:00") from error
+        raise UsageError(f"{text!r} is not a time such as 2026-01-31T12:00:00+00:00") from error
     return round((moment if moment.tzinfo else moment.replace(tzinfo=UTC)).timestamp() * 1000)
 
 
@@ -162,10 +162,10 @@ def _sentence(error: BaseException) -> str:
 
 
 class _Parser(argparse.ArgumentParser):
-    """Ends with 4 for what was mistyped, as 2 says that there are violations."""
+    """Exits with 4 after a mistyped option, because 2 means violations."""
 
     def error(self, message: str) -> NoReturn:
-        """Say it in one sentence."""
+        """Print *message* in one line and exit."""
         self.exit(FAILED, f"txcore: {message}\n")
 
 

@@ -1,4 +1,4 @@
-"""What was really read: every range that was planned has its cover or its gap, and what that allows to be concluded."""
+"""Coverage of a step: every planned range has its cover or its gap, and these decide where absence is a proof."""
 
 from __future__ import annotations
 
@@ -20,29 +20,29 @@ NOT_READ: Final = "its task ended without a word"
 
 @dataclass(frozen=True, slots=True)
 class Gap:
-    """A range about which nothing can be said."""
+    """A range that was not read whole, so that nothing is known about it."""
 
     source: int
     partition: int
     start: int
     end: int
     why: str
-    is_for_good: bool = False  #: it is gone; else a later run may read it
+    is_for_good: bool = False  #: its records are gone; otherwise a later run may read it
 
 
 @dataclass(slots=True)
 class Coverage:
-    """What one step has read, and what earlier ones left.
+    """Result of one step's reading, together with the results of earlier steps.
 
     Attributes:
-        ends: Where reading stopped, by source and partition: behind the last record before a gap.
-        gaps: What could not be read in this step, or is gone for good since the last one.
+        ends: Position at which reading stopped, by source and partition: after the last record before a gap.
+        gaps: Ranges that could not be read in this step, or whose records are gone since the last step.
         judged_from_ms: Per group: absence proves nothing for transactions born before.
-        withheld: Groups of which no absence proves anything in this step.
+        withheld: Groups in which no absence proves anything in this step.
         rows_withheld: Groups whose fence rows were not all read in this step.
         horizons: Per group: the highest `pruned_below` of its databases.
         unknown_tokens: Op logs (source, partition) whose beginning was gone when they were first read.
-        records, strange: Records read, and those among them that are not ours.
+        records, strange: Number of records read, and of those among them that txcore did not write.
     """
 
     ends: dict[tuple[int, int], int] = field(default_factory=dict)
@@ -76,11 +76,11 @@ class Coverage:
 def measure(
     rows: DataFrame, planned: Planned, scope: Scope, before: Mapping[str, Any] | None, now_ms: int, *, is_whole: bool
 ) -> Coverage:
-    """Return what the landed *rows* of this step cover.
+    """Return the coverage of this step's landed *rows*.
 
     Args:
         before: The last step's manifest.
-        is_whole: A log whose beginning is gone is a gap, as everything was asked for.
+        is_whole: The step covers everything, so a log whose beginning is gone is a gap.
     """
     found = Coverage()
     if before is not None:
@@ -90,14 +90,14 @@ def measure(
     marks = rows.where(F.col("kind").isin(int(Kind.COVER), int(Kind.GAP))).select(
         "kind", "source", "partition", "position", "place", "hash", "count", "text"
     )
-    told: dict[tuple[int, int], list[Any]] = defaultdict(list)
+    marks_by_place: dict[tuple[int, int], list[Any]] = defaultdict(list)
     for mark in marks.collect():
-        told[mark["source"], mark["partition"]].append(mark)
+        marks_by_place[mark["source"], mark["partition"]].append(mark)
         found.records += mark["hash"] or 0
         found.strange += mark["count"] or 0
     for source, why in planned.troubles:
         found.gaps.append(Gap(source.number, -1, 0, 0, why))
-    _follow(found, planned, told)
+    _follow(found, planned, marks_by_place)
     _note_losses(found, planned, rows, scope, before, now_ms, is_whole=is_whole)
     for gap in found.gaps:
         if not gap.is_for_good:
@@ -105,15 +105,15 @@ def measure(
     return found
 
 
-def _follow(found: Coverage, planned: Planned, told: Mapping[tuple[int, int], Sequence[Any]]) -> None:
+def _follow(found: Coverage, planned: Planned, marks_by_place: Mapping[tuple[int, int], Sequence[Any]]) -> None:
     """Take every planned range as read only where its own cover says so."""
     ranges = defaultdict(list)
     for wanted in planned.all():
         ranges[wanted.source.number, wanted.place.partition].append(wanted)
     for key, each in ranges.items():
         is_fence = each[0].source.log == FENCE
-        covers = {(mark["position"], mark["place"]) for mark in told[key] if mark["kind"] == int(Kind.COVER)}
-        texts = {mark["position"]: mark["text"] for mark in told[key] if mark["kind"] == int(Kind.GAP)}
+        covers = {(mark["position"], mark["place"]) for mark in marks_by_place[key] if mark["kind"] == int(Kind.COVER)}
+        texts = {mark["position"]: mark["text"] for mark in marks_by_place[key] if mark["kind"] == int(Kind.GAP)}
         end = planned.starts.get(key, 0)
         for wanted in sorted(each, key=lambda wanted: wanted.start):
             is_read = bool(covers) and not texts if is_fence else (wanted.start, wanted.end) in covers
@@ -138,7 +138,7 @@ def _note_losses(
     *,
     is_whole: bool,
 ) -> None:
-    """Note logs whose beginning, or what followed the last step, is gone; absence counts behind what is left only."""
+    """Note logs that lost their beginning or records after the last step; absence counts after the lost part only."""
     known = {(each["source"], each["partition"]): each["end"] for each in before["ends"]} if before else {}
     gone = [
         key
@@ -159,7 +159,7 @@ def _note_losses(
         if key in known or is_whole:
             why = "gone before it was read" if key in known else "its beginning is gone (retention)"
             if key in known and edge.end < known[key]:
-                why = "its positions went back: it was made anew, or its broker has lost its end"
+                why = "its positions went back: it was created again, or its broker has lost its end"
             found.gaps.append(Gap(*key, known.get(key, 0), edge.first, why, is_for_good=True))
         if key not in known and source.log == OP:
             found.unknown_tokens.append(key)
@@ -175,14 +175,14 @@ def _withhold(found: Coverage, scope: Scope, gap: Gap) -> None:
 
 
 def groups_of(scope: Scope, number: int) -> list[str]:
-    """Return the groups about which a source tells something."""
+    """Return the groups whose transactions have records in a source."""
     source = scope.sources[number]
     if source.log != TARGET:
         return [source.group] if source.group in scope.loaded.config.groups else []
     return [group for group in scope.loaded.config.groups if source.backend in scope.backends_of(group)]
 
 
-def told(scope: Scope, gap: Gap) -> dict[str, Any]:
+def described(scope: Scope, gap: Gap) -> dict[str, Any]:
     """Return a gap with the names of its place."""
     source = scope.sources[gap.source]
     return asdict(gap) | {"backend": source.backend, "log": source.log, "name": source.name, "group": source.group}

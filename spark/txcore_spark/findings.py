@@ -1,4 +1,4 @@
-"""From tallies to what is said of them: verdicts, counts by hour, latencies, and the places behind each finding."""
+"""Results computed from tallies: verdicts, counts by hour, latencies, and the places of each finding's records."""
 
 from __future__ import annotations
 
@@ -14,11 +14,11 @@ from txcore_spark.rows import Kind
 from txcore_spark.tally import sent_if_few
 
 PLACES_MAX: Final = 20
-"""Places that one finding names."""
+"""Most places that one finding names."""
 LATENCY_BASE: Final = 1.25
-"""Each bucket of a latency histogram ends this many times as high as the one before; such buckets can be merged."""
+"""Ratio of the upper bounds of neighbouring buckets of a latency histogram; such buckets can be merged."""
 PLACE: Final = ("bucket", "slot", "group", "home")
-"""By what transactions are counted."""
+"""Columns by which transactions are counted."""
 COUNTED: Final = (
     "bucket", "born_ms", "group", "home", "halves", "commits", "rollbacks", "pending", "declared", "all_targets",
     "half_ms", "op_ms",
@@ -29,7 +29,7 @@ SHOWN: Final = (
     "tx", "bucket", "born_ms", "group", "home", "halves", "generation", "declared", "targets", "present", "corrupt",
     "commits", "rollbacks", "discarded", "overrides", "row", "half_ms", "op_ms", "deadline_ms",
 )  # fmt: skip
-"""Columns of a tally that stand beside each finding."""
+"""Columns of a tally that are stored with each finding."""
 
 
 class Columns:
@@ -56,7 +56,7 @@ def judged(tallies: DataFrame, thresholds: Thresholds) -> DataFrame:
 
 
 def with_places(findings: DataFrame, rows: DataFrame, names: Mapping[int, str]) -> DataFrame:
-    """Return findings with the places of the records behind them, and what operators said there."""
+    """Return findings with the places of their records, and the reasons that operators gave there."""
     kinds = {Kind.HALF: "half", Kind.OP: "op", Kind.TARGET: "target", Kind.ROW: "row", Kind.PARKED: "parked"}
     kind = _mapped({int(each): name for each, name in kinds.items()}, F.col("kind"))
     code = _mapped({int(each): each.name for each in OpKind}, F.col("code"))
@@ -90,13 +90,13 @@ def _mapped(names: Mapping[int, str], column: Column) -> Column:
 
 
 def verdict_counts(findings: DataFrame) -> list[dict[str, Any]]:
-    """Return how often each verdict stands, by hour of birth, group and broker."""
+    """Return the number of findings of each verdict, by hour of birth, group and broker."""
     counted = findings.groupBy("bucket", "group", "home", "verdict").agg(F.count("*").alias("count"))
     return [each.asDict() for each in counted.collect()]
 
 
 def slot(now_ms: int) -> Column:
-    """Return the minute of birth of what is recent, so that a chart of a short time has more than one point."""
+    """Return the minute of birth of recent transactions, so that a chart of a short time has several points."""
     return F.when(F.col("born_ms") >= now_ms - RECENT_MS, F.floor(F.col("born_ms") / 60_000)).cast("bigint")
 
 
@@ -116,10 +116,10 @@ def countable(tallies: DataFrame) -> DataFrame:
 def counts(lines: DataFrame, now_ms: int) -> tuple[list[dict[str, Any]], list[dict[str, Any]]]:
     """Return the numbers of transactions, decisions and targets, and histograms of the time from half to decision.
 
-    Both by hour of birth, group and broker; what is recent by the minute too.
+    Both by hour of birth, group and broker; recent transactions by the minute too.
 
     Args:
-        lines: With the columns of `COUNTED`.
+        lines: Lines with the columns of `COUNTED`.
     """
     took = F.greatest(F.col("op_ms") - F.col("half_ms"), F.lit(0))
     step = F.when(took < 1, 0).otherwise(F.ceil(F.log(took.cast("double")) / F.log(F.lit(LATENCY_BASE))) + 1)
@@ -149,7 +149,7 @@ def counts(lines: DataFrame, now_ms: int) -> tuple[list[dict[str, Any]], list[di
 
 
 def topic_counts(rows: DataFrame) -> list[dict[str, Any]]:
-    """Return how many messages were declared and how many targets stand, by broker and topic."""
+    """Return how many messages were declared and how many targets were read, by broker and topic."""
     known = rows.where(F.col("kind").isin(int(Kind.HALF), int(Kind.TARGET)) & F.col("topic").isNotNull())
     counted = known.groupBy("backend", "topic").agg(
         F.count(F.when(F.col("kind") == int(Kind.HALF), 1)).alias("declared"),
@@ -160,7 +160,7 @@ def topic_counts(rows: DataFrame) -> list[dict[str, Any]]:
 
 
 def severities_of(counts: Mapping[str, int], rules: Mapping[str, Any], gap_count: int) -> dict[str, Severity]:
-    """Return how bad each verdict that stands is, after the configuration's thresholds."""
+    """Return the severity of each verdict that was found, by the configuration's thresholds."""
     found: dict[str, Severity] = {}
     for name, count in {**counts, **({Verdict.COVERAGE_GAP.name: gap_count} if gap_count else {})}.items():
         rule = rules.get(name)
@@ -175,7 +175,7 @@ def severities_of(counts: Mapping[str, int], rules: Mapping[str, Any], gap_count
 
 
 def percentile(histogram: Sequence[tuple[int, int]], share: float) -> float:
-    """Return an upper bound, in ms, of the latency that *share* of all do not exceed; 0 without any."""
+    """Return an upper bound, in ms, of the latency that *share* of all transactions do not exceed; 0 without any."""
     total = sum(count for _, count in histogram)
     seen = 0
     for step, count in sorted(histogram):

@@ -1,8 +1,8 @@
-"""One step of the audit, from frozen ends to a finished run. `once` is a step with nothing before it.
+"""One step of the audit, from frozen ends to a finished run. `once` is a step without a step before it.
 
-What is said of a transaction is kept by the hour of its birth. A step judges anew the hours to which its new rows
-belong, and those with something still open, by all rows that were ever landed of them; the others stay as they are. So
-the work follows what is new and open, and the end is the same as of one audit over everything.
+Verdicts are stored by the hour of a transaction's birth. A step judges again the hours of its new rows and the hours
+with open transactions, from all rows that were ever landed for these hours; the other hours stay unchanged. So the
+work is proportional to the new and open hours, and the result is the same as of one audit over everything.
 """
 
 from __future__ import annotations
@@ -33,18 +33,18 @@ from txcore_spark.session import interpreted
 from txcore_spark.store import TABLES, Store
 
 VERSION: Final = 1
-"""Of the manifest and of what lies beside it."""
+"""Version of the format of the manifest and of the files beside it."""
 FINDINGS: Final = "findings"
 PARTS_MIN: Final = 8
 PART_RECORDS: Final = 400_000
 NEAR_FEW: Final = 20_000
-"""Up to so many rows of suspects, the tallies' many columns cost less to interpret than to compile."""
+"""Most rows of suspects for which interpreting the tallies' many columns costs less than compiling them."""
 Say = Callable[[str], None]
 
 
 @dataclass(frozen=True, slots=True)
 class Window:
-    """The births to judge, in wall clock milliseconds: [since, until)."""
+    """Range of births to judge, in wall clock milliseconds: [since, until)."""
 
     since_ms: int = 0
     until_ms: int = 1 << 62
@@ -52,7 +52,7 @@ class Window:
 
 @dataclass(slots=True)
 class Step:
-    """What one step found; the manifest is made of it."""
+    """Result of one step, from which the manifest is made."""
 
     number: int
     scope: Scope
@@ -67,7 +67,7 @@ class Audit:
     """Runs steps over one configuration and keeps them in one store. One step at a time.
 
     Args:
-        say: Told what the step is doing, for people.
+        say: Called with the name of each phase that the step begins.
     """
 
     def __init__(
@@ -94,7 +94,7 @@ class Audit:
         return self._step(None, window or Window(), is_whole=window is None, is_landed=is_landed)
 
     def incremental(self) -> dict[str, Any]:
-        """Audit what is new since the last incremental step, and what was open then; returns the manifest."""
+        """Audit the records since the last incremental step and the transactions open then; returns the manifest."""
         before = None
         for number in reversed(self._store.finished()):
             manifest = self._store.manifest(number)
@@ -104,7 +104,7 @@ class Audit:
         return self._step(before, Window(), is_whole=False, mode="incremental")
 
     def landed(self, number: int) -> dict[str, Any]:
-        """Judge rows that lie in run *number* already, as a generator writes them; returns the manifest."""
+        """Judge rows that run *number* holds already, as a generator writes them; returns the manifest."""
         scope = scope_of(self._loaded)
         keep = Keep(self._session, self._store, number)
         rows = keep.rows()
@@ -164,7 +164,7 @@ class Audit:
         return manifest
 
     def _lower(self, before: Mapping[str, Any] | None) -> bytes:
-        """Return the id from which on fence rows may have changed since the last step."""
+        """Return the lowest id whose fence row may have changed since the last step."""
         if before is None:
             return b""
         margin_ms = round((self._loaded.config.audit.transaction_s + self._loaded.config.audit.skew_s) * 1000)
@@ -227,7 +227,7 @@ class Audit:
             kept.unpersist()
 
     def _find(self, step: Step, tallies: DataFrame, near: DataFrame) -> list[dict[str, Any]]:
-        """Write the findings, and return how often each verdict stands."""
+        """Write the findings, and return the number of each verdict."""
         place, sources = self._store.place(step.number, FINDINGS), step.scope.sources
         names = {number: source.topic or f"{source.name}.{source.log}" for number, source in sources.items()}
         found = findings.with_places(findings.judged(tallies, step.thresholds), near, names)
@@ -235,7 +235,7 @@ class Audit:
         return findings.verdict_counts(self._session.read.schema(found.schema).parquet(place))
 
     def _tallies(self, step: Step, near: DataFrame) -> DataFrame:
-        """Return the tallies of all transactions of which *near* holds the rows."""
+        """Return the tallies of all transactions whose rows *near* holds."""
         covered, scope = step.covered, step.scope
         in_force = tally.owned(near, covered.unknown_tokens)
         sums = tally.summed(in_force, tally.sums_of(len(scope.backends)))
@@ -254,7 +254,7 @@ class Audit:
             for name in ("verdicts", "transactions", "latencies")
         }
         parts = {name: kept[name] + step.parts[name] for name in kept}
-        gaps = [coverage.told(scope, gap) for gap in covered.gaps]
+        gaps = [coverage.described(scope, gap) for gap in covered.gaps]
         gaps += [_unseen(scope, each) for each in step.parts["topics"] if each["unseen"]]
         counts = Counter[str]()
         for each in parts["verdicts"]:
@@ -315,7 +315,7 @@ def _topics(old: Sequence[dict[str, Any]], new: Sequence[dict[str, Any]]) -> lis
 
 
 def _unseen(scope: Scope, topic: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the gap that a topic is which halves name and nobody reads."""
+    """Return the gap for a topic that halves name and that the audit does not read."""
     backend = next(name for name, number in scope.backends.items() if number == topic["backend"])
     why = (
         f"{topic['unseen']} messages go to topic {topic['topic']}, which is not read: name it in "

@@ -1,8 +1,8 @@
-"""Where one step keeps its rows and lines: as Parquet beside the run, or in Spark's own storage while it lasts.
+"""Storage of one step's rows and lines: Parquet beside the run, or Spark's own storage during the step.
 
-Both ways a range is read exactly once. A second reading would see other rows, the fence tables above all, as they are
-read once before the ends are frozen and once after. So what Spark keeps is cut off from its source (a local
-checkpoint, not a cache): an executor that is lost takes its rows with it, and the run fails instead of reading again.
+With both, a range is read exactly once. A second reading would see other rows, above all in the fence tables, which
+are read once before the ends are frozen and once after. So Spark's copy is cut off from its source (a local
+checkpoint, not a cache): the rows of a lost executor are lost, and the run fails instead of reading again.
 """
 
 from __future__ import annotations
@@ -19,10 +19,10 @@ LINES: Final = "lines"
 
 
 class Keep:
-    """What one step has read and screened.
+    """Rows that one step has read, and lines that it has screened.
 
     Args:
-        is_landed: Write it beside the run; else nothing of it is left when the session ends.
+        is_landed: Write them beside the run; otherwise nothing of them is left when the session ends.
     """
 
     def __init__(self, session: SparkSession, store: Store, number: int, *, is_landed: bool = True) -> None:

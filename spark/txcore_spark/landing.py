@@ -1,4 +1,4 @@
-"""One step's reading: fence tables, then the frozen ends in their order, then everything into what keeps it."""
+"""One step's reading: fence tables, then the frozen ends in their order, then all ranges into a `Keep`."""
 
 from __future__ import annotations
 
@@ -23,13 +23,13 @@ Say = Callable[[str], None]
 
 @dataclass(slots=True)
 class Planned:
-    """What is to be read, and what the brokers said about it.
+    """The ranges to read, and what the brokers reported about them.
 
     Attributes:
         ranges: By broker, or by database for fence tables.
-        edges: What each partition held, by source and partition.
-        starts: Where its reading starts.
-        troubles: Sources that could not even be planned, and why.
+        edges: First and end position of each partition, by source and partition.
+        starts: Position at which the reading of each partition starts.
+        troubles: Sources that could not be planned, and why.
     """
 
     ranges: dict[str, list[Range]] = field(default_factory=lambda: defaultdict(list))
@@ -46,9 +46,9 @@ class Lander:
     """Plans and lands one step.
 
     Args:
-        ends: Where the last step stopped, by source and partition.
+        ends: Position at which the last step stopped, by source and partition.
         reading: Number of the first of this step's two readings of the fence tables; even.
-        lower: The id from which on fence tables are read.
+        lower: Lowest id that is read from fence tables.
     """
 
     def __init__(
@@ -155,7 +155,7 @@ class Lander:
         return found
 
     def land(self, ranges: Mapping[str, Sequence[Range]], keep: Keep) -> None:
-        """Read *ranges*, each once, into what *keep* keeps."""
+        """Read *ranges*, each once, into *keep*."""
         frames: list[DataFrame] = []
         for name, each in ranges.items():
             kind = "databases" if each and each[0].source.log == FENCE else "backends"

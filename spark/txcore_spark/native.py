@@ -1,7 +1,7 @@
 """Kafka through Spark's own source, where its jars are present; the rows, covers and gaps are those of our reader.
 
-Spark's source reads one partition per task, from exactly our start to exactly our frozen end, and fails on anything it
-cannot get: its job ends well only if every range was read to its end. What it read is decoded and counted here.
+Spark's source reads one partition per task, from exactly our start to exactly our frozen end, and fails on any record
+it cannot get: its job succeeds only if every range was read to its end. This module decodes and counts its records.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ _SCRAM: Final = "scram.ScramLoginModule"
 
 
 def require(session: SparkSession) -> None:
-    """Refuse to go on without the jars of Spark's Kafka source.
+    """Require the jars of Spark's Kafka source.
 
     Raises:
         ConfigError: they are not on the session's class path.
@@ -40,7 +40,7 @@ def require(session: SparkSession) -> None:
     except Exception as error:
         raise ConfigError(
             'audit.kafka_source = "spark" needs the jars of Spark\'s Kafka source: name their folder in '
-            "audit.spark_jars, or give them to spark-submit with --jars",
+            "audit.spark_jars, or pass them to spark-submit with --jars",
             key="audit.kafka_source",
         ) from error
 
@@ -86,7 +86,7 @@ def land(session: SparkSession, url: str, ranges: Sequence[Range], keep: Keep) -
         keep.add(frame_of(session, url, ranges))
         if any(wanted.expected is None for wanted in ranges):
             _add(session, keep, _unseen(keep, ranges))
-    except Exception as error:  # noqa: BLE001 - whatever Spark raises, a range that was not read is a gap
+    except Exception as error:  # noqa: BLE001 - after any exception of Spark a range that was not read is a gap
         why = _reason(error)
         gaps = []
         for wanted in ranges:
@@ -117,7 +117,7 @@ def frame_of(session: SparkSession, url: str, ranges: Sequence[Range]) -> DataFr
 
 
 def decoded(batches: Iterator[pa.RecordBatch], ranges: Sequence[Range]) -> Iterator[pa.RecordBatch]:
-    """Yield the rows of Kafka's records, and last whether each range that was seen is whole."""
+    """Yield the rows of Kafka's records, and last one row per range that says whether it was read whole."""
     by_place: dict[tuple[str, int], list[Range]] = defaultdict(list)
     for wanted in ranges:
         by_place[name_of(wanted.source), wanted.place.partition].append(wanted)
@@ -155,13 +155,13 @@ def _conclude(rows: Rows, wanted: Range, count: int) -> None:
 
 
 def _unseen(keep: Keep, ranges: Sequence[Range]) -> Iterator[Rows]:
-    """Yield what is to be said of ranges without any record to be seen, as after transactions that were aborted."""
+    """Yield the covers or gaps of ranges without a visible record, as after transactions that were aborted."""
     is_mark = F.col("kind").isin(int(Kind.COVER), int(Kind.GAP))
     is_ours = F.col("source").isin(sorted({wanted.source.number for wanted in ranges}))
     marks = keep.rows().where(is_mark & is_ours).select("source", "partition", "position").collect()
-    told = {(each["source"], each["partition"], each["position"]) for each in marks}
+    marked = {(each["source"], each["partition"], each["position"]) for each in marks}
     for wanted in ranges:
-        if (wanted.source.number, wanted.place.partition, wanted.start) not in told:
+        if (wanted.source.number, wanted.place.partition, wanted.start) not in marked:
             rows = wanted.rows()
             _conclude(rows, wanted, 0)
             yield rows
@@ -174,7 +174,7 @@ def _add(session: SparkSession, keep: Keep, rows: Iterator[Rows] | Sequence[Rows
 
 
 def _reason(error: BaseException) -> str:
-    """Return what Java says at the root of an error, in one line."""
+    """Return the root cause of a Java error, in one line."""
     lines = [line.strip() for line in str(error).splitlines() if line.strip()]
     causes = [line.removeprefix("Caused by: ") for line in lines if line.startswith("Caused by: ")]
     return f"{type(error).__name__}: {(causes or lines or ['no reason given'])[-1 if causes else 0]}"[:500]

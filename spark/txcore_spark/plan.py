@@ -1,7 +1,7 @@
-"""What is to be read: ranges of positions, whose ends are frozen before anything is read.
+"""The plan of a step: ranges of positions, whose ends are frozen before anything is read.
 
-The order op, target, half, fence makes absence a proof without any grace: a target is written before its op and a
-half before both, so within the cut no op can stand without its targets and no target without its half.
+The order op, target, half, fence makes absence a proof without any grace period: a target is written before its op and
+a half before both, so the cut holds no op without its targets and no target without its half.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ PARKED: Final = "parked"
 TARGET: Final = "target"
 FENCE: Final = "fence"
 FREEZE_ORDER: Final = (OP, TARGET, HALF, PARKED)
-"""Parked records stand before their DISCARD, so they are cut after the ops too."""
+"""The logs in the order of their cuts; a parked record is before its DISCARD, so it is cut after the ops too."""
 
 
 class ShortReadError(TxcoreError):
@@ -39,7 +39,7 @@ class Source:
         number: Its number in the rows.
         backend, group: The broker's and the group's name; no group for a topic.
         log: half, op, parked, target or fence.
-        name: What to read there: a log's group, a topic, a stream that taps it, a fence table.
+        name: Name of what is read there: a log's group, a topic, a stream that taps it, or a fence table.
         topic: The topic as halves name it; "" for a log.
     """
 
@@ -53,13 +53,13 @@ class Source:
 
 @dataclass(frozen=True, slots=True)
 class Edge:
-    """What one partition of a source holds now: positions [first, end).
+    """Positions [first, end) that one partition of a source holds now.
 
     Attributes:
-        first: Nothing before it can be read any more; 0 while nothing is gone.
-        is_truncated: Records that once stood at the beginning are gone.
+        first: First position that can still be read; 0 while nothing is gone.
+        is_truncated: Records at the beginning are gone.
         count: Records in it, where the broker says so.
-        whole_from_ms: From when on nothing is missing, where the broker's rules say so and the beginning is gone.
+        whole_from_ms: Time from which nothing is missing, where the beginning is gone and the broker's rules give it.
     """
 
     partition: int
@@ -77,9 +77,9 @@ class Range:
     Attributes:
         expected: Records that the broker says are in it; None where it does not count.
         timeout_s: Silence after which it counts as unreadable.
-        groups: Numbers of the groups whose targets are wanted.
-        reading: Of a fence table: which reading this is; the even ones come before the half ends are frozen.
-        lower: Of a fence table: the id from which on it is read.
+        groups: Numbers of the groups whose targets are read.
+        reading: Of a fence table: number of the reading; the even ones come before the half ends are frozen.
+        lower: Of a fence table: lowest id that is read.
         topics: Of a half log: the topics whose targets are read too; None for all.
     """
 
@@ -95,7 +95,7 @@ class Range:
     topics: list[str] | None = None
 
     def rows(self) -> Rows:
-        """Return an empty collection for what will be read."""
+        """Return an empty collection for the records of this range."""
         return Rows(self.place, self.groups, None if self.topics is None else frozenset(self.topics))
 
 
@@ -103,24 +103,24 @@ class Broker(Protocol):
     """The driver's view of one broker while it plans. Used by one thread; `close` it."""
 
     def topics(self) -> Sequence[str] | None:
-        """Return the target topics there are; None where the broker cannot list them."""
+        """Return all target topics; None where the broker cannot list them."""
 
     def edges(self, source: Source) -> Sequence[Edge]:
-        """Return what each partition of *source* holds at this moment.
+        """Return the positions that each partition of *source* holds at this moment.
 
         Raises:
-            TxcoreError: it does not exist or cannot be reached.
+            TxcoreError: *source* does not exist or cannot be reached.
         """
 
     def split(self, wanted: Range, records_max: int) -> Sequence[Range]:
         """Cut one range into ranges of at most *records_max* records."""
 
     def close(self) -> None:
-        """Let go of the connection."""
+        """Close the connection."""
 
 
 def flushed(rows: Rows, *, at_least: int = BATCH_ROWS) -> Iterator[pa.RecordBatch]:
-    """Yield what *rows* holds as one batch, if it is enough."""
+    """Yield the rows that *rows* holds as one batch, if there are enough."""
     if len(rows.found) >= at_least:
         yield rows.take()
 

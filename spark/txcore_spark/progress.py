@@ -1,4 +1,4 @@
-"""How far a step is: a bar per phase on a terminal, plain lines elsewhere. All of it on standard error."""
+"""Progress of a step: a bar per phase on a terminal, plain lines elsewhere, all on standard error."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from txcore.clock import Clock, SystemClock
 Say = Callable[[str], None]
 LOOK_EVERY_S: Final = 0.25
 LINE_EVERY_S: Final = 30.0
-"""How often a line says how far a phase is where there is no terminal."""
+"""Time, in seconds, between two lines about the progress of a phase without a terminal."""
 _BAR_WIDTH: Final = 16
 
 
@@ -24,7 +24,7 @@ class Progress:
     """Shows the phases of each step, and in each how many of its tasks are done; one task reads one range.
 
     Args:
-        console: Where to; standard error by default.
+        console: Console to print to; standard error by default.
         quiet: Show nothing.
     """
 
@@ -36,13 +36,13 @@ class Progress:
         self._bars: Bars | None = None
         self._task: TaskID | None = None
         self._text = ""
-        self._began_s = self._told_s = 0.0
+        self._began_s = self._shown_s = 0.0
         self._stages: dict[int, tuple[int, int]] = {}
         self._past: set[int] = set()
 
     @contextmanager
     def step(self, tracker: Any) -> Iterator[Say]:
-        """Watch what Spark does, as its status *tracker* tells it; yields what begins a phase."""
+        """Watch Spark's tasks through its status *tracker*; yields the function that begins a phase."""
         stop = threading.Event()
         watcher = threading.Thread(target=self._watch, args=(stop,), name="txcore-audit-progress", daemon=True)
         self._tracker = tracker
@@ -51,7 +51,7 @@ class Progress:
                 SpinnerColumn(),
                 TextColumn("{task.description}", markup=False),
                 BarColumn(_BAR_WIDTH),
-                TextColumn("{task.fields[told]}"),
+                TextColumn("{task.fields[shown]}"),
                 TimeElapsedColumn(),
             )
             self._bars = Bars(*columns, console=self._console, transient=True)
@@ -73,11 +73,11 @@ class Progress:
         with self._lock:
             self._end_phase()
             self._text, self._began_s = text, self._clock.elapsed_s()
-            self._told_s = self._began_s
+            self._shown_s = self._began_s
             if self._bars is None:
                 self._line(text)
             else:
-                self._task = self._bars.add_task(text, total=None, told="")
+                self._task = self._bars.add_task(text, total=None, shown="")
 
     def look(self) -> None:
         """Ask Spark once how many tasks are done, and show it."""
@@ -92,13 +92,13 @@ class Progress:
 
     def _show(self, done: int, total: int) -> None:
         what = "range" if self._text.startswith("reading") else "task"
-        told = f"{done:,} of {total:,} {what}{'s' if total > 1 else ''}"
+        shown = f"{done:,} of {total:,} {what}{'s' if total > 1 else ''}"
         now_s = self._clock.elapsed_s()
         if self._bars is not None and self._task is not None:
-            self._bars.update(self._task, completed=done, total=total, told=told)
-        elif now_s - self._told_s >= LINE_EVERY_S:
-            self._told_s = now_s
-            self._line(f"{self._text}: {told}")
+            self._bars.update(self._task, completed=done, total=total, shown=shown)
+        elif now_s - self._shown_s >= LINE_EVERY_S:
+            self._shown_s = now_s
+            self._line(f"{self._text}: {shown}")
 
     def _end_phase(self) -> None:
         if self._bars is not None and self._task is not None:
@@ -117,5 +117,5 @@ class Progress:
         while not stop.wait(LOOK_EVERY_S):
             try:
                 self.look()
-            except Exception:  # noqa: BLE001 - Spark has ended, of which the step itself tells; the bar is no loss
+            except Exception:  # noqa: BLE001 - Spark has ended, which the step itself reports; the bar is not needed
                 return

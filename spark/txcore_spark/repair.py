@@ -1,7 +1,7 @@
-"""Repairs after an audit: lost targets are published again from their half, stuck halves are parked. No Spark in here.
+"""Repairs after an audit, without Spark: lost targets are published again from their half, stuck halves are parked.
 
-What a run found may be over by now, so each transaction is looked at again in the logs before anything is written. A
-target that leaked is never touched: nothing takes a message back.
+A finding may be out of date, so each transaction is read again from the logs before anything is written. A target that
+leaked is never touched: a published message cannot be withdrawn.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ REPAIRED: Final = (Verdict.LOST, Verdict.STUCK)
 
 @dataclass(slots=True)
 class Planned:
-    """One repair: what is to be done, or why nothing can be."""
+    """One repair, or the reason why none is possible."""
 
     transaction_id: bytes
     verdict: str
@@ -76,7 +76,7 @@ class Repairer:
         self._stack.close()
 
     def plan(self, only: Collection[bytes] = (), count_max: int = 10_000) -> list[Planned]:
-        """Return what can be done about the run's findings, each looked at again.
+        """Return the possible repairs of the run's findings, after reading each transaction again.
 
         Raises:
             UsageError: there are more than *count_max* of them, or a target was lost and the run kept no rows.
@@ -98,11 +98,11 @@ class Repairer:
             )
         done = self._done()
         planned = [self._plan(each) for each in todo if id_text(each["tx"]) not in done]
-        told = "a leaked message cannot be taken back: tell its consumers"
-        return planned + [Planned(bytes(each["tx"]), each["verdict"], told) for each in leaks]
+        advice = "a leaked message cannot be withdrawn: notify its consumers"
+        return planned + [Planned(bytes(each["tx"]), each["verdict"], advice) for each in leaks]
 
     def apply(self, planned: Sequence[Planned]) -> Iterator[tuple[Planned, str]]:
-        """Make each repair that can be made; yields it with "" or with what went wrong."""
+        """Make each possible repair; yields it with "" or with the reason of its failure."""
         done = self._done()
         for each in planned:
             if each.resolution is None:
@@ -138,7 +138,7 @@ class Repairer:
     def _republish(self, finding: Mapping[str, Any], journey: Journey, backend: str, group: str) -> Planned:
         identity, half = journey.transaction_id, journey.half
         if half is None or journey.final != OpKind.COMMIT:
-            return Planned(identity, Verdict.LOST.name, "its logs hold no half with a COMMIT: look at it")
+            return Planned(identity, Verdict.LOST.name, "its logs hold no half with a COMMIT: inspect it")
         present = self._store.present(self._manifest, identity, finding["home"])
         missing = [index for index in range(len(half.messages)) if index not in present]
         if not missing:
@@ -164,10 +164,10 @@ class Repairer:
             reason=ParkCode.CHECKS_EXHAUSTED,
         )  # fmt: skip
         if journey.decided:
-            return Planned(identity, Verdict.STUCK.name, "a decision is journaled: its checker has to carry it out")
+            return Planned(identity, Verdict.STUCK.name, "a decision is journaled: its checker has to execute it")
         record = HalfRecord(group, half.partition, identity, half.generation, body, ())
         resolution = Resolution(record, op, (), wire.encode_parked(parked), BY, flush=True)
-        return Planned(identity, Verdict.STUCK.name, "park it; `txcore resume` takes it up again", resolution, backend)
+        return Planned(identity, Verdict.STUCK.name, "park it; `txcore resume` continues it", resolution, backend)
 
     def _operator(self, backend: str, group: str) -> Operator:
         if (backend, group) not in self._operators:
@@ -187,7 +187,7 @@ class Repairer:
 
 
 def repair(loaded: Loaded, run: int, *, only: Collection[bytes], apply: bool, say: Callable[[str], None]) -> int:
-    """Show what can be repaired after a run, and with *apply* do it; returns 0, or 1 when something went wrong."""
+    """Show the possible repairs after a run, and make them with *apply*; returns 0, or 1 when one failed."""
     repairer = Repairer(loaded, Store(loaded.config.audit.store), run)
     try:
         planned = repairer.plan(only)

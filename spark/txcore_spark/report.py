@@ -1,4 +1,4 @@
-"""The report: one HTML page that needs nothing else, made of a run's manifest and its findings."""
+"""The report: one self-contained HTML page, made of a run's manifest and its findings."""
 
 from __future__ import annotations
 
@@ -48,21 +48,21 @@ REPAIRS: Final[Mapping[Verdict, str]] = {
     Verdict.DISCARDED: "txcore resume {id} --group {group}",
     Verdict.UNDELIVERABLE: "txcore resume {id} --group {group}",
 }
-"""The operator's command for each kind that has one; a leaked message cannot be taken back by any command."""
+"""The operator's command for each kind that has one; no command withdraws a leaked message."""
 RESUME_TABLE: Final = "txcore table resume {id} --group {group}"
-"""Instead of `txcore resume`, where it is the relay that has parked the message."""
+"""The operator's command, instead of `txcore resume`, for a message that the relay has parked."""
 _ADVICE: Final[Mapping[Verdict, str]] = {
     Verdict.LOST: "this run kept no rows (--no-land): audit again with them, then repair that run",
-    Verdict.LEAK: "no command takes a message back: tell its consumers",
+    Verdict.LEAK: "no command withdraws a message: notify its consumers",
     Verdict.CONFLICT: "look at both decisions: txcore show {id} --group {group}",
     Verdict.MISDECIDED: "compare with the database: txcore show {id} --group {group}",
-    Verdict.PHANTOM: "who wrote it? txcore show {id} --group {group}",
+    Verdict.PHANTOM: "find the writer: txcore show {id} --group {group}",
     Verdict.CORRUPT: "compare target and half: txcore show {id} --group {group}",
 }
 
 
 def write_report(store: Store, manifest: Mapping[str, Any]) -> str:
-    """Write a run's report beside its manifest and return where it is."""
+    """Write a run's report beside its manifest and return its path."""
     found = store.findings(manifest, FINDINGS_MAX)
     return store.write(manifest["number"], NAME, page(manifest, found).encode())
 
@@ -252,10 +252,10 @@ def _coverage(manifest: Mapping[str, Any]) -> str:
         (escape(each["backend"]), escape(each["log"]), f"<code>{escape(each['name'])}</code>", escape(each["why"]))
         for each in manifest["gaps"]
     ]
-    told = _table(("broker", "log", "name", "why nothing can be said"), rows) if rows else "<p>No gap.</p>"
+    gaps = _table(("broker", "log", "name", "why it was not read"), rows) if rows else "<p>No gap.</p>"
     left = len(manifest["ends"]) - PARTITIONS_MAX
     more = f"<p>{left} more partitions are in the manifest.</p>" if left > 0 else ""
-    return told + charts.coverage("What was read of each partition (grey: gone before the audit)", bars) + more
+    return gaps + charts.coverage("Share of each partition that was read (grey: gone before the audit)", bars) + more
 
 
 def _repair(verdict: Verdict, row: int, *, has_rows: bool) -> str:
@@ -273,7 +273,7 @@ def _finding_table(manifest: Mapping[str, Any], findings: Sequence[Mapping[str, 
         verdict, identity = Verdict[each["verdict"]], id_text(each["tx"])
         values = {"id": identity, "group": groups.get(each["group"], "?"), "run": manifest["number"]}
         command = _repair(verdict, each["row"], has_rows=bool(manifest["rows"])).format(**values)
-        told = f"<code>{escape(command)}</code>" if command else escape(_ADVICE.get(verdict, "").format(**values))
+        advice = f"<code>{escape(command)}</code>" if command else escape(_ADVICE.get(verdict, "").format(**values))
         places = "<br>".join(f"<code>{escape(place)}</code>" for place in (each["places"] or [])[:8])
         said = "<br>".join(escape(text) for text in each["texts"] or [])
         rows.append(
@@ -282,7 +282,7 @@ def _finding_table(manifest: Mapping[str, Any], findings: Sequence[Mapping[str, 
                 f"<code>{identity}</code>",
                 escape(values["group"]),
                 places + ("<br>" + said if said else ""),
-                told,
+                advice,
             )
         )
     total = sum(manifest["counts"].values()) - manifest["counts"].get(Verdict.DUP_OP.name, 0)

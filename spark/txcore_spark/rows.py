@@ -1,7 +1,7 @@
-"""The one schema in which every log, target and fence row is landed, and how records become rows of it.
+"""The schema of all landed rows (logs, targets, fence tables), and the conversion of records to rows.
 
-A row is one fact: one message that a half declares, one op, one target, one fence row, one parked record; or what
-was covered by a range that was read, or why it could not be. Strings are kept out of what is aggregated.
+A row is one fact: one message that a half declares, one op, one target, one fence row, one parked record; or the
+cover of a range that was read, or the reason why it was not. Aggregated columns hold no strings.
 """
 
 from __future__ import annotations
@@ -22,25 +22,25 @@ from txcore.ids import parse_id
 from txcore.records import POSITION_MAX, Half, Op, OpKind, ParkCode, TargetMessage
 
 BUCKET_MS: Final = 3_600_000
-"""Transactions are kept by the hour of their birth."""
+"""Length, in milliseconds, of the bucket of births by which transactions are stored: one hour."""
 CLAIMS: Final = 0
-"""CLAIM ops belong to no transaction; they are kept in this hour."""
+"""Bucket of the CLAIM ops, which belong to no transaction."""
 NO_ID: Final = bytes(16)
 INDEX_MAX: Final = (1 << 31) - 1
 FENCED: Final = 1
 UNSEEN: Final = 2
-"""Flags of a half: the fence decides it; the topic of this message is not read."""
+"""Flags of a half: a fence decides it; the topic of this message is not read."""
 
 
 class Kind(enum.IntEnum):
-    """What a row tells."""
+    """Kind of fact that a row records."""
 
     HALF = 1  #: one message of a half; `count` messages in all
     OP = 2  #: `code` is the OpKind
     TARGET = 3
     ROW = 4  #: a fence row; `code` is its state, `place` counts the readings of the table
     PARKED = 5  #: `code` numbers the park code
-    COVER = 8  #: a range [position, place) was read whole; `hash` records were in it, `count` of them not ours
+    COVER = 8  #: a range [position, place) was read whole; it held `hash` records, `count` of them not txcore's
     COST = 10  #: `hash` milliseconds of processor time were spent on a range
     GAP = 9  #: a range [position, place) could not be read; `text` says why
 
@@ -92,7 +92,7 @@ _LENGTHS: Final = struct.Struct(">ii").pack
 
 @dataclass(frozen=True, slots=True)
 class Place:
-    """Where a record was read.
+    """Place at which a record was read.
 
     Attributes:
         backend, source, partition: Numbers that the plan gives to brokers and to their logs and topics.
@@ -111,13 +111,13 @@ class Place:
 
 @dataclass(slots=True)
 class Rows:
-    """Rows on their way into Arrow batches, of one place."""
+    """Rows of one place that are collected for Arrow batches."""
 
     place: Place
     groups: Mapping[str, int] = field(default_factory=dict)
     topics: frozenset[str] | None = None  #: the topics whose targets are read; None for all
     found: list[Row] = field(default_factory=list)
-    strange: int = 0  #: records that are not ours, or that this version cannot read
+    strange: int = 0  #: records that txcore did not write, or that this version cannot read
 
     def add_half(self, position: int, body: bytes, appended_ms: int | None) -> None:
         """Add a record of a half log: one row per message."""
@@ -181,7 +181,7 @@ class Rows:
         headers: Mapping[str, str | bytes],
         appended_ms: int | None,
     ) -> None:
-        """Add a message of a target topic, unless no group of ours has sent it."""
+        """Add a message of a target topic, unless its producer group is not audited here."""
         name = _text(headers.get(wire.HEADER_ID))
         group = self.groups.get(_text(headers.get(wire.HEADER_GROUP)), -1)
         identity, colon, index = name.rpartition(":")
@@ -193,7 +193,7 @@ class Rows:
         except (UsageError, ValueError):
             number = -1
         if not 0 <= number <= INDEX_MAX:
-            transaction_id, number = NO_ID, 0  # No id of ours: it will have no half.
+            transaction_id, number = NO_ID, 0  # Not a txcore id: it has no half.
         place = self.place
         own_key = key if key is not None else headers.get(wire.HEADER_KEY)
         self.found.append(
@@ -224,7 +224,7 @@ class Rows:
         )  # fmt: skip
 
     def add_fence_row(self, transaction_id: bytes, state: int, reading: int, *, is_early: bool) -> None:
-        """Add a row of a fence table, as the reading of this number saw it."""
+        """Add a row of a fence table, as seen in the reading with this number."""
         place = self.place
         self.found.append(
             (
@@ -234,15 +234,15 @@ class Rows:
         )  # fmt: skip
 
     def add_cover(self, start: int, end: int, count: int) -> None:
-        """Say that [start, end) was read whole."""
+        """Record that [start, end) was read whole."""
         self._add_range(Kind.COVER, start, end, count, None)
 
     def add_gap(self, start: int, end: int, why: str) -> None:
-        """Say that [start, end) was not read whole, and why."""
+        """Record that [start, end) was not read whole, and why."""
         self._add_range(Kind.GAP, start, end, 0, why)
 
     def add_cost(self, cpu_ms: int) -> None:
-        """Say what reading the range has cost."""
+        """Record the processor time that reading the range took."""
         self._add_range(Kind.COST, 0, 0, cpu_ms, None)
 
     def _add_range(self, kind: Kind, start: int, end: int, count: int, why: str | None) -> None:
@@ -255,7 +255,7 @@ class Rows:
         )  # fmt: skip
 
     def take(self) -> pa.RecordBatch:
-        """Return what was found since the last call as one batch."""
+        """Return the rows added since the last call as one batch."""
         batch = batch_of(self.found)
         self.found = []
         return batch
@@ -274,16 +274,16 @@ def bucket_of(transaction_id: bytes) -> int:
 
 
 def declared_hash(index: int, message: TargetMessage) -> int:
-    """Return the hash that the target of this message must have."""
+    """Return the hash that this message's target must have."""
     return message_hash(index, message.topic, message.key, message.body, message.headers)
 
 
 def message_hash(
     index: int, topic: str, key: str | bytes | None, body: bytes, headers: Mapping[str, str | bytes]
 ) -> int:
-    """Return 64 bits over what a consumer sees of a message, our own headers left out.
+    """Return a 64-bit hash of the parts of a message that a consumer sees, without txcore's own headers.
 
-    The index is part of it, so that sums over a transaction tell when two messages have changed places.
+    The index is part of it, so that sums over a transaction differ when two messages have changed places.
     """
     raw_key = key.encode("utf-8", "surrogatepass") if isinstance(key, str) else key
     digest = hashlib.blake2b(topic.encode("utf-8", "surrogatepass"), digest_size=8)
@@ -302,7 +302,7 @@ def message_hash(
 
 
 def hash_of(data: bytes) -> int:
-    """Return 64 bits over *data*; 0 for none."""
+    """Return a 64-bit hash of *data*; 0 for None."""
     return int.from_bytes(hashlib.blake2b(data, digest_size=8).digest(), "big", signed=True) if data else 0
 
 

@@ -1,6 +1,6 @@
-"""What one audit is about: brokers, groups, databases and topics, each with the number it has in the rows.
+"""The scope of an audit: brokers, groups, databases and topics, each with its number in the rows.
 
-Numbers must mean the same in every run of one store, so they are kept in its manifests and only ever added to.
+Numbers must mean the same in every run of one store, so they are kept in its manifests, and new ones are only added.
 """
 
 from __future__ import annotations
@@ -41,7 +41,7 @@ class Scope:
         return [*([own] if own else []), *(extra.databases if extra else [])]
 
     def source(self, backend: str, log: str, name: str, group: str = "", topic: str = "") -> Source:
-        """Return the source of these names, with the number it has had, or a new one."""
+        """Return the source of these names, with its number from an earlier run or a new one."""
         for known in self.sources.values():
             if (known.backend, known.log, known.name, known.group) == (backend, log, name, group):
                 return known
@@ -61,7 +61,7 @@ class Scope:
         return [self.source(database, FENCE, table, group) for database in self.databases_of(group)]
 
     def topics(self, backend: str, listed: list[str]) -> list[Source]:
-        """Return the targets to read on a broker: what is configured, else what the broker has listed."""
+        """Return the targets to read on a broker: the configured topics, otherwise those that the broker listed."""
         section = self.loaded.config.audit.backends.get(backend)
         taps = dict(tap.split("=", 1) for tap in section.taps) if section else {}
         wanted = (section.topics if section and section.topics else listed) or []
@@ -69,7 +69,7 @@ class Scope:
         return plain + [self.source(backend, TARGET, stream, topic=topic) for topic, stream in taps.items()]
 
     def place(self, source: Source, partition: int) -> Place:
-        """Return where a record of this source and partition stands."""
+        """Return the place of the records of this source and partition."""
         backend = self.backends.get(source.backend, -1)
         if not source.group:
             return Place(backend, source.number, partition)

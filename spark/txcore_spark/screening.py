@@ -1,8 +1,8 @@
-"""One cheap pass over all rows: a line per transaction, and which of them are plainly well.
+"""One cheap pass over all rows: a line per transaction, which says whether the transaction is plainly correct.
 
-Nearly all are, and a few numbers prove it: one half, one end in time, exactly the targets that it demands, and nothing
-else; or, by the message table, none of these but targets and a fence row. Only the others are worth the many columns of
-`txcore_spark.tally`.
+Nearly all transactions are, and a few numbers prove it: one half, one end in time, exactly the targets that it demands,
+and nothing else; or, for the message table, only targets and a fence row. Only the other transactions need the many
+columns of `txcore_spark.tally`.
 """
 
 from __future__ import annotations
@@ -17,23 +17,23 @@ from txcore.records import Forced, OpKind
 from txcore_spark.rows import BUCKET_MS, FENCED, UNSEEN, Kind
 
 BITS_MAX: Final = 62
-"""Indexes and brokers with a number below are told apart as bits; whatever has more is looked at again."""
+"""First index or broker number without a bit of its own; a transaction that uses it needs a second look."""
 FIELD_BITS: Final = 9
 ROWS_MAX: Final = 1 << FIELD_BITS
-"""A transaction of so many rows overflows the counters that travel in one number."""
+"""Number of rows of one transaction that overflows the counters packed in one number."""
 FIELDS: Final = ("halves", "half_rows", "targets", "commits", "rollbacks", "disturbed", "fenced")
-"""These counters, from the lowest bits upwards."""
+"""Names of the packed counters, from the lowest bits upwards."""
 
 
 def is_claim() -> Column:
-    """Return which rows are CLAIM ops: they are a log's, not a transaction's."""
+    """Return which rows are CLAIM ops, which belong to a log and not to a transaction."""
     return (F.col("kind") == int(Kind.OP)) & (F.col("code") == int(OpKind.CLAIM))
 
 
 def screened(rows: DataFrame, late_ms: int) -> DataFrame:
-    """Return one line per transaction; `doubt` is 0 where no verdict can stand, whatever else is known.
+    """Return one line per transaction; `doubt` is 0 where no verdict is possible, whatever other rows exist.
 
-    Where it is 1 the line holds nothing else to rely on but `tx`, `bucket` and `born_ms`.
+    Where `doubt` is 1, only `tx`, `bucket` and `born_ms` of the line are valid.
 
     Args:
         late_ms: Longest time from half to decision that deserves no verdict.
@@ -78,7 +78,7 @@ def _bit(name: str) -> Column:
 
 
 def _packed() -> Column:
-    """Return what a row adds to the counters."""
+    """Return the number that a row adds to the packed counters."""
     is_half, is_target = F.col("kind") == int(Kind.HALF), F.col("kind") == int(Kind.TARGET)
     is_commit, is_rollback = _is_op(OpKind.COMMIT), _is_op(OpKind.ROLLBACK)
     is_forced = F.col("flags") == int(Forced.OVERRIDE)
@@ -116,7 +116,7 @@ def _is_well(late_ms: int) -> Column:
         & (F.col("op_ms") <= F.col("half_ms") + late_ms)
         & (is_committed | is_rolled_back)
     )
-    # By the message table there is neither half nor op: the first targets, each once, of a row that says so.
+    # With the message table there is neither half nor op: only the targets, each once, and a row in state SENT.
     by_table = (
         (F.col("half_rows") == 0)
         & (F.col("commits") + F.col("rollbacks") == 0)

@@ -1,4 +1,4 @@
-"""The Spark session: made once, with what the audit needs, or a sentence saying what is missing on this machine."""
+"""The Spark session with the audit's settings, made once; an error names what is missing on this machine."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ INTERPRETED: Final = {
 
 
 def require_java(environment: Mapping[str, str] | None = None) -> None:
-    """Refuse to go on without Java.
+    """Require Java.
 
     Raises:
         ConfigError: there is none.
@@ -63,14 +63,14 @@ def open_session(
     """Return the session of this process, made if there is none.
 
     Args:
-        jars: A folder whose jars it is to have.
+        jars: Folder of jars for the session.
 
     Raises:
         BackendNotInstalledError: pyspark is missing.
         ConfigError: there is no Java, or no jar in the folder.
     """
     try:
-        from pyspark.sql import SparkSession  # noqa: PLC0415 - an extra, asked for when it is needed
+        from pyspark.sql import SparkSession  # noqa: PLC0415 - an optional dependency, imported when needed
     except ModuleNotFoundError as error:
         raise BackendNotInstalledError("the audit", str(error.name), "spark") from error
     active = SparkSession.getActiveSession()
@@ -94,7 +94,7 @@ def _jars(folder: str) -> dict[str, str]:
 
 
 def _built(builder: Any, master: str, driver_memory: str, settings: Mapping[str, str]) -> SparkSession:
-    # Under spark-submit the master is given there, and the Java process with its memory is running already.
+    # Under spark-submit its options name the master, and the Java process with its memory is running already.
     if master or not is_submitted():
         builder = builder.master(master or "local[*]")
     if not is_submitted():
@@ -108,7 +108,7 @@ def _built(builder: Any, master: str, driver_memory: str, settings: Mapping[str,
 
 @contextmanager
 def interpreted(session: SparkSession) -> Iterator[None]:
-    """Within the block, plans of few rows and many columns are run as they are, in one part, instead of compiled."""
+    """Within the block, run plans of few rows and many columns interpreted, in one part, instead of compiled."""
     before = {name: str(session.conf.get(name)) for name in INTERPRETED}
     for name, value in INTERPRETED.items():
         session.conf.set(name, value)

@@ -1,7 +1,7 @@
 """The readers as Spark data sources: one per kind of broker, and one for fence tables, all of one schema.
 
-What a range could not give becomes a row of its own (a gap), so that one unreadable range costs the run its verdict
-on absence, and not the others' facts.
+An unreadable range becomes a row of its own (a gap), so that the run loses its verdict on absence, but not the facts
+of the other ranges.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ class RangePartition(InputPartition):
 
 
 class RangeReader(DataSourceReader):
-    """Reads the ranges that were planned; adds none and leaves none out."""
+    """Reads exactly the ranges that were planned."""
 
     def __init__(self, url: str, ranges: Sequence[Range]) -> None:
         self._url = url
@@ -51,11 +51,11 @@ def read_range(url: str, wanted: Range) -> Iterator[pa.RecordBatch]:
     began_s = time.process_time()
     try:
         yield from fence.read(url, wanted) if wanted.source.log == FENCE else reader_of(url).read(url, wanted)
-        # What it cost this process, with Spark's own part of it, for the benchmark of the readers.
+        # The processor time of this process, with Spark's own part of it, for the benchmark of the readers.
         rows = wanted.rows()
         rows.add_cost(round((time.process_time() - began_s) * 1000))
         yield rows.take()
-    except Exception as error:  # noqa: BLE001 - drivers raise what they like, and none of it may shorten a read
+    except Exception as error:  # noqa: BLE001 - drivers raise any exception, and none may shorten a read
         rows = wanted.rows()
         rows.add_gap(wanted.start, wanted.end, f"{type(error).__name__}: {error}"[:500])
         yield rows.take()

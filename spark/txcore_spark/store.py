@@ -1,7 +1,7 @@
-"""Where runs are kept: a directory, or a URI of any file system that Arrow and Spark both know.
+"""The store of runs: a directory, or a URI of any file system that Arrow and Spark both know.
 
-    runs/<number>/rows/…        what was landed, never changed
-    runs/<number>/lines/…       one line per transaction that was judged, those in doubt apart
+    runs/<number>/rows/…        the landed rows, never changed
+    runs/<number>/lines/…       one line per judged transaction, those in doubt in a folder of their own
     runs/<number>/findings, summary, latency, coverage   (Parquet), report.html
     runs/<number>/_manifest.json                          written last: without it there is no run
 
@@ -43,7 +43,7 @@ TABLES: Final[Mapping[str, tuple[str, pa.Schema]]] = {
     "coverage": ("ends", _schema("", "source partition start end gone")),
     "gaps": ("gaps", _schema("backend log name group why", "source partition start end")),
 }
-"""Small tables of a run: which part of its manifest each one holds."""
+"""Small tables of a run, by the part of the manifest that each one holds."""
 
 
 class Store:
@@ -68,7 +68,7 @@ class Store:
         return [number for number in self.numbers() if self._has(f"runs/{number:06d}/{MANIFEST}")]
 
     def begin(self) -> int:
-        """Make room for a new run and return its number."""
+        """Create the directory of a new run and return its number."""
         number = max(self.numbers(), default=0) + 1
         self._files.create_dir(self._path(f"runs/{number:06d}"), recursive=True)
         return number
@@ -78,11 +78,11 @@ class Store:
         return f"{self.uri}/runs/{number:06d}/{name}"
 
     def path(self, number: int, name: str) -> str:
-        """Return the place of a file of a run, for people."""
+        """Return the path of a file of a run as text to print."""
         return self._path(f"runs/{number:06d}/{name}")
 
     def has(self, number: int, name: str) -> bool:
-        """Say whether a part of a run is there."""
+        """Return whether a part of a run exists."""
         return self._has(f"runs/{number:06d}/{name}")
 
     def manifest(self, number: int) -> dict[str, Any]:
@@ -99,7 +99,7 @@ class Store:
         return found
 
     def findings(self, manifest: Mapping[str, Any], count_max: int) -> list[dict[str, Any]]:
-        """Return the worst findings that stand, without opening a Spark session; those of DUP_OP are left out."""
+        """Return the worst findings, without opening a Spark session; those of DUP_OP are left out."""
         by_run: dict[int, list[int]] = defaultdict(list)
         for bucket, run in manifest["buckets"].items():
             by_run[run].append(int(bucket))
@@ -114,7 +114,7 @@ class Store:
         return found
 
     def present(self, manifest: Mapping[str, Any], transaction_id: bytes, backend: int) -> set[int]:
-        """Return which targets of a transaction were read on a broker, in this run or those that it builds on."""
+        """Return the targets of a transaction that were read on a broker, in this run or those it builds on."""
         found: set[int] = set()
         holds = (
             (dataset.field("tx") == pa.scalar(transaction_id, pa.binary()))
@@ -128,7 +128,7 @@ class Store:
         return found
 
     def read(self, number: int, name: str) -> bytes:
-        """Return a file of a run, b"" if there is none."""
+        """Return a file of a run; b"" if there is none."""
         if not self.has(number, name):
             return b""
         with self._files.open_input_stream(self._path(f"runs/{number:06d}/{name}")) as file:
@@ -151,7 +151,7 @@ class Store:
         return path
 
     def finish(self, number: int, manifest: dict[str, Any]) -> None:
-        """Write the manifest; from now on the run exists."""
+        """Write the manifest; after that the run exists."""
         self.write(number, MANIFEST, msgspec.json.format(msgspec.json.encode(manifest), indent=1))
 
     def _path(self, name: str) -> str:

@@ -1,9 +1,9 @@
-"""From rows to one tally per transaction: one groupBy on the 16-byte id, numeric aggregates only.
+"""One tally per transaction, computed from rows by one groupBy on the 16-byte id with numeric aggregates only.
 
-Asked of the few transactions that are not plainly well (`txcore_spark.screening`). What the groupBy gives are sums;
-`derived` turns them into the columns of `txcore.audit.verdicts.Tally`. Some need more than sums: several copies of a
-half with several messages, a message that was bridged, a DISCARD on either side of a DECIDED. `careful` looks at
-their rows again.
+Only the few transactions that are not plainly correct (`txcore_spark.screening`) get a tally. The groupBy gives sums;
+`derived` turns them into the columns of `txcore.audit.verdicts.Tally`. Some transactions need more than sums: several
+copies of a half with several messages, a message that was bridged, a DISCARD on either side of a DECIDED. `careful`
+reads their rows again.
 """
 
 from __future__ import annotations
@@ -20,11 +20,11 @@ from txcore.records import Forced, OpKind, ParkCode
 from txcore_spark.rows import PARK_NUMBERS, Kind
 
 INDEX_MAX: Final = 62
-"""Targets with an index below are counted as bits; a transaction with more messages needs a second look."""
+"""First index of a target without a bit of its own; a transaction with such a target needs a second look."""
 FEW: Final = 100_000
 HASH_MIN: Final = -(1 << 63)
 HASH_MAX: Final = (1 << 63) - 1
-"""Hashes fill all 64 bits."""
+"""Highest hash; hashes use all 64 bits."""
 SUMMED: Final = (
     "tx", "bucket", "kind", "code", "backend", "group", "place", "ts_ms", "generation", "index", "count", "hash",
     "decision", "flags", "deadline_ms",
@@ -37,12 +37,12 @@ POISON: Final = (PARK_NUMBERS[ParkCode.POISON], PARK_NUMBERS[ParkCode.LOST])
 
 
 class Sum(NamedTuple):
-    """One column of the groupBy: what a row adds, and how rows are put together."""
+    """One column of the groupBy: the value that a row adds, and the aggregate that combines the rows."""
 
     name: str
     of_row: Column
     merge: str  #: sum, min, max or bit_or
-    none: int  #: stands for "no row"
+    none: int  #: value that means "no row"
 
 
 def sums_of(backend_count: int) -> list[Sum]:
@@ -152,11 +152,11 @@ _MERGES: Final = {"sum": F.sum, "min": F.min, "max": F.max, "bit_or": F.bit_or}
 
 
 def owned(rows: DataFrame, truncated: Sequence[tuple[int, int]] = ()) -> DataFrame:
-    """Return *rows* without the DISCARD and DECIDED ops that do not count: those not under the token in force.
+    """Return *rows* without the void DISCARD and DECIDED ops: those not under the token in force.
 
     Args:
         truncated: Op logs (source, partition) whose beginning is gone: there the token before the first CLAIM is
-            not known, and what stands there is taken as it is.
+            not known, and these ops count.
     """
     is_owned = (F.col("kind") == int(Kind.OP)) & F.col("code").isin(int(OpKind.DISCARD), int(OpKind.DECIDED))
     is_claim = (F.col("kind") == int(Kind.OP)) & (F.col("code") == int(OpKind.CLAIM))
@@ -168,7 +168,7 @@ def owned(rows: DataFrame, truncated: Sequence[tuple[int, int]] = ()) -> DataFra
         F.col("token").alias("in_force"),
         F.lead("place", 1, FAR).over(by_log).alias("to"),
     )
-    # Before the first CLAIM the empty token is in force; one that nobody knows, where the beginning is gone.
+    # Before the first CLAIM the empty token is in force; the token is unknown where the beginning is gone.
     first = rows.where(is_claim).groupBy("source", "partition").agg(F.min("place").alias("first_claim"))
     held = (
         rows.where(is_owned)
@@ -190,7 +190,7 @@ def owned(rows: DataFrame, truncated: Sequence[tuple[int, int]] = ()) -> DataFra
 
 def summed(rows: DataFrame, sums: Sequence[Sum]) -> DataFrame:
     """Return one line of sums per transaction."""
-    # Rows are a third of the size of sums, and few of a transaction meet before the exchange: so rows travel.
+    # Rows are a third of the size of sums, and few rows of a transaction meet before the exchange: rows are exchanged.
     facts = rows.where(F.col("kind") < int(Kind.COVER)).select(*SUMMED).repartition("tx")
     prepared = facts.select("tx", "bucket", *(each.of_row.alias(each.name) for each in sums))
     columns = [
@@ -213,11 +213,11 @@ def _at_home(backend_count: int, home: Column) -> tuple[Column, Column, Column]:
 def derived(
     lines: DataFrame, backend_count: int, judged: Mapping[int, Column], rows_known: Mapping[int, Column]
 ) -> DataFrame:
-    """Return the columns of a `Tally`, and what is shown of it.
+    """Return the columns of a `Tally`, and the columns that are shown of it.
 
     Args:
-        judged: Per group, for which transactions absence is a proof.
-        rows_known: Per group, for which transactions a missing fence row is one.
+        judged: Per group, the condition under which absence is a proof.
+        rows_known: Per group, the condition under which a missing fence row is a proof.
     """
     places = [F.when(F.col(name) >= 0, F.col(name)) for name in ("home", "op_home")]
     places += [F.when(F.col(f"targets_{number}") > 0, F.lit(number)) for number in range(backend_count)]
@@ -271,7 +271,7 @@ def needs_care() -> Column:
 
 
 def careful(found: DataFrame, rows: DataFrame) -> DataFrame:
-    """Return *found* with the lines that need care counted again from their *rows*, of which only those in force."""
+    """Return *found* with the lines that need care counted again from those of their *rows* that are in force."""
     suspects = found.where(needs_care()).select("tx", "home", F.floor(F.col("decided_at") / 4).alias("decided_place"))
     near = rows.join(sent_if_few(suspects), "tx")
     is_half, is_target = F.col("kind") == int(Kind.HALF), F.col("kind") == int(Kind.TARGET)
@@ -321,7 +321,7 @@ def sent_if_few(lines: DataFrame) -> DataFrame:
 
 
 def with_unseen(found: DataFrame) -> DataFrame:
-    """Return *found* so that nothing counts as missing where a declared topic was not read."""
+    """Return *found* without missing targets where a declared topic was not read."""
     return found.withColumn(
         "present", F.when(F.col("unseen") > 0, F.greatest("present", "declared")).otherwise(F.col("present"))
     )

@@ -1,4 +1,4 @@
-"""Small groups on SQLite for the audit's tests: histories written past the protocol, and one audit over them."""
+"""Small groups on SQLite for the audit's tests: histories written without the protocol, and an audit over them."""
 
 from __future__ import annotations
 
@@ -68,7 +68,7 @@ class Bed:
         return path
 
     def loaded(self, **audit):
-        """Return the configuration, loaded."""
+        """Return the loaded configuration."""
         return load(self.config(**audit), environment={})
 
     def audit(self, spark, **audit):
@@ -77,12 +77,12 @@ class Bed:
         return Audit(spark, loaded, Store(loaded.config.audit.store))
 
     def store(self):
-        """Return where its runs are kept."""
+        """Return the store of its runs."""
         return Store(f"{self.folder}/audit")
 
 
 def found_in(store, manifest):
-    """Return the verdicts that stand after a run, by transaction, without DUP_OP."""
+    """Return a run's verdicts, by transaction, without DUP_OP."""
     found = {}
     for each in store.findings(manifest, 100_000):
         found.setdefault(bytes(each["tx"]), set()).add(each["verdict"])

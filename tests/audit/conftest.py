@@ -20,7 +20,7 @@ collect_ignore_glob = [] if HAS_ARROW else ["test_[!c]*.py"]
 HAS_SPARK = importlib.util.find_spec("pyspark") is not None and shutil.which("java") is not None
 
 
-#: Few rows, many plans: compiling them costs more than running them.
+#: Options of the session for few rows and many plans, which cost more to compile than to run.
 SETTINGS = {
     "spark.sql.shuffle.partitions": "1",
     "spark.sql.codegen.wholeStage": "false",
@@ -37,7 +37,7 @@ def require_spark():
 
 
 def kafka_jars(items):
-    """Return the folder with the jars of Spark's Kafka source if a test reads with it; "" where they cannot be had."""
+    """Return the folder with the jars of Spark's Kafka source if a test reads with it; "" where they are missing."""
     if any("spark-kafka" in item.nodeid for item in items):
         with contextlib.suppress(ServerUnavailableError):
             return str(spark_kafka_libraries())
@@ -46,7 +46,7 @@ def kafka_jars(items):
 
 @pytest.fixture(scope="session")
 def spark(request):
-    """The session, on one core."""
+    """Spark session on one core."""
     require_spark()
     session = open_session("local[2]", "2g", SETTINGS, kafka_jars(request.session.items))
     yield session

@@ -1,4 +1,4 @@
-"""Simulated histories as the audit's rows, and what the oracle says of each transaction in them."""
+"""Simulated histories as the audit's rows, and the oracle's result for each transaction in them."""
 
 from __future__ import annotations
 

@@ -41,7 +41,7 @@ def audited(command, bed, *settings, **environment):
 
 @pytest.fixture
 def bed(tmp_path):
-    """Every kind of fault."""
+    """A bed with every kind of fault."""
     made = Bed(tmp_path)
     made.write(*[None] * 50, *(each for each in Verdict if each.name not in {"COVERAGE_GAP", "LATE_CHECK"}), size=2)
     return made
@@ -49,7 +49,7 @@ def bed(tmp_path):
 
 @pytest.mark.heavy
 def test_a_cluster_gives_the_same_verdicts_as_one_process(bed):
-    """Sources, ranges and verdicts travel to other processes; so does the package, as docs/audit.md ships it."""
+    """Sources, ranges and verdicts are sent to other processes; so is the package, as docs/audit.md ships it."""
     module = [sys.executable, "-m", "txcore_spark"]
     alone = audited(module, bed, "audit.master=local[1]", "audit.range_records_max=1000")
     cluster = audited(module, bed, f"audit.master={MASTER}", "audit.range_records_max=1000")
@@ -74,7 +74,7 @@ def zipped(folder):
 
 
 def bare_python(folder):
-    """Return a Python that has all we need but not ourselves: without `site`, nothing that is linked in is found."""
+    """Return a Python with the dependencies but without txcore: without `site`, a linked package is not found."""
     path = folder / "python"
     packages = sysconfig.get_path("purelib")
     path.write_text(f'#!/bin/sh\nPYTHONPATH="{packages}:$PYTHONPATH" exec {sys.executable} -S "$@"\n', encoding="utf-8")

@@ -38,26 +38,26 @@ def run(*arguments):
 
 
 def test_without_spark_it_says_which_extra_to_install(config, capsys, monkeypatch):
-    """One sentence with the command to type; nothing is a traceback."""
+    """The command prints one sentence with the command to install it, and no traceback."""
     for name in [name for name in sys.modules if name.startswith(("txcore_spark", "pyspark", "pyarrow"))]:
         monkeypatch.delitem(sys.modules, name)
     monkeypatch.setitem(sys.modules, "pyarrow", None)
     monkeypatch.setitem(sys.modules, "pyspark", None)
     assert 4 == run("--config", config)
-    told = capsys.readouterr().err
-    assert 'pip install "txcore[spark]"' in told
-    assert 1 == len(told.strip().splitlines())
+    printed = capsys.readouterr().err
+    assert 'pip install "txcore[spark]"' in printed
+    assert 1 == len(printed.strip().splitlines())
 
 
 def test_without_java_it_says_so_in_one_sentence(tmp_path):
-    """Neither on the PATH nor in JAVA_HOME."""
+    """Java is missing when it is neither on the PATH nor in JAVA_HOME."""
     with pytest.raises(ConfigError, match="needs Java 17") as raised:
         require_java({"PATH": str(tmp_path), "JAVA_HOME": str(tmp_path)})
     assert "\n" not in str(raised.value)
 
 
 def test_a_wrong_configuration_is_an_error_and_no_verdict(config, capsys):
-    """2 would say that there are violations."""
+    """The exit code is 4, because 2 means violations."""
     config.write_text(CONFIG + '[audit.rules.LATE]\nseverity = "info"\n', encoding="utf-8")
     assert 4 == run("--config", config)
     assert "audit.rules.LATE" in capsys.readouterr().err
@@ -73,20 +73,20 @@ def test_a_wrong_configuration_is_an_error_and_no_verdict(config, capsys):
     ],
 )
 def test_each_mistake_under_audit_is_named(config, capsys, more, key):
-    """With its key, as in the rest of the file."""
+    """The error names the mistake's key, as for the rest of the file."""
     config.write_text(CONFIG + more, encoding="utf-8")
     assert 4 == run("--config", config)
     assert key in capsys.readouterr().err
 
 
 def test_an_unknown_mode_is_refused(config, capsys):
-    """The known ones are named."""
+    """The error names the known modes."""
     assert 4 == run("--config", config, "--mode", "sometimes")
     assert "incremental" in capsys.readouterr().err
 
 
 @pytest.mark.parametrize(
-    ("arguments", "told"),
+    ("arguments", "named"),
     [
         (["--no-such-option"], "--no-such-option"),
         (["--mode"], "--mode"),
@@ -100,20 +100,20 @@ def test_an_unknown_mode_is_refused(config, capsys):
         (["--config", "/nowhere/txcore.toml"], "/nowhere/txcore.toml"),
     ],
 )
-def test_what_is_mistyped_is_an_error_and_no_verdict(config, capsys, arguments, told):
-    """2, with which other commands end, would say that there are violations; one sentence names it."""
+def test_mistyped_argument_is_an_error_and_no_verdict(config, capsys, arguments, named):
+    """The exit code is 4, because 2 means violations, and one sentence names the argument."""
     pytest.importorskip("pyspark")
     own = [] if {"--config", "repair", "nonsense"} & set(arguments) else ["--config", config]
     assert 4 == run(*own, *arguments)
-    said = capsys.readouterr()
-    assert told in said.err
-    assert 1 == len(said.err.strip().splitlines())
-    assert not said.out
+    printed = capsys.readouterr()
+    assert named in printed.err
+    assert 1 == len(printed.err.strip().splitlines())
+    assert not printed.out
 
 
 @pytest.mark.parametrize("arguments", [["--no-such-option"], ["--mode", "sometimes"], ["--steps", "few"]])
 def test_the_script_for_spark_submit_ends_with_the_same_code(capsys, arguments):
-    """Its parser is another one."""
+    """The script has a parser of its own."""
     pytest.importorskip("pyspark")
     main = importlib.import_module("txcore_spark.command").main
     with pytest.raises(SystemExit) as ended:
@@ -122,8 +122,8 @@ def test_the_script_for_spark_submit_ends_with_the_same_code(capsys, arguments):
     assert 1 == len(capsys.readouterr().err.strip().splitlines())
 
 
-def test_repairing_a_run_that_is_not_there_says_which_are(config, capsys, tmp_path):
-    """It needs no Spark session."""
+def test_repairing_a_missing_run_names_the_finished_runs(config, capsys, tmp_path):
+    """The error needs no Spark session."""
     pytest.importorskip("pyarrow")
     importlib.invalidate_caches()
     assert 4 == run("repair", "7", "--config", config, "--set", f"audit.store={tmp_path}/audit")
@@ -142,11 +142,11 @@ def test_repairing_a_run_that_is_not_there_says_which_are(config, capsys, tmp_pa
     ],
 )
 def test_exit_codes_have_their_precedence(severities, has_failed, code):
-    """4 before 2 before 3 before 1 before 0."""
+    """The exit code 4 wins over 2, then 3, then 1, then 0."""
     assert code == exit_code(severities, has_failed=has_failed)
 
 
 def test_every_verdict_has_a_severity():
-    """And a sentence that is not another's."""
+    """Each verdict has a severity and a sentence of its own."""
     assert set(Verdict) == set(SEVERITIES)
     assert len(Verdict) == len({verdict.value for verdict in Verdict})

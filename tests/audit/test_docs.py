@@ -1,4 +1,4 @@
-"""The page about the audit says what the code does."""
+"""The page about the audit agrees with the code."""
 
 from __future__ import annotations
 
@@ -18,12 +18,12 @@ WORDS = {
 
 
 def test_every_verdict_is_listed_with_its_severity():
-    """In the table of the rules."""
+    """The table of the rules has every verdict with its severity."""
     listed = dict(re.findall(r"^\| ([A-Z_]+) \| (\w+) \|", PAGE, re.MULTILINE))
     assert {verdict.name: WORDS[severity] for verdict, severity in SEVERITIES.items()} == listed
 
 
-def test_every_key_that_is_named_exists():
-    """`audit.KEY` in the text is a key of the section."""
+def test_every_named_key_exists():
+    """Each `audit.KEY` in the text is a key of the section."""
     named = {key for key in re.findall(r"`audit\.(\w+)", PAGE) if not key.endswith("py")}
     assert named <= set(AuditSection.__struct_fields__)

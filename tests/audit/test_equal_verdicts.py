@@ -1,4 +1,4 @@
-"""The oracle, in Python, and the audit, on Spark, say the same of the same histories."""
+"""The oracle, in Python, and the audit, on Spark, give the same verdicts on the same histories."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from txcore_spark.rows import SPARK_SCHEMA, batch_of
 from txcore.audit.verdicts import PREDICATES, Tally, Thresholds, verdicts_of
 
 SEEDS = int(os.environ.get("TXCORE_AUDIT_SEEDS", "40"))
-MANY = 600  # in so many, the rarer faults of the mutants show too
+MANY = 600  # enough seeds for the rarer faults of the mutants
 MUTANT_SEEDS = max(SEEDS // 20, 2)
 NOW_MS = 1_700_000_000_000 + 400_000
 THRESHOLDS = Thresholds(NOW_MS, grace_ms=0, late_ms=5_000, release_ms=2_000)
@@ -68,7 +68,7 @@ def judged(spark, tmp_path_factory):
 
 
 def test_every_transaction_has_the_same_verdicts(judged):
-    """On histories with and without a rule switched off."""
+    """The verdicts agree on histories with and without a rule switched off."""
     wanted, found = judged
     differing = {}
     for identity, each in wanted.items():
@@ -81,14 +81,14 @@ def test_every_transaction_has_the_same_verdicts(judged):
 
 
 def test_no_verdict_is_without_doubt(judged):
-    """What sums alone show to be well is not judged; most transactions are."""
+    """Transactions that sums alone prove correct are not judged; most transactions are such."""
     _, found = judged
     assert [each for each in found.values() if each["verdicts"] and not each["doubt"]] == []
     assert sum(not each["doubt"] for each in found.values()) > len(found) // 10
 
 
-def test_the_histories_hold_what_they_should(judged):
-    """Histories without any finding would prove nothing."""
+def test_the_histories_have_findings(judged):
+    """The comparison proves something only on histories with findings."""
     wanted, _ = judged
     seen = {verdict.name for each in wanted.values() for verdict in verdicts_of(each, THRESHOLDS)}
     assert {"DUP_TARGET", "DUP_OP", "DISCARDED", *(("LOST", "LEAK") if SEEDS >= MANY else ())} <= seen

@@ -1,4 +1,4 @@
-"""What the audit reads of a fence row whose messages travel by the message table."""
+"""The audit's state of a fence row whose messages travel by the message table."""
 
 from __future__ import annotations
 
@@ -18,8 +18,8 @@ def engine(tmp_path):
     engine.dispose()
 
 
-def test_row_says_what_the_table_holds(engine):
-    """What waits, what was sent, what is parked and what an operator dropped are told apart."""
+def test_row_state_follows_the_message_table(engine):
+    """The state distinguishes messages that wait, were sent, are parked, or were dropped by an operator."""
     fence, broker = txcore.SqlFence(engine), MemoryBroker()
     fence.create()
     producer = txcore.TransactionProducer(MemoryBackend(broker), "orders", fence=fence, mode="table")
@@ -45,7 +45,7 @@ def test_row_says_what_the_table_holds(engine):
 @pytest.mark.parametrize("halves", [0, 1])
 @pytest.mark.parametrize(("row", "verdict"), [(DROPPED, Verdict.FORCED), (PARKED, Verdict.UNDELIVERABLE)])
 def test_message_that_stays_in_the_table_is_neither_lost_nor_silent(row, verdict, halves):
-    """Dropped or parked, it is named; with a half that turned up late and was closed it is no hole either."""
+    """A dropped or parked message is named; with a late half that was closed it is not LOST either."""
     tally = Tally(halves=halves, declared=2, targets=1, present=1, row=row, row_early=1, row_absence=1)
     if halves:
         tally.commits, tally.first_commit, tally.generation = 1, 5, 0

@@ -1,4 +1,4 @@
-"""`--no-land`: the same verdicts, every range read once, and nothing of the rows left behind the run."""
+"""`--no-land`: the same verdicts, every range read once, and no rows left after the run."""
 
 from __future__ import annotations
 
@@ -24,9 +24,9 @@ LEFT = {"counts.parquet", "coverage.parquet", "findings", "gaps.parquet", "laten
 
 @pytest.fixture(scope="module")
 def runs(spark, tmp_path_factory):
-    """One bed with every kind of fault, audited with and without landing; the second time what was read is gone.
+    """One bed with every kind of fault, audited with and without landing; the second time the sources disappear.
 
-    The broker's file goes right behind the reading, the database before the sums: whoever read again would fail.
+    The broker's file is moved right after the reading, the database before the sums: a second reading would fail.
     """
     bed = Bed(tmp_path_factory.mktemp("bed"))
     bed.write(*[None] * 20, *(each for each in Verdict if each.name not in {"COVERAGE_GAP", "LATE_CHECK"}), size=2)
@@ -52,7 +52,7 @@ def runs(spark, tmp_path_factory):
 
 
 def test_it_finds_the_same_and_reads_once(runs):
-    """Places, counts and ends too."""
+    """Verdicts, places, counts and ends are the same."""
     bed, landed, unlanded = runs
     assert {key: landed[key] for key in SAME} == {key: unlanded[key] for key in SAME}
     assert 12 <= len(unlanded["counts"])
@@ -61,7 +61,7 @@ def test_it_finds_the_same_and_reads_once(runs):
 
 
 def test_nothing_of_the_rows_is_left(runs):
-    """Findings, summaries, report and manifest are."""
+    """Only findings, summaries, report and manifest are left."""
     bed, landed, unlanded = runs
     left = [{each.name for each in Path(bed.store().path(run["number"], "")).iterdir()} for run in (landed, unlanded)]
     assert [LEFT | {"rows", "lines"}, LEFT] == left
@@ -70,12 +70,12 @@ def test_nothing_of_the_rows_is_left(runs):
 @pytest.mark.parametrize("mode", ["incremental", "continuous"])
 def test_only_once_can_do_without_rows(runs, mode):
     """The other modes build on the rows of the runs before."""
-    with pytest.raises(UsageError, match="--no-land goes with --mode once"):
+    with pytest.raises(UsageError, match="--no-land needs --mode once"):
         run(runs[0].loaded(), Wish(mode=mode, is_landed=False))
 
 
-def test_a_lost_target_is_not_published_again_unless_it_is_known_which_exist(runs):
-    """Rows tell that; parking what is stuck needs the logs only."""
+def test_a_lost_target_is_not_published_again_without_rows(runs):
+    """Only rows show which targets exist; parking a stuck half needs the logs only."""
     bed, _, unlanded = runs
     loaded, number, lines = bed.loaded(grace_s=0), unlanded["number"], []
     with pytest.raises(UsageError, match="kept no rows"):
@@ -85,4 +85,4 @@ def test_a_lost_target_is_not_published_again_unless_it_is_known_which_exist(run
     assert "STUCK  park it" in lines[0]
     page = Path(bed.store().path(number, "report.html")).read_text(encoding="utf-8")
     assert "this run kept no rows" in page
-    assert 1 == page.count("--apply")  # of the stuck one
+    assert 1 == page.count("--apply")  # of the stuck half

@@ -1,4 +1,4 @@
-"""The verdicts say of simulated histories what the oracle's invariants say, where both speak of the same."""
+"""The audit's verdicts on simulated histories agree with the oracle's invariants, where both cover the same fault."""
 
 from __future__ import annotations
 
@@ -12,13 +12,13 @@ from txcore.audit.verdicts import Thresholds, verdicts_of
 from txcore.records import OpKind
 
 SEEDS = 60
-#: Those with a twin on either side; S6 and S9 rest on what only a test knows, S11 and S12 on more than one transaction.
+#: Invariants with an equal verdict; S6 and S9 need a test's own knowledge, S11 and S12 more than one transaction.
 SAME = (Verdict.LOST, Verdict.MISDECIDED, Verdict.PHANTOM, Verdict.CORRUPT)
 THRESHOLDS = Thresholds(now_ms=1_700_000_400_000)
 
 
 def differing(seed):
-    """Return the transactions of a seed about which oracle and verdicts say different things."""
+    """Return the transactions of a seed on which oracle and verdicts disagree."""
     _, facts = histories.played(seed)
     found = {}
     for identity, each in facts.items():
@@ -32,9 +32,10 @@ def differing(seed):
 
 
 def is_excepted(verdict, facts):
-    """The oracle's S8 says "lost" beside what the audit calls MISDECIDED, PHANTOM or, while undecided, STUCK.
+    """Return whether the difference is expected.
 
-    And no log says how many messages a transaction had in the message table, so there one that came hides the others.
+    The oracle's S8 reports "lost" where the audit reports MISDECIDED, PHANTOM or, while undecided, STUCK. No log
+    holds the number of a transaction's messages in the message table, so one that came hides the others.
     """
     journey = facts.journey
     if verdict is Verdict.LOST and facts.is_via_table and journey.half is None and facts.targets:
@@ -45,12 +46,12 @@ def is_excepted(verdict, facts):
 
 @pytest.mark.parametrize("seed", range(0, SEEDS, 10))
 def test_whole_histories_are_judged_alike(seed):
-    """No rule switched off."""
+    """Oracle and verdicts agree on histories without a rule switched off."""
     assert {} == {key: both for number in range(seed, seed + 10) for key, both in differing(number).items()}
 
 
 @pytest.mark.parametrize("name", MUTANTS)
 def test_histories_with_a_rule_switched_off_are_judged_alike(name):
-    """Each mutant breaks something of its own."""
+    """Oracle and verdicts agree on the histories of each mutant."""
     with MUTANTS[name].patch():
         assert {} == {key: both for number in range(8) for key, both in differing(number).items()}

@@ -1,4 +1,4 @@
-"""What the audit shows while it runs: bars on a terminal, lines elsewhere, never on standard output."""
+"""The audit's progress: bars on a terminal, lines elsewhere, never on standard output."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ WIDTH = 80
 
 
 class Tracker:
-    """Spark's word on its stages."""
+    """A fake of Spark's status tracker."""
 
     def __init__(self):
         self.stages = {}
@@ -31,7 +31,7 @@ class Tracker:
 
 
 class Hours:
-    """A clock that is put forward by hand."""
+    """A clock that the test advances."""
 
     now_s = 0.0
 
@@ -40,7 +40,7 @@ class Hours:
 
 
 def shown(**console):
-    """Return a progress, what it writes into, and its clock."""
+    """Return a progress, the text that it writes to, and its clock."""
     file, clock = io.StringIO(), Hours()
     return Progress(Console(file=file, width=WIDTH, highlight=False, **console), clock), file, clock
 
@@ -65,7 +65,7 @@ def play(progress, clock):
 
 
 def test_a_terminal_has_a_bar_per_phase_that_fits(monkeypatch):
-    """The ranges read; then only the tasks of the phase that runs; each phase leaves its line with its time."""
+    """The bar counts ranges, then the tasks of the current phase; each phase leaves one line with its time."""
     monkeypatch.setenv("TERM", "xterm")
     progress, file, clock = shown(force_terminal=True, color_system=None)
     play(progress, clock)
@@ -78,7 +78,7 @@ def test_a_terminal_has_a_bar_per_phase_that_fits(monkeypatch):
 
 
 def test_a_pipe_has_plain_lines():
-    """One when a phase begins, and now and then one about how far it is."""
+    """A line is printed when a phase begins, and from time to time one with its progress."""
     progress, file, clock = shown()
     play(progress, clock)
     assert [
@@ -90,8 +90,8 @@ def test_a_pipe_has_plain_lines():
     ] == file.getvalue().splitlines()
 
 
-def test_spark_that_has_ended_takes_nothing_but_the_bar():
-    """The step itself says what went wrong."""
+def test_ended_spark_stops_only_the_bar():
+    """The step itself reports the error."""
     progress, file, _ = shown()
     with progress.step(None) as say:
         say("verdicts")

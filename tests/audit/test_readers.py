@@ -1,4 +1,4 @@
-"""What every reader keeps to: it may fail a read, it never shortens one. On the real brokers."""
+"""Every reader on the real brokers: a reader may fail a read, but it never shortens one."""
 
 from __future__ import annotations
 
@@ -46,7 +46,7 @@ class World:
     def __init__(self, name, folder, spark=None):
         self.name = name
         self.spark = spark  # reads with its own Kafka source
-        # What the Java process does for the first time takes longer.
+        # The first read of the Java process takes longer.
         self.timeout_s = 3 * TIMEOUT_S if spark else TIMEOUT_S
         self.broker = None
         self.writers = []
@@ -75,7 +75,7 @@ class Group:
         self.world = world
         self.bed = make_bed("main", world.url, "")
         backend = txcore.connect(world.url)
-        # A broker that was frozen by the test before is not its own controller at once.
+        # A broker that the previous test froze is not its own controller at once.
         wait_until(lambda: error_of(lambda: backend.ensure_group(self.bed.group, 2), 60.0) is None, "a group", 120.0)
         backend.close()
         self.writer = open_writer(world.url, self.bed.group)
@@ -101,7 +101,7 @@ class Group:
         return Source(2, "main", log, tap, topic=self.bed.topics[0])
 
     def ranges(self, log, records_max=1_000_000):
-        """Return what is planned for a log."""
+        """Return the planned ranges of a log."""
         broker = reader_of(self.world.url).open_broker(self.world.url, 10.0)
         try:
             source = self.source(log)
@@ -132,7 +132,7 @@ class Group:
 
 
 def kinds(rows):
-    """Return which kinds of rows there are."""
+    """Return the kinds of rows."""
     return {Kind(row["kind"]).name for row in rows}
 
 
@@ -159,8 +159,8 @@ def require_kafka_source(spark):
 
 
 @pytest.mark.parametrize("log", LOGS)
-def test_everything_is_read_once_however_it_is_cut(world, log):
-    """Whole, and in ranges of few records: each transaction once, each range with its cover."""
+def test_everything_is_read_once_in_ranges_of_any_size(world, log):
+    """One range and many small ranges give each transaction once and each range its cover."""
     group = Group(world)
     for records_max in (1_000_000, 25):
         ranges = group.ranges(log, records_max)
@@ -171,15 +171,15 @@ def test_everything_is_read_once_however_it_is_cut(world, log):
         assert len(ranges) == sum(row["kind"] == Kind.COVER for row in rows)
 
 
-def test_what_marks_the_end_of_a_log_is_no_record(world):
-    """A checker asks where its logs end; on RabbitMQ that appends a marker, which the audit counts and skips."""
+def test_end_marker_of_a_log_is_no_record(world):
+    """A checker asks for the ends of its logs; on RabbitMQ that appends a marker, which the audit counts and skips."""
     group = Group(world)
     backend = txcore.connect(world.url)
     for kind in (LogKind.HALF, LogKind.OP):
         for partition in range(2):
             reader = backend.read(group.bed.group, kind, partition)
             if not hasattr(reader, "end"):
-                pytest.skip(f"{world.name} does not tell ends yet")
+                pytest.skip(f"{world.name} does not report ends yet")
             reader.end().result(30.0)
             reader.close()
     backend.close().result(10.0)
@@ -192,15 +192,15 @@ def test_what_marks_the_end_of_a_log_is_no_record(world):
 
 
 def test_an_empty_log_is_read_as_empty(world):
-    """Nothing was ever written there: no range, or one whose cover says 0."""
+    """An empty log has no range, or one whose cover counts 0 records."""
     group = Group(world, count=0)
     rows = [row for log in LOGS for row in group.read(group.ranges(log))]
     assert kinds(rows) <= {"COVER"}
     assert 0 == sum(row["hash"] for row in rows)
 
 
-def test_what_is_written_behind_the_frozen_end_is_not_read(world):
-    """A live writer changes nothing about a range that was planned."""
+def test_record_written_after_the_frozen_end_is_not_read(world):
+    """A live writer does not change a planned range."""
     group = Group(world)
     known = set(group.ids)
     ranges = group.ranges("half")
@@ -209,11 +209,11 @@ def test_what_is_written_behind_the_frozen_end_is_not_read(world):
 
 
 def test_a_paused_broker_leaves_a_gap_and_no_cover(world):
-    """After the range's timeout; the rows that came are there, but nothing says that they are all."""
+    """After the range's timeout the rows that came are there, but no cover says that they are complete."""
     if world.broker is None:
         pytest.skip("a file cannot be paused")
     group = Group(world)
-    # Short: Kafka takes a node for gone that was silent for 9 s.
+    # Short: Kafka counts a node as dead after 9 s of silence.
     ranges = [replace(each, timeout_s=TIMEOUT_S) for each in group.ranges("half")]
     world.broker.pause()
     try:
@@ -226,7 +226,7 @@ def test_a_paused_broker_leaves_a_gap_and_no_cover(world):
 
 
 def test_a_slow_broker_is_waited_for(world):
-    """It stops for a while in the middle and goes on: everything is read."""
+    """The broker stops for a while in the middle and continues: everything is read."""
     if world.broker is None:
         pytest.skip("a file is not slow")
     group = Group(world)
@@ -241,8 +241,8 @@ def test_a_slow_broker_is_waited_for(world):
     assert group.ids == {row["tx"] for row in rows if row["kind"] == Kind.HALF}
 
 
-def test_records_that_retention_takes_behind_the_plan_leave_a_gap(world):
-    """Half of a log goes between planning and reading; and the next plan knows that the beginning is gone."""
+def test_records_that_retention_deletes_after_the_plan_leave_a_gap(world):
+    """Half of a log is deleted between planning and reading; the next plan knows that the beginning is gone."""
     group = Group(world)
     ranges = group.ranges("half")
     if not trimmed(world, group, ranges):
@@ -280,8 +280,8 @@ def trimmed(world, group, ranges):
     return True
 
 
-def test_a_queue_that_cannot_be_replayed_is_refused_and_left_alone(world):
-    """RabbitMQ: consuming it would take messages from those they are for; a tap is asked for."""
+def test_a_queue_that_cannot_be_replayed_is_refused_and_unchanged(world):
+    """On RabbitMQ, reading a queue would take messages from its consumers; the error asks for a tap."""
     if world.name != "rabbitmq":
         pytest.skip("only RabbitMQ has such queues")
     group = Group(world)
@@ -293,8 +293,8 @@ def test_a_queue_that_cannot_be_replayed_is_refused_and_left_alone(world):
     broker.close()
 
 
-def test_spark_reads_behind_tls_with_a_password(world):
-    """Java's clients are told what the URL says; a wrong password leaves gaps that do not show it."""
+def test_spark_reads_over_tls_with_a_password(world):
+    """Java's clients are settings what the URL says; a wrong password leaves gaps that do not show it."""
     if world.spark is None:
         pytest.skip("the other readers' drivers have tests of their own")
     group = Group(world)
@@ -308,7 +308,7 @@ def test_spark_reads_behind_tls_with_a_password(world):
 
 
 def test_every_fault_on_kafka_is_found_with_both_sources(world, tmp_path):
-    """Two of each kind; the same verdicts, counts and ends, whoever reads."""
+    """Two faults of each kind give the same verdicts, counts and ends with both sources."""
     if world.spark is None:
         pytest.skip("it needs both")
     bed = make_bed("main", world.url, f"sqlite:///{tmp_path}/shop.db")
@@ -326,7 +326,7 @@ def test_every_fault_on_kafka_is_found_with_both_sources(world, tmp_path):
 
 
 def test_without_its_jars_spark_s_kafka_source_is_refused():
-    """In a sentence that says where to name them; nothing is read."""
+    """The error says which setting names the jars; nothing is read."""
     native = importlib.import_module("txcore_spark.native")
     with pytest.raises(ConfigError, match=r"audit\.spark_jars") as raised:
         native.require(SimpleNamespace(read=None))
@@ -335,6 +335,6 @@ def test_without_its_jars_spark_s_kafka_source_is_refused():
         native.settings_of("kafka://h:1?certificate_file=a&key_file=b", 1.0)
     with pytest.raises(ConfigError, match="there is no jar"):
         session._jars("/nowhere")
-    told = native.settings_of("kafka://me:a%22b@h:1?tls=true&sasl=SCRAM-SHA-256", 1.0)
-    assert "SASL_SSL" == told["kafka.security.protocol"]
-    assert told["kafka.sasl.jaas.config"].endswith('ScramLoginModule required username="me" password="a\\"b";')
+    settings = native.settings_of("kafka://me:a%22b@h:1?tls=true&sasl=SCRAM-SHA-256", 1.0)
+    assert "SASL_SSL" == settings["kafka.security.protocol"]
+    assert settings["kafka.sasl.jaas.config"].endswith('ScramLoginModule required username="me" password="a\\"b";')

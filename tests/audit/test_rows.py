@@ -1,4 +1,4 @@
-"""Records become rows of the audit whatever stands in them: nothing a writer puts there makes a range unreadable."""
+"""Records with any content become rows of the audit: no content makes a range unreadable."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ def rows():
     ["generation", "born_ms", "immunity_ms", "interval_ms", "check_max", "first_appended_ms", "count", "decided"],
 )
 def test_a_half_with_an_absurd_number_is_no_row(name, value):
-    """It is counted as strange; the others of its range are judged."""
+    """Such a half is counted as strange; the other records of its range are judged."""
     found = rows()
     found.add_half(1, wire.encode_half(msgspec.structs.replace(HALF, **{name: value})), None)
     found.add_half(2, wire.encode_half(HALF), None)
@@ -48,7 +48,7 @@ def test_a_half_with_an_absurd_number_is_no_row(name, value):
 @pytest.mark.parametrize("value", ABSURD)
 @pytest.mark.parametrize("name", ["generation", "at_ms", "count", "decision", "forced"])
 def test_an_op_with_an_absurd_number_is_no_row(name, value):
-    """The same."""
+    """Such an op is counted as strange; the other records of its range are judged."""
     found = rows()
     found.add_ops(1, wire.encode_ops([msgspec.structs.replace(Op(OpKind.COMMIT, bytes(16)), **{name: value})]), None)
     found.add_ops(2, wire.encode_ops([Op(OpKind.COMMIT, bytes(16))]), None)
@@ -57,7 +57,7 @@ def test_an_op_with_an_absurd_number_is_no_row(name, value):
 
 @given(TIMES)
 def test_the_largest_numbers_of_a_record_fit_into_a_row(appended_ms):
-    """Sums of them included, and whatever time the broker gives."""
+    """Their sums and any time of the broker fit too."""
     half = msgspec.structs.replace(
         HALF,
         transaction_id=b"\xff" * 16,
@@ -90,7 +90,7 @@ IDS = st.sampled_from([IDS_HEAD + end for end in (b"0", b"-1", b"9" * 5_000, b"\
 )
 @example(None, IDS_HEAD + b"0", {wire.HEADER_KEY: "\ud800"}, 2**63 - 1)
 def test_any_target_is_a_row_or_strange(key, name, headers, at):
-    """Text that is no UTF-8 included."""
+    """Text that is not UTF-8 included."""
     found = rows()
     found.add_target(1, "t", key, b"body", {**headers, wire.HEADER_ID: name, wire.HEADER_GROUP: "g"}, at)
     assert 1 == found.strange + found.take().num_rows

@@ -1,4 +1,4 @@
-"""Each verdict on the smallest history that deserves it, and none on what is well; judged by Spark."""
+"""Each verdict on the smallest history with its fault, and none on correct histories; judged by Spark."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ TOKEN, OTHER = b"t" * 16, b"o" * 16
 
 
 class Case(History):
-    """A history that is written down by hand."""
+    """A history that is written by hand."""
 
     __slots__ = ("name", "other")
 
@@ -94,7 +94,7 @@ def by_hand(new):
         Case("resumed, and pending for too long", new(), ["STUCK"]).half()
         .ops((OpKind.DISCARD, exhausted | {"token": TOKEN})).half(generation=1),
         Case("a discard of a stale owner", new(), ["STUCK"]).half().ops((OpKind.DISCARD, exhausted | {"token": OTHER})),
-        Case("a discard behind a decision is void", new(), ["STUCK"]).half()
+        Case("a discard after a decision is void", new(), ["STUCK"]).half()
         .ops((OpKind.DECIDED, {"decision": 1, "token": TOKEN}), (OpKind.DISCARD, exhausted | {"token": TOKEN})),
         Case("a discard before a decision of the next generation", new(), ["STUCK"]).half()
         .ops((OpKind.DISCARD, exhausted | {"token": TOKEN})).half(generation=1)
@@ -184,16 +184,16 @@ def judged(spark, tmp_path_factory):
 
 
 def test_every_history_gets_exactly_its_verdicts(judged):
-    """By hand and by recipe; nothing more, nothing less."""
+    """Each history, by hand or by recipe, gets its verdicts and no others."""
     assert {} == {name: each for name, each in judged.items() if each[0] != each[1]}
 
 
 def test_no_verdict_is_without_doubt(judged):
-    """What sums alone show to be well is not judged."""
+    """Transactions that sums alone prove correct are not judged."""
     assert {} == {name: each for name, each in judged.items() if each[1] and not each[2]}
     assert not judged["well"][2]
 
 
 def test_every_verdict_on_a_transaction_has_a_history(judged):
-    """COVERAGE_GAP is one on a range."""
+    """Every verdict but COVERAGE_GAP, which is on a range, has a history."""
     assert {verdict.name for verdict in Verdict} - {"COVERAGE_GAP"} <= set(judged)

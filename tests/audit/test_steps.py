@@ -1,4 +1,4 @@
-"""Runs over a growing log: what one step leaves, the next one takes up; the end is that of one audit over all."""
+"""Steps over a growing log: each continues the one before, and the result is that of one audit over everything."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ def bed(tmp_path):
 
 
 def totals(manifest):
-    """Return what two ways to the same end must have in common."""
+    """Return the results that steps and one audit must have in common."""
     sums = {}
     for each in manifest["transactions"]:
         key = (each["bucket"], each["group"], each["home"])
@@ -43,7 +43,7 @@ def totals(manifest):
 
 
 def test_steps_over_a_growing_log_end_like_one_audit_over_everything(spark, bed):
-    """Halves without an end wait in the tallies; duplicates, conflicts and lost targets show across steps."""
+    """Halves without an end stay in the tallies; duplicates, conflicts and lost targets are found across steps."""
     audit = bed.audit(spark)
     open_ones = bed.write(None, None, parts={"half", "row"})
     bed.write(None, Verdict.LOST, size=3)
@@ -67,7 +67,7 @@ def test_steps_over_a_growing_log_end_like_one_audit_over_everything(spark, bed)
 
 
 def test_a_step_that_was_killed_counts_nothing_twice(spark, bed):
-    """Without a manifest there was no run: the next one starts from the one before."""
+    """A run without a manifest does not count: the next run starts from the one before it."""
     audit = bed.audit(spark)
     bed.write(None, Verdict.LOST)
     first = audit.incremental()
@@ -81,7 +81,7 @@ def test_a_step_that_was_killed_counts_nothing_twice(spark, bed):
 
 
 def test_a_window_judges_its_births_only(spark, bed):
-    """What was born before or behind it is read, but not judged."""
+    """Transactions born before or after the window are read, but not judged."""
     (early,) = bed.write(Verdict.LOST)
     since_ms = int.from_bytes(early.transaction_id[:6], "big") + 1
     bed.write(Verdict.LEAK)
@@ -90,8 +90,8 @@ def test_a_window_judges_its_births_only(spark, bed):
     assert 2 == manifest["exit_code"]
 
 
-def test_what_retention_took_is_a_gap_and_no_absence_is_a_proof_before_it(spark, bed):
-    """A log whose beginning is gone: inconclusive, and no PHANTOM for targets whose half is gone."""
+def test_retention_leaves_a_gap_and_no_absence_is_a_proof_before_it(spark, bed):
+    """A log whose beginning is gone is inconclusive, without PHANTOM for targets whose half is gone."""
     bed.write(*[None] * 5)
     with sqlite3.connect(bed.folder / "broker.db") as connection:
         connection.execute("DELETE FROM half")
@@ -102,8 +102,8 @@ def test_what_retention_took_is_a_gap_and_no_absence_is_a_proof_before_it(spark,
     assert all("its beginning is gone" in gap["why"] for gap in manifest["gaps"])
 
 
-def test_a_topic_that_nobody_reads_is_a_gap_and_its_messages_are_not_lost(spark, bed):
-    """Halves name it; the configuration leaves it out."""
+def test_a_topic_that_is_not_read_is_a_gap_and_its_messages_are_not_lost(spark, bed):
+    """Halves name the topic; the configuration leaves it out."""
     bed.write(None, size=2)
     bed.config()
     path = bed.folder / "txcore.toml"
@@ -115,14 +115,14 @@ def test_a_topic_that_nobody_reads_is_a_gap_and_its_messages_are_not_lost(spark,
 
 
 def test_an_empty_group_passes(spark, bed):
-    """Nothing was written, and that was read."""
+    """The logs of an empty group are read and the audit passes."""
     manifest = bed.audit(spark).once()
     assert (0, {}) == (manifest["exit_code"], manifest["counts"])
     shutil.rmtree(bed.folder / "audit")
 
 
-def test_repair_publishes_what_is_lost_parks_what_is_stuck_and_leaves_leaks_alone(spark, bed, capsys):
-    """A dry run writes nothing; what was repaired is not repaired again; the next audit finds the leak only."""
+def test_repair_publishes_lost_targets_parks_stuck_halves_and_leaves_leaks(spark, bed, capsys):
+    """A dry run writes nothing; a repair is not repeated; the next audit finds the leak only."""
     audit = bed.audit(spark, grace_s=0)
     (lost,) = bed.write(Verdict.LOST, size=3)
     bed.writer.write(
@@ -136,9 +136,9 @@ def test_repair_publishes_what_is_lost_parks_what_is_stuck_and_leaves_leaks_alon
     assert first["counts"] == audit.once()["counts"]
     assert 0 == repair(loaded, first["number"], only=(), apply=True, say=lines.append)
     assert 0 == repair(loaded, first["number"], only=(), apply=True, say=lines.append)
-    told = "\n".join(lines)
-    assert "publish 0 to orders.created, 2 to orders.created" in told
-    assert "cannot be taken back" in told
+    printed = "\n".join(lines)
+    assert "publish 0 to orders.created, 2 to orders.created" in printed
+    assert "cannot be withdrawn" in printed
     assert "0 repaired, 0 failed" in lines[-1]
     last = audit.once()
     assert {"LEAK": 1, "DISCARDED": 1} == last["counts"]
@@ -155,11 +155,11 @@ def test_the_command_ends_with_the_code_and_writes_the_report(spark, bed, capsys
     """`--json` on standard output, progress on standard error, a page that loads nothing from elsewhere."""
     bed.write(None, Verdict.LEAK, Verdict.DISCARDED)
     code = run(bed.loaded(), Wish(mode="once", as_json=True))
-    told = capsys.readouterr()
-    summary = json.loads(told.out)
+    printed = capsys.readouterr()
+    summary = json.loads(printed.out)
     assert 2 == code == summary["exit_code"]
     assert {"LEAK": 1, "DISCARDED": 1} == summary["counts"]
-    assert "freezing the ends" in told.err
+    assert "freezing the ends" in printed.err
     page = Path(summary["report"]).read_text(encoding="utf-8")
     assert "LEAK" in page
     assert not re.findall(r"(?:src|href)=|url\(|@import|https?://", page)

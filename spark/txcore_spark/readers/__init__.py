@@ -1,6 +1,6 @@
-"""One reader per kind of broker: `open_broker` for planning, `read` for one range, in a task of its own.
+"""One reader per kind of broker: `open_broker` for planning, `read` for one range in one task.
 
-A reader may fail, it may never shorten a read: it compares what it got with the broker's own count or end position.
+A reader may fail, but it never shortens a read: it compares its records with the broker's own count or end position.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ _DRIVERS: Final = {"confluent_kafka": "kafka", "nats": "nats", "pika": "rabbitmq
 
 
 class Reader(Protocol):
-    """What each module beside this one offers."""
+    """Interface of each module of this package."""
 
     def open_broker(self, url: str, timeout_s: float) -> Broker:
         """Connect for planning."""

@@ -1,7 +1,7 @@
-"""Reading a fence table through SQLAlchemy: in the order of its ids, in pages, so that memory stays bounded.
+"""Reading a fence table through SQLAlchemy in the order of its ids, in pages that bound the memory.
 
-Each page is a statement of its own. That is sound: a row is judged as committed only when it was seen so, and rows
-leave the table only below the horizon, which is read last.
+Each page is a statement of its own. That is sound: a row is judged as committed only when it was read as committed, and
+rows leave the table only below the horizon, which is read last.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ PAGE_ROWS: Final = 20_000
 
 
 def read(url: str, wanted: Range) -> Iterator[pa.RecordBatch]:
-    """Yield the rows of a fence table from the range's `lower` id on."""
+    """Yield the rows of a fence table, beginning at the range's `lower` id."""
     rows, count = wanted.rows(), 0
     last = wanted.lower or bytes(ID_BYTES)
     engine = create_engine(url)
@@ -47,7 +47,7 @@ def read(url: str, wanted: Range) -> Iterator[pa.RecordBatch]:
 
 
 def pruned_below(url: str, table: str) -> bytes:
-    """Return the horizon of a fence table: of ids below it nothing can be said.
+    """Return the horizon of a fence table: an id below it may have lost its row.
 
     Raises:
         BackendUnavailableError: the database does not answer, or there is no such table.
@@ -64,7 +64,7 @@ def pruned_below(url: str, table: str) -> bytes:
 
 
 def as_bytes(value: Any) -> bytes:
-    """Return an id as a database gives it: uuid, text or bytes."""
+    """Return the bytes of an id that a database returned as uuid, text or bytes."""
     if isinstance(value, uuid.UUID):
         return value.bytes
     if isinstance(value, str):
@@ -73,15 +73,15 @@ def as_bytes(value: Any) -> bytes:
 
 
 def _state(connection: Connection, table: str) -> str:
-    """Return the expression for a row's state; instead of 3, what the message table holds of it.
+    """Return the expression for a row's state, in which the message table's content replaces state 3.
 
-    That is `PARKED` where one is parked, else 3 while one waits, `DROPPED` when the rest was dropped, `SENT` when there
-    is none.
+    It gives `PARKED` where a message is parked, otherwise 3 while a message waits, `DROPPED` when the rest was dropped,
+    and `SENT` when the table holds no message of the transaction.
     """
     try:
         connection.execute(text(f"SELECT 1 FROM {table}_msg WHERE 1 = 0"))
     except SQLAlchemyError:
-        return "f.state"  # no such table: made by an older txcore
+        return "f.state"  # no such table: the database was set up by an older txcore
     finally:
         connection.rollback()
     worst = "max(CASE m.parked WHEN 1 THEN 3 WHEN 0 THEN 2 ELSE 1 END)"

@@ -1,7 +1,7 @@
-"""Reading Kafka: each partition by offsets; done only when the consumer's own position has reached the frozen end.
+"""Reading Kafka by offsets: a partition is done only when the consumer's position has reached the frozen end.
 
-Half logs and targets are cut at the high watermark, op logs at the last stable offset: a transaction's op may show
-before the targets of the same transaction do, so targets are cut behind everything that is under way, and waited for.
+Half logs and targets are cut at the high watermark, op logs at the last stable offset. A transaction's op may become
+readable before its targets, so targets are cut after everything under way, and the reader waits for them.
 """
 
 from __future__ import annotations
@@ -88,7 +88,7 @@ class KafkaBroker:
         ]
 
     def _is_dense(self, source: Source) -> bool:
-        """Return whether every offset holds a record: no marker of a transaction stands between ours."""
+        """Return whether every offset holds a record, without a marker of a transaction between our records."""
         return source.log == HALF or (source.log != TARGET and not self._options.is_transactional)
 
     def close(self) -> None:
@@ -111,7 +111,7 @@ class KafkaBroker:
         except KafkaException as error:
             raise translated(error, f"reading the settings of {topic!r}") from error
         if "compact" in policy:
-            raise ConfigError(f"topic {topic!r} is compacted: what is missing there proves nothing", key="topics")
+            raise ConfigError(f"topic {topic!r} is compacted: a missing message proves nothing there", key="topics")
 
 
 def open_broker(url: str, timeout_s: float) -> KafkaBroker:
@@ -158,7 +158,7 @@ def add_record(
     value: bytes,
     headers: Iterable[tuple[str, bytes | None]],
 ) -> None:
-    """Add one record to *rows*, as what its log makes it."""
+    """Add one record to *rows* as a half, op, parked record or target, by its log."""
     if source.log == HALF:
         rows.add_half(offset, value, stamp_ms)
     elif source.log == OP:
@@ -170,7 +170,7 @@ def add_record(
 
 
 def messages(consumer: Any, topic: str, wanted: Range) -> Iterator[Any]:
-    """Yield the messages of a range; returns only when the consumer stands at its end.
+    """Yield the messages of a range; returns only when the consumer's position is at the range's end.
 
     Raises:
         ShortReadError: nothing came for the range's timeout.

@@ -1,8 +1,8 @@
-"""Reading NATS JetStream with nats-py: pull consumers by stream sequence, done when the server says that none is left.
+"""Reading NATS JetStream with nats-py: pull consumers by stream sequence, until the server reports that none is left.
 
-A consumer counts what it delivers, and each delivery names how many messages of its filter stand behind it: so a
-message that was lost on the way is noticed, and so is an end that is none. The files of TLS and credentials in the
-URL serve here as for the backend itself.
+A consumer counts its deliveries, and each delivery names how many messages of its filter are left. So the reader
+notices a message that was lost on the way and an end that came too early. The files of TLS and credentials in the URL
+are used as by the backend itself.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ T = TypeVar("T")
 
 
 class _Stream(NamedTuple):
-    """A stream as its server describes it."""
+    """State of a stream as its server reports it."""
 
     subjects: list[str]
     first: int
@@ -54,7 +54,7 @@ class NatsBroker:
         self._run(self._client.connect(**_connecting(options)), "connecting")
 
     def topics(self) -> Sequence[str]:
-        """See `Broker.topics`: the subjects in use that streams of the user's hold."""
+        """See `Broker.topics`: the subjects in use in the streams of the application."""
         found: set[str] = set()
         for name in self._names():
             if not name.startswith(("KV_", "OBJ_", f"{NAME_PREFIX}_")):
@@ -70,14 +70,14 @@ class NatsBroker:
         names = GroupNames(source.name, self._options)
         partitions = len(self._stream(names.stream(LogKind.HALF)).subjects)
         stream = self._stream(names.stream(LogKind(source.log)))
-        # What is decided is purged after `keep_s`, partition by partition: within that time nothing is missing.
+        # Decided records are purged after `keep_s`, partition by partition: within that time nothing is missing.
         kept_ms = stream.last and self._now_ms() - round(self._options.keep_s * 1000)
         return [Edge(n, stream.first, stream.last + 1, stream.first > 1, None, kept_ms) for n in range(partitions)]
 
     def split(self, wanted: Range, records_max: int) -> Sequence[Range]:  # noqa: ARG002 - one task per partition
         """See `Broker.split`: more readers than partitions read no faster.
 
-        What is expected is the least that was there when it was counted: the later count is the one taken away.
+        The expected number is the least that was there when it was counted: the later count is subtracted.
         """
         stream, subject = self._filter_of(wanted)
         from_start = self._pending(stream, subject, wanted.start)
@@ -91,7 +91,7 @@ class NatsBroker:
         return names.stream(kind), names.subject(kind, wanted.place.partition)
 
     def _pending(self, stream: str, subject: str, start: int) -> int:
-        """Return how many messages of a filter stand at *start* and behind."""
+        """Return how many messages of a filter are at *start* and after it."""
         config = {
             "deliver_policy": "by_start_sequence", "opt_start_seq": max(start, 1), "ack_policy": "none",
             "filter_subject": subject, "mem_storage": True, "num_replicas": 1, "inactive_threshold": 5_000_000_000,
@@ -106,7 +106,7 @@ class NatsBroker:
 
     def _now_ms(self) -> int:
         answer = self._request("INFO", None)
-        del answer  # only to be sure that the server is there
+        del answer  # only to be sure that the server answers
         return round(datetime.now().astimezone().timestamp() * 1000)
 
     def _names(self) -> list[str]:
@@ -199,12 +199,12 @@ class _Pulling:
         self._wanted = wanted
         self.client = Client()
         self._subscription: Any = None
-        self._left = 0  #: messages of the filter that the server still has behind the last delivery
+        self._left = 0  #: messages of the filter that the server still has after the last delivery
         self._delivered = 0
         self._is_over = False
 
     async def open(self) -> None:
-        """Connect and make the consumer; the server says how many messages await it."""
+        """Connect and create the consumer; the server reports how many messages await it."""
         await self.client.connect(**_connecting(self._options))
         stream, subject = await self._place()
         prefix = self._options.api_prefix if self._options.domain else "$JS.API"
@@ -271,7 +271,7 @@ class _Pulling:
 
 
 def end(loop: asyncio.AbstractEventLoop, client: Client) -> None:
-    """Disconnect as far as the server still answers, and end the loop with everything that runs on it."""
+    """Disconnect if the server still answers, and end the loop with every task on it."""
 
     async def run() -> None:
         with contextlib.suppress(Exception):
@@ -300,7 +300,7 @@ def _connecting(options: Options) -> dict[str, Any]:
 
 
 def _moment(text: str) -> float:
-    """Return the seconds of a time with nanoseconds, which is what the server writes."""
+    """Return the seconds of a time that the server wrote with nanoseconds."""
     if not text or text.startswith("0001"):
         return 0.0
     head, _, fraction = text.rstrip("Z").partition(".")

@@ -1,7 +1,7 @@
-"""Reading RabbitMQ streams over AMQP: by offsets, with the broker's own message count as the least that must come.
+"""Reading RabbitMQ streams over AMQP by offsets; at least the broker's own count of messages must arrive.
 
-Silence proves nothing here. A stream that is said to hold messages and gives none is an error, never an empty one;
-a range is done when its last offset came.
+Silence proves nothing here. A stream that delivers nothing although its count is not 0 is an error, never an empty
+stream; a range is done when its last offset arrived.
 """
 
 from __future__ import annotations
@@ -28,9 +28,9 @@ from txcore_spark.plan import BATCH_ROWS, TARGET, Edge, Range, ShortReadError, S
 PREFETCH: Final = 2_000
 ACK_EVERY: Final = 500
 QUIET_S: Final = 0.5
-"""What stands in the last chunk comes at once; after so long without anything the end is taken."""
+"""Silence, in seconds, after which the end of a stream is read; the messages of the last chunk arrive at once."""
 FREEZE_S: Final = 3.0
-"""How long a stream that grows all the time is followed before its end is taken."""
+"""Longest time, in seconds, for which a growing stream is followed before its end is read."""
 HEARTBEAT_S: Final = 30
 _BROKERS_OWN: Final = frozenset({OFFSET_HEADER, "x-stream-filter-value"})
 
@@ -72,11 +72,11 @@ class RabbitmqBroker:
         with self._consuming(name, "first") as first:
             start = min(self._offsets(name, first, must_come=True, is_first=True))
         if end - start < count:
-            raise BackendUnavailableError(f"stream {name!r} says {count} messages, but {end - start} offsets are there")
+            raise BackendUnavailableError(f"stream {name!r} counts {count} messages, but has {end - start} offsets")
         return Edge(partition, start, end, is_truncated=start > 0)
 
     def _offsets(self, name: str, came: list[int], *, must_come: bool, is_first: bool = False) -> list[int]:
-        """Wait until what was there when the consumer was attached has come."""
+        """Wait until the messages that the stream held when the consumer was attached have arrived."""
         began_s = last_s = time.monotonic()
         while True:
             before = len(came)
@@ -88,7 +88,7 @@ class RabbitmqBroker:
             if not came and not must_come and now_s - began_s >= 2 * QUIET_S and not self._count(name):
                 return came
             if not came and now_s - began_s >= self._timeout_s:
-                raise BackendUnavailableError(f"stream {name!r} holds messages, but gives none")
+                raise BackendUnavailableError(f"stream {name!r} holds messages, but delivers none")
 
     @contextlib.contextmanager
     def _consuming(self, name: str, start: str) -> Iterator[list[int]]:
@@ -117,7 +117,7 @@ class RabbitmqBroker:
             self._connection = _connect(self._options)
 
     def _count(self, name: str) -> int | None:
-        """Return the broker's count of a queue's messages, None if there is no such queue."""
+        """Return the broker's count of a queue's messages; None if there is no such queue."""
         channel = self._connection.channel()
         try:
             return int(channel.queue_declare(name, passive=True).method.message_count)
@@ -137,7 +137,7 @@ class RabbitmqBroker:
         channel = self._connection.channel()
         text = ""
         try:
-            # Nothing is changed: a stream refuses to be declared as anything else, and says what it is.
+            # Nothing is changed: a stream refuses to be declared as another type, and the error names its type.
             channel.queue_declare(name, durable=True, arguments={"x-queue-type": "classic"})
         except exceptions.ChannelClosedByBroker as error:
             text = error.reply_text
@@ -188,7 +188,7 @@ def read(url: str, wanted: Range) -> Iterator[pa.RecordBatch]:
     except exceptions.AMQPError as error:
         raise translate(error, f"stream {name!r}") from error
     finally:
-        # What was prefetched is given back when a channel closes, and a stream refuses that: the connection ends.
+        # A closing channel returns its prefetched messages, and a stream refuses that: the connection ends.
         with contextlib.suppress(exceptions.AMQPError):
             connection.close()
     rows.add_cover(wanted.start, wanted.end, count)
@@ -207,9 +207,9 @@ def _messages(connection: Any, name: str, wanted: Range) -> Iterator[tuple[int, 
         if method.delivery_tag % ACK_EVERY == 0:
             channel.basic_ack(method.delivery_tag, multiple=True)
         if offset < wanted.start:
-            continue  # A chunk begins where it begins.
+            continue  # Delivery starts with the chunk that holds the offset, so the first messages may be before it.
         if is_first and offset > wanted.start and offset > _first_offset(connection, name, wanted.timeout_s):
-            is_first = False  # Offsets have holes of their own; only a new beginning means that records are gone.
+            is_first = False  # Offsets have holes anyway; records are gone only if the stream begins later.
         elif is_first and offset > wanted.start:
             raise ShortReadError(f"offsets from {wanted.start} to {offset} are gone (retention)")
         is_first = False
@@ -229,7 +229,7 @@ def _first_offset(connection: Any, name: str, timeout_s: float) -> int:
         if method is None:
             break
         return int(properties.headers[OFFSET_HEADER])
-    raise ShortReadError(f"stream {name!r} does not tell its first offset")
+    raise ShortReadError(f"stream {name!r} does not report its first offset")
 
 
 def _connect(options: Options) -> Any:

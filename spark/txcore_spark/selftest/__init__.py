@@ -1,1 +1,1 @@
-"""The proof on real brokers: histories with known faults, and what the audit says of them."""
+"""The self-test on real brokers: histories with known faults, and the audit's verdicts on them."""

@@ -25,7 +25,7 @@ PARTITIONS: Final = 4
 LATE_S: Final = 5.0
 LIVE_PAUSE_S: Final = 0.02
 LARGE_EVERY: Final = 10
-"""Each such transaction has three messages."""
+"""Number of transactions of which one has three messages."""
 LATE_BORN_S: Final = 3_600
 Say = Callable[[str], None]
 
@@ -50,11 +50,11 @@ class Bed:
 
 @dataclass(slots=True)
 class Outcome:
-    """What an audit found of what was planted.
+    """Planted faults, and the audit's findings.
 
     Attributes:
-        found, planted: Transactions with a fault that got exactly what they must, and all of them, by verdict.
-        false_alarms: Verdicts that nobody planted, with their transactions.
+        found, planted: Transactions with a fault that got exactly their verdicts, and all of them, by verdict.
+        false_alarms: Verdicts that were not planted, with their transactions.
     """
 
     found: Counter[str]
@@ -63,7 +63,7 @@ class Outcome:
 
     @property
     def is_good(self) -> bool:
-        """Everything found, and nothing else."""
+        """Whether the audit found all planted faults and nothing else."""
         return self.found == self.planted and not self.false_alarms
 
 
@@ -82,7 +82,7 @@ def make_bed(name: str, url: str, database: str) -> Bed:
 
 
 def plant(bed: Bed, count: int, each: int, say: Say, *, seed: int = 1) -> None:
-    """Write *count* transactions to the bed, *each* of which for every kind of fault, in random order."""
+    """Write *count* transactions to the bed in random order, *each* of them with every kind of fault."""
     engine = create_engine(bed.database)
     fence = txcore.SqlFence(engine)
     fence.create()
@@ -173,7 +173,7 @@ def write_config(beds: Sequence[Bed], folder: Path, more: Mapping[str, str] | No
 
 
 def compare(beds: Sequence[Bed], findings: Sequence[Mapping[str, Any]]) -> Outcome:
-    """Compare what was found with what was planted."""
+    """Compare the findings with the planted faults."""
     wanted = {identity: verdicts for bed in beds for identity, verdicts in bed.expected.items()}
     actual: dict[bytes, set[str]] = {}
     for each in findings:

@@ -28,7 +28,7 @@ def write_volume(place: Path, count: int, each: int, start_ms: int) -> tuple[int
     """Write the rows of *count* whole transactions, and *each* of every kind of fault beside them.
 
     Returns:
-        The number of rows, and what the audit must find.
+        The number of rows, and the findings that the audit must give.
     """
     place.mkdir(parents=True, exist_ok=True)
     rows = 0

@@ -1,4 +1,4 @@
-"""Writing any record to a real broker, past the protocol: a producer would refuse to write what a self-test needs."""
+"""Writing any record to a real broker without the protocol: a producer would refuse the records of a self-test."""
 
 from __future__ import annotations
 
@@ -274,7 +274,7 @@ def write_rows(url: str, table: str, group: str, rows: Sequence[tuple[bytes, int
 
 
 def kind_of(record: Written) -> str:
-    """Return what a record says, for people."""
+    """Return a description of a record."""
     if record.log == "op":
         return OpKind(decode_ops(record.body)[0].kind).name
     if record.log == "half":
