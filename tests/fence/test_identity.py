@@ -251,6 +251,44 @@ def test_producer_at_work_takes_the_upgrade_along(world, shop):
     assert [half.database for half in shop.halves()] == [b"", replacement]
 
 
+@pytest.mark.parametrize("style", ["prepared", "database", "listener"])
+def test_warm_connections_take_the_upgrade_along(world, shop, style):
+    """s13, s19: a pooled connection, and the fence, kept for ever that the tables have no identity."""
+    fence = make_old(world)
+    engine = world.new_engine(pool_size=1, max_overflow=0) if world.kind != "sqlite" else world.engine
+
+    class Listener(txcore.TransactionListener):
+        def execute_local_transaction(self, message, arg):
+            with engine.begin() as connection:
+                txcore.current_transaction().fence(connection)
+            return txcore.LocalTransactionState.COMMIT
+
+        def check_local_transaction(self, half):
+            raise AssertionError
+
+    producer = shop.producer(fence, listener=Listener(), policy=None)
+
+    def order(body):
+        if style == "listener":
+            assert producer.send_message_in_transaction(txcore.Message("t", body)).error is None
+        elif style == "database":
+            with producer.transaction(engine) as transaction:
+                transaction.publish(txcore.Message("t", body))
+        else:
+            transaction = producer.begin()
+            transaction.publish(txcore.Message("t", body))
+            with engine.connect() as connection:
+                transaction.prepare(connection)
+                connection.commit()
+
+    order(b"before")
+    world.new_fence(world.spare).create()
+    identity = world.new_fence(world.spare).identity().current
+    order(b"after")
+    before = NO_DATABASE if style == "listener" else b""
+    assert [half.database for half in shop.halves()] == [before, identity]
+
+
 def test_identity_that_changes_under_a_connection_is_read_again(world, shop):
     """A pooled connection remembers the identity; the insert itself compares it."""
     shop.orphan(world)

@@ -189,8 +189,11 @@ class SqlFence:
         return self._remembered(connection)
 
     def known_database(self) -> bytes | None:
-        """Return the identity of the database behind the fence's own engine; None when it must be read first."""
-        return self._database
+        """Return the identity of the database behind the fence's own engine; None when it must be read first.
+
+        Tables of schema version 1 have none, and are read each time: an upgrade gives them one.
+        """
+        return self._database or None
 
     def read_database(self) -> Any:
         """Read the identity of the database behind the fence's own engine (an awaitable with an AsyncEngine).

@@ -90,14 +90,20 @@ def new_identity() -> bytes:
 
 
 def look(dialect: Dialect, border: Border) -> Database:
-    """Return the database behind *border*, asked once for each connection to the server."""
+    """Return the database behind *border*, asked once for each connection to the server once it has an identity."""
     found = border.memory.get(_key(dialect))
     return look_anew(dialect, border) if found is None else found
 
 
 def look_anew(dialect: Dialect, border: Border, meta: Meta | None = None) -> Database:
-    """Ask the database again, which may have been adopted or replaced since, unless *meta* is what is remembered."""
+    """Ask the database again, which may have been adopted or replaced since, unless *meta* is what is remembered.
+
+    Tables without an identity are not remembered: the next transaction finds the one that an upgrade has given them.
+    """
     meta = meta or dialect.meta(border)
+    if not meta.identity:
+        border.memory.pop(_key(dialect), None)
+        return database_of(meta, "")
     known: Database | None = border.memory.get(_key(dialect))
     server = dialect.server(border) if known is None or known.stored != meta.identity else known.server
     found = border.memory[_key(dialect)] = database_of(meta, server)
