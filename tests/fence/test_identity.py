@@ -361,6 +361,63 @@ def test_copy_in_another_database_is_another_one_until_it_is_adopted(postgresql,
         admin.close()
 
 
+@pytest.mark.parametrize("mode", ["half", "table"])
+def test_one_pool_in_front_of_a_schema_and_its_clone_names_the_right_one(postgresql, shop, eventually, mode):
+    """s2: the meta row came along with the clone, so identity and connection were the same; only the table is not."""
+    names = ("tenant_a", "tenant_b")
+    tables = [f"{postgresql.fence_table}{suffix}" for suffix in ("", "_meta", "_msg", "_slot")]
+    with postgresql.engine.begin() as connection:
+        for name in names:
+            connection.execute(text(f"CREATE SCHEMA {name}"))
+            for table in tables:
+                connection.execute(text(f"CREATE TABLE {name}.{table} (LIKE {table} INCLUDING ALL)"))
+            connection.execute(text(f"INSERT INTO {name}.{tables[1]} SELECT * FROM {tables[1]}"))
+    first, second = (
+        SqlFence(postgresql.new_engine(connect_args={"options": f"-c search_path={name}"}), table=tables[0])
+        for name in names
+    )
+    pool = postgresql.new_engine(pool_size=1, max_overflow=0)
+    producer, ids = shop.producer(first, mode=mode), []
+    try:
+        for name in (*names, names[0]):
+            transaction = producer.begin()
+            transaction.publish(txcore.Message("t", name.encode()))
+            with pool.connect() as connection:
+                connection.execute(text(f"SET search_path TO {name}"))
+                connection.commit()
+                transaction.prepare(connection)
+                assert first.database_of(connection) == (first if name == names[0] else second).identity().current
+                connection.commit()
+            ids.append(transaction.transaction_id)
+        if mode == "table":
+            return
+        mine, theirs = first.identity().current, second.identity().current
+        assert mine != theirs
+        assert [half.database for half in shop.halves()] == [mine, theirs, mine]
+        eventually(lambda: shop.check(first, eventually).pending == 1)
+        assert first.peek([ids[1]])[ids[1]].answer is FenceAnswer.ABSENT
+        assert shop.check(second, eventually).committed == 1
+        assert sorted(shop.delivered) == [b"tenant_a", b"tenant_a", b"tenant_b"]
+    finally:
+        for engine in (pool, first.engine, second.engine):
+            engine.dispose()
+        with postgresql.engine.begin() as connection:
+            connection.execute(text("DROP SCHEMA tenant_a, tenant_b CASCADE"))
+
+
+def test_checkers_connection_that_meets_a_copy_asks_which_server_that_is(postgresql):
+    """As after a pooler was sent to a restored copy: the connection stays, and the meta row is the same."""
+    meta = f"{postgresql.fence_table}_meta"
+    fence = postgresql.new_fence(postgresql.new_engine(pool_size=1, max_overflow=0))
+    mine, identity = fence.identity().current, postgresql.committed()
+    with postgresql.spare.begin() as connection:
+        connection.execute(text(f"ALTER TABLE {meta} RENAME TO {meta}_old"))
+        connection.execute(text(f"CREATE TABLE {meta} (LIKE {meta}_old INCLUDING ALL)"))
+        connection.execute(text(f"INSERT INTO {meta} SELECT * FROM {meta}_old"))
+    assert fence.check([identity], GROUP, {identity: mine})[identity].is_foreign
+    assert fence.identity().is_copy
+
+
 def test_role_that_may_not_ask_for_the_server_takes_the_stored_identity(postgresql):
     """`pg_control_system()` may be revoked: then a copy is not told apart, and nothing else fails."""
     with postgresql.engine.begin() as connection:

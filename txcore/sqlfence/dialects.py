@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, ClassVar, Final
 
 from txcore.errors import UsageError
-from txcore.sqlfence.identity import Meta, new_identity
+from txcore.sqlfence.identity import ANY_DATABASE, Meta, new_identity
 from txcore.sqlfence.savepoints import ANCHOR_PREFIX
 from txcore.sqlfence.schema import COMMITTED, FORCED, SCHEMA_VERSION, TOMBSTONE, Tables, check_version
 
@@ -21,6 +21,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
 
     from txcore.sqlfence.border import Border
+    from txcore.sqlfence.identity import Database
 
 ROWS_MAX: Final = 500
 """Most ids that one statement names."""
@@ -97,13 +98,14 @@ class Dialect(ABC):
         """
 
     @abstractmethod
-    def insert(self, border: Border, transaction_id: bytes, group: str, identity: bytes = b"") -> None:
+    def insert(self, border: Border, transaction_id: bytes, group: str, database: Database = ANY_DATABASE) -> None:
         """Insert the producer's row, conditional on the horizon in the same statement, and make COMMIT durable.
 
-        Where *identity* is given, the statement also requires that it is still the one in the meta row.
+        Where *database* has an identity, the statement also requires that it is still the one in the meta row, and on
+        PostgreSQL that this is the same table.
 
         Raises:
-            RowRefused: the id lies below the horizon, the identity is another one, or the statement took longer than a
+            RowRefused: the id lies below the horizon, the database is another one, or the statement took longer than a
                 prune would wait.
             FenceMisuseError: a savepoint is open.
         """
@@ -159,13 +161,13 @@ class Dialect(ABC):
         rows = border.rows(f"SELECT {self.meta_columns} FROM {self.tables.meta} AS m{suffix}", {})  # noqa: S608
         if not rows:
             raise UsageError(f"table {self.tables.meta} has no row; run create()")
-        version, pruned_below, identity, server, adopted = (*rows[0][1:], None, None, None)[:5]
+        version, pruned_below, identity, server, adopted, oids = (*rows[0][1:], None, None, None, None)[:6]
         check_version(self.tables.fence, int(version))
         stored = decode_id(identity) if identity is not None else b""
-        return Meta(decode_id(pruned_below), stored, server or "", adopted or "")
+        return Meta(decode_id(pruned_below), stored, server or "", adopted or "", oids or "")
 
-    def server(self, border: Border) -> str:  # noqa: ARG002 - only PostgreSQL says anything
-        """Return what the server says of itself that no copy in another one shares; empty where nothing is."""
+    def server(self, border: Border, oids: str) -> str:  # noqa: ARG002 - only PostgreSQL says anything
+        """Return what no copy of the tables at *oids* shares, in this server or another; empty where nothing is."""
         return ""
 
     def lock_meta(self, border: Border) -> None:
@@ -185,7 +187,8 @@ class Dialect(ABC):
             self.add_meta_column(border, column, self.meta_types[column])
         self.lock_meta(border)
         if not self.meta(border).identity:  # else another process was first
-            self.write_identity(border, Meta(b"", new_identity(), self.server(border), "[]"))
+            server = self.server(border, self.meta(border).oids)
+            self.write_identity(border, Meta(b"", new_identity(), server, "[]"))
             border.change(f"UPDATE {self.tables.meta} SET schema_version = {SCHEMA_VERSION}", {})  # noqa: S608
 
     @abstractmethod

@@ -4,6 +4,9 @@ The meta row holds a random identity, made with the tables. On PostgreSQL it als
 the table that it was made for. A copy in another server, database or schema differs there, and has an identity of its
 own, made of both, until an operator adopts it. A standby that is promoted differs in nothing.
 
+A connection may come to a copy without being made anew: a search path for each tenant, a pooler that is sent elsewhere.
+So on PostgreSQL the oids of database and table are compared with each row that is written, and with each check.
+
 Not told apart: a physical copy (pg_basebackup, a snapshot, recovery to a point in time) that is promoted beside its
 original, as it looks like a failover; on MariaDB, MySQL and SQLite, and where the role may not call
 `pg_control_system()`, any copy that keeps the meta row.
@@ -40,12 +43,16 @@ class Adoption(msgspec.Struct, frozen=True):
 
 
 class Meta(msgspec.Struct, frozen=True):
-    """The meta row as it stands; `identity` is empty before schema version 2, `server` where nothing was told."""
+    """The meta row as it stands; `identity` is empty before schema version 2, `server` where nothing was told.
+
+    `oids` is no column: on PostgreSQL the numbers of the database and the table that the row was read in, else empty.
+    """
 
     pruned_below: bytes
     identity: bytes = b""
     server: str = ""
     adopted: str = ""
+    oids: str = ""
 
 
 class Database(msgspec.Struct, frozen=True):
@@ -56,17 +63,23 @@ class Database(msgspec.Struct, frozen=True):
         current: The identity that halves carry: the stored one, or another one in a copy that was not adopted.
         server: What this server says of itself; empty where it says nothing.
         adopted: Former identities, oldest first.
+        oids: The database and the table on this server, which `server` names too; see `Meta`.
     """
 
     stored: bytes
     current: bytes
     server: str
     adopted: tuple[Adoption, ...] = ()
+    oids: str = ""
 
     @property
     def is_copy(self) -> bool:
         """Whether the tables were made in another server or database, and are not adopted here."""
         return self.current != self.stored
+
+    def is_at(self, identity: bytes, oids: str) -> bool:
+        """Return whether the meta row of *identity* in the table *oids* is the one that was seen here."""
+        return self.stored == identity and self.oids == oids
 
     def decides(self, identity: bytes) -> bool:
         """Return whether halves that carry *identity* are decided here; those that carry none always are."""
@@ -75,13 +88,17 @@ class Database(msgspec.Struct, frozen=True):
         return not self.is_copy and any(each.identity == identity.hex() for each in self.adopted)
 
 
+ANY_DATABASE: Final = Database(b"", b"", "")
+"""Stands for a database that has no identity, or that need not be a certain one."""
+
+
 def database_of(meta: Meta, server: str) -> Database:
     """Return the database whose meta row and server these are."""
     adopted = tuple(msgspec.json.decode(meta.adopted, type=list[Adoption])) if meta.adopted else ()
     current = meta.identity
     if meta.identity and server and meta.server and server != meta.server:
         current = hashlib.blake2b(meta.identity + server.encode(), digest_size=IDENTITY_BYTES).digest()
-    return Database(meta.identity, current, server, adopted)
+    return Database(meta.identity, current, server, adopted, meta.oids)
 
 
 def new_identity() -> bytes:
@@ -105,7 +122,8 @@ def look_anew(dialect: Dialect, border: Border, meta: Meta | None = None) -> Dat
         border.memory.pop(_key(dialect), None)
         return database_of(meta, "")
     known: Database | None = border.memory.get(_key(dialect))
-    server = dialect.server(border) if known is None or known.stored != meta.identity else known.server
+    is_known = known is not None and known.is_at(meta.identity, meta.oids)
+    server = known.server if known is not None and is_known else dialect.server(border, meta.oids)
     found = border.memory[_key(dialect)] = database_of(meta, server)
     return found
 

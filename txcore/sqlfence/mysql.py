@@ -12,10 +12,13 @@ from txcore.errors import FenceMisuseError
 from txcore.sqlfence.border import MYSQL, Border, Values
 from txcore.sqlfence.dialects import GONE_TEXT, Dialect, RowRefused, Rows, anchor_name
 from txcore.sqlfence.failures import Cause, failure_of
+from txcore.sqlfence.identity import ANY_DATABASE
 from txcore.sqlfence.schema import COMMITTED, GROUP_LENGTH_MAX, LOWEST_ID, Tables
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
+
+    from txcore.sqlfence.identity import Database
 
 _NO_SAVEPOINT: Final = "1305"
 
@@ -84,14 +87,14 @@ class MySQL(Dialect):
                 "announced; set it to 1"
             )
 
-    def insert(self, border: Border, transaction_id: bytes, group: str, identity: bytes = b"") -> None:
+    def insert(self, border: Border, transaction_id: bytes, group: str, database: Database = ANY_DATABASE) -> None:
         """Insert, and set a savepoint as an anchor: only a savepoint's name tells whether it is still this
         transaction, because some statements commit without being asked.
         """
         values = {"id": transaction_id, "producer_group": group}
-        if identity:
-            values["identity"] = identity
-        if border.quick_change(self._inserts[bool(identity)], values) != 1:
+        if database.stored:
+            values["identity"] = database.stored
+        if border.quick_change(self._inserts[bool(database.stored)], values) != 1:
             raise RowRefused("it lies below the prune horizon")
         border.quick_change(f"SAVEPOINT {anchor_name(transaction_id)}", {})
 
