@@ -418,26 +418,42 @@ def test_checkers_connection_that_meets_a_copy_asks_which_server_that_is(postgre
     assert fence.identity().is_copy
 
 
-def test_role_that_may_not_ask_for_the_server_takes_the_stored_identity(postgresql):
-    """`pg_control_system()` may be revoked: then a copy is not told apart, and nothing else fails."""
+@pytest.fixture
+def weak_fence(postgresql):
+    """The fence of a role that may not call `pg_control_system()`."""
     with postgresql.engine.begin() as connection:
         connection.execute(text("CREATE ROLE weak LOGIN"))
         connection.execute(text("REVOKE EXECUTE ON FUNCTION pg_control_system() FROM PUBLIC"))
         for suffix in ("", "_meta"):
             connection.execute(text(f"GRANT SELECT, INSERT, UPDATE ON {postgresql.fence_table}{suffix} TO weak"))
     engine = postgresql.new_engine(connect_args={"options": "-c role=weak"})
-    try:
-        fence = postgresql.new_fence(engine)
-        seen = fence.identity()
-        assert seen.server == ""
-        assert seen.current == postgresql.fence.identity().current
-        assert postgresql.check(postgresql.committed(), fence) is FenceAnswer.COMMIT
-    finally:
-        engine.dispose()
-        with postgresql.engine.begin() as connection:
-            connection.execute(text("GRANT EXECUTE ON FUNCTION pg_control_system() TO PUBLIC"))
-            connection.execute(text("DROP OWNED BY weak"))
-            connection.execute(text("DROP ROLE weak"))
+    yield postgresql.new_fence(engine)
+    engine.dispose()
+    with postgresql.engine.begin() as connection:
+        connection.execute(text("GRANT EXECUTE ON FUNCTION pg_control_system() TO PUBLIC"))
+        connection.execute(text("DROP OWNED BY weak"))
+        connection.execute(text("DROP ROLE weak"))
+
+
+def test_role_that_may_not_ask_for_the_server_takes_the_stored_identity(postgresql, weak_fence):
+    """`pg_control_system()` may be revoked: then a copy is not told apart, and nothing else fails."""
+    seen = weak_fence.identity()
+    assert seen.server == ""
+    assert seen.current == postgresql.fence.identity().current
+    assert postgresql.check(postgresql.committed(), weak_fence) is FenceAnswer.COMMIT
+
+
+def test_role_that_may_not_ask_for_the_server_adopts_and_keeps_what_is_known_of_it(postgresql, weak_fence):
+    """s18: the meta row forgot its server, so that a copy was not told apart any more by any role."""
+    before = postgresql.fence.identity()
+    with pytest.raises(UsageError, match="pg_control_system"):
+        weak_fence.adopt("moved", "anna")
+    adopted = weak_fence.adopt("moved by replication", "anna", former=bytes([7]) * 16)
+    assert (adopted.current, adopted.adopted[-1].identity) == (before.current, "07" * 16)
+    assert adopted.decides(bytes([7]) * 16)
+    with postgresql.spare.connect() as connection:
+        kept = connection.execute(text(f"SELECT server FROM {postgresql.fence_table}_meta")).scalar_one()
+    assert kept == before.server != ""
 
 
 def test_asynchronous_fence_knows_its_database_too(sqlite):

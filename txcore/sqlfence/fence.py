@@ -315,7 +315,7 @@ class SqlFence:
             former: The identity of the former database, where this one was not copied from it.
 
         Raises:
-            UsageError: no reason, nothing to adopt, or tables of schema version 1.
+            UsageError: no reason, nothing to adopt, a role that cannot tell, or tables of schema version 1.
             BackendUnavailableError: unreachable.
         """
         if not reason.strip() or not by.strip():

@@ -153,10 +153,16 @@ def adopt(dialect: Dialect, border: Border, adoption: Adoption) -> Database:
         UsageError: there is nothing to adopt, or the tables have no identity yet.
     """
     dialect.lock_meta(border)
-    database = look_anew(dialect, border)
+    meta = dialect.meta(border)
+    database = look_anew(dialect, border, meta)
     if not database.stored:
         raise UsageError("the fence's tables have no identity yet (schema version 1): run create() first")
     if not adoption.identity and not database.is_copy:
+        if meta.server and not database.server:
+            raise UsageError(
+                "this role may not call pg_control_system(), so it cannot tell whether the tables are a copy; nothing "
+                "was changed. Adopt with a role that may call it, or name the identity of another database"
+            )
         raise UsageError(
             "there is nothing to adopt: this database has the identity that was made with its tables; "
             "name the identity of another one whose transactions it shall decide from now on"
@@ -166,7 +172,8 @@ def adopt(dialect: Dialect, border: Border, adoption: Adoption) -> Database:
     added = [msgspec.structs.replace(adoption, identity=each) for each in former if each != database.current.hex()]
     adopted = (*kept, *added)
     text = msgspec.json.encode(adopted).decode()
-    dialect.write_identity(border, Meta(b"", database.current, database.server, text))
+    # A role that may not ask for the server keeps what is known of it: a copy would not be told apart any more.
+    dialect.write_identity(border, Meta(b"", database.current, database.server or meta.server, text))
     return look_anew(dialect, border)
 
 
