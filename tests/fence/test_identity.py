@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import gc
+import threading
 import warnings
 
 import psycopg
@@ -18,7 +19,7 @@ from txcore.errors import BackendUnavailableError, ConfigError, UsageError, Wron
 from txcore.fence import NO_DATABASE, FenceAnswer
 from txcore.memory import KAFKA_LIKE, MemoryBackend, MemoryBroker
 from txcore.records import LogKind, OpKind
-from txcore.sqlfence import SqlFence
+from txcore.sqlfence import SqlFence, dialects
 
 GROUP = "orders"
 SOON = txcore.CheckPolicy(immunity_s=2.1, interval_s=0.1)
@@ -416,6 +417,29 @@ def test_checkers_connection_that_meets_a_copy_asks_which_server_that_is(postgre
         connection.execute(text(f"INSERT INTO {meta} SELECT * FROM {meta}_old"))
     assert fence.check([identity], GROUP, {identity: mine})[identity].is_foreign
     assert fence.identity().is_copy
+
+
+def test_tables_get_one_identity_when_two_processes_create_them(server_world, threads, monkeypatch):
+    """s7b: in autocommit mode a second create() put its identity in the place of the one that was in use."""
+    real, slow_begun, fast_ended = dialects.new_identity, threading.Event(), threading.Event()
+
+    def late():
+        if not slow_begun.is_set():  # the first to come
+            slow_begun.set()
+            if server_world.kind == "mariadb":  # PostgreSQL makes the other one wait
+                assert fast_ended.wait(10)
+        return real()
+
+    make_old(server_world)
+    monkeypatch.setattr(dialects, "new_identity", late)
+    fences = [server_world.new_fence(server_world.new_engine(isolation_level="AUTOCOMMIT")) for _ in range(2)]
+    slow = threads.submit(fences[0].create)
+    assert slow_begun.wait(10)
+    fences[1].create()
+    identity = fences[1].identity().current
+    fast_ended.set()
+    slow.result(10)
+    assert fences[0].identity().current == identity == server_world.new_fence().identity().current
 
 
 @pytest.fixture

@@ -185,11 +185,13 @@ class Dialect(ABC):
             return
         for column in ("identity", "server", "adopted"):
             self.add_meta_column(border, column, self.meta_types[column])
-        self.lock_meta(border)
-        if not self.meta(border).identity:  # else another process was first
-            server = self.server(border, self.meta(border).oids)
-            self.write_identity(border, Meta(b"", new_identity(), server, "[]"))
-            border.change(f"UPDATE {self.tables.meta} SET schema_version = {SCHEMA_VERSION}", {})  # noqa: S608
+        # One statement: on MariaDB the columns have ended the transaction, and another process may be as far as this.
+        sql = (
+            f"UPDATE {self.tables.meta} SET identity = {self.place('id')}, server = :server, adopted = '[]', "  # noqa: S608
+            f"schema_version = {SCHEMA_VERSION} WHERE identity IS NULL"
+        )
+        server = self.server(border, self.meta(border).oids)
+        border.change(sql, {"id": self.encode(new_identity()), "server": server})
 
     @abstractmethod
     def add_meta_column(self, border: Border, name: str, kind: str) -> None:
