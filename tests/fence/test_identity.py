@@ -442,6 +442,28 @@ def test_tables_get_one_identity_when_two_processes_create_them(server_world, th
     assert fences[0].identity().current == identity == server_world.new_fence().identity().current
 
 
+def test_upgrade_gives_up_soon_before_an_open_transaction(server_world, threads):
+    """s1: on MariaDB it waited for a day, and all producers with it. Now nothing changes, and it can be repeated."""
+    old = make_old(server_world)
+    held = old.begin(None, server_world.new_id(), GROUP)
+    engine = server_world.new_engine(pool_size=1, max_overflow=0)
+    upgrading = threads.submit(server_world.new_fence(engine).create)
+    try:
+        with pytest.raises(BackendUnavailableError, match=r"open transaction.*run create\(\) again"):
+            upgrading.result(20)
+        identity = server_world.new_id()
+        old.commit(old.begin(None, identity, GROUP))
+        assert server_world.check(identity, old) is FenceAnswer.COMMIT
+        assert old.identity().current == b""
+        if server_world.kind == "mariadb":
+            with engine.connect() as connection:
+                assert connection.execute(text("SELECT @@lock_wait_timeout = @@GLOBAL.lock_wait_timeout")).scalar_one()
+    finally:
+        old.commit(held)
+    old.create()
+    assert len(old.identity().current) == 16
+
+
 @pytest.fixture
 def weak_fence(postgresql):
     """The fence of a role that may not call `pg_control_system()`."""

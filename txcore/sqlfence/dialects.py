@@ -12,7 +12,8 @@ from abc import ABC, abstractmethod
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, ClassVar, Final
 
-from txcore.errors import UsageError
+from txcore.errors import BackendUnavailableError, UsageError
+from txcore.sqlfence.failures import Cause, failure_of
 from txcore.sqlfence.identity import ANY_DATABASE, Meta, new_identity
 from txcore.sqlfence.savepoints import ANCHOR_PREFIX
 from txcore.sqlfence.schema import COMMITTED, FORCED, SCHEMA_VERSION, TOMBSTONE, Tables, check_version
@@ -23,6 +24,8 @@ if TYPE_CHECKING:
     from txcore.sqlfence.border import Border
     from txcore.sqlfence.identity import Database
 
+UPGRADE_WAIT_S: Final = 3
+"""How long an upgrade waits for open transactions; producers and checks that come after it wait as long."""
 ROWS_MAX: Final = 500
 """Most ids that one statement names."""
 
@@ -180,11 +183,26 @@ class Dialect(ABC):
         border.change(sql, {"id": self.encode(meta.identity), "server": meta.server, "adopted": meta.adopted})
 
     def give_identity(self, border: Border) -> None:
-        """Bring the meta row to this schema version, if it is older; repeating it changes nothing."""
+        """Bring the meta row to this schema version, if it is older; repeating it changes nothing.
+
+        Raises:
+            BackendUnavailableError: a transaction that is open kept the table for too long.
+        """
         if self.meta(border).identity:
             return
-        for column in ("identity", "server", "adopted"):
-            self.add_meta_column(border, column, self.meta_types[column])
+        try:
+            self._give_identity(border)
+        except Exception as error:
+            if failure_of(error).cause is not Cause.LOCKED:
+                raise
+            raise BackendUnavailableError(
+                f"table {self.tables.meta} could not be upgraded: an open transaction has kept it for too long. The "
+                "fence works as before, with the schema version that it had; run create() again, once that "
+                "transaction has ended"
+            ) from error
+
+    def _give_identity(self, border: Border) -> None:
+        self.add_meta_columns(border)
         # One statement: on MariaDB the columns have ended the transaction, and another process may be as far as this.
         sql = (
             f"UPDATE {self.tables.meta} SET identity = {self.place('id')}, server = :server, adopted = '[]', "  # noqa: S608
@@ -194,8 +212,11 @@ class Dialect(ABC):
         border.change(sql, {"id": self.encode(new_identity()), "server": server})
 
     @abstractmethod
-    def add_meta_column(self, border: Border, name: str, kind: str) -> None:
-        """Add a column to the meta table where it is missing."""
+    def add_meta_columns(self, border: Border) -> None:
+        """Add to the meta table those of `meta_types` that are missing, and wait for open transactions a short time.
+
+        As long as it waits, whatever comes to the table waits too.
+        """
 
     def withdraw(self, border: Border, transaction_id: bytes) -> None:
         """Delete the producer's own row."""

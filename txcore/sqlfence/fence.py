@@ -272,7 +272,8 @@ class SqlFence:
 
         Raises:
             UsageError: the tables were made by a newer txcore.
-            BackendUnavailableError: the database cannot be reached or refused.
+            BackendUnavailableError: the database cannot be reached or refused, or tables of an older version could not
+                be upgraded in 3 s, because a transaction is open; they work on as they are.
         """
 
         def action(border: Border) -> None:

@@ -16,6 +16,7 @@ from txcore.sqlfence.dialects import (
     FOREIGN_TEXT,
     GONE_TEXT,
     SAVEPOINT_TEXT,
+    UPGRADE_WAIT_S,
     Dialect,
     RowRefused,
     Rows,
@@ -115,9 +116,11 @@ class PostgreSQL(Dialect):
         border.change(self._first_meta_row(), {"id": self.encode(LOWEST_ID)})
         self.give_identity(border)
 
-    def add_meta_column(self, border: Border, name: str, kind: str) -> None:
-        """Add a column, where it is missing."""
-        border.change(f"ALTER TABLE {self.tables.meta} ADD COLUMN IF NOT EXISTS {name} {kind}", {})
+    def add_meta_columns(self, border: Border) -> None:
+        """Add them in one statement; the shorter wait holds for the rest of this transaction."""
+        columns = ", ".join(f"ADD COLUMN IF NOT EXISTS {name} {kind}" for name, kind in self.meta_types.items())
+        border.rows(f"SELECT set_config('lock_timeout', '{UPGRADE_WAIT_S}s', true)", {})
+        border.change(f"ALTER TABLE {self.tables.meta} {columns}", {})
 
     def server(self, border: Border, oids: str) -> str:
         """Return the system identifier and the oids of database and table; empty if this role may not ask for it."""

@@ -73,11 +73,12 @@ class SQLite(Dialect):
         border.change(self._first_meta_row(), {"id": LOWEST_ID})
         self.give_identity(border)
 
-    def add_meta_column(self, border: Border, name: str, kind: str) -> None:
-        """Add a column, under the file's lock, where it is missing."""
+    def add_meta_columns(self, border: Border) -> None:
+        """Add them under the file's lock."""
         names = {row[0] for row in border.rows("SELECT name FROM pragma_table_info(:name)", {"name": self.tables.meta})}
-        if name not in names:
-            border.change(f"ALTER TABLE {self.tables.meta} ADD COLUMN {name} {kind}", {})
+        for name, kind in self.meta_types.items():
+            if name not in names:
+                border.change(f"ALTER TABLE {self.tables.meta} ADD COLUMN {name} {kind}", {})
 
     def begin(self, border: Border) -> None:
         """Take the write lock at once: a transaction that reads first can fail at its first write.
