@@ -52,7 +52,7 @@ def ask_fence(fence: Any, journey: Journey) -> Asked:
         fence: Has `peek` and `rows`, as `SqlFence`; None where there is none.
     """
     half = telling.any_half(journey)
-    if fence is None or half is None or not half.fenced:
+    if fence is None or half is None or not half.asks_fence:
         return Asked()
     identity = journey.transaction_id
     reading = fence.peek([identity])[identity]

@@ -13,7 +13,7 @@ from txcore.ids import id_text
 from txcore.journey import Journey, inner_half, why_no_half
 from txcore.operating import choosing, story, telling, words
 from txcore.operating.finding import Asked, ask_fence, find
-from txcore.operating.planning import fence_text
+from txcore.operating.planning import decider_text, fence_text
 from txcore.records import ParkCode
 
 BODY_MAX: Final = 2_000
@@ -73,7 +73,7 @@ class _Page:
         if half is None:
             return
         age = words.age((now_ms() - half.born_ms) / 1000)
-        decider = "the fence decides" if half.fenced else "the listener decides"
+        decider = f"{decider_text(half)} decides"
         self._screen.hang(
             "  ",
             f"born {age} ago, partition {journey.partition}, generation {max(half.generation, 0)}, {decider}",
@@ -135,4 +135,4 @@ class _Page:
             return f"{request.by} asks for {telling.kind_name(request.decision)}; the checker executes it"
         if not journey.halves:
             return "its half is gone from the log"
-        return f"the checker asks {'the fence' if half is not None and half.fenced else 'the listener'}"
+        return f"the checker asks {decider_text(half) if half is not None else 'the listener'}"

@@ -10,7 +10,7 @@ from txcore.ids import id_text
 from txcore.journey import Journey, inner_half, why_no_half
 from txcore.operating import choosing, story, telling, words
 from txcore.operating.audit import Entry
-from txcore.operating.planning import Step, Verb, fence_text
+from txcore.operating.planning import Step, Verb, decider_text, fence_text
 from txcore.records import OpKind
 from txcore.sidecar.figures import ANSWERS, NO_ANSWER
 from txcore.sidecar.web.charts import Chart, Series, make_chart
@@ -125,7 +125,7 @@ def list_row(group: str, row: Mapping[str, Any], now_ms: int) -> dict[str, Any]:
     elif row.get("request"):
         decider = f"{row['request']['by']} asks for {row['request']['decision']}"
     else:
-        decider = "fence" if row["fenced"] else "listener"
+        decider = "fence" if row["fenced"] else "fence, listener" if row["asks_fence"] else "listener"
     return {
         "path": transaction_path(group, row["transaction_id"]),
         "short_id": row["short_id"],
@@ -199,7 +199,7 @@ def next_step(case: Case) -> str:
         return f"the checker executes what {request.by} asked for: {telling.kind_name(request.decision)}"
     if not journey.halves:
         return "nothing: its half is gone from the log"
-    return f"the checker asks {'the fence' if half is not None and half.fenced else 'the listener'}"
+    return f"the checker asks {decider_text(half) if half is not None else 'the listener'}"
 
 
 def no_half_step(journey: Journey) -> str:
