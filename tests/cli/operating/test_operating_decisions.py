@@ -168,6 +168,7 @@ class TestForce:
         world.sweep_fenced(lambda: world.journey(with_row).final and world.journey(without).final)
         assert world.journey(without).final == OpKind.COMMIT
         assert world.journey(with_row).final == OpKind.ROLLBACK
+        assert world.journey(with_row).overrides, "the audit reports it as one"
 
     def test_without_a_database_only_an_override_goes_on(self, world):
         """Unreachable is as good as none."""
