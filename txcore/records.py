@@ -130,6 +130,11 @@ class Half(msgspec.Struct, array_like=True, tag="txh", gc=False):
     missing: list[Count] = msgspec.field(default_factory=list)
     database: bytes = b""
 
+    @property
+    def asks_fence(self) -> bool:
+        """Whether the fence is asked, alone or before the listener."""
+        return self.fenced or bool(self.database)
+
 
 class Op(msgspec.Struct, array_like=True, gc=False):
     """One entry of an op record; `transaction_id` is the nonce in a CLAIM or TICK.

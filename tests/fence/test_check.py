@@ -262,7 +262,7 @@ def test_check_leaves_the_pooled_connection_as_it_was(world):
     """Lock waits and isolation levels of the fence's own work do not leak into the program's."""
     sql = {
         "postgresql": "SELECT current_setting('lock_timeout'), current_setting('transaction_isolation')",
-        "mariadb": "SELECT @@innodb_lock_wait_timeout, @@tx_isolation",
+        "mariadb": "SELECT @@innodb_lock_wait_timeout, @@lock_wait_timeout, @@tx_isolation",
         "sqlite": "PRAGMA busy_timeout",
     }[world.kind]
     engine = world.new_engine(pool_size=1, max_overflow=0)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import gc
+import threading
 import warnings
 
 import psycopg
@@ -18,7 +19,7 @@ from txcore.errors import BackendUnavailableError, ConfigError, UsageError, Wron
 from txcore.fence import NO_DATABASE, FenceAnswer
 from txcore.memory import KAFKA_LIKE, MemoryBackend, MemoryBroker
 from txcore.records import LogKind, OpKind
-from txcore.sqlfence import SqlFence
+from txcore.sqlfence import SqlFence, dialects
 
 GROUP = "orders"
 SOON = txcore.CheckPolicy(immunity_s=2.1, interval_s=0.1)
@@ -251,6 +252,44 @@ def test_producer_at_work_takes_the_upgrade_along(world, shop):
     assert [half.database for half in shop.halves()] == [b"", replacement]
 
 
+@pytest.mark.parametrize("style", ["prepared", "database", "listener"])
+def test_warm_connections_take_the_upgrade_along(world, shop, style):
+    """s13, s19: a pooled connection, and the fence, kept for ever that the tables have no identity."""
+    fence = make_old(world)
+    engine = world.new_engine(pool_size=1, max_overflow=0) if world.kind != "sqlite" else world.engine
+
+    class Listener(txcore.TransactionListener):
+        def execute_local_transaction(self, message, arg):
+            with engine.begin() as connection:
+                txcore.current_transaction().fence(connection)
+            return txcore.LocalTransactionState.COMMIT
+
+        def check_local_transaction(self, half):
+            raise AssertionError
+
+    producer = shop.producer(fence, listener=Listener(), policy=None)
+
+    def order(body):
+        if style == "listener":
+            assert producer.send_message_in_transaction(txcore.Message("t", body)).error is None
+        elif style == "database":
+            with producer.transaction(engine) as transaction:
+                transaction.publish(txcore.Message("t", body))
+        else:
+            transaction = producer.begin()
+            transaction.publish(txcore.Message("t", body))
+            with engine.connect() as connection:
+                transaction.prepare(connection)
+                connection.commit()
+
+    order(b"before")
+    world.new_fence(world.spare).create()
+    identity = world.new_fence(world.spare).identity().current
+    order(b"after")
+    before = NO_DATABASE if style == "listener" else b""
+    assert [half.database for half in shop.halves()] == [before, identity]
+
+
 def test_identity_that_changes_under_a_connection_is_read_again(world, shop):
     """A pooled connection remembers the identity; the insert itself compares it."""
     shop.orphan(world)
@@ -323,26 +362,144 @@ def test_copy_in_another_database_is_another_one_until_it_is_adopted(postgresql,
         admin.close()
 
 
-def test_role_that_may_not_ask_for_the_server_takes_the_stored_identity(postgresql):
-    """`pg_control_system()` may be revoked: then a copy is not told apart, and nothing else fails."""
+@pytest.mark.parametrize("mode", ["half", "table"])
+def test_one_pool_in_front_of_a_schema_and_its_clone_names_the_right_one(postgresql, shop, eventually, mode):
+    """s2: the meta row came along with the clone, so identity and connection were the same; only the table is not."""
+    names = ("tenant_a", "tenant_b")
+    tables = [f"{postgresql.fence_table}{suffix}" for suffix in ("", "_meta", "_msg", "_slot")]
+    with postgresql.engine.begin() as connection:
+        for name in names:
+            connection.execute(text(f"CREATE SCHEMA {name}"))
+            for table in tables:
+                connection.execute(text(f"CREATE TABLE {name}.{table} (LIKE {table} INCLUDING ALL)"))
+            connection.execute(text(f"INSERT INTO {name}.{tables[1]} SELECT * FROM {tables[1]}"))
+    first, second = (
+        SqlFence(postgresql.new_engine(connect_args={"options": f"-c search_path={name}"}), table=tables[0])
+        for name in names
+    )
+    pool = postgresql.new_engine(pool_size=1, max_overflow=0)
+    producer, ids = shop.producer(first, mode=mode), []
+    try:
+        for name in (*names, names[0]):
+            transaction = producer.begin()
+            transaction.publish(txcore.Message("t", name.encode()))
+            with pool.connect() as connection:
+                connection.execute(text(f"SET search_path TO {name}"))
+                connection.commit()
+                transaction.prepare(connection)
+                assert first.database_of(connection) == (first if name == names[0] else second).identity().current
+                connection.commit()
+            ids.append(transaction.transaction_id)
+        if mode == "table":
+            return
+        mine, theirs = first.identity().current, second.identity().current
+        assert mine != theirs
+        assert [half.database for half in shop.halves()] == [mine, theirs, mine]
+        eventually(lambda: shop.check(first, eventually).pending == 1)
+        assert first.peek([ids[1]])[ids[1]].answer is FenceAnswer.ABSENT
+        assert shop.check(second, eventually).committed == 1
+        assert sorted(shop.delivered) == [b"tenant_a", b"tenant_a", b"tenant_b"]
+    finally:
+        for engine in (pool, first.engine, second.engine):
+            engine.dispose()
+        with postgresql.engine.begin() as connection:
+            connection.execute(text("DROP SCHEMA tenant_a, tenant_b CASCADE"))
+
+
+def test_checkers_connection_that_meets_a_copy_asks_which_server_that_is(postgresql):
+    """As after a pooler was sent to a restored copy: the connection stays, and the meta row is the same."""
+    meta = f"{postgresql.fence_table}_meta"
+    fence = postgresql.new_fence(postgresql.new_engine(pool_size=1, max_overflow=0))
+    mine, identity = fence.identity().current, postgresql.committed()
+    with postgresql.spare.begin() as connection:
+        connection.execute(text(f"ALTER TABLE {meta} RENAME TO {meta}_old"))
+        connection.execute(text(f"CREATE TABLE {meta} (LIKE {meta}_old INCLUDING ALL)"))
+        connection.execute(text(f"INSERT INTO {meta} SELECT * FROM {meta}_old"))
+    assert fence.check([identity], GROUP, {identity: mine})[identity].is_foreign
+    assert fence.identity().is_copy
+
+
+def test_tables_get_one_identity_when_two_processes_create_them(server_world, threads, monkeypatch):
+    """s7b: in autocommit mode a second create() put its identity in the place of the one that was in use."""
+    real, slow_begun, fast_ended = dialects.new_identity, threading.Event(), threading.Event()
+
+    def late():
+        if not slow_begun.is_set():  # the first to come
+            slow_begun.set()
+            if server_world.kind == "mariadb":  # PostgreSQL makes the other one wait
+                assert fast_ended.wait(10)
+        return real()
+
+    make_old(server_world)
+    monkeypatch.setattr(dialects, "new_identity", late)
+    fences = [server_world.new_fence(server_world.new_engine(isolation_level="AUTOCOMMIT")) for _ in range(2)]
+    slow = threads.submit(fences[0].create)
+    assert slow_begun.wait(10)
+    fences[1].create()
+    identity = fences[1].identity().current
+    fast_ended.set()
+    slow.result(10)
+    assert fences[0].identity().current == identity == server_world.new_fence().identity().current
+
+
+def test_upgrade_gives_up_soon_before_an_open_transaction(server_world, threads):
+    """s1: on MariaDB it waited for a day, and all producers with it. Now nothing changes, and it can be repeated."""
+    old = make_old(server_world)
+    held = old.begin(None, server_world.new_id(), GROUP)
+    engine = server_world.new_engine(pool_size=1, max_overflow=0)
+    upgrading = threads.submit(server_world.new_fence(engine).create)
+    try:
+        with pytest.raises(BackendUnavailableError, match=r"open transaction.*run create\(\) again"):
+            upgrading.result(20)
+        identity = server_world.new_id()
+        old.commit(old.begin(None, identity, GROUP))
+        assert server_world.check(identity, old) is FenceAnswer.COMMIT
+        assert old.identity().current == b""
+        if server_world.kind == "mariadb":
+            with engine.connect() as connection:
+                assert connection.execute(text("SELECT @@lock_wait_timeout = @@GLOBAL.lock_wait_timeout")).scalar_one()
+    finally:
+        old.commit(held)
+    old.create()
+    assert len(old.identity().current) == 16
+
+
+@pytest.fixture
+def weak_fence(postgresql):
+    """The fence of a role that may not call `pg_control_system()`."""
     with postgresql.engine.begin() as connection:
         connection.execute(text("CREATE ROLE weak LOGIN"))
         connection.execute(text("REVOKE EXECUTE ON FUNCTION pg_control_system() FROM PUBLIC"))
         for suffix in ("", "_meta"):
             connection.execute(text(f"GRANT SELECT, INSERT, UPDATE ON {postgresql.fence_table}{suffix} TO weak"))
     engine = postgresql.new_engine(connect_args={"options": "-c role=weak"})
-    try:
-        fence = postgresql.new_fence(engine)
-        seen = fence.identity()
-        assert seen.server == ""
-        assert seen.current == postgresql.fence.identity().current
-        assert postgresql.check(postgresql.committed(), fence) is FenceAnswer.COMMIT
-    finally:
-        engine.dispose()
-        with postgresql.engine.begin() as connection:
-            connection.execute(text("GRANT EXECUTE ON FUNCTION pg_control_system() TO PUBLIC"))
-            connection.execute(text("DROP OWNED BY weak"))
-            connection.execute(text("DROP ROLE weak"))
+    yield postgresql.new_fence(engine)
+    engine.dispose()
+    with postgresql.engine.begin() as connection:
+        connection.execute(text("GRANT EXECUTE ON FUNCTION pg_control_system() TO PUBLIC"))
+        connection.execute(text("DROP OWNED BY weak"))
+        connection.execute(text("DROP ROLE weak"))
+
+
+def test_role_that_may_not_ask_for_the_server_takes_the_stored_identity(postgresql, weak_fence):
+    """`pg_control_system()` may be revoked: then a copy is not told apart, and nothing else fails."""
+    seen = weak_fence.identity()
+    assert seen.server == ""
+    assert seen.current == postgresql.fence.identity().current
+    assert postgresql.check(postgresql.committed(), weak_fence) is FenceAnswer.COMMIT
+
+
+def test_role_that_may_not_ask_for_the_server_adopts_and_keeps_what_is_known_of_it(postgresql, weak_fence):
+    """s18: the meta row forgot its server, so that a copy was not told apart any more by any role."""
+    before = postgresql.fence.identity()
+    with pytest.raises(UsageError, match="pg_control_system"):
+        weak_fence.adopt("moved", "anna")
+    adopted = weak_fence.adopt("moved by replication", "anna", former=bytes([7]) * 16)
+    assert (adopted.current, adopted.adopted[-1].identity) == (before.current, "07" * 16)
+    assert adopted.decides(bytes([7]) * 16)
+    with postgresql.spare.connect() as connection:
+        kept = connection.execute(text(f"SELECT server FROM {postgresql.fence_table}_meta")).scalar_one()
+    assert kept == before.server != ""
 
 
 def test_asynchronous_fence_knows_its_database_too(sqlite):

@@ -14,8 +14,6 @@ from txcore_conformance.clocks import RunningClock
 from txcore import Checker, CheckPolicy, Limits, LocalTransactionState, Message, Operator, TransactionProducer, wire
 from txcore.errors import NewerRecordError, TransactionStateError
 from txcore.memory import KAFKA_LIKE, NATS_LIKE, RABBITMQ_LIKE, STRONG, MemoryBackend, MemoryBroker
-from txcore.operator import plan as planning
-from txcore.operator import to_json as telling
 from txcore.records import Half, HalfRecord, LogKind, Op, OpKind, ParkCode, Parked, Resolution, Status, TargetMessage
 from txcore.results import EndState
 from txcore.runtime.drivers import BlockingBridge, run_blocking
@@ -192,8 +190,8 @@ def test_a_newer_half_is_listed_as_such(world):
     assert {newer: 2, old: 0} == {identity: each.newer_version for identity, each in rows.items()}
     journey = world.operator.show(newer)
     assert ("pending", 2) == (
-        telling.state_of(journey),
-        telling.pending(journey, world.clock.wall_ms())["newer_version"],
+        to_json.state_of(journey),
+        to_json.pending(journey, world.clock.wall_ms())["newer_version"],
     )
     for verb in planning.Verb:
         plan = planning.plan(verb, journey, None, has_database=False, override=False)

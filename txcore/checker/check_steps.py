@@ -294,7 +294,8 @@ class Judge:
                 return
             except Exception as error:  # noqa: BLE001 - an override is for exactly this case; it is recorded
                 context.report.event(names.CHECK_NO_ANSWER, transaction_id=pending.transaction_id, error=repr(error))
-        forced = Forced.OVERRIDE if pending.terms.fenced else Forced.YES
+        is_override = pending.terms.asks_fence and request.forced == Forced.OVERRIDE
+        forced = Forced.OVERRIDE if is_override else Forced.YES
         yield from self._journal_decision(pending, wanted, forced, f"{request.by}: {request.reason}")
 
     def _refuse_force(self, pending: Pending, wanted: OpKind, refusal: str) -> Flow[None]:

@@ -52,7 +52,7 @@ def ask_fence(fence: Any, journey: Journey) -> Asked:
         fence: An object with `peek` and `rows`, as `SqlFence`; None for no fence.
     """
     half = to_json.any_half(journey)
-    if fence is None or half is None or not half.fenced:
+    if fence is None or half is None or not half.asks_fence:
         return Asked()
     identity = journey.transaction_id
     reading = fence.peek([identity])[identity]

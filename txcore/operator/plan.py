@@ -19,6 +19,7 @@ from txcore.records import OpKind, ParkCode
 if TYPE_CHECKING:
     from txcore.fence import FenceReading
     from txcore.history.journey import Journey
+    from txcore.records import Half
 
 
 class Verb(enum.Enum):
@@ -67,6 +68,11 @@ FENCE_TEXTS: Final = {
     FenceAnswer.PRUNED: "PRUNED: its row may have been deleted, so its end is not known",
     FenceAnswer.ABSENT: "ABSENT: no row; it was rolled back, or is still open",
 }
+NO_ROW_TEXTS: Final = {
+    FenceAnswer.ROLLBACK: "ROLLBACK: a check found no row, so the listener decides",
+    FenceAnswer.ABSENT: "ABSENT: no row yet; without one the listener decides",
+}
+"""Instead of those above, of a half whose listener may not have written a row."""
 
 
 def plan(verb: Verb, journey: Journey, reading: FenceReading | None, *, has_database: bool, override: bool) -> Plan:
@@ -90,13 +96,21 @@ def fence_text(journey: Journey, reading: FenceReading | None) -> str:
     half = any_half(journey)
     if half is None:
         return "no half"
-    if not half.fenced:
+    if not half.asks_fence:
         return "no fence: the listener decides"
     if reading is None:
         return "not asked: no --database"
     if reading.answer is FenceAnswer.NO_ANSWER:
         return f"no answer: {reading.reason}"
-    return FENCE_TEXTS[reading.answer]
+    texts = FENCE_TEXTS if half.fenced else {**FENCE_TEXTS, **NO_ROW_TEXTS}
+    return texts[reading.answer]
+
+
+def decider_text(half: Half) -> str:
+    """Return what a check asks about *half*, as it stands in a sentence."""
+    if half.fenced:
+        return "the fence"
+    return "the fence, or without a row the listener" if half.asks_fence else "the listener"
 
 
 def _resume(journey: Journey) -> tuple[Step, str]:
@@ -132,8 +146,10 @@ def _force(
         return Step.REFUSED, why_no_half(journey)
     if journey.decided:
         return _decided(journey, kind, override=override)
-    if not half.fenced:
-        return Step.ACT, f"will {verb.words}; there is no fence to contradict it"
+    if not half.asks_fence:
+        return Step.ACT, f"will {verb.words}; no fence stands against it"
+    if not half.fenced and reading is not None and reading.answer in NO_ROW_TEXTS:
+        return Step.ACT, f"will {verb.words}, in the listener's place; the fence has no row"
     if not has_database or reading is None:
         allowed, why = False, "the fence was not asked; give --database"
     else:

@@ -61,6 +61,7 @@ def pending(journey: Journey, now_ms: int) -> dict[str, Any]:
         "checks": journey.count,
         "checks_max": half.check_max or None if half else None,
         "fenced": half.fenced if half else None,
+        "asks_fence": half.asks_fence if half else None,
         "decided": kind_name(journey.decided),
         "topics": list(topics_in(journey)),
         "messages": len(half.messages) if half else 0,
@@ -85,6 +86,7 @@ def parked(journey: Journey, now_ms: int) -> dict[str, Any]:
         "born": formatting.iso(half.born_ms) if half else None,
         "checks": entry.count,
         "fenced": half.fenced if half else None,
+        "asks_fence": half.asks_fence if half else None,
         "decided": kind_name(journey.decided),
         "topics": list(topics_in(journey)),
         "messages": len(half.messages) if half else 0,
@@ -120,6 +122,7 @@ def journey(journey: Journey, now_ms: int, *, bodies: bool) -> dict[str, Any]:
         "checks": journey.count,
         "decided": kind_name(journey.decided),
         "fenced": half.fenced if half else None,
+        "asks_fence": half.asks_fence if half else None,
         "missing": list(entry.missing) if entry else [],
         "messages": [_message(index, each, bodies=bodies) for index, each in enumerate(half.messages)] if half else [],
         "halves": [

@@ -12,8 +12,9 @@ from abc import ABC, abstractmethod
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, ClassVar, Final
 
-from txcore.errors import UsageError
-from txcore.sqlfence.identity import Meta, new_identity
+from txcore.errors import BackendUnavailableError, UsageError
+from txcore.sqlfence.failures import Cause, failure_of
+from txcore.sqlfence.identity import ANY_DATABASE, Meta, new_identity
 from txcore.sqlfence.savepoints import ANCHOR_PREFIX
 from txcore.sqlfence.schema import COMMITTED, FORCED, SCHEMA_VERSION, TOMBSTONE, Tables, check_version
 
@@ -21,7 +22,10 @@ if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
 
     from txcore.sqlfence.border import Border
+    from txcore.sqlfence.identity import Database
 
+UPGRADE_WAIT_S: Final = 3
+"""How long an upgrade waits for open transactions; producers and checks that come after it wait as long."""
 ROWS_MAX: Final = 500
 """Most ids that one statement names."""
 
@@ -97,13 +101,14 @@ class Dialect(ABC):
         """
 
     @abstractmethod
-    def insert(self, border: Border, transaction_id: bytes, group: str, identity: bytes = b"") -> None:
+    def insert(self, border: Border, transaction_id: bytes, group: str, database: Database = ANY_DATABASE) -> None:
         """Insert the producer's row, conditional on the horizon in the same statement, and make COMMIT durable.
 
-        Where *identity* is given, the statement also requires that it is still the one in the meta row.
+        Where *database* has an identity, the statement also requires that it is still the one in the meta row, and on
+        PostgreSQL that this is the same table.
 
         Raises:
-            RowRefused: the id lies below the horizon, the identity is another one, or the statement took longer than a
+            RowRefused: the id lies below the horizon, the database is another one, or the statement took longer than a
                 prune would wait.
             FenceMisuseError: a savepoint is open.
         """
@@ -159,13 +164,13 @@ class Dialect(ABC):
         rows = border.rows(f"SELECT {self.meta_columns} FROM {self.tables.meta} AS m{suffix}", {})  # noqa: S608
         if not rows:
             raise UsageError(f"table {self.tables.meta} has no row; run create()")
-        version, pruned_below, identity, server, adopted = (*rows[0][1:], None, None, None)[:5]
+        version, pruned_below, identity, server, adopted, oids = (*rows[0][1:], None, None, None, None)[:6]
         check_version(self.tables.fence, int(version))
         stored = decode_id(identity) if identity is not None else b""
-        return Meta(decode_id(pruned_below), stored, server or "", adopted or "")
+        return Meta(decode_id(pruned_below), stored, server or "", adopted or "", oids or "")
 
-    def server(self, border: Border) -> str:  # noqa: ARG002 - only PostgreSQL says anything
-        """Return what the server says of itself that no copy in another one shares; empty where nothing is."""
+    def server(self, border: Border, oids: str) -> str:  # noqa: ARG002 - only PostgreSQL says anything
+        """Return what no copy of the tables at *oids* shares, in this server or another; empty where nothing is."""
         return ""
 
     def lock_meta(self, border: Border) -> None:
@@ -178,19 +183,40 @@ class Dialect(ABC):
         border.change(sql, {"id": self.encode(meta.identity), "server": meta.server, "adopted": meta.adopted})
 
     def give_identity(self, border: Border) -> None:
-        """Bring the meta row to this schema version, if it is older; repeating it changes nothing."""
+        """Bring the meta row to this schema version, if it is older; repeating it changes nothing.
+
+        Raises:
+            BackendUnavailableError: a transaction that is open kept the table for too long.
+        """
         if self.meta(border).identity:
             return
-        for column in ("identity", "server", "adopted"):
-            self.add_meta_column(border, column, self.meta_types[column])
-        self.lock_meta(border)
-        if not self.meta(border).identity:  # else another process was first
-            self.write_identity(border, Meta(b"", new_identity(), self.server(border), "[]"))
-            border.change(f"UPDATE {self.tables.meta} SET schema_version = {SCHEMA_VERSION}", {})  # noqa: S608
+        try:
+            self._give_identity(border)
+        except Exception as error:
+            if failure_of(error).cause is not Cause.LOCKED:
+                raise
+            raise BackendUnavailableError(
+                f"table {self.tables.meta} could not be upgraded: an open transaction has kept it for too long. The "
+                "fence works as before, with the schema version that it had; run create() again, once that "
+                "transaction has ended"
+            ) from error
+
+    def _give_identity(self, border: Border) -> None:
+        self.add_meta_columns(border)
+        # One statement: on MariaDB the columns have ended the transaction, and another process may be as far as this.
+        sql = (
+            f"UPDATE {self.tables.meta} SET identity = {self.place('id')}, server = :server, adopted = '[]', "  # noqa: S608
+            f"schema_version = {SCHEMA_VERSION} WHERE identity IS NULL"
+        )
+        server = self.server(border, self.meta(border).oids)
+        border.change(sql, {"id": self.encode(new_identity()), "server": server})
 
     @abstractmethod
-    def add_meta_column(self, border: Border, name: str, kind: str) -> None:
-        """Add a column to the meta table where it is missing."""
+    def add_meta_columns(self, border: Border) -> None:
+        """Add to the meta table those of `meta_types` that are missing, and wait for open transactions a short time.
+
+        As long as it waits, whatever comes to the table waits too.
+        """
 
     def withdraw(self, border: Border, transaction_id: bytes) -> None:
         """Delete the producer's own row."""

@@ -189,8 +189,11 @@ class SqlFence:
         return self._remembered(connection)
 
     def known_database(self) -> bytes | None:
-        """Return the identity of the database behind the fence's own engine; None when it must be read first."""
-        return self._database
+        """Return the identity of the database behind the fence's own engine; None when it must be read first.
+
+        Tables of schema version 1 have none, and are read each time: an upgrade gives them one.
+        """
+        return self._database or None
 
     def read_database(self) -> Any:
         """Read the identity of the database behind the fence's own engine (an awaitable with an AsyncEngine).
@@ -269,7 +272,8 @@ class SqlFence:
 
         Raises:
             UsageError: the tables were made by a newer txcore.
-            BackendUnavailableError: the database cannot be reached or refused.
+            BackendUnavailableError: the database cannot be reached or refused, or tables of an older version could not
+                be upgraded in 3 s, because a transaction is open; they work on as they are.
         """
 
         def action(border: Border) -> None:
@@ -312,7 +316,7 @@ class SqlFence:
             former: The identity of the former database, where this one was not copied from it.
 
         Raises:
-            UsageError: no reason, nothing to adopt, or tables of schema version 1.
+            UsageError: no reason, nothing to adopt, a role that cannot tell, or tables of schema version 1.
             BackendUnavailableError: unreachable.
         """
         if not reason.strip() or not by.strip():

@@ -4,6 +4,9 @@ The meta row holds a random identity, made with the tables. On PostgreSQL it als
 the table that it was made for. A copy in another server, database or schema differs there, and has an identity of its
 own, made of both, until an operator adopts it. A standby that is promoted differs in nothing.
 
+A connection may come to a copy without being made anew: a search path for each tenant, a pooler that is sent elsewhere.
+So on PostgreSQL the oids of database and table are compared with each row that is written, and with each check.
+
 Not told apart: a physical copy (pg_basebackup, a snapshot, recovery to a point in time) that is promoted beside its
 original, as it looks like a failover; on MariaDB, MySQL and SQLite, and where the role may not call
 `pg_control_system()`, any copy that keeps the meta row.
@@ -40,12 +43,16 @@ class Adoption(msgspec.Struct, frozen=True):
 
 
 class Meta(msgspec.Struct, frozen=True):
-    """The meta row as it stands; `identity` is empty before schema version 2, `server` where nothing was told."""
+    """The meta row as it stands; `identity` is empty before schema version 2, `server` where nothing was told.
+
+    `oids` is no column: on PostgreSQL the numbers of the database and the table that the row was read in, else empty.
+    """
 
     pruned_below: bytes
     identity: bytes = b""
     server: str = ""
     adopted: str = ""
+    oids: str = ""
 
 
 class Database(msgspec.Struct, frozen=True):
@@ -56,17 +63,23 @@ class Database(msgspec.Struct, frozen=True):
         current: The identity that halves carry: the stored one, or another one in a copy that was not adopted.
         server: What this server says of itself; empty where it says nothing.
         adopted: Former identities, oldest first.
+        oids: The database and the table on this server, which `server` names too; see `Meta`.
     """
 
     stored: bytes
     current: bytes
     server: str
     adopted: tuple[Adoption, ...] = ()
+    oids: str = ""
 
     @property
     def is_copy(self) -> bool:
         """Whether the tables were made in another server or database, and are not adopted here."""
         return self.current != self.stored
+
+    def is_at(self, identity: bytes, oids: str) -> bool:
+        """Return whether the meta row of *identity* in the table *oids* is the one that was seen here."""
+        return self.stored == identity and self.oids == oids
 
     def decides(self, identity: bytes) -> bool:
         """Return whether halves that carry *identity* are decided here; those that carry none always are."""
@@ -75,13 +88,17 @@ class Database(msgspec.Struct, frozen=True):
         return not self.is_copy and any(each.identity == identity.hex() for each in self.adopted)
 
 
+ANY_DATABASE: Final = Database(b"", b"", "")
+"""Stands for a database that has no identity, or that need not be a certain one."""
+
+
 def database_of(meta: Meta, server: str) -> Database:
     """Return the database whose meta row and server these are."""
     adopted = tuple(msgspec.json.decode(meta.adopted, type=list[Adoption])) if meta.adopted else ()
     current = meta.identity
     if meta.identity and server and meta.server and server != meta.server:
         current = hashlib.blake2b(meta.identity + server.encode(), digest_size=IDENTITY_BYTES).digest()
-    return Database(meta.identity, current, server, adopted)
+    return Database(meta.identity, current, server, adopted, meta.oids)
 
 
 def new_identity() -> bytes:
@@ -90,16 +107,23 @@ def new_identity() -> bytes:
 
 
 def look(dialect: Dialect, border: Border) -> Database:
-    """Return the database behind *border*, asked once for each connection to the server."""
+    """Return the database behind *border*, asked once for each connection to the server once it has an identity."""
     found = border.memory.get(_key(dialect))
     return look_anew(dialect, border) if found is None else found
 
 
 def look_anew(dialect: Dialect, border: Border, meta: Meta | None = None) -> Database:
-    """Ask the database again, which may have been adopted or replaced since, unless *meta* is what is remembered."""
+    """Ask the database again, which may have been adopted or replaced since, unless *meta* is what is remembered.
+
+    Tables without an identity are not remembered: the next transaction finds the one that an upgrade has given them.
+    """
     meta = meta or dialect.meta(border)
+    if not meta.identity:
+        border.memory.pop(_key(dialect), None)
+        return database_of(meta, "")
     known: Database | None = border.memory.get(_key(dialect))
-    server = dialect.server(border) if known is None or known.stored != meta.identity else known.server
+    is_known = known is not None and known.is_at(meta.identity, meta.oids)
+    server = known.server if known is not None and is_known else dialect.server(border, meta.oids)
     found = border.memory[_key(dialect)] = database_of(meta, server)
     return found
 
@@ -129,10 +153,16 @@ def adopt(dialect: Dialect, border: Border, adoption: Adoption) -> Database:
         UsageError: there is nothing to adopt, or the tables have no identity yet.
     """
     dialect.lock_meta(border)
-    database = look_anew(dialect, border)
+    meta = dialect.meta(border)
+    database = look_anew(dialect, border, meta)
     if not database.stored:
         raise UsageError("the fence's tables have no identity yet (schema version 1): run create() first")
     if not adoption.identity and not database.is_copy:
+        if meta.server and not database.server:
+            raise UsageError(
+                "this role may not call pg_control_system(), so it cannot tell whether the tables are a copy; nothing "
+                "was changed. Adopt with a role that may call it, or name the identity of another database"
+            )
         raise UsageError(
             "there is nothing to adopt: this database has the identity that was made with its tables; "
             "name the identity of another one whose transactions it shall decide from now on"
@@ -142,7 +172,8 @@ def adopt(dialect: Dialect, border: Border, adoption: Adoption) -> Database:
     added = [msgspec.structs.replace(adoption, identity=each) for each in former if each != database.current.hex()]
     adopted = (*kept, *added)
     text = msgspec.json.encode(adopted).decode()
-    dialect.write_identity(border, Meta(b"", database.current, database.server, text))
+    # A role that may not ask for the server keeps what is known of it: a copy would not be told apart any more.
+    dialect.write_identity(border, Meta(b"", database.current, database.server or meta.server, text))
     return look_anew(dialect, border)
 
 

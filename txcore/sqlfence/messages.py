@@ -22,6 +22,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
 
     from txcore.message_table import TableRow
+    from txcore.sqlfence.identity import Database
 
 ROWS_MAX: Final = 100
 """Most rows of one insert."""
@@ -81,17 +82,17 @@ def table_statements(family: str, tables: Tables) -> list[str]:
 
 
 def insert(
-    dialect: Dialect, border: Border, transaction_id: bytes, group: str, rows: Sequence[TableRow], identity: bytes = b""
+    dialect: Dialect, border: Border, transaction_id: bytes, group: str, rows: Sequence[TableRow], database: Database
 ) -> None:
     """Insert the producer's row and its messages *rows*; what is there afterwards is as behind `enqueue`.
 
     Raises: as `Dialect.insert`.
     """
     if isinstance(dialect, PostgreSQL):
-        put, ring = _put_text(dialect.tables), _ring(dialect.tables, group)
-        dialect.insert_via_table(border, transaction_id, put, ring, _text_values(group, rows), identity)
+        put, ring = _put_text(dialect.tables, "fence"), _ring(dialect.tables, group)
+        dialect.insert_via_table(border, transaction_id, put, ring, _text_values(group, rows), database)
     else:
-        dialect.insert(border, transaction_id, group, identity)
+        dialect.insert(border, transaction_id, group, database)
         enqueue(dialect, border, transaction_id, group, rows)
 
 
@@ -108,7 +109,7 @@ def enqueue(dialect: Dialect, border: Border, transaction_id: bytes, group: str,
     )
     if dialect.family == POSTGRESQL:
         sql = (
-            f"WITH moved AS ({update} RETURNING 1), put AS ({_put_text(tables)}) "  # noqa: S608
+            f"WITH moved AS ({update} RETURNING 1), put AS ({_put_text(tables, 'moved')}) "  # noqa: S608
             f"SELECT CAST((SELECT count(*) FROM moved) AS text), {_ring(tables, group)}"
         )
         moved = int(border.quick_rows(sql, values | _text_values(group, rows))[0][0])
@@ -138,8 +139,11 @@ def channel_of(tables: Tables, group: str) -> str:
 
 
 @functools.lru_cache(maxsize=16)
-def _put_text(tables: Tables) -> str:
+def _put_text(tables: Tables, given: str) -> str:
     """Return the statement that inserts any number of rows in their order, on PostgreSQL: one that can be prepared.
+
+    *given* names the part of the whole statement that has the fence row; without a row there, none are inserted. The
+    fence row may be refused because the database is another one, and is then written once more, with its messages.
 
     Rows are one parameter, a text that any driver sends. Not an array: PostgreSQL would plan the statement anew each
     time, to know its length, which takes longer than to run it.
@@ -149,7 +153,8 @@ def _put_text(tables: Tables) -> str:
         "SELECT CAST(:id AS uuid), n, CAST(:producer_group AS varchar), lane, slot, decode(body, 'hex') "
         "FROM ROWS FROM (json_to_recordset(CAST(CAST(:rows AS text) AS json)) "
         "AS (n integer, lane bigint, slot smallint, body text)) "
-        "WITH ORDINALITY AS each (n, lane, slot, body, place) ORDER BY place"
+        "WITH ORDINALITY AS each (n, lane, slot, body, place) "
+        f"WHERE EXISTS (SELECT 1 FROM {given}) ORDER BY place"
     )
 
 

@@ -10,12 +10,15 @@ from typing import TYPE_CHECKING, Any, ClassVar, Final
 
 from txcore.errors import FenceMisuseError
 from txcore.sqlfence.border import MYSQL, Border, Values
-from txcore.sqlfence.dialects import GONE_TEXT, Dialect, RowRefused, Rows, anchor_name
+from txcore.sqlfence.dialects import GONE_TEXT, UPGRADE_WAIT_S, Dialect, RowRefused, Rows, anchor_name
 from txcore.sqlfence.failures import Cause, failure_of
+from txcore.sqlfence.identity import ANY_DATABASE
 from txcore.sqlfence.schema import COMMITTED, GROUP_LENGTH_MAX, LOWEST_ID, Tables
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
+
+    from txcore.sqlfence.identity import Database
 
 _NO_SAVEPOINT: Final = "1305"
 
@@ -67,10 +70,18 @@ class MySQL(Dialect):
             _unless(Cause.DUPLICATE, border, sql, {"id": LOWEST_ID})
         self.give_identity(border)
 
-    def add_meta_column(self, border: Border, name: str, kind: str) -> None:
-        """Add a column, unless another process has added it before."""
-        sql = f"ALTER TABLE {self.tables.meta} ADD COLUMN {name} {kind}"
-        _unless(Cause.COLUMN_THERE, border, sql, {})
+    def add_meta_columns(self, border: Border) -> None:
+        """Add them in one statement, unless another process adds one meanwhile; then look again.
+
+        The server would wait for a day for the table, and hold up each statement that comes to it so long.
+        """
+        border.change(f"SET SESSION lock_wait_timeout = {UPGRADE_WAIT_S}", {})  # undone with what `begin_work` has set
+        while True:
+            there = {str(row[0]) for row in border.rows(f"SHOW COLUMNS FROM {self.tables.meta}", {})}
+            missing = [f"ADD COLUMN {name} {kind}" for name, kind in self.meta_types.items() if name not in there]
+            if not missing:
+                return
+            _unless(Cause.COLUMN_THERE, border, f"ALTER TABLE {self.tables.meta} {', '.join(missing)}", {})
 
     def begin(self, border: Border) -> None:
         """Leave the begin to autocommit=0, which the drivers set."""
@@ -84,14 +95,14 @@ class MySQL(Dialect):
                 "announced; set it to 1"
             )
 
-    def insert(self, border: Border, transaction_id: bytes, group: str, identity: bytes = b"") -> None:
+    def insert(self, border: Border, transaction_id: bytes, group: str, database: Database = ANY_DATABASE) -> None:
         """Insert, and set a savepoint as an anchor: only a savepoint's name tells whether it is still this
         transaction, because some statements commit without being asked.
         """
         values = {"id": transaction_id, "producer_group": group}
-        if identity:
-            values["identity"] = identity
-        if border.quick_change(self._inserts[bool(identity)], values) != 1:
+        if database.stored:
+            values["identity"] = database.stored
+        if border.quick_change(self._inserts[bool(database.stored)], values) != 1:
             raise RowRefused("it lies below the prune horizon")
         border.quick_change(f"SAVEPOINT {anchor_name(transaction_id)}", {})
 
@@ -106,19 +117,23 @@ class MySQL(Dialect):
         border.quick_change(f"SAVEPOINT {anchor_name(transaction_id)}", {})
 
     def begin_work(self, border: Border, lock_timeout_s: float) -> str:
-        """Work at READ COMMITTED for this transaction only, and bound the waiting for row locks.
+        """Work at READ COMMITTED for this transaction only, and bound the waiting for locks of rows and tables.
 
-        The server counts whole seconds; 0 does not wait.
+        The server counts whole seconds; 0 does not wait for a row, a table needs 1.
         """
         seconds = 0 if lock_timeout_s < 1 else round(lock_timeout_s)
         border.change(
-            f"SET @txcore_lock_wait = @@SESSION.innodb_lock_wait_timeout, SESSION innodb_lock_wait_timeout = {seconds}",
+            "SET @txcore_lock_wait = @@SESSION.innodb_lock_wait_timeout, "
+            f"SESSION innodb_lock_wait_timeout = {seconds}, "
+            f"@txcore_table_wait = @@SESSION.lock_wait_timeout, SESSION lock_wait_timeout = {max(seconds, 1)}",
             {},
         )
         border.change("SET TRANSACTION ISOLATION LEVEL READ COMMITTED", {})
         if border.commits_each_statement():  # an engine in autocommit mode
             border.change("START TRANSACTION", {})
-        return "SET SESSION innodb_lock_wait_timeout = @txcore_lock_wait"
+        return (
+            "SET SESSION innodb_lock_wait_timeout = @txcore_lock_wait, SESSION lock_wait_timeout = @txcore_table_wait"
+        )
 
     def leave_tombstones(self, border: Border, ids: Sequence[bytes], group: str) -> Rows:
         """Upsert with a real change: InnoDB shows a commit before its log is written, and a check that changed

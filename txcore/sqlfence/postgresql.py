@@ -16,15 +16,19 @@ from txcore.sqlfence.dialects import (
     FOREIGN_TEXT,
     GONE_TEXT,
     SAVEPOINT_TEXT,
+    UPGRADE_WAIT_S,
     Dialect,
     RowRefused,
     Rows,
     rows_of,
 )
+from txcore.sqlfence.identity import ANY_DATABASE
 from txcore.sqlfence.schema import COMMITTED, GROUP_LENGTH_MAX, LOWEST_ID, TOMBSTONE, VIA_TABLE, Tables
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
+
+    from txcore.sqlfence.identity import Database
 
 # What the statements say, in one column, of a row that must not stay; of any other, the durability that they have set.
 _FOREIGN = "foreign"
@@ -36,6 +40,8 @@ _DURABLE = (
     "set_config('synchronous_commit', CASE WHEN current_setting('synchronous_commit') = 'remote_apply' "
     "THEN 'remote_apply' ELSE 'on' END, true)"
 )
+# Which table this is, by its numbers: a copy with the same meta row, in another schema or database, has others.
+_OIDS = "concat_ws('/', (SELECT oid FROM pg_database WHERE datname = current_database()), m.tableoid)"
 
 
 class PostgreSQL(Dialect):
@@ -48,7 +54,7 @@ class PostgreSQL(Dialect):
     # Through jsonb, which has no column that is not there, and whose plan outlives new columns.
     meta_columns: ClassVar[str] = (
         "1, m.schema_version, CAST(m.pruned_below AS text), to_jsonb(m) ->> 'identity', to_jsonb(m) ->> 'server', "
-        "to_jsonb(m) ->> 'adopted'"
+        f"to_jsonb(m) ->> 'adopted', {_OIDS}"
     )
     meta_types: ClassVar[dict[str, str]] = {"identity": "uuid", "server": "text", "adopted": "text"}
     sets_durability: ClassVar[bool] = True
@@ -63,14 +69,15 @@ class PostgreSQL(Dialect):
             "SELECT CAST(:id AS uuid), {state}, CAST(:producer_group AS varchar) "
             "WHERE CAST(:id AS uuid) >= CASE "
             "WHEN current_setting('transaction_isolation') IN ('read committed', 'read uncommitted') "
-            f"THEN (SELECT pruned_below FROM {tables.meta}{{where}}) "
-            f"ELSE (SELECT pruned_below FROM {tables.meta}{{where}} FOR SHARE) END "
+            f"THEN (SELECT pruned_below FROM {tables.meta} AS m{{where}}) "
+            f"ELSE (SELECT pruned_below FROM {tables.meta} AS m{{where}} FOR SHARE) END "
             f"RETURNING CASE WHEN {_IS_TOP_LEVEL} IS NOT TRUE THEN '{_FOREIGN}' "
             "WHEN clock_timestamp() - statement_timestamp() >= "
             f"interval '{int(statement_timeout_s * 1000)} milliseconds' THEN '{_LATE}' ELSE {_DURABLE} END AS word"
         )
-        # Without a meta row of that identity there is no horizon, and no row is inserted.
-        bound = " WHERE identity = CAST(:identity AS uuid)"
+        # Without a meta row of that identity in that table there is no horizon, and no row is inserted. One connection
+        # may meet several tables of that name: a tenant's schema in the search path, a pooler that is sent elsewhere.
+        bound = f" WHERE identity = CAST(:identity AS uuid) AND {_OIDS} = CAST(:oids AS text)"
         self._inserts = {
             (state, is_bound): insert.format(state=state, where=bound if is_bound else "")
             for state in (COMMITTED, VIA_TABLE)
@@ -109,22 +116,23 @@ class PostgreSQL(Dialect):
         border.change(self._first_meta_row(), {"id": self.encode(LOWEST_ID)})
         self.give_identity(border)
 
-    def add_meta_column(self, border: Border, name: str, kind: str) -> None:
-        """Add a column, where it is missing."""
-        border.change(f"ALTER TABLE {self.tables.meta} ADD COLUMN IF NOT EXISTS {name} {kind}", {})
+    def add_meta_columns(self, border: Border) -> None:
+        """Add them in one statement; the shorter wait holds for the rest of this transaction."""
+        columns = ", ".join(f"ADD COLUMN IF NOT EXISTS {name} {kind}" for name, kind in self.meta_types.items())
+        border.rows(f"SELECT set_config('lock_timeout', '{UPGRADE_WAIT_S}s', true)", {})
+        border.change(f"ALTER TABLE {self.tables.meta} {columns}", {})
 
-    def server(self, border: Border) -> str:
+    def server(self, border: Border, oids: str) -> str:
         """Return the system identifier and the oids of database and table; empty if this role may not ask for it."""
-        database, table, may_ask = border.rows(
-            "SELECT (SELECT oid FROM pg_database WHERE datname = current_database()), "
-            "CAST(to_regclass(CAST(:name AS text)) AS oid), "
-            "COALESCE(has_function_privilege(CAST(to_regprocedure('pg_control_system()') AS oid), 'EXECUTE'), false)",
-            {"name": self.tables.meta},
-        )[0]
+        may_ask = border.rows(
+            "SELECT COALESCE(has_function_privilege(CAST(to_regprocedure('pg_control_system()') AS oid), 'EXECUTE'), "
+            "false)",
+            {},
+        )[0][0]
         if not may_ask:
             return ""
         system = border.rows("SELECT system_identifier FROM pg_control_system()", {})[0][0]
-        return f"{system}/{database}/{table}"
+        return f"{system}/{oids}"
 
     def begin(self, border: Border) -> None:
         """Leave BEGIN to the driver."""
@@ -132,12 +140,12 @@ class PostgreSQL(Dialect):
     def require_durable(self, border: Border) -> None:
         """Do nothing: the insert sets what is needed for its own transaction."""
 
-    def insert(self, border: Border, transaction_id: bytes, group: str, identity: bytes = b"") -> None:
+    def insert(self, border: Border, transaction_id: bytes, group: str, database: Database = ANY_DATABASE) -> None:
         """Insert, set synchronous_commit, and learn from xmin whether a savepoint is open: one round trip."""
         values = {"id": transaction_id.hex(), "producer_group": group}
-        if identity:
-            values["identity"] = identity.hex()
-        rows = border.quick_rows(self._inserts[COMMITTED, bool(identity)], values)
+        if database.stored:
+            values |= _bound(database)
+        rows = border.quick_rows(self._inserts[COMMITTED, bool(database.stored)], values)
         _require_own(rows[0][0] if rows else "")
 
     def insert_via_table(
@@ -147,7 +155,7 @@ class PostgreSQL(Dialect):
         put: str,
         column: str,
         values: Mapping[str, str],
-        identity: bytes = b"",
+        database: Database,
     ) -> None:
         """Insert the producer's row with state 3, in one round trip with another statement.
 
@@ -155,12 +163,12 @@ class PostgreSQL(Dialect):
             put: The other statement.
             column: What is selected behind both.
             values: Theirs, and the `producer_group`.
-            identity: As in `insert`.
+            database: As in `insert`.
 
         Raises: as `insert`.
         """
-        sql = _joined(self._inserts[VIA_TABLE, bool(identity)], put, column)
-        named = {"id": transaction_id.hex(), **values, **({"identity": identity.hex()} if identity else {})}
+        sql = _joined(self._inserts[VIA_TABLE, bool(database.stored)], put, column)
+        named = {"id": transaction_id.hex(), **values, **(_bound(database) if database.stored else {})}
         _require_own(border.quick_rows(sql, named)[0][0])
 
     def verify(self, border: Border, transaction_id: bytes) -> None:
@@ -211,6 +219,11 @@ class PostgreSQL(Dialect):
             )
             found |= rows_of(border.rows(sql, {"id": self.encode(transaction_id)}))
         return found
+
+
+def _bound(database: Database) -> dict[str, str]:
+    """Return the values by which an insert requires that it meets *database*."""
+    return {"identity": database.stored.hex(), "oids": database.oids}
 
 
 @functools.lru_cache(maxsize=16)

@@ -21,6 +21,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
     from txcore.message_table import TableRow
+    from txcore.sqlfence.identity import Database
 
 _AUTOCOMMIT_TEXT: Final = (
     "the connection is in autocommit mode: the fence row would be committed before the local transaction; "
@@ -72,23 +73,23 @@ class RowKeeper:
         """Insert on condition that the database is still the one that this connection saw; else look at it again."""
         database = identity.look(self._dialect, border)
         try:
-            self._insert(border, transaction_id, group, rows, database.stored)
+            self._insert(border, transaction_id, group, rows, database)
         except RowRefused:
             seen, database = database, identity.look_anew(self._dialect, border)
-            if database.stored == seen.stored:
+            if seen.is_at(database.stored, database.oids):
                 raise
-            self._insert(border, transaction_id, group, rows, database.stored)
+            self._insert(border, transaction_id, group, rows, database)
         if not database.decides(expected):
             database = identity.look_anew(self._dialect, border)
             identity.require(database, expected)
 
     def _insert(
-        self, border: Border, transaction_id: bytes, group: str, rows: Sequence[TableRow], stored: bytes
+        self, border: Border, transaction_id: bytes, group: str, rows: Sequence[TableRow], database: Database
     ) -> None:
         if rows:
-            messages.insert(self._dialect, border, transaction_id, group, rows, stored)
+            messages.insert(self._dialect, border, transaction_id, group, rows, database)
         else:
-            self._dialect.insert(border, transaction_id, group, stored)
+            self._dialect.insert(border, transaction_id, group, database)
 
     def verify(self, border: Border, transaction_id: bytes) -> None:
         """Raise unless the row belongs to this open top-level transaction. See `SqlFence.verify`."""

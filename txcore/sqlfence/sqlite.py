@@ -12,10 +12,13 @@ from txcore.errors import ConfigError, FenceMisuseError
 from txcore.sqlfence.border import SQLITE, Border
 from txcore.sqlfence.dialects import GONE_TEXT, Dialect, RowRefused, Rows, anchor_name
 from txcore.sqlfence.failures import failure_of
+from txcore.sqlfence.identity import ANY_DATABASE
 from txcore.sqlfence.schema import COMMITTED, LOWEST_ID, Tables
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
+
+    from txcore.sqlfence.identity import Database
 
 _FULL: Final = 2
 
@@ -70,11 +73,12 @@ class SQLite(Dialect):
         border.change(self._first_meta_row(), {"id": LOWEST_ID})
         self.give_identity(border)
 
-    def add_meta_column(self, border: Border, name: str, kind: str) -> None:
-        """Add a column, under the file's lock, where it is missing."""
+    def add_meta_columns(self, border: Border) -> None:
+        """Add them under the file's lock."""
         names = {row[0] for row in border.rows("SELECT name FROM pragma_table_info(:name)", {"name": self.tables.meta})}
-        if name not in names:
-            border.change(f"ALTER TABLE {self.tables.meta} ADD COLUMN {name} {kind}", {})
+        for name, kind in self.meta_types.items():
+            if name not in names:
+                border.change(f"ALTER TABLE {self.tables.meta} ADD COLUMN {name} {kind}", {})
 
     def begin(self, border: Border) -> None:
         """Take the write lock at once: a transaction that reads first can fail at its first write.
@@ -108,12 +112,12 @@ class SQLite(Dialect):
                 "PRAGMA synchronous=FULL when you connect, or a crash undoes commits that were already announced"
             )
 
-    def insert(self, border: Border, transaction_id: bytes, group: str, identity: bytes = b"") -> None:
+    def insert(self, border: Border, transaction_id: bytes, group: str, database: Database = ANY_DATABASE) -> None:
         """Insert, and set a savepoint as an anchor."""
         values = {"id": transaction_id, "producer_group": group}
-        if identity:
-            values["identity"] = identity
-        if border.quick_change(self._inserts[bool(identity)], values) != 1:
+        if database.stored:
+            values["identity"] = database.stored
+        if border.quick_change(self._inserts[bool(database.stored)], values) != 1:
             raise RowRefused("it lies below the prune horizon")
         if not border.is_surely_open():  # the savepoint itself would begin one
             raise FenceMisuseError(GONE_TEXT)

@@ -17,7 +17,7 @@ from txcore_conformance.server_packages import ServerUnavailableError
 
 PROXIED_VARIABLE: Final = "TXCORE_KAFKA_PROXIED"
 CONTROL_VARIABLE: Final = "TXCORE_RABBITMQ_CONTROL"
-CONTROL_TIME_MAX_S: Final = 120.0
+CONTROL_TIME_MAX_S: Final = 300.0
 _PORTS: Final = {"kafka": 9092, "rabbitmq": 5672, "nats": 4222}
 
 

@@ -168,6 +168,20 @@ class World:
             connection.close()
         return id_text(transaction.transaction_id)
 
+    def listened(self, *, has_row: bool = True) -> str:
+        """A half of the listener style, whose producer died after its local transaction, with a row or without."""
+        engine = self.engine
+
+        class Dying(library.TransactionListener):
+            def execute_local_transaction(self, message, arg):
+                if has_row:
+                    with engine.begin() as connection:
+                        library.current_transaction().fence(connection)
+                raise RuntimeError
+
+        producer = self.kit.hasty_producer(Dying(), fence=self.fence)
+        return id_text(producer.send_message_in_transaction(self.message()).transaction_id)
+
     def parked(self, *messages: library.Message) -> str:
         """A half that stayed UNKNOWN."""
         identity = self.pending(*messages)

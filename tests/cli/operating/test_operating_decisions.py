@@ -156,7 +156,21 @@ class TestForce:
         assert world.fence.stats().states == {4: 1}
         assert "forced against the fence" in squeezed(world("show", identity).output)
 
-    def test_decision_without_a_database_needs_an_override(self, world):
+    def test_a_row_of_the_listener_style_stands_against_a_decision(self, world):
+        """The checker refuses it, so the plan does; without a row the operator speaks in the listener's place."""
+        with_row, without = world.listened(), world.listened(has_row=False)
+        ran = world("rollback", with_row, "--yes", *WHY)
+        assert "REFUSED: the database says COMMIT; --override-fence goes against it" in squeezed(ran.output)
+        assert (ran.status, kinds(world, with_row)) == (1, [])
+        ran = world("commit", without, "--yes", *WHY, *NOW)
+        assert "will commit, in the listener's place; the fence has no row" in squeezed(ran.output)
+        assert world("rollback", with_row, "--yes", *WHY, *NOW, "--override-fence").status == 0
+        world.sweep_fenced(lambda: world.journey(with_row).final and world.journey(without).final)
+        assert world.journey(without).final == OpKind.COMMIT
+        assert world.journey(with_row).final == OpKind.ROLLBACK
+        assert world.journey(with_row).overrides, "the audit reports it as one"
+
+    def test_without_a_database_only_an_override_goes_on(self, world):
         """Unreachable is as good as none."""
         identity = world.fenced()
         place = world.place[:4]

@@ -41,6 +41,7 @@ def test_pending_for_programs(world):
         "checks",
         "checks_max",
         "fenced",
+        "asks_fence",
         "decided",
         "newer_version",
         "topics",

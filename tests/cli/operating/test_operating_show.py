@@ -34,6 +34,20 @@ def test_a_pending_half_with_its_fence_row(world):
     assert "body: parcel 1" in world("show", short(identity), "--bodies").output
 
 
+def test_a_half_of_the_listener_style_is_shown_with_its_row(world):
+    """The row decides it, and the listener only where there is none."""
+    with_row, without = world.listened(), world.listened(has_row=False)
+    text = squeezed(world("show", with_row).output)
+    assert "generation 0, the fence, or without a row the listener decides" in text
+    assert "fence COMMIT: the local transaction committed" in text
+    assert f"row: state 1, group {world.kit.group}" in text
+    assert "next the checker asks the fence, or without a row the listener" in text
+    text = squeezed(world("show", without).output)
+    assert "fence ABSENT: no row yet; without one the listener decides" in text
+    assert [line["asks_fence"] for line in world.json("pending")] == [True, True]
+    assert "fence, listener" in world("pending").output
+
+
 def test_looking_leaves_no_tombstone(world):
     """An open producer still commits after any number of looks."""
     identity = world.fenced("open")
@@ -112,6 +126,7 @@ def test_for_programs(world):
         "decided",
         "newer_version",
         "fenced",
+        "asks_fence",
         "missing",
         "messages",
         "halves",

@@ -133,17 +133,17 @@ class TestIds:
         assert {B: B.hex()[-12:], twin: twin.hex()[-12:]} == selection.short_ids([B, twin])
 
 
-def half(*, fenced=True, generation=0):
+def half(*, fenced=True, generation=0, database=b""):
     """A half with one message."""
     messages = [TargetMessage("orders", None, b"1", {})]
-    return Half(1, A, "g", 0, generation, 5, 100, 0, 3, fenced=fenced, by="p", messages=messages)
+    return Half(1, A, "g", 0, generation, 5, 100, 0, 3, fenced=fenced, by="p", messages=messages, database=database)
 
 
-def journey(*, fenced=True, park="", final=0, decided=0, halves=True):
-    """The arguments of a plan."""
+def journey(*, fenced=True, database=b"", park="", final=0, decided=0, halves=True):
+    """What a plan is made for."""
     made = Journey(A, 0)
     if halves:
-        made.add_half(half(fenced=fenced), 5)
+        made.add_half(half(fenced=fenced, database=database), 5)
     made.final, made.journaled = final, decided
     if park:
         body = b"\xc1" if park == ParkCode.POISON else wire.encode_half(half(fenced=fenced))
@@ -211,7 +211,27 @@ def test_decision_without_a_fence_is_not_refused():
     assert planned(Verb.COMMIT, fenced=False, has_database=False).step is Step.ACT
 
 
-def test_finished_transaction_stays_finished():
+@pytest.mark.parametrize(
+    ("verb", "answer", "step", "text"),
+    [
+        (Verb.COMMIT, FenceAnswer.COMMIT, Step.ACT, "through the fence"),
+        (Verb.ROLLBACK, FenceAnswer.COMMIT, Step.REFUSED, "the database says COMMIT"),
+        (Verb.COMMIT, FenceAnswer.ABSENT, Step.ACT, "the fence has no row"),
+        (Verb.ROLLBACK, FenceAnswer.ABSENT, Step.ACT, "the fence has no row"),
+        (Verb.COMMIT, FenceAnswer.ROLLBACK, Step.ACT, "the fence has no row"),
+        (Verb.COMMIT, FenceAnswer.VIA_TABLE, Step.REFUSED, "by the local message table"),
+        (Verb.COMMIT, FenceAnswer.NO_ANSWER, Step.REFUSED, "the database does not answer"),
+        (Verb.COMMIT, None, Step.REFUSED, "the fence was not asked"),
+    ],
+)
+def test_a_row_of_the_listener_style_is_obeyed(verb, answer, step, text):
+    """As the checker does it; without a row the operator speaks in the listener's place."""
+    made = planned(verb, answer, fenced=False, database=bytes(16))
+    assert step is made.step
+    assert text in made.text
+
+
+def test_what_is_finished_stays():
     """The same end is no mistake, the other one is."""
     assert planned(Verb.COMMIT, final=OpKind.COMMIT).step is Step.ALREADY
     assert planned(Verb.RESUME, final=OpKind.COMMIT).step is Step.ALREADY
@@ -243,6 +263,8 @@ def test_fence_answer_is_shown_as_text():
     assert planned(Verb.COMMIT, FenceAnswer.NO_ANSWER).fence_text == "no answer: connection refused"
     assert planned(Verb.COMMIT).fence_text == "not asked: no --database"
     assert planned(Verb.COMMIT, fenced=False).fence_text == "no fence: the listener decides"
+    for answer in (FenceAnswer.ABSENT, FenceAnswer.ROLLBACK):
+        assert "the listener decides" in planned(Verb.COMMIT, answer, fenced=False, database=A).fence_text
     assert planned(Verb.COMMIT, park=ParkCode.POISON, halves=False).fence_text == "no half"
     for answer in FenceAnswer:
         assert re.match(r"^[A-Z_]+: |^no answer: ", planned(Verb.COMMIT, answer).fence_text)

@@ -15,7 +15,6 @@ from txcore import (
 )
 from txcore.clock import SystemClock
 from txcore.memory import MemoryBackend, MemoryBroker
-from txcore.operator import requests as audit
 from txcore.operator.operator import Operator
 from txcore.records import Op, OpKind
 
@@ -57,7 +56,7 @@ def checker(broker, running_clock):
 
 
 def told(broker, randomness):
-    entries, count = audit.read_decisions(MemoryBackend(broker), "g", SystemClock(), randomness)
+    entries, count = requests.read_decisions(MemoryBackend(broker), "g", SystemClock(), randomness)
     assert len(entries) == count
     return [(each.what, each.by, each.reason) for each in reversed(entries)]
 
@@ -85,8 +84,8 @@ def test_a_resume_is_told_with_its_reason(broker, running_clock, randomness, orp
 
 def test_the_newest_are_kept_and_all_are_counted(monkeypatch):
     """Whatever their order in the logs; memory is bounded."""
-    monkeypatch.setattr(audit, "KEPT_MAX", 3)
-    newest = audit._Newest()
+    monkeypatch.setattr(requests, "KEPT_MAX", 3)
+    newest = requests._Newest()
     for at_ms in (5, 1, 9, 7, 3, 8):
         newest.take_op(
             Op(OpKind.FORCE, bytes([at_ms] * 16), 0, "ann", at_ms, decision=OpKind.COMMIT, forced=1, reason="why")

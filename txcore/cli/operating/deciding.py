@@ -236,11 +236,11 @@ class _Decision:
         ]
 
     def _readings(self, journeys: Sequence[Journey]) -> Mapping[bytes, FenceReading]:
-        fenced = [each.transaction_id for each in journeys if (half := to_json.any_half(each)) and half.fenced]
-        if self._session.fence is None or not fenced:
+        asked = [each.transaction_id for each in journeys if (half := to_json.any_half(each)) and half.asks_fence]
+        if self._session.fence is None or not asked:
             return {}
         with self._screen.busy("asking the fence, without writing"):
-            readings: Mapping[bytes, FenceReading] = self._session.fence.peek(fenced)
+            readings: Mapping[bytes, FenceReading] = self._session.fence.peek(asked)
         return readings
 
     def _show(self, plans: Sequence[Plan]) -> None:
@@ -336,7 +336,7 @@ class _Decision:
         if asked.verb is Verb.RESUME:
             return "done", f"resumed as generation {operator.resume_journey(each.journey, asked.why)}"
         half = to_json.any_half(each.journey)
-        override = asked.override and half is not None and half.fenced
+        override = asked.override and half is not None and half.asks_fence
         result = operator.ask(each.journey, asked.verb.kind, asked.why, override_fence=override)
         if result.error is not None:
             raise TxcoreError(f"the request may not be stored: {result.error}; look again before repeating it")

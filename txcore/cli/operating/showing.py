@@ -13,7 +13,7 @@ from txcore.history.journey import Journey, inner_half, why_no_half
 from txcore.ids import id_text
 from txcore.operator import formatting, selection, timeline, to_json
 from txcore.operator.lookup import Asked, ask_fence, find
-from txcore.operator.plan import fence_text
+from txcore.operator.plan import decider_text, fence_text
 from txcore.records import ParkCode
 
 BODY_MAX: Final = 2_000
@@ -73,7 +73,7 @@ class _Page:
         if half is None:
             return
         age = formatting.age((now_ms() - half.born_ms) / 1000)
-        decider = "the fence decides" if half.fenced else "the listener decides"
+        decider = f"{decider_text(half)} decides"
         self._screen.hang(
             "  ",
             f"born {age} ago, partition {journey.partition}, generation {max(half.generation, 0)}, {decider}",
@@ -137,4 +137,4 @@ class _Page:
             return f"{request.by} asks for {to_json.kind_name(request.decision)}; the checker executes it"
         if not journey.halves:
             return "its half is gone from the log"
-        return f"the checker asks {'the fence' if half is not None and half.fenced else 'the listener'}"
+        return f"the checker asks {decider_text(half) if half is not None else 'the listener'}"

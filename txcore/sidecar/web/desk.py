@@ -173,7 +173,7 @@ class Desk:
         if decision.verb is Verb.RESUME:
             return f"resumed as generation {operator.resume_journey(case.journey, decision.reason)}"
         half = to_json.any_half(case.journey)
-        override = decision.override and half is not None and half.fenced
+        override = decision.override and half is not None and half.asks_fence
         result = operator.ask(case.journey, decision.verb.kind, decision.reason, override_fence=override)
         if result.error is not None:
             raise DeskError(503, f"the request may not be stored: {result.error}; look again before repeating it")
@@ -184,7 +184,7 @@ class Desk:
     def _case(self, runner: GroupRunner, journey: Journey) -> Case:
         answers, half = runner.answers, to_json.any_half(journey)
         fence = None if answers is None else answers.fence
-        if fence is None or half is None or not half.fenced:
+        if fence is None or half is None or not half.asks_fence:
             return Case(journey, Asked(), fence is not None)
         return Case(journey, Asked(*fence.look(journey.transaction_id)), has_database=True)
 

@@ -9,7 +9,7 @@ from urllib.parse import quote
 from txcore.history.journey import Journey, inner_half, why_no_half
 from txcore.ids import id_text
 from txcore.operator import formatting, selection, timeline, to_json
-from txcore.operator.plan import Step, Verb, fence_text
+from txcore.operator.plan import Step, Verb, decider_text, fence_text
 from txcore.operator.requests import Entry
 from txcore.records import OpKind
 from txcore.sidecar.figures import ANSWERS, NO_ANSWER
@@ -125,7 +125,7 @@ def list_row(group: str, row: Mapping[str, Any], now_ms: int) -> dict[str, Any]:
     elif row.get("request"):
         decider = f"{row['request']['by']} asks for {row['request']['decision']}"
     else:
-        decider = "fence" if row["fenced"] else "listener"
+        decider = "fence" if row["fenced"] else "fence, listener" if row["asks_fence"] else "listener"
     return {
         "path": transaction_path(group, row["transaction_id"]),
         "short_id": row["short_id"],
@@ -201,7 +201,7 @@ def next_step(case: Case) -> str:
         return f"the checker executes the request of {request.by}: {to_json.kind_name(request.decision)}"
     if not journey.halves:
         return "nothing: its half is gone from the log"
-    return f"the checker asks {'the fence' if half is not None and half.fenced else 'the listener'}"
+    return f"the checker asks {decider_text(half) if half is not None else 'the listener'}"
 
 
 def no_half_step(journey: Journey) -> str:
