@@ -14,6 +14,8 @@ from txcore_conformance.clocks import RunningClock
 from txcore import Checker, CheckPolicy, Limits, LocalTransactionState, Message, Operator, TransactionProducer, wire
 from txcore.errors import NewerRecordError, TransactionStateError
 from txcore.memory import KAFKA_LIKE, NATS_LIKE, RABBITMQ_LIKE, STRONG, MemoryBackend, MemoryBroker
+from txcore.operator import plan as planning
+from txcore.operator import to_json
 from txcore.records import Half, HalfRecord, LogKind, Op, OpKind, ParkCode, Parked, Resolution, Status, TargetMessage
 from txcore.results import EndState
 from txcore.runtime.drivers import BlockingBridge, run_blocking

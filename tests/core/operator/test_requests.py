@@ -15,6 +15,7 @@ from txcore import (
 )
 from txcore.clock import SystemClock
 from txcore.memory import MemoryBackend, MemoryBroker
+from txcore.operator import requests
 from txcore.operator.operator import Operator
 from txcore.records import Op, OpKind
 
