@@ -1,1 +1,1 @@
-"""What a transactional message costs: each style on each broker, beside raw yardsticks measured in the same run."""
+"""The cost of a transactional message: each style on each broker, beside raw yardsticks measured in the same run."""

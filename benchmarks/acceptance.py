@@ -1,6 +1,6 @@
-"""`python -m benchmarks.acceptance --broker NAME`: what was promised of the checker process, line by line, in figures.
+"""`python -m benchmarks.acceptance --broker NAME`: the promises about the checker process, line by line, in figures.
 
-Each line is a command that also runs by itself; it is printed before its output, and all of it is kept in
+Each line is a command that also runs by itself. It is printed before its output, and all output is stored in
 `.artefacts/acceptance-NAME.txt`.
 """
 
@@ -48,11 +48,11 @@ _PYTEST_FUZZ = "import sys, pytest; sys.exit(pytest.main(['-q', '-s', 'tests/sid
 
 def main(
     broker: Annotated[str, typer.Option(help="sqlite, kafka, rabbitmq, nats, or a URL.")] = "sqlite",
-    only: Annotated[list[str] | None, typer.Option(help="These lines; all of them otherwise. Repeatable.")] = None,
+    only: Annotated[list[str] | None, typer.Option(help="Only these lines; default: all. Repeatable.")] = None,
     *,
-    quick: Annotated[bool, typer.Option("--quick", help="Small figures: do the commands work?")] = False,
+    quick: Annotated[bool, typer.Option("--quick", help="Small figures, to try the commands.")] = False,
 ) -> None:
-    """Run the lines one after the other; the exit code tells whether each ended well."""
+    """Run the lines one after the other; the exit code is 0 when every line succeeded."""
     found = lines(broker, is_quick=quick)
     unknown = set(only or ()) - found.keys()
     if unknown:

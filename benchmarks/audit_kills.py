@@ -26,7 +26,7 @@ SUMMED = ("transactions", "halves", "commits", "rollbacks", "targets", "wanted")
 
 
 def grow(folder: Path, writer: object, maker: Maker, count: int, numbers: random.Random) -> None:
-    """Write some more transactions: whole ones, one of each fault, and the ends of some that were left open."""
+    """Write more transactions: complete ones, one of each fault, and the ends of some that were left open."""
     born_ms = time.time_ns() // 1_000_000
     kinds = [None] * count + [kind for kind in RECIPES if kind.name not in {"STUCK", "LATE_CHECK"}]
     made = [maker.make(identity_of(born_ms, numbers.getrandbits(62)), born_ms, kind) for kind in kinds]
@@ -41,7 +41,7 @@ def command(folder: Path, mode: str) -> list[str]:
 
 
 def judged(folder: Path, mode: str) -> dict[str, object]:
-    """Run one audit to its end and return what it says."""
+    """Run one audit to its end and return its verdicts."""
     ended = subprocess.run(command(folder, mode), stdout=subprocess.PIPE, text=True, check=False)
     number = json.loads(ended.stdout)["number"]
     store = Store(str(folder / "audit"))
@@ -93,7 +93,7 @@ def main() -> int:
             os.killpg(process.pid, 9)
             process.wait()
             killed += 1
-        print(f"{killed} killed, {finished} came to their end", flush=True)
+        print(f"{killed} killed, {finished} ended by themselves", flush=True)
     steps, once = judged(folder, "incremental"), judged(folder, "once")
     is_same = steps == once
     print(json.dumps({"killed": killed, "finished": finished, "same": is_same, "counts": once["counts"]}))

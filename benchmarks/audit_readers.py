@@ -1,4 +1,4 @@
-"""What the audit's readers cost in Spark: rows per processor second of the worker, against the same reading outside.
+"""The cost of the audit's readers in Spark: rows per processor second of the worker, against reading without Spark.
 
 python benchmarks/audit_readers.py --broker URL --transactions 100000 [--json FILE]
 """
@@ -51,7 +51,7 @@ def main() -> int:
     session = open_session("local[1]", "2g")
     outside, inside = 0.0, 0.0
     records = 0
-    for _ in range(given.runs + 1):  # the first one warms Java and the broker up, and does not count
+    for _ in range(given.runs + 1):  # the first round warms up Java and the broker, and does not count
         began_s = time.process_time()
         reader = reader_of(bed.url)
         rows = [batch for wanted in ranges for batch in reader.read(bed.url, wanted)]
@@ -59,8 +59,8 @@ def main() -> int:
         count = sum(batch.num_rows for batch in rows)
         frame = frame_of(session, bed.url, ranges)
         number = F.when(F.col("kind").isin(int(Kind.COVER), int(Kind.COST)), F.col("hash"))
-        told = frame.groupBy("kind").agg(F.count("*").alias("rows"), F.sum(number).alias("sum")).collect()
-        by_kind = {each["kind"]: each for each in told}
+        kinds = frame.groupBy("kind").agg(F.count("*").alias("rows"), F.sum(number).alias("sum")).collect()
+        by_kind = {each["kind"]: each for each in kinds}
         records = by_kind[int(Kind.COVER)]["sum"]
         assert int(Kind.GAP) not in by_kind
         assert count == sum(each["rows"] for kind, each in by_kind.items() if kind != int(Kind.COST))

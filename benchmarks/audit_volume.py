@@ -35,7 +35,7 @@ database = "main"
 
 
 class Memory:
-    """The peak of the resident memory of this process and all below it."""
+    """Peak of the resident memory of this process and its descendants."""
 
     def __init__(self) -> None:
         self.peak_kib = 0
@@ -105,7 +105,7 @@ def main() -> int:
     parser.add_argument("--json", type=Path)
     given = parser.parse_args()
     session = open_session(given.master, given.memory)
-    session.range(1_000_000).groupBy().count().collect()  # a warm Java process, as the figures before had
+    session.range(1_000_000).groupBy().count().collect()  # a warm Java process, as in the earlier figures
     results = []
     for count in given.transactions or [1_000_000, 10_000_000]:
         folder = Path(tempfile.mkdtemp(dir=given.folder))

@@ -1,8 +1,9 @@
-"""What a transaction on Kafka costs in Python without a flow: the same records from loops made for that.
+"""The cost of a transaction on Kafka in Python without a flow: the same records, from loops written for that.
 
-Ids, envelopes, headers, ops, the listener's call and the results are the real ones. There are no deadlines, no errors
-but the first, no state of a transaction and nobody else: what is between these rows and ours is txcore's, what is
-between these rows and `raw` is what two messages with headers, and the objects for them, cost more than one without.
+Ids, envelopes, headers, ops, the listener's call and the results are the real ones. There are no deadlines, no state of
+a transaction, no other callers, and only the first error is handled. The difference between txcore's rows and these
+rows is the cost of txcore. The difference between these rows and `raw` is the cost of two messages with headers, and
+of their objects, instead of one message without.
 """
 
 from __future__ import annotations
@@ -35,11 +36,11 @@ BY: Final = "p:by hand"
 POLL_S: Final = 0.02
 PAUSE_S: Final = 0.0005
 OPS_COUNT: Final = 60
-"""So many share a record."""
+"""Number of ops in one record."""
 
 
 class _Chunk:
-    """Transactions that go on together once all of their records are acknowledged."""
+    """Transactions that continue together when all of their records are acknowledged."""
 
     __slots__ = ("left", "messages", "records", "then")
 
@@ -80,7 +81,7 @@ class _Records:
         self._ops: defaultdict[int, list[Op]] = defaultdict(list)
 
     def append(self, message: txcore.Message, delivered: Any) -> HalfRecord:
-        """Make a half and hand it over."""
+        """Make a half and hand it to the client."""
         validate_message(message)
         count = self._partition_count
         identity = self._ids.new(count)
@@ -90,17 +91,17 @@ class _Records:
         return half
 
     def publish(self, half: HalfRecord, delivered: Any) -> None:
-        """Hand its target over."""
+        """Hand a transaction's target to the client."""
         (target,) = half.messages
         headers = wire.target_headers(self._group, half.transaction_id, 0, target, BY, key_as_header=False)
         self.producer.produce(target.topic, target.body, target.key, -1, delivered, None, 0, headers)
 
     def op(self, half: HalfRecord) -> Op:
-        """Return its op."""
+        """Return a transaction's op."""
         return Op(OpKind.COMMIT, half.transaction_id, 0, BY, self._clock.wall_ms())
 
     def merge_op(self, half: HalfRecord) -> None:
-        """Let its op wait for others of the partition, and hand over what is enough; for one caller at a time."""
+        """Collect a transaction's op with others of the partition, and write full records; one caller at a time."""
         ops = self._ops[half.partition]
         ops.append(self.op(half))
         if len(ops) >= OPS_COUNT:
@@ -108,7 +109,7 @@ class _Records:
             self._ops[half.partition] = []
 
     def write(self, partition: int, ops: list[Op]) -> None:
-        """Hand ops over in one record."""
+        """Hand ops to the client in one record."""
         self.producer.produce(self._topics[LogKind.OP], wire.encode_ops(ops), None, partition)
 
 
@@ -121,7 +122,7 @@ def half_of(group: str, partition: int, identity: bytes, message: txcore.Message
 
 
 def result_of(half: HalfRecord) -> TransactionSendResult:
-    """Return the result of one that was accepted."""
+    """Return the result of an accepted transaction."""
     end = EndResult(EndState.ACCEPTED, half.transaction_id)
     return TransactionSendResult(half.transaction_id, txcore.LocalTransactionState.COMMIT, end)
 
@@ -171,7 +172,7 @@ class _ByHand:
 
 
 def by_hand(place: Place, drive: Drive, *, batch_size: int) -> Sample:
-    """The loop from one thread, batch after batch, as `styles.send_many`."""
+    """Run the loop in one thread, batch after batch, like `styles.send_many`."""
     loop = _ByHand(place)
 
     def send() -> None:
@@ -183,7 +184,7 @@ def by_hand(place: Place, drive: Drive, *, batch_size: int) -> Sample:
 
 
 class _Tasks:
-    """The same from tasks of one event loop, which polls while any of them waits."""
+    """The same transactions from tasks of one event loop, which polls while any of them waits."""
 
     def __init__(self, place: Place) -> None:
         self._records = _Records(place)
@@ -227,7 +228,7 @@ class _Tasks:
 
 
 class _Delivery:
-    """A delivery callback for one who awaits a future, or waits for a lock."""
+    """A delivery callback that completes a future or releases a lock."""
 
     __slots__ = ("_delivered", "_waiter")
 
@@ -242,7 +243,7 @@ class _Delivery:
 
 
 def by_hand_async(place: Place, drive: Drive, *, task_count: int) -> Sample:
-    """The tasks of one event loop, as `styles.listener_async`."""
+    """Run the tasks of one event loop, like `styles.listener_async`."""
 
     async def measure() -> Sample:
         tasks = _Tasks(place)
@@ -257,7 +258,7 @@ def by_hand_async(place: Place, drive: Drive, *, task_count: int) -> Sample:
 
 
 class _Callers:
-    """The same from blocking threads: a poll thread wakes each behind the poll that brought its report."""
+    """The same from blocking threads: a poll thread wakes each caller after the poll that brought its report."""
 
     def __init__(self, place: Place) -> None:
         self._records = _Records(place)
@@ -293,7 +294,7 @@ class _Callers:
 
 
 def by_hand_blocking(place: Place, drive: Drive, *, thread_count: int) -> Sample:
-    """Blocking callers, as `styles.listener`."""
+    """Run blocking callers, like `styles.listener`."""
     callers = _Callers(place)
 
     def call() -> None:

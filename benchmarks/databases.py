@@ -1,4 +1,4 @@
-"""The business database behind a run: a SQLite file of each place's own, or one PostgreSQL server for the whole run."""
+"""The business database of a run: a SQLite file for each place, or one PostgreSQL server for the whole run."""
 
 from __future__ import annotations
 
@@ -16,10 +16,10 @@ PLAIN_INSERT_ORDER: Final = "INSERT INTO orders (item) VALUES ('tea')"
 
 
 class Database(Protocol):
-    """Where the business rows go.
+    """A database for the business rows.
 
     Attributes:
-        description: What it is and how durably it commits.
+        description: Its kind and the durability of its commits.
         has_plain_driver: `connect` works, and many threads may write at once.
     """
 
@@ -27,17 +27,17 @@ class Database(Protocol):
     has_plain_driver: bool
 
     def create(self, folder: Path) -> str:
-        """Make an empty database with a table of orders; returns its SQLAlchemy URL."""
+        """Create an empty database with a table of orders; returns its SQLAlchemy URL."""
 
     def pool(self, size: int) -> dict[str, Any]:
-        """Return what an engine for so many callers is made with."""
+        """Return the pool options of an engine for this number of callers."""
 
     def close(self) -> None:
-        """End what was started."""
+        """Stop the database if it was started here."""
 
 
 class SqliteFile:
-    """WAL, synchronous=FULL. One pooled connection: a file has one writer, so callers wait in the pool instead."""
+    """A file with WAL and synchronous=FULL; it has one writer, so callers wait for the one pooled connection."""
 
     description = "a SQLite file, WAL, synchronous=FULL"
     has_plain_driver = False
@@ -59,7 +59,7 @@ class SqliteFile:
 
 
 class Postgresql:
-    """A server of the run's own that forces its log to the disk at each commit, as a production server does."""
+    """A server for this run only, which forces its log to the disk at each commit, as a production server does."""
 
     description = "PostgreSQL on this machine, fsync=on"
     has_plain_driver = True
@@ -91,7 +91,7 @@ def start_database(name: str) -> Database:
     """Start one of `NAMES`.
 
     Raises:
-        ServerUnavailableError: its programs cannot be had here.
+        ServerUnavailableError: its programs are not available on this machine.
     """
     return Postgresql() if name == "postgresql" else SqliteFile()
 
@@ -104,7 +104,7 @@ def make_engine(url: str, pool: dict[str, Any]) -> sqlalchemy.Engine:
 
 
 def make_async_engine(url: str, pool: dict[str, Any]) -> Any:
-    """Return an AsyncEngine of the same; whoever asked disposes of it in its event loop."""
+    """Return an AsyncEngine of the same database; the caller disposes of it in its event loop."""
     engine = create_async_engine(url.replace("sqlite:", "sqlite+aiosqlite:", 1), **pool)
     _require_full(engine.sync_engine)
     return engine

@@ -19,12 +19,12 @@ class Sample:
     """One run of one row.
 
     Attributes:
-        latencies_s: One per call; a call is one transaction, or one batch where the row sends batches.
+        latencies_s: Latency of each call; a call is one transaction, or one batch where the row sends batches.
         transactions_per_call: 1, or the size of a batch.
-        elapsed_s: From the common start to the end of the last call.
-        own_cpu_s: Processor time of this process meanwhile.
-        broker_cpu_s: Processor time of the broker's processes meanwhile; 0 where it has none of its own.
-        steps_s: Durations of the steps of a transaction by their names, where the row takes them.
+        elapsed_s: Time from the common start to the end of the last call.
+        own_cpu_s: Processor time of this process in that time.
+        broker_cpu_s: Processor time of the broker's processes in that time; 0 for a broker without processes.
+        steps_s: Durations of the steps of a transaction by their names, where the row measures them.
     """
 
     latencies_s: list[float]
@@ -41,7 +41,7 @@ class Sample:
 
     @property
     def per_s(self) -> float:
-        """Transactions per second."""
+        """Number of transactions per second."""
         return self.count / self.elapsed_s
 
     def percentile_ms(self, percent: int) -> float:
@@ -58,13 +58,13 @@ def percentile_ms(values_s: list[float], percent: int) -> float:
 
 @dataclass(slots=True)
 class Drive:
-    """How long each load lasts, and what is looked at meanwhile.
+    """Duration of each load, and the measurements during the load.
 
     Attributes:
-        seconds: After so long no further call begins.
-        broker_cpu_s: Tells the processor time of the broker's processes up to now.
-        profile: Samples this process, where asked for.
-        is_as_advised: Of all drives of this process: see `machine.as_advised`.
+        seconds: Time in which calls begin.
+        broker_cpu_s: Returns the processor time of the broker's processes up to now.
+        profile: Sampler of this process, if a profile was requested.
+        is_as_advised: For all drives of this process: see `machine.as_advised`.
     """
 
     is_as_advised: ClassVar[bool] = False
@@ -84,7 +84,7 @@ class Drive:
         *,
         finish: Callable[[], None] = lambda: None,
     ) -> Sample:
-        """Call *call* in *thread_count* threads, each at least once; *finish* belongs to the time.
+        """Call *call* in *thread_count* threads, each at least once; the time includes *finish*.
 
         Raises:
             Exception: the first error of any call.

@@ -1,8 +1,8 @@
-"""`python -m benchmarks.floor`: what each thing that a pipelined transaction needs costs in Python, on Kafka.
+"""`python -m benchmarks.floor`: the cost in Python of each part of a pipelined transaction on Kafka.
 
-A loop writes a half, a target and a share of an op for each transaction, with the driver alone. First with nothing but
-bytes, then with one thing more at a time, up to the records and results of `benchmarks.by_hand`: what the driver
-allows, and what takes the rest.
+A loop writes a half, a target and a share of an op for each transaction, with the driver alone. The first row writes
+bytes only; each further row adds one part, up to the records and results of `benchmarks.by_hand`. So the table shows
+the driver's limit, and the cost of each part above it.
 """
 
 from __future__ import annotations
@@ -46,7 +46,7 @@ _encode: Final = msgspec.msgpack.Encoder().encode
 
 
 class _Callback:
-    """What the driver calls for one record, with room for what the record belongs to."""
+    """Delivery callback of one record, with a field for the record's transactions."""
 
     __slots__ = ("_group",)
 
@@ -58,7 +58,7 @@ class _Callback:
 
 
 class _Together:
-    """Transactions that go on together."""
+    """Transactions that continue together."""
 
     def __init__(self) -> None:
         self.halves: list[Any] = []
@@ -83,7 +83,7 @@ class _Loop:
         self._numbers = itertools.count()
 
     def run(self, until_s: float) -> int:
-        """Run until *until_s*, the halves of the next ones under way meanwhile; returns how many."""
+        """Run until *until_s*, with the next transactions' halves under way; returns the number of transactions."""
         count, going = 0, self._begin()
         while True:
             self._wait(going)

@@ -1,7 +1,7 @@
-"""`python -m benchmarks.fuzz`: bytes of every kind for the wire decoders; counts, and the memory that took.
+"""`python -m benchmarks.fuzz`: bytes of every kind for the wire decoders; prints counts and the memory used.
 
-Random bytes, truncated and flipped records, MessagePack that nests or promises more than it holds. A decoder answers
-with a record or `WireFormatError`, nothing else; a megabyte of garbage costs no more than a megabyte.
+Random bytes, truncated and flipped records, MessagePack that nests or announces more than it holds. A decoder returns
+a record or raises `WireFormatError`, nothing else; a megabyte of garbage costs no more than a megabyte.
 """
 
 from __future__ import annotations
@@ -49,10 +49,10 @@ def inputs(rng: random.Random, valid: bytes) -> Iterator[tuple[str, bytes]]:
 
 
 def main(
-    seconds: Annotated[float, typer.Option(min=1, help="How long.")] = 30.0,
-    seed: Annotated[int, typer.Option(help="Repeats a run, up to where the time was over.")] = 1,
+    seconds: Annotated[float, typer.Option(min=1, help="Seconds to run.")] = 30.0,
+    seed: Annotated[int, typer.Option(help="Seed of an earlier run, to repeat its inputs until the time is over.")] = 1,
 ) -> None:
-    """Throw bytes at the decoders and say what came of it."""
+    """Decode such bytes and print the counts of results."""
     rng, counts, end_s = random.Random(seed), Counter[str](), time.monotonic() + seconds
     before_mb = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024
     while time.monotonic() < end_s:
@@ -60,7 +60,7 @@ def main(
             for kind, body in inputs(rng, valid):
                 try:
                     decode(body)
-                    counts[f"{name} {kind} taken"] += 1
+                    counts[f"{name} {kind} decoded"] += 1
                 except WireFormatError:
                     counts[f"{name} {kind} refused"] += 1
     for _ in range(20):

@@ -1,8 +1,8 @@
-"""`python -m benchmarks.inbox_kills`: repeated deliveries, a consumer killed again and again, one effect each?
+"""`python -m benchmarks.inbox_kills`: repeated deliveries and a consumer killed repeatedly; one effect of each message?
 
-Targets are published directly, a share of them a second time. A consumer in a process of its own takes them in through
-the inbox, writes an effect that no constraint guards, commits, acknowledges, and is killed (-9) at random moments. In
-the end each message must have exactly one effect; the exit code says whether it has.
+Targets are published directly, a share of them a second time. A consumer in a separate process handles them with the
+inbox, writes an effect that no constraint guards, commits, acknowledges, and is killed (-9) at random moments. In the
+end each message must have exactly one effect; the exit code is 0 if it has.
 """
 
 from __future__ import annotations
@@ -34,14 +34,14 @@ TOPIC: Final = "inbox.kills"
 GROUP: Final = "inbox-kills"
 WAIT_S: Final = 3_600.0
 IDLE_S: Final = 20.0
-"""Longer than a broker takes to notice that a consumer is dead."""
+"""Silence, in seconds, after which the consumer ends; longer than a broker needs to detect a dead consumer."""
 
 app = typer.Typer(help=__doc__, add_completion=False)
 
 
 @app.command()
 def consume(url: str, topic: str, database: str) -> None:
-    """Take messages in until no more come; what the other command starts and kills."""
+    """Handle messages until no more come; the other command starts and kills this one."""
     engine = open_engine(database)
     inbox = txcore.Inbox(engine)
     consumer = open_consumer(url, topic, GROUP)
@@ -63,11 +63,11 @@ def run(
     broker: Annotated[str, typer.Option(help="sqlite, kafka, rabbitmq, nats, or a URL.")] = "sqlite",
     database: Annotated[str, typer.Option(help="The consumer's database; a file of its own when empty.")] = "",
     deliveries: Annotated[int, typer.Option(min=10, help="Messages published, repeated ones included.")] = 100_000,
-    repeated: Annotated[float, typer.Option(min=0, max=0.5, help="Share of them that repeats another.")] = 0.3,
-    kills: Annotated[int, typer.Option(min=0, help="How often the consumer is killed.")] = 50,
-    seed: Annotated[int, typer.Option(help="Chooses the repeated ones and the moments.")] = 1,
+    repeated: Annotated[float, typer.Option(min=0, max=0.5, help="Share of messages that repeat another.")] = 0.3,
+    kills: Annotated[int, typer.Option(min=0, help="Number of kills of the consumer.")] = 50,
+    seed: Annotated[int, typer.Option(help="Seed of the repeated messages and of the moments of kills.")] = 1,
 ) -> None:
-    """Publish, kill, count."""
+    """Publish messages, kill the consumer, and count the effects."""
     with tempfile.TemporaryDirectory(prefix="txcore-inbox-") as name, broker_url(broker, Path(name)) as url:
         chance = random.Random(seed)
         engine = open_engine(database or f"sqlite:///{Path(name) / 'consumer.db'}")
@@ -96,7 +96,7 @@ def run(
 
 
 def publish(backend: Backend, topic: str, count: int, repeated: int, chance: random.Random) -> None:
-    """Publish *count* messages, and *repeated* of them once more somewhere behind."""
+    """Publish *count* messages, and *repeated* of them once more at some later place."""
     backend.ensure_group(GROUP).result(60)
     items = [target_only(GROUP, topic, b"%d" % number) for number in range(count)]
     places = [(float(number), item) for number, item in enumerate(items)]
@@ -110,14 +110,14 @@ def publish(backend: Backend, topic: str, count: int, repeated: int, chance: ran
 
 
 def release(backend: Backend, items: Sequence[Resolution]) -> None:
-    """Publish and wait; a broker that keeps repetitions out by itself is one that needs less of the inbox."""
+    """Publish and wait; a broker that drops repetitions itself leaves fewer to the inbox."""
     batch = Recorder(items)
     backend.release(batch)
     assert {outcome.status for outcome in batch.wait(backend, 60.0)} == {Status.DURABLE}
 
 
 def kill_often(command: Sequence[str], engine: sqlalchemy.Engine, moments: Sequence[int]) -> None:
-    """Run a consumer to its end, killed and started again whenever there are as many effects as a moment says."""
+    """Run a consumer to its end, killed and started again when the number of effects reaches each moment."""
     for moment in moments:
         process = subprocess.Popen(command)
         try:
@@ -129,7 +129,7 @@ def kill_often(command: Sequence[str], engine: sqlalchemy.Engine, moments: Seque
 
 
 def effects(engine: sqlalchemy.Engine) -> tuple[int, int]:
-    """Return how many effects there are, and of how many messages."""
+    """Return the number of effects, and the number of messages with an effect."""
     with engine.connect() as connection:
         row = connection.execute(text("SELECT count(*), count(DISTINCT message) FROM effects")).one()
     return int(row[0]), int(row[1])

@@ -1,9 +1,9 @@
-"""`python -m benchmarks.instructions`: what a transaction costs in Python's own instructions, with no clock involved.
+"""`python -m benchmarks.instructions`: the cost of a transaction in Python's own instructions, without a real clock.
 
-Bytecode instructions and calls of Python functions are the same in each run of the same code on the same Python,
-whatever else the machine does. For that, time passes by being read and randomness has a seed: the code gathers for a
-few milliseconds, starts an id anew each millisecond and gives way by the clock. `tests/core/test_instructions.py`
-holds the counts against limits.
+Bytecode instructions and calls of Python functions are the same in each run of the same code on the same Python, on an
+idle or a busy machine. For that, each reading of the clock advances it, and randomness has a seed: the code gathers
+for a few milliseconds, starts an id anew each millisecond and gives way by the clock. `tests/core/test_instructions.py`
+compares the counts with limits.
 """
 
 from __future__ import annotations
@@ -34,12 +34,12 @@ TOPIC: Final = "t"
 BODY: Final = b"x" * 300
 SHOWN: Final = 25
 READING_US: Final = 10
-"""Microseconds that pass with each reading of the clock; a transaction reads it some three to ten times."""
+"""Time, in microseconds, by which each reading advances the clock; a transaction reads it some three to ten times."""
 
 
 @dataclass(frozen=True, slots=True)
 class Cost:
-    """What one transaction costs, on average.
+    """Average cost of one transaction.
 
     Attributes:
         by_function: Instructions of each function, by its name.
@@ -51,7 +51,7 @@ class Cost:
 
 
 class _Counting:
-    """Counts what the calling thread executes within the block."""
+    """Counts the instructions and calls of the calling thread within the block."""
 
     def __init__(self) -> None:
         self.instructions: Counter[str] = Counter()
@@ -59,7 +59,7 @@ class _Counting:
 
     def __enter__(self) -> _Counting:
         gc.collect()
-        gc.disable()  # a finalizer may run Python code, whenever its time comes
+        gc.disable()  # a finalizer may run Python code at any moment
         sys.settrace(self._entered)
         return self
 
@@ -77,17 +77,17 @@ class _Counting:
 
 
 class _Clock:
-    """A clock that moves by being read, so that time passes with the work and not with the machine."""
+    """A clock that each reading advances, so that time depends on the work and not on the machine."""
 
     def __init__(self) -> None:
         self._readings = itertools.count(1)
 
     def elapsed_s(self) -> float:
-        """Return the seconds so far."""
+        """Return the time so far, in seconds."""
         return next(self._readings) * (READING_US / 1_000_000)
 
     def wall_ms(self) -> int:
-        """Return the same time in milliseconds, from some day on."""
+        """Return the same time in milliseconds, from an arbitrary day."""
         return 1_700_000_000_000 + next(self._readings) * READING_US // 1_000
 
     def boot_id(self) -> str:
@@ -96,7 +96,7 @@ class _Clock:
 
 
 class _Loop(asyncio.SelectorEventLoop):
-    """An event loop on such a clock."""
+    """An event loop with such a clock."""
 
     def __init__(self, clock: _Clock) -> None:
         super().__init__()
@@ -105,21 +105,21 @@ class _Loop(asyncio.SelectorEventLoop):
 
 @contextlib.contextmanager
 def send_many() -> Iterator[Callable[[int], None]]:
-    """One call for all of them."""
+    """Send all transactions in one call."""
     producer = _producer()
     yield lambda count: _require(producer.send_many((_message(), None) for _ in range(count)), count)
 
 
 @contextlib.contextmanager
 def blocking() -> Iterator[Callable[[int], None]]:
-    """One caller, one after the other."""
+    """Send the transactions from one caller, one after the other."""
     producer = _producer()
     yield lambda count: _require([producer.send_message_in_transaction(_message()) for _ in range(count)], count)
 
 
 @contextlib.contextmanager
 def tasks() -> Iterator[Callable[[int], None]]:
-    """One asyncio task for each."""
+    """Send each transaction from an asyncio task of its own."""
     clock = _Clock()
     producer = txcore.AsyncTransactionProducer(
         _backend(clock), "g", listener=AsyncCommitting(), clock=clock, randomness=random.Random(1)
@@ -144,7 +144,7 @@ def cost_of(style: str, count: int = COUNT) -> Cost:
     """Return the cost of a transaction in one of `STYLES`, in listener style on the broker in memory.
 
     Args:
-        count: transactions that are counted, after as many that warm up.
+        count: Number of counted transactions, after as many for the warm-up.
     """
     with STYLES[style]() as run:
         run(count)
@@ -174,7 +174,7 @@ def _require(results: list[txcore.TransactionSendResult], count: int) -> None:
 
 
 def main() -> None:
-    """Print the cost of each style, and where it is spent."""
+    """Print the cost of each style, and the functions with the largest share."""
     costs = {style: cost_of(style) for style in STYLES}
     table = rich.table.Table("bytecode instructions of one transaction", box=None)
     for style in costs:

@@ -1,4 +1,4 @@
-"""The facts about the machine without which figures mean nothing."""
+"""Facts about the machine, which the figures depend on."""
 
 from __future__ import annotations
 
@@ -13,13 +13,13 @@ from pathlib import Path
 from typing import Any, Final
 
 COLLECT_AT_COUNT: Final = 20_000
-"""Objects made before garbage is looked for, as docs/guide-developer.md advises."""
+"""Number of new objects before a garbage collection, as docs/guide-developer.md advises."""
 AS_ADVISED: Final = "on one of the cores, with few garbage collections"
 DRIVERS: Final = ("SQLAlchemy", "psycopg", "confluent-kafka", "pika", "nats-py")
 
 
 def facts(folder: Path) -> dict[str, Any]:
-    """Return what the figures depend on; *folder* is where the files of the run are."""
+    """Return the facts about this machine; *folder* holds the files of the run."""
     return {
         "cores": len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count(),
         "cpu": _cpu_model(),
@@ -40,11 +40,11 @@ def load_average() -> list[float]:
 
 @contextlib.contextmanager
 def as_advised() -> Iterator[None]:
-    """Run this process meanwhile as busy producers are advised to: on one processor, with few garbage collections.
+    """Within the block, run this process as advised for busy producers: one processor, few garbage collections.
 
-    All of its threads stay on the last processor, and those that they start, as under `taskset`: they take turns with
-    Python's lock anyway, and to wake one on another processor costs more than to wait for its own, most of all on a
-    virtual machine. What is there already is left out of collections.
+    All of its threads, and those that they start, stay on the last processor, as under `taskset`. They take turns with
+    Python's lock anyway, and waking a thread on another processor costs more than waiting for its own, most of all on
+    a virtual machine. Existing objects are left out of collections.
     """
     cpus, thresholds = os.sched_getaffinity(0), gc.get_threshold()
     _move_to({max(cpus)})
@@ -60,7 +60,7 @@ def as_advised() -> Iterator[None]:
 
 def _move_to(cpus: set[int]) -> None:
     for task in Path("/proc/self/task").iterdir():
-        with contextlib.suppress(ProcessLookupError):  # it has ended meanwhile
+        with contextlib.suppress(ProcessLookupError):  # the thread has ended
             os.sched_setaffinity(int(task.name), cpus)
 
 

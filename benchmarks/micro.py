@@ -1,8 +1,8 @@
-"""The command: measures every row in interleaved rounds, prints the table, keeps the figures.
+"""The command: measures every row in interleaved rounds, prints the table, stores the figures.
 
-Each row runs once per round, in a fresh place; the order is rotated from round to round, so that a slow minute of the
-machine does not fall on the same rows each time. A broker's server is started once, and only one in a run, as an
-idle one uses the machine too.
+Each row runs once per round, in a fresh place. The order is rotated from round to round, so that a slow minute of the
+machine does not affect the same rows each time. A broker's server is started once, and only one in a run, because an
+idle server uses the machine too.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ QUICK_LIMIT_S: Final = 90.0
 ROW_S: Final = 0.8
 QUICK_ROW_S: Final = 0.3
 WARM_UP_S: Final = 5.0
-"""Of each row that loads a server most: one that runs on Java compiles itself in its first ten seconds of load."""
+"""Warm-up, in seconds, of each of a server's fastest rows; one on Java compiles itself in ten seconds of load."""
 
 
 def measure(
@@ -59,7 +59,7 @@ def measure(
 
 
 def warm_up(rows: Sequence[Row], stage: Stage, row_s: float) -> None:
-    """Load a server as its fastest rows do, and forget what came of it."""
+    """Load a server as its fastest rows do, and discard the results."""
     with tempfile.TemporaryDirectory(prefix="txcore-bench-") as folder:
         for row in rows:
             if row.broker in stage.servers and row.driver == BATCH:
@@ -89,22 +89,22 @@ def head(report: dict[str, Any]) -> str:
 
 
 def chosen(rows: Sequence[Row], styles: Sequence[str]) -> list[Row]:
-    """Return the rows whose style begins with one of *styles*, and their yardsticks; all rows when none is given."""
+    """Return the rows whose style begins with one of *styles*, and their yardsticks; all rows without *styles*."""
     wanted = {row.key for row in rows if not styles or row.style.startswith(tuple(styles))}
     yardsticks = {row.against for row in rows if row.key in wanted}
     return [row for row in rows if row.key in wanted | yardsticks]
 
 
 def run(
-    broker: Annotated[str, typer.Option(help="Brokers to measure, with commas.")] = "memory,sqlite",
-    json_file: Annotated[Path | None, typer.Option("--json", help="Keep all figures in this file.")] = None,
+    broker: Annotated[str, typer.Option(help="Brokers to measure, separated by commas.")] = "memory,sqlite",
+    json_file: Annotated[Path | None, typer.Option("--json", help="Store all figures in this file.")] = None,
     quick: Annotated[bool, typer.Option("--quick", help="Fewer rows and shorter runs: about a minute.")] = False,  # noqa: FBT002
-    rounds: Annotated[int, typer.Option(min=1, help="How often each row is measured.")] = 3,
-    row_s: Annotated[float | None, typer.Option("--seconds", min=0.001, help="Per row and round.")] = None,
-    style: Annotated[list[str] | None, typer.Option(help="Only styles that begin so. Repeatable.")] = None,
-    database: Annotated[str, typer.Option(help="sqlite or postgresql; what suits the brokers when empty.")] = "",
-    profile: Annotated[bool, typer.Option("--profile", help="Say whose code used the processor.")] = False,  # noqa: FBT002
-    as_advised: Annotated[bool, typer.Option("--as-advised", help="Run this process as a busy one should.")] = False,  # noqa: FBT002
+    rounds: Annotated[int, typer.Option(min=1, help="Number of rounds; each measures every row once.")] = 3,
+    row_s: Annotated[float | None, typer.Option("--seconds", min=0.001, help="Seconds per row and round.")] = None,
+    style: Annotated[list[str] | None, typer.Option(help="Only styles with this prefix. Repeatable.")] = None,
+    database: Annotated[str, typer.Option(help="sqlite or postgresql; empty: as suits the brokers.")] = "",
+    profile: Annotated[bool, typer.Option("--profile", help="Print the processor time by code.")] = False,  # noqa: FBT002
+    as_advised: Annotated[bool, typer.Option("--as-advised", help="Run as advised for busy processes.")] = False,  # noqa: FBT002
 ) -> None:
     """Measure the producer's styles against raw yardsticks of the same run."""
     brokers = [name.strip() for name in broker.split(",") if name.strip()]
@@ -154,5 +154,5 @@ def run(
 
 def main() -> None:
     """Run the command line."""
-    signal.signal(signal.SIGTERM, lambda number, _: sys.exit(128 + number))  # whatever was started ends with it
+    signal.signal(signal.SIGTERM, lambda number, _: sys.exit(128 + number))  # the exit ends the servers
     typer.run(run)

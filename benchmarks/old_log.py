@@ -1,6 +1,6 @@
-"""A log on Kafka as years leave it behind: halves with their ops, and a few undecided ones between them.
+"""A log on Kafka as after years of use: halves with their ops, and a few undecided ones between them.
 
-It is written by the driver with txcore's wire format, as through the producer ten million transactions take long.
+The driver writes it in txcore's wire format, because the producer needs too long for ten million transactions.
 """
 
 from __future__ import annotations
@@ -17,17 +17,17 @@ from txcore import wire
 from txcore.records import LogKind, Op, OpKind
 
 MERGED_COUNT: Final = 50
-"""Ops in one record."""
+"""Number of ops in one record."""
 UNDECIDED_S: Final = 86_400.0
 BODY: Final = b"x" * 100
 POLL_COUNT: Final = 1_000
 
 
 def write_old_log(url: str, topic: str, count: int, undecided: int) -> None:
-    """Write *count* resolved transactions and *undecided* others spread evenly, the first record being one of them.
+    """Write *count* resolved transactions and *undecided* others spread evenly; the first record is undecided.
 
     Raises:
-        RuntimeError: the broker did not take everything.
+        RuntimeError: the broker did not store every record.
     """
     producer: Any = Producer(
         producer_config(parse_url(url, {})) | {"linger.ms": 20, "queue.buffering.max.messages": 50_000}

@@ -1,7 +1,7 @@
-"""Halves that nobody ends: `python -m benchmarks.orphans` writes them, as a producer would, and waits to be killed.
+"""Orphaned halves: `python -m benchmarks.orphans` writes them, as a producer would, and waits to be killed.
 
-It prints one line of JSON when all are durable. Whether a transaction committed is told by its id, so that fence rows,
-a listener and whoever judges agree without asking each other.
+It prints one line of JSON when all are durable. A transaction's id says whether it committed, so that fence rows, a
+listener and the judging process agree without asking each other.
 """
 
 from __future__ import annotations
@@ -28,12 +28,12 @@ PARTITIONS: Final = 8
 FENCE_BATCH: Final = 1_000
 TIMEOUT_S: Final = 60.0
 FAR_S: Final = 86_400.0
-"""Halves that wait for so long need not fall due together; theirs is the immunity of one policy."""
+"""Immunity, in seconds, from which all halves have one policy's immunity, because they need not fall due together."""
 CLOCK: Final = SystemClock()
 
 
 class Parity(txcore.TransactionListener):
-    """Answers by the id; has no local transaction of its own."""
+    """Answers by the id; has no local transaction."""
 
     def execute_local_transaction(self, message: txcore.Message, arg: Any) -> txcore.LocalTransactionState:  # noqa: ARG002
         """See `TransactionListener`."""
@@ -46,7 +46,7 @@ class Parity(txcore.TransactionListener):
 
 
 def is_committed(transaction_id: bytes) -> bool:
-    """Return what every second transaction, more or less, is."""
+    """Return whether a transaction committed, as about every second one did."""
     return bool(transaction_id[-1] & 1)
 
 
@@ -56,7 +56,7 @@ def new_ids() -> IdFactory:
 
 
 def make_half(identity: bytes, topic: str, body: bytes, immunity_s: float, *, is_fenced: bool = False) -> HalfRecord:
-    """Return the record of a half with one message that may be checked after *immunity_s*."""
+    """Return the record of a half with one message, which may be checked after *immunity_s*."""
     partition = partition_of(identity, PARTITIONS)
     messages = [TargetMessage(topic, b"12345678", body, {})]
     immunity_ms = max(round(immunity_s * 1000), 1)
@@ -100,7 +100,7 @@ def main(url: str, topic: str, count: int, lead_s: float, size: int, database: s
         append(backend, [make_half(each, topic, b"x" * size, immunity_s, is_fenced=bool(database)) for each in chunk])
     committed = sum(map(is_committed, identities))
     print(json.dumps({"due_s": due_s, "written_s": time.monotonic(), "committed": committed}), flush=True)
-    sys.stdin.read()  # to the end of whoever started this, at the latest
+    sys.stdin.read()  # ends with the parent process at the latest
 
 
 if __name__ == "__main__":

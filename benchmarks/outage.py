@@ -1,7 +1,6 @@
-"""`python -m benchmarks.outage`: orders in mode auto while their broker is killed; how many fail, wait, are lost.
+"""`python -m benchmarks.outage`: orders in mode auto while their broker is killed; counts failed, late and lost ones.
 
-Prints the figures and what the oracle says of every transaction; the exit code is 1 when an order failed or the oracle
-found a violation.
+Prints the figures and the oracle's violations; the exit code is 1 when an order failed or the oracle found a violation.
 """
 
 from __future__ import annotations
@@ -35,12 +34,12 @@ HARNESSES = {
 }
 EXCHANGE, TAP = "outage", "outage.tap"
 CAUSES = 1_000
-"""A killed broker makes causes for duplicates that nobody counts here; other invariants are what is looked at."""
+"""Number of allowed causes of duplicates: a killed broker makes some, and this run judges the other invariants."""
 
 
 @dataclass
 class Placed:
-    """One order that was placed: when, how long its call took, and how its message went."""
+    """One placed order: its time, the duration of its call, and the end of its message."""
 
     began_s: float
     took_s: float
@@ -61,7 +60,7 @@ class Orders:
     failed: list[str] = field(default_factory=list)
 
     def run(self, seconds: float) -> list[threading.Thread]:
-        """Start placing orders for so many seconds."""
+        """Start placing orders for this number of seconds."""
         end_s = time.monotonic() + seconds
         started = [threading.Thread(target=self._work, args=(number, end_s)) for number in range(self.threads)]
         for each in started:
@@ -79,7 +78,7 @@ class Orders:
                     sql = text("INSERT INTO orders VALUES (:number)")
                     tx.connection.execute(sql, {"number": tx.transaction_id.hex()})
                     tx.publish(txcore.Message(self.topic, tx.transaction_id, b"%d" % number))
-            except Exception as error:  # noqa: BLE001 - whatever it is, an order was not placed
+            except Exception as error:  # noqa: BLE001 - after any exception the order was not placed
                 self.failed.append(repr(error))
                 continue
             assert tx.result is not None
@@ -126,7 +125,7 @@ def measure(broker: str, rate: float, seconds: float, down_s: float, *, audit: b
 
 
 def _topic(kit: Kit, broker: str) -> str:
-    """Make the topic; on RabbitMQ with a stream beside its queue, because the audit reads no queue."""
+    """Create the topic; on RabbitMQ with a stream beside its queue, because the audit does not read queues."""
     if broker != "rabbitmq":
         return kit.topic()
     import pika  # noqa: PLC0415 - an extra
@@ -143,7 +142,7 @@ def _topic(kit: Kit, broker: str) -> str:
 
 
 def _audit(kit: Kit, database: str, broker: str) -> int:
-    """Audit the run; returns 0 when the audit passes or warns, and prints what it says."""
+    """Audit the run and print the result; returns 0 when the audit passes or warns."""
     with tempfile.TemporaryDirectory(prefix="txcore-outage-") as folder:
         config = Path(folder) / "txcore.toml"
         config.write_text(
@@ -167,7 +166,7 @@ def _judge(kit: Kit, orders: Orders, outage: tuple[float, float], drained_s: flo
     for name, times in (("during the outage", during), ("otherwise", calm)):
         cuts = statistics.quantiles(times, n=100)
         print(f"  {name}: {len(times):,} calls, p50 {cuts[49] * 1e3:.0f} ms, p99 {cuts[98] * 1e3:.0f} ms")
-    print(f"  the table was empty {drained_s:.1f} s after the broker was back, orders going on")
+    print(f"  the table was empty {drained_s:.1f} s after the broker was back, while orders continued")
     kit.history.causes_default, kit.history.at_rest = CAUSES, True
     for each in orders.placed:
         kit.history.committed(each.transaction_id)

@@ -1,4 +1,4 @@
-"""Where one run happens: a fresh group, topic and business database, and a broker that holds nothing else."""
+"""The place of one run: a fresh group, topic and business database, and a broker that holds nothing else."""
 
 from __future__ import annotations
 
@@ -21,25 +21,25 @@ KEY: Final = b"12345678"
 BODY_SIZE: Final = 300
 DELIVERY_TIMEOUT_S: Final = 20.0
 POLICY: Final = txcore.CheckPolicy(immunity_s=60.0)
-"""Both so long that nothing expires and no producer gives way, however long many callers wait on a busy machine."""
+"""Timeout and immunity so long that nothing expires and no producer gives way while callers wait on a busy machine."""
 
 
 @dataclass(frozen=True, slots=True)
 class Stage:
-    """What is started once and serves all places: the run's database, and the server of each broker that has one."""
+    """Servers that are started once for all places: the run's database, and the server of each broker that has one."""
 
     database: Database
     servers: dict[str, Server]
 
     def close(self) -> None:
-        """End all of it."""
+        """Stop all servers."""
         for server in self.servers.values():
             server.close()
         self.database.close()
 
 
 class Place:
-    """A context manager: what one run uses, made when asked for and removed at its end."""
+    """A context manager for the resources of one run, created on first use and removed at its end."""
 
     def __init__(
         self, parent: Path, broker: str | None, stage: Stage | None = None, body_size: int = BODY_SIZE
@@ -77,7 +77,7 @@ class Place:
 
     @property
     def url(self) -> str:
-        """The broker's URL."""
+        """URL of the broker."""
         assert self.broker is not None
         if self.broker in IN_PROCESS:
             return url_of(self.broker, self.folder)
@@ -88,20 +88,20 @@ class Place:
         return txcore.Message(self.topic, self.body, key=KEY)
 
     def raw_publisher(self) -> RawPublisher:
-        """Return a publisher to the same topic through the driver alone."""
+        """Return a publisher to the same topic with the driver alone."""
         self._create_topic()
         publisher = self._require_server().raw_publisher(self.topic, self.body, KEY)
         self._open.callback(publisher.close)
         return publisher
 
     def engine(self, size: int) -> sqlalchemy.Engine:
-        """Return an engine of the business database for so many callers."""
+        """Return an engine of the business database for this number of callers."""
         engine = make_engine(self.business_url(), self._stage.database.pool(size))
         self._open.callback(engine.dispose)
         return engine
 
     def async_engine(self, size: int) -> Any:
-        """Return an AsyncEngine of the same; the caller disposes of it in its event loop."""
+        """Return an AsyncEngine of the same database; the caller disposes of it in its event loop."""
         return make_async_engine(self.business_url(), self._stage.database.pool(size))
 
     def business_url(self) -> str:

@@ -1,4 +1,4 @@
-"""Plain psycopg connections, one per caller at a time: what a service without SQLAlchemy works with."""
+"""Plain psycopg connections, one per caller at a time, as in a service without SQLAlchemy."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ import sqlalchemy
 
 
 class PlainPool:
-    """So many open connections; a context manager that closes them."""
+    """A pool of open connections; a context manager that closes them."""
 
     def __init__(self, url: str, size: int) -> None:
         place = sqlalchemy.make_url(url)

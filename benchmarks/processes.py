@@ -1,4 +1,4 @@
-"""What processes have used, as /proc tells it: processor time and memory of a process and all that belong to it."""
+"""Processor time and memory of processes, read from /proc: of a leading process and those that belong to it."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ TICKS_PER_S: Final = os.sysconf("SC_CLK_TCK")
 
 
 def cpu_s(pid: int) -> float:
-    """Return the user and system time of a server's leading process and of all that are its own."""
+    """Return the user and system time of a server's leading process and of all that belong to it."""
     ticks = 0
     for each in (pid, *members_of(pid)):
         fields = _read(each, "stat").rpartition(")")[2].split()

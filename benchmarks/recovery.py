@@ -1,4 +1,4 @@
-"""`python -m benchmarks.recovery`: what a dead producer leaves behind, and how long a new checker takes over it.
+"""`python -m benchmarks.recovery`: the halves of a dead producer, and the time that a new checker needs for them.
 
 Without `--old` or `--waiting`: *count* orphaned halves are written by a process that is killed with SIGKILL, then a
 checker process is started. `--old`: a checker restarts on a long log with 100 undecided halves. `--waiting`: the
@@ -38,7 +38,7 @@ LISTENER: Final = "listener"
 UNDECIDED: Final = 100
 WAIT_S: Final = 600.0
 CALM_S: Final = 6.0
-"""After so long without a carried half the checkpoint has caught up: it is stored every 2 s."""
+"""Time, in seconds, without a carried half after which the checkpoint is complete: it is stored every 2 s."""
 POLL_S: Final = 0.1
 
 
@@ -52,7 +52,7 @@ class Scene:
     database: str
 
     def write_orphans(self, count: int, lead_s: float, size: int) -> dict[str, Any]:
-        """Have a process write halves, kill it, and return what it said of them."""
+        """Let a process write halves, kill it, and return its report of them."""
         command = [sys.executable, "-m", "benchmarks.orphans", self.url, self.topic, str(count), str(lead_s), str(size)]
         command += ["--database", self.database] if self.database else []
         pipe = subprocess.PIPE
@@ -68,7 +68,7 @@ class Scene:
 
 @contextlib.contextmanager
 def scene(broker: str, fence: str) -> Iterator[Scene]:
-    """Start what a run needs, and end it."""
+    """Start the broker and the database of a run, and stop them."""
     with contextlib.ExitStack() as stack:
         folder = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="txcore-recovery-")))
         if broker in SERVERS:
@@ -99,7 +99,7 @@ def scene(broker: str, fence: str) -> Iterator[Scene]:
 
 
 def orphans(at: Scene, count: int, lead_s: float, size: int) -> dict[str, Any]:
-    """Return how long a checker took, and what it delivered."""
+    """Return the time that a checker took, and its deliveries."""
     said = at.write_orphans(count, lead_s, size)
     began_s = time.monotonic()
     with running(at.folder) as checker:
@@ -124,7 +124,7 @@ def orphans(at: Scene, count: int, lead_s: float, size: int) -> dict[str, Any]:
 
 
 def restart(at: Scene, old: int) -> dict[str, Any]:
-    """Return how long a checker takes to find the undecided halves of a long log: the first one, and one after it."""
+    """Return the time in which a checker finds the undecided halves of a long log: the first one, and one after it."""
     from benchmarks.old_log import write_old_log  # noqa: PLC0415 - needs Kafka's driver
 
     began_s = time.monotonic()
@@ -144,7 +144,7 @@ def restart(at: Scene, old: int) -> dict[str, Any]:
 
 
 def memory(at: Scene, waiting: int, size: int) -> dict[str, Any]:
-    """Return what the checker's memory grows by for each 100,000 undecided halves."""
+    """Return the growth of the checker's memory for each 100,000 undecided halves."""
     with running(at.folder) as checker:
         wait_for(lambda: checker.metric("txcore_partitions"), PARTITIONS)
         time.sleep(CALM_S)
@@ -163,9 +163,9 @@ def memory(at: Scene, waiting: int, size: int) -> dict[str, Any]:
 
 
 def decided(checker: Sidecar) -> float:
-    """Return how many halves were read and are open no more; an end that timed out counts once its op is read back.
+    """Return how many halves were read and are closed; an end that timed out counts once its op is read back.
 
-    A half that was carried forward is read once more, and is one all the same.
+    A half that was carried forward is read a second time, and counts once.
     """
     page = checker.get("/metrics")
     read, carried = sum_of(page, "txcore_halves_total"), sum_of(page, "txcore_carried_total")
@@ -173,10 +173,10 @@ def decided(checker: Sidecar) -> float:
 
 
 def _find(at: Scene, then: Callable[[Sidecar], None]) -> tuple[float, float]:
-    """Start a checker; returns when it held all undecided halves, and how many half records it had read by then."""
+    """Start a checker; returns the time when it held all undecided halves, and the half records read by then."""
     began_s = time.monotonic()
     with running(at.folder) as checker:
-        # While the ops are not read yet, halves seem undecided that are not.
+        # Before the ops are read, decided halves seem undecided.
         wait_for(lambda: -checker.metric("txcore_pending_halves") if _is_claimed(checker) else -FAR_S, -UNDECIDED)
         found_s, read = time.monotonic() - began_s, checker.metric("txcore_halves_total")
         then(checker)
@@ -190,7 +190,7 @@ def _is_claimed(checker: Sidecar) -> bool:
 
 
 def _settle(checker: Sidecar) -> None:
-    """Wait until nothing is carried forward any more, and the checkpoint has been stored behind it."""
+    """Wait until nothing more is carried forward, and the checkpoint has been stored after that."""
     carried, since_s = -1.0, time.monotonic()
     while time.monotonic() - since_s < CALM_S:
         now = checker.metric("txcore_carried_total")
@@ -210,16 +210,18 @@ def wait_for(value: Callable[[], float], wanted: float, pause_s: float = POLL_S)
 def main(
     broker: Annotated[str, typer.Option(help="sqlite, kafka, rabbitmq or nats.")] = "kafka",
     count: Annotated[int, typer.Option(min=2, help="Orphaned halves.")] = 10_000,
-    fence: Annotated[str, typer.Option(help="Who answers: postgresql, sqlite or listener.")] = "postgresql",
+    fence: Annotated[str, typer.Option(help="Source of the answers: postgresql, sqlite or listener.")] = "postgresql",
     old: Annotated[int, typer.Option(min=0, help="Resolved transactions in the log; Kafka only.")] = 0,
-    waiting: Annotated[int, typer.Option(min=0, help="Undecided halves whose memory is asked for.")] = 0,
+    waiting: Annotated[int, typer.Option(min=0, help="Undecided halves whose memory is measured.")] = 0,
     size: Annotated[int, typer.Option(min=1, help="Bytes of a body.")] = BODY_SIZE,
-    lead_s: Annotated[float, typer.Option(help="From the first half to all being due; 0 for what suits.")] = 0.0,
-    json_file: Annotated[Path | None, typer.Option("--json", help="Keep the figures in this file.")] = None,
+    lead_s: Annotated[
+        float, typer.Option(help="Seconds from the first half until all are due; 0: chosen by the count.")
+    ] = 0.0,
+    json_file: Annotated[Path | None, typer.Option("--json", help="Store the figures in this file.")] = None,
 ) -> None:
     """Measure one recovery; the exit code is 1 when something was lost, repeated or left."""
     if broker not in (*SERVERS, "sqlite") or fence not in (*databases.NAMES, LISTENER) or (old and broker != "kafka"):
-        raise typer.BadParameter("see --help for the brokers and for who answers; --old is for Kafka")
+        raise typer.BadParameter("see --help for the brokers and for --fence; --old is for Kafka")
     fence = LISTENER if old or waiting else fence
     with scene(broker, fence) as at:
         if old:
@@ -238,5 +240,5 @@ def main(
 
 
 if __name__ == "__main__":
-    signal.signal(signal.SIGTERM, lambda number, _: sys.exit(128 + number))  # whatever was started ends with it
+    signal.signal(signal.SIGTERM, lambda number, _: sys.exit(128 + number))  # the exit ends the servers
     typer.run(main)

@@ -2,9 +2,9 @@
 
 Writers put messages into the message table of a PostgreSQL server, each with keys of its own; with `--delay-ms` each
 transaction stays open for a random time between its rows and its COMMIT, so that rows with lower numbers commit later.
-Relays in processes of their own send them to a broker, and are killed as the work goes on. In the end every message
-must be there at least once, always with the same id, and of each key the first copies in their order; the exit code
-says whether it is so.
+Relays in separate processes send them to a broker, and are killed during the work. In the end every message must be
+there at least once, always with the same id, and the first copies of each key in their order; the exit code is 0 if
+all this holds.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ WAIT_S = 600.0
 
 
 class Writer(threading.Thread):
-    """One thread that places transactions, its keys in turn; knows what it has committed."""
+    """One thread that places transactions, its keys in turn, and records its commits."""
 
     def __init__(self, number: int, backend: Backend, engine: Any, options: argparse.Namespace) -> None:
         super().__init__()
@@ -43,7 +43,7 @@ class Writer(threading.Thread):
         self._engine, self._backend = engine, backend
 
     def run(self) -> None:
-        """Place them all."""
+        """Place all transactions."""
         fence = txcore.SqlFence(self._engine)
         producer = txcore.TransactionProducer(self._backend, GROUP, fence=fence, mode="table")
         options = self._options
@@ -60,7 +60,7 @@ class Writer(threading.Thread):
 
 
 class Relays:
-    """Processes that relay; each one killed is replaced."""
+    """Relay processes; a killed one is replaced."""
 
     def __init__(self, count: int, broker: str, database: str) -> None:
         self._command = [sys.executable, "-m", "txcore.cli", "relay", "--broker", broker, "--group", GROUP]
@@ -71,14 +71,14 @@ class Relays:
         return subprocess.Popen(self._command, stdout=subprocess.DEVNULL)
 
     def kill(self, number: int) -> None:
-        """Kill one, the oldest first, and start another in its place."""
+        """Kill the oldest relay, and start another in its place."""
         place = number % len(self._running)
         self._running[place].kill()
         self._running[place].wait()
         self._running[place] = self._start()
 
     def end(self) -> None:
-        """Kill all."""
+        """Kill all relays."""
         for each in self._running:
             each.kill()
             each.wait()

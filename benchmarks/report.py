@@ -1,4 +1,4 @@
-"""From samples to figures, to a table of at most 128 columns, and to JSON."""
+"""The report: figures of the samples, a table of at most 128 columns, and JSON."""
 
 from __future__ import annotations
 
@@ -91,7 +91,7 @@ def print_table(records: Sequence[Mapping[str, Any]], head: str, console: Consol
 
 
 def print_profiles(profiles: Mapping[str, Mapping[str, Any]], console: Console | None = None) -> None:
-    """Print whose code used the processor in each row, and which functions most."""
+    """Print the processor time of each row by kind of code, and the functions that used most."""
     console = console or Console(width=WIDTH, highlight=False)
     for key, profile in profiles.items():
         shares = ", ".join(f"{kind} {share:.0%}" for kind, share in sorted(profile["shares"].items()))
@@ -101,7 +101,7 @@ def print_profiles(profiles: Mapping[str, Mapping[str, Any]], console: Console |
 
 
 def _table(*names: str) -> Table:
-    """Return an empty table; a name behind ">" is one of numbers."""
+    """Return an empty table; a name after ">" is that of a column of numbers."""
     table = Table(box=box.SIMPLE_HEAD, show_edge=False, pad_edge=False, collapse_padding=True, header_style="")
     for name in names:
         table.add_column(name.removeprefix(">"), justify="right" if name.startswith(">") else "left", no_wrap=True)
@@ -135,7 +135,7 @@ def _milliseconds(value: float) -> str:
 
 
 def _short(against: str | None) -> str:
-    """Return a yardstick's name as the table has room for it."""
+    """Return the short form of a yardstick's name for the table."""
     if against is None:
         return ""
     _, style, driver, size, _ = against.split("/")

@@ -1,4 +1,4 @@
-"""The rows of the table: what is measured, at which concurrency, and against which yardstick."""
+"""The rows of the table: each with its style, its concurrency and its yardstick."""
 
 from __future__ import annotations
 
@@ -31,10 +31,10 @@ class Row:
     """One line of the table.
 
     Attributes:
-        broker: The broker's name, or "-" where none takes part.
+        broker: The broker's name, or "-" for a row without a broker.
         driver: threads, tasks (of asyncio) or batch; says what *size* counts.
-        against: Key of the row that this one is divided by, or None for a yardstick.
-        body_size: Of each message, in bytes.
+        against: Key of the yardstick of this row, or None for a yardstick.
+        body_size: Size of each message's body, in bytes.
     """
 
     broker: str
@@ -47,11 +47,11 @@ class Row:
 
     @property
     def key(self) -> str:
-        """The row's name in JSON and in *against*."""
+        """Name of the row in JSON and in *against*."""
         return key_of(self.broker, self.style, self.driver, self.size, self.body_size)
 
     def run(self, parent: Path, seconds: float, stage: Stage | None = None, profile: Profile | None = None) -> Sample:
-        """Measure once, for about *seconds*, in a place of its own."""
+        """Measure the row once, for about *seconds*, in a new place."""
         with Place(parent, None if self.broker == NO_BROKER else self.broker, stage, self.body_size) as place:
             pid = place.server.pid if place.server is not None else None
             return self.measure(place, Drive(seconds, lambda: processes.cpu_s(pid) if pid else 0.0, profile))
@@ -64,11 +64,11 @@ def key_of(broker: str, style: str, driver: str, size: int, body_size: int = BOD
 
 @dataclass(frozen=True, slots=True)
 class Sizes:
-    """How many threads, tasks and transactions per batch are measured.
+    """Numbers of threads, tasks and transactions per batch that are measured.
 
     Attributes:
-        database_threads: With PostgreSQL; a SQLite file takes *threads* up to 64.
-        database_tasks: Tasks in rows with a business database; more would only wait longer for their turn.
+        database_threads: Threads with PostgreSQL; with a SQLite file they are *threads* up to 64.
+        database_tasks: Tasks in rows with a business database; more tasks would only wait longer.
         large: Threads, tasks and batch of the rows with bodies of 1 KiB.
     """
 
@@ -86,7 +86,7 @@ QUICK: Final = Sizes(
 
 
 def make_rows(brokers: Sequence[str], sizes: Sizes, *, has_plain_driver: bool = False) -> list[Row]:
-    """Return all rows, the yardsticks first; *has_plain_driver*: of the business database, psycopg."""
+    """Return all rows, the yardsticks first; *has_plain_driver*: the business database has psycopg."""
     measures: dict[str, tuple[Any, Any]] = {"core": (yardsticks.business, styles.database)}
     if has_plain_driver:
         measures["psycopg"] = (yardsticks.plain_business, styles.plain_database)
@@ -142,7 +142,7 @@ def make_rows(brokers: Sequence[str], sizes: Sizes, *, has_plain_driver: bool = 
 
 
 def yardsticks_of(broker: str) -> tuple[str, str]:
-    """Return the keys of what a lone caller and what many at once are divided by."""
+    """Return the keys of the yardsticks of a single caller and of many at once."""
     if broker in SERVERS:
         return key_of(broker, RAW_LONE, BLOCKING, 1), key_of(broker, RAW, BATCH, yardsticks.PIPELINED_COUNT)
     many = key_of(broker, "raw halves", BATCH, HALVES_MAX)
@@ -233,6 +233,6 @@ def _by_hand_async(place: Place, drive: Drive, *, task_count: int) -> Sample:
 
 
 def _large(row: Row) -> Row:
-    """Return the same row with larger bodies, against the yardstick with such bodies."""
+    """Return the row with larger bodies, against the yardstick with such bodies."""
     against = row.against and row.against.rpartition("/")[0] + f"/{LARGE_BODY_SIZE}"
     return Row(row.broker, row.style, row.driver, row.size, row.measure, against, LARGE_BODY_SIZE)

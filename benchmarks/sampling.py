@@ -1,8 +1,8 @@
-"""A sampling profiler in a thread: which code of this process used the processor, split into us, driver and other.
+"""A sampling profiler in a thread: this process's processor time by code, split into us, driver and other.
 
-Every few milliseconds each thread's processor time since the last look (from its schedstat in /proc) is added to the
-function that it is in. What C code a function has called counts as the function's; threads that the driver made
-without Python count as the driver's. The sampler itself is left out.
+Every few milliseconds each thread's processor time since the last sample (from its schedstat in /proc) is added to the
+function that it is in. C code counts as its calling function; threads that the driver made without Python count as
+the driver's. The sampler itself is left out.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ TOP_COUNT: Final = 12
 
 
 class Profile:
-    """Samples within `with`, which may be entered again and again."""
+    """Samples within `with`, which may be entered repeatedly."""
 
     def __init__(self) -> None:
         self.functions_s: Counter[tuple[str, str]] = Counter()
@@ -69,7 +69,7 @@ class Profile:
 
 
 def place_of(frame: FrameType | None) -> tuple[str, str]:
-    """Return whose code a frame is, and its function with file and line; no frame is a thread of the driver's."""
+    """Return the kind of a frame's code, and its function with file and line; no frame means a driver's thread."""
     if frame is None:
         return NATIVE, "threads without Python"
     path, code = frame.f_code.co_filename, frame.f_code
@@ -90,5 +90,5 @@ def _thread_times_s() -> dict[int, float]:
         try:
             times[int(folder.name)] = int((folder / "schedstat").read_text(encoding="ascii").split()[0]) / 1e9
         except (OSError, IndexError):
-            continue  # it has ended meanwhile
+            continue  # the thread has ended
     return times

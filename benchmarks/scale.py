@@ -1,8 +1,9 @@
-"""`python -m benchmarks.scale`: what a transaction costs, the hundredth and the millionth, wherever it goes.
+"""`python -m benchmarks.scale`: the cost of a transaction as the numbers of transactions and partitions grow.
 
-What should stay flat is processor time per transaction, as rates move with whatever else a machine does: of the
-producer and the broker as more is sent (`sent`) and to more partitions (`partitions`), and of the checker while others
-wait to be decided (`waiting`). `checkers`: how long one, two and three take for what a dead producer left.
+The processor time per transaction should stay flat; rates depend on the machine's other work. It is that of the
+producer and the broker with more transactions (`sent`) and more partitions (`partitions`), and that of the checker
+while other halves wait for a decision (`waiting`). `checkers`: the time of one, two and three checkers for the halves
+of a dead producer.
 """
 
 from __future__ import annotations
@@ -36,7 +37,7 @@ from benchmarks.styles import Committing, require_accepted
 
 BATCH: Final = 2_000
 COUNT: Final = 20_000
-"""Transactions of one row, where it is not their number that is looked at."""
+"""Number of transactions of one row, in sweeps that do not vary this number."""
 PARTITIONS: Final = (1, 4, 16, 64)
 WAITING: Final = (0, 1_000, 10_000, 100_000)
 CHECKERS: Final = (1, 2, 3)
@@ -67,7 +68,7 @@ def partitions(broker: str, _: int) -> Rows:
 
 
 def waiting(broker: str, waiting_max: int) -> Rows:
-    """Return what a closed half costs a checker that holds 0 to *waiting_max* undecided ones."""
+    """Return the cost of a closed half for a checker that holds 0 to *waiting_max* undecided ones."""
     with scene(broker, "listener") as at, running(at.folder) as checker:
         there, closed = 0, 0
         for count in (each for each in WAITING if each <= waiting_max):
@@ -81,14 +82,14 @@ def waiting(broker: str, waiting_max: int) -> Rows:
             producer = txcore.TransactionProducer(backend, GROUP, listener=Committing(), policy=POLICY)
             _send_to(producer, at.topic, COUNT)
             closed += COUNT
-            wait_for(lambda: decided(checker), closed, 1.0)  # asking costs it processor time
+            wait_for(lambda: decided(checker), closed, 1.0)  # each request costs the checker processor time
             cpu_s = checker.cpu_s() - before_s
             backend.close().result(30)
             yield {"waiting": count, "checker_us": cpu_s / COUNT * 1e6, "checker_mb": checker.memory_mb()}
 
 
 def checkers(broker: str, count: int) -> Rows:
-    """Return how long one, two and three checkers take to decide *count* halves that fall due together."""
+    """Return the time of one, two and three checkers to decide *count* halves that fall due together."""
     for number in CHECKERS:
         yield _shared_by(number, broker, count)
 
@@ -97,7 +98,7 @@ def _shared_by(number: int, broker: str, count: int) -> dict[str, float]:
     with scene(broker, "postgresql") as at, contextlib.ExitStack() as stack:
         said = at.write_orphans(count, 10 + count / 2_000, BODY_SIZE)
         several = [stack.enter_context(running(_copy(at, each))) for each in range(number)]
-        time.sleep(max(0.0, said["due_s"] - time.monotonic()))  # until then all of them are read, and none is decided
+        time.sleep(max(0.0, said["due_s"] - time.monotonic()))  # until then all halves are read, and none is decided
         done = wait_for(lambda: _all_decided(several), count)
         took_s = time.monotonic() - said["due_s"]
         cpu_s = sum(each.cpu_s() for each in several)
@@ -110,7 +111,7 @@ SWEEPS: Final[dict[str, tuple[Callable[[str, int], Rows], int]]] = {
     "waiting": (waiting, 100_000),
     "checkers": (checkers, 20_000),
 }
-"""Each with how far it goes."""
+"""The sweeps by name, each with its default maximum."""
 
 
 @contextlib.contextmanager
@@ -131,7 +132,7 @@ def _producer(place: Place, partition_count: int | None) -> txcore.TransactionPr
 
 
 def _cost(place: Place, producer: txcore.TransactionProducer, count: int) -> dict[str, float]:
-    """Send *count* transactions; returns what each took."""
+    """Send *count* transactions; returns the cost of each."""
     pid = place.server.pid if place.server is not None else None
     broker_s, own_s, began_s = processes.cpu_s(pid) if pid else 0.0, time.process_time(), time.perf_counter()
     _send(place, producer, count)
@@ -166,7 +167,7 @@ def _copy(at: Scene, number: int) -> Path:
 
 
 def _all_decided(several: Sequence[Sidecar]) -> float:
-    """Return how many halves are decided, once none is pending: one that changed hands was read twice."""
+    """Return the number of halves read, once none is pending: a half that changed its owner was read twice."""
     pages = [each.get("/metrics") for each in several]
     is_over = not any(sum_of(page, "txcore_pending_halves") for page in pages)
     return sum(sum_of(page, "txcore_halves_total") for page in pages) if is_over else 0.0
@@ -175,10 +176,12 @@ def _all_decided(several: Sequence[Sidecar]) -> float:
 def main(
     sweep: Annotated[list[str] | None, typer.Option(help=f"One of {', '.join(SWEEPS)}; may be repeated.")] = None,
     broker: Annotated[str, typer.Option(help="kafka, rabbitmq, nats or sqlite.")] = "kafka",
-    most: Annotated[int, typer.Option(min=0, help="How far `sent`, `waiting` or `checkers` go; 0 for what suits.")] = 0,
-    json_file: Annotated[Path | None, typer.Option("--json", help="Keep the figures in this file.")] = None,
+    most: Annotated[
+        int, typer.Option(min=0, help="Maximum of `sent`, `waiting` or `checkers`; 0: each one's default.")
+    ] = 0,
+    json_file: Annotated[Path | None, typer.Option("--json", help="Store the figures in this file.")] = None,
 ) -> None:
-    """Measure how costs change with size."""
+    """Measure the costs by size."""
     unknown = [name for name in sweep or () if name not in SWEEPS]
     if unknown or broker not in (*SERVERS, "sqlite"):
         raise typer.BadParameter("see --help for the sweeps and the brokers")
@@ -200,5 +203,5 @@ def main(
 
 
 if __name__ == "__main__":
-    signal.signal(signal.SIGTERM, lambda number, _: sys.exit(128 + number))  # whatever was started ends with it
+    signal.signal(signal.SIGTERM, lambda number, _: sys.exit(128 + number))  # the exit ends the servers
     typer.run(main)

@@ -1,8 +1,8 @@
-"""`python -m benchmarks.sidecar COMMAND`: the checker process against what the operators were promised.
+"""`python -m benchmarks.sidecar COMMAND`: the checker process measured against the promises to operators.
 
-*orphans*: halves that nobody ends, the SQL fence alone; from an empty folder, as a user would start it. *idle*: three
-groups with eight partitions each and nothing to do. *takeovers*: one of three checkers is killed again and again under
-load. *garbage*: records that are no halves. *outage*: the HTTP callback is down for a while.
+*orphans*: orphaned halves, the SQL fence alone; from an empty folder, as a user would start it. *idle*: three groups
+with eight partitions each and no halves. *takeovers*: one of three checkers is killed repeatedly under load.
+*garbage*: records that are not halves. *outage*: the HTTP callback is down for a while.
 """
 
 from __future__ import annotations
@@ -44,7 +44,7 @@ BATCH: Final = 500
 FENCE_BATCH: Final = 1_000
 WAIT_S: Final = 300.0
 SETTLE_S: Final = 15.0
-"""Idle is what has had nothing to do for a while."""
+"""Time, in seconds, without work after which a checker is idle."""
 
 app = typer.Typer(help=__doc__, add_completion=False)
 
@@ -58,7 +58,7 @@ class Sidecar:
     url: str = ""
 
     def find_url(self) -> None:
-        """Wait until it says where it listens."""
+        """Wait until the checker has printed its URL."""
         log = self.folder / "checker.log"
         for _ in range(600):
             match = re.search(r"http=(http://\S+)", log.read_text())
@@ -71,7 +71,7 @@ class Sidecar:
         raise RuntimeError(f"the checker did not start: {log.read_text()}")
 
     def get(self, path: str) -> Any:
-        """Return what a path answers."""
+        """Return the response of a path."""
         with urllib.request.urlopen(self.url + path, timeout=10) as answer:
             body = answer.read()
         return json.loads(body) if path.startswith("/api") else body.decode()
@@ -81,12 +81,12 @@ class Sidecar:
         return sum_of(self.get("/metrics"), name)
 
     def cpu_s(self) -> float:
-        """Return the CPU time it has used."""
+        """Return the checker's CPU time."""
         fields = Path(f"/proc/{self.process.pid}/stat").read_text().rpartition(")")[2].split()
         return (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK")
 
     def memory_mb(self) -> float:
-        """Return its resident memory in MB."""
+        """Return the checker's resident memory in MB."""
         status = Path(f"/proc/{self.process.pid}/status").read_text()
         return int(re.search(r"VmRSS:\s+(\d+) kB", status)[1]) / 1024  # type: ignore[index]
 
@@ -124,7 +124,7 @@ def broker_url(name: str, folder: Path) -> Iterator[str]:
     elif "://" in name:
         yield name
     else:
-        from txcore_conformance import brokers  # noqa: PLC0415 - not everybody has brokers
+        from txcore_conformance import brokers  # noqa: PLC0415 - brokers are optional
 
         broker = brokers.start(name)
         try:
@@ -136,7 +136,7 @@ def broker_url(name: str, folder: Path) -> Iterator[str]:
 def append_orphans(
     backend: Backend, fence: txcore.SqlFence | None, group: str, topic: str, count: int, lead_s: float = 6.0
 ) -> set[str]:
-    """Append *count* halves that nobody ends, every second one committed; returns the ids of the committed ones.
+    """Append *count* orphaned halves, every second one committed; returns the ids of the committed ones.
 
     All fall due together, *lead_s* after the first append, or at once if appending takes longer than that.
     """
@@ -169,7 +169,7 @@ def append_orphans(
 
 
 def consume(url: str, topic: str, group: str, expected: int) -> list[str]:
-    """Return the ids of what was delivered, once as many came and no more follow."""
+    """Return the ids of the delivered messages, once *count* have arrived and no more follow."""
     consumer = open_consumer(url, topic, group)
     found: list[str] = []
     quiet_at_s = time.monotonic() + 60
@@ -192,9 +192,9 @@ def orphans(
     broker: Annotated[str, typer.Option(help="sqlite, kafka, rabbitmq, nats, or a URL.")] = "sqlite",
     database: Annotated[str, typer.Option(help="The fence's database; a file of its own when empty.")] = "",
     count: Annotated[int, typer.Option(min=2, help="Halves.")] = 10_000,
-    lead_s: Annotated[float, typer.Option(min=1, help="From the first append until all are due.")] = 40.0,
+    lead_s: Annotated[float, typer.Option(min=1, help="Seconds from the first append until all are due.")] = 40.0,
 ) -> None:
-    """Resolve orphaned halves with the fence alone, and say how long after the first due time that took."""
+    """Resolve orphaned halves with the fence alone, and print the time since the first due time."""
     with tempfile.TemporaryDirectory(prefix="txcore-orphans-") as name, broker_url(broker, Path(name)) as url:
         folder = Path(name)
         database = database or f"sqlite:///{folder / 'shop.db'}"
@@ -237,9 +237,9 @@ def orphans(
 @app.command()
 def idle(
     broker: Annotated[str, typer.Option(help="sqlite, kafka, rabbitmq, nats, or a URL.")] = "sqlite",
-    seconds: Annotated[float, typer.Option(min=1, help="How long to look.")] = 30.0,
+    seconds: Annotated[float, typer.Option(min=1, help="Seconds to measure.")] = 30.0,
 ) -> None:
-    """Measure what three groups of eight partitions cost while nothing happens."""
+    """Measure the cost of three idle groups of eight partitions."""
     with tempfile.TemporaryDirectory(prefix="txcore-idle-") as name, broker_url(broker, Path(name)) as url:
         folder = Path(name)
         database = f"sqlite:///{folder / 'shop.db'}"
@@ -268,7 +268,7 @@ def takeovers(
     kills: Annotated[int, typer.Option(min=1, help="Checkers to kill.")] = 50,
     load: Annotated[int, typer.Option(min=2, help="Orphaned halves between two kills.")] = 40,
 ) -> None:
-    """Kill one of three checkers again and again under load; say how long its partitions were in nobody's hands."""
+    """Kill one of three checkers repeatedly under load; print the time that its partitions were without an owner."""
     with (
         tempfile.TemporaryDirectory(prefix="txcore-takeovers-") as name,
         broker_url(broker, Path(name)) as url,
@@ -319,9 +319,9 @@ def takeovers(
 def outage(
     broker: Annotated[str, typer.Option(help="sqlite, kafka, rabbitmq, nats, or a URL.")] = "sqlite",
     count: Annotated[int, typer.Option(min=1, help="Halves without a fence.")] = 5_000,
-    seconds: Annotated[float, typer.Option(min=1, help="How long the callback stays down.")] = 60.0,
+    seconds: Annotated[float, typer.Option(min=1, help="Seconds that the callback stays down.")] = 60.0,
 ) -> None:
-    """Let the HTTP callback be down while halves wait for it; say what that costs, and how soon they are decided."""
+    """Stop the HTTP callback while halves wait for it; print the cost, and the time until they are decided."""
     with tempfile.TemporaryDirectory(prefix="txcore-outage-") as name, broker_url(broker, Path(name)) as url:
         folder = Path(name)
         with socket.create_server(("127.0.0.1", 0)) as taken:
@@ -376,12 +376,12 @@ class Committing(BaseHTTPRequestHandler):
         self.wfile.write(body)
 
     def log_message(self, *_: object) -> None:
-        """Say nothing."""
+        """Print nothing."""
 
 
 @contextlib.contextmanager
 def killable(folder: Path) -> Iterator[Sidecar]:
-    """Run a checker that may be dead by the end."""
+    """Run a checker that the block may kill."""
     with (folder / "checker.log").open("wb") as log:
         command = [sys.executable, "-m", "txcore.cli", "checker", "--set", "http.port=0"]
         process = subprocess.Popen(command, cwd=folder, stdout=log, stderr=log)
@@ -405,16 +405,16 @@ def _await_partitions(checkers: list[Sidecar], count: int) -> None:
         if len(claimed) == count:
             return
         time.sleep(0.05)
-    raise RuntimeError(f"{count} partitions were not taken within {WAIT_S:g} s")
+    raise RuntimeError(f"{count} partitions were not claimed within {WAIT_S:g} s")
 
 
 @app.command()
 def garbage(
     broker: Annotated[str, typer.Option(help="sqlite, kafka, rabbitmq, nats, or a URL.")] = "sqlite",
     count: Annotated[int, typer.Option(min=1, help="Records.")] = 10_000,
-    size: Annotated[int, typer.Option(min=1, help="Bytes of each.")] = 200,
+    size: Annotated[int, typer.Option(min=1, help="Bytes of each record.")] = 200,
 ) -> None:
-    """Append records that are no halves; say what memory their parking takes, and that halves behind them are done."""
+    """Append records that are not halves; print the memory of parking them, and whether later halves are decided."""
     with tempfile.TemporaryDirectory(prefix="txcore-garbage-") as name, broker_url(broker, Path(name)) as url:
         folder = Path(name)
         database = f"sqlite:///{folder / 'shop.db'}"
@@ -447,11 +447,11 @@ def garbage(
                 parked, ends = sidecar.metric("txcore_parked_total"), sidecar.metric("txcore_ends_total")
             status = Path(f"/proc/{sidecar.process.pid}/status").read_text()
             peak_mb = int(re.search(r"VmHWM:\s+(\d+) kB", status)[1]) / 1024  # type: ignore[index]
-            print(f"parked {parked:.0f} of {count} records of {size} bytes, {ends:.0f} of 2 halves behind them done")
+            print(f"parked {parked:.0f} of {count} records of {size} bytes, {ends:.0f} of 2 halves after them done")
             print(f"{time.monotonic() - began_s:.1f} s; memory {before_mb:.0f} MB before, {peak_mb:.0f} MB at most")
         backend.close().result(10)
 
 
 if __name__ == "__main__":
-    signal.signal(signal.SIGTERM, lambda number, _: sys.exit(128 + number))  # whatever was started ends with it
+    signal.signal(signal.SIGTERM, lambda number, _: sys.exit(128 + number))  # the exit ends the servers
     app()

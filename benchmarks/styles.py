@@ -1,7 +1,7 @@
 """The producer's styles under load. A transaction that does not end ACCEPTED ends the benchmark.
 
-The database styles change the business database, with the fence. The others have no database behind them, so that
-their figures are the messaging alone.
+The database styles change the business database, with the fence. The others have no database, so that their figures
+are the messaging alone.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ WARM_UP_COUNT = 3
 
 
 class Committing(txcore.TransactionListener):
-    """Says COMMIT at once."""
+    """Returns COMMIT at once."""
 
     def execute_local_transaction(self, message: txcore.Message, arg: Any) -> txcore.LocalTransactionState:  # noqa: ARG002
         """See `TransactionListener`."""
@@ -31,7 +31,7 @@ class Committing(txcore.TransactionListener):
 
 
 class AsyncCommitting(txcore.AsyncTransactionListener):
-    """Says COMMIT at once."""
+    """Returns COMMIT at once."""
 
     async def execute_local_transaction(self, message: txcore.Message, arg: Any) -> txcore.LocalTransactionState:  # noqa: ARG002
         """See `AsyncTransactionListener`."""
@@ -53,7 +53,7 @@ def database(place: Place, drive: Drive, *, thread_count: int) -> Sample:
 
 
 def plain_database(place: Place, drive: Drive, *, thread_count: int) -> Sample:
-    """The same through a plain psycopg connection, with primitives; the steps are taken."""
+    """The same through a plain psycopg connection, with primitives; the steps are measured."""
     producer = _producer(place, fence=_fence(place.engine(1)))
     connections = PlainPool(place.business_url(), thread_count)
     steps_s: dict[str, list[float]] = {"local": [], "prepare": [], "release": []}
@@ -69,7 +69,7 @@ def plain_database(place: Place, drive: Drive, *, thread_count: int) -> Sample:
             prepared_s = time.perf_counter()
             connection.commit()
             committed_s = time.perf_counter()
-            require_accepted(tx.commit())  # before the connection goes back to others, who may open a transaction
+            require_accepted(tx.commit())  # before the connection returns to the pool and its other callers
             released_s = time.perf_counter()
         steps_s["prepare"].append(prepared_s - prepare_s)
         steps_s["local"].append(prepare_s - begin_s + committed_s - prepared_s)
@@ -90,7 +90,7 @@ def listener(place: Place, drive: Drive, *, thread_count: int) -> Sample:
 
 
 def primitives(place: Place, drive: Drive, *, thread_count: int) -> Sample:
-    """Primitives without a database; the steps are taken."""
+    """Primitives without a database; the steps are measured."""
     producer = _producer(place)
     steps_s: dict[str, list[float]] = {"prepare": [], "release": []}
 
@@ -174,7 +174,7 @@ def primitives_async(place: Place, drive: Drive, *, task_count: int) -> Sample:
 
 
 def require_accepted(result: EndResult | None) -> None:
-    """Raise unless a transaction ended as it should."""
+    """Raise unless a transaction ended ACCEPTED."""
     if result is None or result.state is not EndState.ACCEPTED:
         raise RuntimeError(f"a transaction did not end ACCEPTED but {result}")
 

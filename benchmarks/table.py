@@ -1,7 +1,7 @@
-"""`python -m benchmarks.table`: what the message table costs and how fast its relay is, on a database of its own.
+"""`python -m benchmarks.table`: the cost of the message table and the rate of its relay, on a new database.
 
-The broker is in memory, so that the database's side is what is measured. With `--million` rows for a million messages
-are made by the database itself (as a producer would leave them), measured, relayed, and measured again.
+The broker is in memory, so that only the database's side is measured. With `--million` the database itself makes rows
+for a million messages (as a producer would leave them), which are measured, relayed, and measured again.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ STARTERS = {"postgresql": servers.postgresql, "mariadb": servers.mariadb}
 
 
 def place(producer: txcore.TransactionProducer, engine: Any, count: int, threads: int) -> float:
-    """Place orders from several threads; returns how many a second."""
+    """Place orders from several threads; returns the rate per second."""
 
     def work(number: int) -> None:
         for each in range(count // threads):
@@ -50,7 +50,7 @@ def place(producer: txcore.TransactionProducer, engine: Any, count: int, threads
 def visible_ms(
     producer: txcore.TransactionProducer, engine: Any, broker: MemoryBroker, rate: float, count: int
 ) -> list[float]:
-    """Return how long messages took from their COMMIT to their topic, placed at *rate* by 4 threads."""
+    """Return the times of messages from their COMMIT to their topic, placed at *rate* by 4 threads."""
     committed, arrived, threads = {}, {}, 4
     topic, is_over = broker.topics[TOPIC], threading.Event()
 
@@ -84,14 +84,14 @@ def visible_ms(
 
 
 class Written:
-    """How many bytes of WAL a PostgreSQL server has written; nothing elsewhere."""
+    """Number of bytes of WAL that a PostgreSQL server has written; "" for other databases."""
 
     def __init__(self, engine: Any) -> None:
         self._engine = engine
         self._from = self._now()
 
     def of_each(self, count: int) -> str:
-        """Return the bytes since then, of each of *count*, in words."""
+        """Return the bytes since its creation, per one of *count*, in words."""
         return f", {(self._now() - self._from) / count:,.0f} B of WAL each" if self._from else ""
 
     def _now(self) -> int:
@@ -102,7 +102,7 @@ class Written:
 
 
 def measure(kind: str, count: int, threads: int, rate: float) -> None:
-    """Run it and print the figures."""
+    """Run the benchmark and print the figures."""
     server = STARTERS[kind]() if kind in STARTERS else None
     url = server.fresh_database() if server else f"sqlite:///{tempfile.mkdtemp()}/business.db"
     engine, broker = create_engine(url, pool_size=threads + 2), MemoryBroker()
@@ -135,7 +135,7 @@ def measure(kind: str, count: int, threads: int, rate: float) -> None:
 
 
 def measure_million(count: int) -> None:
-    """Fill PostgreSQL's table, relay it, and print how large it is before and behind."""
+    """Fill PostgreSQL's table, relay it, and print its size before and after."""
     server = servers.postgresql()
     url = server.fresh_database()
     engine, broker = create_engine(url), MemoryBroker()
@@ -158,13 +158,13 @@ def measure_million(count: int) -> None:
     print(f"relayed {sent:,} in {took_s:.0f} s, {sent / took_s:,.0f} messages/s{written.of_each(sent)}: {size()}")
     with engine.connect().execution_options(isolation_level="AUTOCOMMIT") as connection:
         connection.execute(text("VACUUM txcore_tx_msg"))
-    print(f"behind VACUUM: {size()}")
+    print(f"after VACUUM: {size()}")
     engine.dispose()
     server.remove()
 
 
 def filled(engine: Any, count: int) -> None:
-    """Have the database write the rows that *count* transactions with one message of 200 B would have left."""
+    """Let the database write the rows that *count* transactions with one message of 200 B would leave."""
     kinds = []
     for number in range(1_000):
         key = b"%d" % number

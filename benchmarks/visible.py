@@ -1,7 +1,7 @@
-"""How soon a message is with an ordinary consumer, in a process of its own, after its local transaction committed.
+"""Time from the commit of a local transaction to its message's arrival at an ordinary consumer in its own process.
 
-`python -m benchmarks.visible BROKER URL TOPIC` is that consumer: it says `ready`, and behind the end of its input tells
-when each body was there.
+`python -m benchmarks.visible BROKER URL TOPIC` is that consumer: it prints `ready`, then reads a count, and prints the
+arrival time of each body once this many are there.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ ROOT: Final = Path(__file__).parents[1]
 
 
 class _Stamping(txcore.TransactionListener):
-    """Says COMMIT and notes when, by the number in the body."""
+    """Returns COMMIT and records its time, by the number in the body."""
 
     def __init__(self) -> None:
         self.committed_s: dict[bytes, float] = {}
@@ -44,7 +44,7 @@ class _Stamping(txcore.TransactionListener):
 
 
 def visible(place: Place, drive: Drive, *, per_s: float, thread_count: int) -> Sample:
-    """Return from the listener's COMMIT to the consumer, at a steady rate; the latencies are those of the messages."""
+    """Measure the latencies of messages from the listener's COMMIT to the consumer, at a steady rate."""
     listener = _Stamping()
     producer = txcore.TransactionProducer(place.backend(), place.group, listener=listener, policy=POLICY)
 
@@ -55,7 +55,7 @@ def visible(place: Place, drive: Drive, *, per_s: float, thread_count: int) -> S
 
 
 def raw_visible(place: Place, drive: Drive, *, per_s: float) -> Sample:
-    """Return the same of one message through the driver alone, from when it was handed over; one thread."""
+    """Measure the same with the driver alone, from the moment a message is handed to it; one thread."""
     publisher = place.raw_publisher()
     handed_over_s: dict[bytes, float] = {}
 
@@ -112,7 +112,7 @@ def _consumer(place: Place) -> Iterator[subprocess.Popen[str]]:
 
 
 def _ask(consumer: subprocess.Popen[str], count: int) -> dict[bytes, float]:
-    """Return when each body arrived, by its number, once there are *count*."""
+    """Return the arrival time of each body, by its number, once there are *count*."""
     assert consumer.stdin is not None
     assert consumer.stdout is not None
     consumer.stdin.write(f"{count}\n")
@@ -121,14 +121,14 @@ def _ask(consumer: subprocess.Popen[str], count: int) -> dict[bytes, float]:
 
 
 def main() -> None:
-    """Be the consumer."""
+    """Run the consumer."""
     broker, url, topic = sys.argv[1:]
     arrived_s: dict[str, float] = {}
 
     def arrived(body: bytes) -> None:
         arrived_s.setdefault(body[:NUMBER_SIZE].decode(), time.monotonic())
 
-    def tell() -> None:
+    def report() -> None:
         count = int(sys.stdin.readline() or 0)
         deadline_s = time.monotonic() + WAIT_MAX_S
         while len(arrived_s) < count and time.monotonic() < deadline_s:
@@ -136,7 +136,7 @@ def main() -> None:
         print(json.dumps(arrived_s), flush=True)
         os._exit(0)
 
-    threading.Thread(target=tell, daemon=True).start()
+    threading.Thread(target=report, daemon=True).start()
     consume_of(broker)(url, topic, arrived, lambda: print("ready", flush=True))
 
 

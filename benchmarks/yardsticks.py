@@ -1,4 +1,4 @@
-"""What the styles are compared with: the same disk, the same database, the same broker, without txcore around them."""
+"""The yardsticks of the styles: the same disk, the same database, the same broker, without txcore."""
 
 from __future__ import annotations
 
@@ -53,7 +53,7 @@ def business(place: Place, drive: Drive, *, thread_count: int) -> Sample:
 
 
 def plain_business(place: Place, drive: Drive, *, thread_count: int) -> Sample:
-    """The same through plain psycopg connections."""
+    """The business transaction alone, through plain psycopg connections."""
     connections = PlainPool(place.business_url(), thread_count)
 
     def call() -> None:
@@ -67,9 +67,9 @@ def plain_business(place: Place, drive: Drive, *, thread_count: int) -> Sample:
 
 
 def plain_by_hand(place: Place, drive: Drive, *, thread_count: int) -> Sample:
-    """The database style with nothing in it but its waits: an order, a row with an id, a message, COMMIT, a message.
+    """The database style reduced to its waits: an order, a row with an id, a message, COMMIT, a message.
 
-    Both messages are waited for as in `raw`, and no op is written: what no program with threads can be faster than.
+    It waits for both messages as in `raw`, and writes no op: the limit for any program with threads.
     """
     publisher = place.raw_publisher()
     connections = PlainPool(place.business_url(), thread_count)
@@ -110,7 +110,7 @@ def business_async(place: Place, drive: Drive, *, task_count: int) -> Sample:
 
 
 def raw_pipelined(place: Place, drive: Drive) -> Sample:
-    """The broker's own driver, as many unacknowledged messages as it likes; to the end of the last acknowledgement."""
+    """The broker's own driver with any number of unacknowledged messages; up to the last acknowledgement."""
     publisher = place.raw_publisher()
     publisher.hand_over(WARM_UP_COUNT)
     publisher.drain()

@@ -15,17 +15,17 @@ IN_PROCESS: Final = ("memory", "sqlite")
 SERVERS: Final = ("kafka", "rabbitmq", "nats")
 NAMES: Final = (*IN_PROCESS, *SERVERS)
 PARTITIONS: Final = 4
-"""Of target topics, where the broker has such; the logs of a group have as many."""
+"""Number of partitions of a group's logs, and of target topics where the broker has partitions."""
 WINDOW_COUNT: Final = 10_000
-"""Messages of a pipelined yardstick that may wait for their acknowledgement."""
+"""Most messages of a pipelined yardstick that wait for their acknowledgement."""
 TIMEOUT_S: Final = 30.0
 
 
 class RawPublisher(Protocol):
-    """Publishes with the driver alone to one topic, acknowledged as durably as txcore asks for.
+    """Publishes with the driver alone to one topic, with the same durability of acknowledgements as txcore.
 
     Attributes:
-        body: Of the messages that are published next.
+        body: Body of the next messages.
     """
 
     body: bytes
@@ -44,12 +44,12 @@ class RawPublisher(Protocol):
 
 
 class Server(Protocol):
-    """A broker in processes of its own, empty at first.
+    """A broker in separate processes, empty at first.
 
     Attributes:
-        url: What `txcore.connect` takes.
-        version: As the broker tells it.
-        pid: The process that leads all others of it.
+        url: URL for `txcore.connect`.
+        version: Version that the broker reports.
+        pid: Id of the leading process of the broker.
     """
 
     url: str
@@ -57,7 +57,7 @@ class Server(Protocol):
     pid: int
 
     def create_topic(self, topic: str) -> None:
-        """Make a target topic as its broker's manual advises for messages that must not be lost."""
+        """Create a target topic as the broker's manual advises for messages that must not be lost."""
 
     def raw_publisher(self, topic: str, body: bytes, key: bytes) -> RawPublisher:
         """Connect to publish the same message again and again."""
@@ -73,26 +73,26 @@ Arrived = Callable[[bytes], None]
 
 
 class Consume(Protocol):
-    """Receives as an ordinary consumer does; the function `consume` of each broker's module."""
+    """Interface of the function `consume` of each broker's module, which receives as an ordinary consumer does."""
 
     def __call__(self, url: str, topic: str, arrived: Arrived, ready: Callable[[], None]) -> None:
-        """Call *ready* once, then *arrived* with each body as soon as it is there; until the process ends."""
+        """Call *ready* once, then *arrived* with each body as soon as it arrives; until the process ends."""
 
 
 def start_server(name: str) -> Server:
     """Start one of `SERVERS`.
 
     Raises:
-        ServerUnavailableError: its programs cannot be had here.
+        ServerUnavailableError: its programs are not available on this machine.
     """
     return cast("Server", import_module(f"benchmarks.brokers.{name}").start())
 
 
 def consume_of(name: str) -> Consume:
-    """Return how an ordinary consumer of that broker receives."""
+    """Return the function `consume` of that broker's module."""
     return cast("Consume", import_module(f"benchmarks.brokers.{name}").consume)
 
 
 def url_of(name: str, folder: Path) -> str:
-    """Return the URL of a broker that lives in this process: a fresh one each time."""
+    """Return the URL of a new broker that runs in this process."""
     return "memory://" if name == "memory" else f"sqlite:///{folder / 'broker.db'}"

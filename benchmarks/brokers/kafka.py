@@ -17,11 +17,11 @@ from benchmarks.brokers import PARTITIONS, TIMEOUT_S, WINDOW_COUNT, Arrived
 
 POLL_S: Final = 0.02
 EMPTY_POLLS: Final = 512
-"""Messages between two looks at what was acknowledged, while there is room."""
+"""Number of messages between two polls for acknowledgements, while there is room."""
 
 
 class KafkaServer:
-    """One Kafka node with the settings that it has by itself, on Java with those of its start script."""
+    """One Kafka node with its default settings, on Java with the settings of its start script."""
 
     def __init__(self) -> None:
         self._broker = brokers.kafka_as_shipped()
@@ -55,7 +55,7 @@ class KafkaServer:
 
 
 class KafkaPublisher:
-    """The producer of the plugin, by its own settings, without the plugin."""
+    """A producer with the plugin's settings, without the plugin."""
 
     def __init__(self, url: str, topic: str, body: bytes, key: bytes) -> None:
         self._producer: Any = Producer(producer_config(parse_url(url, {})))
@@ -67,7 +67,7 @@ class KafkaPublisher:
         self._is_closed = False
 
     def publish(self) -> None:
-        """See `RawPublisher.publish`: the callback releases a lock, on a thread that does nothing but poll."""
+        """See `RawPublisher.publish`: the callback releases a lock, on a thread that only polls."""
         if self._poller is None:
             self._poller = threading.Thread(target=self._poll, daemon=True)
             self._poller.start()
@@ -83,7 +83,7 @@ class KafkaPublisher:
         self._require_stored()
 
     def hand_over(self, count: int) -> None:
-        """See `RawPublisher.hand_over`; this thread polls, which is faster than a thread beside it."""
+        """See `RawPublisher.hand_over`; this thread polls, which is faster than a second thread."""
         assert self._poller is None
         topic, body, key = self._topic, self.body, self._key
         produce, poll, acknowledged = self._producer.produce, self._producer.poll, self._count

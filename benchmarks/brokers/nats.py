@@ -19,7 +19,7 @@ T = TypeVar("T")
 
 
 class LoopThread:
-    """An event loop in a thread, entered from others, which may run a loop of their own."""
+    """An event loop in a thread, called from other threads, which may run event loops of their own."""
 
     def __init__(self) -> None:
         self._loop = asyncio.new_event_loop()
@@ -27,7 +27,7 @@ class LoopThread:
         self._thread.start()
 
     def call(self, coroutine: Coroutine[Any, Any, T]) -> T:
-        """Return what *coroutine* returns."""
+        """Run *coroutine* and return its result."""
         return asyncio.run_coroutine_threadsafe(coroutine, self._loop).result(TIMEOUT_S)
 
     def close(self) -> None:
@@ -38,7 +38,7 @@ class LoopThread:
 
 
 class NatsServer:
-    """One NATS server with JetStream, with the settings that it has by itself."""
+    """One NATS server with JetStream, with its default settings."""
 
     def __init__(self) -> None:
         self._broker = brokers.managed("nats")
@@ -83,7 +83,7 @@ class NatsServer:
 
 
 class NatsPublisher:
-    """Publishes without a future per message: one subscription takes all answers."""
+    """Publishes without a future per message: one subscription receives all answers."""
 
     def __init__(self, url: str, subject: str, body: bytes) -> None:
         self._subject, self.body = subject, body

@@ -24,7 +24,7 @@ logging.getLogger("pika").setLevel(logging.CRITICAL)
 
 
 class RabbitmqServer:
-    """One RabbitMQ node with the settings that it has by itself."""
+    """One RabbitMQ node with its default settings."""
 
     def __init__(self) -> None:
         self._broker = brokers.managed("rabbitmq")
@@ -57,13 +57,13 @@ class RabbitmqServer:
 
 
 class RabbitmqPublisher:
-    """One channel in confirm mode; callers enter its thread with one wake-up per call."""
+    """One channel in confirm mode; a call wakes its thread once."""
 
     def __init__(self, url: str, topic: str, body: bytes, key: bytes) -> None:
         self._queue, self.body, self._headers = topic, body, {"txcore-key": key}
         self._tag = 0
         self._unconfirmed: dict[int, None] = {}
-        self._waiting: list[tuple[int, threading.Lock]] = []  # how few may be unconfirmed, and who waits for that
+        self._waiting: list[tuple[int, threading.Lock]] = []  # most unconfirmed messages, and the waiter's lock
         self._failed = ""
         self._channel: Any = None
         self._is_ready = threading.Event()
@@ -71,7 +71,7 @@ class RabbitmqPublisher:
         self._thread = threading.Thread(target=self._connection.ioloop.start, daemon=True)
         self._thread.start()
         if not self._is_ready.wait(TIMEOUT_S):
-            raise TimeoutError("RabbitMQ gave no channel in time")
+            raise TimeoutError("RabbitMQ opened no channel in time")
 
     def publish(self) -> None:
         """See `RawPublisher.publish`."""

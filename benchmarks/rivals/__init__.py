@@ -1,1 +1,1 @@
-"""txcore beside what people use instead of it: each system measured alone, in turn, on one machine."""
+"""txcore compared with its alternatives: each system measured alone, in turn, on one machine."""

@@ -35,7 +35,7 @@ SYSTEMS: Final[dict[str, System]] = {
 
 
 def prepared(names: Sequence[str]) -> tuple[list[System], list[str]]:
-    """Return the systems that can be had here, and a sentence for each other one."""
+    """Return the systems that are available here, and a sentence for each other one."""
     found, missing = [], []
     for name in names:
         try:
@@ -66,7 +66,7 @@ def measure(
             turn = Plan(plan.seconds, plan.rate, plan.in_doubt, plan.overload_s, has_incidents=number < incident_rounds)
             try:
                 rounds[system.name].append(system.measure(turn))
-            except Exception as error:  # noqa: BLE001 - whatever one system raises, the others are measured
+            except Exception as error:  # noqa: BLE001 - after any exception of one system the others are measured
                 missing.append(f"{system.name} failed in round {number + 1}: {' '.join(str(error).split())[-300:]}")
             gc.collect()
             took_s = time.monotonic() - begin_s
@@ -92,18 +92,24 @@ def head(report: dict[str, Any]) -> str:
 
 
 def run(
-    only: Annotated[list[str] | None, typer.Option(help=f"Measure this one: {', '.join(SYSTEMS)}; repeat.")] = None,
-    rounds: Annotated[int, typer.Option(min=1, help="How often each system is measured.")] = 3,
-    incident_rounds: Annotated[int | None, typer.Option(min=0, help="How many have recovery and overload.")] = None,
+    only: Annotated[
+        list[str] | None, typer.Option(help=f"System to measure: {', '.join(SYSTEMS)}. Repeatable.")
+    ] = None,
+    rounds: Annotated[int, typer.Option(min=1, help="Number of rounds; each measures every system once.")] = 3,
+    incident_rounds: Annotated[
+        int | None, typer.Option(min=0, help="Number of rounds with recovery and overload.")
+    ] = None,
     seconds: Annotated[float, typer.Option(min=0.5, help="Seconds per row and round.")] = 5.0,
     rate: Annotated[int, typer.Option(min=20, help="Transactions a second of the steady load.")] = 500,
     in_doubt: Annotated[int, typer.Option(min=100, help="Transactions left undecided.")] = 10_000,
-    overload_s: Annotated[float, typer.Option(min=1, help="How long the overload lasts.")] = 60.0,
-    minutes: Annotated[float, typer.Option(help="Past this no turn is begun, except in the first round.")] = 120.0,
-    json_file: Annotated[Path | None, typer.Option("--json", help="Keep all figures in this file.")] = None,
-    as_advised: Annotated[bool, typer.Option("--as-advised", help="Run producers as busy ones should.")] = False,  # noqa: FBT002
+    overload_s: Annotated[float, typer.Option(min=1, help="Seconds of the overload.")] = 60.0,
+    minutes: Annotated[
+        float, typer.Option(help="Minutes after which no turn begins, except in the first round.")
+    ] = 120.0,
+    json_file: Annotated[Path | None, typer.Option("--json", help="Store all figures in this file.")] = None,
+    as_advised: Annotated[bool, typer.Option("--as-advised", help="Run producers as advised.")] = False,  # noqa: FBT002
 ) -> None:
-    """Measure txcore beside what people use instead of it."""
+    """Measure txcore and its alternatives."""
     unknown = [name for name in only or [] if name not in SYSTEMS]
     if unknown:
         raise typer.BadParameter(f"knows {', '.join(SYSTEMS)}, not {', '.join(unknown)}")

@@ -1,6 +1,6 @@
-"""DTM, a transaction manager in Go: built where the Go module registry has it.
+"""DTM, a transaction manager in Go, which is built if the Go module registry has it.
 
-Where it can be built there is no driver for it yet: none could be tried on the machine this was written on.
+There is no driver for it yet, because none could be tried on the machine on which this file was written.
 """
 
 from __future__ import annotations
@@ -19,12 +19,12 @@ _PROGRAM: Final = "dtm"
 
 
 class Dtm:
-    """See the module."""
+    """The system DTM; see the module."""
 
     name = "DTM"
 
     def prepare(self) -> None:
-        """Build it, once a machine; raises MissingError in any case."""
+        """Build DTM, once per machine; raises MissingError in any case."""
         go = find_program("go")
         if go is None:
             raise MissingError("DTM is not measured: there is no Go here")
@@ -35,14 +35,14 @@ class Dtm:
                 run([str(go), "install", _MODULE], environment=environment, timeout_s=_BUILD_TIME_MAX_S)
             except ServerUnavailableError as error:
                 raise MissingError(f"DTM is not measured, it cannot be built here: {_first_line(error)}") from error
-        raise MissingError("DTM is not measured: it can be built here, but nobody has written and tried its driver yet")
+        raise MissingError("DTM is not measured: it can be built here, but it has no tested driver yet")
 
     def measure(self, plan: Plan) -> Figures:
-        """Never called."""
+        """Do nothing; never called."""
         raise NotImplementedError
 
 
 def _first_line(error: Exception) -> str:
-    """Return what the registry said, without its address."""
+    """Return the registry's first line of error, without its address."""
     said = " ".join(str(error).split())
     return "its module registry does not serve that module" if "403" in said or "404" in said else said[:120]

@@ -1,8 +1,7 @@
 """faststream-outbox: 16 asyncio tasks write its outbox through SQLAlchemy, its relay empties it into Kafka.
 
-It has a virtual environment of its own, and runs there (`faststream_program`), as its quick start shows it. "tuned" is
-the same with every option raised that is about throughput. Its rows are leased for 60 s: what a killed relay had in
-hand waits for that.
+It runs in a virtual environment of its own (`faststream_program`), as its quick start shows. "tuned" is the same with
+every option for throughput raised. Its rows are leased for 60 s: the rows of a killed relay wait for that.
 """
 
 from __future__ import annotations
@@ -42,19 +41,19 @@ OVERLOAD_TASKS: Final = 64
 _REQUIREMENTS: Final = (f"faststream-outbox[asyncpg]=={VERSION}", "faststream[kafka]")
 _INSTALL_TIME_MAX_S: Final = 600.0
 _SHARE: Final = 5
-"""Of the messages that others find waiting it finds one in so many: it is slower."""
+"""Divisor of the number of waiting messages, which is smaller for this system because it is slower."""
 _WAIT_MAX_S: Final = 120.0
 
 
 class FastStreamOutbox:
-    """See the module; *setting* is default or tuned."""
+    """The system faststream-outbox; *setting* is default or tuned."""
 
     def __init__(self, setting: str) -> None:
         self.name = f"faststream-outbox, {setting}"
         self._setting = setting
 
     def prepare(self) -> None:
-        """Make its virtual environment, once a machine."""
+        """Make its virtual environment, once per machine."""
         try:
             self._environment = made_once(base_folder() / f"faststream-outbox_{VERSION}", _install)
         except ServerUnavailableError as error:
@@ -108,7 +107,7 @@ class FastStreamOutbox:
         return found | self._recovery(plan)
 
     def _recovery(self, plan: Plan) -> dict[Row, float]:
-        """Kill the relay in the middle of so many, and start another."""
+        """Kill the relay in the middle of the given number of messages, and start another."""
         topic = Topic(self._servers, "recovered")
         count = plan.in_doubt // _SHARE
         self._run(topic, "fill", count)
@@ -149,7 +148,7 @@ class FastStreamOutbox:
         return [python, "-P", str(PROGRAM), *where, *map(str, words)]
 
     def _forget(self) -> None:
-        """Drop what the last relay left, so that the next measure does not wait for it."""
+        """Drop the rows that the last relay left, so that the next measure does not wait for them."""
         with psycopg.connect(self._url) as connection:
             connection.execute("TRUNCATE outbox")
 

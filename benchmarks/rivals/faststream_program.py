@@ -1,4 +1,4 @@
-"""faststream-outbox as its quick start shows it: producers, and the relay to Kafka. Runs in its own environment.
+"""faststream-outbox as in its quick start: producers, and the relay to Kafka. Runs in its own environment.
 
 `faststream_program.py DATABASE SERVERS TOPIC default|tuned COMMAND ...`, where the command is one of
 `create`; `relay` (until killed); `fill COUNT`; `business CALLERS SECONDS`;
@@ -24,13 +24,13 @@ from sqlalchemy.ext.asyncio import async_sessionmaker, create_async_engine
 
 QUEUE = "orders_outbox"
 INSERT_ORDER = text("INSERT INTO orders (item) VALUES ('tea')")
-#: Every option of a subscriber that is about throughput, raised.
+#: Raised values of all throughput options of a subscriber.
 TUNED = {"max_workers": 16, "fetch_batch_size": 500, "min_fetch_interval": 0.01, "terminal_flush_batch_size": 100}
 FILL_BATCH = 500
 
 
 class Program:
-    """Its table, its broker and an engine."""
+    """The outbox with its table, its broker and an engine."""
 
     def __init__(self, database: str, servers: str, topic: str, setting: str) -> None:
         self.metadata = MetaData()
@@ -45,7 +45,7 @@ class Program:
         self.options = TUNED if setting == "tuned" else {}
 
     async def create(self) -> None:
-        """Make the table."""
+        """Create the table."""
         async with self.engine.begin() as connection:
             await connection.run_sync(self.metadata.create_all)
 
@@ -62,7 +62,7 @@ class Program:
         await FastStream(self.broker, on_startup=[kafka.connect]).run()
 
     async def fill(self, count: str) -> None:
-        """Leave so many rows for a relay."""
+        """Write this number of rows for a relay."""
         for first in range(0, int(count), FILL_BATCH):
             bodies = [body_of(number) for number in range(first, min(first + FILL_BATCH, int(count)))]
             async with self.sessions() as session, session.begin():
@@ -79,7 +79,7 @@ class Program:
         return {"per_s": await self._load(commit, int(callers), float(seconds), 0.0)}
 
     async def produce(self, callers: str, seconds: str, rate: str, first: str) -> dict[str, Any]:
-        """Commit orders with one message each; returns how many a second, and when each number was committed."""
+        """Commit orders with one message each; returns the rate per second, and the time of each number's commit."""
         numbers = itertools.count(int(first))
         committed = {}
 

@@ -19,13 +19,13 @@ from benchmarks.rivals.topic import Topic, wait_until
 Commit = Callable[[int], float]
 IDLE_RATE: Final = 10
 GRACES_S: Final = (10.0, 60.0)
-"""When after the end of an overload it is counted what is missing: loss does not come, delay does."""
+"""Times, in seconds, after an overload at which missing messages are counted: late ones arrive, lost ones do not."""
 _WARM_UP_S: Final = 0.5
 _DRAIN_MAX_S: Final = 60.0
 
 
 def rate(commit: Commit, numbers: itertools.count[int], plan: Plan, words: str) -> dict[Row, float]:
-    """Measure how many transactions 16 callers commit."""
+    """Measure the number of transactions that 16 callers commit."""
 
     def call() -> None:
         commit(next(numbers))
@@ -35,7 +35,7 @@ def rate(commit: Commit, numbers: itertools.count[int], plan: Plan, words: str) 
 
 
 def recovery(topic: Topic, count: int, took_s: float) -> dict[Row, float]:
-    """Return the rows of a recovery of so many transactions, and close their *topic*."""
+    """Return the rows of a recovery of *count* transactions, and close their *topic*."""
     found = topic.numbers()
     topic.close()
     words = f"of {count:,}"
@@ -87,14 +87,14 @@ def _latencies(
 
 
 def latencies_ms(committed: dict[int, float], arrived: dict[int, float]) -> list[float]:
-    """Return from COMMIT to arrival once all are there; one that does not come in time counts as coming then."""
+    """Return the times from COMMIT to arrival; a message that does not arrive counts as arriving at the time limit."""
     wait_until(lambda: committed.keys() <= arrived.keys(), _DRAIN_MAX_S)
     now_s = time.monotonic()
     return [max(arrived.get(number, now_s) - at_s, 0) * 1e3 for number, at_s in committed.items()]
 
 
 def overload(topic: Topic, words: str, send_for: Callable[[float], list[int]], plan: Plan) -> dict[Row, float]:
-    """Measure which of the transactions that *send_for* reports as committed are not in the topic soon after."""
+    """Measure how many transactions that *send_for* reports as committed are not in the topic soon after."""
     missing = set(send_for(plan.overload_s))
     found: dict[Row, float] = {Row(f"{OVERLOAD}: reported committed", words, ""): len(missing)}
     begin_s = time.monotonic()
@@ -110,7 +110,7 @@ def overload(topic: Topic, words: str, send_for: Callable[[float], list[int]], p
 
 
 def from_threads(commit: Commit, numbers: itertools.count[int], thread_count: int) -> Callable[[float], list[int]]:
-    """Return what commits from so many threads for a time and returns the numbers whose COMMIT was answered."""
+    """Return a function that commits from threads for a time and returns the numbers whose COMMIT was answered."""
     reported: list[int] = []
 
     def call() -> None:

@@ -29,14 +29,14 @@ _WAIT_MAX_S: Final = 120.0
 
 
 class Outbox:
-    """See the module; *wake_up* is poll or notify."""
+    """An outbox written by hand; *wake_up* is poll or notify."""
 
     def __init__(self, wake_up: str) -> None:
         self.name = f"outbox by hand, {'50 ms poll' if wake_up == 'poll' else 'NOTIFY'}"
         self._wake_up = wake_up
 
     def prepare(self) -> None:
-        """Nothing: the tests' own broker and database are used."""
+        """Do nothing: the tests' own broker and database are used."""
 
     def measure(self, plan: Plan) -> Figures:
         """Measure with the relay running, then the relay alone."""
@@ -77,7 +77,7 @@ class Outbox:
         return found | self._recovery(url, servers, plan)
 
     def _drain(self, url: str, servers: str, plan: Plan) -> dict[Row, float]:
-        """Measure from the first message of a relay that finds many waiting to the last."""
+        """Measure the time between the first and the last message of a relay that finds many waiting."""
         topic = Topic(servers, "drained")
         _fill(url, plan.in_doubt)
         with self._relay(url, servers, topic):
@@ -86,7 +86,7 @@ class Outbox:
         return {Row(DRAIN, f"{plan.in_doubt:,} waiting", "/s"): rate}
 
     def _recovery(self, url: str, servers: str, plan: Plan) -> dict[Row, float]:
-        """Kill the relay in the middle of so many, and start another."""
+        """Kill the relay in the middle of the given number of messages, and start another."""
         topic = Topic(servers, "recovered")
         _fill(url, plan.in_doubt)
         with self._relay(url, servers, topic):
@@ -112,7 +112,7 @@ def _fill(url: str, count: int) -> None:
 
 
 def wait_until_empty(url: str, limit_s: float = _WAIT_MAX_S) -> float:
-    """Wait until the relay has emptied the outbox; returns how long that took."""
+    """Wait until the relay has emptied the outbox; returns the time that it took."""
     begin_s = time.monotonic()
     with psycopg.connect(url, autocommit=True) as connection:
 

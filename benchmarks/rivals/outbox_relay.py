@@ -34,7 +34,7 @@ def relay_batch(connection: psycopg.Connection[Any], producer: Producer, topic: 
 
 
 def relay(database: str, servers: str, topic: str, wake_up: str) -> None:
-    """Relay for ever: look again at once while there are rows, else after 50 ms or when told."""
+    """Relay without end: read again at once while there are rows, otherwise after 50 ms or a NOTIFY."""
     producer = Producer({"bootstrap.servers": servers, "enable.idempotence": True})
     with psycopg.connect(database, autocommit=True) as connection:
         if wake_up == "notify":

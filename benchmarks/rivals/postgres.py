@@ -1,6 +1,6 @@
-"""The business database: one PostgreSQL, one table of orders, and what it does without any message.
+"""The business database: one PostgreSQL, one table of orders, and its rate without any message.
 
-It skips fsync for every system alike: what is compared is the work and the round trips, not this machine's disk.
+It skips fsync for every system alike: the comparison is of the work and the round trips, not of this machine's disk.
 """
 
 from __future__ import annotations
@@ -35,12 +35,12 @@ def database() -> Iterator[str]:
 
 
 def sqlalchemy_url(url: str, driver: str = "psycopg") -> str:
-    """Return the same for SQLAlchemy."""
+    """Return the database's URL for SQLAlchemy."""
     return url.replace("postgresql://", f"postgresql+{driver}://")
 
 
 class Connections:
-    """One connection for each thread that asks; closed together."""
+    """One connection for each thread, all closed together."""
 
     def __init__(self, url: str) -> None:
         self._url = url
@@ -56,7 +56,7 @@ class Connections:
         return connection
 
     def close(self) -> None:
-        """Close all."""
+        """Close all connections."""
         for each in self._all:
             each.close()
 

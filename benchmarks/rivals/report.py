@@ -1,4 +1,4 @@
-"""From the rounds' figures to one table of at most 100 columns, and to JSON."""
+"""The report: one table of at most 100 columns from the rounds' figures, and JSON."""
 
 from __future__ import annotations
 

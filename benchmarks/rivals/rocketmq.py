@@ -1,9 +1,9 @@
 """RocketMQ: its name server and broker from its published Maven artifacts, driven by a small Java client.
 
-Set up as its quick start says: one name server, one broker, its defaults (asynchronous master, asynchronous flush).
-Its start script asks for 8 GB of heap; here it has 2 GB, as the quick start advises for small machines. Recovery is
-measured with its defaults (it looks for undecided transactions every 30 s, for those older than 6 s), and with both at
-1 s.
+It is set up as in its quick start: one name server, one broker, its defaults (asynchronous master, asynchronous
+flush). Its start script asks for 8 GB of heap; here it has 2 GB, as the quick start advises for small machines.
+Recovery is measured with its defaults (every 30 s a check of undecided transactions older than 6 s), and with both
+at 1 s.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ _POM: Final = (
 _ARTIFACTS: Final = ("rocketmq-namesrv", "rocketmq-broker", "rocketmq-client")
 _FETCH_TIME_MAX_S: Final = 900.0
 _LOAD_TIME_MAX_S: Final = 300.0
-#: What its start scripts say for Java 9 and later, with a smaller heap.
+#: Options of its start scripts for Java 9 and later, with a smaller heap.
 _BROKER_OPTIONS: Final = (
     "-server",
     "-Xms2g",
@@ -49,7 +49,7 @@ EAGER_CHECKS: Final = {"transactionTimeOut": "1000", "transactionCheckInterval":
 
 
 class _Server(ManagedProcess):
-    """One of its two servers."""
+    """One of RocketMQ's two servers."""
 
     entry: str
     options: tuple[str, ...]
@@ -61,7 +61,7 @@ class _Server(ManagedProcess):
 
     @property
     def address(self) -> str:
-        """Where it listens."""
+        """Address at which it listens."""
         return f"127.0.0.1:{self.port}"
 
     def _assign_ports(self) -> None:
@@ -104,21 +104,21 @@ class _Broker(_Server):
 
 
 class RocketMQ:
-    """See the module."""
+    """The system RocketMQ; see the module."""
 
     name = f"RocketMQ {VERSION}"
 
     def prepare(self) -> None:
-        """Fetch the jars, once a machine, and compile the client."""
+        """Fetch the jars, once per machine, and compile the client."""
         try:
             self._libraries = made_once(base_folder() / f"rocketmq_{VERSION}", _fetch)
             self._classes = base_folder() / "rocketmq_load"
             run([_program("javac"), "-nowarn", "-d", str(self._classes)], "-cp", f"{self._libraries}/*", str(SOURCE))
         except ServerUnavailableError as error:
-            raise MissingError(f"{self.name} cannot be had here: {error}") from error
+            raise MissingError(f"{self.name} is not available here: {error}") from error
 
     def measure(self, plan: Plan) -> Figures:
-        """Start both servers anew for the rates, for each recovery, and for the overload."""
+        """Start both servers again for the rates, for each recovery, and for the overload."""
         found = self._drive(plan, "rates", 0.0, {})
         if plan.has_incidents:
             found |= self._drive(plan, "recovery", plan.in_doubt, {})

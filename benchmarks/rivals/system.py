@@ -1,4 +1,4 @@
-"""What a measured system is, what is asked of it, and what it answers."""
+"""Interface of a measured system: its plan and its rows."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from typing import Final, Protocol
 
 BODY_SIZE: Final = 300
 CALLERS: Final = 16
-"""Callers of every row with a database, and of the steady load."""
+"""Number of callers of every row with a database, and of the steady load."""
 
 BUSINESS: Final = "business only"
 TRANSACTIONAL: Final = "transactional"
@@ -19,12 +19,12 @@ OVERLOAD: Final = "overload"
 
 
 class MissingError(Exception):
-    """A system cannot be had on this machine; the text is one sentence that says why."""
+    """A system is not available on this machine; the text is one sentence with the reason."""
 
 
 @dataclass(frozen=True, slots=True)
 class Row:
-    """One line of the table: what was measured, under which load, in which unit."""
+    """One line of the table: its measure, its load and its unit."""
 
     measure: str
     load: str
@@ -36,13 +36,13 @@ Figures = Mapping[Row, float]
 
 @dataclass(frozen=True, slots=True)
 class Plan:
-    """How much is measured.
+    """Size of each measurement.
 
     Attributes:
-        seconds: Of each row.
-        rate: Transactions per second of the steady load under which commit to visible is taken.
-        in_doubt: Transactions left undecided, and messages a relay finds waiting.
-        overload_s: How long commits are reported as fast as callers can.
+        seconds: Duration of each row.
+        rate: Transactions per second of the steady load under which commit to visible is measured.
+        in_doubt: Number of transactions left undecided, and of messages that wait for a relay.
+        overload_s: Duration of the overload, in which callers commit as fast as they can.
         has_incidents: Whether recovery and overload are part of this round.
     """
 
@@ -59,29 +59,29 @@ class System(Protocol):
     name: str
 
     def prepare(self) -> None:
-        """Fetch and build what is needed; raises MissingError."""
+        """Fetch and build the system; raises MissingError."""
 
     def measure(self, plan: Plan) -> Figures:
-        """Start it, measure, and stop it."""
+        """Start the system, measure it, and stop it."""
 
 
 def body_of(number: int) -> bytes:
-    """Return a message's body, which tells its number."""
+    """Return a message's body, which contains its number."""
     return b"%020d" % number + b"x" * (BODY_SIZE - 20)
 
 
 def number_of(body: bytes) -> int:
-    """Return the number that `body_of` was given."""
+    """Return the number in a body of `body_of`."""
     return int(body[:20])
 
 
 def callers(count: int, kind: str = "thread") -> str:
-    """Return the load of so many callers in words."""
+    """Return the load of *count* callers in words."""
     return f"{count:,} {kind}{'' if count == 1 else 's'}"
 
 
 def percentiles(latencies_ms: list[float], load: str) -> dict[Row, float]:
-    """Return the rows of commit to visible: nearest rank."""
+    """Return the rows of commit to visible, by nearest-rank percentiles."""
     ordered = sorted(latencies_ms)
     return {
         Row(f"{VISIBLE} p{percent}", load, "ms"): ordered[max(1, -(-len(ordered) * percent // 100)) - 1]

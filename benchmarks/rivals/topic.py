@@ -1,4 +1,4 @@
-"""A Kafka topic as its readers see it: how many messages are there, which, and when each came."""
+"""A Kafka topic as its readers see it: the number of messages, their numbers, and the time of each arrival."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ _WARM_UP_BATCH: Final = 20
 
 @contextlib.contextmanager
 def kafka() -> Iterator[str]:
-    """Run a Kafka broker as it is shipped, warmed up for whoever uses it; gives `host:port`."""
+    """Run a Kafka broker with its default settings, warmed up; gives `host:port`."""
     broker = brokers.kafka_as_shipped()
     try:
         broker.start()
@@ -36,7 +36,7 @@ def kafka() -> Iterator[str]:
 
 
 def _warm_up(servers: str) -> None:
-    """Load the broker with small requests until its methods are compiled, which would compete with what is measured."""
+    """Load the broker with small requests until its methods are compiled, which would disturb the measurement."""
     producer = Producer({"bootstrap.servers": servers, "enable.idempotence": True})
     topic = Topic(servers, "warm-up")
     until_s = time.monotonic() + _WARM_UP_S
@@ -48,7 +48,7 @@ def _warm_up(servers: str) -> None:
 
 
 class Topic:
-    """One topic, made here."""
+    """One topic, created here."""
 
     def __init__(self, servers: str, name: str) -> None:
         self.name = name
@@ -60,22 +60,22 @@ class Topic:
             raise RuntimeError(f"topic {name} has no leaders")
 
     def close(self) -> None:
-        """Close its connection."""
+        """Close the topic's connection."""
         self._counting.close()
 
     def count(self) -> int:
-        """Return how many messages have been appended."""
+        """Return the number of messages that have been appended."""
         return sum(self._ends())
 
     def rate_of(self, count: int, limit_s: float) -> float:
-        """Return how many a second come, from the first to the last of so many, or to the end of the time."""
+        """Return the messages per second, from the first to the last of a number, or until the end of the time."""
         wait_until(lambda: self.count() > 0, limit_s, 0.001)
         begin_s, before = time.monotonic(), self.count()
         wait_until(lambda: self.count() >= count, limit_s, 0.001)
         return (self.count() - before) / (time.monotonic() - begin_s)
 
     def numbers(self) -> Counter[int]:
-        """Read everything that is there now; returns how often each number is there."""
+        """Read all messages of the topic; returns the count of each number."""
         found: Counter[int] = Counter()
         consumer = self._consumer()
         ends = self._ends()
@@ -91,7 +91,7 @@ class Topic:
 
     @contextlib.contextmanager
     def watched(self) -> Iterator[dict[int, float]]:
-        """Consume within the block in a thread; gives when each number first came, by time.monotonic()."""
+        """Consume in a thread within the block; gives the first arrival of each number, by time.monotonic()."""
         arrived: dict[int, float] = {}
         is_over = threading.Event()
         consumer = self._consumer()
@@ -132,7 +132,7 @@ class Topic:
 
 
 def wait_until(holds: Callable[[], bool], limit_s: float, pause_s: float = 0.005) -> bool:
-    """Wait until it holds; returns whether it does."""
+    """Wait until the condition holds; returns whether it does."""
     deadline_s = time.monotonic() + limit_s
     while not holds():
         if time.monotonic() > deadline_s:

@@ -1,8 +1,8 @@
-"""txcore on Kafka, with PostgreSQL behind it and without a database.
+"""txcore on Kafka, with PostgreSQL and without a database.
 
-Everything by its defaults. In the database rows each of 16 callers inserts an order and sends one message, through
-plain psycopg or through SQLAlchemy; in mode table, which is an outbox, `txcore relay` runs meanwhile. The others have
-a listener that says COMMIT at once.
+All settings are the defaults. In the database rows each of 16 callers inserts an order and sends one message, with
+plain psycopg or with SQLAlchemy; in mode table, which is an outbox, `txcore relay` runs at the same time. The other
+rows have a listener that returns COMMIT at once.
 """
 
 from __future__ import annotations
@@ -50,12 +50,12 @@ _RECOVERY_MAX_S: Final = 120.0
 
 
 class TxcoreKafka:
-    """See the module."""
+    """The system txcore on Kafka; see the module."""
 
     name = "txcore, Kafka"
 
     def prepare(self) -> None:
-        """Nothing: the tests' own broker and database are used."""
+        """Do nothing: the tests' own broker and database are used."""
 
     def measure(self, plan: Plan) -> Figures:
         """Measure without a database, then with one."""
@@ -79,7 +79,7 @@ def _opened(servers: str) -> Iterator[Backend]:
 
 
 def message(topic: Topic, number: int) -> txcore.Message:
-    """Return the message of a number."""
+    """Return the message with this number."""
     return txcore.Message(topic.name, body_of(number))
 
 
@@ -122,7 +122,7 @@ async def _tasks(backend: Backend, topic: Topic, seconds: float) -> float:
 
 
 def _overload(backend: Backend, topic: Topic, plan: Plan) -> dict[Row, float]:
-    """As many pipelines as the broker can not take; what did not end ACCEPTED was not reported as committed."""
+    """Run more pipelines than the broker can serve; only an end ACCEPTED counts as reported as committed."""
     producer = txcore.TransactionProducer(backend, "listener", listener=Committing())
     numbers = itertools.count(1)
     reported: list[int] = []
@@ -159,7 +159,7 @@ class _Database:
         self._numbers = itertools.count(1)
 
     def measure(self, plan: Plan) -> dict[Row, float]:
-        """Measure all of them."""
+        """Measure all rows."""
         topic = Topic(self._servers, "orders")
         producer = txcore.TransactionProducer(self._backend, "database", fence=self._fence)
 
@@ -181,7 +181,7 @@ class _Database:
         return found
 
     def _prepared(self, producer: Any, topic: Topic, number: int) -> tuple[Any, float]:
-        """Run one transaction up to the database's COMMIT; returns it, and when that was answered."""
+        """Run one transaction up to the database's COMMIT; returns it, and the time of the answer to COMMIT."""
         connection = self._connections.get()
         tx = producer.begin()
         tx.publish(message(topic, number))
@@ -213,7 +213,7 @@ class _Database:
         return found
 
     def _through_table(self, plan: Plan) -> dict[Row, float]:
-        """Measure mode table, its relay running, and wait until that has sent everything."""
+        """Measure mode table with a running relay, and wait until the relay has sent everything."""
         topic = Topic(self._servers, TABLED)
         producer = txcore.TransactionProducer(self._backend, TABLED, fence=self._fence, mode="table")
 
@@ -235,7 +235,7 @@ class _Database:
         return found
 
     def _drain(self, plan: Plan) -> dict[Row, float]:
-        """Measure the relay of the message table, which stands in while the broker is down."""
+        """Measure the relay of the message table, which mode auto uses while the broker is down."""
         topic = Topic(self._servers, "relayed")
         producer = txcore.TransactionProducer(self._backend, "relayed", fence=self._fence, mode="table")
         self._many(plan.in_doubt, lambda number: self._prepared(producer, topic, number)[0].commit())
@@ -247,7 +247,7 @@ class _Database:
         return {Row(DRAIN, f"{plan.in_doubt:,} waiting", "/s"): sent / (time.monotonic() - begin_s)}
 
     def _recovery(self, plan: Plan) -> dict[Row, float]:
-        """Leave transactions behind their COMMIT, as a killed producer does, and start a checker once all are due."""
+        """Leave transactions open after their COMMIT, as a killed producer does; start a checker when all are due."""
         topic = Topic(self._servers, "recovered")
         producer = txcore.TransactionProducer(self._backend, "recovered", fence=self._fence)
         self._many(plan.in_doubt, lambda number: self._prepared(producer, topic, number))
@@ -261,7 +261,7 @@ class _Database:
         return measures.recovery(topic, plan.in_doubt, took_s)
 
     def _many(self, count: int, work: Any) -> None:
-        """Do *work* with so many numbers, from 16 threads."""
+        """Call *work* with each of *count* numbers, from 16 threads."""
         numbers = iter(range(count))
         lock = threading.Lock()
 

@@ -1,4 +1,4 @@
-"""The benchmark runs, and every row of it has figures; what they are is not judged."""
+"""The benchmark runs, and every row has figures; the values of the figures are not judged."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ COLUMNS_MAX = 128
 
 
 def test_quick_benchmark_fills_every_row(tmp_path):
-    """Each row has a rate, latencies and, unless it is a yardstick, a ratio; nothing is left behind."""
+    """Each row has a rate, latencies and, unless it is a yardstick, a ratio; no files are left."""
     report = tmp_path / "figures.json"
     temporary = tmp_path / "temporary"
     temporary.mkdir()
@@ -51,7 +51,7 @@ def test_quick_benchmark_fills_every_row(tmp_path):
 
 
 def test_every_row_has_a_name_of_its_own_and_a_yardstick_before_it():
-    """In all tables, of all brokers, with both kinds of business database."""
+    """This holds in all tables, of all brokers, with both kinds of business database."""
     for sizes in (Sizes(), QUICK):
         for has_plain_driver in (True, False):
             rows = make_rows(["memory", "sqlite", *SERVERS], sizes, has_plain_driver=has_plain_driver)
@@ -69,15 +69,15 @@ def test_larger_bodies_are_compared_with_larger_bodies():
     assert {1_024} == {rows[row.against].body_size for row in large if row.against}
 
 
-def test_a_chosen_style_brings_its_yardstick():
-    """And nothing else."""
+def test_a_chosen_style_brings_its_yardstick_only():
+    """The rows are those of the style and of its yardstick."""
     rows = make_rows(["memory"], QUICK)
     assert {"send_many", "raw halves"} == {row.style for row in chosen(rows, ["send"])}
     assert rows == chosen(rows, [])
 
 
-def test_a_load_counts_its_calls_and_what_ends_it():
-    """The time lasts to the end of *finish*, and the broker's processor time is a difference."""
+def test_a_load_counts_its_calls_and_its_finish():
+    """The time ends with *finish*, and the broker's processor time is a difference."""
     used_s = iter((10.0, 12.5))
     sample = Drive(0.001, lambda: next(used_s)).threads(lambda: None, 2, 5, finish=lambda: time.sleep(0.05))
     assert sample.elapsed_s >= 0.05
@@ -86,20 +86,20 @@ def test_a_load_counts_its_calls_and_what_ends_it():
 
 
 def test_percentiles_are_nearest_ranks():
-    """The p99 of a hundred is the 99th."""
+    """The p99 of a hundred values is the 99th."""
     sample = Sample([number / 1000 for number in range(100, 0, -1)], 1, 1.0)
     assert (50.0, 99.0) == (sample.percentile_ms(50), sample.percentile_ms(99))
 
 
-def test_the_profiler_finds_who_worked():
-    """A thread that works is seen in its function; our packages, drivers and the rest are told apart."""
+def test_the_profiler_finds_the_working_function():
+    """A working thread is seen in its function; the profile separates our packages, drivers and the rest."""
     profile = Profile()
     with profile:
         end_s = time.process_time() + 0.1
         while time.process_time() < end_s:
             partition_of(b"0123456789abcdef", 8)
     figures = profile.figures()
-    assert any("test_the_profiler_finds_who_worked" in each["function"] for each in figures["top"])
+    assert any("test_the_profiler_finds_the_working_function" in each["function"] for each in figures["top"])
     assert abs(sum(figures["shares"].values()) - 1) < 1e-9
     assert place_of(sys._getframe())[0] == US  # the tests are ours
     assert OTHER == place_of(_frame_of(json.dumps))[0]
@@ -112,8 +112,8 @@ def _frame_of(call):
     return found[0]
 
 
-def test_processor_time_and_memory_are_read_of_a_process():
-    """Of this one: both are there."""
+def test_processor_time_and_memory_of_a_process_are_read():
+    """Both are read of this process."""
     before_s = processes.cpu_s(os.getpid())
     while processes.cpu_s(os.getpid()) - before_s < 0.02:
         sum(range(10_000))
@@ -121,7 +121,7 @@ def test_processor_time_and_memory_are_read_of_a_process():
 
 
 def test_inbox_kills_run_and_are_judged():
-    """A small run of the acceptance: each message has one effect, and the command says so."""
+    """In a small run of the acceptance each message has one effect, and the command prints this."""
     command = ["-m", "benchmarks.inbox_kills", "run", "--deliveries", "200", "--kills", "2"]
     done = subprocess.run(
         [sys.executable, *command], cwd=ROOT, capture_output=True, text=True, timeout=120, check=False

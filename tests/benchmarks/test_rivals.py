@@ -1,4 +1,4 @@
-"""The comparison beside others: what is kept of rounds, what the table shows, and what is said of who is missing."""
+"""The comparison with other systems: the record of the rounds, the table, and the sentence for a missing system."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ class Fake:
 
 
 def test_a_record_has_the_rounds_that_measured_its_row():
-    """Recovery may be part of fewer rounds than the rates."""
+    """The recovery may be part of fewer rounds than the rates."""
     records = records_of({"one": [{RATE: 1.0, RECOVERY: 9.0}, {RATE: 3.0}, {RATE: 2.0}]})
     assert [("transactional", 1.0, 2.0, 3.0), ("recovery", 9.0, 9.0, 9.0)] == [
         (each["measure"], each["min"], each["median"], each["max"]) for each in records
@@ -37,14 +37,14 @@ def test_a_record_has_the_rounds_that_measured_its_row():
 
 
 def test_the_table_is_at_most_100_columns_wide(capsys):
-    """Also with the longest words and large figures."""
+    """The width holds with the longest words and large figures."""
     longest = Row("overload: reported committed", RECOVERY.load, "/s")
     print_table(records_of({"faststream-outbox, default": [{longest: 123_456_789.0}, {longest: 0.0}]}), "head\n")
     assert 100 >= max(map(len, capsys.readouterr().out.splitlines()))
 
 
-def test_who_is_missing_is_said_and_the_others_are_measured(monkeypatch):
-    """One sentence for each."""
+def test_a_missing_system_is_named_and_the_others_are_measured(monkeypatch):
+    """The command prints one sentence for each missing system."""
     monkeypatch.setattr(command, "SYSTEMS", {"a": Fake("a", missing="no Java here"), "b": Fake("b")})
     systems, missing = command.prepared(["a", "b"])
     assert (["b"], ["no Java here"]) == ([each.name for each in systems], missing)
@@ -59,14 +59,14 @@ def test_a_failed_turn_ends_no_run():
     assert [True, False] == [plan.has_incidents for plan in good.plans]
 
 
-def test_past_its_time_only_the_first_round_is_whole():
-    """What is left out is said."""
+def test_after_the_time_limit_only_the_first_round_is_complete():
+    """The command reports the rounds that are left out."""
     system, said = Fake("slow", [{RATE: 1.0}]), []
     command.measure([system], Plan(), 3, 0, -1.0, said)
     assert (1, 2) == (len(system.plans), len(said))
 
 
-def test_a_body_tells_its_number_and_percentiles_are_nearest_rank():
+def test_a_body_contains_its_number_and_percentiles_are_nearest_rank():
     """300 bytes; the 99th percentile of a hundred values is the 99th."""
     assert (300, 42) == (len(body_of(42)), number_of(body_of(42)))
     assert [50.0, 99.0] == list(percentiles([float(each) for each in range(1, 101)], "idle").values())
