@@ -29,7 +29,7 @@ MARKS = ("<!-- examples: begin -->\n", "<!-- examples: end -->\n")
 GROUP = "orders"
 TARGET = "mail"
 SETTLED_WITHIN_S = 40
-#: What a durable cluster needs beyond the harness's own settings, and the URL's options on it.
+#: Settings of a durable cluster beyond the harness's own ones, and the URL's options on it.
 CLUSTER_SETTINGS = {"rabbitmq": {"disk_free_limit.absolute": "2GB"}}
 MONITOR_PORTS = {"rabbitmq": 15672, "nats": 8222}
 CLUSTER_OPTIONS = {"nats": "?replicas=3"}
@@ -37,7 +37,7 @@ CLUSTER_OPTIONS = {"nats": "?replicas=3"}
 
 @dataclass(frozen=True)
 class Shown:
-    """One run of the doctor: what was typed, what came out."""
+    """One run of the doctor: the command line and its output."""
 
     title: str
     command: str
@@ -90,7 +90,7 @@ def doctor(*arguments: str) -> subprocess.CompletedProcess[str]:
 
 
 def await_settled(arguments: list[str]) -> None:
-    """Wait until two looks in a row agree and all was told: replicas join, and management shows them, a little late."""
+    """Wait until two looks in a row agree and are complete: replicas join, and management shows them, a little late."""
     pause, deadline_s, last = threading.Event(), time.monotonic() + SETTLED_WITHIN_S, None
     while time.monotonic() < deadline_s:
         ran = doctor(*arguments, "--json")
@@ -104,7 +104,7 @@ def await_settled(arguments: list[str]) -> None:
 
 
 def command_of(arguments: list[str]) -> str:
-    """Return what a user would type, with the ports that brokers usually have."""
+    """Return the text of a user's command, with the brokers' usual ports."""
     words = " ".join(arguments)
     hosts = iter(("one", "two", "three") * 2)
     if "," in arguments[0]:

@@ -58,7 +58,7 @@ class Look:
 
     examination: Callable[[], Examination[Any]]
     name: str
-    patience_s: float = 0.0  #: for how long a cluster may not yet have heard of what was changed
+    patience_s: float = 0.0  #: seconds in which a cluster may not yet know of the change
 
     def __call__(self, level: str, *words: str) -> Finding:
         pause, deadline_s = threading.Event(), time.monotonic() + self.patience_s

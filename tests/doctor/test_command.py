@@ -71,7 +71,7 @@ def test_warning(command, url):
 
 
 def test_failure(command, url):
-    """Exit code 1; what could not be looked at is named."""
+    """Exit code 1; skipped checks are named."""
     ran = command(url, "--group", "order", "--target", "mail")
     assert ran.returncode == 1
     assert "\nFAIL  port.group: group 'order' does not exist yet" in ran.stdout
@@ -140,8 +140,8 @@ def test_database_without_sqlalchemy_names_the_extra(url):
     assert subprocess.run(program, capture_output=True, check=False).returncode == 3
 
 
-def test_what_a_check_raises_is_a_line():
-    """The others are made; what needs an answer that was not given is not."""
+def test_exception_of_a_check_is_a_line():
+    """The others are made, except those that need its answer."""
 
     def untold(_subject):
         raise UntoldError("no right", "GRANT it")
@@ -155,7 +155,7 @@ def test_what_a_check_raises_is_a_line():
         Check("a.deep", "it is so too", lambda _: ok("fine"), needs="a.needs"),
         Check("a.broken", "it holds", broken),
         Check("a.warned", "it lasts", lambda _: warn("hm", "mend it")),
-        Check("a.after", "it goes on", lambda subject: fail(subject, "mend it"), needs="a.warned"),
+        Check("a.after", "it continues", lambda subject: fail(subject, "mend it"), needs="a.warned"),
     )
     report = examine(Examination(checks, "subject", lambda: None))
     said = [(line.name, line.finding.level.value, line.finding.text, line.finding.change) for line in report.lines]
@@ -197,4 +197,4 @@ def test_words_for_people():
 
 def test_a_backend_need_not_offer_checks():
     """Those on the port are made all the same."""
-    assert open_doctor("memory://nobody", Request("g")) is None
+    assert open_doctor("memory://unused", Request("g")) is None

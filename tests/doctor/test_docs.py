@@ -43,7 +43,7 @@ def test_every_check_is_broken_by_a_test():
 
 @pytest.mark.parametrize("part", tables())
 def test_tables_are_sound(part):
-    """Ids are unique, and each check needs one that stands before it."""
+    """Ids are unique, and each check needs only an earlier one."""
     names = [check.name for check in tables()[part]]
     assert len(names) == len(set(names))
     for place, check in enumerate(tables()[part]):

@@ -24,7 +24,7 @@ from txcore.registry import open_doctor
 
 
 class Admin:
-    """What an operator does."""
+    """An operator's actions."""
 
     def __init__(self, url):
         self.url = url
@@ -49,7 +49,7 @@ class Admin:
 
 @pytest.fixture(scope="module")
 def broker(start):
-    """A broker of its own: what is broken here would be everybody's."""
+    """A broker of its own: a setting broken here would break all tests."""
     with start("kafka") as broker:
         yield broker
 
@@ -92,7 +92,7 @@ def line(trio, group, broker_line):
 
 
 def level_in(url, name, request):
-    """Return how one line stands now; "" while the cluster does not tell."""
+    """Return the current level of one line; "" while the cluster does not report it."""
     examination = open_doctor(url, request)
     try:
         levels = [line.finding.level.value for line in examine(examination).lines if line.name == name]
@@ -118,14 +118,14 @@ def test_cluster_is_well(trio, group, admin, eventually):
     assert len(report().lines) == len(kafka_doctor.CHECKS)
 
 
-def test_what_cannot_be_reached_is_one_sentence():
-    """Nobody listens there."""
+def test_unreachable_broker_is_one_sentence():
+    """No server listens there."""
     with pytest.raises(BackendUnavailableError, match=r"Kafka at 127\.0\.0\.1:1 cannot be reached"):
         open_doctor("kafka://127.0.0.1:1", Request("g"))
 
 
 def test_wrong_password_is_one_sentence(start):
-    """It is said that the login is refused, not what it was."""
+    """The report says that the login is refused, and does not show it."""
     try:
         broker = brokers.kafka(own=True, credentials=True)
     except brokers.ServerUnavailableError as error:
@@ -155,7 +155,7 @@ def test_client(line, monkeypatch):
 
 @pytest.mark.breaks("kafka.version")
 def test_old_broker(line, broker_line, monkeypatch):
-    """A real 3.9 tells its version, 4.0 and later do not."""
+    """A real 3.9 reports its version, 4.0 and later do not."""
     line("OK", "4.0 or later")
     try:
         old = brokers.kafka("3.9", own=True)
@@ -181,7 +181,7 @@ def test_brokers(line, broker, broker_line):
 
 @pytest.mark.breaks("kafka.racks")
 def test_racks(line, broker, broker_line):
-    """All three stand in one."""
+    """All three are in one."""
     broker_line(broker.url, "g")("OK", "tell no racks")
     line("WARN", "all 3 brokers are in rack 'cellar'", "broker.rack")
 
@@ -205,7 +205,7 @@ def test_session_timeout(line, start, broker_line):
 
 @pytest.mark.breaks("kafka.transactions")
 def test_transactions(line):
-    """They are opt-in, and told."""
+    """They are opt-in, and reported."""
     line("OK", "release=steps")
     line("WARN", "librdkafka #5423", "read_committed", options="?release=transaction")
 
@@ -230,7 +230,7 @@ def test_internal_topic_of_transactions(start, broker_line):
 def test_topics(line, group, admin, trio, broker_line, eventually):
     """One with other partitions, one missing, none at all."""
     line("OK", "4 topics with 2 partitions")
-    broker_line(trio.url, "nobody")("FAIL", "group 'nobody' has no topics")
+    broker_line(trio.url, "unused")("FAIL", "group 'unused' has no topics")
     admin.grow(f"txc.{group}.op", 3)
     request = Request(group)
     eventually(lambda: level_in(trio.url, "kafka.topics", request) == "FAIL")
@@ -239,7 +239,7 @@ def test_topics(line, group, admin, trio, broker_line, eventually):
 
 @pytest.mark.breaks("kafka.topics")
 def test_missing_topic(line, group, admin, eventually):
-    """Somebody deleted it."""
+    """It was deleted."""
     line("OK")
     admin.delete(f"txc.{group}.parked")
     eventually(lambda: level_in(f"{admin.url}", "kafka.topics", Request(group)) == "FAIL")
@@ -248,7 +248,7 @@ def test_missing_topic(line, group, admin, eventually):
 
 @pytest.mark.breaks("kafka.replicas")
 def test_replicas(line, broker, broker_line, make_group):
-    """What stands on one disk."""
+    """The group is on one disk."""
     line("OK")
     make_group(broker.url, "alone", 1)
     broker_line(broker.url, "alone", patience_s=20)(

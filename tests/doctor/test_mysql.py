@@ -30,7 +30,7 @@ def name_of(url):
 
 
 def test_all_is_well(url):
-    """A server with the durable settings gets no line but OK, and nothing is left behind."""
+    """A server with the durable settings gets only OK lines, and no rows remain."""
     examination = database_examination(url)
     report = examine(examination)
     examination.close()
@@ -62,7 +62,7 @@ def test_old_server(url, database_line, monkeypatch):
     ],
 )
 def test_tables(url, database_line, execute, statement, words):
-    """Missing and changed tables are told apart."""
+    """Missing and changed tables are distinguished."""
     line = database_line(url)
     line("OK")
     execute(url, statement)
@@ -80,7 +80,7 @@ def test_engine(url, database_line, execute):
 
 @pytest.mark.breaks("mysql.rights")
 def test_missing_right(url, database_line, execute):
-    """What is refused is named with the GRANT."""
+    """A refused right is named with its GRANT."""
     name = name_of(url)
     user = f"s{name[-12:]}"
     execute(url, f"CREATE USER {user}@'%'")
@@ -119,7 +119,7 @@ def test_flush_method(url, database_line):
 
 @pytest.mark.breaks("mysql.binary-log")
 def test_binary_log(url, database_line, execute):
-    """Recovery rolls back what the binary log lost."""
+    """Recovery rolls back the transactions that the binary log lost."""
     line = database_line(url)
     line("OK", "sync_binlog is 1")
     execute(url, "SET GLOBAL sync_binlog = 0")
@@ -143,11 +143,11 @@ def test_replica(url, database_line, execute):
 
 @pytest.mark.breaks("mysql.primary")
 def test_asynchronous_replica(url, database_line, execute, eventually):
-    """A failover to it could lose what was decided."""
+    """A failover to it could lose a decision."""
     line = database_line(url)
     place = make_url(url)
     replica = pymysql.connect(host=place.host, port=place.port, user=place.username)
-    # What a replica says first: COM_REGISTER_SLAVE with id, empty names, port, rank, primary's id.
+    # The first packet of a replica: COM_REGISTER_SLAVE with id, empty names, port, rank, primary's id.
     replica._execute_command(0x15, struct.pack("<IBBBHII", 77, 0, 0, 0, 3306, 0, 0))
     replica._read_ok_packet()
     try:
@@ -161,7 +161,7 @@ def test_asynchronous_replica(url, database_line, execute, eventually):
 
 @pytest.mark.breaks("mysql.idle-timeout")
 def test_idle_timeout(url, database_line, execute):
-    """Who hangs in a transaction must be thrown out."""
+    """A service that hangs in a transaction must lose its connection."""
     line = database_line(url)
     line("OK", "60 s")
     execute(url, "SET GLOBAL idle_write_transaction_timeout = 0")

@@ -21,7 +21,7 @@ from txcore.registry import open_doctor
 
 
 class Admin:
-    """What an operator does, over JetStream's API."""
+    """An operator's actions, over JetStream's API."""
 
     def __init__(self, url):
         self._url = url
@@ -48,7 +48,7 @@ class Admin:
         self.ask(f"STREAM.UPDATE.{name}", {**old, **config})
 
     def remake(self, name, **config):
-        """What cannot be edited is made anew, as somebody else would have made it."""
+        """A stream that cannot be edited is made anew, as another program would have made it."""
         old = self.ask(f"STREAM.INFO.{name}")["config"]
         old.pop("metadata", None)
         self.delete(name)
@@ -71,7 +71,7 @@ class Admin:
 
 @pytest.fixture(scope="module")
 def broker(start):
-    """A server of its own: what is broken here would be everybody's."""
+    """A server of its own: a setting broken here would break all tests."""
     with start("nats") as broker:
         yield broker
 
@@ -113,7 +113,7 @@ def line(broker, group, broker_line):
 
 
 def level_in(url, name, request):
-    """Return how one line stands now; "" while the cluster does not tell."""
+    """Return the current level of one line; "" while the cluster does not report it."""
     try:
         examination = open_doctor(url, request)
     except BackendUnavailableError:
@@ -143,7 +143,7 @@ def test_cluster_is_well(trio, make_group, eventually):
     assert len(report().lines) == len(nats_doctor.CHECKS)
 
 
-def test_who_is_not_let_in_gets_one_sentence():
+def test_refused_credentials_are_one_sentence():
     """And no password is in it."""
     with pytest.raises(BackendUnavailableError, match=r"NATS at 127\.0\.0\.1:1 cannot be reached: Connection refused"):
         open_doctor("nats://127.0.0.1:1", Request("g"))
@@ -160,9 +160,9 @@ def test_who_is_not_let_in_gets_one_sentence():
         broker.remove()
 
 
-def test_refusal_is_told_though_its_reason_was_lost_at_first():
-    """A server says it and closes; what it said goes down with the connection when our next bytes come too late."""
-    told = itertools.chain([b""] * 6, itertools.repeat(b"-ERR 'Authorization Violation'\r\n"))
+def test_refusal_is_reported_after_its_reason_was_lost_at_first():
+    """A server reports it and closes; the report is lost with the connection when our next bytes come too late."""
+    answers = itertools.chain([b""] * 6, itertools.repeat(b"-ERR 'Authorization Violation'\r\n"))
 
     def serve():
         with contextlib.suppress(OSError):
@@ -172,7 +172,7 @@ def test_refusal_is_told_though_its_reason_was_lost_at_first():
                     client.sendall(b'INFO {"auth_required": true, "max_payload": 1024}\r\n')
                     while b"PING" not in client.recv(4096):
                         pass
-                    client.sendall(next(told))
+                    client.sendall(next(answers))
 
     with socket.create_server(("127.0.0.1", 0)) as listener:
         serving = threading.Thread(target=serve)
@@ -199,7 +199,7 @@ def test_client(line, monkeypatch):
 
 @pytest.mark.breaks("nats.version")
 def test_version(line, broker, monkeypatch):
-    """Too old, known to lose streams, or before what was mended since."""
+    """Too old, known to lose streams, or older than a fix."""
     line("OK", broker.version)
     monkeypatch.setattr(nats_doctor, "VERSION_KEPT", "90.1")
     line("WARN", "not mended in it", "upgrade to 90.1")
@@ -278,7 +278,7 @@ def test_payload(line, start, broker_line):
 
 @pytest.mark.breaks("nats.sync-interval")
 def test_sync_interval(line, broker, trio, start, broker_line):
-    """Two minutes by default; only the monitoring port tells."""
+    """Two minutes by default; only the monitoring port reports it."""
     line("WARN", "clients are not told", "--monitor http://127.0.0.1:8222")
     line("WARN", "cannot be read", "check --monitor", monitor_url="http://127.0.0.1:1")
     line("WARN", "is an http URL", monitor_url="ftp://127.0.0.1")
@@ -290,7 +290,7 @@ def test_sync_interval(line, broker, trio, start, broker_line):
 
 @pytest.mark.breaks("nats.atomic")
 def test_atomic(line, admin, group):
-    """The URL asks for what the stream does not take."""
+    """The URL asks for a size that the stream refuses."""
     line("OK", "release=plain")
     name = f"shop-{group}"
     options = f"?release=atomic&stream={name}"
@@ -313,12 +313,12 @@ def test_streams(line, group, admin, broker, broker_line):
     line("OK", "4 streams")
     admin.delete(f"txc_{group}_parked")
     line("FAIL", f"streams are missing: txc_{group}_parked")
-    broker_line(broker.url, "nobody")("FAIL", "group 'nobody' has no streams")
+    broker_line(broker.url, "unused")("FAIL", "group 'unused' has no streams")
 
 
 @pytest.mark.breaks("nats.storage")
 def test_storage(line, group, admin):
-    """Somebody made it anew, in memory."""
+    """It was made anew, in memory."""
     line("OK")
     admin.remake(f"txc_{group}_op", storage="memory")
     line("FAIL", f"storage is memory on txc_{group}_op", "cannot be changed")
@@ -326,7 +326,7 @@ def test_storage(line, group, admin):
 
 @pytest.mark.breaks("nats.replicas")
 def test_replicas(line, group, trio, make_group, broker_line):
-    """What stands on one disk."""
+    """The group is on one disk."""
     line("FAIL", f"1 replica of KV_txc_{group}", "--replicas=3 (for each)", "replicas=3 in the URL")
     make_group(f"{trio.url}?replicas=3", "replicas", 1)
     broker_line(trio.url, "replicas")("OK", "3 or more replicas")

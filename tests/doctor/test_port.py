@@ -54,7 +54,7 @@ def port_line(request):
 
     def make(backend, group=GROUP, clock=None, **options):
         def look(level, *words):
-            # The group's size is what the first check finds out.
+            # The first check finds the group's size.
             lines = examine(port_examination(backend, Request(group, **options), clock)).lines
             finding = next(line.finding for line in lines if line.name == name)
             said = f"{finding.text} -> {finding.change}"
@@ -86,7 +86,7 @@ def test_all_is_well(opened):
 
 @pytest.mark.breaks("port.group")
 def test_missing_group_is_reported_and_not_made(opened, path, port_line):
-    """What needs it is not looked at."""
+    """Checks that need it are not made."""
     backend = opened()
     port_line(backend)("OK", "2 partitions")
     port_line(backend, "order")("FAIL", "'order' does not exist", "check the spelling")
@@ -98,7 +98,7 @@ def test_missing_group_is_reported_and_not_made(opened, path, port_line):
 
 @pytest.mark.breaks("port.group")
 def test_group_that_cannot_be_verified(opened, path, port_line):
-    """Somebody holds the file's lock."""
+    """Another connection holds the file's lock."""
     backend = opened("?busy_timeout_s=0.05")
     with closing(sqlite3.connect(path, isolation_level=None)) as holder:
         holder.execute("BEGIN IMMEDIATE")
@@ -124,7 +124,7 @@ def test_clock(opened, port_line, wrong_clock, shift_s, level):
 
 @pytest.mark.breaks("port.body-size")
 def test_body_size(opened, port_line):
-    """What would be refused is told beforehand, the envelope counted in."""
+    """A size that would be refused is reported beforehand, the envelope included."""
     line = port_line(opened("?body_size_max=150000"))
     line("OK", "150,000 B")
     port_line(opened("?body_size_max=100000"))("FAIL", "100,000 B", "body_size_max=104096")

@@ -31,7 +31,7 @@ def name_of(url):
 
 
 def test_all_is_well(url):
-    """A server with the durable settings gets no line but OK, and nothing is left behind."""
+    """A server with the durable settings gets only OK lines, and no rows remain."""
     examination = database_examination(url)
     report = examine(examination)
     examination.close()
@@ -67,7 +67,7 @@ def test_old_server(url, database_line, monkeypatch):
     ],
 )
 def test_tables(url, database_line, execute, statement, words):
-    """Missing, foreign and changed tables are told apart."""
+    """Missing, foreign and changed tables are distinguished."""
     line = database_line(url)
     line("OK")
     execute(url, statement)
@@ -76,7 +76,7 @@ def test_tables(url, database_line, execute, statement, words):
 
 @pytest.mark.breaks("postgresql.rights")
 def test_missing_right(url, database_line, execute):
-    """What is refused is named with the GRANT."""
+    """A refused right is named with its GRANT."""
     role = f"service_{name_of(url)}"
     execute(url, f"CREATE ROLE {role} LOGIN")
     execute(url, f"GRANT SELECT, INSERT ON txcore_tx TO {role}")
@@ -125,7 +125,7 @@ def test_synchronous_commit(url, database_line, execute):
 
 @pytest.mark.breaks("postgresql.standby")
 def test_asynchronous_standby(url, postgresql_server, database_line, tmp_path, eventually, execute):
-    """A failover to it could lose what was decided."""
+    """A failover to it could lose a decision."""
     line = database_line(url)
     line("OK", "no standby")
     program = next(Path("/usr/lib/postgresql").glob("*/bin/pg_receivewal"), None)
@@ -145,7 +145,7 @@ def test_asynchronous_standby(url, postgresql_server, database_line, tmp_path, e
 
 @pytest.mark.breaks("postgresql.lock-timeout")
 def test_lock_timeout(url, database_line, execute):
-    """A producer must be able to wait behind a check."""
+    """A producer must be able to wait for a check."""
     line = database_line(url)
     line("OK")
     execute(url, f"ALTER DATABASE {name_of(url)} SET statement_timeout = '500ms'")
@@ -156,7 +156,7 @@ def test_lock_timeout(url, database_line, execute):
 
 @pytest.mark.breaks("postgresql.idle-timeout")
 def test_idle_timeout(url, database_line, execute):
-    """Who hangs in a transaction must be thrown out."""
+    """A service that hangs in a transaction must lose its connection."""
     line = database_line(url)
     line("OK", "60 s")
     execute(url, f"ALTER DATABASE {name_of(url)} SET idle_in_transaction_session_timeout = 0")

@@ -30,7 +30,7 @@ class Listener(TransactionListener):
 
 @pytest.fixture(scope="module")
 def broker(start):
-    """A broker of its own: what is broken here would be everybody's. As durable as one node can be."""
+    """A broker of its own: a setting broken here would break all tests. As durable as one node can be."""
     settings = {"disk_free_limit.absolute": "2GB", "frame_max": "131072"}
     with start("rabbitmq", **settings) as broker:
         yield broker
@@ -69,7 +69,7 @@ def line(broker, group, broker_line):
 
 @pytest.fixture
 def channel(broker):
-    """A channel for what pika can do."""
+    """A channel with pika's functions."""
     connection = pika.BlockingConnection(pika.URLParameters(broker.url.replace("rabbitmq://", "amqp://") + "%2F"))
     yield connection.channel()
     connection.close()
@@ -104,7 +104,7 @@ def test_cluster_is_well(trio, make_group, eventually):
         (("{port}/", "1/"), "cannot be reached"),
     ],
 )
-def test_who_is_not_let_in_gets_one_sentence(broker, change, words):
+def test_refused_credentials_are_one_sentence(broker, change, words):
     """And no password is in it."""
     old, new = (part.replace("{port}", broker.url.rstrip("/").rpartition(":")[2]) for part in change)
     with pytest.raises(BackendUnavailableError, match=words) as caught:
@@ -160,7 +160,7 @@ def test_alarm(line, broker):
 
 @pytest.mark.breaks("rabbitmq.message-size")
 def test_message_size(line, broker, start, broker_line):
-    """The broker's limit is below body_size_max, or below what is asked for."""
+    """The broker's limit is below body_size_max, or below the requested size."""
     line("OK", "1,004,096 B")
     line("FAIL", "is refused", "max_message_size = 30004096", body_size=30_000_000)
     with start("rabbitmq", max_message_size="200000") as small:
@@ -174,7 +174,7 @@ def test_streams(line, group, channel, broker, broker_line):
     line("OK", "8 streams of 2 partitions")
     channel.queue_delete(f"txc.{group}.op.1")
     line("FAIL", f"1 of 8 streams are missing: txc.{group}.op.1")
-    broker_line(broker.url, "nobody")("FAIL", "group 'nobody' has no streams")
+    broker_line(broker.url, "unused")("FAIL", "group 'unused' has no streams")
     assert f"txc.{group}.op.1" not in broker.control("list_queues", "name")
 
 
@@ -187,7 +187,7 @@ def test_arguments(line, broker):
 
 @pytest.mark.breaks("rabbitmq.parked")
 def test_parked(line, channel, group, broker, make_group):
-    """A group made before 0.1 lets what is parked expire; its other arguments are in order. The way out works."""
+    """A group made before 0.1 lets parked messages expire; its other arguments are in order. The way out works."""
     line("OK", "never expires")
     name = f"txc.{group}.parked.1"
     channel.queue_delete(name)
@@ -201,7 +201,7 @@ def test_parked(line, channel, group, broker, make_group):
 
 @pytest.mark.breaks("rabbitmq.targets")
 def test_targets(line, channel, group):
-    """Queues and exchanges are looked for; names that AMQP cannot carry are told."""
+    """Queues and exchanges are searched; names that AMQP cannot carry are reported."""
     line("WARN", "no target was named")
     channel.queue_declare(f"{group}.mail", durable=True)
     channel.exchange_declare(f"{group}.events", "topic", durable=True)
@@ -212,13 +212,13 @@ def test_targets(line, channel, group):
 
 @pytest.mark.breaks("rabbitmq.management")
 def test_management(line, broker, group, broker_line):
-    """Not given, not there, no right: each is told, and what needs it is not looked at."""
+    """A missing URL, a dead port and a missing right are each reported, and checks that need it are not made."""
     line("OK", "answers for")
     line("WARN", "AMQP does not tell", "--monitor http://127.0.0.1:15672", monitor="")
     line("WARN", "cannot be reached", "check --monitor", monitor="http://127.0.0.1:1")
     line("WARN", "is an http URL", monitor="ftp://127.0.0.1")
     place = broker.monitor_url.removeprefix("http://")
-    line("WARN", "401", "set_user_tags nobody monitoring", monitor=f"http://nobody:secret@{place}")
+    line("WARN", "401", "set_user_tags viewer monitoring", monitor=f"http://viewer:secret@{place}")
     line("OK", monitor=f"http://guest:guest@{place}/")
     examination = open_doctor(broker.url, Request(group))
     skipped = {name for name, needed in examine(examination).skipped if needed == "rabbitmq.management"}
@@ -235,7 +235,7 @@ def test_nodes(line, trio, make_group, broker_line, eventually):
     other("OK", "3 nodes run")
     trio.nodes[2].kill()
     try:
-        eventually(lambda: is_told(trio, "rabbitmq.nodes", Level.FAIL))
+        eventually(lambda: is_shown(trio, "rabbitmq.nodes", Level.FAIL))
         other("FAIL", "1 of 3 nodes are down", "rabbitmqctl start_app")
     finally:
         trio.start()
@@ -247,10 +247,10 @@ def test_replicas(line, group, trio, make_group, broker_line, eventually):
     eventually(lambda: not_seen_late(line))
     line("FAIL", "fewer than 3 replicas: 8 of 8 streams", "rabbitmq-streams add_replica")
     make_group(trio.url, "replicas", 1)
-    eventually(lambda: is_told(trio, "rabbitmq.replicas", Level.OK, "replicas"))
+    eventually(lambda: is_shown(trio, "rabbitmq.replicas", Level.OK, "replicas"))
     trio.nodes[1].kill()
     try:
-        eventually(lambda: is_told(trio, "rabbitmq.replicas", Level.FAIL, "replicas"))
+        eventually(lambda: is_shown(trio, "rabbitmq.replicas", Level.FAIL, "replicas"))
         broker_line(trio.nodes[0].url, "replicas", monitor_url=trio.nodes[0].monitor_url)("FAIL", "offline")
     finally:
         trio.start()
@@ -265,8 +265,8 @@ def not_seen_late(line):
     return True
 
 
-def is_told(trio, name, level, group="nodes"):
-    """Whether the first node's management API shows it already; it lags a few seconds behind."""
+def is_shown(trio, name, level, group="nodes"):
+    """Return whether the first node's management API shows it already; it lags by a few seconds."""
     examination = open_doctor(trio.nodes[0].url, Request(group, monitor_url=trio.nodes[0].monitor_url))
     try:
         return any(line.name == name and line.finding.level is level for line in examine(examination).lines)
@@ -276,7 +276,7 @@ def is_told(trio, name, level, group="nodes"):
 
 @pytest.mark.breaks("rabbitmq.policies")
 def test_policies(line, broker, group, eventually):
-    """A policy for all queues shortens what the streams keep."""
+    """A policy for all queues shortens the streams' retention."""
     eventually(lambda: seen_streams(broker, group) == 8)
     line("OK")
     broker.control("set_policy", "short", ".*", '{"max-age":"1h"}', "--apply-to", "all")
@@ -309,7 +309,7 @@ def test_disk_limit(line, broker, eventually):
 
 @pytest.mark.breaks("rabbitmq.partitions")
 def test_split(line, monkeypatch):
-    """Where metadata is not in Khepri a cluster's fate depends on a setting that no API tells.
+    """Where metadata is not in Khepri a cluster's fate depends on a setting that no API reports.
 
     The broker's own answers, with a second node and a split written in: loopback alone cannot be split.
     """
@@ -346,7 +346,7 @@ def test_target_queues(line, channel, group, broker, eventually):
     line("WARN", "1 of 1 do not exist", targets=("lost",))
 
 
-# -- what of the port needs such a broker ----------------------------------------------------------------------------
+# -- port checks that need such a broker -------------------------------------------------------------------------------
 
 
 def port_finding(url, name, clock=None, **options):
@@ -422,7 +422,7 @@ def test_slow_probe(start, make_group):
 
 
 def managed(broker, path):
-    """Return what the management API says, asked by hand."""
+    """Return the management API's answer to a plain request."""
     manager = urllib.request.HTTPPasswordMgrWithDefaultRealm()
     manager.add_password(None, broker.monitor_url, "guest", "guest")
     opener = urllib.request.build_opener(urllib.request.HTTPBasicAuthHandler(manager))

@@ -9,7 +9,7 @@ from txcore.errors import BackendUnavailableError
 from txcore.findings import Request, examine
 from txcore.registry import open_doctor
 
-#: Option of the certificate authority's file, and what else TLS needs.
+#: Option of the certificate authority's file, and the other options of TLS.
 OPTIONS = {"kafka": "ca_file={}", "rabbitmq": "tls=true&tls_ca_file={}", "nats": "tls_ca={}"}
 
 
@@ -27,7 +27,7 @@ def broker(request):
 
 
 def test_doctor_speaks_tls_and_logs_in(broker):
-    """Also a stranger's authority and a wrong password are told, without the password."""
+    """A foreign authority and a wrong password are also reported, without the password."""
     url = (broker.credentials_url if broker.name == "kafka" else broker.tls_url) or broker.tls_url
     options = OPTIONS[broker.name]
     examination = open_doctor(f"{url}?{options.format(broker.certificates.ca_file)}", Request("orders"))

@@ -43,7 +43,7 @@ def test_all_is_well(url, path):
 
 
 @pytest.mark.parametrize("content", [None, b"", b"no database at all" * 100])
-def test_what_is_no_broker_file_is_said_and_left_alone(tmp_path, content):
+def test_file_of_another_kind_is_reported_and_left_alone(tmp_path, content):
     """It is neither made nor changed."""
     path = tmp_path / "other.db"
     if content is not None:
@@ -81,7 +81,7 @@ def test_synchronous(url, broker_line):
 
 @pytest.mark.breaks("sqlite.journal")
 def test_journal(url, path, broker_line):
-    """Somebody changed the file's mode."""
+    """Another program changed the file's mode."""
     line = broker_line(url, GROUP)
     line("OK")
     with closing(sqlite3.connect(path)) as connection:
@@ -109,7 +109,7 @@ def test_file_system(url, path, tmp_path, kind, level, words):
 
 @pytest.mark.breaks("sqlite.access")
 def test_access(url, path, broker_line, monkeypatch):
-    """The log stands beside the file."""
+    """The log is next to the file."""
     line = broker_line(url, GROUP)
     line("OK")
     path.parent.chmod(0o500)
@@ -123,7 +123,7 @@ def test_access(url, path, broker_line, monkeypatch):
 
 @pytest.mark.breaks("sqlite.lock")
 def test_lock(url, path, broker_line):
-    """Somebody's transaction stays open."""
+    """Another program's transaction stays open."""
     line = broker_line(f"{url}?busy_timeout_s=0.05", GROUP)
     line("OK")
     with closing(sqlite3.connect(path, isolation_level=None)) as holder:
@@ -180,7 +180,7 @@ def test_room(url, broker_line):
 
 @pytest.mark.breaks("sqlite.targets")
 def test_targets(url, broker_line):
-    """Missing ones are refused, or made when misspelt; unnamed ones are not looked at."""
+    """Missing ones are refused, or made when misspelt; unnamed ones are not examined."""
     broker_line(url, GROUP, targets=("mail",))("OK")
     broker_line(url, GROUP, targets=("mail", "lost"))("WARN", "targets do not exist: lost", "auto_create=false")
     broker_line(f"{url}?auto_create=false", GROUP, targets=("lost",))("FAIL", 'create_topic("lost")')

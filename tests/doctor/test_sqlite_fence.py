@@ -82,7 +82,7 @@ def test_old_library(url, database_line, monkeypatch):
     ],
 )
 def test_tables(url, database_line, execute, statement, words):
-    """Missing and changed tables are told apart."""
+    """Missing and changed tables are distinguished."""
     line = database_line(url)
     line("OK")
     if words is None:  # the database itself keeps it to one row
@@ -95,7 +95,7 @@ def test_tables(url, database_line, execute, statement, words):
 
 @pytest.mark.breaks("sqlite-fence.rights")
 def test_locked_and_read_only(url, path, database_line, monkeypatch):
-    """Somebody's open transaction is a warning, a trigger that refuses a failure."""
+    """Another program's open transaction is a warning, a trigger that refuses a failure."""
     monkeypatch.setattr(doctor_sql, "LOCK_TIMEOUT_S", 0.05)
     line = database_line(url)
     line("OK")
@@ -140,7 +140,7 @@ def test_locking(url, database_line, engine_with):
 
 @pytest.mark.breaks("sqlite-fence.folder")
 def test_folder(url, path, database_line, monkeypatch):
-    """The journal stands beside the file."""
+    """The journal is next to the file."""
     line = database_line(url)
     line("OK")
     path.parent.chmod(0o500)
