@@ -22,7 +22,7 @@ TOPIC = "texts"
 
 
 class Client:
-    """A broker's plain client on one URL; every call connects anew and raises what the driver raises."""
+    """A broker's plain client on one URL; every call connects anew and raises the driver's errors."""
 
     def __init__(
         self,
@@ -182,7 +182,7 @@ def client() -> Callable[..., Client]:
 
 @pytest.fixture(scope="session")
 def trouble() -> tuple[type[Exception], ...]:
-    """What the drivers raise when they are not let in or reach nobody."""
+    """The exceptions of the drivers when they are refused or reach no server."""
     return TROUBLE
 
 
@@ -194,7 +194,7 @@ def started() -> Callable[..., brokers.Broker]:
 
 @pytest.fixture(scope="session")
 def available() -> Callable[[str], None]:
-    """Fetch a broker's programs and remove what a killed run left behind, without starting it; same condition."""
+    """Fetch a broker's programs and remove the remains of a killed run, without starting it; same condition."""
     return lambda name: obtained(name, lambda: brokers.managed(name)).remove()
 
 
@@ -214,7 +214,7 @@ def broker(request: pytest.FixtureRequest, started) -> Iterator[brokers.Broker]:
 
 @pytest.fixture
 def nats(started) -> Iterator[brokers.Broker]:
-    """The one that starts at once, for what is the same for all three."""
+    """The broker that starts fastest, for tests that are the same for all three."""
     made = started("nats")
     yield made
     made.remove()

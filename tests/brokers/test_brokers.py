@@ -20,7 +20,7 @@ def texts(broker, client):
     return made
 
 
-def test_tells_what_it_is(broker):
+def test_broker_reports_its_kind_and_version(broker):
     """Name, version, a URL on loopback, logs."""
     assert re.fullmatch(r"\d+\.\d+\.\d+", broker.version)
     assert re.fullmatch(rf"{broker.name}://(guest:guest@)?127\.0\.0\.1:\d+/?", broker.url)
@@ -30,7 +30,7 @@ def test_tells_what_it_is(broker):
 
 
 def test_killed_and_stopped_broker_comes_back_with_its_data_on_the_same_port(broker, texts, runs):
-    """What was acknowledged before is there afterwards, whatever ended it; neither helper nor name server stays."""
+    """Acknowledged records are there after any end of the broker; neither helper nor name server stays."""
     url = broker.url
     for end, is_paused in ((broker.kill, False), (broker.stop, True)):
         pids = [broker.pid, *broker._children()]
@@ -50,7 +50,7 @@ def test_killed_and_stopped_broker_comes_back_with_its_data_on_the_same_port(bro
 
 
 def test_paused_broker_keeps_connections_and_says_nothing(broker, texts):
-    """Clients see silence, not an end; it goes on where it was."""
+    """Clients see silence, not an end; the broker continues where it was."""
     greeting = {"kafka": b"", "rabbitmq": b"AMQP\x00\x00\x09\x01", "nats": b""}[broker.name]
     broker.pause()
     with socket.create_connection(("127.0.0.1", broker.port), 1) as connection:
@@ -63,7 +63,7 @@ def test_paused_broker_keeps_connections_and_says_nothing(broker, texts):
 
 
 def test_client_that_came_through_the_proxy_stays_there(broker, texts, client, trouble):
-    """Nothing that the broker tells leads around it: refused at the proxy, the client reaches nothing."""
+    """No address that the broker reports bypasses it: refused at the proxy, the client reaches no server."""
     through = client(broker.name, broker.proxied_url, time_max_s=5)
     assert f":{broker.proxy.port}" in broker.proxied_url
     through.put("by proxy")

@@ -1,4 +1,4 @@
-"""Three nodes on loopback: what two of them have acknowledged outlives the third."""
+"""Three nodes on loopback: records that two of them have acknowledged outlive the third."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ pytestmark = pytest.mark.filterwarnings("default::ResourceWarning")
 
 
 @pytest.mark.parametrize("name", brokers.NAMES)
-def test_cluster_goes_on_without_a_node(clustered, client, eventually, trouble, name):
+def test_cluster_works_without_a_node(clustered, client, eventually, trouble, name):
     """And has everything when all come back after the power went."""
     cluster = clustered(name)
     try:
@@ -19,7 +19,7 @@ def test_cluster_goes_on_without_a_node(clustered, client, eventually, trouble, 
         made.put("with three")
         cluster.nodes[2].kill()
         eventually(lambda: puts(made, trouble, "with two"))
-        cluster.start()  # to lose all while one is still behind is more than a cluster promises
+        cluster.start()  # to lose all while one still lags is more than a cluster promises
         cluster.kill()
         cluster.start()
         eventually(lambda: puts(made, trouble, "again"))

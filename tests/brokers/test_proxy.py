@@ -113,7 +113,7 @@ def test_untouched_connection_survives_a_time_of_swallowing(connect, proxy):
     assert b"after\n" == says(connection, b"after\n")
 
 
-def test_cut_resets_what_is_open_and_takes_new_connections(connect, proxy):
+def test_cut_resets_open_connections_and_accepts_new_ones(connect, proxy):
     """At once, on the client's side and the server's."""
     connection = connect()
     says(connection, b"one\n")
@@ -137,7 +137,7 @@ def test_refuses_new_connections_and_keeps_open_ones(connect, proxy):
 
 
 def test_frozen_connections_stay_open_and_lose_nothing(connect, proxy, server):
-    """What was sent meanwhile arrives afterwards."""
+    """Bytes sent meanwhile arrive afterwards."""
     connection = connect()
     says(connection, b"one\n")
     proxy.freeze()

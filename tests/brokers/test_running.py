@@ -1,4 +1,4 @@
-"""Who runs a broker: this program, somebody else, or `python -m txcore_conformance.brokers` around a command."""
+"""A broker is run by this program, by another one, or by `python -m txcore_conformance.brokers` around a command."""
 
 from __future__ import annotations
 
@@ -36,8 +36,8 @@ def given(nats, monkeypatch):
     return nats
 
 
-def test_broker_of_somebody_else_is_used_and_not_hurt(given):
-    """A URL from the environment is taken as it is; the version is what the server says."""
+def test_foreign_broker_is_used_and_not_hurt(given):
+    """A URL from the environment is taken as it is; the server reports the version."""
     found = brokers.nats()
     assert (given.url, given.monitor_url, given.version, False) == (
         found.url,
@@ -53,7 +53,7 @@ def test_broker_of_somebody_else_is_used_and_not_hurt(given):
     assert given.is_running
 
 
-def test_version_of_somebody_elses_broker_is_asked_for(nats, monkeypatch):
+def test_version_of_a_foreign_broker_is_requested(nats, monkeypatch):
     """When only its URL is known; one that does not answer has none."""
     monkeypatch.setenv("TXCORE_NATS_URL", nats.url)
     monkeypatch.delenv("TXCORE_NATS_RUNNING", raising=False)
@@ -64,7 +64,7 @@ def test_version_of_somebody_elses_broker_is_asked_for(nats, monkeypatch):
 
 
 def test_broker_of_ones_own_is_started_although_one_is_named(given):
-    """By `own`, by a setting and by what it is to ask of clients."""
+    """By `own`, by a setting and by its demands on clients."""
     for options in ({"own": True}, {"max_payload": "1024"}, {"credentials": True}):
         made = brokers.nats(**options)
         try:
@@ -74,7 +74,7 @@ def test_broker_of_ones_own_is_started_although_one_is_named(given):
             made.remove()
 
 
-def test_somebody_elses_broker_is_reached_through_a_proxy(given, client):
+def test_foreign_broker_is_reached_through_a_proxy(given, client):
     """User, path and all stay as they were."""
     found = brokers.nats()
     assert found.proxied_url != given.url
@@ -87,7 +87,7 @@ def test_somebody_elses_broker_is_reached_through_a_proxy(given, client):
 
 
 def test_kafka_has_a_listener_for_each_of_four_proxies(monkeypatch):
-    """Two programs at one broker get different ones; a fifth is told that there is none."""
+    """Two programs at one broker get different ones; a fifth request fails."""
     ports = PortLocks()
     pairs = ",".join(f"{ports.reserve()}:{ports.reserve()}" for _ in range(2))
     monkeypatch.setenv("TXCORE_KAFKA_URL", "kafka://127.0.0.1:1")
@@ -105,7 +105,7 @@ def test_kafka_has_a_listener_for_each_of_four_proxies(monkeypatch):
     ports.release()
 
 
-def test_rabbitmqctl_of_somebody_else(monkeypatch):
+def test_rabbitmqctl_of_a_foreign_broker_is_found(monkeypatch):
     """TXCORE_RABBITMQ_CONTROL is the beginning of a command; without it there is none."""
     monkeypatch.setenv("TXCORE_RABBITMQ_URL", "rabbitmq://guest:guest@127.0.0.1:1/")
     monkeypatch.setenv("TXCORE_RABBITMQ_CONTROL", "echo 'node one'")
@@ -131,7 +131,7 @@ def test_harness_on_the_common_broker_and_on_one_of_its_own(given):
 
 
 def test_harness_leaves_a_broker_alone_that_it_was_given(nats):
-    """Who started it ends it."""
+    """The program that started it ends it."""
     harness = NatsHarness(nats)
     harness.start()
     harness.stop()
@@ -140,7 +140,7 @@ def test_harness_leaves_a_broker_alone_that_it_was_given(nats):
 
 @pytest.mark.parametrize("name", brokers.NAMES)
 def test_broker_ends_with_the_program_that_started_it(available, runs, eventually, name):
-    """Even when that is killed, from a thread as well; the next run removes what lies around."""
+    """Even when that is killed, from a thread as well; the next run removes the remains."""
     available(name)
     code = (
         "import os, signal\n"
@@ -181,7 +181,7 @@ def test_command_gets_the_brokers_and_its_status_is_passed_on(available):
 
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGKILL])
 def test_killed_runner_takes_command_and_brokers_along(available, runs, eventually, number):
-    """Told to end, it tells the command; killed, the kernel does."""
+    """A signal to end is forwarded to the command; after a kill, the kernel ends the command."""
     available("nats")
     code = "import os, time; print(os.getpid(), os.environ['TXCORE_NATS_URL'], flush=True); time.sleep(60)"
     command = [*MODULE, "--run", "nats", "--", sys.executable, "-c", code]
@@ -198,7 +198,7 @@ def test_killed_runner_takes_command_and_brokers_along(available, runs, eventual
 
 @pytest.mark.parametrize(("required", "status"), [("", 7), ("nats", 1)])
 def test_command_runs_without_a_broker_unless_it_is_required(required, status, tmp_path):
-    """A missing one is told on the error output."""
+    """A missing one is reported on standard error."""
     tmp_path.joinpath("apt-get").write_text("#!/bin/sh\nexit 1\n")
     tmp_path.joinpath("apt-get").chmod(0o755)
     (tmp_path / "servers").mkdir()

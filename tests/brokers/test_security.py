@@ -27,7 +27,7 @@ def test_known_user_with_certificate_comes_in(guarded, client):
 
 
 @pytest.mark.parametrize("lack", ["password", "authority", "TLS"])
-def test_who_lacks_something_stays_outside(guarded, client, trouble, lack):
+def test_client_without_a_credential_is_refused(guarded, client, trouble, lack):
     """Each guard by itself."""
     known = {"ca": guarded.ca_file, "certificate": (guarded.cert_file, guarded.key_file)}
     url, options = {

@@ -1,4 +1,4 @@
-"""The versions that may be asked for, and what runs instead of one that cannot be had."""
+"""The versions that may be asked for, and the fallback for an unavailable one."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ pytestmark = pytest.mark.filterwarnings("default::ResourceWarning")
     ("name", "version", "begin"), [("nats", "2.9", "2.9."), ("nats", "newest", "2."), ("kafka", "3.9", "3.9.")]
 )
 def test_version_that_was_asked_for_runs(started, name, version, begin):
-    """As the server itself tells."""
+    """The server itself reports it."""
     broker = started(name, version)
     try:
         assert broker.version.startswith(begin)
@@ -39,7 +39,7 @@ def test_environment_says_the_version(started, monkeypatch):
 
 @pytest.fixture
 def texts(monkeypatch):
-    """What was warned of in this test."""
+    """The warnings of this test."""
     kept: list[str] = []
     monkeypatch.setattr(broker_warnings, "_texts", kept)
     monkeypatch.delenv("TXCORE_BROKER_WARNINGS", raising=False)
@@ -74,7 +74,7 @@ def test_kafka_that_does_not_exist_is_unavailable(available):
 
 
 def test_warning_is_given_once_and_shown_with_those_of_the_runner(texts, monkeypatch):
-    """What started the brokers hands its own over by the environment."""
+    """The program that started the brokers passes its versions on by the environment."""
     monkeypatch.setenv("TXCORE_BROKER_WARNINGS", "from the runner\nours")
     with pytest.warns(brokers.BrokerFallbackWarning) as caught:
         [broker_warnings.warn(text) for text in ("ours", "ours")]
@@ -82,7 +82,7 @@ def test_warning_is_given_once_and_shown_with_those_of_the_runner(texts, monkeyp
     assert ["from the runner", "ours"] == brokers.warnings()
 
 
-def test_pytest_shows_a_fallback_and_goes_on(tmp_path):
+def test_pytest_shows_a_fallback_and_continues(tmp_path):
     """In its first lines and its summary, where every other warning is an error."""
     (tmp_path / "pytest.ini").write_text("[pytest]\nfilterwarnings = error\n")
     (tmp_path / "test_it.py").write_text(

@@ -1,4 +1,4 @@
-"""Code blocks of the documents, and what their comments say about running them.
+"""Code blocks of the documents, and their comments about running them.
 
 A comment right before a block decides what is done with it:
 
@@ -31,7 +31,7 @@ COMMENT = re.compile(r"<!--\s*(run|not run|shown by)(?::\s*(.+?))?\s*-->\s*\Z", 
 
 @dataclass(frozen=True, slots=True)
 class Block:
-    """One fenced block; `order` and `detail` are what its comment says."""
+    """One fenced block; `order` and `detail` are from its comment."""
 
     document: str
     line: int
@@ -62,6 +62,6 @@ def blocks_of(document: str) -> list[Block]:
 
 
 def spans_of(document: str) -> list[str]:
-    """Return what stands in backticks inside sentences and tables."""
+    """Return the texts in backticks inside sentences and tables."""
     tokens = MarkdownIt().enable("table").parse((ROOT / document).read_text(encoding="utf-8"))
     return [child.content for token in tokens for child in token.children or () if child.type == "code_inline"]

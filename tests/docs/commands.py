@@ -39,7 +39,7 @@ FOREIGN = {
     ),
     *("acl", "kafka-acls.sh", "rabbitmqctl"),
 }
-#: Packages that the documents may tell somebody to install beside txcore.
+#: Packages that a document may name for installation besides txcore.
 PACKAGES = {"nats-py[nkeys]", "pyspark==4.2.0", "uv"}
 
 
@@ -76,7 +76,7 @@ def simple_commands(line: str) -> list[list[str]]:
 
 
 def check_command(words: list[str], *, is_whole: bool = True) -> None:
-    """Check one command; a part of one, as in a sentence, may lack what it needs."""
+    """Check one command; a part of one, as in a sentence, may lack required arguments."""
     program, *arguments = words
     checks = {
         "txcore": lambda: check_txcore(arguments, is_whole=is_whole),
@@ -126,7 +126,7 @@ def check_make(arguments: list[str]) -> None:
 
 
 def check_pip(arguments: list[str]) -> None:
-    """Extras exist; nothing else is installed than what is known here."""
+    """Extras exist; only the known packages are installed."""
     extras, names = set(PROJECT["optional-dependencies"]), {each for each in arguments[1:] if each[0] != "-"}
     for name in names - PACKAGES:
         match = re.fullmatch(r"(?:txcore|\.)(?:\[([\w,]+)\])?", name)
@@ -136,13 +136,13 @@ def check_pip(arguments: list[str]) -> None:
 
 @cache
 def help_of(*command: str) -> str:
-    """Return what a program says of itself."""
+    """Return a program's help text."""
     done = subprocess.run([sys.executable, *command, "--help"], cwd=ROOT, capture_output=True, text=True, check=False)
     return done.stdout
 
 
 def check_options(arguments: list[str], text: str) -> None:
-    """Each option stands in the help text."""
+    """Each option is in the help text."""
     for each in arguments:
         option = each.partition("=")[0]
         if re.match(r"--?[a-z]", option) and not re.search(rf"(?<![\w-]){option}(?![\w-])", text):
@@ -179,7 +179,7 @@ def check_pytest(arguments: list[str]) -> None:
 
 
 def check_curl(arguments: list[str]) -> None:
-    """What goes to the checker's port is a path of its API."""
+    """A URL on the checker's port is a path of its API."""
     described = json.loads((ROOT / "docs" / "api-openapi.json").read_text(encoding="utf-8"))["paths"]
     for each in arguments:
         path = re.match(r"https?://[^/]*:8181(/[^?]*)", each)
@@ -188,6 +188,6 @@ def check_curl(arguments: list[str]) -> None:
 
 
 def check_spark(arguments: list[str]) -> None:
-    """What stands behind the program is for `txcore audit`."""
+    """The arguments after the program are for `txcore audit`."""
     place = next(number for number, each in enumerate(arguments) if each.endswith("audit.py"))
     check_txcore(["audit", *arguments[place + 1 :]])

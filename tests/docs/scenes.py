@@ -1,4 +1,4 @@
-"""What each page presumes: the names that its programs use without making them."""
+"""The scene of each page: the names that its programs use without making them."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ import sqlalchemy
 
 import txcore
 
-#: What a page's programs print.
+#: The output of a page's programs.
 PRINTED: dict[str, tuple[str, ...]] = {"README.md": ("mail for b'{\"order\": 1}'",)}
 #: Spans that look like commands and are none.
 NO_COMMANDS = {
@@ -74,7 +74,7 @@ SCENES: dict[str, Callable[[dict[str, Any]], None]] = {
 
 
 def completed(text: str, folder: Path) -> str:
-    """Return a part of a configuration with what it refers to."""
+    """Return a part of a configuration with the sections that it refers to."""
     found = tomllib.loads(text)
     named = set(found.get("audit", {}).get("backends", {})) - set(found.get("backends", {}))
     if "token_file" in found.get("http", {}):

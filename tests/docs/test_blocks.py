@@ -70,7 +70,7 @@ def needing_servers():
 
 @pytest.mark.parametrize("document", [*needing_servers()])
 def test_the_programs_that_need_servers_run_in_order(document, request, tmp_path, monkeypatch):
-    """On brokers of their own, where these can be had; what takes minutes is for `make heavy`."""
+    """On brokers of their own, where these are available; blocks that take minutes are for `make heavy`."""
     monkeypatch.chdir(tmp_path)
     is_heavy = request.node.get_closest_marker("heavy") is not None
     with scenes.scene(document) as namespace:
@@ -88,7 +88,7 @@ def test_the_programs_that_need_servers_run_in_order(document, request, tmp_path
 
 @pytest.mark.parametrize("document", programs())
 def test_the_programs_run_in_order(document, tmp_path, monkeypatch, capsys):
-    """A reader who pastes one block after the other, in the scene that the page presumes, sees no error."""
+    """The blocks of a page, run one after the other in the page's scene, raise no error."""
     monkeypatch.chdir(tmp_path)
     printed = ""
     with scenes.scene(document) as namespace:
@@ -120,14 +120,14 @@ def test_the_programs_run_in_order(document, tmp_path, monkeypatch, capsys):
 
 
 def run(block, command, environment):
-    """Return what a command printed that went well."""
+    """Return the output of a successful command."""
     done = subprocess.run(command, env=environment, capture_output=True, text=True, check=False, timeout=300)
     assert 0 == done.returncode, f"{block}: {done.stdout}{done.stderr}"
     return done.stdout
 
 
 def run_script(block):
-    """Run commands as somebody does who has installed txcore."""
+    """Run commands as a user with an installed txcore does."""
     path = f"{Path(sys.executable).parent}:{os.environ['PATH']}"
     return run(block, ["bash", "-euo", "pipefail", "-c", block.text], {**os.environ, "PATH": path})
 
@@ -148,7 +148,7 @@ def test_commands_are_those_of_the_programs(block):
 
 @pytest.mark.parametrize("block", of("console"))
 def test_shown_commands_are_those_of_the_programs(block):
-    """What stands behind the prompts."""
+    """The commands after the prompts."""
     commands = re.findall(r"^\$ ((?:.*\\\n)*.*)$", block.text, re.MULTILINE)
     assert commands
     for command in commands:
@@ -187,7 +187,7 @@ def test_configurations_are_taken(block, tmp_path):
 
 
 @pytest.mark.parametrize("block", of("dockerfile"))
-def test_images_install_what_exists(block):
+def test_images_install_existing_packages(block):
     """Each `pip install` of a Dockerfile."""
     steps = re.findall(r"^RUN (.*)$", block.text.replace("\\\n", " "), re.MULTILINE)
     commands = [words for step in steps for words in simple_commands(step)]
@@ -197,8 +197,8 @@ def test_images_install_what_exists(block):
         check_pip([word for word in words if word[0] != "/"])
 
 
-def test_a_mistake_in_a_configuration_is_told_as_the_page_shows(tmp_path, monkeypatch):
-    """File, line, key and what to write instead."""
+def test_mistake_in_a_configuration_is_printed_as_on_the_page(tmp_path, monkeypatch):
+    """The mistake has file, line, key and the correction."""
     monkeypatch.chdir(tmp_path)
     (shown,) = [block.text for block in blocks_of("docs/checker.md") if block.text.startswith("txcore: ")]
     lines = ["[backends.b]", 'url = "sqlite:///b.db"', "[databases.d]", 'url = "sqlite:///d.db"', "[groups.orders]"]

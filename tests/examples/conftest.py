@@ -1,4 +1,4 @@
-"""What the examples need: Node.js with the example's packages, a NATS server, a checker."""
+"""The requirements of the examples: Node.js with the example's packages, a NATS server, a checker."""
 
 from __future__ import annotations
 
@@ -108,7 +108,7 @@ class Process:
 
 @pytest.fixture
 def run(tmp_path):
-    """Start programs; none is left behind."""
+    """Start programs; all of them are ended."""
     started = []
 
     def start(command, folder, **environment):

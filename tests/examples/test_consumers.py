@@ -24,7 +24,7 @@ KILLS = 3
 
 @dataclass(frozen=True)
 class Kind:
-    """How one broker's example is told where its broker and its database are."""
+    """The arguments that name the broker and the database of one broker's example."""
 
     name: str
     scheme: str
@@ -77,7 +77,7 @@ def parcels(database):
 def test_each_message_is_applied_once_however_often_the_consumer_is_killed(
     kind, url, run, python, wait_until, tmp_path
 ):
-    """What was committed but not acknowledged comes again, and is known."""
+    """A message that was committed but not acknowledged comes again, and is known."""
     topic, database = f"parcels{uuid.uuid4().hex[:8]}", tmp_path / "parcels.db"
 
     def start():
@@ -106,6 +106,6 @@ def test_each_message_is_applied_once_however_often_the_consumer_is_killed(
         consumer.process.wait()
         consumer = start()
     wait_until(lambda: len(parcels(database)) >= COUNT, "all of it")
-    publish(url, topic, 1)  # behind all that was repeated
+    publish(url, topic, 1)  # after all repeated messages
     wait_until(lambda: len(parcels(database)) > COUNT, "the last one")
     assert [0, *range(COUNT)] == sorted(parcels(database))

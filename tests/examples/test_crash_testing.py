@@ -34,15 +34,15 @@ def run():
     return pytest_with
 
 
-def test_the_example_passes_as_it_stands(run):
+def test_example_passes_unchanged(run):
     """Both of its tests."""
     status, output = run("-q")
     assert 0 == status, output
     assert "2 passed" in output
 
 
-def test_the_report_says_what_would_have_been_lost(run):
-    """By command, without a test: each step, and what is left behind it; as the page shows it."""
+def test_report_names_the_lost_messages(run):
+    """The command reports each step and its effect, as the page shows it."""
     status, output = run("--txcore-crash", "crashes:WithABug")
     assert 1 == status, output
     assert "1 failed" in output.splitlines()[-1]

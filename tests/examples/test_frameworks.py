@@ -28,7 +28,7 @@ EXAMPLES = Path(__file__).parents[2] / "examples"
 
 
 class Example(Scenario):
-    """An example whose orders stand in one SQLite file; names are the orders' numbers."""
+    """An example whose orders are in one SQLite file; names are the orders' numbers."""
 
     group = "shop"
     topics = ("orders.created",)
@@ -174,7 +174,7 @@ def test_the_session_example_starts_with_one_command(tmp_path):
 
 
 def test_the_fastapi_example_starts_with_one_command(run, python, tmp_path):
-    """With its checker; killed, it goes on where it was."""
+    """It runs with its checker; after a kill it continues where it was."""
     environment = {"BROKER": f"sqlite:///{tmp_path}/broker.db", "DATABASE": f"{tmp_path}/shop.db", "PORT": "0"}
     for number in (1, 2):
         service = run([python, str(EXAMPLES / "fastapi-service" / "service.py")], tmp_path, **environment)
@@ -186,8 +186,8 @@ def test_the_fastapi_example_starts_with_one_command(run, python, tmp_path):
 
 def test_the_django_example_starts_with_one_command(tmp_path):
     environment = {"BROKER": f"sqlite:///{tmp_path}/broker.db", "DATABASE": f"{tmp_path}/shop.db"}
-    told = started("django-shop", "manage.py", "demo", **environment)
-    assert "order 1 is placed and announced\ncommitted 0, rolled back 0, pending 0\n" == told
+    printed = started("django-shop", "manage.py", "demo", **environment)
+    assert "order 1 is placed and announced\ncommitted 0, rolled back 0, pending 0\n" == printed
 
 
 def test_the_django_checker_ends_when_it_is_asked_to(tmp_path, wait_until):

@@ -64,7 +64,7 @@ class Shop:
         self.checker = self._run(command, self._folder, CHECK_SECRET=SECRET)
 
     def delivered(self):
-        """Return body and headers of what came so far."""
+        """Return body and headers of the messages so far."""
         self._found += self._consumer.poll(100)
         return [(json.loads(each.body), each.headers) for each in self._found]
 
@@ -88,33 +88,33 @@ def test_its_records_are_those_of_the_test_vectors(node, service_folder):
     """Byte for byte; ids are UUIDs of version 7 that ascend, and partitions are the same as everywhere."""
     vectors = (ROOT / "docs" / "wire-vectors.json").read_bytes()
     done = subprocess.run([node, "vectors.mjs"], cwd=service_folder, input=vectors, capture_output=True, check=True)
-    told = json.loads(done.stdout)
-    assert 2 == told["count"]
-    assert 7 == uuid.UUID(told["id"]).version
-    assert told["partitions"] == [partition_of(parse_id(told["id"]), count) for count in (1, 4, 7)]
+    shown = json.loads(done.stdout)
+    assert 2 == shown["count"]
+    assert 7 == uuid.UUID(shown["id"]).version
+    assert shown["partitions"] == [partition_of(parse_id(shown["id"]), count) for count in (1, 4, 7)]
 
 
 def test_an_order_is_committed_and_announced(shop, wait_until):
     """An ordinary message with the documented headers; nothing is left for a checker."""
     service = shop.start_service()
-    status, told = service.post("/orders", {"number": 42})
-    assert (201, "ACCEPTED") == (status, told["end"])
+    status, shown = service.post("/orders", {"number": 42})
+    assert (201, "ACCEPTED") == (status, shown["end"])
     ((body, headers),) = wait_until(shop.delivered, "the message")
     assert {"number": 42} == body
     expected = {
-        "txcore-id": f"{told['transaction']}:0",
+        "txcore-id": f"{shown['transaction']}:0",
         "txcore-group": shop.group,
         "txcore-key": "42",
         "kind": "order",
     }
     assert expected == {name: headers[name] for name in expected}
-    assert 401 == service.post("/check", {"transaction_id": told["transaction"]})[0], "unsigned"
+    assert 401 == service.post("/check", {"transaction_id": shown["transaction"]})[0], "unsigned"
     assert 0 == service.end()
 
 
 @pytest.mark.parametrize(("crash_at", "is_committed"), [("prepared", False), ("committed", True), ("published", True)])
-def test_killed_in_the_middle_the_checker_ends_what_it_began(shop, wait_until, crash_at, is_committed):
-    """Both or neither: committed is delivered, with the same id; what is not committed can never be any more."""
+def test_checker_ends_the_transaction_of_a_killed_service(shop, wait_until, crash_at, is_committed):
+    """Both or neither: committed is delivered, with the same id; an uncommitted one can never commit any more."""
     service = shop.start_service(crash_at)
     assert None is service.post("/orders", {"number": 7})
     assert -9 == service.process.wait(20)

@@ -100,18 +100,18 @@ def run(tmp_path, database):
 
 def test_a_block_commits_and_sends(run):
     """The message is out before the block's own on_commit functions run."""
-    told = run("""
+    printed = run("""
         with atomic() as outgoing:
             place(outgoing, "tea")
             transaction.on_commit(lambda: print("on_commit", outgoing.result.state.name))
         show()
     """)
-    assert ["on_commit ACCEPTED", "['tea'] ['tea']"] == told
+    assert ["on_commit ACCEPTED", "['tea'] ['tea']"] == printed
 
 
 def test_an_error_in_the_block_undoes_both(run):
     """As in any atomic block."""
-    told = run("""
+    printed = run("""
         try:
             with atomic() as outgoing:
                 place(outgoing, "tea")
@@ -119,23 +119,23 @@ def test_an_error_in_the_block_undoes_both(run):
         except ZeroDivisionError:
             show()
     """)
-    assert ["[] []"] == told
+    assert ["[] []"] == printed
 
 
 def test_a_block_without_messages_is_an_ordinary_one(run):
     """It writes neither fence row nor half."""
-    told = run("""
+    printed = run("""
         with atomic() as outgoing, connection.cursor() as cursor:
             cursor.execute("INSERT INTO orders VALUES ('silent')")
         show()
         print(outgoing.result, runtime.runtime().fence.stats().states)
     """)
-    assert ["['silent'] []", "None {}"] == told
+    assert ["['silent'] []", "None {}"] == printed
 
 
 def test_blocks_inside_are_savepoints(run):
-    """A nested block that fails takes its rows along, and the outer one goes on."""
-    told = run("""
+    """A nested block that fails takes its rows along, and the outer one continues."""
+    printed = run("""
         with atomic() as outgoing:
             place(outgoing, "tea")
             try:
@@ -146,12 +146,12 @@ def test_blocks_inside_are_savepoints(run):
                 pass
         show()
     """)
-    assert ["['tea'] ['tea']"] == told
+    assert ["['tea'] ['tea']"] == printed
 
 
 def test_the_block_must_be_the_outermost(run):
     """Else its COMMIT would be a savepoint's, and the outer block could still roll back."""
-    told = run("""
+    printed = run("""
         try:
             with transaction.atomic(), atomic() as outgoing:
                 place(outgoing, "tea")
@@ -159,13 +159,13 @@ def test_the_block_must_be_the_outermost(run):
             print(error)
         show()
     """)
-    assert "durable" in told[0]
-    assert "[] []" == told[1]
+    assert "durable" in printed[0]
+    assert "[] []" == printed[1]
 
 
 def test_an_on_commit_function_that_fails_holds_nothing_back(run):
     """The messages were released before."""
-    told = run("""
+    printed = run("""
         try:
             with atomic() as outgoing:
                 transaction.on_commit(lambda: 1 / 0)
@@ -173,24 +173,24 @@ def test_an_on_commit_function_that_fails_holds_nothing_back(run):
         except ZeroDivisionError:
             show()
     """)
-    assert ["['tea'] ['tea']"] == told
+    assert ["['tea'] ['tea']"] == printed
 
 
 def test_another_database_than_the_fences_is_refused(run):
     """The row must be where the orders are."""
-    told = run("""
+    printed = run("""
         try:
             with atomic("other"):
                 pass
         except txcore.UsageError as error:
             print(error)
     """)
-    assert ["the fence is in database 'default', not 'other'"] == told
+    assert ["the fence is in database 'default', not 'other'"] == printed
 
 
 def test_a_wrong_setting_is_one_clear_error(run):
-    """Named, with what it must be."""
-    told = run("""
+    """The error names it, with its required form."""
+    printed = run("""
         for wrong in (None, {"broker": "sqlite:///broker.db"}, {"broker": "x", "group": "y", "brokre": "z"}):
             settings.TXCORE = wrong
             try:
@@ -198,12 +198,12 @@ def test_a_wrong_setting_is_one_clear_error(run):
             except txcore.ConfigError as error:
                 print(error.key, "must be" in str(error))
     """)
-    assert ["TXCORE True"] * 3 == told
+    assert ["TXCORE True"] * 3 == printed
 
 
 def test_a_refused_half_commits_nothing_and_leaves_the_connection_usable(run):
     """Here the broker has no such topic."""
-    told = run("""
+    printed = run("""
         settings.TXCORE["broker"] = "sqlite:///other-broker.db?auto_create=false"
         try:
             with atomic() as outgoing:
@@ -216,4 +216,4 @@ def test_a_refused_half_commits_nothing_and_leaves_the_connection_usable(run):
             cursor.execute("INSERT INTO orders VALUES ('later')")
         show()
     """)
-    assert ["orders", "[] []", "['later'] []"] == told
+    assert ["orders", "[] []", "['later'] []"] == printed

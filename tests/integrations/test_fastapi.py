@@ -17,7 +17,7 @@ from txcore.memory import Fate, Faults, MemoryBackend, MemoryBroker
 
 
 class Refusing(Faults):
-    """Refuses halves while it is told to."""
+    """Refuses halves while it is set to."""
 
     is_on = False
 
@@ -79,7 +79,7 @@ def service(tmp_path):
     made.engine.dispose()
 
 
-def test_what_was_answered_is_committed_and_sent(service):
+def test_answered_request_is_committed_and_sent(service):
     """When the client has its 201, both are there."""
     assert 201 == service.order("tea")[0]
     assert ["tea"] == service.orders == service.messages

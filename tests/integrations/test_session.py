@@ -17,7 +17,7 @@ INSERT = sqlalchemy.text("INSERT INTO orders VALUES (:name)")
 
 
 class Refusing(Faults):
-    """Refuses halves while it is told to."""
+    """Refuses halves while it is set to."""
 
     is_on = False
 
@@ -105,7 +105,7 @@ def test_a_commit_without_messages_sends_nothing(shop):
     assert {} == shop.fence.stats().states
 
 
-def test_a_rollback_drops_what_was_published(shop):
+def test_rollback_drops_the_published_messages(shop):
     """Whatever follows in the same Session is another transaction."""
     with shop.sessions() as session:
         shop.place(session, "one")
@@ -115,7 +115,7 @@ def test_a_rollback_drops_what_was_published(shop):
     assert ["two"] == shop.orders == shop.messages
 
 
-def test_a_rollback_to_a_savepoint_drops_what_was_published_behind_it(shop):
+def test_rollback_to_a_savepoint_drops_the_messages_after_it(shop):
     """Also in savepoints inside it that were released."""
     with shop.sessions.begin() as session:
         shop.place(session, "kept")
@@ -164,8 +164,8 @@ def test_a_failing_flush_comes_before_the_half(shop):
     assert [] == shop.messages
 
 
-def test_a_session_that_is_merely_closed_drops_what_was_published(shop):
-    """Used again, it does not send what belonged to the transaction before."""
+def test_closed_session_drops_the_published_messages(shop):
+    """Used again, it does not send the messages of the earlier transaction."""
     session = shop.sessions()
     shop.place(session, "one")
     session.close()
@@ -175,7 +175,7 @@ def test_a_session_that_is_merely_closed_drops_what_was_published(shop):
     assert ["two"] == shop.orders == shop.messages
 
 
-def test_what_is_committed_does_not_fail_behind_its_commit(shop, monkeypatch):
+def test_committed_session_does_not_fail_after_its_commit(shop, monkeypatch):
     """The end is unknown, and says why; the checker delivers."""
 
     def busy(transaction):

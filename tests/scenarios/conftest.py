@@ -18,7 +18,7 @@ SLOW = replace(FAST, poll_s=0.001, idle_poll_s=0.001, retry_s=1.0, retry_max_s=6
 
 
 class ManualClock:
-    """A clock that stands, but for a creep at each reading that lets short pauses end; `offset_s` skews its wall."""
+    """A stopped clock that creeps at each reading, so that short pauses end; `offset_s` skews its wall time."""
 
     def __init__(self, origin=None, *, offset_s=0.0):
         self._origin = origin or self
@@ -90,7 +90,7 @@ class World(Kit):
 
 
 class Timed(Answers):
-    """A listener that also remembers when it was asked, and about what."""
+    """A listener that also remembers the time and the half of each question."""
 
     def __init__(self, world, answer, **options):
         super().__init__(answer, **options)

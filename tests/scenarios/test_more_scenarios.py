@@ -38,7 +38,7 @@ def test_d11_a_restarted_producer_that_sent_nothing_is_asked(world):
     assert [b"body"] == world.bodies(topic)
 
 
-@pytest.mark.parametrize("offset_s", [3_600.0, -3_600.0], ids=["an hour ahead", "an hour behind"])
+@pytest.mark.parametrize("offset_s", [3_600.0, -3_600.0], ids=["an hour ahead", "an hour late"])
 def test_d12_a_producers_wrong_clock_changes_no_check(world, timed, skewed, offset_s):
     """The first check comes after the immunity, neither earlier nor never, whatever the producer's wall says."""
     topic = world.topic()
@@ -128,8 +128,8 @@ def test_d16_a_discarded_half_is_listed_and_resumed_once(world):
     assert ([], []) == (operator.parked(), operator.pending())
 
 
-def test_d17_an_overload_of_ends_holds_new_halfs_back(strong):
-    """While ends are stuck the producer refuses new halfs with BusyError; afterwards every reported commit is there."""
+def test_d17_an_overload_of_ends_holds_new_halves_back(strong):
+    """While ends are stuck, new halves are refused with BusyError; afterwards every reported commit is there."""
     topic = strong.topic()
     producer = strong.timed_producer(unsettled_max=4, busy_timeout_s=0.05)
     transactions = []

@@ -1,4 +1,4 @@
-"""The scenarios that people who run transactional messages have met: D1 to D10, one test or more for each."""
+"""The scenarios from other systems with transactional messages: D1 to D10, one test or more for each."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ def _ids(kit, topic):
 
 
 def test_d01_same_commit_twice_delivers_once(world):
-    """In one process the second is ALREADY_DONE; by a handle one delivery where the store can tell, else equal ids."""
+    """In one process the second is ALREADY_DONE; by a handle one delivery where the store refuses, else equal ids."""
     topic = world.topic()
     transaction = world.half(Message(topic, b"body"))
     handle = transaction.handle()
@@ -37,7 +37,7 @@ def test_d01_same_commit_twice_delivers_once(world):
 
 
 def test_d01_same_commit_in_two_processes_delivers_once(sqlite, in_another_process):
-    """On a store with unique resolutions the other process is told that it is done."""
+    """On a store with unique resolutions the other process gets ALREADY_DONE."""
     topic = sqlite.topic()
     transaction = sqlite.producer().begin()
     transaction.publish(Message(topic, b"body"))
@@ -50,13 +50,13 @@ def test_d01_same_commit_in_two_processes_delivers_once(sqlite, in_another_proce
 
 @pytest.mark.parametrize("answer", [ROLLBACK, COMMIT])
 def test_d02_late_end_against_the_check_is_refused(world, answer):
-    """The check decided first: CONFLICT where the store can tell before delivery, else TOO_LATE."""
+    """The check decided first: CONFLICT where the store refuses before delivery, else TOO_LATE."""
     topic = world.topic()
     transaction = world.half(Message(topic, b"body"))
     world.pass_time(15, world.timed_checker(Answers(answer)))
     late = transaction.commit() if answer is ROLLBACK else transaction.rollback()
-    can_tell = world.promises.resolution_is_unique and world.promises.atomic_release
-    assert (EndState.CONFLICT if can_tell else EndState.TOO_LATE) is late.state
+    store_refuses = world.promises.resolution_is_unique and world.promises.atomic_release
+    assert (EndState.CONFLICT if store_refuses else EndState.TOO_LATE) is late.state
     assert ([b"body"] if answer is COMMIT else []) == world.bodies(topic)
     assert OpKind[answer.value] == world.journey(transaction.transaction_id).final
 
@@ -117,7 +117,7 @@ def test_d05_without_a_listener_nothing_is_counted(world):
     """Ten times the whole budget without a service to ask: not discarded, nothing counted; then it is delivered."""
     topic = world.topic()
     transaction = world.half(Message(topic, b"body"))
-    listener = Answers(ConnectionError("nobody there"))
+    listener = Answers(ConnectionError("no server there"))
     checker = world.timed_checker(listener, check_max=3)
     world.pass_time(10 * 3 * 30, checker, step_s=15)
     assert len(listener.asked) > 3
@@ -199,7 +199,7 @@ def test_d09_no_answer_is_asked_again_with_back_off(strong, timed, silence):
 
 
 def test_d10_a_foreign_listener_is_not_asked(world):
-    """Two services in one group: what the asked one did not declare is neither asked, counted nor discarded there."""
+    """Two services in one group: a topic that one did not declare is neither asked, counted nor discarded there."""
     orders, bills = world.topic("orders"), world.topic("bills")
     identity = world.half(Message(bills, b"bill")).transaction_id
     listener, observed = Answers(ROLLBACK), Observed()

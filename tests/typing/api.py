@@ -1,4 +1,4 @@
-"""The public surface as users write it; mypy reads this file, nobody runs it."""
+"""The public surface as users write it; mypy reads this file, no test runs it."""
 
 from __future__ import annotations
 
@@ -56,7 +56,7 @@ class Listener(TransactionListener):
         return LocalTransactionState.COMMIT
 
     def check_local_transaction(self, half: HalfView) -> LocalTransactionState:
-        """Answer by what the half holds."""
+        """Answer by the contents of the half."""
         assert_type(half.messages, tuple[Message, ...])
         assert_type(half.transaction_id, bytes)
         return LocalTransactionState.UNKNOWN if half.check_times else LocalTransactionState.ROLLBACK
