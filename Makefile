@@ -86,12 +86,19 @@ doctor-clusters: $(DEV) ## the doctor on a default node and a durable cluster of
 
 .PHONY: check
 check: $(DEV) ## lint, types, floors, spelling and the tests that need no server (under a minute)
+	@$(MAKE) --jobs 2 --output-sync=target static units
+
+.PHONY: static
+static: $(DEV) ## of `make check`, what reads the code: lint, format, types, import contracts, spelling
 	$(BIN)/ruff check --quiet $(CODE)
 	$(BIN)/ruff format --quiet --check $(CODE)
 	$(BIN)/mypy --no-error-summary
 	PYTHONPATH=$(subst $() ,:,$(wildcard plugins/*) spark) $(BIN)/lint-imports --no-cache > $(VENV)/lint-imports.txt || { cat $(VENV)/lint-imports.txt; exit 1; }
 	$(BIN)/codespell $(CODE) $(TEXT)
-	$(BIN)/pytest -q -o faulthandler_timeout=120 tests/core tests/refine/test_refinement.py tests/test_tidy.py "tests/docs/test_blocks.py::test_the_programs_run_in_order[README.md]"
+
+.PHONY: units
+units: $(DEV) ## of `make check`, the tests that need no server
+	$(BIN)/pytest -q -o faulthandler_timeout=120 -n 2 --dist worksteal tests/core tests/refine/test_refinement.py tests/words tests/test_*.py "tests/docs/test_blocks.py::test_the_programs_run_in_order[README.md]"
 
 .PHONY: sim
 sim: $(DEV) ## play SEEDS= histories of the real core on simulated brokers, with faults
