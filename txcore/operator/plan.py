@@ -72,7 +72,7 @@ NO_ROW_TEXTS: Final = {
     FenceAnswer.ROLLBACK: "ROLLBACK: a check found no row, so the listener decides",
     FenceAnswer.ABSENT: "ABSENT: no row yet; without one the listener decides",
 }
-"""Instead of those above, of a half whose listener may not have written a row."""
+"""Texts that replace those of `FENCE_TEXTS` for a half whose listener may not have written a row."""
 
 
 def plan(verb: Verb, journey: Journey, reading: FenceReading | None, *, has_database: bool, override: bool) -> Plan:
@@ -107,7 +107,7 @@ def fence_text(journey: Journey, reading: FenceReading | None) -> str:
 
 
 def decider_text(half: Half) -> str:
-    """Return what a check asks about *half*, as it stands in a sentence."""
+    """Return the source that a check asks about *half*, as part of a sentence."""
     if half.fenced:
         return "the fence"
     return "the fence, or without a row the listener" if half.asks_fence else "the listener"
@@ -147,7 +147,7 @@ def _force(
     if journey.decided:
         return _decided(journey, kind, override=override)
     if not half.asks_fence:
-        return Step.ACT, f"will {verb.words}; no fence stands against it"
+        return Step.ACT, f"will {verb.words}; there is no fence to contradict it"
     if not half.fenced and reading is not None and reading.answer in NO_ROW_TEXTS:
         return Step.ACT, f"will {verb.words}, in the listener's place; the fence has no row"
     if not has_database or reading is None:
