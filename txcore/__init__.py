@@ -1,4 +1,4 @@
-"""txcore: transactional (half) messages for the brokers that people already run."""
+"""txcore: transactional (half) messages for existing message brokers."""
 
 from __future__ import annotations
 
@@ -117,7 +117,7 @@ logging.getLogger("txcore").addHandler(logging.NullHandler())
 
 
 def __getattr__(name: str) -> Any:
-    """Import what needs SQLAlchemy, and the version, only when asked for."""
+    """Import the names that need SQLAlchemy, and the version, only on first access."""
     if name == "SqlFence":
         from txcore.sqlfence import SqlFence
 

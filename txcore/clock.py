@@ -9,11 +9,11 @@ from pathlib import Path
 from typing import Final, Protocol
 
 SHORTEST_SHARE: Final = 0.01
-"""Of a period: a multiple that is nearer than that is not worth waiting for; see `until_beat`."""
+"""Shortest wait, as a share of the period; `until_beat` skips a multiple that is nearer."""
 
 
 class Clock(Protocol):
-    """What the protocol asks of time."""
+    """The clock readings that the protocol needs."""
 
     def wall_ms(self) -> int:
         """Return milliseconds since the Unix epoch; may jump. Used for identity and display only."""
@@ -45,7 +45,7 @@ class SystemClock:
 
 
 class Randomness(Protocol):
-    """The one method that ids, tokens and jitter need of `random.Random`."""
+    """The only method of `random.Random` that ids, tokens and jitter need."""
 
     def getrandbits(self, k: int, /) -> int:
         """Return *k* random bits."""
@@ -91,9 +91,9 @@ def _read_boot_id() -> str:
 
 
 def until_beat(clock: Clock, period_s: float) -> float:
-    """Return how long it is to the next multiple of *period_s*: whoever idles wakes together, which costs far less.
+    """Return the seconds until the next multiple of *period_s*: idle threads then wake together, which costs far less.
 
-    A multiple that is all but there is left out: a pause too short to move the clock would never end.
+    A multiple that is too near is skipped: a pause too short to move the clock would never end.
     """
     left_s = period_s - clock.elapsed_s() % period_s
     return left_s if left_s > period_s * SHORTEST_SHARE else left_s + period_s

@@ -1,4 +1,4 @@
-"""Enumerations whose members are found as fast as any attribute of a class, on every version of Python."""
+"""Enumerations whose members are found as fast as any attribute of a class, on every Python version."""
 
 from __future__ import annotations
 

@@ -11,19 +11,19 @@ TxcoreError
 │   ├── BackendNotInstalledError  the backend's driver is missing
 │   ├── BackendConflictError      two distributions offer one scheme
 │   └── ClosedError               used after close()
-├── NotSentError                  certain: nothing was sent and nothing will be
+├── NotSentError                  certain: nothing was sent and nothing will be sent
 │   ├── HalfRefusedError          the broker refused the half
 │   ├── FencedError               the fence row could not be written: the id is already decided
 │   └── BusyError                 too much in flight; the caller was held back and gave up
-├── OutcomeUnknownError           may have happened; the check decides, never the caller
+├── OutcomeUnknownError           the effect is uncertain; the check decides, never the caller
 │   ├── HalfUnknownError          no certain answer to the half; the local transaction must not commit
 │   ├── CommitUnknownError        the database's commit failed in an unknown way
 │   └── BackendTimeoutError       no answer from the backend in time
 ├── BackendUnavailableError       the backend cannot be reached
-├── CheckPostponedError           a listener cannot answer now and says when to ask again
-├── InboxHorizonError             a message older than the inbox remembers; it was not taken in
-├── DataLossError                 a log no longer begins where it was asked to
-└── WireFormatError               bytes that are no record of ours
+├── CheckPostponedError           a listener cannot answer now; it names a time to ask again
+├── InboxHorizonError             a message older than the inbox remembers; it was not recorded
+├── DataLossError                 a log no longer holds the requested start
+└── WireFormatError               bytes that are not a txcore record
     └── NewerRecordError          a record that a newer txcore wrote and this one cannot judge
 """
 
@@ -124,7 +124,7 @@ class BusyError(NotSentError):
 
 
 class OutcomeUnknownError(TxcoreError):
-    """It may have happened or not. The check decides; the caller must assume neither."""
+    """The operation may or may not have taken effect. The check decides; the caller must assume neither."""
 
     def __init__(self, message: str, *, transaction_id: bytes = b"") -> None:
         super().__init__(message)
@@ -136,7 +136,7 @@ class HalfUnknownError(OutcomeUnknownError):
 
 
 class CommitUnknownError(OutcomeUnknownError):
-    """The database's commit ended with an error and may have applied. The check will find out and deliver."""
+    """The database's commit ended with an error and may have applied. The check decides, and delivers if it did."""
 
 
 class BackendTimeoutError(OutcomeUnknownError):
@@ -144,13 +144,13 @@ class BackendTimeoutError(OutcomeUnknownError):
 
 
 class BackendUnavailableError(TxcoreError):
-    """The backend cannot be reached; nothing can be said of what was under way."""
+    """The backend cannot be reached; the outcome of operations in progress is unknown."""
 
 
 class CheckPostponedError(TxcoreError):
-    """A listener, raising this, cannot answer before `retry_after_s` seconds; nothing is counted (R10).
+    """A listener raises this when it cannot answer for `retry_after_s` seconds; nothing is counted (R10).
 
-    One that raises it for all halves alike keeps the checker from asking about each of them in vain.
+    A listener that raises it for every half keeps the checker from asking about each of them in vain.
     """
 
     def __init__(self, message: str, *, retry_after_s: float) -> None:
@@ -159,9 +159,9 @@ class CheckPostponedError(TxcoreError):
 
 
 class InboxHorizonError(TxcoreError):
-    """A message is older than the inbox remembers: nobody knows whether it was taken in before, and it was not now.
+    """A message is older than the inbox remembers: it may have been recorded before, and was not recorded now.
 
-    The caller rolls back, so nothing is changed. A person, or the effect's own table, may know.
+    The caller rolls back, so nothing is changed. A person, or the effect's own table, may know the answer.
     """
 
     def __init__(self, message: str, *, transaction_id: bytes = b"") -> None:
@@ -170,9 +170,9 @@ class InboxHorizonError(TxcoreError):
 
 
 class DataLossError(TxcoreError):
-    """A log no longer holds the position it was asked to start at.
+    """A log no longer holds the requested start position.
 
-    `first` is where it begins now, or None when nothing is left of it.
+    `first` is the log's first position now, or None when no record is left.
     """
 
     def __init__(self, asked: int, first: int | None) -> None:
@@ -188,7 +188,7 @@ class WireFormatError(TxcoreError):
 class NewerRecordError(WireFormatError):
     """A record was written by a newer txcore, and this one would judge it wrongly; an upgraded txcore reads it.
 
-    The record stays where it is. What every version tells alike is known; -1 or empty where the record does not tell.
+    The record stays in the log. Fields that all versions share are known; they are -1 or empty if missing.
 
     Attributes:
         version: The record's wire version; that of this txcore when only an op's kind is unknown.
@@ -217,11 +217,11 @@ class NewerRecordError(WireFormatError):
 
 
 FULL: Final = "full"
-"""The `reason` of a MessageRejectedError for lack of room: the message itself is no fault."""
+"""The `reason` of a MessageRejectedError for lack of room: the message itself is valid."""
 
 
 def is_outage(error: BaseException) -> bool:
-    """Return whether the broker was down, slow or full, and not the message, the settings or the caller at fault."""
+    """Return whether the broker was down, slow or full, so that message, settings and caller are not at fault."""
     if isinstance(error, MessageRejectedError):
         return error.reason == FULL
     return not isinstance(error, UsageError) and not isinstance(error.__cause__, UsageError)

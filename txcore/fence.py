@@ -1,7 +1,7 @@
 """The fence port: the row in the user's own database that makes a check decisive.
 
 The producer's database transaction inserts the row with state 1. The check writes a tombstone (state 2) for the
-same key on a connection of its own and reads the winner, for ever. `sqlfence` implements this on SQLAlchemy.
+same key on a connection of its own and reads the winner, which is final. `sqlfence` implements this on SQLAlchemy.
 Methods that take a connection return an awaitable when the connection is an asynchronous one.
 """
 
@@ -16,29 +16,29 @@ from txcore.enums import direct
 from txcore.message_table import TableRow
 
 NO_DATABASE: Final = bytes(16)
-"""The identity of a fence that knows none; it matches every database."""
+"""Identity of a fence whose database has no identity; it matches every database."""
 
 
 @direct
 class FenceAnswer(enum.Enum):
-    """What the fence says about one transaction."""
+    """The fence's answer for one transaction."""
 
     COMMIT = "COMMIT"  #: state 1: the local transaction committed
-    ROLLBACK = "ROLLBACK"  #: state 2: it never will
+    ROLLBACK = "ROLLBACK"  #: state 2: the local transaction never commits
     VIA_TABLE = "VIA_TABLE"  #: state 3: committed; its messages wait in the message table, whose relay sends them
-    SENT = "SENT"  #: state 3, and the message table holds nothing of it any more: the relay has sent them
-    FORCED = "FORCED"  #: state 4: an operator decided against the fence; the op log says how
-    PRUNED = "PRUNED"  #: no row, and the id lies below the horizon: nobody can know any more
+    SENT = "SENT"  #: state 3, and the message table holds none of its messages: the relay has sent them
+    FORCED = "FORCED"  #: state 4: an operator decided against the fence; the op log holds the decision
+    PRUNED = "PRUNED"  #: no row, and the id lies below the horizon: the decision cannot be known any more
     ABSENT = "ABSENT"  #: no row (only from `peek`, which writes none)
     NO_ANSWER = "NO_ANSWER"  #: lock timeout, unreachable, standby: ask again, count nothing
 
 
 @dataclass(frozen=True, slots=True)
 class FenceReading:
-    """An answer and, for NO_ANSWER, its reason, and in how many seconds asking again may help (0: not known).
+    """An answer and, for NO_ANSWER, its reason and the seconds after which a retry may help (0: not known).
 
     Attributes:
-        is_foreign: No answer, because the fence looks at another database than the transaction's.
+        is_foreign: No answer, because the fence reads another database than the transaction's.
     """
 
     answer: FenceAnswer
@@ -48,7 +48,7 @@ class FenceReading:
 
 
 class Fence(Protocol):
-    """Who decides whether a local transaction committed. Thread safe."""
+    """The component that decides whether a local transaction committed. Thread safe."""
 
     def begin(self, engine: Any, transaction_id: bytes, group: str) -> Any:
         """Open a connection of *engine* (None: the fence's own), begin, insert the row, make the commit durable.
@@ -67,14 +67,14 @@ class Fence(Protocol):
     ) -> Awaitable[None] | None:
         """Insert the row in the caller's open top-level transaction and make its commit durable.
 
-        When it returns, the row belongs to that transaction for certain, so a half that follows at once needs no
-        `verify`. With *rows*, these go into the message table, and the row has state 3. *expected* is given where the
+        After it returns, the row certainly belongs to that transaction, so a half that follows at once needs no
+        `verify`. With *rows*, these go into the message table, and the row has state 3. **expected* is set when the
         half was written before and names its database.
 
         Raises:
             WrongDatabaseError: the connection is to another database than *expected*.
             FenceMisuseError: autocommit connection, open savepoint, or a database that does not keep commits.
-            FencedError: the row is there already, or the id lies below the horizon.
+            FencedError: the row exists already, or the id lies below the horizon.
             NotSentError: the database failed otherwise.
             After each of them the transaction has been rolled back, so that a swallowed error commits nothing.
         """
@@ -91,7 +91,7 @@ class Fence(Protocol):
     def is_open(self, connection: Any) -> bool:
         """Return whether the transaction that carries the row is still open; never waits.
 
-        Where the library cannot tell transactions apart (a plain driver connection), any open one counts.
+        Where the library cannot distinguish transactions (a plain driver connection), any open one counts.
         """
 
     def withdraw(self, connection: Any, transaction_id: bytes) -> Awaitable[None] | None:
@@ -100,7 +100,7 @@ class Fence(Protocol):
     def enqueue(
         self, connection: Any, transaction_id: bytes, group: str, rows: Sequence[TableRow]
     ) -> Awaitable[None] | None:
-        """Put messages into the message table and turn the row to state 3, in the row's own open transaction.
+        """Insert messages into the message table and set the row to state 3, in the row's own open transaction.
 
         Raises:
             FenceMisuseError: the row is not in this transaction; it was rolled back, as after each other error.
@@ -115,9 +115,9 @@ class Fence(Protocol):
         """
 
     def rollback(self, connection: Any) -> Awaitable[None] | None:
-        """Roll the transaction back, whoever opened it, and close the connection if `begin` opened it.
+        """Roll the transaction back in any case, and close the connection if `begin` opened it.
 
-        Idempotent; raises nothing for the database's sake.
+        Idempotent; a failure of the database raises nothing.
         """
 
     def check(
@@ -125,7 +125,7 @@ class Fence(Protocol):
     ) -> Mapping[bytes, FenceReading] | Awaitable[Mapping[bytes, FenceReading]]:
         """Write tombstones on a connection of its own and return the winner of each id.
 
-        Never raises for the database's sake: what could not be found out is NO_ANSWER. A COMMIT or ROLLBACK is
+        A failure of the database never raises: an id without a result is NO_ANSWER. A COMMIT or ROLLBACK is
         durable and final. An id of another group is NO_ANSWER with that reason. So is one whose half carries the
         identity of another database in *databases* (`is_foreign`): no tombstone is written for it.
         """
@@ -143,7 +143,7 @@ class Fence(Protocol):
 
 
 class KnowsDatabase(Protocol):
-    """What a fence offers beside `Fence` if its database has an identity, which halves then carry."""
+    """Methods beside `Fence` of a fence whose database has an identity, which halves then carry."""
 
     def database_of(self, connection: Any) -> bytes:
         """Return the identity of the database into which the row on *connection* went; never waits."""

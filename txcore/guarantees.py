@@ -1,4 +1,4 @@
-"""What a backend tells its users: one `Guarantees` for each form of its URL; `docs/guarantees.md` is made of these.
+"""A backend's promises to its users: one `Guarantees` for each form of its URL; `docs/guarantees.md` is made of these.
 
 A plugin's module offers them as `GUARANTEES`, the usual form first, without importing its driver.
 """
@@ -12,18 +12,18 @@ from txcore.records import Capabilities
 
 @dataclass(frozen=True, slots=True)
 class Guarantees:
-    """One form of a backend's URL, and what holds there.
+    """One form of a backend's URL, and the guarantees of that form.
 
     Attributes:
         url: The form, such as `kafka://host:9092?release=transaction`.
-        capabilities: What the opened backend promises.
+        capabilities: The promises of the opened backend.
         duplicates: Each way in which a consumer may see a message twice, in a few words; empty for none.
-        zombies: What stops a checker that has lost its partition.
-        order: In what order a topic's messages stand.
-        message_size_max: The limit on one transaction's messages, and whose limit it is.
-        retention: What becomes of old and of pending halves.
+        zombies: The mechanism that stops a checker that has lost its partition.
+        order: The order of a topic's messages.
+        message_size_max: The limit on one transaction's messages, and the component that sets it.
+        retention: The fate of old and of pending halves.
         version_min: The oldest server that can be used.
-        versions_tested: The servers that the conformance suite ran on.
+        versions_tested: The servers on which the conformance suite ran.
     """
 
     url: str
@@ -39,16 +39,16 @@ class Guarantees:
 
 @dataclass(frozen=True, slots=True)
 class BrokerObject:
-    """Something that a group has on its broker: a topic, a stream, a table.
+    """An object that a group has on its broker: a topic, a stream, a table.
 
     A plugin's module may offer `describe_group(url, group, partition_count)`, which returns all of them without a
     server; `txcore topics describe` shows them.
 
     Attributes:
         kind: The broker's own word.
-        name: The object's name there.
-        settings: How it must be set up, in the broker's own terms.
-        purpose: What it is for.
+        name: The object's name on the broker.
+        settings: The required settings, in the broker's own terms.
+        purpose: Its purpose.
     """
 
     kind: str

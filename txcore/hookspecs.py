@@ -1,4 +1,4 @@
-"""The pluggy hooks: where several parties may join. A backend implements the first two, observers the others."""
+"""The pluggy hooks, which several plugins may implement: a backend the first two, observers the others."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ hookimpl: Final = pluggy.HookimplMarker(PROJECT)
 
 @dataclass(frozen=True, slots=True)
 class Event:
-    """Something that happened once; `name` is a constant of `txcore.runtime.instrumentation`, `fields` its facts."""
+    """A single event; `name` is a constant of `txcore.runtime.instrumentation`, `fields` its facts."""
 
     name: str
     fields: Mapping[str, Any] = field(default_factory=dict)
@@ -46,17 +46,17 @@ def txcore_doctor(url: str, options: Mapping[str, str], request: Request) -> Exa
 
 @hookspec
 def txcore_on_event(event: Event) -> None:
-    """Take note of *event*: metrics, traces, alerts. Called on txcore's own threads; must return at once."""
+    """Record *event* in metrics, traces or alerts. Called on txcore's own threads; must return at once."""
 
 
 @hookspec
 def txcore_trace_headers(transaction_id: bytes) -> Mapping[str, str]:  # type: ignore[empty-body]
     """Return headers for every message of a new transaction, such as W3C trace context.
 
-    Called when a message is published, in the caller's thread and context; a header of the user's own stays as it is.
+    Called when a message is published, in the caller's thread and context; a header that the user set stays unchanged.
     """
 
 
 @hookspec
 def txcore_on_discard(half: Half | None, reason: str) -> None:
-    """Take note that a half was parked. *half* is None for a poison record."""
+    """Record that a half was parked. *half* is None for a poison record."""

@@ -1,4 +1,4 @@
-"""Transaction ids: UUID version 7, 16 bytes, ordered by the time of their birth (RFC 9562)."""
+"""Transaction ids: UUID version 7, 16 bytes, ordered by creation time (RFC 9562)."""
 
 from __future__ import annotations
 
@@ -12,20 +12,20 @@ from txcore.errors import UsageError
 
 ID_BYTES: Final = 16
 SHARE: Final = 4
-"""Of the partitions, ids of one moment fall into one part of so many."""
+"""Number of parts that the partitions are divided into; ids of one moment fall into one part."""
 STAY_MS: Final = 16
-"""So long these partitions stay the same."""
+"""Time, in milliseconds, for which ids fall into the same part."""
 _COUNTER_BITS: Final = 62
 _COUNTER_BYTES: Final = 8
 _RANDOM_BITS: Final = 12 + _COUNTER_BITS - 1
 _VERSION: Final = 7 << 12
 _VARIANT: Final = 0b10 << 62
 _COUNTER_END: Final = _VARIANT + (1 << _COUNTER_BITS) - (1 << 32)
-"""Behind it the next millisecond begins; what one id may draw stays below the variant's bits."""
+"""Limit of the counter, after which the next millisecond begins; it leaves room below the variant's bits."""
 
 
 class IdFactory:
-    """Makes transaction ids that ascend within one factory, even when the wall clock stands or goes back.
+    """Makes transaction ids that ascend within one factory, even when the wall clock stops or goes back.
 
     Thread safe. Each new millisecond starts from fresh randomness; within one millisecond the random part
     counts up (RFC 9562, section 6.2, method 2), so ids of one factory never repeat. A forked child must make
@@ -45,9 +45,9 @@ class IdFactory:
     def new(self, partition_count: int = 1) -> bytes:
         """Return a fresh id of 16 bytes.
 
-        Of *partition_count* partitions it falls into one of a quarter, which is the same for some milliseconds and
-        then moves on: what one process sends at a time shares requests to the broker, and in the long run all
-        partitions get as much (Kafka's producers do so with records that have no key).
+        The id falls into a quarter of the *partition_count* partitions, which is the same for some milliseconds and
+        then changes: messages that one process sends together share requests to the broker, and in the long run all
+        partitions get the same share (Kafka's producers do so with records that have no key).
         """
         with self._lock:
             now_ms = self._clock.wall_ms()
@@ -67,7 +67,7 @@ class IdFactory:
             return self._prefix + tail
 
     def _begin(self, now_ms: int) -> None:
-        """Start a millisecond: 12 random bits that it keeps, and a counter that begins at 61 random ones.
+        """Start a millisecond: 12 fixed random bits, and a counter that begins at 61 random bits.
 
         The counter's top bit stays free, so that counting up does not overflow within the millisecond.
         """
@@ -85,19 +85,19 @@ def id_text(transaction_id: bytes) -> str:
 
 
 def parse_id(text: str) -> bytes:
-    """Return the 16 bytes behind the text form.
+    """Return the 16 bytes of an id in text form.
 
     Raises:
-        UsageError: *text* is no UUID.
+        UsageError: *text* is not a UUID.
     """
     try:
         return uuid.UUID(text).bytes
     except ValueError as error:
-        raise UsageError(f"{text!r} is no transaction id (a UUID such as {id_text(bytes(16))})") from error
+        raise UsageError(f"{text!r} is not a transaction id (a UUID such as {id_text(bytes(16))})") from error
 
 
 def born_ms(transaction_id: bytes) -> int:
-    """Return the wall clock milliseconds at which the id was made."""
+    """Return the wall clock time, in milliseconds, at which the id was made."""
     return int.from_bytes(transaction_id[:6], "big")
 
 
@@ -107,7 +107,7 @@ def first_id_at(wall_ms: int) -> bytes:
 
 
 def partition_of(transaction_id: bytes, partition_count: int) -> int:
-    """Return the partition of an id: the same for every process and version, whatever the broker.
+    """Return the partition of an id: the same for every process, version and broker.
 
     CRC-32, as zlib and Kafka's C clients compute it: every language has it, and it takes a tenth of a hash's time.
     """

@@ -11,7 +11,7 @@ from txcore.message import LocalTransactionState, Message
 
 @dataclass(frozen=True, slots=True)
 class HalfView:
-    """What a listener is asked about.
+    """The half that a listener is asked about.
 
     Attributes:
         check_times: Answered checks so far.
@@ -26,7 +26,7 @@ class HalfView:
 
 
 class TransactionListener:
-    """What a service implements: run the local transaction, and say afterwards what became of it.
+    """The interface of a service: run the local transaction, and report its outcome later.
 
     Attributes:
         topics: The topics this listener can be asked about, or None for all. A half with another topic is not asked
@@ -46,16 +46,16 @@ class TransactionListener:
         raise NotImplementedError
 
     def check_local_transaction(self, half: HalfView) -> LocalTransactionState:
-        """Say what became of the local transaction.
+        """Return the outcome of the local transaction.
 
-        Without a fence, ROLLBACK means "can never commit any more"; not finding it is UNKNOWN. An exception, None or
-        silence past the deadline is no answer: nothing is counted and it is asked again.
+        Without a fence, ROLLBACK means "can never commit any more"; a missing record is UNKNOWN. An exception, None or
+        silence past the deadline is no answer: nothing is counted, and the checker asks again.
         """
         raise NotImplementedError
 
 
 class AsyncTransactionListener:
-    """`TransactionListener` for `AsyncTransactionProducer`, and for a `Checker` that was given its `event_loop`."""
+    """`TransactionListener` for `AsyncTransactionProducer`, and for a `Checker` with an `event_loop`."""
 
     topics: ClassVar[Collection[str] | None] = None
 
@@ -69,7 +69,7 @@ class AsyncTransactionListener:
 
 
 class CheckListener(Protocol):
-    """What the checker asks of a listener. `topics`, where declared, are the only ones it is asked about."""
+    """The interface that the checker calls. Halves with topics outside a declared `topics` are not asked about."""
 
     def check_local_transaction(self, half: HalfView) -> LocalTransactionState | Awaitable[LocalTransactionState]:
-        """Return what became of the local transaction."""
+        """Return the outcome of the local transaction."""

@@ -1,4 +1,4 @@
-"""What users hand in and what listeners answer: messages, local transaction states, check policies."""
+"""Messages, a listener's answers (local transaction states), and check policies."""
 
 from __future__ import annotations
 
@@ -68,7 +68,7 @@ class Message(msgspec.Struct, gc=False):
         key: The record key (Kafka) or the `txcore-key` header elsewhere; None for none.
         headers: Carried unchanged; None counts as none. `txcore-*`, `Nats-*` and headers that ask for delay are refused
             by name.
-        check_policy: Overrides the group's policy for the transaction; the longest immunity of its messages holds.
+        check_policy: Overrides the group's policy for the transaction; the longest immunity of its messages applies.
 
     Raises (when published, not when built):
         MessageRejectedError: a rule above is broken; nothing was sent.
@@ -82,7 +82,7 @@ class Message(msgspec.Struct, gc=False):
 
 
 def validate_message(message: Message) -> None:
-    """Refuse what must never reach a broker.
+    """Refuse a message that must never reach a broker.
 
     Raises:
         MessageRejectedError: wrong types, empty topic, a reserved header, or a header that asks for delay.

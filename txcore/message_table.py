@@ -2,7 +2,7 @@
 
 A producer that does not write a half puts its messages there, in the transaction of its fence row, which then has
 state 3. Rows are sent in the order in which they were inserted, one at a time for each *lane* (one group and message
-key); a relay holds the *slots* that its lanes fall into while it sends. `sqlfence` implements this on SQLAlchemy.
+key); while it sends, a relay holds the *slots* of its lanes. `sqlfence` implements this on SQLAlchemy.
 """
 
 from __future__ import annotations
@@ -34,11 +34,11 @@ class TableRow(msgspec.Struct, frozen=True):
     """One message on its way through the table.
 
     Attributes:
-        index: Its place in the transaction.
-        lane: What is kept in order: see `lane_of`.
+        index: Its position in the transaction.
+        lane: The lane, within which order is kept; see `lane_of`.
         body: The encoded message, see `wire.encode_message`.
         tries: How often its target has refused it.
-        number: Its place in the order of insertion; 0 before that.
+        number: Its position in the order of insertion; 0 before the insertion.
     """
 
     transaction_id: bytes
@@ -50,13 +50,13 @@ class TableRow(msgspec.Struct, frozen=True):
 
     @property
     def slot(self) -> int:
-        """The slot that its lane falls into."""
+        """The slot of its lane."""
         return self.lane % SLOT_COUNT
 
 
 @dataclass(frozen=True, slots=True)
 class Refused:
-    """A row that its target refused once more, or that cannot be read; parked ones are tried no more."""
+    """A row that its target refused once more, or that cannot be read; parked rows are not retried."""
 
     row: TableRow
     reason: str
@@ -65,11 +65,11 @@ class Refused:
 
 @dataclass(frozen=True, slots=True)
 class Taken:
-    """Rows in the hand of one relay, in the order of their insertion within each lane.
+    """Rows that one relay holds, in the order of their insertion within each lane.
 
     Attributes:
-        is_full: There was more to take.
-        hold: What keeps other relays off the slots; the table's own.
+        is_full: The table had more rows.
+        hold: The table's own object that keeps other relays off the slots.
     """
 
     slots: Sequence[int]
@@ -79,12 +79,12 @@ class Taken:
 
 
 class MessageTable(Protocol):
-    """What a relay asks of the table. One thread at a time for each relay; any number of relays."""
+    """The interface of the table for a relay. One thread at a time for each relay; any number of relays."""
 
     def take(self, group: str, resting: Collection[int], row_max: int) -> Taken | None:
-        """Hold some slots that nobody else holds, and return their oldest rows; None when there is nothing to do.
+        """Hold some free slots, and return their oldest rows; None when there is nothing to do.
 
-        All that it returns is committed and durable. The hold ends with `settle` or `drop`, with this process, and
+        All returned rows are committed and durable. The hold ends with `settle` or `drop`, with this process, and
         after `hold_s` at the latest.
 
         Args:
@@ -96,20 +96,20 @@ class MessageTable(Protocol):
         """
 
     def settle(self, taken: Taken, sent: Sequence[TableRow], refused: Sequence[Refused]) -> None:
-        """Delete what was sent, note what was refused, and let go of the slots; all of it or nothing.
+        """Delete the sent rows, record the refused ones, and release the slots; all of it or nothing.
 
         Raises:
-            BackendUnavailableError: the database failed: what was sent may be sent again, with the same ids.
+            BackendUnavailableError: the database failed: sent rows may be sent again, with the same ids.
         """
 
     def drop(self, taken: Taken) -> None:
-        """Let go of the slots and change nothing; raises nothing."""
+        """Release the slots and change nothing; raises nothing."""
 
 
 def lane_of(group: str, key: bytes | None, transaction_id: bytes) -> int:
     """Return the lane of a message: one for each key of a group; without a key, one for each transaction.
 
-    Lanes of two keys may fall together; then their messages wait for each other and nothing else.
+    Two keys may share a lane; the only effect is that their messages wait for each other.
     """
     name = b"t" + transaction_id if key is None else b"k" + key
     digest = hashlib.blake2b(group.encode() + b"\0" + name, digest_size=8).digest()

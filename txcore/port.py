@@ -1,11 +1,11 @@
-"""The backend port: everything the core asks of a broker.
+"""The backend port: the interface between the core and a broker.
 
 Data path: `append_halves` and `release` take a batch and settle each of its items through the batch itself, the
-only completion object; no Future and no callback of the user's stands in between. Control path: Futures that are
+only completion object; no Future and no callback of the user's is in between. Control path: Futures that are
 already marked running, so that a cancelled waiter never kills the thread that completes them.
 
-A backend holds no protocol: it never decides, never retries beyond its own timeout, and never asks what a record
-means, except where a capability says that the store itself enforces it.
+A backend holds no protocol: it never decides, never retries beyond its own timeout, and never interprets a
+record, except where a capability says that the store itself enforces it.
 """
 
 from __future__ import annotations
@@ -37,14 +37,14 @@ def never_done() -> bool:
 
 
 class Batch(Protocol[Item]):
-    """A group of items and the place where each one ends. Implemented by the core."""
+    """A group of items that collects the outcome of each. Implemented by the core."""
 
     @property
     def items(self) -> Sequence[Item]:
         """The items, in the order in which the backend should submit them."""
 
     def settle(self, index: int, outcome: Outcome) -> None:
-        """Say how the item at *index* ended: exactly once per item, from any thread, perhaps before the
+        """Report the outcome of the item at *index*: exactly once per item, from any thread, perhaps before the
         submitting call has returned. Never blocks, never raises, never calls the backend.
         """
 
@@ -56,21 +56,21 @@ class Reader(Protocol):
         """Return at most *count_max* records that have arrived, in log order, at once; empty proves nothing.
 
         Raises:
-            DataLossError: records at the asked start are gone, or, asked for the very beginning, the log's beginning
-                is (raised too where the backend cannot tell); `first` is the first position still there, or None when
-                nothing is left: then reopen without a start.
+            DataLossError: records at the requested start are gone, or the very beginning was requested and is gone
+                (also raised where the backend cannot know); `first` is the first position that exists, or None when
+                no record is left: then reopen without a start.
             ConfigError: the group does not exist.
             BackendUnavailableError: the broker cannot be reached; calling again later is allowed.
         """
 
     def fetch(self, positions: Sequence[Position]) -> Future[Mapping[Position, LogRecord]]:
-        """Re-read single records; those no longer there are missing from the result."""
+        """Re-read single records; records that are gone are missing from the result."""
 
     def end(self) -> Future[Position]:
-        """Return where the log ends: a position after every record that was stored before this call.
+        """Return the end of the log: a position after every record that was stored before this call.
 
-        The answer comes from the log, never from silence. A backend whose broker does not tell it appends a record of
-        its own, which no reader returns. May be called again before an earlier answer came.
+        The answer comes from the log, never from silence. A backend whose broker does not report it appends a record
+        of its own, which no reader returns. May be called again before an earlier answer came.
 
         Raises (through the Future):
             ConfigError: the group does not exist.
@@ -79,10 +79,10 @@ class Reader(Protocol):
 
     @property
     def passed(self) -> Position:
-        """The position before which `read` has returned every record that there is.
+        """The position before which `read` has returned every existing record.
 
-        Once it has reached what `end` answered, `read` has returned every record stored before that call. It may lie
-        after the last record that was returned, where what follows is no record of this log.
+        Once it has reached the answer of `end`, `read` has returned every record stored before that call. It may lie
+        after the last returned record, where the entries that follow are not records of this log.
         """
 
     def close(self) -> None:
@@ -96,7 +96,7 @@ class Claim(Protocol):
         """Return the ownership changes since the last call; at once.
 
         Raises:
-            ConfigError, ClosedError: nothing else; trouble with the broker shows as LOST, or as no event.
+            ConfigError, ClosedError: nothing else; a failure of the broker shows as LOST, or as no event.
         """
 
     def checkpoint(self, partition: int, checkpoint: Checkpoint) -> Future[None]:
@@ -105,13 +105,13 @@ class Claim(Protocol):
     def give_up(self, partition: int) -> None:
         """Promise that nothing more will be written for the partition under this claim.
 
-        The answer to REVOKING, and the core's own step when it stands down (a foreign CLAIM was read, FENCED). It
-        refers to the last ASSIGNED that `poll` returned and is ignored when that is over already. The backend
-        competes for the partition again and says ASSIGNED anew when it has it, even if it never lost it.
+        The answer to REVOKING, and the core's own step when it resigns (a foreign CLAIM was read, FENCED). It refers
+        to the last ASSIGNED that `poll` returned and is ignored when that assignment is over already. The backend
+        competes for the partition again and returns ASSIGNED anew when it has it, even if it never lost it.
         """
 
     def close(self, timeout_s: float) -> Future[None]:
-        """Leave the group so that others take over at once; idempotent, bounded by *timeout_s*."""
+        """Leave the group so that other members take over at once; idempotent, bounded by *timeout_s*."""
 
 
 class Backend(Protocol):
@@ -125,25 +125,25 @@ class Backend(Protocol):
 
     @property
     def capabilities(self) -> Capabilities:
-        """What this instance promises, URL options included."""
+        """The promises of this instance, URL options included."""
 
     def ensure_group(self, group: str, partition_count: int | None = None) -> Future[int]:
-        """Create or verify what the group needs; resolves to its number of partitions.
+        """Create or verify the group's objects; resolves to its number of partitions.
 
-        *partition_count* None takes what exists, or the backend's default for a new group.
+        *partition_count* None accepts the existing number, or the backend's default for a new group.
 
         Raises (through the Future):
-            ConfigError: the group exists with other settings (each difference that the broker tells is named), or
-                the server lacks what the URL's options promise.
+            ConfigError: the group exists with other settings (each difference that the broker reports is named), or
+                the server lacks a feature that the URL's options promise.
         """
 
     def append_halves(self, batch: Batch[HalfRecord]) -> None:
         """Append halves; returns within a millisecond.
 
-        DURABLE: stored. REFUSED: certainly not stored: never handed to the broker, refused by it, or, found out
+        DURABLE: stored. REFUSED: certainly not stored: never handed to the broker, refused by it, or, as found
         *before* the half is stored, a target does not exist or one of the messages could not be accepted later
         (size, headers, topic syntax). UNKNOWN: may be stored. Items are independent: one refused item does not
-        hurt its neighbours. Where ops cannot be merged or targets are checked first, order across items may differ
+        affect its neighbours. Where ops cannot be merged or targets are checked first, order across items may differ
         from the order in the batch.
         """
 
@@ -154,21 +154,21 @@ class Backend(Protocol):
 
         All at once where `atomic_release` holds. `missing` lists the targets that were not confirmed. REFUSED: each
         of these was refused by the broker's own answer; a broker that could not be reached in time is UNKNOWN, as is
-        an item with one unknown target. Neither writes the op, not even when a late confirmation comes. *claim* is
-        given by checkers: where `fences_checkers` holds, an op whose token is not the newest CLAIM of its partition
+        an item with one unknown target. Neither writes the op, not even when a late confirmation comes. **claim* is
+        passed by checkers: where `fences_checkers` holds, an op whose token is not the newest CLAIM of its partition
         is FENCED and has no effect. With `atomic_release` one refused target means that none was published: all are
-        missing. REFUSED with nothing missing says that no target refused and the op was certainly not stored; UNKNOWN
-        with nothing missing, that only the op is uncertain.
+        missing. REFUSED with nothing missing means that no target refused and the op was certainly not stored; UNKNOWN
+        with nothing missing means that only the op is uncertain.
         """
 
     def mark(self, group: str, partition: int, op: Op, claim: Claim | None = None) -> Future[Outcome]:
-        """Append a CLAIM or TICK behind every op that this object has queued before for the partition.
+        """Append a CLAIM or TICK after every op that this object has queued before for the partition.
 
-        Releases that still wait for a target's confirmation have no queued op yet; theirs may come later.
+        Releases that still wait for a target's confirmation have no queued op yet; their ops may come later.
         """
 
     def read(self, group: str, kind: LogKind, partition: int, start: Position | None = None) -> Reader:
-        """Open a reader at *start*, a position once seen (inclusive), or at the log's very beginning.
+        """Open a reader at *start*, a position that was read before (inclusive), or at the log's very beginning.
 
         Needs no ownership. When the record at *start*, or the very beginning, is gone, the first `Reader.read`
         raises DataLossError; reopen at its `first`.
@@ -183,9 +183,9 @@ class Backend(Protocol):
     def poll(self, timeout_s: float, is_done: Callable[[], Any] = never_done, *, comes_again: bool = False) -> bool:
         """Make progress on the calling thread until *is_done*, for at most *timeout_s*, and return True.
 
-        A backend with threads of its own may lend the caller their work, which spares it being woken by another
-        thread; with *comes_again* the threads stand back for a moment longer, and with neither a time nor that they
-        have their work back. One that does not lend it returns False, at once.
+        A backend with threads of its own may lend the caller their work, so that no other thread has to wake the
+        caller. With *comes_again* the threads stay out for a moment longer; with neither a time nor *comes_again*
+        they resume their work. A backend that does not lend it returns False, at once.
         """
 
     def close(self, timeout_s: float = 10.0) -> Future[None]:

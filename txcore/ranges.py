@@ -1,4 +1,4 @@
-"""Numbers that users give, and their ranges: one sentence for every option, policy and bound that is out of range."""
+"""Numbers that users give, and their ranges: one error text for every option, policy and bound out of range."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ def require(key: str, value: object, kind: Kind, low: float, high: float = math.
     """Require that *value* is a number of this kind from *low* to *high*; a whole number counts as a float.
 
     Raises:
-        ConfigError: it is none, or out of range; `key` names it.
+        ConfigError: it is not a number, or out of range; `key` names it.
     """
     kinds = int if kind is int else (int, float)
     if isinstance(value, bool) or not isinstance(value, kinds) or not low <= value <= high:
@@ -36,9 +36,9 @@ def parse(key: str, text: str, kind: Kind, low: float, high: float = math.inf) -
 
 
 def _out_of_range(key: str, value: object, kind: Kind, low: float, high: float) -> ConfigError:
-    what = "whole number" if kind is int else "number of seconds" if key.endswith("_s") else "number"
+    noun = "whole number" if kind is int else "number of seconds" if key.endswith("_s") else "number"
     until = "" if high == math.inf else f" to {_text(high)}"
-    return ConfigError(f"{key} is a {what} from {_text(low)}{until}, not {value!r}", key=key)
+    return ConfigError(f"{key} is a {noun} from {_text(low)}{until}, not {value!r}", key=key)
 
 
 def _text(number: float) -> str:

@@ -1,8 +1,8 @@
-"""The records of the protocol: what the logs hold, what travels through the port, how each item ended.
+"""The records of the protocol: the entries of the logs, the items that pass the port, and their outcomes.
 
-Half, Op and Parked are wire records (see `wire`); the others live in memory only. What the data path makes for each
-transaction is a msgspec.Struct, made in a tenth of a dataclass's time, and unknown to the garbage collector
-(`gc=False`) where it can hold no reference back to itself.
+Half, Op and Parked are wire records (see `wire`); the others live in memory only. The data path's objects for each
+transaction are msgspec.Structs, made in a tenth of a dataclass's time, and unknown to the garbage collector
+(`gc=False`) where they can hold no reference back to themselves.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from txcore.errors import TxcoreError
 from txcore.ids import ID_BYTES
 
 Position = NewType("Position", int)
-"""Where a record stands in one log of one partition: ordered, not dense; merged ops share one."""
+"""Position of a record in one log of one partition: ordered, not dense; merged ops share one."""
 
 
 @direct
@@ -34,35 +34,35 @@ class LogKind(enum.Enum):
 
 @direct
 class OpKind(enum.IntEnum):
-    """What an op record says; the numbers are the wire format."""
+    """The meaning of an op record; the numbers are the wire format."""
 
-    COMMIT = 1  #: final: targets are out. The first final op in log order wins, whoever wrote it.
+    COMMIT = 1  #: final: targets are published. The first final op in log order wins, of any writer.
     ROLLBACK = 2  #: final: no target, ever.
     DISCARD = 3  #: closes copies of the half up to its generation; a resume opens the next one.
     CHECKED = 4  #: one check was answered UNKNOWN; `count` is the number of answers so far.
-    DECIDED = 5  #: an unfenced or forced answer, journaled before it is acted upon; never asked again.
+    DECIDED = 5  #: an unfenced or forced answer, journaled before any action; never asked again.
     NUDGE = 6  #: a producer gave way and asks for an early check.
-    FORCE = 7  #: an operator's request; with a token it is the owner's reply to one.
+    FORCE = 7  #: an operator's request; with a token, the owner's reply to a request.
     CLAIM = 8  #: a checker owns the partition from here on; the id is the claim's nonce.
-    TICK = 9  #: nothing but a place in the log, to be read back; the id is the tick's nonce.
+    TICK = 9  #: only a place in the log, to be read back; the id is the tick's nonce.
 
 
 RECORD_OVERHEAD_MAX = 4_096
-"""Bytes by which a carried copy or a parked record may exceed the half it holds."""
+"""Most bytes by which a carried copy or a parked record may exceed the half in it."""
 REASON_SIZE_MAX = 500
-"""Characters to which reasons are cut before they are written."""
+"""Most characters of a written reason; longer ones are cut."""
 
 WALL_MS_MAX = 253_402_300_799_999
 """The last millisecond of the year 9999, after which Python has no dates."""
 WAIT_S_MAX = 30 * 86_400
-"""Longest immunity and interval of a check policy."""
+"""Longest immunity and interval, in seconds, of a check policy."""
 CHECK_MAX_MAX = 1_000_000
 """Most checks of a check policy."""
 COUNT_MAX = (1 << 31) - 1
 """Highest generation, count, partition and index in a record."""
 POSITION_MAX = (1 << 63) - 1
 
-# The ranges of what stands in a record; a reader takes a record that is outside of them for damage.
+# The ranges of a record's fields; a reader treats a record outside of them as damaged.
 TransactionId = Annotated[bytes, Meta(min_length=ID_BYTES, max_length=ID_BYTES)]
 Time = Annotated[int, Meta(ge=0, le=WALL_MS_MAX)]
 Wait = Annotated[int, Meta(ge=0, le=WAIT_S_MAX * 1000)]
@@ -81,7 +81,7 @@ OWNED_KINDS = frozenset({OpKind.CHECKED, OpKind.DECIDED, OpKind.DISCARD})
 
 @direct
 class Forced(enum.IntEnum):
-    """How an operator's hand shows in an op record."""
+    """An operator's part in an op record."""
 
     NO = 0
     YES = 1  #: through the fence, or where no fence decides
@@ -89,7 +89,7 @@ class Forced(enum.IntEnum):
 
 
 class TargetMessage(msgspec.Struct, array_like=True, gc=False):
-    """A message inside a half, as it will be published: topic, key, body, headers (str or bytes) as given."""
+    """A message inside a half, as it will be published: topic, key, body, headers (str or bytes), unchanged."""
 
     topic: str
     key: bytes | None
@@ -104,8 +104,8 @@ class Half(msgspec.Struct, array_like=True, tag="txh", gc=False):
     `first_appended_ms` on are empty in a producer's half and filled in a carried or resumed copy, which folds the
     journal up to op position `folded_to`; `token` is the claim in force there, `missing` the targets still to publish
     (empty for all). `database` is the identity of the database whose fence decides, in copies too; zeros where the
-    fence knows none, empty without a fence. A half that has one and is not `fenced` may have a fence row: if it has
-    none, the listener decides.
+    fence knows none, empty without a fence. A half that has one and is not `fenced` may have a fence row: without
+    a row, the listener decides.
     """
 
     version: int
@@ -143,7 +143,7 @@ class Op(msgspec.Struct, array_like=True, gc=False):
         decision: COMMIT or ROLLBACK in DECIDED and FORCE, 0 elsewhere.
         token: The writing checker's claim; empty for producers and operators.
         by: The attempt that wrote it (producer or checker instance), or the operator's name.
-        at_ms: The writer's wall clock; for people and latencies, never for decisions.
+        at_ms: The writer's wall clock; for display and latencies, never for decisions.
     """
 
     kind: Kind
@@ -159,18 +159,18 @@ class Op(msgspec.Struct, array_like=True, gc=False):
 
 
 def is_discard_in_force(op: Op, *, is_decided: bool) -> bool:
-    """Return whether a DISCARD counts: for exhausted checks it does not behind a DECIDED.
+    """Return whether a DISCARD counts: for exhausted checks it does not count after a DECIDED.
 
-    Both may land late and in this order after their writer gave up on each; whoever reads the DECIDED publishes, so
-    the discard must be void, or a discarded half would be delivered. The other reasons to park say nothing about
-    what was answered.
+    Both may be stored late and in this order, after their writer gave up on each. A checker that reads the DECIDED
+    publishes, so the discard must be void, or a discarded half would be delivered. The other reasons to park do not
+    depend on the answer.
     """
     return not is_decided or op.reason != ParkCode.CHECKS_EXHAUSTED
 
 
 @direct
 class ParkCode(enum.StrEnum):
-    """Why a half was parked; CLOSED says that nothing is."""
+    """Why a half was parked; CLOSED means that none is parked."""
 
     CHECKS_EXHAUSTED = "CHECKS_EXHAUSTED"
     UNDELIVERABLE = "UNDELIVERABLE"
@@ -183,11 +183,11 @@ class ParkCode(enum.StrEnum):
 
 
 class Parked(msgspec.Struct, array_like=True, tag="txp"):
-    """A discarded half with everything an operator needs: its own bytes, why, and what is missing.
+    """A discarded half with everything an operator needs: its bytes, the reason, and the missing targets.
 
     `code` is a `ParkCode`; `missing` holds the indices of the targets that were not confirmed (UNDELIVERABLE only).
-    LOST and CLOSED have no bytes in `half`; CLOSED says that entries up to its generation were dismissed, or resumed
-    and have ended.
+    LOST and CLOSED have no bytes in `half`; CLOSED means that entries up to its generation were dismissed, or were
+    resumed and have ended.
     """
 
     version: int
@@ -205,7 +205,7 @@ class Parked(msgspec.Struct, array_like=True, tag="txp"):
 
 @direct
 class Status(enum.Enum):
-    """How one item of a batch ended."""
+    """The outcome of one item of a batch."""
 
     DURABLE = "durable"  #: done: stored as the backend promises; targets certain, op certain or queued
     REFUSED = "refused"  #: certainly not stored
@@ -215,10 +215,10 @@ class Status(enum.Enum):
 
 
 class HalfRecord(msgspec.Struct, gc=False):
-    """A half on its way to a backend: `body` is the encoded envelope, `messages` what it will publish.
+    """A half on its way to a backend: `body` is the encoded envelope, `messages` its messages.
 
     `messages` is empty in a carried or resumed copy: then no target is checked, so that the copy is stored even when
-    a target has gone meanwhile.
+    a target no longer exists.
     """
 
     group: str
@@ -230,10 +230,10 @@ class HalfRecord(msgspec.Struct, gc=False):
 
 
 class Resolution(msgspec.Struct, gc=False):
-    """An op record and what is released with it.
+    """An op record, and the targets and the parked record that are released with it.
 
     Attributes:
-        half: The half it ends; gives group, partition, id and messages.
+        half: The half that it ends; holds group, partition, id and messages.
         op: The op to write, or None to publish targets only (relay of a message table).
         targets: Indices into `half.messages` to publish and confirm before the op; empty for none.
         parked: The encoded parked record to confirm before the op: of a DISCARD; or, of a final op, the CLOSED that
@@ -251,11 +251,11 @@ class Resolution(msgspec.Struct, gc=False):
 
 
 class Outcome(msgspec.Struct):
-    """How one item ended.
+    """The outcome of one item.
 
     Attributes:
         status: See `Status`.
-        error: What went wrong, with fields, for REFUSED and UNKNOWN.
+        error: The error, with fields, for REFUSED and UNKNOWN.
         decision: The kind that holds the place, for SUPERSEDED.
         appended_ms: The broker's time of the append, where the backend has `server_time`.
         missing: Indices of targets that were not confirmed (release only).
@@ -281,7 +281,7 @@ class LogRecord(msgspec.Struct, gc=False):
 
 @dataclass(frozen=True, slots=True)
 class Checkpoint:
-    """Two lower bounds and what was known there.
+    """Two lower bounds and the state that was known at them.
 
     Attributes:
         half: A half position already read, at or before the oldest undecided half; None to read from the start.
@@ -298,7 +298,7 @@ class Checkpoint:
 
 @direct
 class ClaimEventKind(enum.Enum):
-    """How membership in a group changed."""
+    """The kind of a change of membership in a group."""
 
     ASSIGNED = "assigned"
     REVOKING = "revoking"  #: drain and checkpoint within `drain_s`, then give up
@@ -316,14 +316,14 @@ class ClaimEvent:
 
 @dataclass(frozen=True, slots=True)
 class Capabilities:
-    """What one opened backend promises; read only by the rules that name a field, by conformance and by docs.
+    """The promises of one opened backend; read only by the rules that name a field, by conformance and by docs.
 
     Attributes:
         atomic_release: Targets, parked record and op of one resolution become visible together or not at all.
         resolution_is_unique: The store refuses a second final op or DISCARD for one (transaction, generation).
         fences_checkers: A release or mark under an outdated claim is refused by the store (FENCED).
         deduplicates_targets_s: Seconds for which the store drops a second target with the same id; 0 for never.
-        server_time: `appended_ms` is given, by the clock of the node that leads the log.
+        server_time: `appended_ms` is present, from the clock of the node that leads the log.
         fsync_before_ack: "yes", "no", or "configured" when the broker's setting decides.
         rejects_when_full: A full half log refuses instead of dropping the oldest.
         polled: Progress is made only inside `poll`.
@@ -331,13 +331,13 @@ class Capabilities:
             more, for the carried copy and the parked record, which holds the half.
         batch_count_max: Most items that one batch may hold.
         note_size_max: Most bytes of a checkpoint's note.
-        release_time_max_s: From handing over a release to its settling, in seconds (delivery timeout and op merging
-            together); the producer's margin may not be smaller. What is settled UNKNOWN may take effect later, for
-            as long as the broker stalls.
+        release_time_max_s: Longest time, in seconds, from handing over a release to its settling (delivery timeout and
+            op merging together); the producer's margin may not be smaller. An UNKNOWN release may take effect later,
+            for as long as the broker stalls.
         half_retention_s: Seconds after which the store may drop a half, or None for never.
-        clock_skew_max_s: How far the clocks of two logs' leaders may differ in seconds; 0 where all have one clock.
+        clock_skew_max_s: Largest difference, in seconds, of two log leaders' clocks; 0 where all have one clock.
         resolution_kept_s: Seconds for which a store that keeps resolutions unique certainly remembers one; None for
-            ever. Afterwards an end that was late for so long finds its place free.
+            ever. An end that is later than this finds its place free.
         op_retention_s: Seconds for which the store certainly keeps an op; None where it drops none by age.
     """
 

@@ -1,4 +1,4 @@
-"""Finding and opening backends by URL scheme; entry-point group `txcore`, name = scheme, loaded one at a time."""
+"""Find and open backends by URL scheme; entry-point group `txcore`, name = scheme, loaded one at a time."""
 
 from __future__ import annotations
 
@@ -71,11 +71,11 @@ class InstalledBackend:
     scheme: str
     distribution: str
     version: str
-    missing: str  #: "" or the sentence that names what to install
+    missing: str  #: "" or the sentence that names the extra to install
 
 
 def installed_backends() -> Sequence[InstalledBackend]:
-    """Return every installed backend, with what it lacks."""
+    """Return every installed backend, with the missing driver, if any."""
     lines = []
     for point in sorted(entry_points(group=ENTRY_POINT_GROUP), key=lambda point: point.name):
         missing = ""
@@ -113,7 +113,7 @@ def _options(url: str) -> Mapping[str, str]:
     options: dict[str, str] = {}
     for key, value in parse_qsl(urlsplit(url).query, keep_blank_values=True):
         if key in options:
-            raise ConfigError(f"option {key!r} stands twice in the backend URL", key=key)
+            raise ConfigError(f"option {key!r} appears twice in the backend URL", key=key)
         options[key] = value
     return options
 

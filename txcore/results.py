@@ -1,4 +1,4 @@
-"""What ends return: typed, idempotent, never an exception for an outcome that the protocol knows."""
+"""The results of ends: typed, idempotent, never an exception for an outcome that the protocol knows."""
 
 from __future__ import annotations
 
@@ -13,18 +13,18 @@ from txcore.message import LocalTransactionState
 
 @direct
 class EndState(enum.Enum):
-    """How a commit or rollback ended."""
+    """The outcome of a commit or rollback."""
 
     ACCEPTED = "ACCEPTED"  #: commit: every target is confirmed; rollback: no target will ever exist
     ALREADY_DONE = "ALREADY_DONE"  #: the same end was reached before, by this call's twin or by the checker
-    CONFLICT = "CONFLICT"  #: the opposite end holds; nothing was published by this call where the store can tell
-    TOO_LATE = "TOO_LATE"  #: the producer gave way; the checker decides, and was asked to do so soon
+    CONFLICT = "CONFLICT"  #: the opposite end holds; this call published nothing, where the store can know
+    TOO_LATE = "TOO_LATE"  #: the producer gave way; the checker decides, and was asked to check soon
     VIA_TABLE = "VIA_TABLE"  #: commit: the messages are in the message table, whose relay publishes each of them
     UNKNOWN = "UNKNOWN"  #: no certain answer; the checker decides
 
 
 class EndResult(msgspec.Struct, frozen=True):
-    """The result of one commit or rollback; `error` says why it is not ACCEPTED, where there is a reason."""
+    """The result of one commit or rollback; `error` holds the reason, if any, why it is not ACCEPTED."""
 
     state: EndState
     transaction_id: bytes
@@ -40,8 +40,8 @@ class TransactionSendResult(msgspec.Struct, frozen=True):
 
     Attributes:
         state: The local transaction's state; UNKNOWN when the listener raised or answered nothing.
-        end: How the end went; None when the state is UNKNOWN and the check decides.
-        error: What the listener raised, or why nothing was sent (`send_many` only; else it is raised).
+        end: The result of the end; None when the state is UNKNOWN and the check decides.
+        error: The listener's exception, or the reason why nothing was sent (`send_many` only; else it is raised).
     """
 
     transaction_id: bytes

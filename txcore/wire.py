@@ -1,8 +1,8 @@
 """The wire format, version 1: MessagePack arrays, payload bytes raw. `docs/wire.md` is its specification.
 
-Decoding ignores elements after those it knows, so a later txcore may add some. It takes every version up to its own.
-A record above that, or with an op of an unknown kind, is a `NewerRecordError`: not damage, but the work of a newer
-txcore.
+Decoding ignores elements after those it knows, so a later txcore may add some. It reads every version up to its own.
+A record of a higher version, or with an op of an unknown kind, is a `NewerRecordError`: not damage, but the work of a
+newer txcore.
 """
 
 from __future__ import annotations
@@ -18,9 +18,9 @@ from txcore.ids import ID_BYTES, id_text
 from txcore.records import Count, Half, Op, OpKind, Parked, TargetMessage, TransactionId
 
 VERSION: Final = 1
-"""What this txcore writes, and the highest version that it reads."""
+"""Version that this txcore writes, and the highest version that it reads."""
 VERSION_MAX: Final = 255
-"""Above that a version is damage."""
+"""Highest possible version; a higher number is damage."""
 HEADER_ID: Final = "txcore-id"
 HEADER_GROUP: Final = "txcore-group"
 HEADER_BY: Final = "txcore-by"
@@ -38,7 +38,7 @@ class _MessageRecord(msgspec.Struct, array_like=True, tag="txm"):
 
 
 class HalfHead(msgspec.Struct, array_like=True, tag="txh", gc=False):
-    """The beginning of a half record, the same in every version: enough to know whose it is."""
+    """The beginning of a half record, the same in every version: enough to know its transaction and group."""
 
     version: int
     transaction_id: TransactionId
@@ -92,7 +92,7 @@ def decode_half(body: bytes) -> Half:
         NewerRecordError: *body* is a half of a newer txcore.
         WireFormatError: *body* is not a half.
     """
-    half = _decode(_half_decoder, body, "half record")
+    half = _decode(_half_decoder, body, "a half record")
     if half.database and len(half.database) != ID_BYTES:
         raise WireFormatError(f"the identity of a database has {ID_BYTES} bytes, not {len(half.database)}")
     for message in half.messages:
@@ -103,13 +103,13 @@ def decode_half(body: bytes) -> Half:
 
 
 def decode_head(body: bytes) -> HalfHead:
-    """Return the beginning of the half in *body*, at a fifth of the cost; what is behind is not looked at.
+    """Return the beginning of the half in *body*, at a fifth of the cost; the remaining bytes are not read.
 
     Raises:
         NewerRecordError: *body* is a half of a newer txcore.
-        WireFormatError: *body* does not begin as a half does.
+        WireFormatError: *body* does not begin like a half.
     """
-    return _decode(_head_decoder, body, "half record")
+    return _decode(_head_decoder, body, "a half record")
 
 
 def encode_ops(ops: Sequence[Op]) -> bytes:
@@ -121,13 +121,13 @@ def decode_ops(body: bytes) -> list[Op]:
     """Return the ops in one op record, in order.
 
     Raises:
-        NewerRecordError: *body* is an op record of a newer txcore, or holds an op of a kind unknown here.
+        NewerRecordError: *body* is an op record of a newer txcore, or holds an op of an unknown kind.
         WireFormatError: *body* is not an op record.
     """
-    ops = _decode(_op_decoder, body, "op record").ops
+    ops = _decode(_op_decoder, body, "an op record").ops
     for op in ops:
         if op.kind > _KIND_KNOWN_MAX:
-            text = f"op kind {op.kind} is unknown to this txcore; an upgraded one reads it"
+            text = f"op kind {op.kind} is unknown to this txcore; a newer txcore reads it"
             raise NewerRecordError(text, version=VERSION)
     return ops
 
@@ -144,11 +144,11 @@ def decode_parked(body: bytes) -> Parked:
         NewerRecordError: *body* is a parked record of a newer txcore.
         WireFormatError: *body* is not a parked record.
     """
-    return _decode(_parked_decoder, body, "parked record")
+    return _decode(_parked_decoder, body, "a parked record")
 
 
 def encode_message(message: TargetMessage) -> bytes:
-    """Return one message as a row of the message table holds it."""
+    """Return the bytes of one message for a row of the message table."""
     return _encode(_MessageRecord(VERSION, message))
 
 
@@ -159,7 +159,7 @@ def decode_message(body: bytes) -> TargetMessage:
         NewerRecordError: *body* is a message of a newer txcore.
         WireFormatError: *body* is not a message.
     """
-    message = _decode(_message_decoder, body, "message of a table").message
+    message = _decode(_message_decoder, body, "a message of a table").message
     _check_headers(message)
     return message
 
@@ -172,7 +172,7 @@ def target_id(transaction_id: bytes, index: int) -> str:
 def target_headers(
     group: str, transaction_id: bytes, index: int, message: TargetMessage, by: str, *, key_as_header: bool
 ) -> dict[str, str | bytes]:
-    """Return the headers a target carries: the user's, then ours.
+    """Return the headers of a target: the user's, then txcore's.
 
     Args:
         key_as_header: True where the broker's records have no key of their own; the key travels as `txcore-key`.
@@ -188,28 +188,28 @@ def _decode(decoder: msgspec.msgpack.Decoder[_R], body: bytes, what: str) -> _R:
         record = decoder.decode(body)
     except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
         _refuse_newer(decoder, body, what)
-        raise WireFormatError(f"{len(body)} bytes are no {what}: {_by_name(str(error), decoder.type)}") from error
+        raise WireFormatError(f"{len(body)} bytes are not {what}: {_by_name(str(error), decoder.type)}") from error
     if record.version != VERSION:
         _refuse_newer(decoder, body, what)
     if not 1 <= record.version <= VERSION:
-        raise WireFormatError(f"a {what} of version {record.version}; this txcore reads 1 to {VERSION}")
+        raise WireFormatError(f"{what} of version {record.version}; this txcore reads 1 to {VERSION}")
     return record
 
 
 def _refuse_newer(decoder: msgspec.msgpack.Decoder[_R], body: bytes, what: str) -> None:
-    """Raise NewerRecordError if *body* begins as a record of a newer version does; else leave it to the caller."""
+    """Raise NewerRecordError if *body* begins like a record of a newer version; else leave it to the caller."""
     try:
         head = _newer_decoders[decoder].decode(body)
     except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
         return
     if not VERSION < head.version <= VERSION_MAX:
         return
-    text = f"a {what} of version {head.version}; this txcore reads up to {VERSION}, an upgraded one reads it"
+    text = f"{what} of version {head.version}; this txcore reads up to {VERSION}, a newer txcore reads it"
     raise NewerRecordError(text, **msgspec.structs.asdict(head))
 
 
 def _by_name(text: str, kind: Any) -> str:
-    """Return what the decoder says of a record of this kind, with the name of the field in place of its number."""
+    """Return the decoder's text on a record of this kind, with the field's name in place of its number."""
     text, at, place = text.partition(" - at `$")
     path, element = "", None
     for index in _INDEX.findall(place):
@@ -224,7 +224,7 @@ def _by_name(text: str, kind: Any) -> str:
 
 
 def _check_headers(message: TargetMessage) -> None:
-    for value in message.headers.values():  # a generator would double what decoding a half takes
+    for value in message.headers.values():  # a generator would double the cost of decoding a half
         if not isinstance(value, str | bytes):
             raise WireFormatError(f"a header of a message for {message.topic!r} is neither str nor bytes")
 

@@ -112,7 +112,7 @@ def test_a_url_without_a_scheme_is_refused_without_its_password(url):
 
 def test_an_option_given_twice_is_refused():
     """Which one would hold?"""
-    with pytest.raises(ConfigError, match="'profile' stands twice") as caught:
+    with pytest.raises(ConfigError, match="'profile' appears twice") as caught:
         txcore.connect("memory://x?profile=strong&profile=kafka-like")
     assert "profile" == caught.value.key
 

@@ -186,7 +186,7 @@ def test_autocommit_connection_is_refused(world, inbox):
         ({"txcore-id": f"{id_text(bytes(16))}:0"}, "no txcore-group header"),
         ({"txcore-id": "1", "txcore-group": "g"}, "must be <transaction_id>:<index>, not '1'"),
         ({"txcore-id": f"{id_text(bytes(16))}:-1", "txcore-group": "g"}, "must be <transaction_id>:<index>"),
-        ({"txcore-id": "x:1", "txcore-group": "g"}, "'x' is no transaction id"),
+        ({"txcore-id": "x:1", "txcore-group": "g"}, "'x' is not a transaction id"),
         ({"txcore-id": b"\xff:1", "txcore-group": "g"}, "txcore-id is no UTF-8 text"),
     ],
 )

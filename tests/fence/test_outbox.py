@@ -134,9 +134,9 @@ def test_layouts_name_what_is_wrong_with_them():
     """A column's name goes into SQL, so nothing else is taken for one."""
     for name, changes, text_of in (
         ("oracle", {}, "debezium, eventuate, masstransit"),
-        ("debezium", {"colour": "x"}, "no 'colour'"),
+        ("debezium", {"colour": "x"}, "no key 'colour'"),
         ("", {"id": "id"}, "name the column of 'topic'"),
-        ("debezium", {"order": "id; DROP TABLE x"}, "is no column"),
+        ("debezium", {"order": "id; DROP TABLE x"}, "is not a column name"),
     ):
         with pytest.raises(ConfigError, match=text_of):
             layout_of(name, changes)

@@ -1,1 +1,1 @@
-"""What backends share. Nothing here knows a broker."""
+"""Code that all backends share. It is independent of any broker."""

@@ -1,8 +1,8 @@
-"""What a backend has accepted is sent when the process ends normally, without the program doing anything.
+"""Messages that a backend has accepted are sent when the process ends normally, without a call by the program.
 
-A backend may accept a release before its op is with the broker. A process that ended in that moment would leave the
+A backend may accept a release before its op is with the broker. A process that ended at that moment would leave the
 transaction to the checker, which publishes its messages a second time. So a backend registers here when it starts, and
-is closed at the end of the process: after the last statement, `sys.exit`, or an exception that nothing catches. Python
+is closed at the end of the process: after the last statement, `sys.exit`, or an uncaught exception. Python
 does this when all non-daemon threads have ended. It does not do it for `os._exit` or a signal that kills the process;
 SIGTERM kills it unless the program handles the signal.
 """
@@ -20,25 +20,25 @@ from typing import Final, Protocol
 from txcore.clock import SystemClock
 
 FLUSH_TIME_MAX_S: Final = 5.0
-"""So many seconds at most the end of a process is held up, by all its backends together."""
+"""Longest delay, in seconds, of the end of a process by all its backends together."""
 
 
 class Closable(Protocol):
-    """What is closed at the end of the process: a backend."""
+    """An object to close at the end of the process: a backend."""
 
     def close(self, timeout_s: float = ...) -> Future[None]:
         """Send what is queued, settle everything, stop threads; idempotent, bounded by *timeout_s*."""
 
 
-_open: Final[dict[int, tuple[int, Closable]]] = {}  # by the object's id; with the process that opened it
-_finalized: Final[set[int]] = set()  # processes of `multiprocessing` that have a finalizer of ours
+_open: Final[dict[int, tuple[int, Closable]]] = {}  # by the object's id: the process that opened it, and the object
+_finalized: Final[set[int]] = set()  # processes of `multiprocessing` with a finalizer of txcore
 
 
 def close_at_exit(backend: Closable) -> None:
     """Close *backend* when this process ends normally, and keep it until then or until `closed` is called.
 
-    A backend calls this when it starts, so it is also closed when the program has forgotten it. A forked child leaves
-    the backends of its parent alone.
+    A backend calls this when it starts, so it is also closed when the program keeps no reference to it. A forked child
+    leaves the backends of its parent alone.
     """
     _open[id(backend)] = (os.getpid(), backend)
     _finalize_in_child()
@@ -74,7 +74,7 @@ def _finalize_in_child() -> None:
     """Have `multiprocessing` close what its child has opened: a child that it forks runs no handler of `atexit`."""
     if "multiprocessing.process" not in sys.modules or os.getpid() in _finalized:
         return
-    from multiprocessing import process, util  # noqa: PLC0415 - loaded already, else there would be no such child
+    from multiprocessing import process, util  # noqa: PLC0415 - loaded already in such a child
 
     if process.parent_process() is not None:
         _finalized.add(os.getpid())

@@ -1,1 +1,1 @@
-"""What a group's logs say: one transaction's journey, parked entries, and a survey of all logs without owning them."""
+"""A group's logs: one transaction's journey, parked entries, and a survey of all logs without owning them."""

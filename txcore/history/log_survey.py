@@ -1,8 +1,8 @@
-"""What one group's logs hold, read without owning them and kept up to date: for operators and their tools.
+"""The records of one group's logs, read without owning them and kept up to date: for operators and their tools.
 
-A survey asks the half logs where they end and reads them to there. Then it writes a TICK of its own to each op log
+A survey asks the half logs for their ends and reads up to these. Then it writes a TICK of its own to each op log
 and reads nothing but ops until that tick is back; so a half that it shows as undecided had no end when it was read. The
-parked logs come last, again to the ends that they tell, so that no DISCARD is shown without its record.
+parked logs come last, again up to the ends that they report, so that no DISCARD is shown without its record.
 """
 
 from __future__ import annotations
@@ -25,14 +25,14 @@ POLL_S: Final = 0.01
 READ_COUNT_MAX: Final = 1_000
 ALL_KINDS: Final = frozenset(LogKind)
 FINISHED_MAX: Final = 500_000
-"""Finished transactions whose ids are kept, so that a late copy of one is not taken for a new half."""
+"""Most finished transactions whose ids are kept, so that a late copy of one does not pass for a new half."""
 
 Progress = Callable[[int], None]
 
 
 @dataclass(slots=True)
 class OwnerSeen:
-    """The checker whose records stand newest in a partition's op log: its name, its wall clock, our own clock."""
+    """The checker with the newest records in a partition's op log: its name, its wall clock, our own clock."""
 
     by: str
     at_ms: int
@@ -44,7 +44,7 @@ class _Log:
     kind: LogKind
     partition: int
     reader: Reader
-    end: Future[Position] | None = None  #: where it is read to; None when it is read as far as it goes
+    end: Future[Position] | None = None  #: the end of the reading; None when it is read as far as it goes
     is_cut: bool = False  #: its beginning is gone
 
 
@@ -52,15 +52,15 @@ class Survey:
     """One group, seen from outside. One thread at a time; close it.
 
     Args:
-        from_checkpoint: Read only what is behind the checkpoints: everything undecided, and little that is not.
-        wanted: Tells which transactions to keep; None for all. Asked again for each record, so it may learn.
-        forget_finished: Drop what has ended, so that memory follows what is undecided.
-        by: Who reads, named in the ticks.
+        from_checkpoint: Read only the records after the checkpoints: all undecided ones, and few others.
+        wanted: Selects the transactions to keep; None for all. Called again for each record, so it may learn.
+        forget_finished: Drop finished transactions, so that memory follows the undecided ones.
+        by: The reader's name, written in the ticks.
         timeout_s: Longest time without any progress.
-        on_progress: Told now and then how many records have been read.
-        on_final: Told the id of each final op, wanted or not.
-        on_op: Told each op but marks, wanted or not.
-        on_half: Told each half and when it was appended, where the broker tells, wanted or not.
+        on_progress: Called now and then with the number of records read so far.
+        on_final: Called with the id of each final op, wanted or not.
+        on_op: Called with each op but marks, wanted or not.
+        on_half: Called with each half and, where the broker reports it, its append time, wanted or not.
 
     Raises:
         UsageError: the broker has no such group; nothing is created.
@@ -104,29 +104,29 @@ class Survey:
         }
         self._logs = [self._open(kind, p, _start(kind, c)) for kind in LogKind for p, c in checkpoints.items()]
 
-    # -- what was found --------------------------------------------------------------------------------------------
+    # -- the result ------------------------------------------------------------------------------------------------
 
     def journeys(self) -> Iterator[Journey]:
-        """Yield what is known of each transaction."""
+        """Yield the known journey of each transaction."""
         for fold in self._folds.values():
             yield from list(fold.found.values())
 
     def find(self, transaction_id: bytes) -> Journey | None:
-        """Return what is known of one transaction."""
+        """Return the known journey of one transaction."""
         return next((f.found[transaction_id] for f in self._folds.values() if transaction_id in f.found), None)
 
     def elapsed_s(self) -> float:
-        """Return the clock that `OwnerSeen.seen_s` is of."""
+        """Return the current reading of the clock of `OwnerSeen.seen_s`."""
         return self._clock.elapsed_s()
 
     def was_owned_since(self, partition: int, elapsed_s: float) -> bool:
-        """Return whether something that a checker wrote was read behind *elapsed_s* on our clock."""
+        """Return whether a record of a checker was read after *elapsed_s* on our clock."""
         owner = self.owners.get(partition)
         return owner is not None and owner.seen_s >= elapsed_s
 
     @property
     def cut_partitions(self) -> list[int]:
-        """The partitions of whose half or op log the beginning is gone."""
+        """The partitions whose half or op log has lost its beginning."""
         return sorted({log.partition for log in self._logs if log.is_cut and log.kind is not LogKind.PARKED})
 
     # -- reading -----------------------------------------------------------------------------------------------------
@@ -135,17 +135,17 @@ class Survey:
         """Read everything that was stored before this call.
 
         Raises:
-            BackendTimeoutError: nothing came for `timeout_s` although something was due.
+            BackendTimeoutError: no record arrived for `timeout_s` although one was due.
             BackendUnavailableError: the broker has been out of reach for as long.
         """
         self._read_to_ends(LogKind.HALF)
         self._tick()
-        # No halves meanwhile: the end of a later one may stand after the tick.
+        # No halves meanwhile: the end of a later half may come after the tick.
         self._read_until(lambda: not self._awaited, {LogKind.OP})
         self._read_to_ends(LogKind.PARKED)
 
     def poll(self) -> int:
-        """Read what is there now, without a tick and without waiting; returns how many records that were.
+        """Read the records that exist now, without a tick and without waiting; returns their number.
 
         Raises:
             BackendUnavailableError: the broker cannot be reached; calling again is allowed.
@@ -260,7 +260,7 @@ class Survey:
         for mark in marks:
             outcome = wait_for(mark, self._timeout_s)
             if outcome.status is not Status.DURABLE:
-                raise outcome.error or BackendTimeoutError(f"the op logs of group {self._group!r} take no records")
+                raise outcome.error or BackendTimeoutError(f"the op logs of group {self._group!r} accept no records")
 
     def _checkpoint(self, partition: int) -> Checkpoint | None:
         return wait_for(self._backend.load_checkpoint(self._group, partition), self._timeout_s)
@@ -273,7 +273,7 @@ class Survey:
 
 
 def _is_read(log: _Log) -> bool:
-    """Return whether a log was read to the end that it told; asks again where the broker did not answer.
+    """Return whether a log was read to the end that it reported; asks again where the broker did not answer.
 
     Raises:
         BackendTimeoutError, BackendUnavailableError: the broker did not answer the last question.
@@ -290,13 +290,13 @@ def existing_partitions(backend: Backend, group: str, timeout_s: float = 30.0) -
     """Return the number of partitions of a group that exists.
 
     Raises:
-        UsageError: it does not; nothing is created, so that a misspelt name stays one.
+        UsageError: it does not exist; nothing is created, so that a misspelt name creates no group.
         ConfigError: it exists with settings that the broker refuses.
     """
     try:
         wait_for(backend.load_checkpoint(group, 0), timeout_s)
     except ConfigError as error:
-        raise UsageError(f"this broker has no group {group!r}; `txcore topics create` would make it") from error
+        raise UsageError(f"this broker has no group {group!r}; `txcore topics create` creates it") from error
     return wait_for(backend.ensure_group(group), timeout_s)
 
 

@@ -1,6 +1,6 @@
-"""The columns of outbox tables that other libraries have made, so that a relay can send what stands there.
+"""The columns of outbox tables that other libraries have made, so that a relay can send their rows.
 
-A value names a column. That of `topic` may also be a text with columns in braces, as in `outbox.event.{aggregatetype}`.
+A value names a column. For `topic`, a text with columns in braces also works, as in `outbox.event.{aggregatetype}`.
 
 Source: Debezium documentation, "Outbox Event Router" (columns, topic, `id` header); Eventuate Tram, table `message`;
 MassTransit documentation, "Transactional Outbox" (table OutboxMessage).
@@ -21,18 +21,18 @@ _PLACE: Final = re.compile(r"\{([^{}]*)\}")
 
 @dataclass(frozen=True, slots=True)
 class Layout:
-    """Where an outbox table has what.
+    """The columns of an outbox table.
 
     Attributes:
-        id: Identity of the message; a UUID is its `txcore-id`, of anything else a UUID is made.
-        body, key: The payload and the message key; no column, no key.
+        id: Identity of the message; a UUID is its `txcore-id`, from any other value a UUID is made.
+        body, key: The payload and the message key; without a column, no key.
         headers: A JSON object of texts.
         copied: Columns that become headers of their own name, with commas between them.
-        order: Columns by which rows are sent, with commas between them.
-        done: Empty to delete what is sent, or the column that is set to 1 (and is 0 or NULL before).
+        order: Columns that order the rows, with commas between them.
+        done: Empty to delete sent rows, or the column that is set to 1 (0 or NULL before).
 
     Raises:
-        ConfigError: a value is no plain column name.
+        ConfigError: a value is not a plain column name.
     """
 
     id: str
@@ -48,7 +48,9 @@ class Layout:
         for each in fields(self):
             for name in self._names(each.name):
                 if not _NAME.fullmatch(name):
-                    raise ConfigError(f"{each.name}={getattr(self, each.name)!r}: {name!r} is no column", key=each.name)
+                    raise ConfigError(
+                        f"{each.name}={getattr(self, each.name)!r}: {name!r} is not a column name", key=each.name
+                    )
 
     def _names(self, field: str) -> list[str]:
         value: str = getattr(self, field)
@@ -69,7 +71,7 @@ class Layout:
 
     @property
     def order_columns(self) -> list[str]:
-        """The columns by which rows are sent."""
+        """The columns that order the rows."""
         return self._names("order")
 
     def topic_of(self, row: Mapping[str, object]) -> str:
@@ -95,7 +97,7 @@ LAYOUTS: Final[Mapping[str, Layout]] = {
         id="MessageId", topic="DestinationAddress", body="Body", order="SequenceNumber", headers="Headers"
     ),
 }
-"""Layouts by name. Debezium's table has no column that tells the order; name yours, such as `order=created_at`."""
+"""Layouts by name. Debezium's table has no column for the order; name yours, such as `order=created_at`."""
 
 
 def layout_of(name: str, changes: Mapping[str, str]) -> Layout:
@@ -107,7 +109,7 @@ def layout_of(name: str, changes: Mapping[str, str]) -> Layout:
     known = {each.name for each in fields(Layout)}
     unknown = sorted(set(changes) - known)
     if unknown:
-        raise ConfigError(f"a layout has no {unknown[0]!r}, only {', '.join(sorted(known))}", key=unknown[0])
+        raise ConfigError(f"a layout has no key {unknown[0]!r}, only {', '.join(sorted(known))}", key=unknown[0])
     if not name:
         missing = [key for key in ("id", "topic", "body", "order") if not changes.get(key)]
         if missing:

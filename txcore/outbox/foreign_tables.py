@@ -1,11 +1,11 @@
-"""OutboxTable: an outbox table of another library, relayed as it is, so that a team can move over without rewriting.
+"""OutboxTable: an outbox table of another library, relayed unchanged, so that a team can migrate without a rewrite.
 
-One relay at a time sends from it, held by a lock of the database (PostgreSQL, MariaDB, MySQL). On SQLite there is
-none: several relays would send everything several times, still in order and with the same ids. The table has no place
-for tries, so nothing is parked: a refused message is tried again, with pauses, until it is taken or removed.
+One relay at a time sends from it, held by a lock of the database (PostgreSQL, MariaDB, MySQL). SQLite has no
+such lock: several relays would send everything several times, still in order and with the same ids. The table has no
+column for tries, so nothing is parked: a refused message is retried, with pauses, until it is accepted or removed.
 
-On MariaDB and MySQL a commit can be read a moment before it is on disk, and the outbox table offers nothing to flush it
-with: a message may go out whose commit a crash of the server in that moment undoes. txcore's own table has no such gap.
+On MariaDB and MySQL a commit can be read a moment before it is on disk, and the outbox table offers no means to flush
+it: a crash of the server at that moment may undo the commit of a sent message. txcore's own table has no such gap.
 """
 
 from __future__ import annotations
@@ -34,11 +34,11 @@ if TYPE_CHECKING:
     from txcore.outbox.foreign_layouts import Layout
 
 LOOK_AHEAD: Final = 4
-"""So many times the batch is read, in case lanes at rest stand in front."""
+"""Number of batch sizes that are read, in case the first rows belong to resting lanes."""
 
 
 class _Held:
-    """A connection with the table's lock, and the ids of the rows as the table has them."""
+    """A connection with the table's lock, and the ids of the rows in the table's own form."""
 
     def __init__(self, connection: Connection, ids: dict[bytes, Any]) -> None:
         self.connection = connection
@@ -46,7 +46,7 @@ class _Held:
 
 
 class OutboxTable:
-    """Implements `MessageTable`, and what `Relay` asks beside it. For one relay at a time.
+    """Implements `MessageTable`, and the other methods that `Relay` calls. For one relay at a time.
 
     Raises:
         ConfigError: an asynchronous engine, or a table name that would need quoting.
@@ -69,7 +69,7 @@ class OutboxTable:
         self._lock_name = "txcore_" + hashlib.blake2b(table.encode(), digest_size=16).hexdigest()
 
     def join(self) -> None:
-        """Do nothing: the table is there, or `take` says that it is not."""
+        """Do nothing: if the table is missing, `take` raises."""
 
     def take(self, group: str, resting: Collection[int], row_max: int) -> Taken | None:  # noqa: ARG002 - the port's
         """See `MessageTable.take`."""
@@ -110,13 +110,13 @@ class OutboxTable:
         self._end(taken.hold.connection)
 
     def sleep(self, seconds: float, is_over: Callable[[], bool]) -> None:
-        """Do nothing: nobody can ring."""
+        """Do nothing: producers of this table do not ring."""
 
     def close(self) -> None:
         """Do nothing: nothing is kept open."""
 
     def stats(self) -> TableStats:
-        """Return nothing: counting somebody else's table may take long."""
+        """Return nothing: counting the rows of another library's table may take long."""
         return EMPTY
 
     def parked(self, count_max: int = 0) -> list[ParkedMessage]:  # noqa: ARG002
@@ -177,7 +177,7 @@ class OutboxTable:
 
 
 def _uuid_of(identity: Any) -> bytes:
-    """Return the 16 bytes of a UUID in any form, or bytes made of what is none."""
+    """Return the 16 bytes of a UUID in any form; from any other value, make 16 bytes."""
     if isinstance(identity, uuid.UUID):
         return identity.bytes
     if isinstance(identity, bytes | memoryview) and len(bytes(identity)) == 16:
@@ -202,5 +202,5 @@ def _headers(value: Any) -> dict[str, str]:
     except (TypeError, ValueError):
         found = None
     if not isinstance(found, dict):
-        return {"headers": str(value)}  # no JSON object: carried whole, for whoever reads it
+        return {"headers": str(value)}  # not a JSON object: carried whole, for the consumer
     return {str(name): each if isinstance(each, str) else json.dumps(each) for name, each in found.items()}

@@ -1,4 +1,4 @@
-"""The bell of a relay: LISTEN on PostgreSQL, rung by a producer's COMMIT. Elsewhere there is none.
+"""The bell of a relay: LISTEN on PostgreSQL, rung by a producer's COMMIT. Other databases have none.
 
 Source: PostgreSQL manual, "NOTIFY"; psycopg documentation, "Asynchronous notifications".
 """
@@ -22,31 +22,31 @@ if TYPE_CHECKING:
     from txcore.sqlfence.schema import Tables
 
 SLICE_S: Final = 0.2
-"""How often a waiting relay looks whether it is to stop."""
+"""Interval, in seconds, at which a waiting relay looks whether it must stop."""
 
 
 class Bell:
     """A connection of its own that listens for one group. One thread at a time."""
 
     def __init__(self, engine: Engine, tables: Tables, group: str) -> None:
-        #: Nobody can ring here: another database, or a driver without notifications.
+        #: No producer can ring here: another database, or a driver without notifications.
         self.is_silent = family_of(engine.dialect.name) != POSTGRESQL or engine.dialect.driver != "psycopg"
         self._engine = engine
         self._channel = channel_of(tables, group)
         self._driver: Any = None
 
     def wait(self, seconds: float, is_over: Callable[[], bool]) -> bool:
-        """Return True when somebody rang, False after *seconds*, at *is_over*, or when the connection broke."""
+        """Return True when a producer rang, False after *seconds*, at *is_over*, or when the connection broke."""
         left_s = seconds
         try:
             if self._driver is None:
                 self._listen()
-                return True  # Who rang while nobody listened is heard by looking once more.
+                return True  # A ring before the listening began is found by looking at the table once more.
             while left_s > 0 and not is_over():
                 if any(True for _ in self._driver.notifies(timeout=min(left_s, SLICE_S), stop_after=1)):
                     return True
                 left_s -= SLICE_S
-        except Exception:  # noqa: BLE001 - a broken bell is made anew at the next wait; polling goes on without it
+        except Exception:  # noqa: BLE001 - the next wait makes a new bell; polling continues without it
             self.close()
         return False
 

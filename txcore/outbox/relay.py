@@ -1,4 +1,4 @@
-"""The relay: publishes what producers have put into the message table, and deletes it there.
+"""The relay: publishes the messages that producers have put into the message table, and deletes them there.
 
 Run at least one for each group whose producers use the mode `table` or `auto`; the checker process is one. Any number
 may run at once, and any of them may be killed anywhere: each message is sent at least once, always with the same id,
@@ -34,20 +34,20 @@ from txcore.outbox.sql_table import NoTableError, SqlMessageTable
 
 GROUP_TIMEOUT_S: Final = 30.0
 HOLD_SPARE_S: Final = 10.0
-"""By how much a relay may outlive its slowest batch before its slots are given to another one."""
+"""Time, in seconds, that a relay keeps its slots beyond its slowest batch before another relay may hold them."""
 NEVER: Final = 1_000_000_000
 COUNT_EVERY_S: Final = 15.0
 RING_FROM_S: Final = 0.05
-"""A relay that has found nothing for so long asks producers to ring."""
+"""Shortest time, in seconds, without a message after which a relay asks producers to ring."""
 
 
 @dataclass(frozen=True, slots=True)
 class RelayStats:
-    """What a relay has done since it was made.
+    """The counts of a relay since it was made.
 
     Attributes:
-        trouble: Why it sends nothing now; "" when nothing is wrong.
-        waiting: What waited in the table when it was last counted, at most `COUNT_EVERY_S` ago while it runs.
+        trouble: The reason why it sends nothing now; "" when nothing is wrong.
+        waiting: The waiting rows at the last count, at most `COUNT_EVERY_S` ago while it runs.
     """
 
     sent: int = 0
@@ -67,13 +67,13 @@ class Relay:
         group: The producer group.
         engine: A synchronous SQLAlchemy Engine of the producers' database; it needs two connections, three on
             PostgreSQL.
-        table: The fence table there, as `SqlFence` has it.
+        table: The fence table there, as in `SqlFence`.
         layout: The columns of *table*, when it is an outbox table that another library made; see `layout_of`.
         limits: Bounds; the defaults suit production.
         plugins: Objects with the hook `txcore_on_event`.
 
     Raises:
-        ConfigError: an asynchronous engine, or a table name that is none.
+        ConfigError: an asynchronous engine, or an invalid table name.
     """
 
     def __init__(
@@ -111,10 +111,10 @@ class Relay:
         self._stop = threading.Event()
 
     def start(self) -> None:
-        """Relay in a thread until `stop`; trouble with database or broker is reported and waited out.
+        """Relay in a thread until `stop`; a failure of database or broker is reported and waited out.
 
         Raises:
-            TransactionStateError: started already.
+            TransactionStateError: it was started already.
         """
         if self._thread is not None:
             raise TransactionStateError("this relay is running already")
@@ -123,11 +123,11 @@ class Relay:
         self._thread.start()
 
     def ask_to_stop(self) -> None:
-        """Begin to end; returns at once."""
+        """Ask the relay to stop; returns at once."""
         self._stop.set()
 
     def stop(self, timeout_s: float = 30.0) -> bool:
-        """Finish the batch in hand and end, within *timeout_s*; idempotent. Returns whether it came to its end."""
+        """Finish the current batch and end, within *timeout_s*; idempotent. Returns whether the relay has ended."""
         self._stop.set()
         thread = self._thread
         if thread is not None:
@@ -139,7 +139,7 @@ class Relay:
         return True
 
     def run_once(self) -> BatchReport:
-        """Relay until nothing is left that can be sent now; returns the sums of all batches.
+        """Relay until no message can be sent now; returns the sums of all batches.
 
         Raises:
             TransactionStateError: it runs in a thread.
@@ -160,28 +160,28 @@ class Relay:
                 return total
 
     def stats(self) -> RelayStats:
-        """Return what was done; from any thread."""
+        """Return the counts; from any thread."""
         thread = self._thread
         return replace(self._stats, is_running=thread is not None and thread.is_alive())
 
     # The table, for operators -----------------------------------------------------------------------------------------
 
     def waiting(self) -> TableStats:
-        """Count what waits in the table. Raises BackendUnavailableError."""
+        """Count the waiting rows of the table. Raises BackendUnavailableError."""
         return self.table.stats()
 
     def parked(self) -> list[ParkedMessage]:
-        """Return the messages that are tried no more, with their reasons. Raises BackendUnavailableError."""
+        """Return the messages that are not retried any more, with their reasons. Raises BackendUnavailableError."""
         return self.table.parked()
 
     def resume(self, transaction_id: bytes) -> int:
-        """Have the parked messages of a transaction tried again; returns how many. Raises BackendUnavailableError."""
+        """Retry the parked messages of a transaction; returns their number. Raises BackendUnavailableError."""
         return self.table.resume(transaction_id)
 
     def drop(self, transaction_id: bytes, why: str, by: str) -> int:
-        """Give the parked messages of a transaction up for good; returns how many.
+        """Drop the parked messages of a transaction for good; returns their number.
 
-        They are never sent again, and stay in the table with who, when and why; the audit names the transaction FORCED.
+        They are never sent, and stay in the table with name, time and reason; the audit names the transaction FORCED.
 
         Raises:
             UsageError: *why* is empty.
@@ -263,7 +263,7 @@ class Relay:
         return self._context
 
     def _wait_out(self, trouble: str) -> None:
-        """Report trouble once, and pause longer each time while it lasts."""
+        """Report the trouble once, and pause longer each time while it lasts."""
         if not self._trouble.count:
             self._report.event(names.RELAY_ERROR, group=self._group, error=trouble)
         self._stats = replace(self._stats, trouble=trouble)

@@ -1,8 +1,8 @@
-"""What a relay does with one batch of the message table, as flows: take, publish in order, settle.
+"""The steps of a relay for one batch of the message table, as flows: take, publish in order, settle.
 
 Each lane is sent one message after the other, the next one only when the one before is confirmed (or parked), so its
-first copies stand in order whoever else sends the same rows; lanes do not wait for each other. Nothing is deleted
-before it is confirmed: a relay that dies has its rows sent again, with the same ids.
+first copies are in order even if other relays send the same rows; lanes do not wait for each other. No row is deleted
+before it is confirmed: the rows of a relay that dies are sent again, with the same ids.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ from txcore.runtime.commands import Answered, Call, Each, Flow, Spawn
 from txcore.runtime.instrumentation import Reporter
 
 RESTING_MAX: Final = 10_000
-"""Most lanes that are remembered as resting; beyond, all of them are tried again."""
+"""Most lanes that are remembered as resting; with more, all of them are retried."""
 
 PROBE_ROWS: Final = 16
 TIME_MIN_S: Final = 0.000_1
@@ -48,11 +48,11 @@ class RelayLimits:
     """
 
     row_max: int = 1_000  #: rows of one batch
-    batch_s: float = 0.5  #: after so long no second message of a lane is begun, so that no lane holds up others
+    batch_s: float = 0.5  #: time after which no second message of a lane begins, so that no lane holds up others
     tries_max: int = 20  #: refusals by its target before a message is parked
-    retry_s: float = 0.2  #: first pause of a lane after a refusal, and of all after an outage; doubles
+    retry_s: float = 0.2  #: first pause of a lane after a refusal, and of all lanes after an outage; doubles
     retry_max_s: float = 30.0
-    outage_max_s: float = 2.0  #: longest pause while broker or database is down, when few messages at a time are tried
+    outage_max_s: float = 2.0  #: longest pause while broker or database is down; few messages at a time are tried then
     poll_s: float = 0.01  #: first pause when there is nothing to send; doubles
     idle_poll_s: float = 1.0
 
@@ -74,12 +74,12 @@ class Rest:
 
 @dataclass(slots=True)
 class RelayContext:
-    """What all batches of one relay share.
+    """The state that all batches of one relay share.
 
     Attributes:
         together_max: Most messages that are handed to the backend together.
         resting: Lanes whose oldest message was refused, by lane.
-        is_probing: The broker was down at the last try: take a few messages only, to find out whether it is back.
+        is_probing: The broker was down at the last try: take only a few messages, to find out whether it is back.
     """
 
     group: str
@@ -96,12 +96,12 @@ class RelayContext:
 
 @dataclass(slots=True)
 class BatchReport:
-    """How one batch went.
+    """The result of one batch.
 
     Attributes:
-        taken: Rows in hand; 0 when there was nothing to do or everything that waits is at rest.
+        taken: Rows of the batch; 0 when there was nothing to do or all waiting rows are in resting lanes.
         uncertain: Messages without a certain answer: the broker is down or slow.
-        is_full: There was more to take.
+        is_full: The table had more rows.
     """
 
     taken: int = 0
@@ -113,7 +113,7 @@ class BatchReport:
 
 
 class _Work:
-    """One batch on its way."""
+    """One batch in progress."""
 
     def __init__(self, lane_count: int, until_s: float) -> None:
         self.until_s = until_s
@@ -125,7 +125,7 @@ class _Work:
         self.done.set_running_or_notify_cancel()
 
     def end_lane(self) -> None:
-        """Note that one lane is through; the last one ends the waiting."""
+        """Record that one lane is finished; the last one ends the wait."""
         self.left -= 1
         if not self.left:
             self.done.set_result(None)
@@ -135,7 +135,7 @@ def relay_batch(context: RelayContext) -> Flow[BatchReport]:
     """Take a batch, publish it, settle it.
 
     Raises:
-        BackendUnavailableError: the database failed; nothing is lost, some of it may be sent again.
+        BackendUnavailableError: the database failed; no message is lost, some may be sent again.
     """
     now_s = context.clock.elapsed_s()
     resting = {lane for lane, rest in context.resting.items() if rest.until_s > now_s}
@@ -175,7 +175,7 @@ def _publish(context: RelayContext, rows: Sequence[TableRow]) -> Flow[_Work]:
 
 
 def _send_heads(context: RelayContext, work: _Work, lanes: Sequence[deque[TableRow]]) -> Flow[None]:
-    """Send the first row of each lane; lanes whose rows are answered together go on together."""
+    """Send the first row of each lane; lanes whose rows are answered together continue together."""
     going, resolutions = [], []
     for rows in lanes:
         resolution = _first_resolution(context, work, rows)
@@ -185,14 +185,14 @@ def _send_heads(context: RelayContext, work: _Work, lanes: Sequence[deque[TableR
             going.append(rows)
             resolutions.append(resolution)
     if resolutions:
-        yield Each(resolutions, partial(_go_on, context, work, going))
+        yield Each(resolutions, partial(_continued, context, work, going))
 
 
-def _go_on(
+def _continued(
     context: RelayContext, work: _Work, lanes: Sequence[deque[TableRow]], answered: Answered
 ) -> Flow[None] | None:
-    """Return the flow of those lanes that have another row to be sent, and may send it."""
-    is_late = context.clock.elapsed_s() >= work.until_s  # one of each lane goes in any case, else nothing ever might
+    """Return the flow of the lanes that have another row and may send it."""
+    is_late = context.clock.elapsed_s() >= work.until_s  # each lane sends one row in any case, else none might
     onward = []
     for index, outcome in answered:
         rows = lanes[index]
@@ -214,7 +214,7 @@ def _first_resolution(context: RelayContext, work: _Work, rows: deque[TableRow])
 
 
 def _is_through(context: RelayContext, work: _Work, row: TableRow, outcome: Outcome) -> bool:
-    """Note how a row ended; returns whether its lane may go on."""
+    """Record a row's outcome; returns whether its lane may continue."""
     if outcome.status is Status.DURABLE:
         work.sent.append(row)
         context.resting.pop(row.lane, None)
@@ -241,7 +241,7 @@ def _resolution(context: RelayContext, row: TableRow) -> Resolution:
 
 
 def _is_verdict(error: TxcoreError | None) -> bool:
-    """Return whether the target said no, and not a broker out of reach or a backend that is closed (R10)."""
+    """Return whether the target refused, and not an unreachable broker or a closed backend (R10)."""
     if isinstance(error, UsageError):
         return isinstance(error, MessageRejectedError)
     return error is not None and not isinstance(error, BackendUnavailableError | OutcomeUnknownError)
@@ -256,7 +256,7 @@ def _refuse(context: RelayContext, work: _Work, row: TableRow, error: Exception 
 
 
 def _rest(context: RelayContext, lane: int) -> None:
-    """Leave a lane alone for a while; the others go on (R9)."""
+    """Rest a lane for a while; the other lanes continue (R9)."""
     if len(context.resting) >= RESTING_MAX:
         context.resting.clear()
     rest = context.resting.setdefault(lane, Rest())

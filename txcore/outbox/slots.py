@@ -1,7 +1,7 @@
 """The statements of a relay: slots held, rows read in order, deleted once sent, parked, resumed. On a border.
 
 On PostgreSQL, MariaDB and MySQL a slot is held by the lock on its row, which dies with the relay's connection. SQLite
-has one lock for the whole file, so there a slot is leased: `owner` has it up to `until_ms` of the database's clock.
+has one lock for the whole file, so there a slot is leased: `owner` holds it up to `until_ms` of the database's clock.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from txcore.sqlfence.messages import ASLEEP, BELL, DROPPED
 
 REASON_MAX: Final = 500
 RESTING_MAX: Final = 500
-"""Most lanes that a statement leaves out; with more, their slots rest as a whole."""
+"""Most lanes that a statement excludes; with more, their slots rest as a whole."""
 NAMED_MAX: Final = 200
 """Most rows that a statement names by a parameter each."""
 
@@ -81,9 +81,9 @@ class Slots:
         border.change(f"INSERT INTO {self._slot} (producer_group, slot) VALUES {places} {tail}", self._group)  # noqa: S608
 
     def busy(self, border: Border) -> list[int]:
-        """Return the slots that have something to send, without waiting for anybody; on SQLite only free ones."""
+        """Return the slots that have a row to send, without waiting for a lock; on SQLite only free slots."""
         free = f"AND s.until_ms <= {self._now_ms} " if self._is_leased else ""
-        # With LIMIT the index is asked once for each slot; PostgreSQL makes a join over all rows out of EXISTS.
+        # With LIMIT the index is asked once for each slot; PostgreSQL turns EXISTS into a join over all rows.
         sql = (
             f"SELECT s.slot FROM {self._slot} s WHERE s.producer_group = :producer_group AND s.slot >= 0 {free}"  # noqa: S608
             f"AND (SELECT 1 FROM {self._message} m WHERE m.producer_group = s.producer_group AND m.parked = 0 "
@@ -92,7 +92,7 @@ class Slots:
         return [int(row[0]) for row in border.rows(sql, self._group)]
 
     def hold(self, border: Border, slots: Sequence[int], hold_ms: int) -> list[int]:
-        """Hold those of *slots* that nobody else holds, until the transaction's end or, on SQLite, for *hold_ms*."""
+        """Hold the free ones of *slots*, until the transaction's end or, on SQLite, for *hold_ms*."""
         mine = f"WHERE producer_group = :producer_group AND slot IN ({_list(slots)})"
         if self._is_leased:
             lease = f"UPDATE {self._slot} SET owner = :owner, until_ms = {self._now_ms} + {int(hold_ms)} {mine}"  # noqa: S608
@@ -103,7 +103,7 @@ class Slots:
         return [int(row[0]) for row in border.rows(sql, self._group)]
 
     def release(self, border: Border, slots: Sequence[int]) -> None:
-        """End a lease of ours, if it still is; a lock ends with its transaction."""
+        """End a lease of ours that is still in force; a lock ends with its transaction."""
         sql = (
             f"UPDATE {self._slot} SET until_ms = 0 WHERE producer_group = :producer_group "  # noqa: S608
             f"AND slot IN ({_list(slots)}) AND owner = :owner"
@@ -113,7 +113,7 @@ class Slots:
     def page(self, border: Border, slots: Sequence[int], resting: Collection[int], each_max: int) -> list[TableRow]:
         """Return the oldest rows of each slot that are not parked, in the order of their insertion.
 
-        One statement for all of them: while producers are busy, each one waits for the processor as long as they do.
+        One statement for all slots: while producers are busy, each statement waits for the processor like them.
         """
         left_out: dict[int, list[int]] = {slot: [] for slot in slots}
         for lane in resting:
@@ -136,12 +136,12 @@ class Slots:
         )
 
     def flush(self, border: Border) -> None:
-        """Change something: the commit of it flushes whatever this server has shown before."""
+        """Write a row: its commit flushes every commit that this server has shown before."""
         sql = f"UPDATE {self._slot} SET beats = beats + 1 WHERE producer_group = :producer_group AND slot = {BELL}"  # noqa: S608
         border.change(sql, self._group)
 
     def delete(self, border: Border, rows: Sequence[TableRow]) -> None:
-        """Delete what was sent."""
+        """Delete the sent rows."""
         at_once = max(len(rows), 1) if self.dialect.family == POSTGRESQL else NAMED_MAX
         for chunk in _chunks(rows, at_once):
             which, values = self._named(chunk)
@@ -157,7 +157,7 @@ class Slots:
         border.change(sql, values | {"reason": refused.reason[:REASON_MAX]})
 
     def sleep(self, border: Border, *, is_asleep: bool) -> bool:
-        """Say whether producers must ring to be heard at once; returns whether that is news."""
+        """Store whether producers must ring to be noticed at once; returns whether that has changed."""
         sql = (
             f"UPDATE {self._slot} SET owner = :state "  # noqa: S608
             f"WHERE producer_group = :producer_group AND slot = {BELL} AND owner <> :state"
@@ -175,7 +175,7 @@ class Slots:
         return TableStats(waiting, found.get(1, (0, 0))[0], age_ms / 1000, found.get(DROPPED, (0, 0))[0])
 
     def parked(self, border: Border, count_max: int, *, is_dropped: bool = False) -> list[ParkedMessage]:
-        """Return what is parked, or what was dropped, oldest first."""
+        """Return the parked messages, or the dropped ones, oldest first."""
         sql = (
             f"SELECT transaction_id, message_index, tries, reason, body FROM {self._message} "  # noqa: S608
             f"WHERE producer_group = :producer_group AND parked = {DROPPED if is_dropped else 1} "
@@ -187,7 +187,7 @@ class Slots:
         ]
 
     def resume(self, border: Border, transaction_id: bytes) -> int:
-        """Have the parked messages of a transaction tried again, from zero."""
+        """Retry the parked messages of a transaction, with tries counted from zero."""
         sql = (
             f"UPDATE {self._message} SET parked = 0, tries = 0 WHERE producer_group = :producer_group "  # noqa: S608
             f"AND parked = 1 AND transaction_id = {self.dialect.place('id')}"
@@ -195,7 +195,7 @@ class Slots:
         return border.change(sql, self._group | {"id": self.dialect.encode(transaction_id)})
 
     def drop(self, border: Border, transaction_id: bytes, reason: str) -> int:
-        """Give the parked messages of a transaction up, for good; the reason goes before their targets' own."""
+        """Drop the parked messages of a transaction, for good; the reason precedes their targets' reasons."""
         joined = {
             MYSQL: "CONCAT(:reason, COALESCE(reason, ''))",
             POSTGRESQL: "CAST(:reason AS text) || COALESCE(reason, '')",
@@ -209,7 +209,7 @@ class Slots:
         return border.change(sql, self._group | values)
 
     def _named(self, rows: Iterable[TableRow]) -> tuple[str, dict[str, Any]]:
-        """Return the condition for *rows*: by number where that is the key, else by what no other row can be given."""
+        """Return the condition for *rows*: by number where that is the key, else by transaction id and index."""
         if self.dialect.family == MYSQL:
             return f"number IN ({_list(row.number for row in rows)})", {}
         if self.dialect.family == POSTGRESQL:  # two texts: hundreds of parameters cost more than the statement

@@ -1,7 +1,7 @@
-"""SqlMessageTable: the message table as a relay and an operator hold it, on connections of its own.
+"""SqlMessageTable: the message table for a relay and an operator, on connections of its own.
 
 While a relay sends, it keeps one database transaction open with the locks of its slots, so that they are free again
-as soon as it dies. On SQLite, where that would lock out every producer, it takes a lease and keeps nothing open.
+as soon as it dies. On SQLite, where that would lock out every producer, it takes a lease and keeps no transaction open.
 """
 
 from __future__ import annotations
@@ -29,15 +29,15 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Collection, Sequence
 
 SLOTS_MAX: Final = 16
-"""Slots that one relay holds at once, so that several relays share the work."""
+"""Most slots that one relay holds at once, so that several relays share the work."""
 LOCK_TIMEOUT_S: Final = 2.0
 PARKED_MAX: Final = 1_000
 BUSY_TAKES: Final = 5
-"""After so many batches in a row without a pause a relay is busy."""
+"""Number of batches in a row without a pause after which a relay is busy."""
 
 
 class NoTableError(BackendUnavailableError):
-    """The database has no message table; `SqlFence.create` makes it, and until then there is nothing to relay."""
+    """The database has no message table; `SqlFence.create` makes it; before, there is nothing to relay."""
 
 
 class _Held:
@@ -49,7 +49,7 @@ class _Held:
         self._undo = undo
 
     def end(self) -> None:
-        """Give the connection back; without a commit before, everything is rolled back."""
+        """Return the connection to its pool; without a commit before, everything is rolled back."""
         with suppress(Exception):
             self.border.rollback()
         with suppress(Exception):
@@ -64,10 +64,10 @@ class SqlMessageTable:
 
     Args:
         engine: A synchronous SQLAlchemy Engine. On PostgreSQL one more connection listens for producers.
-        group: The producer group whose messages these are.
+        group: The producer group of the messages.
         owner: A name that no other relay has.
-        table: The fence table's name, as `SqlFence` has it.
-        hold_s: After so long the database takes the slots of a relay that stands still; longer than a batch may take.
+        table: The fence table's name, as in `SqlFence`.
+        hold_s: Time after which the database frees the slots of a frozen relay; longer than a batch may take.
 
     Raises:
         ConfigError: an asynchronous engine.
@@ -105,7 +105,7 @@ class SqlMessageTable:
         try:
             taken = self._taken(held.border, resting, row_max, held)
             if taken is not None and self._dialect.family == MYSQL:
-                # InnoDB shows what it has not flushed yet; publishing that would announce what a crash undoes.
+                # InnoDB shows unflushed commits; publishing those would announce messages whose commit a crash undoes.
                 self._transact(self._slots.flush)
         except BaseException as error:
             held.end()
@@ -156,8 +156,8 @@ class SqlMessageTable:
     def sleep(self, seconds: float, is_over: Callable[[], bool]) -> None:
         """Wait until a producer rings, *seconds* have passed, or *is_over*; raises nothing. Only where `can_ring`.
 
-        Returns at once when producers did not know that anybody sleeps: what one of them has committed meanwhile must
-        be looked for first.
+        Returns at once when producers did not know that the relay sleeps: it must first look for messages that one of
+        them has committed meanwhile.
         """
         with suppress(BackendUnavailableError):
             is_news = self._transact(lambda border: self._slots.sleep(border, is_asleep=True))
@@ -171,29 +171,29 @@ class SqlMessageTable:
     # The operator's side ---------------------------------------------------------------------------------------------
 
     def stats(self) -> TableStats:
-        """Count what waits. Raises BackendUnavailableError."""
+        """Count the waiting rows. Raises BackendUnavailableError."""
         found: TableStats = self._transact(self._slots.stats)
         return found
 
     def parked(self, count_max: int = PARKED_MAX, *, is_dropped: bool = False) -> list[ParkedMessage]:
-        """Return what is parked, or what was dropped. Raises BackendUnavailableError."""
+        """Return the parked messages, or the dropped ones. Raises BackendUnavailableError."""
         found: list[ParkedMessage] = self._transact(
             lambda border: self._slots.parked(border, count_max, is_dropped=is_dropped)
         )
         return found
 
     def resume(self, transaction_id: bytes) -> int:
-        """Have the parked messages of a transaction sent again; returns how many. Raises BackendUnavailableError."""
+        """Retry the parked messages of a transaction; returns their number. Raises BackendUnavailableError."""
         count: int = self._transact(lambda border: self._slots.resume(border, transaction_id))
         return count
 
     def give_up(self, transaction_id: bytes, why: str, by: str) -> int:
-        """Drop the parked messages of a transaction for good; returns how many.
+        """Drop the parked messages of a transaction for good; returns their number.
 
-        Their rows stay as a record, with who, when and why; the audit names the transaction FORCED.
+        Their rows stay as a record, with name, time and reason; the audit names the transaction FORCED.
 
         Raises:
-            UsageError: no reason is given.
+            UsageError: the reason is empty.
             BackendUnavailableError: the database failed.
         """
         if not why.strip():
@@ -206,7 +206,7 @@ class SqlMessageTable:
     # -----------------------------------------------------------------------------------------------------------------
 
     def _stay_awake(self, taken: Taken | None) -> None:
-        """Once there is much to do, have producers ring no more: it costs them something."""
+        """While there is much to do, let producers ring no more: a ring costs them time."""
         self._busy_takes = 0 if taken is None or not taken.rows else self._busy_takes + 1
         if self._busy_takes == BUSY_TAKES and self.can_ring:
             with suppress(BackendUnavailableError):
@@ -240,9 +240,9 @@ class SqlMessageTable:
         return _Held(connection, border, undo)
 
     def _bound(self, border: Border) -> str:
-        """Have the server end a transaction that stands still: a frozen relay must not keep its slots.
+        """Let the server end an idle transaction: a frozen relay must not keep its slots.
 
-        Returns what is to be added to the statement that gives the connection its own settings back.
+        Returns the addition to the statement that restores the connection's own settings.
         """
         if self._dialect.family == POSTGRESQL:
             milliseconds = round(self.hold_s * 1000)

@@ -266,7 +266,7 @@ class TestMisuse:
             (["resume"], "name transactions, or choose them with --all, --older-than, --topic or --reason; not both"),
             (["resume", "abcd1234", "--all"], "not both"),
             (["resume", "abc", "--yes"], "'abc' is too short: give at least 4 digits of the id"),
-            (["commit", "order-17", "--yes", *WHY], "'order-17' is no transaction id"),
+            (["commit", "order-17", "--yes", *WHY], "'order-17' is not a transaction id"),
             (["resume", "abcd1234", "--yes"], "no pending or parked transaction has the id 'abcd1234'"),
             (["resume", "01a1feb1-d200-775f-9898-13a298331c24", "--yes"], "knows no transaction 01a1feb1-d200"),
             (["rollback", "--reason", "customer called", "--why", "x"], "--reason selects by the reason for parking"),

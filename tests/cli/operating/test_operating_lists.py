@@ -104,5 +104,5 @@ def test_a_misspelt_group_is_not_created(world):
     """It would look as if all were well."""
     for _ in range(2):
         ran = world.here("pending", "--broker", world.broker_url, "--group", "ordres")
-        assert ran.sentence == "this broker has no group 'ordres'; `txcore topics create` would make it"
+        assert ran.sentence == "this broker has no group 'ordres'; `txcore topics create` creates it"
         assert ran.status == 2

@@ -159,7 +159,7 @@ def test_unknown_id_is_reported_as_unknown(world):
     assert ran.sentence.endswith("knows no transaction 01a1feb1-d200-775f-9898-13a298331c24")
     assert ran.status == 2
     assert world("show", "ffff0000ffff").sentence.endswith("knows no transaction 'ffff0000ffff'")
-    assert "is no transaction id" in world("show", "order-17").sentence
+    assert "is not a transaction id" in world("show", "order-17").sentence
 
 
 def test_an_unreachable_database_hides_only_its_own_part(world):

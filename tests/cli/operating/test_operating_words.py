@@ -123,7 +123,7 @@ class TestIds:
     @pytest.mark.parametrize("text", ["", "abc", "xyz123", "98331c24!", "0" * 33, "--"])
     def test_malformed_id_is_refused(self, text):
         """In one sentence."""
-        with pytest.raises(UsageError, match=r"is no transaction id|is too short"):
+        with pytest.raises(UsageError, match=r"is not a transaction id|is too short"):
             selection.wanted(text)
 
     def test_short_names_of_shown_transactions_differ(self):

@@ -104,7 +104,7 @@ def test_text_and_bytes_are_two_forms_of_one_id(clock, randomness):
 
 def test_text_that_is_no_id_is_refused_by_name():
     """The error repeats what was given."""
-    with pytest.raises(UsageError, match="'nonsense' is no transaction id"):
+    with pytest.raises(UsageError, match="'nonsense' is not a transaction id"):
         parse_id("nonsense")
 
 

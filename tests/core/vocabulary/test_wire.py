@@ -197,7 +197,7 @@ def test_a_record_of_a_higher_version_is_newer_whatever_it_holds(kind, last):
         if last is not None:
             fields[-1] = last
 
-    with pytest.raises(NewerRecordError, match="an upgraded one reads it") as raised:
+    with pytest.raises(NewerRecordError, match="a newer txcore reads it") as raised:
         decode(changed(body, change))
     error = raised.value
     assert wire.VERSION + 1 == error.version
