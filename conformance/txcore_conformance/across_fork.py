@@ -1,6 +1,6 @@
-"""A program that uses a backend before a fork, in the child, where it must be refused, and afterwards.
+"""A program that uses a backend before a fork, in the child, where the backend must refuse it, and afterwards.
 
-For a process of its own: a test runner that is forked runs its other tests twice when anything goes wrong.
+It runs in a process of its own: a forked test runner runs its other tests twice after an error.
 """
 
 from __future__ import annotations
@@ -14,10 +14,10 @@ from txcore_conformance.kit import Kit, Recorder
 
 
 def use_across_fork(harness: Harness, group: str, topic: str) -> None:
-    """Print a line for each attempt: before, in the child with the parent's and with its own, in the parent again.
+    """Print a line for each attempt: before, in the child with the parent's backend and its own, in the parent again.
 
     Args:
-        group: It has been made.
+        group: An existing group.
     """
     kit = Kit(harness, group)
     half = raw.half(kit, topic)

@@ -1,4 +1,4 @@
-"""What a run did not get in the version it asked for, said where people and CI see it."""
+"""Warnings about brokers that run in another version than requested, shown in test reports and CI."""
 
 from __future__ import annotations
 
@@ -11,17 +11,17 @@ _texts: list[str] = []
 
 
 class BrokerFallbackWarning(UserWarning):
-    """A broker runs in another version than was asked for."""
+    """A broker runs in another version than requested."""
 
 
 def warn(text: str) -> None:
-    """Give a Python warning, once a text, and keep it for `warnings`."""
+    """Issue a Python warning, once per text, and keep it for `warnings`."""
     if text not in _texts:
         _texts.append(text)
         python_warnings.warn(text, BrokerFallbackWarning, stacklevel=2)
 
 
 def warnings() -> list[str]:
-    """Return what this program and the one that started the brokers for it had to say."""
+    """Return the warnings of this program and of the program that started its brokers."""
     given = [text for text in os.environ.get(WARNINGS_VARIABLE, "").splitlines() if text]
     return list(dict.fromkeys([*given, *_texts]))

@@ -5,9 +5,9 @@
 
 Producers in four styles and two checkers work through a proxy while producers, checkers and the broker are killed and
 frozen and the network is cut, frozen, refused, or loses replies. Afterwards every half must be decided or parked within
-60 s, nothing may be lost or leaked, and every duplicate needs a cause. The seed decides which faults come, when and for
-how long; what the processes are just doing then is not replayed. A failed run keeps its seed, histories and broker
-logs under `.artefacts`.
+60 s, nothing may be lost or leaked, and every duplicate needs a cause. The seed decides the kind, time and length of
+each fault; the processes' steps at that time are not replayed. A failed run stores its seed, histories and broker logs
+under `.artefacts`.
 """
 
 from __future__ import annotations
@@ -46,7 +46,7 @@ LOG_BYTES_MAX: Final = 20_000_000
 
 @dataclass(slots=True)
 class Report:
-    """What a run did and found; `problems` is empty when it passed."""
+    """Faults and findings of a run; `problems` is empty when it passed."""
 
     broker: str
     version: str
@@ -63,7 +63,7 @@ def run(
     harness: Harness,
     seconds: float,
     seed: str,
-    tell: Callable[[str], None],
+    say: Callable[[str], None],
     *,
     folder: Path,
     database: str = "",
@@ -71,14 +71,14 @@ def run(
     producers: Sequence[str] = PRODUCERS,
     checkers: int = CHECKERS,
 ) -> Report:
-    """Run the workload under faults on a started harness whose broker is nobody else's, and judge it.
+    """Run the workload under faults on a started harness with a private broker, and judge it.
 
     Args:
-        folder: Where the histories go.
+        folder: Folder for the histories.
         database: SQLAlchemy URL of the service's database; a SQLite file in *folder* when empty.
-        plans: Instead of what *seed* says; then nothing is demanded of their number.
+        plans: Faults instead of those by *seed*; then no least number of faults is required.
         producers: The styles of the producers, one process each.
-        checkers: How many checkers there are.
+        checkers: Number of checkers.
     """
     broker = getattr(harness, "broker", None)
     url = broker.proxied_url + harness.url_options if broker is not None else harness.url  # type: ignore[attr-defined]
@@ -90,17 +90,17 @@ def run(
             crew.start("checker")
         crew.until(lambda: crew.count("ready") == len(crew.processes), "a start of every process", READY_TIME_MAX_S)
         crew.until(lambda: crew.accepted() > 0, "the first transaction", READY_TIME_MAX_S)
-        nemesis = Nemesis(crew, broker, tell, seed=seed, plans=plans)
+        nemesis = Nemesis(crew, broker, say, seed=seed, plans=plans)
         started_s = time.monotonic()
-        nemesis.run(seconds, _Status(crew, nemesis, tell).look)
+        nemesis.run(seconds, _Status(crew, nemesis, say).look)
         last_fault_s = time.monotonic()
         report.seconds = round(last_fault_s - started_s, 1)
         report.faults = dict(nemesis.counts)
         report.problems += nemesis.errors
         if plans is None:
             report.problems += shortfall(nemesis.counts, nemesis.lanes, seconds)
-        report.problems += crew.unexpected_ends() + _goes_on(crew)
-        tell(f"faults are over; {crew.accepted()} transactions were accepted; the rest is for the checkers")
+        report.problems += crew.unexpected_ends() + _stalled(crew)
+        say(f"faults are over; {crew.accepted()} transactions were accepted; the checkers decide the rest")
         report.problems += crew.dismiss(crew.at_work(checkers=False))
         try:
             crew.wait_for_rest(max(1.0, REST_TIME_MAX_S - (time.monotonic() - last_fault_s)))
@@ -115,8 +115,8 @@ def run(
     return report
 
 
-def _goes_on(crew: Crew) -> list[str]:
-    """Return what is wrong with the work after the last fault, which must go on by itself."""
+def _stalled(crew: Crew) -> list[str]:
+    """Return the problem if the work does not continue by itself after the last fault."""
     before = crew.accepted()
     try:
         crew.until(lambda: crew.accepted() >= before + ACCEPTED_AFTER, "work after the last fault", REST_TIME_MAX_S / 2)
@@ -126,10 +126,10 @@ def _goes_on(crew: Crew) -> list[str]:
 
 
 class _Status:
-    """A line now and then on how the work goes on."""
+    """Prints a line about the progress of the work from time to time."""
 
-    def __init__(self, crew: Crew, nemesis: Nemesis, tell: Callable[[str], None]) -> None:
-        self._crew, self._nemesis, self._tell = crew, nemesis, tell
+    def __init__(self, crew: Crew, nemesis: Nemesis, say: Callable[[str], None]) -> None:
+        self._crew, self._nemesis, self._say = crew, nemesis, say
         self._started_s = self._last_s = time.monotonic()
 
     def look(self) -> None:
@@ -137,11 +137,11 @@ class _Status:
         if now_s - self._last_s >= STATUS_EVERY_S:
             self._last_s = now_s
             total = self._nemesis.counts.total()
-            self._tell(f"{now_s - self._started_s:6.1f} s  {total} faults, {self._crew.accepted()} accepted")
+            self._say(f"{now_s - self._started_s:6.1f} s  {total} faults, {self._crew.accepted()} accepted")
 
 
 def keep(report: Report, folder: Path, broker: Any) -> None:
-    """Move a failed run's histories and its broker's logs where they stay, and name the place in *report*."""
+    """Copy a failed run's histories and its broker's logs to `.artefacts`, and name the folder in *report*."""
     place = ARTEFACTS / f"chaos-{report.broker}-{report.seed}"
     shutil.rmtree(place, ignore_errors=True)
     place.parent.mkdir(exist_ok=True)
@@ -157,7 +157,7 @@ def keep(report: Report, folder: Path, broker: Any) -> None:
 
 
 def lines_of(report: Report) -> list[str]:
-    """Return the report for people, on 80 columns."""
+    """Return the report as lines of at most 80 columns."""
     verdict = report.verdict
     ends = ", ".join(f"{count} {end}" for end, count in sorted(verdict.transactions.items()))
     duplicates = [f"{count} {cause}" for cause, count in verdict.duplicates.items()]
@@ -184,13 +184,13 @@ def _wrapped(title: str, text: str) -> list[str]:
 
 
 def quiet_drivers(log: Path) -> None:
-    """Send what drivers say about broken connections to a file; it would drown the progress."""
+    """Send the drivers' logs about broken connections to a file; they would hide the progress."""
     logging.basicConfig(filename=log, level=logging.WARNING)
 
 
 @contextlib.contextmanager
 def started(name: str) -> Iterator[Harness]:
-    """Bring up the harness `module:Class`, or the one of a plugin by its name, on a broker that may be killed."""
+    """Start the harness `module:Class`, or a plugin's harness by its name, on a broker that may be killed."""
     from txcore_conformance.pytest_plugin import load_harness  # noqa: PLC0415 - needs pytest
 
     harness = load_harness(name if ":" in name else f"txcore_{name}.testing:{name.capitalize()}Harness")()
@@ -205,29 +205,29 @@ def started(name: str) -> Iterator[Harness]:
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """Run the command line; 1 when anything is wrong."""
+    """Run the command line; returns 1 if there are problems."""
     parser = argparse.ArgumentParser(
         prog="python -m txcore_conformance.chaos", description=(__doc__ or "").split("\n")[0]
     )
     parser.add_argument("--broker", required=True, metavar="NAME", help="kafka, rabbitmq, nats, or MODULE:CLASS")
     parser.add_argument("--seconds", type=float, default=300.0)
-    parser.add_argument("--seed", nargs="?", const="", default="", help="decides the faults; default: from the clock")
+    parser.add_argument("--seed", nargs="?", const="", default="", help="seed of the faults; default: from the clock")
     parser.add_argument("--database", choices=("postgresql", "mariadb", "sqlite"), default="postgresql")
     parser.add_argument("--json", action="store_true", help="print the report as JSON, progress to standard error")
     chosen = parser.parse_args(arguments)
     seed = chosen.seed or str(int(time.time()))
 
-    def tell(line: str) -> None:
+    def say(line: str) -> None:
         print(line, file=sys.stderr if chosen.json else sys.stdout, flush=True)
 
-    tell(f"chaos on {chosen.broker} for {chosen.seconds:g} s, seed {seed}")
+    say(f"chaos on {chosen.broker} for {chosen.seconds:g} s, seed {seed}")
     with (
         servers.database_url(chosen.database) as database,
         started(chosen.broker) as harness,
         tempfile.TemporaryDirectory(prefix="txcore-chaos-") as folder,
     ):
         quiet_drivers(Path(folder) / "run.log")
-        report = run(harness, chosen.seconds, seed, tell, folder=Path(folder), database=database)
+        report = run(harness, chosen.seconds, seed, say, folder=Path(folder), database=database)
         if report.problems:
             keep(report, Path(folder), getattr(harness, "broker", None))
     print(json.dumps(asdict(report)) if chosen.json else "\n".join(lines_of(report)))

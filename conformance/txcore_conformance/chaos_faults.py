@@ -1,4 +1,4 @@
-"""The nemesis of a chaos run: kinds of faults, when each comes, and what it does.
+"""The nemesis of a chaos run: the kinds of faults, their times and their effects.
 
 Three lanes run side by side, each with its own seeded sequence: the broker, the network, and the processes. Inside a
 lane faults follow one another; across lanes they overlap.
@@ -24,7 +24,7 @@ LANES: Final = {
 }
 KIND_COUNT_MIN: Final = 3
 FAULTS_PER_S: Final = 0.2
-"""At least so many faults a second in all: 60 in 300 s."""
+"""Least number of faults per second of all lanes: 60 in 300 s."""
 GAPS_S: Final = {"broker": (4.0, 9.0), "network": (2.0, 7.0), "process": (2.0, 6.0)}
 LENGTHS_S: Final = {
     "kill-broker": (0.1, 1.5),
@@ -41,9 +41,9 @@ WORK_TIME_MAX_S: Final = 30.0
 
 @dataclass(frozen=True, slots=True)
 class Planned:
-    """One fault to come: how long after the one before, what, how long, and which of those there are.
+    """One planned fault: the time since the fault before it, its kind, its length, and its choice of a process.
 
-    With *accepted_min* so many transactions must have been accepted since the one before, within WORK_TIME_MAX_S.
+    *accepted_min* transactions must have been accepted since the fault before it, within WORK_TIME_MAX_S.
     """
 
     gap_s: float
@@ -61,7 +61,7 @@ def kinds_of(lanes: tuple[str, ...]) -> tuple[str, ...]:
 def plan(lane: str, seed: str, count: int) -> list[Planned]:
     """Return a lane's first *count* faults; equal seeds give equal plans.
 
-    Each round holds every kind once, shuffled, so that none is starved however short the run.
+    Each round holds every kind once, shuffled, so that every kind comes in a short run too.
     """
     chance = random.Random(f"{seed}-{lane}")
     planned: list[Planned] = []
@@ -76,7 +76,7 @@ def plan(lane: str, seed: str, count: int) -> list[Planned]:
 
 
 def shortfall(counts: Counter[str], lanes: tuple[str, ...], seconds: float) -> list[str]:
-    """Return what is missing for a run of *seconds* to prove something; shorter runs need less in proportion."""
+    """Return the faults that a run of *seconds* lacks to prove something; shorter runs need less in proportion."""
     share = min(1.0, seconds / 300)
     least, each_least = int(FAULTS_PER_S * seconds * len(lanes) / len(LANES)), int(KIND_COUNT_MIN * share)
     missing = [
@@ -90,19 +90,19 @@ def shortfall(counts: Counter[str], lanes: tuple[str, ...], seconds: float) -> l
 
 
 class Nemesis:
-    """Does what the plan says to a crew and its broker until the time is over, then restores everything.
+    """Causes the planned faults of a crew and its broker until the time is over, then restores everything.
 
     Args:
         broker: The crew's broker, None without one.
-        tell: Called with one line for each fault.
-        plans: Instead of the seeded ones.
+        say: Called with one line for each fault.
+        plans: Plans instead of the seeded ones.
     """
 
     def __init__(
         self,
         crew: Crew,
         broker: Any,
-        tell: Callable[[str], None],
+        say: Callable[[str], None],
         *,
         seed: str,
         plans: dict[str, list[Planned]] | None = None,
@@ -112,7 +112,7 @@ class Nemesis:
         self.errors: list[str] = []
         self._crew = crew
         self._broker = broker
-        self._tell = tell
+        self._say = say
         self._plans = plans if plans is not None else {lane: plan(lane, seed, 1_000) for lane in self.lanes}
         self._stop = threading.Event()
         self._lock = threading.Lock()
@@ -120,7 +120,7 @@ class Nemesis:
         self._thaws: list[threading.Thread] = []
 
     def run(self, seconds: float, watch: Callable[[], None] = lambda: None) -> None:
-        """Cause faults for *seconds*, or until the plans are done, calling *watch* now and then."""
+        """Cause faults for *seconds*, or until the plans are done, and call *watch* from time to time."""
         self._started_s = time.monotonic()
         threads = [
             threading.Thread(target=self._lane, args=(planned,), name=f"chaos-{lane}")
@@ -146,7 +146,7 @@ class Nemesis:
                 if fault.accepted_min:
                     self._wait_for_work(before + fault.accepted_min)
                 self._cause(fault)
-            except Exception as error:  # noqa: BLE001 - the run goes on and fails at its end
+            except Exception as error:  # noqa: BLE001 - the run continues and fails at its end
                 self.errors.append(f"{fault.kind}: {error!r}")
 
     def _wait_for_work(self, accepted_min: int) -> None:
@@ -228,4 +228,4 @@ class Nemesis:
     def _noted(self, kind: str, subject: str, length_s: float) -> None:
         self.counts[kind] += 1
         at_s = time.monotonic() - self._started_s
-        self._tell(f"{at_s:6.1f} s  {kind:<18} {subject:<12}" + (f" {length_s:4.1f} s" if length_s else ""))
+        self._say(f"{at_s:6.1f} s  {kind:<18} {subject:<12}" + (f" {length_s:4.1f} s" if length_s else ""))

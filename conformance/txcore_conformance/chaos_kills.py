@@ -1,4 +1,4 @@
-"""The broker itself killed by SIGKILL, again and again, under a live workload."""
+"""The broker itself killed by SIGKILL repeatedly, under a live workload."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ ACCEPTED_MIN: Final = 20
 DOWN_S: Final = 0.3
 
 
-def kill_broker(harness: Harness, count: int, tell: Callable[[str], None]) -> Report:
+def kill_broker(harness: Harness, count: int, say: Callable[[str], None]) -> Report:
     """Kill the broker of a started harness *count* times under a live workload, restart it each time, and judge.
 
     Raises:
@@ -33,7 +33,7 @@ def kill_broker(harness: Harness, count: int, tell: Callable[[str], None]) -> Re
         with tempfile.TemporaryDirectory(prefix="txcore-kills-") as folder:
             quiet_drivers(Path(folder) / "run.log")
             seed = f"{count}-broker-kills"
-            report = run(private, TIME_MAX_S, seed, tell, folder=Path(folder), plans={"broker": plan}, checkers=1)
+            report = run(private, TIME_MAX_S, seed, say, folder=Path(folder), plans={"broker": plan}, checkers=1)
             if report.faults.get("kill-broker", 0) < count:
                 report.problems.append(
                     f"the broker was killed {report.faults.get('kill-broker', 0)} times, not {count}"

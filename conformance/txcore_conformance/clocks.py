@@ -1,4 +1,4 @@
-"""Clocks for tests: one that stands until it is advanced, and one that also runs."""
+"""Clocks for tests: one that only `advance` moves, and one that also runs."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ EPOCH_MS: Final = 1_700_000_000_000
 
 
 class HandClock:
-    """A clock that stands until it is advanced."""
+    """A clock that only `advance` moves."""
 
     def __init__(self, boot: str = "boot-1") -> None:
         self.now_s = 1_000.0
@@ -17,27 +17,27 @@ class HandClock:
         self.wall_offset_ms = 0
 
     def wall_ms(self) -> int:
-        """Return the wall's time in milliseconds, from `EPOCH_MS` on."""
+        """Return the wall clock time in milliseconds, which begins at `EPOCH_MS`."""
         return EPOCH_MS + round(self.now_s * 1000) + self.wall_offset_ms
 
     def elapsed_s(self) -> float:
-        """Return the seconds of this clock."""
+        """Return the time of this clock in seconds."""
         return self.now_s
 
     def boot_id(self) -> str:
-        """Return the boot that the test names."""
+        """Return the boot id that the test set."""
         return self.boot
 
     def advance(self, seconds: float) -> None:
-        """Move on by so many seconds."""
+        """Move the clock forward by *seconds*."""
         self.now_s += seconds
 
 
 class RunningClock(HandClock):
-    """A clock that runs as a real one does, a little more whenever it is read, and as far as it is told.
+    """A clock that moves with real time, by a little at each reading, and by `advance`.
 
-    It runs in real time because other threads do: a clock that only moves by being read reaches any deadline while a
-    busy machine has not yet let the listener's thread run.
+    It runs in real time because other threads do: a clock that only readings move reaches any deadline before a busy
+    machine lets the listener's thread run.
     """
 
     def __init__(self) -> None:
@@ -45,7 +45,7 @@ class RunningClock(HandClock):
         self._read_s = time.monotonic()
 
     def elapsed_s(self) -> float:
-        """Return the seconds of this clock, 0.2 ms and the real time since the last call later."""
+        """Return the time of this clock in seconds, after moving it by 0.2 ms and the real time since the last call."""
         before_s, self._read_s = self._read_s, time.monotonic()
         self.advance(0.0002 + self._read_s - before_s)
         return self.now_s

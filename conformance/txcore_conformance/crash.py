@@ -5,10 +5,10 @@
     python -m txcore_conformance.crash --harness txcore_nats.testing:NatsHarness --cycles 200 --broker-kills 20
     python -m txcore_conformance.crash --harness txcore_kafka.testing:KafkaHarness --cycles 200 --database mariadb
 
-The steps are not written down anywhere: a run without a kill lists every command that the flows yield, so a new step
-of the protocol is killed at from the day it exists. Kills go round a few groups, so that what one dead process left
-is in the way of the next, and nobody waits for a broker to notice a dead checker. `--broker-kills` kills the broker
-itself under a live workload of producers and a checker.
+There is no list of steps: a run without a kill finds every command that the flows yield, so a new step of the protocol
+is covered from its first day. Kills rotate over a few groups, so that the next process meets the halves of a dead one,
+and no run waits until a broker detects a dead checker. `--broker-kills` kills the broker itself under a live workload
+of producers and a checker.
 """
 
 from __future__ import annotations
@@ -37,20 +37,20 @@ from txcore_conformance.kit import Kit
 from txcore_conformance.oracle import History
 
 IMMUNITY_S: Final = 1.0
-"""Long enough for a producer's own end on a busy machine, short enough to wait for it once at the end."""
+"""Immunity, in seconds: long enough for a producer's own end on a busy machine, and short enough for one wait."""
 TRIES_MAX: Final = 3
 LISTINGS: Final = 2
-"""Runs that list a program's steps."""
+"""Number of runs that list a program's steps."""
 PRODUCER_GROUPS: Final = 4
 CHECKER_GROUPS: Final = 16
-"""How many groups kills go round: a broker must have missed a dead checker before its group's next turn."""
+"""Number of groups over which kills rotate: a broker must detect a dead checker before its group's next turn."""
 JUDGES: Final = 4
 PROGRESS_EVERY: Final = 25
 
 
 @dataclass(frozen=True, slots=True, order=True)
 class Step:
-    """One place to die: which program, and where."""
+    """One step at which a process is killed: its program and its failpoint."""
 
     program: str
     failpoint: str
@@ -61,7 +61,7 @@ class Step:
 
 @dataclass(frozen=True, slots=True)
 class Kill:
-    """One process that died: where, in which group, and between which times (wall clock, milliseconds)."""
+    """One killed process: its step, its group, and the times between which it died (wall clock, milliseconds)."""
 
     step: Step
     group: str
@@ -71,10 +71,10 @@ class Kill:
 
 @dataclass(slots=True)
 class Tally:
-    """What happened at one step.
+    """Results of one step.
 
     Attributes:
-        retries: Runs in a group of their own, as the one before ended without the step: some come by chance.
+        retries: Runs in a group of their own after a run without the step, because some steps come by chance.
         missed: Kills that were given up.
     """
 
@@ -100,7 +100,7 @@ class CrashKit:
         self._server = ForkServer("txcore_conformance.crash_child")
         self._backend: Backend | None = None
         self._killed: list[Kill] = []
-        self._committed: dict[str, set[bytes]] = {}  #: what the database committed while a group's programs ran
+        self._committed: dict[str, set[bytes]] = {}  #: ids that the database committed during a group's programs
         self._known: set[bytes] = set()
         self._topics: tuple[str, ...] = ()
 
@@ -123,9 +123,9 @@ class CrashKit:
         self._folder.cleanup()
 
     def steps(self, programs: Sequence[str]) -> list[Step]:
-        """Return every step of *programs*, from runs of each that nobody kills, in the order they come.
+        """Return every step of *programs* in order, from runs of each program without a kill.
 
-        What does not come in each run comes by chance, and is none.
+        A step that does not come in each run comes by chance, and is left out.
         """
         found = []
         for program in programs:
@@ -138,13 +138,13 @@ class CrashKit:
         group = self._group(program)
         status = self._run(program, group, "", str(path))
         if status:
-            raise RuntimeError(f"the {program} program ended with {status} although nobody killed it")
+            raise RuntimeError(f"the {program} program ended with {status} without a kill")
         if violations := self._judge(group):
             raise RuntimeError(f"{program} without a kill: {[text for _, text in violations]}")
         return path.read_text(encoding="utf-8").splitlines()
 
     def kill_at(self, step: Step, tally: Tally, group: str = "") -> bool:
-        """Run the step's program until it dies there, in *group* or one of its own; judged later by `judge`.
+        """Run the step's program until it dies there, in *group* or a new one; `judge` judges it later.
 
         Returns:
             Whether a process died.
@@ -169,11 +169,11 @@ class CrashKit:
         return False
 
     def groups(self, count: int) -> list[str]:
-        """Make groups for many kills each."""
+        """Make groups, each for many kills."""
         return [self._group("") for _ in range(count)]
 
-    def judge(self, tallies: dict[Step, Tally], tell: Callable[[str], None] = lambda _: None) -> None:
-        """Let a checker finish what the dead left behind, and judge every group."""
+    def judge(self, tallies: dict[Step, Tally], say: Callable[[str], None] = lambda _: None) -> None:
+        """Let a checker finish the halves of dead processes, and judge every group."""
         killed, self._killed = self._killed, []
         by_group: dict[str, list[Kill]] = {}
         for kill in killed:
@@ -184,7 +184,7 @@ class CrashKit:
                 for identity, text in violations:
                     tallies[_culprit(identity, kills).step].violations.append(text)
                 if number % PROGRESS_EVERY == 0 or number == len(by_group):
-                    tell(f"{number} of {len(by_group)} groups judged")
+                    say(f"{number} of {len(by_group)} groups judged")
 
     def _judge(self, group: str, kills: Sequence[Kill] = ()) -> list[tuple[bytes, str]]:
         from txcore_conformance import crash_child  # noqa: PLC0415
@@ -197,7 +197,7 @@ class CrashKit:
             return [(bytes(16), str(error))]
         history = History(at_rest=True, topics=set(self._topics))
         for identity in self._committed[group]:
-            history.committed(identity)  # Also one that no log holds: then it is lost.
+            history.committed(identity)  # Also a transaction that no log holds: then it is lost.
         most = oracle.causes_of_a_crash(self._backend.capabilities)
         for identity, journey in oracle.journeys(self._harness, self._backend, group).items():
             half = journey.half
@@ -226,7 +226,7 @@ class CrashKit:
             self._leave_orphans(group)
 
     def _leave_orphans(self, group: str) -> None:
-        """Leave one half of each kind behind: both fenced ends, both listener ends, and one that nobody knows."""
+        """Leave one half of each kind: both fenced ends, both listener ends, and one without any answer."""
         from txcore import SqlFence  # noqa: PLC0415
         from txcore_conformance.crash_child import INSERT, UNKNOWN_BODY, Orders, engine_of  # noqa: PLC0415
 
@@ -254,7 +254,7 @@ class CrashKit:
         return Job(program, self._harness.url, group, self._topics, self._database, IMMUNITY_S, failpoint, steps)
 
     def _run(self, program: str, group: str, failpoint: str, steps: str = "") -> int:
-        """Run a program in a process of its own and return how that ended."""
+        """Run a program in a process of its own and return its exit status."""
         from txcore_conformance.crash_child import Orders  # noqa: PLC0415
 
         status = self._server.run(self._job(program, group, failpoint, steps).to_json())
@@ -265,10 +265,10 @@ class CrashKit:
 
 
 def is_cause(kill: Kill, identity: bytes, final_ms: int | None) -> bool:
-    """Return whether a kill may have doubled a transaction's targets: its producer's, or an undecided one's checker's.
+    """Return whether a kill, of its producer or of its checker before the decision, may have doubled its targets.
 
     Args:
-        final_ms: When its first final op was written.
+        final_ms: Time at which its first final op was written.
     """
     born_ms = int.from_bytes(identity[:6], "big")
     if kill.step.program == "checker":
@@ -277,13 +277,13 @@ def is_cause(kill: Kill, identity: bytes, final_ms: int | None) -> bool:
 
 
 def _culprit(identity: bytes, kills: Sequence[Kill]) -> Kill:
-    """Return the kill during which a transaction was born, else the last."""
+    """Return the kill during whose run a transaction was born, otherwise the last kill."""
     born_ms = int.from_bytes(identity[:6], "big")
     return next((kill for kill in kills if kill.started_ms <= born_ms <= kill.ended_ms), kills[-1])
 
 
 def now_ms() -> int:
-    """Return the wall clock, in whose milliseconds ids are born."""
+    """Return the wall clock time in milliseconds, as in ids."""
     return time.time_ns() // 1_000_000
 
 
@@ -294,18 +294,18 @@ def kill_everywhere(
     *,
     first_only: bool = False,
     database: str = "",
-    tell: Callable[[str], None] = lambda _: None,
+    say: Callable[[str], None] = lambda _: None,
 ) -> dict[Step, Tally]:
-    """Kill *programs* at their steps in turn, until as many processes were killed as there are steps, or *cycles*.
+    """Kill *programs* at their steps in turn: as many processes as there are steps, or *cycles*.
 
-    A kill that was given up is made up for by one at the next step, unless as many were given up as were wanted.
-    With *first_only* a step that comes again is not a step of its own.
+    A kill at the next step replaces a kill that was given up, unless as many were given up as were wanted. With
+    *first_only* the second time of a step is not a step of its own.
     """
     with CrashKit(harness, database) as kit:
         steps = [step for step in kit.steps(programs) if not first_only or step.failpoint.endswith(":1")]
         tallies = {step: Tally() for step in steps}
         count = cycles or len(steps)
-        tell(f"{len(steps)} steps found; {count} processes will be killed")
+        say(f"{len(steps)} steps found; {count} processes will be killed")
         producers_groups = itertools.cycle(kit.groups(min(PRODUCER_GROUPS, count)))
         checkers_groups = itertools.cycle(kit.groups(min(CHECKER_GROUPS, count) if "checker" in programs else 0))
         killed = 0
@@ -315,15 +315,15 @@ def kill_everywhere(
                 continue
             killed += 1
             if killed % PROGRESS_EVERY == 0:
-                tell(f"{killed} of {count} killed")
+                say(f"{killed} of {count} killed")
             if killed == count:
                 break
-        kit.judge(tallies, tell)
+        kit.judge(tallies, say)
     return tallies
 
 
 def show(tallies: dict[Step, Tally]) -> int:
-    """Print a table of what happened and return how many steps went wrong."""
+    """Print a table of the results and return the number of steps with violations."""
     from rich.console import Console  # noqa: PLC0415
     from rich.table import Table  # noqa: PLC0415
 
@@ -342,7 +342,7 @@ def show(tallies: dict[Step, Tally]) -> int:
 
 @contextlib.contextmanager
 def started(name: str) -> Iterator[Harness]:
-    """Bring the harness behind `module:Class` up."""
+    """Start the harness that `module:Class` names."""
     from txcore_conformance.pytest_plugin import load_harness  # noqa: PLC0415 - needs pytest
 
     harness = load_harness(name)()
@@ -354,16 +354,16 @@ def started(name: str) -> Iterator[Harness]:
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """Run the command line; 1 when an invariant broke or a step was never reached."""
+    """Run the command line; returns 1 if an invariant broke or a step was never reached."""
     from txcore_conformance.crash_child import PROGRAMS  # noqa: PLC0415
 
     parser = argparse.ArgumentParser(prog="python -m txcore_conformance.crash", description=__doc__)
     parser.add_argument("--harness", required=True, metavar="MODULE:CLASS")
     parser.add_argument("--cycles", type=int, default=0, help="processes to kill in all; 0 for one at each step")
-    parser.add_argument("--program", action="append", choices=PROGRAMS, help="only these; may be repeated")
+    parser.add_argument("--program", action="append", choices=PROGRAMS, help="only these programs; may be repeated")
     parser.add_argument("--broker-kills", type=int, default=0, metavar="N", help="then kill the broker itself N times")
     parser.add_argument("--database", choices=("sqlite", "postgresql", "mariadb"), default="sqlite")
-    parser.add_argument("--list", action="store_true", help="list the steps and kill nobody")
+    parser.add_argument("--list", action="store_true", help="list the steps without a kill")
     chosen = parser.parse_args(arguments)
     programs = chosen.program or PROGRAMS
     with started(chosen.harness) as harness, servers.database_url(chosen.database) as database:
@@ -374,17 +374,17 @@ def main(arguments: Sequence[str] | None = None) -> int:
                 for step in kit.steps(programs):
                     print(step)
             return 0
-        is_wrong = bool(show(kill_everywhere(harness, programs, chosen.cycles, database=database, tell=_tell)))
+        is_wrong = bool(show(kill_everywhere(harness, programs, chosen.cycles, database=database, say=_say)))
         if chosen.broker_kills:
             from txcore_conformance.chaos_kills import kill_broker, lines_of  # noqa: PLC0415 - needs SQLAlchemy
 
-            report = kill_broker(harness, chosen.broker_kills, _tell)
+            report = kill_broker(harness, chosen.broker_kills, _say)
             print("\n".join(lines_of(report)))
             is_wrong |= bool(report.problems)
         return int(is_wrong)
 
 
-def _tell(line: str) -> None:
+def _say(line: str) -> None:
     print(line, file=sys.stderr, flush=True)
 
 

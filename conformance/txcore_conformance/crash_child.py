@@ -37,7 +37,7 @@ from txcore_conformance.kit import FAST, decide_all, hasty
 from txcore_conformance.live_orders import id_type
 
 LIFETIME_MAX_S: Final = 180
-UNKNOWN_BODY: Final = b"nobody knows"
+UNKNOWN_BODY: Final = b"never known"
 PRODUCERS: Final = ("database", "listener", "pipelined", "async")
 PROGRAMS: Final = (*PRODUCERS, "checker")
 INSERT: Final = sqlalchemy.text("INSERT INTO orders VALUES (:id)")
@@ -46,7 +46,7 @@ SELECT: Final = sqlalchemy.text("SELECT transaction_id FROM orders")
 
 @dataclass(frozen=True, slots=True)
 class Job:
-    """What one process is to do. *steps* is a file to which it writes its steps when it comes to its end."""
+    """The job of one process; *steps* is a file to which it writes its steps if it ends without a kill."""
 
     program: str
     url: str
@@ -73,7 +73,7 @@ class Deliberate(Exception):  # noqa: N818 - no error: how the block of a test e
 
 
 def engine_of(database: str) -> sqlalchemy.Engine:
-    """Return an engine for a database's URL. It keeps no connection open, so it needs no `dispose`."""
+    """Return an engine for a database's URL; it keeps no connection open, so it needs no `dispose`."""
     return sqlalchemy.create_engine(database, poolclass=sqlalchemy.NullPool)
 
 
@@ -85,7 +85,7 @@ class Orders:
         self._failpoints = failpoints
 
     def create(self) -> None:
-        """Make the tables."""
+        """Create the tables."""
         with self._engine.connect() as connection:
             if self._engine.dialect.name == "sqlite":
                 connection.exec_driver_sql("PRAGMA journal_mode = WAL")
@@ -102,7 +102,7 @@ class Orders:
             self._reach("after local commit")
 
     def committed(self) -> set[bytes]:
-        """Return the ids of everything that committed."""
+        """Return the ids of all committed transactions."""
         with self._engine.connect() as connection:
             return {bytes(row[0]) for row in connection.execute(SELECT)}
 
@@ -112,23 +112,23 @@ class Orders:
 
 
 class OrderListener(TransactionListener):
-    """Local transactions by *arg*; checks by looking into `orders`.
+    """Local transactions by *arg*; checks by reading `orders`.
 
-    Answering ROLLBACK for what is not there is right only because whoever could still commit it is dead.
+    The answer ROLLBACK for a missing id is correct only because the process that could still commit it is dead.
     """
 
     def __init__(self, orders: Orders) -> None:
         self._orders = orders
 
     def execute_local_transaction(self, message: Message, arg: Any) -> LocalTransactionState:  # noqa: ARG002
-        """Commit for "commit" and "silent", which then says UNKNOWN; else roll back."""
+        """Commit for "commit" and "silent", which then returns UNKNOWN; otherwise roll back."""
         if arg == "rollback":
             return LocalTransactionState.ROLLBACK
         self._orders.commit(current_transaction().transaction_id)
         return LocalTransactionState.COMMIT if arg == "commit" else LocalTransactionState.UNKNOWN
 
     def check_local_transaction(self, half: HalfView) -> LocalTransactionState:
-        """Look it up."""
+        """Look up the transaction's id."""
         if half.messages[0].body == UNKNOWN_BODY:
             return LocalTransactionState.UNKNOWN
         is_there = half.transaction_id in self._orders.committed()
@@ -136,7 +136,7 @@ class OrderListener(TransactionListener):
 
 
 class AsyncOrderListener(AsyncTransactionListener):
-    """The same for asyncio."""
+    """The listener `OrderListener` for asyncio."""
 
     def __init__(self, orders: Orders) -> None:
         self._listener = OrderListener(orders)
@@ -162,7 +162,7 @@ def run(job: Job, failpoints: Failpoints) -> None:
 
 
 def check_all(backend: Any, job: Job, orders: Orders) -> None:
-    """Check until nothing is pending, then leave the group."""
+    """Run a checker until nothing is pending, then leave the group."""
     fence = SqlFence(engine_of(job.database))
     policy = CheckPolicy(interval_s=0.001, check_max=2)
     limits = replace(FAST, check_deadline_s=10.0)
@@ -214,7 +214,7 @@ def _in_child(job: Job) -> int:
     install(failpoints)
     try:
         run(job, failpoints)
-    except BaseException as error:  # noqa: BLE001 - the parent sees the status, people the text
+    except BaseException as error:  # noqa: BLE001 - the parent reads the status, the log has the text
         print(f"{job.program} {job.failpoint}: {error!r}", file=sys.stderr, flush=True)
         return 1
     if job.steps:

@@ -1,4 +1,4 @@
-"""The pytest plugin for users' own code: their transaction is killed at every step, in tests and by command.
+"""The pytest plugin for applications: their transaction is killed at every step, in tests and by command.
 
     def test_an_order_is_placed_and_announced_or_neither(txcore_crash):
         txcore_crash(PlaceOrder)            # a class, see `scenario`
@@ -6,7 +6,7 @@
     pytest --txcore-crash shop.crashes:PlaceOrder                                        # the same without a test
     pytest --txcore-crash-on txcore_kafka.testing:KafkaHarness tests/test_crashes.py     # on a real broker
 
-By default the broker is a SQLite file. `TXCORE_KAFKA_URL` and its like name brokers that are there already.
+By default the broker is a SQLite file. `TXCORE_KAFKA_URL` (and so on) name brokers that run already.
 """
 
 from __future__ import annotations
@@ -51,18 +51,18 @@ class CrashItem(pytest.Item):
         self._scenario = scenario
 
     def runtest(self) -> None:
-        """Kill it at every step."""
+        """Kill the scenario at every step."""
         verdict = kill_at_every_step(load_scenario(self._scenario), self.config.getoption("txcore_crash_on"))
         _judge(verdict)
         self.add_report_section("call", "txcore crash", str(verdict))
 
     def reportinfo(self) -> tuple[str, int | None, str]:
-        """Return what it is called."""
+        """Return the name of the item."""
         return self._scenario, None, f"txcore crash: {self._scenario}"
 
 
 def pytest_collection_modifyitems(session: pytest.Session, config: pytest.Config, items: list[pytest.Item]) -> None:
-    """Run the scenarios that the command line names, and nothing else; without any, do nothing."""
+    """Run only the scenarios that the command line names; without any, do nothing."""
     names = config.getoption("txcore_crash")
     if names:
         folder = str(config.invocation_params.dir)
@@ -75,7 +75,7 @@ def pytest_collection_modifyitems(session: pytest.Session, config: pytest.Config
 
 @pytest.fixture
 def txcore_crash(pytestconfig: pytest.Config) -> Callable[[type[Scenario]], Verdict]:
-    """Kills a scenario at every step; the test fails with the report when the two sides ever differ."""
+    """Kill a scenario at every step; the test fails with the report if the two sides differ at one."""
 
     def crash(scenario: type[Scenario]) -> Verdict:
         verdict = kill_at_every_step(scenario, pytestconfig.getoption("txcore_crash_on"))
@@ -87,14 +87,14 @@ def txcore_crash(pytestconfig: pytest.Config) -> Callable[[type[Scenario]], Verd
 
 
 def kill_at_every_step(scenario: type[Scenario], harness_name: str = EMBEDDED) -> Verdict:
-    """Return what was found, on a broker that is brought up for this.
+    """Return the findings of a scenario, on a broker that is started for it.
 
     Raises:
         UsageError: SQLAlchemy is not installed.
     """
     if importlib.util.find_spec("sqlalchemy") is None:
         raise pytest.UsageError('txcore_crash needs SQLAlchemy; install it with: pip install "txcore[sql]"')
-    from txcore_conformance.crash import started  # noqa: PLC0415 - only for those who kill
+    from txcore_conformance.crash import started  # noqa: PLC0415 - needed only for kills
     from txcore_conformance.scenario_crash import ScenarioCrash  # noqa: PLC0415
 
     with started(harness_name) as harness:
@@ -102,10 +102,10 @@ def kill_at_every_step(scenario: type[Scenario], harness_name: str = EMBEDDED) -
 
 
 def load_scenario(name: str) -> type[Scenario]:
-    """Return the scenario behind `module:Class`.
+    """Return the scenario that `module:Class` names.
 
     Raises:
-        UsageError: there is no such module or class, or it is no scenario.
+        UsageError: there is no such module or class, or it is not a scenario.
     """
     from txcore_conformance.scenario import Scenario  # noqa: PLC0415
 
@@ -115,7 +115,7 @@ def load_scenario(name: str) -> type[Scenario]:
     except (ImportError, AttributeError, ValueError) as error:
         raise pytest.UsageError(f"--txcore-crash {name}: {error}") from error
     if not (isinstance(found, type) and issubclass(found, Scenario)):
-        raise pytest.UsageError(f"--txcore-crash {name}: {attribute} is no txcore_conformance.scenario.Scenario")
+        raise pytest.UsageError(f"--txcore-crash {name}: {attribute} is not a txcore_conformance.scenario.Scenario")
     return found
 
 

@@ -1,7 +1,7 @@
 """A program that sends messages and ends normally; see `suite.test_normal_exit`.
 
-Arguments: the backend's URL, group, topic, how the messages are sent (`STYLES`), how the program ends (`ENDINGS`).
-Everything that it sends is accepted, or it fails.
+Arguments: the backend's URL, group, topic, the style of sending (`STYLES`), the end of the program (`ENDINGS`). The
+program fails unless every message is accepted.
 """
 
 from __future__ import annotations
@@ -103,7 +103,7 @@ STYLES: Final[dict[str, Callable[[Backend, str, str], None]]] = {
 
 
 def _return(backend: Backend) -> None:
-    """Come to the end of the program."""
+    """Return, so that the program ends after its last line."""
 
 
 def _exit(backend: Backend) -> None:  # noqa: ARG001
@@ -115,19 +115,19 @@ def _raise(backend: Backend) -> None:  # noqa: ARG001
 
 
 def _close(backend: Backend) -> None:
-    """Close, and wait for nothing."""
+    """Close without waiting."""
     backend.close()
 
 
 def _terminate(backend: Backend) -> None:  # noqa: ARG001
-    """Be told to end, where the program handles the signal."""
+    """Receive SIGTERM, which the program handles."""
     signal.signal(signal.SIGTERM, lambda *_: sys.exit(0))
     os.kill(os.getpid(), signal.SIGTERM)
     signal.sigtimedwait([], SIGNAL_TIME_MAX_S)
 
 
 def _fork(backend: Backend) -> None:  # noqa: ARG001
-    """End in a forked child first: what the parent accepted is the parent's to send."""
+    """End in a forked child first: the parent must send the messages that it accepted."""
     process = os.fork()
     if process:
         _, status = os.waitpid(process, 0)
@@ -143,13 +143,13 @@ ENDINGS: Final[dict[str, Callable[[Backend], None]]] = {
     "fork": _fork,
 }
 FORKED: Final = "multiprocessing"
-"""The messages are sent in a child of `multiprocessing`, which comes to its end; this program waits for it."""
+"""Name of the end in which a child of `multiprocessing` sends the messages and ends; this program waits for it."""
 STATUS: Final = {"raise": 1}
-"""The program's exit status; else 0."""
+"""Exit statuses of the program by its end; 0 for all others."""
 
 
 def run(url: str, group: str, topic: str, style: str, ending: str) -> None:
-    """Send, and end."""
+    """Send the messages, and end."""
     if ending == FORKED:
         child = multiprocessing.get_context("fork").Process(target=run, args=(url, group, topic, style, "return"))
         child.start()

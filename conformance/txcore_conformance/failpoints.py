@@ -1,7 +1,7 @@
-"""Failpoints: every command a flow yields is a step before and after which a process may be told to kill itself.
+"""Failpoints: a process can kill itself before and after every command that a flow yields.
 
 `TXCORE_FAILPOINT="after release COMMIT:2"` kills the process, by SIGKILL, when that step comes for the second time.
-Without it the steps are only listed. The drivers are patched in the child process that calls `install`, nowhere else.
+Without it the steps are only listed. `install` patches the drivers in the child process that calls it, nowhere else.
 """
 
 from __future__ import annotations
@@ -19,12 +19,12 @@ from txcore.runtime.flow_loop import ANSWERS, Loop
 
 VARIABLE: Final = "TXCORE_FAILPOINT"
 OCCURRENCES_MAX: Final = 2
-"""Times a step is listed: the first and the second differ (nothing and something was done before), more do not."""
+"""Most times that a step is listed: the first and the second differ (with and without work before it), more do not."""
 PAUSES_MAX: Final = 1
 
 
 class Failpoints:
-    """Counts steps, and dies at the chosen one."""
+    """Counts steps, and kills the process at the chosen one."""
 
     def __init__(self, chosen: str = "") -> None:
         self.chosen = chosen
@@ -34,7 +34,7 @@ class Failpoints:
         self._running: dict[int, list[str]] = {}
 
     def reach(self, name: str) -> None:
-        """Note that step *name* is reached; does not return at the chosen one."""
+        """Record that step *name* is reached; does not return at the chosen one."""
         self.counts[name] += 1
         step = f"{name}:{self.counts[name]}"
         if step == self.chosen:
@@ -43,7 +43,7 @@ class Failpoints:
             self.steps.append(step)
 
     def name_of(self, command: Any) -> str:
-        """Return what a yielded command is called; "" for what does nothing by itself."""
+        """Return the name of a yielded command; "" for a command without effect."""
         if isinstance(command, HalfRecord):
             return "half"
         if isinstance(command, Resolution):
@@ -55,12 +55,12 @@ class Failpoints:
         return "" if isinstance(command, Spawn) or command is ANSWERS else "pause"
 
     def named(self, future: Future[Any], name: str) -> Future[Any]:
-        """Remember what *future* is the answer to."""
+        """Store the step that *future* answers."""
         self._names[id(future)] = (future, name)
         return future
 
     def begin(self, key: Any, command: Any) -> None:
-        """Reach the step before *command*; before each item of an `Each`, whichever items time put beside it."""
+        """Reach the step before *command*; for an `Each` before each item, independent of the items in its batch."""
         items = command.items if isinstance(command, Each) else (command,)
         names = [name for item in items if (name := self.name_of(item))]
         if names:
@@ -69,13 +69,13 @@ class Failpoints:
             self.reach(f"before {name}")
 
     def end(self, key: Any) -> None:
-        """Reach the step after the command that was begun under *key*."""
+        """Reach the step after the command that began under *key*."""
         for name in self._running.pop(id(key), ()):
             self.reach(f"after {name}")
 
 
 class Watched:
-    """A backend, or a claim, whose calls are steps as well: *during* is when the batch was handed over, no more."""
+    """A backend, or a claim, whose calls are steps too: *during* is the moment after the batch was handed over."""
 
     def __init__(self, inner: Any, failpoints: Failpoints) -> None:
         self._inner = inner

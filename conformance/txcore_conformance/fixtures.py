@@ -1,4 +1,4 @@
-"""The suite's fixtures, and the oracle behind every test; registered by `pytest_plugin` when a harness is given."""
+"""The suite's fixtures, and the oracle after every test; `pytest_plugin` registers them when a harness is given."""
 
 from __future__ import annotations
 
@@ -20,13 +20,13 @@ VIOLATIONS_SHOWN_MAX: Final = 20
 
 @pytest.fixture(scope="session")
 def harness_name(request: pytest.FixtureRequest) -> str:
-    """One of those given to `--harness`. Tests with a `harness` of their own do not ask for it, and run once."""
+    """One value of `--harness`; tests with a `harness` fixture of their own do not use it, and run once."""
     return str(request.param)
 
 
 @pytest.fixture(scope="session")
 def harness(harness_name: str) -> Iterator[Harness]:
-    """The backend under test, brought up once."""
+    """Harness of the backend under test, started once."""
     made = load_harness(harness_name)()
     try:
         made.start()
@@ -41,7 +41,7 @@ def harness(harness_name: str) -> Iterator[Harness]:
 
 @pytest.fixture
 def kit(harness: Harness, request: pytest.FixtureRequest) -> Iterator[Kit]:
-    """One group of its own, and everything a test does with it."""
+    """Kit with a new group on the backend under test."""
     made = Kit(harness)
     try:
         _skip_what_is_not_promised(made, request)
@@ -52,14 +52,14 @@ def kit(harness: Harness, request: pytest.FixtureRequest) -> Iterator[Kit]:
 
 @pytest.fixture(scope="session")
 def private(harness: Harness) -> Iterator[Harness]:
-    """The backend under test on another broker, which tests may kill, freeze and cut off."""
+    """Harness of the backend under test on a private broker, which tests may kill, freeze and cut off."""
     name = getattr(harness, "broker_name", "")
     try:
         made = harness.private()
     except ServerUnavailableError as error:
         if is_required(name):
             raise
-        pytest.skip(f"no {name} of one's own: {error}")
+        pytest.skip(f"no private {name}: {error}")
     if made is None:
         pytest.skip("there is no broker process to kill, freeze or cut off")
     yield made
@@ -68,7 +68,7 @@ def private(harness: Harness) -> Iterator[Harness]:
 
 @pytest.fixture
 def live(private: Harness, request: pytest.FixtureRequest) -> Iterator[Kit]:
-    """One group on the private broker, which runs again and is reached again afterwards."""
+    """Kit with a group on the private broker, which the fixture restores afterwards."""
     made = Kit(private)
     try:
         _skip_what_is_not_promised(made, request)
@@ -79,7 +79,7 @@ def live(private: Harness, request: pytest.FixtureRequest) -> Iterator[Kit]:
 
 
 def restore(harness: Harness) -> None:
-    """Let a private broker run, and its proxy forward, whatever a test did to them."""
+    """Let a private broker run, and its proxy forward, after any fault of a test."""
     broker: Any = harness.broker  # type: ignore[attr-defined]
     broker.resume()
     if not broker.is_running:
@@ -90,25 +90,25 @@ def restore(harness: Harness) -> None:
 
 @pytest.fixture
 def backend(kit: Kit) -> Backend:
-    """A connection of the test's own, with its group in place."""
+    """Connection of the test to its existing group."""
     return kit.backend
 
 
 @pytest.fixture
 def group(kit: Kit) -> str:
-    """The name of the test's group, which no other test uses."""
+    """Name of the test's group, which no other test uses."""
     return kit.group
 
 
 @pytest.fixture
 def topic(kit: Kit) -> str:
-    """An existing, empty target topic."""
+    """Name of an existing, empty target topic."""
     return kit.topic()
 
 
 @pytest.fixture
 def engine(tmp_path: Path) -> Iterator[Any]:
-    """A SQLAlchemy engine on a fresh SQLite file with the table `orders`."""
+    """Engine of SQLAlchemy on a new SQLite file with the table `orders`."""
     sqlalchemy = pytest.importorskip("sqlalchemy", reason="the database style needs SQLAlchemy")
     made = sqlalchemy.create_engine(f"sqlite:///{tmp_path / 'service.db'}")
     with made.begin() as connection:
@@ -119,8 +119,8 @@ def engine(tmp_path: Path) -> Iterator[Any]:
 
 @pytest.fixture
 def fence(engine: Any) -> Any:
-    """The fence on that file."""
-    from txcore import SqlFence  # noqa: PLC0415 - only here is SQLAlchemy known to be installed
+    """Fence on the file of `engine`."""
+    from txcore import SqlFence  # noqa: PLC0415 - the fixture `engine` requires SQLAlchemy
 
     made = SqlFence(engine)
     made.create()
@@ -129,10 +129,10 @@ def fence(engine: Any) -> Any:
 
 @pytest.hookimpl(wrapper=True)
 def pytest_pyfunc_call(pyfuncitem: pytest.Function) -> Generator[None, Any, Any]:
-    """Judge the test's groups once its body has passed; a broken invariant fails the test itself."""
+    """Judge the test's groups after its body has passed; a broken invariant fails the test itself."""
     result = yield
     if "harness_name" not in pyfuncitem.funcargs:
-        return result  # A backend's own test, which may break what it likes.
+        return result  # A backend's own test, which may break invariants.
     own = (pyfuncitem.funcargs.get("harness"), pyfuncitem.funcargs.get("private"))
     for kit in (pyfuncitem.funcargs.get("kit"), pyfuncitem.funcargs.get("live")):
         if not isinstance(kit, Kit) or not any(each is kit.harness for each in own):

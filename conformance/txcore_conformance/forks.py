@@ -1,6 +1,6 @@
-"""A process that forks a child for each job, so that only the first pays for the imports; and how it is talked to.
+"""A process that forks a child for each job, so that the imports happen once, and its protocol.
 
-Jobs and answers are lines. What a child prints goes to standard error.
+Jobs and answers are lines. A child's output goes to standard error.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ _STOP_TIME_MAX_S: Final = 60.0
 
 
 class ForkServer:
-    """Runs jobs, one at a time, by a module whose `__main__` calls `serve`. Not thread safe."""
+    """Runs jobs, one at a time, with a module whose `__main__` calls `serve`. Not thread safe."""
 
     def __init__(self, module: str) -> None:
         self._module = module
@@ -25,12 +25,12 @@ class ForkServer:
 
     def start(self) -> None:
         """Start the process that forks."""
-        self._process = subprocess.Popen(  # noqa: S603 - a module of our own
+        self._process = subprocess.Popen(  # noqa: S603 - txcore's own module
             [sys.executable, "-m", self._module], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
         )
 
     def stop(self) -> None:
-        """End it; nothing to do when it was never started."""
+        """End the process; does nothing if it was never started."""
         process = self._process
         if process is not None and process.stdin and process.stdout:
             process.stdin.close()
@@ -38,7 +38,7 @@ class ForkServer:
             process.stdout.close()
 
     def run(self, job: str) -> int:
-        """Run a job in a process of its own and return how that ended: its exit status, negative for a signal.
+        """Run a job in a process of its own and return its exit status, negative for a signal.
 
         Raises:
             RuntimeError: the process that forks has died.
@@ -55,12 +55,12 @@ class ForkServer:
 
 
 def load_backend(url: str) -> None:
-    """Import the backend behind *url*, before the first child needs it."""
+    """Import the backend of *url*, before the first child needs it."""
     find_entry_point(url.partition(":")[0]).load()
 
 
 def serve(prepare: Callable[[str], None], run: Callable[[str], int]) -> None:
-    """For each job on standard input *prepare* here, fork, *run* there, and answer how that ended."""
+    """For each job on standard input: *prepare* in this process, fork, *run* in the child, print its exit status."""
     for line in sys.stdin:
         prepare(line)
         process = os.fork()

@@ -1,4 +1,4 @@
-"""What a backend's author gives to the suite: a harness of about ten lines.
+"""The harness, about ten lines by a backend's author, with which the suite tests the backend.
 
     class MyHarness(Harness):
         url = "mybroker://127.0.0.1"
@@ -12,8 +12,8 @@
         def read_topic(self, topic: str) -> Sequence[Delivered]:
             return [Delivered(m.offset, m.key, m.value, m.headers) for m in my_client.read_all(topic)]
 
-Run it with `pytest --pyargs txcore_conformance.suite --harness my_package.testing:MyHarness`. Everything else here has
-a default that suits a broker of the usual kind.
+Run it with `pytest --pyargs txcore_conformance.suite --harness my_package.testing:MyHarness`. All other members have
+a default that suits an ordinary broker.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ from txcore.records import LogKind
 
 @dataclass(frozen=True, slots=True)
 class Delivered:
-    """One message of a target topic, read with the broker's plain means; `position` orders one `partition`."""
+    """One message of a target topic, read with a plain client of the broker; `position` orders one `partition`."""
 
     position: int
     key: bytes | None
@@ -41,7 +41,7 @@ class Delivered:
 
 @dataclass(frozen=True, slots=True)
 class Gap:
-    """A test that this backend does not pass yet: `kind` is notimpl (we could) or notyet (the broker must)."""
+    """A test that this backend does not pass yet: `kind` is notimpl (the backend lacks it) or notyet (the broker)."""
 
     kind: str
     reason: str
@@ -55,16 +55,16 @@ class Gap:
 class Harness(abc.ABC):
     """One backend under test. Every method is called from one thread; several backends may be open at once.
 
-    It is made without arguments, once per run.
+    The suite makes it without arguments, once per run.
 
     Attributes:
-        gaps: Test name to `Gap`; strict: once the test passes, the run fails until the gap is deleted.
-        url: What a child process passes to `txcore.connect` to reach the same broker; "" when no other process can.
-        timeout_s: The longest that a test waits for something that must happen.
-        quiet_s: How long a log must bring nothing before a test believes to have read all of it.
-        silent_member_max_s: How long a member that is connected but does nothing keeps its partitions once another
-            one joins; None for as long as it likes.
-        immunity_s: Immunity of the halves that tests leave behind: longer than a few round trips to the broker.
+        gaps: Test name to `Gap`; strict: when the test passes, the run fails until the gap is deleted.
+        url: URL for `txcore.connect` in a child process, of the same broker; "" when no other process can reach it.
+        timeout_s: Longest time that a test waits for something that must happen.
+        quiet_s: Silence of a log after which a test takes it as read to its end.
+        silent_member_max_s: Longest time that a connected but inactive member keeps its partitions after another
+            one joins; None for no limit.
+        immunity_s: Immunity of the orphaned halves of tests: longer than a few round trips to the broker.
     """
 
     gaps: ClassVar[Mapping[str, Gap]] = {}
@@ -75,40 +75,40 @@ class Harness(abc.ABC):
     immunity_s: float = 0.1
 
     def start(self) -> None:  # noqa: B027 - a default, not a part that is missing
-        """Bring the broker up; called once before the first test. The default does nothing."""
+        """Start the broker; called once before the first test. The default does nothing."""
 
     def stop(self) -> None:  # noqa: B027
-        """Take the broker down; called once after the last test. The default does nothing."""
+        """Stop the broker; called once after the last test. The default does nothing."""
 
     def private(self) -> Self | None:
-        """Return the same harness, started, on a broker of its own that tests may kill; its `stop` removes it.
+        """Return the same harness, started, on a new broker that tests may kill; its `stop` removes that broker.
 
-        None where there is no broker process. Raises whatever says that such a broker cannot be had here.
+        None if there is no broker process. Raises any exception if such a broker is not available here.
         """
         return None
 
     @abc.abstractmethod
     def open(self) -> Backend:
-        """Return a new connection to the broker; who opened it closes it."""
+        """Return a new connection to the broker; the caller closes it."""
 
     @abc.abstractmethod
     def create_topic(self, topic: str) -> None:
-        """Make a target topic."""
+        """Create a target topic."""
 
     @abc.abstractmethod
     def read_topic(self, topic: str) -> Sequence[Delivered]:
-        """Return everything in a target topic, in its order, read with the broker's plain means."""
+        """Return all messages of a target topic, in its order, read with a plain client of the broker."""
 
     def topic(self, name: str) -> str:
         """Return the backend's own form of a topic name made of lower-case letters, digits and dashes."""
         return name
 
     def missing_topic(self) -> str | None:
-        """Return a topic that does not exist and is not created by publishing; None where any topic will do."""
+        """Return a topic that does not exist and that publishing does not create; None if publishing creates topics."""
         return None
 
     def refuse_topic(self, topic: str, *, refuses: bool) -> bool:  # noqa: ARG002
-        """Make an existing topic refuse whatever is published, or accept again; False where that cannot be done."""
+        """Make an existing topic refuse all messages, or accept them again; False if that is impossible."""
         return False
 
     def limited_topic(
@@ -118,34 +118,34 @@ class Harness(abc.ABC):
         message_size_max: int = 0,  # noqa: ARG002
         message_count_max: int = 0,  # noqa: ARG002
     ) -> str | None:
-        """Make the topic `topic(name)` with a limit: it refuses larger messages, or any once it is full.
+        """Create the topic `topic(name)` with a limit: it refuses larger messages, or all messages when it is full.
 
-        None where there is no such limit. For Kafka, RabbitMQ and NATS the suite knows how (`live_limits`).
+        None if there is no such limit. For Kafka, RabbitMQ and NATS the suite does it (`live_limits`).
         """
         return None
 
     def small_log_url(self, size: int) -> str:  # noqa: ARG002
-        """Return the URL under which a new group's half log is full after *size* bytes; "" where there is none.
+        """Return the URL with which a new group's half log is full after *size* bytes; "" if there is none.
 
-        For NATS the suite knows how (`live_limits`).
+        For NATS the suite does it (`live_limits`).
         """
         return ""
 
     def append_stray(self, group: str, kind: LogKind, partition: int, body: bytes) -> bool:  # noqa: ARG002
-        """Append bytes that no txcore wrote to a log, as a stranger with permissions may; False where that fails."""
+        """Append bytes that txcore did not write to a log, like a foreign program with access; False if impossible."""
         return False
 
     def open_silenceable(self) -> tuple[Backend, Callable[[bool], None]] | None:
-        """Return another connection, and what makes its reads bring nothing (True) or goes on (False).
+        """Return another connection, and a function that silences its reads (True) or lets them continue (False).
 
-        None where that cannot be done. Records that other connections append meanwhile must be stored.
+        None if that is impossible. Records that other connections append in this time must be stored.
         """
         return None
 
     def expire_member(self, group: str, member: str) -> bool:  # noqa: ARG002
-        """Make the broker take a silent member's partitions away now; False where that cannot be done."""
+        """Make the broker revoke a silent member's partitions now; False if that is impossible."""
         return False
 
     def trim(self, group: str, kind: LogKind, partition: int, before: int) -> bool:  # noqa: ARG002
-        """Drop a log's records before position *before*, as retention does; False where that cannot be done."""
+        """Drop a log's records before position *before*, as retention does; False if that is impossible."""
         return False

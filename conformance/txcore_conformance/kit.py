@@ -1,7 +1,7 @@
-"""What a conformance test works with: one group on one backend, and what becomes of it.
+"""The kit of a conformance test: one group on one backend, its connections and its history.
 
-A `Kit` opens connections, makes topics, producers and checkers for its group, remembers what only the test can know
-(`history`) and closes everything at the end. Halves that a test leaves behind come from a *hasty* producer, whose
+A `Kit` opens connections, makes topics, producers and checkers for its group, records the facts that only the test
+knows (`history`) and closes everything at the end. A test's orphaned halves come from a *hasty* producer, whose
 immunity is a fraction of a second, so that no test waits for the real one.
 """
 
@@ -58,7 +58,7 @@ FAST: Final = Limits(
 
 
 def wait_until(condition: Callable[[], T], what: str, timeout_s: float = 60.0, *, pause_s: float = 0.02) -> T:
-    """Return the first true value of *condition*, asked each *pause_s*; fail saying *what* never came."""
+    """Return the first true value of *condition*, evaluated each *pause_s*; fail with *what* after *timeout_s*."""
     deadline_s = time.monotonic() + timeout_s
     while not (value := condition()):
         assert time.monotonic() < deadline_s, f"{what} did not come true within {timeout_s:g} s"
@@ -67,7 +67,7 @@ def wait_until(condition: Callable[[], T], what: str, timeout_s: float = 60.0, *
 
 
 class Recorder:
-    """A batch that keeps each item's outcome and notes a second one; implements `port.Batch`."""
+    """A batch that stores each item's outcome and records a second one; implements `port.Batch`."""
 
     def __init__(self, items: Sequence[Any]) -> None:
         self.items = items
@@ -102,7 +102,7 @@ class Recorder:
 
 
 class Answers(TransactionListener):
-    """A listener that answers what it is told, by body or for all, and remembers whom it was asked about.
+    """A listener that returns the set answers, by body or for all, and records the halves that it was asked about.
 
     An answer may be an exception, which is raised, or any other object, which is returned.
     """
@@ -117,12 +117,12 @@ class Answers(TransactionListener):
         self.executed: list[Message] = []
 
     def execute_local_transaction(self, message: Message, arg: Any) -> LocalTransactionState:
-        """Answer `local`, or *arg* where one is given."""
+        """Answer `local`, or *arg* if there is one."""
         self.executed.append(message)
         return _given(self.local if arg is None else arg)
 
     def check_local_transaction(self, half: HalfView) -> LocalTransactionState:
-        """Answer by the first message's body, else `answer`."""
+        """Answer by the first message's body, otherwise `answer`."""
         self.asked.append(half)
         return _given(self.by_body.get(half.messages[0].body, self.answer))
 
@@ -134,7 +134,7 @@ def _given(answer: Any) -> LocalTransactionState:
 
 
 class Observed:
-    """A plugin of the checker that keeps its events."""
+    """A plugin of the checker that stores its events."""
 
     def __init__(self) -> None:
         self.events: list[tuple[str, Mapping[str, Any]]] = []
@@ -142,12 +142,12 @@ class Observed:
 
     @hookimpl
     def txcore_on_event(self, event: Event) -> None:
-        """Keep *event*."""
+        """Store *event*."""
         self.events.append((event.name, event.fields))
 
     @hookimpl
     def txcore_on_discard(self, half: Half | None, reason: str) -> None:  # noqa: ARG002
-        """Keep the reason."""
+        """Store the reason."""
         self.discards.append(reason)
 
     def named(self, name: str) -> list[Mapping[str, Any]]:
@@ -156,7 +156,7 @@ class Observed:
 
 
 class Hasty:
-    """A backend that claims to deliver at once, so that a producer accepts a very short immunity."""
+    """A backend that announces immediate delivery, so that a producer accepts a very short immunity."""
 
     def __init__(self, backend: Backend) -> None:
         self._backend = backend
@@ -172,13 +172,13 @@ def hasty(backend: Backend) -> Backend:
 
 
 class Kit:
-    """See the module."""
+    """One group on one backend, with its connections and its history; see the module."""
 
     def __init__(self, harness: Harness, group: str = "") -> None:
         self.harness = harness
         self.group = group or f"group-{secrets.token_hex(5)}"
         self.history = History()
-        self.url = ""  #: instead of the harness's own, for harnesses whose `open` takes one
+        self.url = ""  #: URL instead of the harness's own, for harnesses whose `open` takes one
         self.timeout_s = harness.timeout_s
         self._backends: list[Backend] = []
         self._checkers: list[Checker] = []
@@ -188,40 +188,40 @@ class Kit:
 
     @property
     def backend(self) -> Backend:
-        """The test's own connection, with the group in place."""
+        """Connection of the test to its existing group."""
         if self._first is None:
             self._first = self.open()
         return self._first
 
     @property
     def promises(self) -> Capabilities:
-        """What the backend under test promises."""
+        """Capabilities of the backend under test."""
         return self.backend.capabilities
 
     def open(self) -> Backend:
-        """Return another connection, with the group in place; it is closed at the end."""
+        """Return another connection to the existing group; it is closed at the end."""
         harness: Any = self.harness
         return self.enlist(harness.open(self.url) if self.url else harness.open())
 
     def enlist(self, backend: Backend) -> Backend:
-        """Put the group in place on a connection that was opened in another way, and close it at the end."""
+        """Ensure the group on a connection that the caller opened, and close the connection at the end."""
         self._backends.append(backend)
         self.wait(backend.ensure_group(self.group, PARTITION_COUNT))
         return backend
 
     def adopt(self, backend: Backend) -> None:
-        """Use a connection of somebody else's, who has made the group and closes it."""
+        """Use a connection whose owner has made the group and closes it."""
         self._first = backend
 
     def topic(self, name: str = "created") -> str:
-        """Make a topic that no other test uses."""
+        """Create a topic that no other test uses."""
         topic = self.harness.topic(f"{name}-{secrets.token_hex(5)}")
         self.harness.create_topic(topic)
         self.history.topics.add(topic)
         return topic
 
     def producer(self, listener: TransactionListener | None = None, **options: Any) -> TransactionProducer:
-        """Return a producer whose local transactions have the default time, however slow the backend may deliver."""
+        """Return a producer whose local transactions have the default time, also on a slow backend."""
         immunity_s = CheckPolicy().immunity_s + self.backend.capabilities.release_time_max_s
         options = {"policy": CheckPolicy(immunity_s=immunity_s)} | options
         return TransactionProducer(self.backend, self.group, listener=listener, **options)
@@ -232,7 +232,7 @@ class Kit:
         return TransactionProducer(hasty(self.backend), self.group, listener=listener, policy=policy, **options)
 
     def orphan(self, *messages: Message, **options: Any) -> Transaction:
-        """Return a prepared transaction whose producer stays silent from now on."""
+        """Return a prepared transaction whose producer does nothing more."""
         transaction = self.hasty_producer(**options).begin()
         for message in messages:
             transaction.publish(message)
@@ -250,7 +250,7 @@ class Kit:
         backend: Backend | None = None,
         **options: Any,
     ) -> Checker:
-        """Return a checker in a hurry; it is stopped at the end."""
+        """Return a checker with short intervals; it is stopped at the end."""
         policy = CheckPolicy(interval_s=interval_s, check_max=check_max)
         checker = Checker(
             backend or self.backend,
@@ -265,13 +265,13 @@ class Kit:
         return checker
 
     def operator(self) -> Operator:
-        """Return an operator's view of the group."""
+        """Return an operator of the group."""
         return Operator(self.backend, self.group, by="ann")
 
     # -- waiting and looking ------------------------------------------------------------------------------------------
 
     def wait(self, future: Future[T]) -> T:
-        """Return a control call's result."""
+        """Wait for a control call and return its result."""
         return future.result(self.timeout_s)
 
     def until(self, condition: Callable[[], T], what: str = "the condition") -> T:
@@ -286,15 +286,15 @@ class Kit:
             is_done = report.partitions == PARTITION_COUNT and not report.pending
             return is_done if condition is None else condition()
 
-        self.until(holds, "what the checker is for")
+        self.until(holds, "the goal of the checker")
 
     def journey(self, transaction_id: bytes) -> Journey:
-        """Return what the logs say about one transaction."""
+        """Return the journey of one transaction in the logs."""
         found = oracle.journeys(self.harness, self.backend, self.group)
         return found.get(transaction_id) or Journey(transaction_id, -1)
 
     def delivered(self, topic: str) -> Sequence[Delivered]:
-        """Return what consumers of *topic* see."""
+        """Return the messages that consumers of *topic* see."""
         return oracle.everything_in(self.harness, topic)
 
     def bodies(self, topic: str) -> list[bytes]:
@@ -307,7 +307,7 @@ class Kit:
         """Return every broken invariant of the group, as sentences."""
         if self._first is None or self.history.unjudged:
             return []
-        backend = self.open()  # The test may have closed its own.
+        backend = self.open()  # The test may have closed its connection.
         violations, _ = oracle.judge_group(self.harness, backend, self.group, self.history)
         return [str(violation) for violation in violations]
 
@@ -315,7 +315,7 @@ class Kit:
         """Stop every checker of the test."""
         checkers, self._checkers = self._checkers, []
         for checker in checkers:
-            with contextlib.suppress(ClosedError):  # The test closed the backend under it.
+            with contextlib.suppress(ClosedError):  # The test closed the checker's backend.
                 checker.stop(self.timeout_s)
 
     def close(self) -> None:
@@ -328,10 +328,10 @@ class Kit:
 
 
 def decide_all(checker: Checker, backend: Backend, group: str, time_max_s: float) -> None:
-    """Run *checker* until it owns every partition of *group* and nothing is pending there; then stop it.
+    """Run *checker* until it owns every partition of *group* and no half is pending there; then stop it.
 
     Raises:
-        TimeoutError: something was still pending after *time_max_s*.
+        TimeoutError: a half was still pending after *time_max_s*.
     """
     count = backend.ensure_group(group).result(CLOSE_TIMEOUT_S)
     deadline_s = time.monotonic() + time_max_s

@@ -28,7 +28,7 @@ from txcore.runtime import instrumentation
 from txcore_conformance import oracle
 from txcore_conformance.harness import Harness
 from txcore_conformance.live_actor import ActorJob
-from txcore_conformance.live_orders import NOBODY_KNOWS, Orders
+from txcore_conformance.live_orders import NEVER_KNOWN, Orders
 from txcore_conformance.live_record import Fault, attempts_in, causes_of, read_lines
 from txcore_conformance.machine import spawn
 from txcore_conformance.oracle import History
@@ -44,7 +44,7 @@ IMMUNITY_SPARE_S: Final = 2.0
 
 @dataclass(slots=True)
 class Process:
-    """One running actor; `ended_as` is its exit status once it is known to be gone."""
+    """One running actor; `ended_as` is its exit status after its end."""
 
     role: str
     name: str
@@ -59,20 +59,20 @@ class Process:
         return self.popen.poll() is None
 
     def send(self, number: signal.Signals) -> None:
-        """Send it a signal; nothing happens when it has ended."""
+        """Send it a signal; does nothing if it has ended."""
         with contextlib.suppress(ProcessLookupError):
             self.popen.send_signal(number)
 
 
 @dataclass(slots=True)
 class Verdict:
-    """What the oracle found.
+    """Findings of the oracle.
 
     Attributes:
-        problems: Everything that must not be, as sentences; empty when all is well.
-        transactions: How many transactions the logs hold, by how they ended.
-        duplicates: Second copies of targets, by their transaction's first cause.
-        lost, leaked: Committed transactions that miss a target; targets without a commit.
+        problems: All violations, as sentences; empty if there are none.
+        transactions: Number of transactions in the logs, by their end.
+        duplicates: Number of second copies of targets, by their transaction's first cause.
+        lost, leaked: Number of committed transactions that miss a target; number of targets without a commit.
     """
 
     problems: list[str] = field(default_factory=list)
@@ -121,20 +121,20 @@ class Crew:
 
     @property
     def backend(self) -> Backend:
-        """The oracle's own connection; not through the proxy."""
+        """Connection of the oracle, not through the proxy."""
         if self._backend is None:
             self._backend = self.harness.open()
         return self._backend
 
     @property
     def immunity_s(self) -> float:
-        """Room for the backend's whole delivery time, and a little for a producer on a busy machine."""
+        """Immunity, in seconds: the backend's whole delivery time, and some time for a producer on a busy machine."""
         return self.backend.capabilities.release_time_max_s + IMMUNITY_SPARE_S
 
     # -- processes --------------------------------------------------------------------------------------------------
 
     def start(self, role: str, *, rate: float = 20.0) -> Process:
-        """Start a process; it is at work once `is_ready` says so."""
+        """Start a process; it works when `is_ready` is true."""
         self._counts[role] += 1
         name = f"{role}-{self._counts[role]}"
         journal = self.folder / f"{name}.jsonl"
@@ -174,7 +174,7 @@ class Crew:
         self.faults.append(Fault(f"kill-{kind_of(process)}", process.name, started_s, time.time()))
 
     def freeze(self, process: Process) -> float:
-        """Stop it from running; `thaw` lets it go on. Returns when that was."""
+        """Stop a process until `thaw`; returns the time of the stop."""
         process.is_frozen = True
         started_s = time.time()
         process.send(signal.SIGSTOP)
@@ -188,7 +188,7 @@ class Crew:
 
     @contextlib.contextmanager
     def fault(self, kind: str, subject: str) -> Iterator[None]:
-        """Note that the block is a fault of the broker or of the network."""
+        """Record the time of the block as a fault of the broker or of the network."""
         started_s = time.time()
         try:
             yield
@@ -196,7 +196,7 @@ class Crew:
             self.faults.append(Fault(kind, subject, started_s, time.time()))
 
     def dismiss(self, processes: Iterable[Process]) -> list[str]:
-        """Ask processes to end, wait, and return what went wrong with any of them."""
+        """Ask processes to end, wait, and return the errors of their ends."""
         asked = list(processes)
         for process in asked:
             process.is_dismissed = True
@@ -217,7 +217,7 @@ class Crew:
         return problems
 
     def unexpected_ends(self) -> list[str]:
-        """Return which processes have ended although nobody asked or killed them."""
+        """Return the processes that ended without a request or a kill."""
         return [
             f"{each.name} ended by itself with {each.popen.returncode}: {last_line(self.folder, each.name)}"
             for each in self.processes
@@ -227,17 +227,17 @@ class Crew:
     # -- looking ----------------------------------------------------------------------------------------------------
 
     def count(self, what: str, *, process: Process | None = None) -> int:
-        """Return how many lines *what* the journals hold, of one process or of all."""
+        """Return the number of lines *what* in the journals, of one process or of all."""
         journals = [process.journal] if process else [each.journal for each in self.processes]
         return sum(journal.read_bytes().count(b'["' + what.encode() + b'"') for journal in journals)
 
     def accepted(self) -> int:
-        """Return how many transactions ended with every target confirmed."""
+        """Return the number of transactions that ended with every target confirmed."""
         return sum(each.journal.read_bytes().count(b'"ACCEPTED"') for each in self.processes)
 
     @staticmethod
     def claimed(process: Process) -> dict[int, float]:
-        """Return the partitions that a checker has claimed and not given up, and when."""
+        """Return the partitions that a checker has claimed and not given up, and the times of the claims."""
         held: dict[int, float] = {}
         for what, at_s, *fields in read_lines(process.journal):
             if what != "event" or "partition" not in fields[1]:
@@ -249,7 +249,7 @@ class Crew:
         return held
 
     def until(self, condition: Callable[[], bool], what: str, timeout_s: float) -> float:
-        """Wait for *condition* and return how long that took.
+        """Wait for *condition* and return the time that it took.
 
         Raises:
             TimeoutError: it did not come true; *what* is named.
@@ -263,7 +263,7 @@ class Crew:
         return time.monotonic() - started_s
 
     def wait_for_rest(self, timeout_s: float) -> float:
-        """Wait until every half is decided or parked and return how long that took.
+        """Wait until every half is decided or parked and return the time that it took.
 
         Raises:
             TimeoutError: some are neither; a few are named.
@@ -282,7 +282,7 @@ class Crew:
     # -- judging ----------------------------------------------------------------------------------------------------
 
     def causes(self) -> dict[bytes, list[str]]:
-        """Return the causes for second copies that the history holds."""
+        """Return the history's causes for second copies."""
         attempts = []
         claims: dict[str, list[float]] = {}
         for process in self.processes:
@@ -301,7 +301,7 @@ class Crew:
             history.committed(identity)
         for identity, journey in oracle.journeys(self.harness, self.backend, self.group).items():
             half = journey.half
-            is_known = half is not None and not half.messages[0].body.startswith(NOBODY_KNOWS)
+            is_known = half is not None and not half.messages[0].body.startswith(NEVER_KNOWN)
             if is_known and identity not in committed:
                 history.rolled_back(identity)
         for identity, reasons in self.causes().items():
@@ -327,10 +327,10 @@ class Crew:
 
 
 class Undecided:
-    """Follows a group's logs and knows which halves are open.
+    """Follows a group's logs and knows the open halves.
 
-    A log that brings nothing has not been read to its end: the op logs have, up to here, once a tick of our own has
-    come back; the half logs are believed to after `QUIET_S`.
+    A log that brings nothing may have more records. An op log is read to its end when this reader's own tick has come
+    back; a half log is taken as read to its end after `QUIET_S`.
     """
 
     def __init__(self, backend: Backend, group: str) -> None:
@@ -349,9 +349,9 @@ class Undecided:
             backend.mark(group, partition, tick).result(CALL_TIMEOUT_S)
 
     def look(self, expected: AbstractSet[bytes]) -> set[bytes]:
-        """Read what has come and return the open ids, those of *expected* that are in no log yet included.
+        """Read new records and return the open ids, including those of *expected* that are in no log yet.
 
-        While the end of the logs has not been seen, something is always open: at least the id of all zeros.
+        Before the end of the logs is reached, at least the id of all zeros is open.
         """
         with contextlib.suppress(TxcoreError):
             for kind, reader in self._readers:
@@ -394,6 +394,6 @@ def kind_of(process: Process) -> str:
 
 
 def last_line(folder: Path, name: str) -> str:
-    """Return the last line that a process wrote about itself."""
+    """Return the last line of a process's log."""
     lines: Sequence[str] = (folder / f"{name}.log").read_text(encoding="utf-8", errors="replace").splitlines()
-    return lines[-1] if lines else "it said nothing"
+    return lines[-1] if lines else "no output"

@@ -2,7 +2,7 @@
 
     python -m txcore_conformance.live_actor '{"role": "checker", "url": …}'
 
-Whatever the broker does, it goes on; only what it does not understand ends it. What it did is in its journal.
+The process continues after all errors of the broker; only an unexpected error ends it. Its journal records its work.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ from txcore import (
     hookimpl,
 )
 from txcore.port import Backend
-from txcore_conformance.live_orders import NOBODY_KNOWS, Deliberate, OrderListener, Orders
+from txcore_conformance.live_orders import NEVER_KNOWN, Deliberate, OrderListener, Orders
 from txcore_conformance.live_record import Journal, Recording
 
 PRODUCERS: Final = ("database", "fenced", "listener", "pipelined")
@@ -45,7 +45,7 @@ LIMITS: Final = Limits(idle_poll_s=0.05, retry_s=0.1, retry_max_s=2.0, checkpoin
 
 @dataclass(frozen=True, slots=True)
 class ActorJob:
-    """What one process is to do; `rate` is transactions per second."""
+    """The job of one process; `rate` is transactions per second."""
 
     role: str
     name: str
@@ -66,7 +66,7 @@ class ActorJob:
 
 
 class _Events:
-    """Writes the checker's events down."""
+    """Writes the checker's events to the journal."""
 
     def __init__(self, journal: Journal) -> None:
         self._journal = journal
@@ -78,7 +78,7 @@ class _Events:
 
 
 class Actor:
-    """The process's work."""
+    """The work of the process."""
 
     def __init__(self, job: ActorJob) -> None:
         self._job = job
@@ -89,11 +89,11 @@ class Actor:
         self._number = 0
 
     def born(self) -> None:
-        """Note that it can be asked to end from now on."""
+        """Write to the journal that the process handles requests to end."""
         self._journal.write("born")
 
     def stop(self) -> None:
-        """Ask it to end."""
+        """Ask the process to end."""
         self._stop.set()
 
     def run(self) -> None:
@@ -110,7 +110,7 @@ class Actor:
             self._journal.write("ended")
 
     def _patiently(self, attempt: Callable[[], Any]) -> Any:
-        """Return the result of *attempt*, tried again until the broker can be reached; None when asked to stop."""
+        """Return the result of *attempt*, retried until the broker can be reached; None after a request to stop."""
         while not self._stop.is_set():
             try:
                 return attempt()
@@ -186,13 +186,13 @@ class Actor:
             self._journal.write("end", result.transaction_id.hex(), state)
 
     def _arg(self) -> str:
-        kinds = ("commit", "rollback", "silent", "nobody")
+        kinds = ("commit", "rollback", "silent", "unknown")
         weights = (80, 12, 7, 0 if self._job.role == "fenced" else 1)
         return self._random.choices(kinds, weights)[0]
 
     def _message(self, arg: str) -> Message:
         self._number += 1
-        text = NOBODY_KNOWS if arg == "nobody" else arg.encode()
+        text = NEVER_KNOWN if arg == "unknown" else arg.encode()
         body = b"%s %s %d" % (text, self._job.name.encode(), self._number)
         key = b"key-%d" % self._random.randrange(20) if self._random.random() < 0.7 else None
         return Message(self._random.choice(self._job.topics), body, key=key, headers={"number": str(self._number)})

@@ -1,6 +1,6 @@
-"""Target topics with a limit, and a half log that is soon full, on the three brokers, made with their plain clients.
+"""Target topics with a limit, and small half logs, on the three brokers, made with their plain clients.
 
-`Harness.limited_topic` and `Harness.small_log_url` come first; this is what is known about Kafka, RabbitMQ and NATS.
+`Harness.limited_topic` and `Harness.small_log_url` come first; this module is for Kafka, RabbitMQ and NATS.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ CALL_TIMEOUT_S: Final = 20.0
 
 
 def limited_topic(harness: Harness, name: str, *, message_size_max: int = 0, message_count_max: int = 0) -> str | None:
-    """Make a topic that refuses larger messages, or any once it is full; None where that cannot be done."""
+    """Create a topic that refuses larger messages, or all messages when it is full; None if that is impossible."""
     own = harness.limited_topic(name, message_size_max=message_size_max, message_count_max=message_count_max)
     if own is not None:
         return own
@@ -25,7 +25,7 @@ def limited_topic(harness: Harness, name: str, *, message_size_max: int = 0, mes
 
 
 def small_log_url(harness: Harness, size: int) -> str:
-    """Return the URL under which a new group's half log is full after *size* bytes; "" where there is none."""
+    """Return the URL with which a new group's half log is full after *size* bytes; "" if there is none."""
     return harness.small_log_url(size) or (
         re.sub(r"\bhalf_bytes_max=\d+", f"half_bytes_max={size}", harness.url)
         if "half_bytes_max=" in harness.url
@@ -48,7 +48,7 @@ def _on_rabbitmq(harness: Any, topic: str, size: int, count: int) -> bool:
     import pika  # type: ignore[import-untyped]  # noqa: PLC0415
 
     if size:
-        return False  # The only limit is the broker's.
+        return False  # Only the broker has a limit of sizes, not the queue.
     parameters = pika.URLParameters(harness.broker.url.replace("rabbitmq://", "amqp://", 1))
     connection = pika.BlockingConnection(parameters)
     limits = {"x-queue-type": "classic", "x-max-length": count, "x-overflow": "reject-publish"}

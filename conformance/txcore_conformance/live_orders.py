@@ -1,7 +1,7 @@
-"""The service that live tests run: its database, and listeners that look into it.
+"""The service that live tests run: its database, and listeners that read it.
 
-A transaction committed if its id stands in `live_orders` with outcome 1. A check without a fence writes outcome 2 for
-an id that is not there, so that a listener may answer ROLLBACK for what will then never commit.
+A transaction committed if its id is in `live_orders` with outcome 1. A check without a fence writes outcome 2 for a
+missing id, so that a listener may answer ROLLBACK for a transaction that then never commits.
 """
 
 from __future__ import annotations
@@ -15,8 +15,8 @@ from sqlalchemy import event
 
 from txcore import HalfView, LocalTransactionState, Message, SqlFence, TransactionListener, current_transaction
 
-NOBODY_KNOWS: Final = b"nobody knows"
-"""How the body of a message begins whose transaction stays UNKNOWN for ever."""
+NEVER_KNOWN: Final = b"never known"
+"""First bytes of the body of a message whose transaction stays UNKNOWN for ever."""
 BUSY_TIMEOUT_S: Final = 20
 _COMMITTED, _NEVER = 1, 2
 _INSERT: Final = "INSERT INTO live_orders (transaction_id, outcome) VALUES (:id, :outcome)"
@@ -24,7 +24,7 @@ _ID_TYPES: Final = {"sqlite": "BLOB", "postgresql": "BYTEA", "mysql": "BINARY(16
 
 
 def id_type(engine: sqlalchemy.Engine) -> str:
-    """Return the type of a column that holds transaction ids, in the words of the engine's database."""
+    """Return the type of a column of transaction ids in the engine's database."""
     return _ID_TYPES[engine.dialect.name]
 
 
@@ -49,7 +49,7 @@ class Orders:
         )
 
     def create(self) -> None:
-        """Make the tables."""
+        """Create the tables."""
         columns = f"transaction_id {id_type(self.engine)} PRIMARY KEY, outcome INTEGER"
         with self.engine.begin() as connection:
             connection.execute(sqlalchemy.text(f"CREATE TABLE live_orders ({columns})"))
@@ -60,7 +60,7 @@ class Orders:
         connection.execute(sqlalchemy.text(_INSERT), {"id": transaction_id, "outcome": _COMMITTED})
 
     def outcome(self, transaction_id: bytes) -> LocalTransactionState:
-        """Return what became of a transaction; one that is not there never will be."""
+        """Return the outcome of a transaction; a missing one can never commit after this call."""
         insert = sqlalchemy.text(_INSERT + self._unless_there)
         select = sqlalchemy.text("SELECT outcome FROM live_orders WHERE transaction_id = :id")
         with self.engine.begin() as connection:
@@ -69,14 +69,14 @@ class Orders:
         return LocalTransactionState.COMMIT if found == _COMMITTED else LocalTransactionState.ROLLBACK
 
     def committed(self) -> set[bytes]:
-        """Return the ids of everything that committed."""
+        """Return the ids of all committed transactions."""
         select = sqlalchemy.text("SELECT transaction_id FROM live_orders WHERE outcome = 1")
         with self.engine.connect() as connection:
             return {bytes(row[0]) for row in connection.execute(select)}
 
     @contextlib.contextmanager
     def transaction(self) -> Iterator[Any]:
-        """Give an open database transaction, committed unless the block raises."""
+        """Provide an open database transaction, which commits unless the block raises."""
         with self.engine.begin() as connection:
             yield connection
 
@@ -86,7 +86,7 @@ class Orders:
 
 
 class OrderListener(TransactionListener):
-    """Local transactions by *arg*: commit, rollback, silent (commits and says nothing), nobody (UNKNOWN for ever).
+    """Local transactions by *arg*: commit, rollback, silent (commits, returns UNKNOWN), unknown (UNKNOWN for ever).
 
     With *is_fenced* each inserts the fence row in its own transaction, and the check is the fence's.
     """
@@ -96,8 +96,8 @@ class OrderListener(TransactionListener):
         self._is_fenced = is_fenced
 
     def execute_local_transaction(self, message: Message, arg: Any) -> LocalTransactionState:  # noqa: ARG002
-        """Insert the order, or not."""
-        if arg == "nobody":
+        """Insert the order, by *arg*."""
+        if arg == "unknown":
             return LocalTransactionState.UNKNOWN
         if arg == "rollback" and not self._is_fenced:
             return LocalTransactionState.ROLLBACK
@@ -113,8 +113,8 @@ class OrderListener(TransactionListener):
         return LocalTransactionState.UNKNOWN if arg == "silent" else LocalTransactionState.COMMIT
 
     def check_local_transaction(self, half: HalfView) -> LocalTransactionState:
-        """Look it up; an id that is not there is closed for ever."""
-        if half.messages[0].body.startswith(NOBODY_KNOWS):
+        """Look up the id; a missing id is closed for ever."""
+        if half.messages[0].body.startswith(NEVER_KNOWN):
             return LocalTransactionState.UNKNOWN
         return self._orders.outcome(half.transaction_id)
 

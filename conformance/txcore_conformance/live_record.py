@@ -1,9 +1,9 @@
-"""What processes under test write down about themselves, and which causes for a duplicate that holds.
+"""The journals of processes under test, and the causes for duplicates in them.
 
 Every hand-over of targets to a backend is an *attempt*: begun, and settled or not. A second copy of a target needs a
-cause: an attempt that nobody saw end, one with an ambiguous answer, a fault that hit an attempt (its process paused, or
-the broker or the network disturbed, so that the driver may have sent again), or a partition that changed hands in
-mid-attempt. Everything is dated by the machine's wall clock, which all processes of one run share.
+cause: an attempt without a recorded end, one with an ambiguous answer, a fault that hit an attempt (its process paused,
+or the broker or the network disturbed, so that the driver may have sent again), or a partition that changed its owner
+during the attempt. All times are of the machine's wall clock, which the processes of one run share.
 """
 
 from __future__ import annotations
@@ -23,15 +23,15 @@ from txcore.port import Backend
 from txcore.records import Outcome, Status
 
 BEFORE_S: Final = 3.0
-"""A process that thaws may begin an attempt that it had decided upon before it was frozen."""
+"""Time, in seconds, after its thaw in which a process may begin an attempt that it decided on before."""
 AFTER_S: Final = 2.0
-"""An op may still be queued, and a driver may still repeat a request, after its attempt was settled."""
+"""Time, in seconds, after an attempt in which its op may still be queued, or its driver may repeat a request."""
 EVERYBODY: Final = frozenset({"broker", "network"})
 
 
 @dataclass(frozen=True, slots=True)
 class Fault:
-    """Something that was done to *subject*: a process by its name, "broker" or "network"."""
+    """A fault of *subject*: a process by its name, "broker" or "network"."""
 
     kind: str
     subject: str
@@ -41,7 +41,7 @@ class Fault:
 
 @dataclass(slots=True)
 class Attempt:
-    """Targets on their way: by whom, from when to when, and the answer ("" while there is none)."""
+    """One hand-over of targets: its sender, its begin and end, and its answer ("" before the answer)."""
 
     transaction_id: bytes
     by: str
@@ -53,7 +53,7 @@ class Attempt:
 
 
 class Journal:
-    """One process's lines, each written at once, so that a killed process leaves all of its own behind."""
+    """Lines of one process, each written at once, so that no line of a killed process is lost."""
 
     def __init__(self, path: Path) -> None:
         self._file = os.open(path, os.O_CREAT | os.O_APPEND | os.O_WRONLY, 0o644)
@@ -69,7 +69,7 @@ class Journal:
 
 
 class Recording:
-    """A backend whose attempts are written down; everything else goes straight through."""
+    """A backend whose attempts are recorded; all other calls pass unchanged."""
 
     def __init__(self, inner: Backend, journal: Journal) -> None:
         self._inner = inner
@@ -80,7 +80,7 @@ class Recording:
         return getattr(self._inner, name)
 
     def release(self, batch: Any, claim: Any = None) -> None:
-        """Hand over releases, noting those with targets."""
+        """Hand over releases, and record those with targets."""
         first = next(self._numbers)
         for index, item in enumerate(batch.items):
             if item.targets:
@@ -90,7 +90,7 @@ class Recording:
 
 
 class _Watched:
-    """A batch whose settling is written down first."""
+    """A batch whose settling is recorded first."""
 
     def __init__(self, batch: Any, prefix: str, journal: Journal) -> None:
         self._batch = batch
@@ -107,7 +107,7 @@ class _Watched:
 
 
 def read_lines(path: Path) -> list[list[Any]]:
-    """Return a journal's whole lines; one that a kill cut short is left out."""
+    """Return a journal's complete lines; a line that a kill cut off is left out."""
     return [json.loads(line) for line in path.read_bytes().split(b"\n") if line.endswith(b"]")]
 
 
@@ -130,7 +130,7 @@ def causes_of(
     """Return, by transaction, a cause for each second copy of a target that the history allows.
 
     Args:
-        claims: The times at which each checker (by its attempts' name) claimed a partition.
+        claims: Times at which each checker (by the name in its attempts) claimed a partition.
     """
     by_id: dict[bytes, list[Attempt]] = defaultdict(list)
     for attempt in attempts:

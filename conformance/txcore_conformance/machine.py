@@ -1,8 +1,8 @@
-"""What servers share on this machine: a base folder, locks, loopback ports, and processes that end with this program.
+"""Resources that servers share on this machine: a base folder, locks, ports, and processes that end with this program.
 
-Everything lies under `base_folder()`, which several runs use at once: what is made once is made under a machine lock, a
-running server's folder and ports are locked by the run that uses them, and what a killed run left behind is removed by
-the next one.
+All files are under `base_folder()`, which several runs use at once. A shared folder is made once, under a machine lock;
+a running server's folder and ports are locked by the run that uses them; the next run removes the folders of a killed
+run.
 """
 
 from __future__ import annotations
@@ -37,14 +37,14 @@ __all__ = [
     "machine_lock",
     "made_once",
     "members_of",
-    "remove_left_behind",
+    "remove_abandoned",
     "run",
     "spawn",
     "unprivileged",
     "user_name",
 ]
 
-#: The file in a server's folder that its program holds locked.
+#: Name of the file in a server's folder that its program holds locked.
 IN_USE: Final = "in-use"
 _PR_SET_PDEATHSIG: Final = 1
 _PORTS_BELOW_EPHEMERAL: Final = 12_000
@@ -54,10 +54,10 @@ _ANSI: Final = re.compile(r"\x1b\[[0-9;]*m")
 
 
 class PortLocks:
-    """Loopback ports that no other run on this machine is given while this one holds them.
+    """Loopback ports that no other run on this machine gets while this run holds them.
 
-    They lie outside the range from which the kernel takes the local ports of outgoing connections: there, a client that
-    retries while the server is down may be given the server's port, and even be connected to itself.
+    They are outside the range from which the kernel takes the local ports of outgoing connections: inside it, a client
+    that retries while the server is down may get the server's port, and may even connect to itself.
     """
 
     def __init__(self) -> None:
@@ -81,7 +81,7 @@ class PortLocks:
         raise ServerUnavailableError("no free port on 127.0.0.1")
 
     def release(self) -> None:
-        """Give all of them back."""
+        """Release all reserved ports."""
         for file in self._files:
             file.close()
         self._files.clear()
@@ -89,7 +89,7 @@ class PortLocks:
 
 
 def lock_port(number: int | str) -> IO[str] | None:
-    """Return the open lock file of a port, or None when another holder has it."""
+    """Return the open lock file of a port, or None if another run holds it."""
     folder = base_folder() / "ports"
     folder.mkdir(exist_ok=True)
     file = (folder / str(number)).open("w")
@@ -106,14 +106,14 @@ def base_folder() -> Path:
     base = Path(os.environ.get("TXCORE_SERVERS") or Path(tempfile.gettempdir()) / f"txcore-servers-{os.getuid()}")
     base.mkdir(mode=0o755, parents=True, exist_ok=True)
     if base.stat().st_uid != os.getuid():
-        raise ServerUnavailableError(f"{base} belongs to somebody else; set TXCORE_SERVERS to a folder of yours")
+        raise ServerUnavailableError(f"{base} belongs to another user; set TXCORE_SERVERS to a folder of yours")
     return base
 
 
 def made_once(folder: Path, make: Callable[[Path], None], own: Callable[[Path], None] = lambda _: None) -> Path:
-    """Make a folder unless it exists: beside its place, then renamed, so that an interrupted run leaves none half made.
+    """Make a folder unless it exists, under another name, then rename it, so that it is never incomplete.
 
-    Other runs that want the same folder wait meanwhile.
+    Other runs that need the same folder wait for it.
     """
     if folder.exists():
         return folder
@@ -132,7 +132,7 @@ def made_once(folder: Path, make: Callable[[Path], None], own: Callable[[Path], 
     return folder
 
 
-def remove_left_behind(base: Path, name: str) -> None:
+def remove_abandoned(base: Path, name: str) -> None:
     """Delete the folders of servers whose program is gone; called under the machine's lock."""
     for mark in base.glob(f"{name}-*/{IN_USE}"):
         with contextlib.suppress(FileNotFoundError), mark.open("w") as file, contextlib.suppress(BlockingIOError):
@@ -155,9 +155,9 @@ def run(
     environment: Mapping[str, str] | None = None,
     timeout_s: float | None = None,
 ) -> str:
-    """Run a program to its end and return its output; raises ServerUnavailableError."""
+    """Run a program until it ends and return its output; raises ServerUnavailableError."""
     try:
-        done = subprocess.run(  # noqa: S603 - programs that were looked up, with our own arguments
+        done = subprocess.run(  # noqa: S603 - known programs with txcore's arguments
             [*command, *options],
             capture_output=True,
             text=True,
@@ -190,7 +190,7 @@ def spawn(
 ) -> subprocess.Popen[bytes]:
     """Start a process in a session of its own, which the kernel ends when this program does; from any thread."""
     started: subprocess.Popen[bytes] = _spawner().call(
-        lambda: subprocess.Popen(  # noqa: S603 - a program that was looked up, with our own arguments
+        lambda: subprocess.Popen(  # noqa: S603 - a known program with txcore's arguments
             command,
             stdin=subprocess.DEVNULL,
             stdout=log,
@@ -219,7 +219,7 @@ def members_of(leader: int) -> list[int]:
 
 
 class _Spawner:
-    """A thread that lives as long as the process: the kernel's death signal follows the starting *thread*'s end."""
+    """A thread that runs as long as the process: the kernel sends the death signal when the starting *thread* ends."""
 
     def __init__(self) -> None:
         self.pid = os.getpid()
@@ -260,7 +260,7 @@ def unprivileged() -> dict[str, Any]:
 
 
 def die_with_parent(number: signal.Signals) -> Callable[[], None] | None:
-    """Return what a new process calls so that the kernel sends it *number* when the starting thread ends."""
+    """Return a function for a new process, with which the kernel sends it *number* when the starting thread ends."""
     try:
         prctl = ctypes.CDLL(None, use_errno=True).prctl
     except (AttributeError, OSError):
@@ -269,7 +269,7 @@ def die_with_parent(number: signal.Signals) -> Callable[[], None] | None:
 
 
 def _first_port() -> int:
-    """Return where a range of ports begins that the kernel gives to no outgoing connection."""
+    """Return the first port of a range that the kernel does not use for outgoing connections."""
     try:
         low, high = map(int, Path("/proc/sys/net/ipv4/ip_local_port_range").read_text(encoding="ascii").split())
     except OSError:

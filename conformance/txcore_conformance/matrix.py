@@ -1,4 +1,4 @@
-"""The version matrix: the whole suite on one broker version after another, and a table of how it went.
+"""The version matrix: the whole suite on one broker version after another, and a table of the results.
 
     python -m txcore_conformance.matrix --page versions.md --run "kafka newest,3.9 txcore_kafka.testing:KafkaHarness"
 
@@ -35,7 +35,7 @@ does not have.
 
 @dataclass(frozen=True, slots=True)
 class Run:
-    """One broker, the versions asked for, and the harnesses that run on each."""
+    """One broker, the requested versions, and the harnesses that run on each."""
 
     broker: str
     versions: tuple[str, ...]
@@ -44,7 +44,7 @@ class Run:
 
 @dataclass(frozen=True, slots=True)
 class Row:
-    """How one harness fared on one version; *version* is what the server itself said."""
+    """Result of one harness on one version; *version* is the one that the server reports."""
 
     broker: str
     asked: str
@@ -58,7 +58,7 @@ class Row:
 
     @property
     def is_good(self) -> bool:
-        """Whether everything that ran passed, and something did."""
+        """Whether at least one test ran and all tests that ran passed."""
         return not self.failed and not self.trouble and self.passed > 0
 
 
@@ -89,10 +89,10 @@ def _one(name: str, asked: str, version: str, harness: str, broker: brokers.Brok
     with tempfile.TemporaryDirectory(prefix="txcore-matrix-") as folder:
         report = Path(folder) / "report.xml"
         command = [sys.executable, "-m", "pytest", "-q", f"--junitxml={report}", "--harness", harness, *options]
-        subprocess.run([*command, "--pyargs", SUITE], env=environment, check=False)  # noqa: S603 - our own command
+        subprocess.run([*command, "--pyargs", SUITE], env=environment, check=False)  # noqa: S603 - txcore's own command
         took_s = time.monotonic() - began_s
         if not report.exists():
-            return Row(name, asked, version, harness, 0, 0, 0, took_s, "pytest did not come to its end")
+            return Row(name, asked, version, harness, 0, 0, 0, took_s, "pytest did not end in time")
         totals = ET.parse(report).getroot().find("testsuite")  # noqa: S314 - pytest's own file
         assert totals is not None
         count, bad, skipped = (int(totals.get(key, 0)) for key in ("tests", "failures", "skipped"))
@@ -115,10 +115,10 @@ def page(rows: Iterable[Row]) -> str:
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """Run the command line; 1 when something failed."""
+    """Run the command line; returns 1 if a test failed."""
     parser = argparse.ArgumentParser(prog="python -m txcore_conformance.matrix", description=__doc__)
     parser.add_argument("--run", action="append", required=True, type=parse_run, help="broker versions harness...")
-    parser.add_argument("--page", type=Path, help="where the table goes")
+    parser.add_argument("--page", type=Path, help="file for the table")
     chosen, options = parser.parse_known_args(arguments)
     rows = []
     for run in chosen.run:

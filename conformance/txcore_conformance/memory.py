@@ -13,12 +13,12 @@ from txcore_conformance.harness import Delivered, Harness
 
 
 class SilenceableBackend(MemoryBackend):
-    """A connection whose readers bring nothing while it is silent."""
+    """A connection whose readers return nothing while it is silent."""
 
     is_silent = False
 
-    def silence(self, is_silent: bool) -> None:  # noqa: FBT001 - what the suite calls
-        """Let reads bring nothing, or all that is there."""
+    def silence(self, is_silent: bool) -> None:  # noqa: FBT001 - the suite's signature
+        """Let reads return nothing, or all records."""
         self.is_silent = is_silent
 
     def read(self, group: str, kind: LogKind, partition: int, start: Position | None = None) -> Reader:
@@ -92,7 +92,7 @@ class MemoryHarness(Harness):
 
     def missing_topic(self) -> str:
         """See `Harness.missing_topic`."""
-        return "nobody-made-this-topic"
+        return "never-created-topic"
 
     def refuse_topic(self, topic: str, *, refuses: bool) -> bool:
         """See `Harness.refuse_topic`."""
@@ -111,18 +111,18 @@ class MemoryHarness(Harness):
 
 
 class KafkaLikeHarness(MemoryHarness):
-    """Promises what plain Kafka does: no atomic release, no unique resolutions, no fencing."""
+    """Promises the same as plain Kafka: no atomic release, no unique resolutions, no fencing."""
 
     profile = KAFKA_LIKE
 
 
 class RabbitmqLikeHarness(MemoryHarness):
-    """Promises what RabbitMQ streams do: as Kafka, and no server time."""
+    """Promises the same as RabbitMQ streams: as Kafka, and no server time."""
 
     profile = RABBITMQ_LIKE
 
 
 class NatsLikeHarness(MemoryHarness):
-    """Promises what plain NATS does: only the op is unique, targets are de-duplicated for a while."""
+    """Promises the same as plain NATS: only the op is unique, targets are de-duplicated for a while."""
 
     profile = NATS_LIKE

@@ -1,12 +1,12 @@
 """An explicit-state model of the txcore protocol, explored to the last state.
 
 One transaction with two targets, two checkers, up to three faults: every order of steps, every fault at every
-place, and for each rule left out (a mutant) the shortest counterexample. What the logs say and what is to be done
-about the half is asked of the production code (`model_fold`). Faults: kill of producer, checker or relay; an
-append refused, lost, or unanswered and landing at any later time, even after its sender's death; a database
-commit with an error, applied or not, at once or late; a partition given away under a checker that goes on; a
-producer paused after its clock reading; a target that refuses; a checkpoint write that is lost or late. Time is
-two flags: the producer's horizon passed, the immunity expired.
+place, and for each rule left out (a mutant) the shortest counterexample. The production code reads the logs and
+decides about the half (`model_fold`). Faults: kill of producer, checker or relay; an append refused, lost, or
+unanswered and landing at any later time, even after its sender's death; a database commit with an error, applied
+or not, at once or late; a partition given to another checker while its owner continues; a producer paused after
+its clock reading; a target that refuses; a checkpoint write that is lost or late. Time is two flags: the
+producer's horizon passed, the immunity expired.
 
 Configurations:
 
@@ -15,8 +15,8 @@ Configurations:
 - `listener`: no fence; answers by local state or UNKNOWN, DECIDED before acting, counts, DISCARD.
 - `resume`: the same with one check, resume as generation + 1, a refusing target (parked undeliverable), and a
   checkpoint rewritten at takeover; two faults, three with `--large`.
-- `table`: an uncertain half goes on through the message table (fence state 3) and its relay; with pruning.
-- `prune`: `fenced-half-first` with the fence table pruned behind its horizon; PRUNED answers.
+- `table`: an uncertain half continues in the message table (fence state 3) and its relay; with pruning.
+- `prune`: `fenced-half-first` with the fence table pruned below its horizon; PRUNED answers.
 
 Not covered, left to the simulator and to `make refine`: the two logs read apart, merged ops, several transactions
 (S12, L2, head of line), bodies (S7), carried copies, replay length (L4, except that an old checkpoint never
@@ -58,9 +58,9 @@ SOMETIMES: Final = {
     "commit_in_doubt_applied": "database: the commit in doubt applies",
     "rollback_found_the_commit": "producer: tombstone answers CONFLICT",
     "late_op_after_the_final_op": "late COMMIT of the producer lands (after the first final op)",
-    "former_owner_stood_down": "former owner: caught up, foreign CLAIM, stands down",
+    "former_owner_stood_down": "former owner: caught up, foreign CLAIM, gives up the partition",
     "former_owner_published": "former owner: target 1",
-    "owner_deposed_by_a_late_claim": "owner: caught up, foreign CLAIM, stands down",
+    "owner_deposed_by_a_late_claim": "owner: caught up, foreign CLAIM, gives up the partition",
     "older_token_ignored": "former owner: checkpoint advanced (older token)",
     "older_discard_ignored": "late DISCARD of the checker lands (older token)",
     "late_decision_landed": "late DECIDED of the checker lands",
@@ -71,12 +71,12 @@ SOMETIMES: Final = {
     "pruned_answer": "owner: check answers PRUNED",
     "producer_below_the_horizon": "producer: fence row refused, below the horizon",
 }
-"""Names of the rare things that a full run must see, with the step that shows each."""
+"""Names of the rare events that a full run must reach, with the step that shows each."""
 
 
 @dataclass(frozen=True, slots=True)
 class Violation:
-    """An invariant that does not hold, and the shortest way there."""
+    """A broken invariant, and the shortest trace to it."""
 
     invariant: str
     trace: tuple[str, ...]
@@ -84,7 +84,7 @@ class Violation:
 
 @dataclass(frozen=True, slots=True)
 class Exploration:
-    """What a run found; without a violation every reachable state was visited."""
+    """Result of a run; without a violation every reachable state was visited."""
 
     states: int
     edges: int
@@ -95,7 +95,7 @@ class Exploration:
 
 @dataclass(slots=True)
 class _Graph:
-    """The states in order of discovery, each with the step that led there and the steps that must follow."""
+    """The states in order of discovery, each with the step that led to it and the steps that must follow."""
 
     states: list[State] = field(default_factory=list)
     parents: array[int] = field(default_factory=lambda: array("l"))
@@ -120,7 +120,7 @@ def explore(configuration: Configuration, mutant: str | None = None) -> Explorat
 
     Args:
         configuration: the bounded world to explore.
-        mutant: the rule to leave out, one of `MUTANTS`; None explores the protocol as it is.
+        mutant: the rule to leave out, one of `MUTANTS`; None explores the whole protocol.
 
     Raises:
         ValueError: *mutant* is not in `MUTANTS`.
@@ -234,7 +234,7 @@ def broken_at_rest(s: State) -> str:
 
 
 def main(arguments: Sequence[str]) -> int:
-    """Print the table of all configurations and mutants; return 0 when everything is as it must be.
+    """Print the table of all configurations and mutants; return 0 if all results are as expected.
 
     Args:
         arguments: `--large` gives every configuration three faults (about a minute more).

@@ -1,8 +1,8 @@
 """Steps of the two checkers of the explicit-state model: claim, read, judge, ask, act, advance.
 
-The *owner* is the checker to whom the partition is assigned, the *former owner* one that lost it and does
-not know. An unanswered check (R10) changes nothing and is no step: the plan stays until an answer is
-possible.
+The *owner* is the checker to which the partition is assigned, the *former owner* one that lost it and does
+not know that. An unanswered check (R10) changes nothing and is not a step: the plan stays until an answer
+is possible.
 """
 
 from __future__ import annotations
@@ -62,18 +62,18 @@ def checker(c: Configuration, s: State, slot: Slot, me: Session) -> Iterator[Edg
 
 def _is_due(c: Configuration, s: State, me: Session) -> bool:
     """Return whether a round can change anything: a pending half that is old enough or finished."""
-    behind = s.half > (me.generation if me.phase == "settled" else s.checkpoint)
+    has_new = s.half > (me.generation if me.phase == "settled" else s.checkpoint)
     early = c.mutant in ("immunity_counts_as_check", "checkpoint_past_undecided")
-    return behind and (s.clock == 2 or bool(s.final) or early)
+    return has_new and (s.clock == 2 or bool(s.final) or early)
 
 
 def _judge(c: Configuration, s: State, slot: Slot, me: Session) -> Edge:
     """Return the plan made at the point where the checker's own TICK is read back (caught up)."""
     label = f"{slot}: caught up"
     if not me.live:
-        # A late CLAIM of the dead may depose the assigned one: giving up must bring a new assignment.
+        # A late CLAIM of a dead checker may depose the assigned one: giving up must bring a new assignment.
         again = GONE if slot == "former owner" else RETIRED if c.mutant == "no_new_assignment" else NEW
-        return f"{label}, foreign CLAIM, stands down", "must", put(s, slot, again)
+        return f"{label}, foreign CLAIM, gives up the partition", "must", put(s, slot, again)
     judgement = judged(terms_of(c), journal_of(s), me.generation, s.clock < 2)
     if c.mutant == "checkpoint_past_undecided":
         plan = "advance"
@@ -86,7 +86,7 @@ def _judge(c: Configuration, s: State, slot: Slot, me: Session) -> Edge:
 
 
 def _plan(c: Configuration, judgement: Judgement) -> str:
-    """Return the first step of what the real decision asks for."""
+    """Return the first step of the production code's decision."""
     match judgement.decision:
         case Decision.DONE:
             return "advance"
@@ -113,7 +113,7 @@ def _ask_fence(c: Configuration, s: State, slot: Slot, me: Session) -> Iterator[
     label = f"{slot}: check"
     if c.mutant == "no_fence" and s.fence == "none":
         believed = put(s, slot, me._replace(phase="rollback"))
-        yield f"{label} finds nothing, takes it for ROLLBACK", "must", believed
+        yield f"{label} finds nothing, treats that as ROLLBACK", "must", believed
     elif s.database in ("open", "doubt"):
         return
     elif s.fence == "commit":

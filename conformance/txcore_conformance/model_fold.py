@@ -1,9 +1,9 @@
-"""What the two logs of the explicit-state model say, by the code that txcore itself runs.
+"""The content of the two logs of the explicit-state model, read by the code that txcore itself runs.
 
-The model keeps of its logs a `Journal`: no more than a reader can still tell apart. Whatever lands, and whatever a
-checker concludes, is found by writing that journal out as records, reading them with `PartitionState`, and asking
-`decide`. So the model has no second opinion on which op counts, what closes a half, and what is to be done about it.
-A journal and a record have one answer, so each is worked out once.
+The model stores its logs as a `Journal`, which holds only the facts that a reader can distinguish. To apply a record,
+or to get a checker's conclusion, it writes the journal as records, reads them with `PartitionState`, and calls
+`decide`. So the model has no rules of its own about which op counts, which closes a half, and what follows. A journal
+and a record have one result, so each result is computed once.
 """
 
 from __future__ import annotations
@@ -21,18 +21,18 @@ LIVE: Final = b"claim in force."
 OLDER: Final = b"an older claim."
 IMMUNITY_MS: Final = 1_000.0
 SECOND: Final = (1,)
-"""The index of the target that refused, of a half that was parked as undeliverable and resumed."""
+"""Index of the refusing target of a half that was parked as undeliverable and resumed."""
 
 
 class Terms(NamedTuple):
-    """How the half is to be judged."""
+    """Rules by which the half is judged."""
 
     fenced: bool
     check_max: int
 
 
 class Journal(NamedTuple):
-    """What the logs hold; the same fields as in the model's state."""
+    """Content of the logs, in the same fields as in the model's state."""
 
     half: int = -1
     final: str = ""
@@ -43,7 +43,7 @@ class Journal(NamedTuple):
 
 
 class Entry(NamedTuple):
-    """A record of either log: an op, or a half; in a resumed half stands what its operator had read."""
+    """A record of either log: an op, or a half; a resumed half holds the journal that its operator had read."""
 
     kind: str
     generation: int = 0
@@ -55,7 +55,7 @@ class Entry(NamedTuple):
 
 
 class Judgement(NamedTuple):
-    """What `decide` says about the half, and what is known of its end."""
+    """Decision of `decide` about the half, and the known facts about its end."""
 
     decision: Decision
     outcome: str
@@ -63,7 +63,7 @@ class Judgement(NamedTuple):
 
 
 class _Read:
-    """The logs as an owner under the claim in force reads them."""
+    """The logs as the owner with the claim in force reads them."""
 
     def __init__(self, terms: Terms, entries: Iterator[Entry]) -> None:
         self.state = PartitionState()
@@ -99,7 +99,7 @@ class _Read:
         pending.is_closed = ID not in self.state.pending
 
     def _look_back(self) -> None:
-        """Read again what a copy's journal may lack, as the judge does before it decides."""
+        """Read the records again that a copy's journal may lack, as the judge does before it decides."""
         pending = self.state.pending.get(ID)
         if pending is None or pending.extras.look_back is None:
             return
@@ -111,13 +111,13 @@ class _Read:
 
     @property
     def closed_by(self) -> int:
-        """The kind of op that closed it; 0 while it is open."""
+        """Kind of the op that closed the half; 0 while it is open."""
         return max((kind for _, kind in self.state.closings()), default=0)
 
 
 @cache
 def landed(terms: Terms, before: Journal, entry: Entry) -> tuple[Journal, bool]:
-    """Return the journal once *entry* stands at the end of its log, and whether it contradicts a final op (S1)."""
+    """Return the journal with *entry* at the end of its log, and whether *entry* contradicts a final op (S1)."""
     if entry.kind == "half" and entry.generation and before.undeliverable:
         entry = entry._replace(missing=SECOND)
     read = _Read(terms, iter((*_written(before), entry)))
@@ -144,7 +144,7 @@ def landed(terms: Terms, before: Journal, entry: Entry) -> tuple[Journal, bool]:
 
 @cache
 def judged(terms: Terms, journal: Journal, generation: int, is_immune: bool) -> Judgement:  # noqa: FBT001 - a key
-    """Return what the owner does that has read the halves up to *generation*, and all ops."""
+    """Return the decision of an owner that has read the halves up to *generation*, and all ops."""
     known = (entry for entry in _written(journal) if entry.kind != "half" or entry.generation <= generation)
     pending = _Read(terms, known).pending
     assert pending is not None
@@ -154,7 +154,7 @@ def judged(terms: Terms, journal: Journal, generation: int, is_immune: bool) -> 
 
 
 def _written(journal: Journal) -> Iterator[Entry]:
-    """Yield a journal's records in an order that could have led to it."""
+    """Yield a journal's records in a possible order."""
     if journal.half >= 0:
         yield Entry("half")
     decided = Entry("DECIDED", max(journal.half, 0), decision=journal.decided)

@@ -1,8 +1,8 @@
-"""Mutants of the protocol: each leaves one rule out, and the model must find what that breaks.
+"""Mutants of the protocol: each leaves one rule out, and the model must find the violation.
 
-The identifiers are shared with the simulator. The last four stand for rules that this model found to be
-needed: a DECIDED is acted on only when read back under the own token; a DISCARD behind a DECIDED is void
-unless it says undeliverable; the margin covers what is under way; an owner that stood down is assigned anew.
+The identifiers are shared with the simulator. The last four are rules that this model found to be needed:
+a DECIDED is acted on only when read back under the own token; a DISCARD after a DECIDED is void unless it
+says undeliverable; the margin covers appends under way; an owner that gave up is assigned again.
 """
 
 from __future__ import annotations
@@ -30,9 +30,9 @@ MUTANTS: Final = {
     "margin_too_small": "listener",
     "no_new_assignment": "fenced",
 }
-"""Each mutant with the configuration in which it is looked for."""
+"""Mutants, each with the configuration in which the model searches for its violation."""
 
 INEXPRESSIBLE: Final = {
-    "head_of_line_stop": "it takes a second transaction to be held up by the first",
+    "head_of_line_stop": "it needs a second transaction that the first one delays",
 }
-"""Mutants of the simulator that this model cannot tell from the protocol, each with the reason."""
+"""Mutants of the simulator that this model cannot distinguish from the protocol, each with the reason."""

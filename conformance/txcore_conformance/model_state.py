@@ -1,8 +1,8 @@
 """States, records and the folded logs of the explicit-state model.
 
-A state is one flat tuple: what is durable, what is in memory, what is under way. The logs are kept folded:
-every record is applied in the order in which it lands, by the code that reads the logs in production
-(`model_fold`). A reader that lags is a checker that acts on a plan made earlier. Who appends what, and when:
+A state is one flat tuple of the durable values, the values in memory, and the records under way. The logs
+are stored folded: every record is applied in the order in which it lands, by the code that reads the logs
+in production (`model_fold`). A lagging reader is a checker that acts on an earlier plan. The appends are in
 `model_steps` and `model_checkers`.
 """
 
@@ -24,18 +24,18 @@ TOKENED: Final = (*(OpKind(kind).name for kind in OWNED_KINDS), "checkpoint")
 
 @dataclass(frozen=True, slots=True)
 class Configuration:
-    """One bounded world: which promises hold in it and how much may go wrong.
+    """One bounded world: its promises and its number of faults.
 
     Args:
         fenced: the check goes through the fence row; otherwise a listener answers, perhaps UNKNOWN.
         half_first: the local transaction starts after the half is acknowledged (RocketMQ style).
         faults: budget of faults over the whole run.
         check_max: answered UNKNOWN checks before a discard (listener only).
-        table: an unknown or refused half goes on through the message table (fence state 3).
-        prune: the fence table is pruned behind its horizon.
+        table: an unknown or refused half continues in the message table (fence state 3).
+        prune: the fence table is pruned below its horizon.
         resume: an operator may resume a parked half once; target 2 may refuse until it is repaired; a new
             owner rewrites the checkpoint with its token.
-        mutant: the one rule that is left out, by its identifier.
+        mutant: identifier of the rule that is left out.
     """
 
     name: str
@@ -50,7 +50,7 @@ class Configuration:
 
 
 class Session(NamedTuple):
-    """One checker between taking the partition and losing it; its phase is the plan it will act on next."""
+    """One checker between the claim of the partition and its loss; the phase is the plan of its next action."""
 
     phase: str
     live: bool = False
@@ -59,7 +59,7 @@ class Session(NamedTuple):
 
 
 class Record(NamedTuple):
-    """A sent record whose sender got no answer; it lands at any later time."""
+    """A sent record without an answer to its sender; it lands at any later time."""
 
     kind: str
     by: str
@@ -75,7 +75,7 @@ RETIRED: Final = Session("retired")  # only under the mutant no_new_assignment
 
 
 class State(NamedTuple):
-    """Everything durable, everything in memory, and what is under way."""
+    """All durable values, all values in memory, and the records under way."""
 
     producer: str = "start"
     late: bool = False
@@ -111,7 +111,7 @@ _FLIGHT: Final = State._fields.index("flight")
 
 
 def put(s: State, slot: Slot, session: Session) -> State:
-    """Return *s* with *session* in *slot*; four times as fast as `_replace`, in the hottest place."""
+    """Return *s* with *session* in *slot*; four times as fast as `_replace`, in the most frequent call."""
     at = _OWNER if slot == "owner" else _FORMER
     return State._make((*s[:at], session, *s[at + 1 :]))
 
@@ -190,12 +190,12 @@ def _reason(c: Configuration, r: Record) -> str:
 
 
 def journal_of(s: State) -> Journal:
-    """Return what the two logs hold."""
+    """Return the journal of the two logs."""
     return Journal(s.half, s.final, s.decided, s.checks, s.discard, s.undeliverable)
 
 
 def terms_of(c: Configuration) -> Terms:
-    """Return how the half is to be judged."""
+    """Return the rules by which the half is judged."""
     return Terms(c.fenced, c.check_max)
 
 

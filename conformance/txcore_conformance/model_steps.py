@@ -47,7 +47,7 @@ def _producer(c: Configuration, s: State) -> Iterator[Edge]:
         case "doubt":
             yield "producer: returns UNKNOWN", "must", s._replace(producer="done")
             if c.mutant == "exception_is_rollback":
-                yield "producer: takes the error for a rollback", "must", s._replace(producer="op ROLLBACK")
+                yield "producer: treats the error as a rollback", "must", s._replace(producer="op ROLLBACK")
             elif c.fenced:
                 yield "producer: rollback() after the error", "must", s._replace(producer="tombstone")
         case "tombstone":
@@ -87,7 +87,7 @@ def _end_local_transaction(c: Configuration, s: State) -> Iterator[Edge]:
     known = "done" if table else _first_phase(c)
     yield "producer: database commit", "must", _commit(s)._replace(producer=known)
     if s.faults:
-        # In state 3 the producer writes no op any more, whatever became of its transaction.
+        # In state 3 the producer writes no op any more, with either outcome of its transaction.
         doubt = s._replace(producer="done" if table else "doubt", database="doubt", faults=s.faults - 1)
         yield "producer: database commit: error, outcome unknown", "fault", doubt
     after = "done" if table else "tombstone" if c.fenced else "op ROLLBACK"
@@ -106,7 +106,7 @@ def _commit(s: State) -> State:
 
 
 def _tombstone(c: Configuration, s: State) -> Iterator[Edge]:
-    """Yield what the producer's own upsert of the tombstone answers (R5)."""
+    """Yield the answers to the producer's own upsert of the tombstone (R5)."""
     if c.mutant == "rollback_without_tombstone":
         yield "producer: rolls back without the tombstone", "must", s._replace(producer="op ROLLBACK")
     elif s.database in ("open", "doubt"):
@@ -125,7 +125,7 @@ def _end(c: Configuration, s: State) -> Iterator[Edge]:
         yield "producer: TOO_LATE, gives way", "must", s._replace(producer="done")
         return
     if c.fenced and s.faults and not s.late and not s.clock:
-        yield "producer: paused behind its clock reading", "fault", s._replace(late=True, faults=s.faults - 1)
+        yield "producer: paused after its clock reading", "fault", s._replace(late=True, faults=s.faults - 1)
     op_first = c.mutant == "op_before_target"
     done = s._replace(producer="done", late=False)
     label = "producer (past its horizon)" if s.clock else "producer"
@@ -161,8 +161,8 @@ def _database(s: State) -> Iterator[Edge]:
 def _clock(c: Configuration, s: State) -> Iterator[Edge]:
     """Yield the passing of the producer's horizon and of the immunity, which only starts with a stored half.
 
-    A producer held up between its first and its last append counts as a fault: it is a cause of duplicates.
-    The margin covers the delivery timeout: without a fence nothing of the producer lands after immunity.
+    A producer that is delayed between its first and its last append counts as a fault: it causes duplicates.
+    The margin covers the delivery timeout: without a fence no record of the producer lands after immunity.
     """
     if s.clock == 2 or s.half < 0:
         return

@@ -1,7 +1,7 @@
-"""A server's process: its folder, its ports, its start and readiness, its signals, and its end with the program's own.
+"""A server's process: its folder, ports, start, readiness and signals, and its end together with the program.
 
-The database servers (`servers`) and the brokers (`brokers`) share it. `machine` has
-the parts that know nothing of servers.
+The database servers (`servers`) and the brokers (`brokers`) share it. `machine` has the parts that do not depend on
+servers.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ from txcore_conformance.machine import (
     base_folder,
     machine_lock,
     members_of,
-    remove_left_behind,
+    remove_abandoned,
     spawn,
     unprivileged,
 )
@@ -41,13 +41,13 @@ _LOG: Final = "server.log"
 
 
 class ManagedProcess(abc.ABC):
-    """A server in a folder of its own under the base folder, which ends with this program. Not thread safe.
+    """A server in its own folder under the base folder, which ends with this program. Not thread safe.
 
     Attributes:
         name: The kind of server; its folders are named after it.
         folder: Logs, settings and data.
-        stop_signal: What makes it end in order.
-        death_signal: What the kernel sends it when this program dies.
+        stop_signal: Signal for an orderly end.
+        death_signal: Signal that the kernel sends it when this program dies.
     """
 
     name: str
@@ -64,9 +64,9 @@ class ManagedProcess(abc.ABC):
         self._ports = PortLocks()
         base = base_folder()
         with machine_lock(base / f"{self.name}.lock"):
-            remove_left_behind(base, self.name)
+            remove_abandoned(base, self.name)
             self.folder = Path(tempfile.mkdtemp(prefix=f"{self.name}-", dir=base))
-            # Held while this program lives, so that the next one can tell what nobody uses any more.
+            # Held while this program runs, so that the next program recognizes unused folders.
             self._in_use = (self.folder / IN_USE).open("w")
             fcntl.flock(self._in_use, fcntl.LOCK_EX)
         if self.runs_unprivileged:
@@ -79,18 +79,18 @@ class ManagedProcess(abc.ABC):
 
     @abc.abstractmethod
     def _assign_ports(self) -> None:
-        """Choose ports with `self._ports.reserve()` and set what follows from them."""
+        """Choose ports with `self._ports.reserve()` and set the attributes that depend on them."""
 
     @abc.abstractmethod
     def _check_ready(self) -> None:
-        """Return when the server answers its own protocol, else raise anything."""
+        """Return if the server answers its own protocol, otherwise raise any exception."""
 
     def _environment(self) -> dict[str, str] | None:
         """Return the environment of the process; None for this program's own."""
         return None
 
     def _before_spawn(self) -> None:  # noqa: B027 - a default, not a part that is missing
-        """Do what has to be done before each start, on a folder and ports that exist."""
+        """Prepare each start, on a folder and ports that exist."""
 
     @property
     def is_running(self) -> bool:
@@ -99,15 +99,15 @@ class ManagedProcess(abc.ABC):
 
     @property
     def pid(self) -> int:
-        """The process that leads all others of it."""
+        """Id of the server's leading process."""
         assert self._process is not None, f"{self.name} does not run"
         return self._process.pid
 
     def start(self) -> None:
-        """Start and wait; ports that somebody took between looking and binding are changed for others.
+        """Start and wait; ports that another program took before the server bound them are replaced.
 
         Raises:
-            ServerUnavailableError: it ended or did not answer in time.
+            ServerUnavailableError: the server ended or did not answer in time.
         """
         assert self._process is None, f"{self.name} is running"
         is_first = not self._ports.numbers
@@ -125,7 +125,7 @@ class ManagedProcess(abc.ABC):
         raise ServerUnavailableError(f"{self.name} does not start: {self.last_lines()}")
 
     def stop(self) -> None:
-        """Ask it to end, and kill it when it does not."""
+        """Ask the server to end, and kill it if it does not."""
         if self._process is None or os.getpid() != self._owner:
             return
         self.resume()
@@ -143,25 +143,25 @@ class ManagedProcess(abc.ABC):
         self._end_all()
 
     def pause(self) -> None:
-        """Stop the parent first, so that it starts no more children."""
+        """Pause the server, the parent first, so that it starts no more children."""
         if self._process is not None:
-            # Popen's own does nothing once the process has ended and its id may be another's.
+            # Popen's own method does nothing after the process has ended, when its id may be another's.
             self._process.send_signal(signal.SIGSTOP)
             children = self._children()
             self._signal(children, signal.SIGSTOP)
-            # On a busy machine its threads run on for a moment, long enough to answer.
+            # On a busy machine its threads run for another moment, long enough to answer.
             deadline_s, stopping = time.monotonic() + _STOPPED_MAX_S, [self._process.pid, *children]
             while any(map(_is_running, stopping)) and time.monotonic() < deadline_s:
                 time.sleep(0.001)
 
     def resume(self) -> None:
-        """Let children and parent go on."""
+        """Let children and parent continue."""
         if self._process is not None:
             self._signal(self._children(), signal.SIGCONT)
             self._process.send_signal(signal.SIGCONT)
 
     def remove(self) -> None:
-        """Stop it and delete its folder; twice is once."""
+        """Stop the server and delete its folder; idempotent."""
         if os.getpid() != self._owner:
             return  # a forked child runs the same atexit hooks
         self.stop()
@@ -174,7 +174,7 @@ class ManagedProcess(abc.ABC):
         return self.folder / _LOG
 
     def last_lines(self, count: int = 6) -> str:
-        """Return the end of its log."""
+        """Return the last lines of the server's log."""
         try:
             lines = self._log_file().read_text(encoding="utf-8", errors="replace").splitlines()
         except OSError:
@@ -205,7 +205,7 @@ class ManagedProcess(abc.ABC):
         return False
 
     def _end_all(self) -> None:
-        """Kill what still runs of it, and wait."""
+        """Kill the server's remaining processes, and wait."""
         if self._process is not None:
             self.pause()  # so that the parent does not see its children die first
             self._signal(self._children(), signal.SIGKILL)
@@ -238,7 +238,7 @@ class ManagedProcess(abc.ABC):
 
 
 def _is_running(pid: int) -> bool:
-    """Return whether a thread of a process that was told to stop has not stopped yet."""
+    """Return whether a thread of a process has not stopped yet after a stop signal."""
     try:
         stats = [each.read_text(encoding="utf-8") for each in Path(f"/proc/{pid}/task").glob("*/stat")]
     except OSError:

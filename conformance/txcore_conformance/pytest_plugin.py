@@ -2,9 +2,9 @@
 
     pytest --pyargs txcore_conformance.suite --harness txcore_conformance.memory:MemoryHarness
 
-`--harness` may be given several times. Tests say what they need with `@pytest.mark.requires("atomic_release")` and are
-skipped, with that reason, where the backend does not promise it; what a backend cannot do *yet* stands in its harness's
-`gaps` and is a strict xfail. Without the option the plugin only keeps the suite from being collected.
+`--harness` may be repeated. Tests name required promises with `@pytest.mark.requires("atomic_release")`; they are
+skipped, with that reason, if the backend does not promise them. A test that a backend does not pass *yet* is in its
+harness's `gaps` and is a strict xfail. Without the option the plugin only keeps pytest from collecting the suite.
 """
 
 from __future__ import annotations
@@ -25,11 +25,11 @@ from txcore_conformance.harness import Harness
 
 SUITE: Final = Path(__file__).parent / "suite"
 LONG_MODULES: Final = ("test_crash", "test_live_")
-"""Modules of the suite that kill processes and brokers, and so take minutes."""
+"""Modules of the suite that kill processes and brokers, and therefore take minutes."""
 FIXTURES: Final = "txcore_conformance.fixtures"
 MARKERS: Final = (
-    "requires(*promises): skip where the backend's capabilities lack one of them; `no:name` asks for its absence",
-    "needs_process: skip where no other process can reach the backend",
+    "requires(*promises): skip if the backend's capabilities lack one of them; `no:name` requires its absence",
+    "needs_process: skip if no other process can reach the backend",
 )
 
 
@@ -48,7 +48,7 @@ def pytest_addoption(parser: pytest.Parser) -> None:
         action="append",
         default=[],
         metavar="MODULE:CLASS",
-        help="the same, without what takes minutes: for another form of a backend that --harness names already",
+        help="the same without the tests that take minutes: for another form of a backend that --harness names already",
     )
 
 
@@ -56,7 +56,7 @@ def pytest_configure(config: pytest.Config) -> None:
     """Register markers, and the fixtures when a harness is given."""
     for marker in MARKERS:
         config.addinivalue_line("markers", marker)
-    # Shown, never an error: the run goes on with another version of the broker.
+    # Shown, never an error: the run continues with another version of the broker.
     config.addinivalue_line("filterwarnings", f"default::{BrokerFallbackWarning.__module__}.BrokerFallbackWarning")
     if _harnesses(config):
         for name in _harnesses(config):
@@ -65,7 +65,7 @@ def pytest_configure(config: pytest.Config) -> None:
 
 
 def pytest_ignore_collect(collection_path: Path, config: pytest.Config) -> bool | None:
-    """Leave the suite alone in runs without a harness."""
+    """Ignore the suite in runs without a harness."""
     if collection_path.is_relative_to(SUITE) and not _harnesses(config, collection_path):
         return True
     return None
@@ -78,7 +78,7 @@ def pytest_report_header(config: pytest.Config) -> list[str]:
 
 
 def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:
-    """Say which broker did not run in the version that was asked for."""
+    """Name the brokers that did not run in the requested version."""
     texts = warnings()
     if texts:
         terminalreporter.section("txcore brokers")
@@ -110,7 +110,7 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
 
 
 def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
-    """Run every test that uses the suite's `harness` once for each that was given."""
+    """Run every test that uses the suite's `harness` once for each given harness."""
     names = _harnesses(metafunc.config, metafunc.definition.path)
     if names and "harness_name" in metafunc.fixturenames:
         metafunc.parametrize("harness_name", names, ids=_short_name, indirect=True, scope="session")
@@ -118,10 +118,10 @@ def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
 
 @functools.cache
 def load_harness(name: str) -> type[Harness]:
-    """Return the harness class behind `module:Class`.
+    """Return the harness class that `module:Class` names.
 
     Raises:
-        UsageError: there is no such module or class, or it is no harness.
+        UsageError: there is no such module or class, or it is not a harness.
     """
     module, colon, attribute = name.partition(":")
     if not module or not colon or not attribute:
@@ -131,13 +131,13 @@ def load_harness(name: str) -> type[Harness]:
     except (ImportError, AttributeError) as error:
         raise pytest.UsageError(f"--harness {name}: {error}") from error
     if not (isinstance(found, type) and issubclass(found, Harness)):
-        raise pytest.UsageError(f"--harness {name}: {attribute} is no txcore_conformance.harness.Harness")
+        raise pytest.UsageError(f"--harness {name}: {attribute} is not a txcore_conformance.harness.Harness")
     return found
 
 
 @functools.cache
 def suite_tests() -> frozenset[str]:
-    """Return the names of all tests of the suite, whatever part of it is run."""
+    """Return the names of all tests of the suite, including those that are not run."""
     return frozenset(
         node.name
         for path in SUITE.rglob("test_*.py")
@@ -147,7 +147,7 @@ def suite_tests() -> frozenset[str]:
 
 
 def missing_promise(capabilities: Capabilities, promises: Iterator[str] | tuple[str, ...]) -> str | None:
-    """Return why a test that requires *promises* cannot run, or None.
+    """Return the reason why a test that requires *promises* cannot run, or None.
 
     Raises:
         UsageError: there is no such capability.

@@ -1,4 +1,4 @@
-"""Records made by hand and sent through the port itself, for tests of the port."""
+"""Records made by hand and sent through the port, for tests of the port."""
 
 from __future__ import annotations
 
@@ -63,7 +63,7 @@ def commit(of: HalfRecord, token: bytes = b"", *, flush: bool = True, by: str = 
 
 
 def target_only(group: str, topic: str, body: bytes) -> Resolution:
-    """Return the release of one target without half and op; released again, it is a repeated delivery."""
+    """Return the release of one target without half and op; a second release is a repeated delivery."""
     half_record = HalfRecord(group, 0, _ids.new(), 0, b"", [TargetMessage(topic, None, body, {})])
     return Resolution(half_record, None, (0,), b"", BY)
 
@@ -91,7 +91,7 @@ def discard(of: HalfRecord, token: bytes = b"") -> Resolution:
 
 
 def append(kit: Kit, *halves: HalfRecord, backend: Backend | None = None) -> list[Outcome]:
-    """Append halves as one batch and return how each ended."""
+    """Append halves as one batch and return their outcomes."""
     backend = backend or kit.backend
     batch = Recorder(halves)
     backend.append_halves(batch)
@@ -101,7 +101,7 @@ def append(kit: Kit, *halves: HalfRecord, backend: Backend | None = None) -> lis
 def release(
     kit: Kit, *resolutions: Resolution, claim: Claim | None = None, backend: Backend | None = None
 ) -> list[Outcome]:
-    """Release resolutions as one batch and return how each ended."""
+    """Release resolutions as one batch and return their outcomes."""
     backend = backend or kit.backend
     batch = Recorder(resolutions)
     backend.release(batch, claim)
@@ -109,7 +109,7 @@ def release(
 
 
 def statuses(outcomes: Iterable[Outcome]) -> list[Status]:
-    """Return how each item ended, without the rest."""
+    """Return the status of each outcome."""
     return [outcome.status for outcome in outcomes]
 
 
@@ -122,7 +122,7 @@ def mark(
     claim: Claim | None = None,
     backend: Backend | None = None,
 ) -> tuple[bytes, Outcome]:
-    """Append a CLAIM or TICK; returns its nonce and how it ended."""
+    """Append a CLAIM or TICK; returns its nonce and its outcome."""
     nonce = token if kind is OpKind.CLAIM else secrets.token_bytes(16)
     record = Op(kind, nonce, 0, BY, now_ms(), token)
     return nonce, kit.wait((backend or kit.backend).mark(kit.group, partition, record, claim))
@@ -138,7 +138,7 @@ def read(
     backend: Backend | None = None,
     count_max: int = 100,
 ) -> list[LogRecord]:
-    """Read a log from *start* until what was read is *enough*."""
+    """Read a log from *start* until the records read are *enough*."""
     reader = (backend or kit.backend).read(kit.group, kind, partition, start)
     records: list[LogRecord] = []
 
@@ -156,7 +156,7 @@ def read(
 
 
 def ops(kit: Kit, *, partition: int = 0, backend: Backend | None = None) -> list[Op]:
-    """Return every op of a partition in log order, marks included, up to a tick written now."""
+    """Return every op of a partition in log order, with marks, up to a tick written now."""
     nonce, _ = mark(kit, OpKind.TICK, partition=partition, backend=backend)
     records = read(kit, LogKind.OP, lambda found: nonce in _ids_of(found), partition=partition, backend=backend)
     return [each for record in records for each in wire.decode_ops(record.body) if each.transaction_id != nonce]
@@ -168,7 +168,7 @@ def halves(kit: Kit, count: int, **options: int) -> list[LogRecord]:
 
 
 def now_ms() -> int:
-    """Return the wall clock."""
+    """Return the wall clock time in milliseconds."""
     return time.time_ns() // 1_000_000
 
 

@@ -1,4 +1,4 @@
-"""What users of the crash fixture write: one transaction of theirs, and how to look at what it left behind.
+"""The scenario that applications write for the crash fixture: one transaction, and functions that read its results.
 
     class PlaceOrder(Scenario):
         group = "shop"
@@ -16,8 +16,8 @@
         def announced(self, message):
             return json.loads(message.body)["order"]
 
-The class stands at the top of an importable file and is made without arguments, in the process that runs the test and
-in each child that is killed. It needs the extra `sql`.
+The class is at the top level of an importable file. It is made without arguments, in the process that runs the test
+and in each child that is killed. It needs the extra `sql`.
 """
 
 from __future__ import annotations
@@ -33,19 +33,19 @@ from txcore_conformance.harness import Delivered
 
 
 def _nothing(name: str) -> None:
-    """Be reached where nobody is killed."""
+    """Do nothing, in a process that is not killed."""
 
 
 @dataclass(frozen=True, slots=True)
 class Place:
-    """Where one run happens: the URL of a broker for `txcore.connect`, and that of an empty database."""
+    """Place of one run: the URL of a broker for `txcore.connect`, and the URL of an empty database."""
 
     broker: str
     database: str
     reach: Callable[[str], None] = _nothing
 
     def step(self, name: str) -> None:
-        """Be killed here too: a step of the user's own, such as between two calls of other services."""
+        """Add a step at which the process is killed too, such as between two calls of other services."""
         self.reach(name)
 
 
@@ -53,10 +53,10 @@ class Scenario(abc.ABC):
     """One transaction under test.
 
     Attributes:
-        group: The producer group that `run` uses; its checker finishes what the killed left behind.
-        topics: The target topics that `run` publishes to. They are made; on a real broker under these names.
-        preload: Modules that are imported once and not by each child, such as a large framework's. None of them may
-            open a connection or start a thread when it is imported.
+        group: Producer group that `run` uses; its checker finishes the halves of the killed processes.
+        topics: Target topics that `run` publishes to; they are created, on a real broker under these names.
+        preload: Modules that are imported once and not by each child, such as a large framework's. Their import must
+            not open a connection or start a thread.
     """
 
     group: str
@@ -72,22 +72,22 @@ class Scenario(abc.ABC):
 
     @abc.abstractmethod
     def setup(self, place: Place) -> None:
-        """Make the empty tables, those of the fence too. Nobody is killed here."""
+        """Create the empty tables, including the fence's; no process is killed here."""
 
     @abc.abstractmethod
     def run(self, place: Place) -> None:
-        """Run the transaction once, as the service does, in a process that is killed on the way."""
+        """Run the transaction once, as the service does, in a process that is killed at a step."""
 
     @abc.abstractmethod
     def committed(self, place: Place) -> Iterable[Any]:
-        """Return a name for everything in the database that a message must tell of, such as the order's number."""
+        """Return the names of all records in the database that a message must announce, such as order numbers."""
 
     @abc.abstractmethod
     def announced(self, message: Delivered) -> Any:
-        """Return the name of what a message tells of."""
+        """Return the name of the record that a message announces."""
 
     def fence(self, place: Place) -> Fence | None:
-        """Return what the checker asks first, by default the fence with its usual table in the place's database."""
+        """Return the checker's fence, by default the one with the default table in the place's database."""
         from sqlalchemy import NullPool, create_engine  # noqa: PLC0415 - an extra
 
         from txcore import SqlFence  # noqa: PLC0415
@@ -95,5 +95,5 @@ class Scenario(abc.ABC):
         return SqlFence(create_engine(place.database, poolclass=NullPool))
 
     def listener(self, place: Place) -> Any:  # noqa: ARG002
-        """Return the listener that answers for halves without a fence; None when there are none."""
+        """Return the listener that answers for halves without a fence; None if there are none."""
         return None

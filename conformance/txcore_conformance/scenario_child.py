@@ -29,15 +29,15 @@ from txcore_conformance.scenario import Place, Scenario
 
 LIFETIME_MAX_S: Final = 120
 IMMUNITY_S: Final = 0.001
-"""Written into the halves, so that nobody waits: the checker starts when this process is dead."""
+"""Immunity that is written into the halves; it is short, because the checker starts when this process is dead."""
 
 
 @dataclass(frozen=True, slots=True)
 class Job:
-    """What one process is to do, and where it writes its steps, or why it failed.
+    """The job of one process, and the file for its steps or for the reason of its failure.
 
     Attributes:
-        path: The `sys.path` of the process that wants it.
+        path: `sys.path` of the parent process.
     """
 
     module: str
@@ -61,7 +61,7 @@ class Job:
 
 
 def load(module: str, file: str, name: str) -> type[Scenario]:
-    """Return a class by its module; by its file where pytest has imported that file under a name of its own."""
+    """Return a class by its module, or by its file if pytest has imported the file under another name."""
     try:
         found: ModuleType | None = importlib.import_module(module)
     except ImportError:
@@ -77,7 +77,7 @@ def load(module: str, file: str, name: str) -> type[Scenario]:
 
 
 def watch(failpoints: Failpoints) -> None:
-    """Make a step of every command of txcore and of every COMMIT that goes through SQLAlchemy; in this process."""
+    """Make every command of txcore and every COMMIT of SQLAlchemy in this process a step."""
     install(failpoints)
     hook_of, commit = registry._hook, DefaultDialect.do_commit  # noqa: SLF001 - instrumentation
 
@@ -117,7 +117,7 @@ def run(job: Job) -> int:
         scenario = load(job.module, job.file, job.name)()
         watch(failpoints)
         scenario.run(Place(job.broker, job.database, failpoints.reach))
-    except BaseException:  # noqa: BLE001 - the parent tells it
+    except BaseException:  # noqa: BLE001 - the parent reports it
         outcome.write_text(traceback.format_exc(), encoding="utf-8")
         return 1
     outcome.write_text("\n".join(failpoints.steps), encoding="utf-8")
@@ -125,7 +125,7 @@ def run(job: Job) -> int:
 
 
 def prepare(job: Job) -> None:
-    """Import what all children need."""
+    """Import the modules that all children need."""
     load_backend(job.broker)
     for name in job.preload:
         importlib.import_module(name)

@@ -1,6 +1,6 @@
-"""Runs a user's scenario once for each of its steps, kills it there, lets a checker finish, and compares.
+"""Runs an application's scenario once for each of its steps, kills it there, lets a checker finish, and compares.
 
-Both or neither: whatever the database holds must be told by a message, and no message may tell of anything else.
+Both or neither: a message must announce every record in the database, and no message may announce another record.
 """
 
 from __future__ import annotations
@@ -32,15 +32,15 @@ UNKILLED: Final = "no kill"
 
 @dataclass(frozen=True, slots=True)
 class Finding:
-    """What a run left behind once the checker was done.
+    """Records of a run after the checker finished.
 
     Attributes:
-        step: Where it was killed.
-        both: Names of what is in the database and was told.
-        lost: In the database, but no message tells of it.
-        leaked: Told by a message, but not in the database.
-        doubled: Told by several messages with different ids, which no inbox can tell from each other.
-        problem: Why nothing can be said.
+        step: Step at which the run was killed.
+        both: Names of the records that are in the database and announced.
+        lost: Names of records in the database that no message announces.
+        leaked: Names that a message announces and that are not in the database.
+        doubled: Names that several messages with different ids announce, so that an inbox cannot drop one.
+        problem: Reason why there is no result.
     """
 
     step: str
@@ -56,12 +56,12 @@ class Finding:
         return bool(self.lost or self.leaked or self.doubled or self.problem)
 
     def sentences(self) -> list[str]:
-        """Return what happened, for a person."""
-        told = [f"LOST {name}: it is in the database, and no message will ever tell" for name in self.lost]
-        told += [f"LEAKED {name}: a message tells of it, and it is not in the database" for name in self.leaked]
-        told += [f"DOUBLED {name}: several messages tell of it, each with an id of its own" for name in self.doubled]
-        told += [self.problem] if self.problem else []
-        return told or [f"both: {', '.join(map(str, self.both))}" if self.both else "neither"]
+        """Return the results as sentences."""
+        lines = [f"LOST {name}: it is in the database, and no message will ever announce it" for name in self.lost]
+        lines += [f"LEAKED {name}: a message announces it, and it is not in the database" for name in self.leaked]
+        lines += [f"DOUBLED {name}: several messages announce it, each with an id of its own" for name in self.doubled]
+        lines += [self.problem] if self.problem else []
+        return lines or [f"both: {', '.join(map(str, self.both))}" if self.both else "neither"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -73,7 +73,7 @@ class Verdict:
 
     @property
     def wrong(self) -> Sequence[Finding]:
-        """The findings that break atomicity."""
+        """Findings that break atomicity."""
         return [finding for finding in self.findings if finding.is_wrong]
 
     def __str__(self) -> str:
@@ -89,7 +89,7 @@ class Verdict:
 
 
 class ScenarioCrash:
-    """Kills one scenario on one harness's broker, which is up. Use `run` once."""
+    """Kills one scenario on one harness's running broker. Use `run` once."""
 
     def __init__(self, scenario: type[Scenario], harness: Harness) -> None:
         if not harness.url:
@@ -101,11 +101,11 @@ class ScenarioCrash:
         self._seen: set[tuple[str, int, int]] = set()
 
     def run(self) -> Verdict:
-        """Run it once to its end, then kill it at each step that was seen."""
+        """Run the scenario once without a kill, then kill it at each step of that run."""
         for topic in self._scenario.topics:
-            with contextlib.suppress(Exception):  # on a broker of somebody else's it may be there
+            with contextlib.suppress(Exception):  # on a broker that others use the topic may exist
                 self._harness.create_topic(topic)
-        self._new_messages()  # what was there before; raises where a topic could not be made
+        self._new_messages()  # messages from before the run; raises if a topic could not be made
         backend = self._harness.open()
         self._server.start()
         try:
@@ -126,7 +126,7 @@ class ScenarioCrash:
         return Finding(step, problem=f"the step did not come again in {TRIES_MAX} runs: are they all alike?")
 
     def _attempt(self, backend: Backend, step: str) -> tuple[Finding, list[str]]:
-        """Run once, killed at *step*; returns what was left and, when it came to its end, its steps."""
+        """Run once, killed at *step*; returns the finding and, if the run was not killed, its steps."""
         with tempfile.TemporaryDirectory(prefix="txcore-crash-") as name:
             folder, name_of_step = Path(name), step or UNKILLED
             place = Place(self._harness.url, self._scenario.database(folder))
@@ -154,7 +154,7 @@ class ScenarioCrash:
             self._decide(backend, place)
             finding = self._compare(place, name_of_step)
             if not step and not finding.is_wrong and not finding.both:
-                finding = replace(finding, problem="the run left nothing behind, so there is nothing to compare")
+                finding = replace(finding, problem="the run left no records, so there is nothing to compare")
             return finding, steps
 
     def _decide(self, backend: Backend, place: Place) -> None:
@@ -179,7 +179,7 @@ class ScenarioCrash:
         )
 
     def _new_messages(self) -> list[Delivered]:
-        """Return what came to the topics since the last look."""
+        """Return the topics' new messages since the last call."""
         found = []
         for topic in self._scenario.topics:
             for message in everything_in(self._harness, topic):

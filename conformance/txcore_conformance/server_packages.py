@@ -1,4 +1,4 @@
-"""Where a database server's binaries come from: PATH, Debian's folders, or apt-get as root.
+"""A database server's binaries: from PATH, Debian's folders, or apt-get as root.
 
 Installing never starts or creates the package's own instance: a temporary policy-rc.d and postgresql-common's own
 setting say so, and both are put back afterwards.
@@ -22,12 +22,12 @@ _APT_TIME_MAX_S: Final = 600
 
 
 class ServerUnavailableError(Exception):
-    """No server can be had here; the text says why. A test skips, unless TXCORE_REQUIRE names the server."""
+    """No server is available here; the text has the reason. A test skips, unless TXCORE_REQUIRE names the server."""
 
 
 @contextlib.contextmanager
 def machine_lock(path: Path) -> Iterator[None]:
-    """Hold a lock that all runs on this machine share; it goes with the process."""
+    """Hold a lock that all runs on this machine share; the end of the process releases it."""
     with path.open("w") as file:
         fcntl.flock(file, fcntl.LOCK_EX)
         yield
@@ -93,7 +93,7 @@ def _no_cluster() -> Iterator[None]:
 
 @contextlib.contextmanager
 def _replaced(path: Path, text: str, mode: int) -> Iterator[None]:
-    """Put *text* in the place of a file and put back what was there; a killed run's leftover is put back first."""
+    """Replace a file by *text* and restore it afterwards; the backup of a killed run is restored first."""
     saved = path.with_name(path.name + ".txcore-saved")
     absent = path.with_name(path.name + ".txcore-absent")
     _put_back(path, saved, absent)

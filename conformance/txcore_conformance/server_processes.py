@@ -1,4 +1,4 @@
-"""A database server: what tests may do with it, and its template of the data folder, which each start copies."""
+"""A database server as tests use it, and its template of the data folder, which each start copies."""
 
 from __future__ import annotations
 
@@ -16,12 +16,12 @@ _numbers = itertools.count(1)
 
 
 class DatabaseServer(abc.ABC):
-    """A server to which tests may do anything. Not thread safe.
+    """A server that tests may use, kill and pause. Not thread safe.
 
     Attributes:
         name: postgresql or mariadb.
         url: SQLAlchemy URL of its default database.
-        can_be_killed: False for a server that somebody else runs; then only `url` and `fresh_database` work.
+        can_be_killed: False for a server that another program started; then only `url` and `fresh_database` work.
     """
 
     name: str
@@ -38,15 +38,15 @@ class DatabaseServer(abc.ABC):
 
     @abc.abstractmethod
     def kill(self) -> None:
-        """Kill every process of it with SIGKILL and wait until they are gone."""
+        """Kill every process of the server with SIGKILL and wait until they are gone."""
 
     @abc.abstractmethod
     def pause(self) -> None:
-        """Stop every process of it with SIGSTOP: connections stay open and silent."""
+        """Stop every process of the server with SIGSTOP: connections stay open and silent."""
 
     @abc.abstractmethod
     def resume(self) -> None:
-        """Let the paused processes go on."""
+        """Let the paused processes continue."""
 
     def remove(self) -> None:
         """Stop and delete the data."""
@@ -60,7 +60,7 @@ class DatabaseServer(abc.ABC):
 
 
 class ExternalServer(DatabaseServer):
-    """A server that somebody else runs; it can only be used."""
+    """A server that another program started; it can only be used."""
 
     can_be_killed = False
 
@@ -73,7 +73,7 @@ class ExternalServer(DatabaseServer):
         self._refuse()
 
     def stop(self) -> None:
-        """Leave it to its owner."""
+        """Do nothing: its owner stops it."""
 
     def kill(self) -> None:
         """Refuse."""
@@ -88,11 +88,11 @@ class ExternalServer(DatabaseServer):
         self._refuse()
 
     def _refuse(self) -> None:
-        raise ServerUnavailableError(f"this {self.name} is run by somebody else")
+        raise ServerUnavailableError(f"this {self.name} was not started by this program")
 
 
 class ManagedServer(ManagedProcess, DatabaseServer):
-    """What both servers share beside a process of their own: template, port, settings and readiness."""
+    """Base of both servers, with their template, port, settings and readiness."""
 
     stop_signal: signal.Signals
     runs_unprivileged = True

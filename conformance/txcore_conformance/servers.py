@@ -1,11 +1,11 @@
-"""Real database servers for tests and the demo: started in folders of their own, on free loopback ports.
+"""Real database servers for tests and the demo, started in folders of their own, on free loopback ports.
 
-`postgresql()` and `mariadb()` return a started server, or raise ServerUnavailableError. A server that is given by
-TXCORE_POSTGRES_URL or TXCORE_MARIADB_URL is used as it is and cannot be killed. The first run on a machine makes a
+`postgresql()` and `mariadb()` return a started server, or raise ServerUnavailableError. A server in
+TXCORE_POSTGRES_URL or TXCORE_MARIADB_URL is used unchanged and cannot be killed. The first run on a machine makes a
 template of the data folder; later starts copy it. Processes end with the program that started them.
 
-The servers skip fsync by default: a killed process loses nothing of the page cache, so what a client was promised
-at COMMIT is still either written to the file or lost, as the setting under test says.
+The servers skip fsync by default: a killed process loses nothing of the page cache, so a transaction after COMMIT is
+still either written to the file or lost, by the setting under test.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ def postgresql(**settings: str) -> DatabaseServer:
     """Return a running PostgreSQL; *settings* are passed with -c.
 
     Raises:
-        ServerUnavailableError: it cannot be had here.
+        ServerUnavailableError: it is not available here.
     """
     url = os.environ.get("TXCORE_POSTGRES_URL")
     if url:
@@ -45,7 +45,7 @@ def mariadb(**settings: str) -> DatabaseServer:
     """Return a running MariaDB; *settings* are passed as options.
 
     Raises:
-        ServerUnavailableError: it cannot be had here.
+        ServerUnavailableError: it is not available here.
     """
     url = os.environ.get("TXCORE_MARIADB_URL")
     if url:
@@ -55,10 +55,10 @@ def mariadb(**settings: str) -> DatabaseServer:
 
 @contextlib.contextmanager
 def database_url(kind: str) -> Iterator[str]:
-    """Start a database for one run ("postgresql" or "mariadb") and give its URL; "" for any other *kind*.
+    """Start a database for one run ("postgresql" or "mariadb") and provide its URL; "" for any other *kind*.
 
     Raises:
-        ServerUnavailableError: it cannot be had here.
+        ServerUnavailableError: it is not available here.
     """
     starts = {"postgresql": postgresql, "mariadb": mariadb}
     if kind not in starts:
@@ -72,7 +72,7 @@ def database_url(kind: str) -> Iterator[str]:
 
 
 class PostgreSQLServer(ManagedServer):
-    """PostgreSQL, any version, one database cluster."""
+    """PostgreSQL of any version, with one database cluster."""
 
     name = "postgresql"
     stop_signal = signal.SIGINT  # fast shutdown
@@ -113,7 +113,7 @@ class PostgreSQLServer(ManagedServer):
         return [str(self._programs["postgres"]), "-D", str(self.folder / "data"), *options]
 
     def start(self) -> None:
-        """Start; a killed postmaster leaves its pid file, which may name a pid that is somebody else's by now."""
+        """Start; a killed postmaster leaves its pid file, whose pid may belong to another process now."""
         if self._process is None:
             (self.folder / "data" / "postmaster.pid").unlink(missing_ok=True)
         super().start()
@@ -123,7 +123,7 @@ class PostgreSQLServer(ManagedServer):
 
 
 class MariaDBServer(ManagedServer):
-    """MariaDB, InnoDB flushing its log at each commit."""
+    """MariaDB, in which InnoDB flushes its log at each commit."""
 
     name = "mariadb"
     stop_signal = signal.SIGTERM
@@ -164,7 +164,7 @@ class MariaDBServer(ManagedServer):
             "performance-schema": "OFF",
         } | self._settings
         options = [f"--{name}={value}" for name, value in settings.items()]
-        # `--user` because it refuses to run as root unless told so.
+        # Without `--user` it refuses to run as root.
         program = str(self._programs["mariadbd"])
         return [program, "--no-defaults", f"--user={user_name()}", "--skip-name-resolve", *options]
 

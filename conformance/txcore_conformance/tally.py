@@ -1,4 +1,4 @@
-"""From the facts of one transaction to the numbers that the audit's verdicts are given on."""
+"""Computes the numbers for the audit's verdicts from the facts of one transaction."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from txcore.records import FINAL_KINDS, OpKind, ParkCode
 
 
 def tally_of(facts: Facts, *, check_max: int = 15, interval_ms: int = 30_000, immunity_ms: int = 0) -> Tally:
-    """Return what the audit would count of this transaction, had it read the same logs.
+    """Return the audit's tally of this transaction, as computed from the same logs.
 
     Args:
         check_max, interval_ms, immunity_ms: The checker's own policy, for halves that leave it to the checker.

@@ -46,7 +46,7 @@ def test_foreign_broker_is_used_and_not_hurt(given):
         found.can_be_killed,
     )
     for call in (found.start, found.kill, found.pause, found.resume):
-        with pytest.raises(brokers.ServerUnavailableError, match="run by somebody else"):
+        with pytest.raises(brokers.ServerUnavailableError, match="not started by this program"):
             call()
     found.stop()
     found.remove()

@@ -1,4 +1,4 @@
-"""The crash kit notices what it must: a lost transaction, a step that never comes, a harness nobody else reaches."""
+"""The crash kit detects a lost transaction, a step that never comes, and a harness of one process only."""
 
 from __future__ import annotations
 
@@ -34,8 +34,8 @@ def crashes():
     harness.stop()
 
 
-def test_a_kill_behind_the_local_commit_loses_nothing(crashes):
-    """The process is dead before it could publish; the checker delivers, the oracle finds nothing."""
+def test_a_kill_after_the_local_commit_loses_nothing(crashes):
+    """The process dies before it publishes; the checker delivers, and the oracle finds nothing."""
     step, tally = Step("listener", "after local commit:1"), Tally()
     crashes.kill_at(step, tally)
     crashes.judge({step: tally})
@@ -43,7 +43,7 @@ def test_a_kill_behind_the_local_commit_loses_nothing(crashes):
 
 
 def test_a_committed_transaction_that_is_in_no_log_is_named(crashes):
-    """What the database committed is compared with the logs, whether or not a half is there."""
+    """The oracle compares the database's transactions with the logs, with or without a half."""
     step, tally = Step("listener", "before half:1"), Tally()
     crashes.kill_at(step, tally)
     for committed in crashes._committed.values():
@@ -53,14 +53,14 @@ def test_a_committed_transaction_that_is_in_no_log_is_named(crashes):
 
 
 def test_a_step_that_never_comes_is_counted(crashes):
-    """A failpoint that is not reached is no kill."""
+    """A failpoint that is not reached does not count as a kill."""
     tally = Tally()
     crashes.kill_at(Step("listener", "before nothing:1"), tally)
     assert (0, 1) == (tally.kills, tally.missed)
 
 
-def test_what_leaves_together_has_the_steps_that_it_has_one_by_one():
-    """Which ends share a batch is a matter of time, so that a step must not depend on what stands before it in one."""
+def test_items_of_one_batch_have_the_same_steps_as_single_items():
+    """Time decides which ends share a batch, so a step must not depend on the items before it in a batch."""
     half = HalfRecord("group", 0, bytes(16), 0, b"", ())
     commit, rollback = (Resolution(half, Op(kind, bytes(16))) for kind in (OpKind.COMMIT, OpKind.ROLLBACK))
 
@@ -76,39 +76,39 @@ def test_what_leaves_together_has_the_steps_that_it_has_one_by_one():
 
 
 def test_a_broken_program_is_no_kill(crashes):
-    """A program that ends by itself with an error is reported."""
+    """The kit reports a program that ends by itself with an error."""
     tally = Tally()
     crashes.kill_at(Step("no such program", "before half:1"), tally)
     assert (0, ["the program ended with status 1"]) == (tally.kills, tally.violations)
 
 
-def test_kills_go_round_groups_and_say_how_they_get_on():
-    """Several dead processes may leave their halves in one group; its one judgement covers them all.
+def test_kills_rotate_over_groups_and_report_progress():
+    """Several dead processes may leave their halves in one group; one judgement of the group covers them all.
 
-    One whose step was not reached there, as some come by chance, dies in a group of its own.
+    A process whose step was not reached there, because some steps come by chance, dies in a group of its own.
     """
-    harness, told = SqliteHarness(), []
+    harness, said = SqliteHarness(), []
     harness.start()
-    tallies = kill_everywhere(harness, ["listener", "checker"], cycles=60, tell=told.append)
+    tallies = kill_everywhere(harness, ["listener", "checker"], cycles=60, say=said.append)
     harness.stop()
     assert (60, []) == (
         sum(tally.kills for tally in tallies.values()),
         [text for tally in tallies.values() for text in tally.violations],
     )
-    assert "50 of 60 killed" in told
+    assert "50 of 60 killed" in said
     count = PRODUCER_GROUPS + CHECKER_GROUPS + sum(tally.retries for tally in tallies.values())
-    assert f"{count} of {count} groups judged" in told
+    assert f"{count} of {count} groups judged" in said
 
 
-def test_a_step_that_comes_by_chance_is_none_of_the_steps(crashes, monkeypatch):
-    """A step is what each of the runs that nobody kills goes through."""
+def test_a_step_that_comes_by_chance_is_not_listed(crashes, monkeypatch):
+    """A step is listed if each run without a kill reaches it."""
     listings = iter([["before half:1", "before call check:2", "after half:1"], ["after half:1", "before half:1"]])
     monkeypatch.setattr(crashes, "_listing", lambda program: next(listings))
     assert [Step("any", "before half:1"), Step("any", "after half:1")] == crashes.steps(["any"])
 
 
-def test_a_kill_that_was_given_up_is_made_up_for(monkeypatch):
-    """As many processes die as were asked for, also when a step never came."""
+def test_another_kill_replaces_one_that_was_given_up(monkeypatch):
+    """The requested number of processes die, also when a step never comes."""
     lost, reached = Step("listener", "before nothing:1"), Step("listener", "before half:1")
     monkeypatch.setattr(CrashKit, "steps", lambda self, programs: [lost, reached])
     harness = SqliteHarness()
@@ -120,7 +120,7 @@ def test_a_kill_that_was_given_up_is_made_up_for(monkeypatch):
 
 
 def test_kills_end_when_no_step_comes(monkeypatch):
-    """Nobody waits for ever."""
+    """The kit does not wait for ever."""
     monkeypatch.setattr(CrashKit, "steps", lambda self, programs: [Step("listener", "before nothing:1")])
     harness = SqliteHarness()
     harness.start()
@@ -130,7 +130,7 @@ def test_kills_end_when_no_step_comes(monkeypatch):
 
 
 def test_only_the_kill_that_hit_a_transaction_is_a_cause():
-    """Its own producer's, or that of a checker while it was undecided."""
+    """The cause is a kill of its own producer, or of a checker while it was undecided."""
     identity = (1_000).to_bytes(6, "big") + bytes(10)
     producer = Kill(Step("listener", "before half:1"), "group", 900, 1_100)
     checker = Kill(Step("checker", "before half:1"), "group", 2_000, 2_100)
@@ -147,13 +147,13 @@ def test_a_harness_without_a_broker_process_has_none_to_kill():
 
 
 def test_a_harness_without_a_url_is_refused():
-    """Other processes cannot reach a broker in memory."""
+    """The kit refuses a broker in memory, because other processes cannot reach it."""
     with pytest.raises(ValueError, match="no other process"):
         CrashKit(MemoryHarness())
 
 
 def test_the_command_line_lists_the_steps(capsys):
-    """`--list` shows where the program would be killed and kills nobody."""
+    """`--list` prints the steps at which the program would be killed, without a kill."""
     assert 0 == main(["--harness", "txcore_sqlite.testing:SqliteHarness", "--program", "database", "--list"])
     lines = capsys.readouterr().out.splitlines()
     assert "database: before half:1" in lines

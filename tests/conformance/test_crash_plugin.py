@@ -1,4 +1,4 @@
-"""The crash plugin tells every way in which a user's transaction can go wrong, and what it cannot judge."""
+"""The crash plugin reports every way in which a user's transaction can fail, and cases that it cannot judge."""
 
 from __future__ import annotations
 
@@ -12,12 +12,12 @@ ORDERS = sqlalchemy.text("INSERT INTO orders VALUES (:name)")
 
 
 def engine_of(place):
-    """Return an engine that keeps no connection."""
+    """Return an engine that keeps no connection open."""
     return sqlalchemy.create_engine(place.database, poolclass=sqlalchemy.NullPool)
 
 
 class Shop(Scenario):
-    """An order in the database, its name in the message."""
+    """Writes an order to the database, and its name to the message."""
 
     group = "shop"
     topics = ("orders",)
@@ -50,7 +50,7 @@ class Shop(Scenario):
 
 
 class Early(Shop):
-    """The message before the transaction."""
+    """Sends the message before the transaction."""
 
     def place_order(self, place, producer, engine):
         tx = producer.begin()
@@ -65,7 +65,7 @@ class Early(Shop):
 
 
 class Always(txcore.TransactionListener):
-    """Answers for a half that was never tied to a transaction."""
+    """Answers for a half that never had a transaction."""
 
     def execute_local_transaction(self, message, arg):
         raise NotImplementedError
@@ -75,7 +75,7 @@ class Always(txcore.TransactionListener):
 
 
 class Twice(Shop):
-    """One order, announced by two transactions."""
+    """Announces one order in two transactions."""
 
     def place_order(self, place, producer, engine):
         super().place_order(place, producer, engine)
@@ -91,7 +91,7 @@ class Idle(Shop):
 
 
 class Failing(Shop):
-    """Has an error of its own."""
+    """Raises an error of its own."""
 
     def place_order(self, place, producer, engine):
         raise ValueError("no tea")
@@ -121,7 +121,7 @@ def steps_of(verdict):
 
 
 def test_a_correct_transaction_is_atomic_at_every_step():
-    """Before, during and after each command of txcore and each COMMIT."""
+    """The transaction is killed before, during and after each command of txcore and each COMMIT."""
     verdict = kill_at_every_step(Shop)
     assert [] == verdict.wrong, str(verdict)
     expected = {"no kill", "before half:1", "during half:1", "after database COMMIT:1", "during release COMMIT:1"}
@@ -132,37 +132,37 @@ def test_a_correct_transaction_is_atomic_at_every_step():
 
 
 def test_a_message_before_the_transaction_is_leaked():
-    """The order that it tells of is never there."""
+    """The order that the message announces is never there."""
     wrong = kill_at_every_step(Early).wrong
     assert [("one",)] * len(wrong) == [tuple(finding.leaked) for finding in wrong]
     assert "before database COMMIT:1" in [finding.step for finding in wrong]
 
 
 def test_two_messages_with_ids_of_their_own_are_doubled():
-    """Even without a kill; then nobody is killed."""
+    """They are doubled even without a kill; then no process is killed."""
     verdict = kill_at_every_step(Twice)
     assert ["no kill"] == steps_of(verdict)
     assert "DOUBLED one" in str(verdict)
 
 
 def test_a_run_that_does_nothing_proves_nothing():
-    """Such as one whose names are not found."""
-    assert "the run left nothing behind" in str(kill_at_every_step(Idle))
+    """A run without records is an error, such as one whose names are not found."""
+    assert "the run left no records" in str(kill_at_every_step(Idle))
 
 
 def test_an_error_of_the_users_own_is_shown():
-    """With its trace."""
+    """The error is shown with its trace."""
     assert "ValueError: no tea" in str(kill_at_every_step(Failing))
 
 
-def test_a_step_that_does_not_come_again_is_told():
-    """Else a kill that never happened would count as passed."""
+def test_a_step_that_does_not_come_again_is_reported():
+    """Without the report a kill that never happened would count as passed."""
     wrong = kill_at_every_step(Moody).wrong
     assert 1 == len(wrong)
     assert "did not come again in 3 runs" in str(wrong[0].problem)
 
 
 def test_a_step_of_the_users_own_is_killed_at_too():
-    """Between two calls of whatever service."""
+    """The step is between two calls of any service."""
     wrong = {finding.step: finding for finding in kill_at_every_step(Own).wrong}
     assert ["one"] == list(wrong["called the bank:1"].lost)

@@ -1,4 +1,4 @@
-"""A test run whose worker dies says how: nobody has to guess from a run that is over."""
+"""A test run whose worker dies reports the cause of its death."""
 
 from __future__ import annotations
 
@@ -20,8 +20,8 @@ CONFTEST = Path(__file__).parents[1] / "conftest.py"
         ("os._exit(3)", ["ended with status 3"]),
     ],
 )
-def test_how_a_worker_died_stands_in_the_report(tmp_path, death, expected):
-    """By signal, with the stack of a fault, or by itself."""
+def test_the_report_contains_the_cause_of_a_workers_death(tmp_path, death, expected):
+    """The cause is a signal, with the stack of a fault, or an exit status."""
     shutil.copy(CONFTEST, tmp_path)
     (tmp_path / "test_it.py").write_text(f"import faulthandler, os\ndef test_it():\n    {death}\n", encoding="utf-8")
     run = subprocess.run(

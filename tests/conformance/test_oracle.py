@@ -1,4 +1,4 @@
-"""The oracle names what is wrong: each test breaks one promise on purpose and expects its id."""
+"""The oracle names violations: each test breaks one promise on purpose and expects its id."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ def _ids(kit, **history):
 
 
 def test_an_ordinary_history_is_faultless(kit, topic):
-    """Nothing is found where nothing is wrong, and `collect` knows every transaction."""
+    """The oracle finds no violation, and `collect` returns every transaction."""
     transaction = kit.producer().begin()
     transaction.publish(Message(topic, b"body"))
     transaction.prepare()
@@ -84,7 +84,7 @@ def test_a_duplicate_needs_a_cause(kit, topic):
 
 
 def test_each_cause_allows_one_duplicate(kit, topic):
-    """Noted causes add to the default, and say what they were."""
+    """Recorded causes add to the default, and their texts are kept."""
     half = raw.half(kit, topic)
     raw.append(kit, half)
     raw.release(kit, raw.commit(half), raw.commit(half), raw.commit(half))
@@ -139,7 +139,7 @@ def test_messages_out_of_order_break_s12_where_order_is_promised():
     kit.close()
 
 
-def test_what_is_still_pending_at_rest_breaks_l1(kit, topic):
+def test_a_half_that_is_pending_at_rest_breaks_l1(kit, topic):
     kit.orphan(Message(topic, b"body"))
     assert [] == _ids(kit)
     assert ["L1"] == _ids(kit, at_rest=True)

@@ -53,17 +53,17 @@ WHOLE = ("--pyargs", "txcore_conformance.suite")
 
 
 def test_an_outsiders_ten_line_harness_passes_the_suite(suite):
-    """A module with one small class is all that a third party writes; what takes long is left to real backends."""
+    """A third party writes only a module with one small class; the long tests are left to real backends."""
     status, output = suite(*WHOLE, "-k", "not fifteen_discards and not test_crash", "--harness", "tiny:TinyHarness")
     assert status == 0, output
     assert "failed" not in output
     assert "any topic will do on this backend" in output
 
 
-@pytest.mark.heavy  # The brokers that they are like run the suite in every run.
+@pytest.mark.heavy  # The real brokers run the suite in every run.
 @pytest.mark.parametrize("name", ["KafkaLikeHarness", "RabbitmqLikeHarness", "NatsLikeHarness"])
 def test_every_profile_of_the_memory_broker_passes_the_suite(suite, name):
-    """The suite holds with and without each promise, and says what it skipped and why."""
+    """The suite passes with and without each promise, and reports the skipped tests with their reasons."""
     status, output = suite(*WHOLE, "--harness", f"txcore_conformance.memory:{name}")
     assert status == 0, output
     assert "the backend does not promise atomic_release" in output
@@ -79,8 +79,8 @@ def test_several_harnesses_run_side_by_side(suite):
     assert "[NatsLikeHarness]" in output
 
 
-def test_another_form_of_a_backend_runs_without_what_takes_minutes(suite):
-    """Killed processes and brokers are for its first form."""
+def test_another_form_of_a_backend_runs_without_the_long_tests(suite):
+    """Only its first form runs the tests that kill processes and brokers."""
     nats = "txcore_conformance.memory:NatsLikeHarness"
     selected = ("--collect-only", "-k", "test_crash or test_live or test_a_rolled_back_half")
     status, output = suite(*WHOLE, *selected, "--harness", MEMORY, "--harness-form", nats)
@@ -119,7 +119,7 @@ OWN = """
 
 
 def test_tests_with_a_harness_of_their_own_run_once_and_are_not_judged(suite, tmp_path):
-    """A plugin's own tests stand beside the suite in one run, whatever harnesses it was given."""
+    """A plugin's own tests and the suite share one run, with any given harnesses."""
     (tmp_path / "test_own.py").write_text(textwrap.dedent(OWN), encoding="utf-8")
     nats = "txcore_conformance.memory:NatsLikeHarness"
     status, output = suite("test_own.py", "--harness", MEMORY, "--harness-form", nats)
@@ -127,7 +127,7 @@ def test_tests_with_a_harness_of_their_own_run_once_and_are_not_judged(suite, tm
     assert "1 passed" in output
 
 
-def test_without_a_harness_the_suite_is_left_alone(suite):
+def test_without_a_harness_the_suite_is_ignored(suite):
     """The plugin does nothing in ordinary runs."""
     status, output = suite(*WHOLE)
     assert status == pytest.ExitCode.NO_TESTS_COLLECTED, output
@@ -138,7 +138,7 @@ def test_without_a_harness_the_suite_is_left_alone(suite):
     [("nonsense", "MODULE:CLASS"), ("no.such:Class", "no.such"), ("tiny:Nothing", "Nothing"), ("os:sep", "no txcore")],
 )
 def test_a_harness_that_cannot_be_loaded_is_a_usage_error(suite, name, reason):
-    """The option is named, with what is wrong."""
+    """The error names the option and the problem."""
     status, output = suite(*WHOLE, "--harness", name)
     assert status == pytest.ExitCode.USAGE_ERROR, output
     assert reason in output
@@ -155,7 +155,7 @@ GAP = "'test_a_prepared_half_is_invisible_until_commit': Gap('notimpl', 'reads n
 
 
 def test_a_gap_is_an_expected_failure(suite):
-    """What stands in `gaps` may fail, with its reason in the report."""
+    """A test in `gaps` may fail, with its reason in the report."""
     status, output = suite(*WHOLE, *ONE, "--harness", "tiny:Gappy", extra=GAPPY % (GAP, ":0"))
     assert status == 0, output
     assert "notimpl: reads nothing" in output
@@ -163,21 +163,21 @@ def test_a_gap_is_an_expected_failure(suite):
 
 
 def test_a_gap_that_is_closed_fails_the_run_until_it_is_deleted(suite):
-    """Gaps are strict."""
+    """A closed gap is a failure, because gaps are strict."""
     status, output = suite(*WHOLE, *ONE, "--harness", "tiny:Gappy", extra=GAPPY % (GAP, ":"))
     assert status == 1, output
     assert "XPASS(strict)" in output
 
 
 def test_a_gap_that_fails_in_another_way_is_a_failure(suite):
-    """A gap says what it raises; anything else is a bug."""
+    """A gap names the exception that it raises; any other failure is a bug."""
     gap = GAP.replace("'reads nothing'", "'reads nothing', raises=KeyError")
     status, output = suite(*WHOLE, *ONE, "--harness", "tiny:Gappy", extra=GAPPY % (gap, ":0"))
     assert status == 1, output
 
 
 def test_a_gap_for_an_unknown_test_is_a_usage_error(suite):
-    """A test that was renamed does not leave its gap behind."""
+    """A renamed test does not keep its old gap."""
     gap = "'test_that_never_was': Gap('notyet', 'no reason')"
     status, output = suite(*WHOLE, *ONE, "--harness", "tiny:Gappy", extra=GAPPY % (gap, ":"))
     assert status == pytest.ExitCode.USAGE_ERROR, output
@@ -185,7 +185,7 @@ def test_a_gap_for_an_unknown_test_is_a_usage_error(suite):
 
 
 def test_the_oracle_fails_a_test_whose_own_assertions_pass(suite):
-    """A backend that changes a payload behind the test's back is caught by S7."""
+    """S7 reports a backend that changes a payload unnoticed by the test."""
     changed = """
         import dataclasses
 

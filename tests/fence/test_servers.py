@@ -61,7 +61,7 @@ def test_server_of_somebody_else_cannot_be_killed(monkeypatch):
     server = servers.postgresql()
     assert (server.url, server.can_be_killed) == ("postgresql+psycopg://somebody@db.example/theirs", False)
     for call in (server.start, server.kill, server.pause, server.resume):
-        with pytest.raises(servers.ServerUnavailableError, match="run by somebody else"):
+        with pytest.raises(servers.ServerUnavailableError, match="not started by this program"):
             call()
     server.stop()
     server.remove()

@@ -1,4 +1,4 @@
-"""A second copy of a target needs a cause, and each kind of cause is one that the records really hold."""
+"""A second copy of a target needs a cause, and each kind of cause is found in the records."""
 
 from __future__ import annotations
 
@@ -20,12 +20,12 @@ def _causes(*attempts, faults=(), claims=None):
     return causes_of(attempts, faults, claims or {}).get(ID, [])
 
 
-def test_an_attempt_that_ended_well_is_no_cause():
+def test_a_successful_attempt_is_no_cause():
     assert [] == _causes(_attempt())
 
 
-def test_what_nobody_saw_end_may_come_twice():
-    """The kill and the missing answer are one and the same cause."""
+def test_an_attempt_without_a_recorded_end_may_come_twice():
+    """The kill and the missing answer are one cause."""
     killed = Fault("kill-producer", "producer-1", 100.05, 100.06)
     assert ["never settled"] == _causes(_attempt(settled_s=0.0, status=""), faults=[killed])
 
@@ -35,7 +35,7 @@ def test_an_answer_that_is_not_certain_is_a_cause(status):
     assert ["ambiguous answer"] == _causes(_attempt(status=status))
 
 
-def test_a_kill_right_behind_the_answer_may_lose_the_queued_op():
+def test_a_kill_right_after_the_answer_may_lose_the_queued_op():
     assert ["kill-producer"] == _causes(_attempt(), faults=[Fault("kill-producer", "producer-1", 100.5, 100.6)])
 
 
@@ -45,37 +45,37 @@ def test_a_fault_of_the_broker_during_an_attempt_is_a_cause(subject):
     assert ["cut"] == _causes(_attempt(), faults=[Fault("cut", subject, 99.0, 100.05)])
 
 
-def test_faults_long_before_or_after_are_none():
+def test_faults_long_before_or_after_are_no_causes():
     faults = [Fault("cut", "network", 90.0, 91.0), Fault("kill-broker", "broker", 110.0, 112.0)]
     assert [] == _causes(_attempt(), faults=faults)
 
 
-def test_faults_of_another_process_are_none():
+def test_faults_of_another_process_are_no_causes():
     assert [] == _causes(_attempt(), faults=[Fault("pause-producer", "producer-2", 99.0, 105.0)])
 
 
-def test_a_process_that_thaws_may_begin_what_it_had_decided():
+def test_a_process_that_thaws_may_begin_a_decided_attempt():
     paused = Fault("pause-checker", "checker-1", 90.0, 99.0)
     attempt = _attempt("checker-1", is_checkers=True)
     assert ["pause-checker"] == _causes(attempt, faults=[paused])
 
 
-def test_a_claim_in_mid_attempt_is_a_takeover():
-    """The new owner did not know yet what the old one was about to finish."""
+def test_a_claim_during_an_attempt_is_a_takeover():
+    """The new owner did not know yet which attempt the old owner was about to finish."""
     old = _attempt("checker-1", 100.0, 105.0, by="c:checker-1", is_checkers=True)
     new = _attempt("checker-2", 106.0, 106.1, by="c:checker-2", is_checkers=True)
     assert ["takeover"] == _causes(old, new, claims={"c:checker-2": [104.0]})
 
 
-def test_a_new_owner_that_repeats_what_was_decided_has_no_cause():
-    """It claimed long after the op was certain: that is a bug, not a takeover."""
+def test_a_new_owner_that_repeats_a_decided_half_has_no_cause():
+    """The owner claimed long after the op was certain: that is a bug, not a takeover."""
     old = _attempt("checker-1", 100.0, 100.5, by="c:checker-1", is_checkers=True)
     new = _attempt("checker-2", 200.0, 200.5, by="c:checker-2", is_checkers=True)
     assert [] == _causes(old, new, claims={"c:checker-2": [150.0]})
 
 
 def test_attempts_are_recorded_with_their_answers(tmp_path):
-    """Only items with targets are; a line that a kill cut short is left out."""
+    """Only items with targets are recorded; a line that a kill cut off is left out."""
 
     class Inner:
         def release(self, batch, claim):

@@ -1,4 +1,4 @@
-"""The chaos run on SQLite: what it plans, what it demands of itself, and that it sees what is wrong."""
+"""The chaos run on SQLite: its plans, its least number of faults, and its detection of violations."""
 
 from __future__ import annotations
 
@@ -19,14 +19,14 @@ def test_one_seed_is_one_plan():
 
 @pytest.mark.parametrize("lane", LANES)
 def test_every_kind_comes_in_every_round(lane):
-    """Whatever the seed, three rounds hold each kind three times."""
+    """With any seed three rounds hold each kind three times."""
     kinds = LANES[lane]
     counts = Counter(planned.kind for planned in plan(lane, "any", 3 * len(kinds)))
     assert dict.fromkeys(kinds, 3) == counts
 
 
 def test_plans_for_300_s_hold_more_than_60_faults():
-    """Without counting how long a broker takes to come back."""
+    """The plan does not count the time that a broker takes to restart."""
     total = 0
     for lane in LANES:
         elapsed_s = 0.0
@@ -56,38 +56,38 @@ def harness():
 
 
 def _run(harness, folder, *planned):
-    told = []
+    said = []
     report = chaos.run(
         harness,
         60.0,
         "test",
-        told.append,
+        said.append,
         folder=folder,
         plans={"process": list(planned)},
         producers=("database", "listener"),
     )
-    return report, told
+    return report, said
 
 
 def test_killed_and_frozen_processes_lose_nothing(harness, tmp_path):
-    """A producer and a checker die, a checker freezes; the report counts what was done and found."""
+    """A producer and a checker die, a checker freezes; the report counts the faults and the findings."""
     faults = [
         Planned(0.5, "kill-producer", 0.0, 0.0, 5),
         Planned(0.2, "kill-checker", 0.0, 0.9),
         Planned(0.2, "pause-checker", 1.0, 0.0),
     ]
-    report, told = _run(harness, tmp_path / "run", *faults)
+    report, said = _run(harness, tmp_path / "run", *faults)
     assert [] == report.problems
     assert {"kill-producer": 1, "kill-checker": 1, "pause-checker": 1} == report.faults
     assert report.verdict.transactions["commit"] > 0
-    assert any("kill-producer" in line for line in told)
+    assert any("kill-producer" in line for line in said)
     lines = chaos.lines_of(report)
     assert "PASSED" == lines[-1]
     assert [] == [line for line in lines if len(line) > 80]
 
 
 def test_a_lost_target_is_named_and_the_artefacts_are_kept(harness, tmp_path, monkeypatch):
-    """The oracle sees what consumers do not: one message less than was committed."""
+    """The oracle finds that consumers got one message less than was committed."""
     monkeypatch.setattr(chaos, "ARTEFACTS", tmp_path / "kept")
     read = harness.read_topic
     monkeypatch.setattr(harness, "read_topic", lambda topic: read(topic)[1:])
@@ -103,7 +103,7 @@ def test_a_lost_target_is_named_and_the_artefacts_are_kept(harness, tmp_path, mo
 
 
 def test_the_command_line_prints_json(capsys, monkeypatch):
-    """Progress goes to standard error, so that the report can be read by a program."""
+    """Progress is printed to standard error, so that a program can read the report."""
     monkeypatch.setattr(chaos_faults, "FAULTS_PER_S", 0.0)
     arguments = ["--broker", "txcore_sqlite.testing:SqliteHarness", "--seconds", "2", "--database", "sqlite"]
     assert 0 == chaos.main([*arguments, "--seed", "5", "--json"])

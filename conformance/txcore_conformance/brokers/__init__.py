@@ -1,9 +1,9 @@
 """Real brokers for tests, benchmarks and examples: Kafka, RabbitMQ and NATS without Docker.
 
 `kafka()`, `rabbitmq()` and `nats()` return a running broker, or raise ServerUnavailableError. Each has a folder and
-free loopback ports of its own, so that several runs can be live at once, and ends with the program that started it. One
-that TXCORE_KAFKA_URL, TXCORE_RABBITMQ_URL or TXCORE_NATS_URL names is used as it is, unless a broker of one's own is
-asked for. Programs are downloaded once, into `base_folder()`. docs/testing.md has the versions and the variables.
+free loopback ports of its own, so that several runs can be live at once, and ends with the program that started it. A
+broker that TXCORE_KAFKA_URL, TXCORE_RABBITMQ_URL or TXCORE_NATS_URL names is used unchanged, unless the caller requests
+a new one. Programs are downloaded once, into `base_folder()`. docs/testing.md has the versions and the variables.
 """
 
 from __future__ import annotations
@@ -73,20 +73,20 @@ def nats(version: str = "", *, own: bool = False, **options: Any) -> Broker:
 def start(name: str, version: str = "", *, own: bool = False, **options: Any) -> Broker:
     """Return a running broker.
 
-    A version or any of the options makes it one of this program's own.
+    With a version or any of the options this program starts a new broker.
 
     Args:
         name: kafka, rabbitmq or nats.
-        version: "" means what TXCORE_KAFKA_VERSION and its like say, else the newest.
-        own: Whether it must be one of this program's own even though the environment names one.
-        options: `tls=True` gives it a TLS listener: `tls_url`, `ca_file`, `cert_file`, `key_file`; NATS has no other
-            listener then. `credentials=True` gives it the user `USER` with the password `PASSWORD`: `credentials_url`,
-            which is a TLS listener too when both are asked for; NATS lets in nobody else then.
-            `client_certificate=True` has the TLS listener refuse clients without a certificate. All others, strings,
-            go into the server's configuration, by its own names.
+        version: "" means the version in TXCORE_KAFKA_VERSION (and so on), otherwise the newest.
+        own: Whether this program starts a new broker even if the environment names one.
+        options: `tls=True` adds a TLS listener: `tls_url`, `ca_file`, `cert_file`, `key_file`; NATS has no other
+            listener then. `credentials=True` adds the user `USER` with the password `PASSWORD`: `credentials_url`,
+            which is a TLS listener too when both are set; NATS refuses all other clients then.
+            `client_certificate=True` makes the TLS listener refuse clients without a certificate. All other options,
+            strings, are written into the server's configuration, by its own names.
 
     Raises:
-        ServerUnavailableError: it cannot be had here.
+        ServerUnavailableError: it is not available here.
     """
     url = os.environ.get(f"TXCORE_{name.upper()}_URL", "")
     if url and not (own or version or options):
@@ -101,32 +101,32 @@ def start(name: str, version: str = "", *, own: bool = False, **options: Any) ->
 
 
 def managed(name: str, version: str = "", **options: Any) -> ManagedBroker:
-    """Return a broker of this program's own that has not been started; the arguments are those of `start`.
+    """Return a new broker that is not started yet; the arguments are those of `start`.
 
     Raises:
-        ServerUnavailableError: its programs cannot be had here.
+        ServerUnavailableError: its programs are not available here.
     """
     guards = {field.name: bool(options.pop(field.name)) for field in fields(Security) if field.name in options}
     return _MANAGED[name](options, version or _version(name), Security(**guards))
 
 
 def kafka_as_shipped() -> KafkaBroker:
-    """Return a Kafka like `managed`, on Java with the options of its own start script: slow to start, then fast.
+    """Return a Kafka like `managed`, on Java with the options of Kafka's start script: slow to start, then fast.
 
     Raises:
-        ServerUnavailableError: its programs cannot be had here.
+        ServerUnavailableError: its programs are not available here.
     """
     return KafkaBroker({}, _version("kafka"), java_options=AS_SHIPPED)
 
 
 def cluster(name: str, nodes: int = 3, version: str = "", **settings: str) -> Cluster:
-    """Return a running cluster of one's own, set up to keep what it acknowledged when one of three nodes is lost.
+    """Return a new running cluster, set up to keep acknowledged records when one of three nodes is lost.
 
     Kafka: replication factor 3, `min.insync.replicas` 2. NATS: `sync_interval: always`; streams ask for their replicas.
     RabbitMQ: `pause_minority`; quorum queues and streams have a member on each node.
 
     Raises:
-        ServerUnavailableError: it cannot be had here.
+        ServerUnavailableError: it is not available here.
     """
     return start_cluster(lambda: managed(name, version, **settings), nodes)
 

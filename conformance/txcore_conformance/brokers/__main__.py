@@ -1,8 +1,8 @@
 """`python -m txcore_conformance.brokers`: all three brokers for manual work, or around one command.
 
 Without `--run`, it prints their URLs and runs until Ctrl-C. With `--run kafka,nats -- COMMAND...` it starts those
-brokers, tells the command of them through the environment, stops them afterwards and ends with the command's exit
-status. A broker that TXCORE_REQUIRE names and that cannot be had ends it with status 1 before the command runs.
+brokers, passes their URLs to the command in the environment, stops them afterwards and ends with the command's exit
+status. If a broker in TXCORE_REQUIRE is not available, the program ends with status 1 before the command runs.
 """
 
 from __future__ import annotations
@@ -33,8 +33,12 @@ _SIGNALS: Final = (signal.SIGTERM, signal.SIGHUP)
 def main(arguments: Sequence[str] | None = None) -> int:
     """Run the command line; returns the exit status."""
     parser = argparse.ArgumentParser(prog="python -m txcore_conformance.brokers", description=__doc__)
-    parser.add_argument("--run", metavar="NAMES", default="", help="start these (commas between) around a command")
-    parser.add_argument("command", nargs="*", metavar="-- COMMAND", help="what to run; nothing: until Ctrl-C")
+    parser.add_argument(
+        "--run", metavar="NAMES", default="", help="brokers to start for a command, separated by commas"
+    )
+    parser.add_argument(
+        "command", nargs="*", metavar="-- COMMAND", help="command to run; default: none, the brokers run until Ctrl-C"
+    )
     given = parser.parse_args(arguments)
     names = [name.strip() for name in (given.run or ",".join(brokers.NAMES)).split(",") if name.strip()]
     unknown = sorted(set(names) - set(brokers.NAMES))
@@ -43,15 +47,15 @@ def main(arguments: Sequence[str] | None = None) -> int:
     if bool(given.run) is not bool(given.command):
         parser.error("--run and a command belong together")
     console = Console(stderr=bool(given.run), width=_WIDTH, soft_wrap=False)
-    told = _Told()
+    handler = _SignalHandler()
     for number in _SIGNALS:
-        signal.signal(number, told)
+        signal.signal(number, handler)
     running: dict[str, brokers.Broker] = {}
     try:
         missing = _start_all(names, running, console, is_quiet=bool(given.run))
         if given.run:
             required = [name for name in missing if brokers.is_required(name)]
-            return 1 if required else _run(given.command, running, told)
+            return 1 if required else _run(given.command, running, handler)
         _show(running, console)
         if not running:
             return 1
@@ -65,8 +69,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
     return 0
 
 
-class _Told:
-    """A signal's handler that ends what goes on as Ctrl-C does, and remembers the signal."""
+class _SignalHandler:
+    """A signal handler that interrupts the program as Ctrl-C does, and keeps the signal's number."""
 
     number: int = 0
 
@@ -78,7 +82,7 @@ class _Told:
 def _start_all(
     names: Sequence[str], running: dict[str, brokers.Broker], console: Console, *, is_quiet: bool
 ) -> list[str]:
-    """Start brokers at once, tell what became of them, and return the names of those that cannot be had."""
+    """Start brokers in parallel, print the results, and return the names of those that are not available."""
     began_s = time.monotonic()
     with ThreadPoolExecutor(len(names)) as threads:
         starts = {name: threads.submit(_kept(name, running)) for name in names}
@@ -118,11 +122,13 @@ def _show(running: Mapping[str, brokers.Broker], console: Console) -> None:
             console.print(f"export {name}={value}", highlight=False, soft_wrap=True)
     if running:
         folder = next(iter(running.values())).folder.parent
-        console.print(f"\nLogs and data are in {folder}. Ctrl-C ends them and deletes it all.", highlight=False)
+        console.print(
+            f"\nLogs and data are in {folder}. Ctrl-C ends the brokers and deletes all of it.", highlight=False
+        )
 
 
-def _run(command: Sequence[str], running: Mapping[str, brokers.Broker], told: _Told) -> int:
-    """Run the command with the brokers in its environment; a signal to this program goes to it as well."""
+def _run(command: Sequence[str], running: Mapping[str, brokers.Broker], handler: _SignalHandler) -> int:
+    """Run the command with the brokers in its environment; a signal to this program is sent to the command too."""
     environment = os.environ | brokers.environment(running) | {WARNINGS_VARIABLE: "\n".join(brokers.warnings())}
     process = subprocess.Popen(  # noqa: S603 - the user's own command
         command,
@@ -133,8 +139,8 @@ def _run(command: Sequence[str], running: Mapping[str, brokers.Broker], told: _T
         try:
             status = process.wait()
         except KeyboardInterrupt:
-            if told.number:  # Ctrl-C at a terminal has reached the command itself
-                process.send_signal(told.number)
+            if handler.number:  # Ctrl-C at a terminal has reached the command itself
+                process.send_signal(handler.number)
         else:
             return status if status >= 0 else 128 - status
 

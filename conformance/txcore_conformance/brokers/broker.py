@@ -1,4 +1,4 @@
-"""What tests may do with a broker, whoever runs it."""
+"""The broker as tests use it, started by this program or by another one."""
 
 from __future__ import annotations
 
@@ -16,17 +16,17 @@ from txcore_conformance.server_packages import ServerUnavailableError
 
 
 class Broker(abc.ABC):
-    """A broker to which tests may do anything. Not thread safe.
+    """A broker that tests may use, kill, pause and cut off. Not thread safe.
 
     Attributes:
         name: kafka, rabbitmq or nats.
-        version: Its version as it tells it itself; "" when it tells nothing.
+        version: Version that the broker reports; "" if it reports none.
         url: txcore URL without options.
-        tls_url: The same of its TLS listener; "" without one.
-        credentials_url: The same with user and password in it; "" without such a user.
-        can_be_killed: False for a broker that somebody else runs, which can only be used.
+        tls_url: URL of its TLS listener; "" without one.
+        credentials_url: URL with user and password; "" without such a user.
+        can_be_killed: False for a broker that another program started, which can only be used.
         monitor_url: HTTP monitoring of NATS or management API of RabbitMQ; "" when there is none.
-        folder: Logs, settings and data; `server.log` is what it said.
+        folder: Logs, settings and data; `server.log` is the broker's output.
     """
 
     name: str
@@ -42,7 +42,7 @@ class Broker(abc.ABC):
 
     @property
     def is_running(self) -> bool:
-        """Whether it was started and has not ended; a broker that somebody else runs is taken for running."""
+        """Whether it was started and has not ended; True for a broker that another program started."""
         return True
 
     @abc.abstractmethod
@@ -55,19 +55,19 @@ class Broker(abc.ABC):
 
     @abc.abstractmethod
     def kill(self) -> None:
-        """Kill every process of it with SIGKILL and wait until they are gone."""
+        """Kill every process of the broker with SIGKILL and wait until they are gone."""
 
     @abc.abstractmethod
     def pause(self) -> None:
-        """Stop every process of it with SIGSTOP: connections stay open and silent."""
+        """Stop every process of the broker with SIGSTOP: connections stay open and silent."""
 
     @abc.abstractmethod
     def resume(self) -> None:
-        """Let the paused processes go on."""
+        """Let the paused processes continue."""
 
     @contextlib.contextmanager
     def paused(self) -> Iterator[None]:
-        """Paused within the block, whatever happens there."""
+        """Pause the broker within the block, and resume it after any exception too."""
         self.pause()
         try:
             yield
@@ -75,41 +75,41 @@ class Broker(abc.ABC):
             self.resume()
 
     def remove(self) -> None:
-        """End it at once, delete its data and close its proxy; twice is once."""
+        """End it at once, delete its data and close its proxy; idempotent."""
         if self._proxy is not None:
             self._proxy.close()
             self._proxy = None
 
     @property
     def proxy(self) -> Proxy:
-        """The proxy in front of the broker, listening from the first use on."""
+        """Proxy in front of the broker, which listens from its first use."""
         if self._proxy is None:
             self._proxy = self._new_proxy()
         return self._proxy
 
     @property
     def proxied_url(self) -> str:
-        """The broker's URL through `proxy`: whatever a client learns from it leads to the proxy again."""
+        """URL of the broker through `proxy`: every address that the broker returns is the proxy's."""
         return self._url_at(self.proxy.port)
 
     @property
     def ca_file(self) -> Path:
-        """The authority that signed the server's certificate, PEM."""
+        """File of the authority that signed the server's certificate, PEM."""
         return self._certificates().ca_file
 
     @property
     def stranger_ca_file(self) -> Path:
-        """An authority that has nothing to do with the server, PEM."""
+        """File of an authority that did not sign the server's certificate, PEM."""
         return self._certificates().stranger_ca_file
 
     @property
     def cert_file(self) -> Path:
-        """A client's certificate that the server accepts, PEM."""
+        """File of a client's certificate that the server accepts, PEM."""
         return self._certificates().cert_file("client")
 
     @property
     def key_file(self) -> Path:
-        """The key of `cert_file`, PEM, not encrypted."""
+        """File of the key of `cert_file`, PEM, not encrypted."""
         return self._certificates().key_file("client")
 
     def control(self, *arguments: str) -> str:
@@ -121,7 +121,7 @@ class Broker(abc.ABC):
         raise ServerUnavailableError(f"{self.name} has no command-line tool here: {' '.join(arguments)}")
 
     def environment(self) -> Mapping[str, str]:
-        """Return the variables with which another program uses this broker as one that somebody else runs."""
+        """Return the environment variables with which another program uses this broker."""
         prefix = f"TXCORE_{self.name.upper()}"
         return {
             f"{prefix}_URL": self.url,
@@ -143,12 +143,12 @@ class Broker(abc.ABC):
 
 
 class ManagedBroker(ManagedProcess, Broker):
-    """A broker of this program's own: `port` for clients, `proxy_port` kept for the proxy.
+    """A broker that this program starts: `port` is for clients, `proxy_port` is reserved for the proxy.
 
     Args:
-        settings: Go into the server's own configuration, by its names.
-        version: As `brokers.start` takes it.
-        security: What it asks of its clients.
+        settings: Entries of the server's own configuration, by its names.
+        version: Version as in `brokers.start`.
+        security: Requirements on its clients.
     """
 
     ready_time_max_s = 120.0
@@ -166,16 +166,16 @@ class ManagedBroker(ManagedProcess, Broker):
     @classmethod
     @abc.abstractmethod
     def join(cls, nodes: Sequence[Self]) -> None:
-        """Make nodes that have not run yet one durable cluster; their ports are known."""
+        """Make one durable cluster of nodes that have not run yet; their ports are known."""
 
     @abc.abstractmethod
-    def _tell_version(self) -> str:
+    def _read_version(self) -> str:
         """Return the version of the running server."""
 
     def start(self) -> None:
         """Start, on the same ports and data as before, and wait until it answers its own protocol."""
         super().start()
-        self.version = self._tell_version()
+        self.version = self._read_version()
 
     def prepare(self) -> None:
         """Choose the ports, which `start` does otherwise."""
@@ -183,7 +183,7 @@ class ManagedBroker(ManagedProcess, Broker):
             self._assign_ports()
 
     def remove(self) -> None:
-        """End it at once, delete its data and close its proxy; twice is once."""
+        """End it at once, delete its data and close its proxy; idempotent."""
         if os.getpid() != self._owner:
             return
         Broker.remove(self)

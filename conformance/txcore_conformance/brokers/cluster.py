@@ -1,4 +1,4 @@
-"""Durable clusters on loopback: three nodes that keep what was acknowledged when one of them is lost."""
+"""Durable clusters on loopback: three nodes that keep acknowledged records when one of them is lost."""
 
 from __future__ import annotations
 
@@ -10,11 +10,11 @@ from txcore_conformance.server_packages import ServerUnavailableError
 
 
 class Cluster:
-    """Nodes of one kind that belong together.
+    """Nodes of one cluster.
 
     Attributes:
         name: kafka, rabbitmq or nats.
-        nodes: Each may be killed, paused and started again by itself.
+        nodes: The nodes; each may be killed, paused and started again by itself.
         url: txcore URL that names every node, separated by commas.
     """
 
@@ -24,17 +24,17 @@ class Cluster:
 
     @property
     def version(self) -> str:
-        """The version of its first node."""
+        """Version of its first node."""
         return self.nodes[0].version
 
     @property
     def url(self) -> str:
-        """The URL of all nodes."""
+        """URL of all nodes."""
         return _joined([node.url for node in self.nodes])
 
     @property
     def proxied_url(self) -> str:
-        """The URL of all nodes through their proxies."""
+        """URL of all nodes through their proxies."""
         return _joined([node.proxied_url for node in self.nodes])
 
     def start(self) -> None:
@@ -46,7 +46,7 @@ class Cluster:
         _all([node.start for node in self.nodes if not node.is_running])
 
     def kill(self) -> None:
-        """Kill all nodes, as if the power went."""
+        """Kill all nodes, as in a power failure."""
         for node in self.nodes:
             node.pause()
         for node in self.nodes:
@@ -55,16 +55,16 @@ class Cluster:
     def remove(self) -> None:
         """End all nodes at once and delete their data."""
         for node in self.nodes:
-            node.pause()  # so that no node mourns another one
+            node.pause()  # so that no node waits for another one
         for node in self.nodes:
             node.remove()
 
 
 def start_cluster(make: Callable[[], ManagedBroker], count: int) -> Cluster:
-    """Make *count* nodes one cluster and start it.
+    """Make a cluster of *count* nodes and start it.
 
     Raises:
-        ServerUnavailableError: it cannot be had here.
+        ServerUnavailableError: it is not available here.
     """
     nodes: list[ManagedBroker] = []
     try:

@@ -1,4 +1,4 @@
-"""Programs of another Debian suite than the machine's, without touching the machine's own packages or sources.
+"""Programs of another Debian suite than the machine's, without changes to the machine's own packages or sources.
 
 The mirror is the one that the machine's own apt uses.
 """
@@ -21,7 +21,7 @@ _PACKAGES_OF_DEBOOTSTRAP: Final = ("debootstrap", "debian-archive-keyring", "uti
 
 
 def codename() -> str:
-    """Return the machine's suite, "" where it is no Debian."""
+    """Return the machine's suite; "" if it is not Debian."""
     try:
         lines = Path("/etc/os-release").read_text(encoding="utf-8").splitlines()
     except OSError:
@@ -34,7 +34,7 @@ def mirror() -> str:
     """Return the address of the Debian archive that the machine's apt uses.
 
     Raises:
-        ServerUnavailableError: no apt, or it knows none.
+        ServerUnavailableError: there is no apt, or no such archive in its sources.
     """
     if shutil.which("apt-get") is None:
         raise ServerUnavailableError("there is no apt-get on this machine")
@@ -93,7 +93,7 @@ def make_root(package: str, suite: str, target: Path) -> None:
         install(*_PACKAGES_OF_DEBOOTSTRAP)
     include = f"--include=ca-certificates,{package}"
     command = ["debootstrap", "--variant=minbase", f"--keyring={_KEYRING}", include, suite, str(target), mirror()]
-    # In a mount namespace of its own, so that what it mounts goes with it, whatever ends it.
+    # In a mount namespace of its own, so that its mounts end with it in any case.
     run([*_own_mounts(), *command, str(_SCRIPT)], environment=_environment(), timeout_s=_DOWNLOAD_TIME_MAX_S)
     shutil.rmtree(target / "var" / "cache" / "apt" / "archives", ignore_errors=True)
     with (target / "etc" / "hosts").open("a", encoding="ascii") as hosts:
@@ -101,9 +101,9 @@ def make_root(package: str, suite: str, target: Path) -> None:
 
 
 def inside(root: Path, shared: Path) -> tuple[str, ...]:
-    """Return the command that runs another one in a system made by `make_root`, which sees the folder *shared*.
+    """Return the command that runs another command in a system made by `make_root`, with the folder *shared*.
 
-    It becomes that other command: same process, and its mounts end with it.
+    The process becomes that other command, and its mounts end with it.
     """
     steps = (
         'mkdir -p "$0$1" && mount --rbind "$1" "$0$1" && mount --rbind /proc "$0/proc" && mount --rbind /dev "$0/dev"',

@@ -1,4 +1,4 @@
-"""Brokers that somebody else runs, named by the environment: they can only be used."""
+"""Brokers that another program started, named by the environment: they can only be used."""
 
 from __future__ import annotations
 
@@ -22,11 +22,11 @@ _PORTS: Final = {"kafka": 9092, "rabbitmq": 5672, "nats": 4222}
 
 
 class ExternalBroker(Broker):
-    """A broker that somebody else runs.
+    """A broker that another program started.
 
     Args:
         name: kafka, rabbitmq or nats.
-        url: Where it is; of several hosts, the first one is asked.
+        url: URL of the broker; of several hosts, the first one is used.
     """
 
     can_be_killed = False
@@ -40,7 +40,7 @@ class ExternalBroker(Broker):
         self.version = os.environ.get(f"{prefix}_RUNNING", "")
         if not self.version:
             with contextlib.suppress(OSError, ValueError, LookupError, AssertionError):
-                self.version = self._tell_version()
+                self.version = self._read_version()
         self._port_lock: IO[str] | None = None
 
     def start(self) -> None:
@@ -48,7 +48,7 @@ class ExternalBroker(Broker):
         self._refuse()
 
     def stop(self) -> None:
-        """Leave it to its owner."""
+        """Do nothing: its owner stops it."""
 
     def kill(self) -> None:
         """Refuse."""
@@ -63,21 +63,21 @@ class ExternalBroker(Broker):
         self._refuse()
 
     def remove(self) -> None:
-        """Close the proxy; the broker is left to its owner."""
+        """Close the proxy; the broker's owner stops the broker."""
         super().remove()
         if self._port_lock is not None:
             self._port_lock.close()
             self._port_lock = None
 
     def control(self, *arguments: str) -> str:
-        """Run rabbitmqctl where TXCORE_RABBITMQ_CONTROL says how."""
+        """Run rabbitmqctl by the command in TXCORE_RABBITMQ_CONTROL."""
         command = os.environ.get(CONTROL_VARIABLE, "") if self.name == "rabbitmq" else ""
         if not command:
             return super().control(*arguments)
         return run(shlex.split(command), *arguments, timeout_s=CONTROL_TIME_MAX_S)
 
     def _refuse(self) -> None:
-        raise ServerUnavailableError(f"this {self.name} is run by somebody else")
+        raise ServerUnavailableError(f"this {self.name} was not started by this program")
 
     def _address(self) -> tuple[str, int]:
         parts = self._parts()
@@ -87,19 +87,19 @@ class ExternalBroker(Broker):
         parts = urlsplit(self.url)
         return parts._replace(netloc=parts.netloc.partition(",")[0])
 
-    def _tell_version(self) -> str:
+    def _read_version(self) -> str:
         if self.name == "rabbitmq":
             return amqp_version(amqp_start(*self._address()))
         if self.name == "nats":
             return str(nats_information(*self._address())["version"])
-        return ""  # Kafka's protocol does not say it
+        return ""  # Kafka's protocol has no version
 
     def _new_proxy(self) -> Proxy:
         if self.name != "kafka":
             return Proxy(self._address())
         made = claim_proxied_listener(os.environ.get(PROXIED_VARIABLE, ""))
         if made is None:
-            raise ServerUnavailableError("this kafka has no listener left whose advertised address is a proxy's")
+            raise ServerUnavailableError("this kafka has no free listener whose advertised address is a proxy's")
         proxy, self._port_lock = made
         return proxy
 
@@ -111,10 +111,10 @@ class ExternalBroker(Broker):
 
 
 def claim_proxied_listener(pairs: str) -> tuple[Proxy, IO[Any]] | None:
-    """Return a proxy on the first pair `listener:advertised` that no other program has, and the lock that says so."""
+    """Return a proxy on the first pair `listener:advertised` that no other program holds, and its lock."""
     for pair in filter(None, pairs.split(",")):
-        behind, _, advertised = pair.partition(":")
+        listener, _, advertised = pair.partition(":")
         lock = lock_port(f"{advertised}.proxy")
         if lock is not None:
-            return Proxy(("127.0.0.1", int(behind)), int(advertised)), lock
+            return Proxy(("127.0.0.1", int(listener)), int(advertised)), lock
     return None

@@ -1,4 +1,4 @@
-"""The first words of each broker's protocol: enough to know that it answers, and in which version; no client needed."""
+"""The first messages of each broker's protocol, without a client: they show that it answers, and its version."""
 
 from __future__ import annotations
 
@@ -9,12 +9,12 @@ from typing import Any, Final
 
 _TIME_MAX_S: Final = 2.0
 _AMQP_HEADER: Final = b"AMQP\x00\x00\x09\x01"
-#: ApiVersions, version 0: key 18, correlation 1, no client id.
+#: Request ApiVersions, version 0: key 18, correlation 1, no client id.
 _KAFKA_API_VERSIONS: Final = struct.pack(">ihhih", 10, 18, 0, 1, -1)
 
 
 def kafka_answers(host: str, port: int) -> None:
-    """Return when Kafka answers ApiVersions, else raise OSError, struct.error or AssertionError."""
+    """Return if Kafka answers ApiVersions, otherwise raise OSError, struct.error or AssertionError."""
     with socket.create_connection((host, port), _TIME_MAX_S) as connection, connection.makefile("rb") as answer:
         connection.sendall(_KAFKA_API_VERSIONS)
         _size, correlation, error = struct.unpack(">iih", answer.read(10))

@@ -1,4 +1,4 @@
-"""What the harnesses of all broker plugins share: a broker, and one of its own for tests that hurt it."""
+"""Base of the harnesses of all broker plugins: a broker, and a private one for tests that kill or pause it."""
 
 from __future__ import annotations
 
@@ -13,12 +13,12 @@ from txcore_conformance.harness import Harness
 
 
 class BrokerHarness(Harness):
-    """A harness on a real broker; a plugin adds how its topics are made and read with the broker's plain client.
+    """A harness on a real broker; a plugin adds the functions that make and read its topics with a plain client.
 
     Attributes:
         broker_name: kafka, rabbitmq or nats.
         url_options: The query of the URL under test, with its question mark.
-        broker: The broker under test, from `start` on.
+        broker: The broker under test, set by `start`.
     """
 
     broker_name: ClassVar[str]
@@ -30,32 +30,32 @@ class BrokerHarness(Harness):
         self._is_owner = False
 
     def start(self) -> None:
-        """Bring the broker up.
+        """Start the broker.
 
         Raises:
-            ServerUnavailableError: it cannot be had here.
+            ServerUnavailableError: it is not available here.
         """
         self.broker = self._given or brokers.start(self.broker_name)
         self._is_owner = self._is_owner or self._given is None
         self.url = self.broker.url + self.url_options
 
     def stop(self) -> None:
-        """Remove the broker when it was started here."""
+        """Remove the broker if it was started here."""
         if self._is_owner:
             self.broker.remove()
 
     def private(self) -> Self:
-        """Return the same harness, started, on a broker of its own that may be killed; its `stop` removes that."""
+        """Return the same harness, started, on a new broker that may be killed; its `stop` removes that broker."""
         made = type(self)(brokers.start(self.broker_name, own=True))
         made._is_owner = True  # noqa: SLF001 - of the same class
         made.start()
         return made
 
     def open_silenceable(self) -> tuple[Backend, Callable[[bool], None]]:
-        """See `Harness.open_silenceable`; behind a proxy that moves no byte while it is silent."""
+        """See `Harness.open_silenceable`; through a proxy that moves no byte while it is silent."""
         proxy = self.broker.proxy
 
-        def silence(is_silent: bool) -> None:  # noqa: FBT001 - what the suite calls
+        def silence(is_silent: bool) -> None:  # noqa: FBT001 - the suite's signature
             if is_silent:
                 proxy.freeze()
             else:
@@ -64,5 +64,5 @@ class BrokerHarness(Harness):
         return self.open(self.broker.proxied_url + self.url_options), silence
 
     def open(self, url: str = "") -> Backend:
-        """Return a new connection to *url*, by default the one under test; who opened it closes it."""
+        """Return a new connection to *url*, by default the one under test; the caller closes it."""
         return txcore.connect(url or self.url)

@@ -1,4 +1,4 @@
-"""Kafka in KRaft mode: one process that is broker and controller."""
+"""Kafka in KRaft mode, as one process that is broker and controller."""
 
 from __future__ import annotations
 
@@ -23,19 +23,19 @@ from txcore_conformance.brokers.security import PASSWORD, USER, Security
 from txcore_conformance.machine import base_folder, machine_lock
 from txcore_conformance.server_packages import ServerUnavailableError
 
-#: How many programs may stand with a proxy before one Kafka at once.
+#: Most programs with a proxy in front of one Kafka at once.
 _PROXIED_COUNT: Final = 4
 _PLAIN_LOGIN: Final = "org.apache.kafka.common.security.plain.PlainLoginModule required"
-#: What is replicated in a cluster, and how often.
+#: Topics that are replicated in a cluster, by the prefix of their settings.
 _REPLICATED: Final = ("offsets.topic", "transaction.state.log", "share.coordinator.state.topic")
 
 
 class KafkaBroker(ManagedBroker):
     """One Kafka node; settings by the names of server.properties, underscores for dots.
 
-    For example `kafka(message_max_bytes="2000")`. Besides the clients' listener it has some whose advertised address is
-    a proxy's, so that a client which came through that proxy stays there; with TLS or credentials, one listener more
-    for each. A topic that does not exist is not made by asking for it.
+    For example `kafka(message_max_bytes="2000")`. Besides the clients' listener it has listeners whose advertised
+    address is a proxy's, so that a client of that proxy stays there; TLS and credentials add one listener each. A
+    request for a missing topic does not create it.
     """
 
     name = "kafka"
@@ -62,7 +62,7 @@ class KafkaBroker(ManagedBroker):
 
     @classmethod
     def join(cls, nodes: Sequence[Self]) -> None:
-        """Make a cluster that keeps everything three times and acknowledges what two nodes have."""
+        """Make a cluster that stores everything three times and acknowledges a record when two nodes have it."""
         voters = [f"{number}@127.0.0.1:{node._controller_port}" for number, node in enumerate(nodes, 1)]  # noqa: SLF001
         copies = str(min(len(nodes), 3))
         durable = {"default.replication.factor": copies, "min.insync.replicas": "2"}
@@ -75,14 +75,14 @@ class KafkaBroker(ManagedBroker):
             node._settings = durable | node._settings  # noqa: SLF001
 
     def remove(self) -> None:
-        """End it at once, delete its data and close its proxy; twice is once."""
+        """End it at once, delete its data and close its proxy; idempotent."""
         super().remove()
         if self._proxy_lock is not None:
             self._proxy_lock.close()
             self._proxy_lock = None
 
     def environment(self) -> Mapping[str, str]:
-        """Return the variables with which another program uses this broker, through a proxy as well."""
+        """Return the environment variables with which another program uses this broker, also through a proxy."""
         return {**super().environment(), PROXIED_VARIABLE: self._proxied()}
 
     def _assign_ports(self) -> None:
@@ -127,11 +127,11 @@ class KafkaBroker(ManagedBroker):
             **one_node,
             "group.initial.rebalance.delay.ms": "0",
             "group.min.session.timeout.ms": "1000",
-            # A killed node is back once its old session has ended; the default is 9 s.
+            # A killed node works again when its old session has ended; the default is 9 s.
             "broker.session.timeout.ms": "2000",
             "broker.heartbeat.interval.ms": "500",
             "controller.quorum.election.timeout.ms": "500",
-            # What a dead process left open ends soon; the default is 10 s.
+            # Transactions of a dead process end soon; the default is 10 s.
             "transaction.abort.timed.out.transaction.cleanup.interval.ms": "1200",
             "log.cleaner.dedupe.buffer.size": "16777216",
             **self._security_properties(),
@@ -172,13 +172,13 @@ class KafkaBroker(ManagedBroker):
     def _check_ready(self) -> None:
         kafka_answers("127.0.0.1", self.port)
 
-    def _tell_version(self) -> str:
-        return kafka_version(self._libraries)  # the protocol does not say it
+    def _read_version(self) -> str:
+        return kafka_version(self._libraries)  # the protocol has no version
 
     def _new_proxy(self) -> Proxy:
         made = claim_proxied_listener(self._proxied())
         if made is None:
-            raise ServerUnavailableError(f"{_PROXIED_COUNT} programs have a proxy before this kafka already")
+            raise ServerUnavailableError(f"{_PROXIED_COUNT} programs have a proxy in front of this kafka already")
         proxy, self._proxy_lock = made
         return proxy
 
@@ -191,7 +191,7 @@ def _addresses(ports: Mapping[str, int]) -> str:
 
 
 def _archive_classes(libraries: Path) -> None:
-    """Have one run leave an archive of its loaded classes, with which a start costs a third less."""
+    """Let one run write an archive of its loaded classes, with which a start costs a third less."""
     with machine_lock(base_folder() / "kafka-archive.lock"):
         archive = libraries / ARCHIVE
         if archive.exists():

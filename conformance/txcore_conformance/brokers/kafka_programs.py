@@ -1,4 +1,4 @@
-"""Where Kafka comes from: its jars, downloaded once into the base folder, and the machine's Java."""
+"""Kafka's programs: its jars, downloaded once into the base folder, and the machine's Java."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ ARCHIVE: Final = "classes.jsa"
 _BOOTSTRAP: Final = "bootstrap.checkpoint"
 _DOWNLOAD_TIME_MAX_S: Final = 900.0
 QUICK_START: Final = ("-XX:TieredStopAtLevel=1", "-XX:+UseSerialGC", "-Xmx384m")
-"""Java's options for tests: up in a second, in little memory."""
+"""Java's options for tests: a start within a second, and little memory."""
 AS_SHIPPED: Final = (
     "-server",
     "-XX:+UseG1GC",
@@ -28,7 +28,7 @@ AS_SHIPPED: Final = (
     "-Xms1G",
     "-Xmx1G",
 )
-"""Those of Kafka's own start script: fast once its methods are compiled, which takes it ten seconds of load."""
+"""Java's options in Kafka's own start script: fast after its methods are compiled, in ten seconds of load."""
 _FORMAT_PROPERTIES: Final = """\
 process.roles=broker,controller
 node.id=1
@@ -49,14 +49,14 @@ _POM: Final = """\
 {dependencies}  </dependencies>
 </project>
 """
-# What these need beside each other comes with pyspark, and Spark's parent project names a repository of its own.
+# pyspark brings their other dependencies, and Spark's parent project names a repository of its own.
 _ALONE: Final = (
     "    <dependency><groupId>{}</groupId><artifactId>{}</artifactId><version>{}</version>"
     "<exclusions><exclusion><groupId>*</groupId><artifactId>*</artifactId></exclusion></exclusions></dependency>\n"
 )
 _SPARK_JARS: Final = (
     ("org.apache.spark", "spark-sql-kafka-0-10_2.13", "4.2.0"),
-    ("org.apache.spark", "spark-token-provider-kafka-0-10_2.13", "4.0.0"),  # the newest there is
+    ("org.apache.spark", "spark-token-provider-kafka-0-10_2.13", "4.0.0"),  # the newest release
     ("org.apache.kafka", "kafka-clients", "3.9.2"),
     ("org.apache.commons", "commons-pool2", "2.13.1"),
 )
@@ -78,10 +78,10 @@ log4j.appender.console.layout.ConversionPattern = %d{ISO8601} %p %c{1}: %m%n
 
 
 def kafka_libraries(version: str) -> Path:
-    """Return a folder with Kafka's jars, fetched by Maven once a version: newest, 3.9, or an exact one.
+    """Return a folder with Kafka's jars, fetched by Maven once per version: newest, 3.9, or an exact one.
 
     Raises:
-        ServerUnavailableError: no Maven, or it could not fetch them.
+        ServerUnavailableError: there is no Maven, or it could not fetch them.
     """
     wanted = KAFKA_VERSIONS.get(version or NEWEST, version)
 
@@ -112,7 +112,7 @@ def spark_kafka_libraries() -> Path:
     """Return a folder with the jars of Spark's own Kafka source, fetched by Maven once.
 
     Raises:
-        ServerUnavailableError: no Maven, or it could not fetch them.
+        ServerUnavailableError: there is no Maven, or it could not fetch them.
     """
 
     def make(target: Path) -> None:
@@ -132,7 +132,7 @@ def kafka_version(libraries: Path) -> str:
 
 
 def write_format(libraries: Path, data: Path, number: int, cluster_id: str) -> None:
-    """Format an empty data folder, as Kafka's storage tool would in a process of its own."""
+    """Format an empty data folder without a process of Kafka's storage tool."""
     shutil.copy(libraries / _BOOTSTRAP, data)
     identity = {"version": "1", "node.id": str(number), "directory.id": new_id(), "cluster.id": cluster_id}
     lines = [f"{name}={value}\n" for name, value in identity.items()]
@@ -140,7 +140,7 @@ def write_format(libraries: Path, data: Path, number: int, cluster_id: str) -> N
 
 
 def new_id() -> str:
-    """Return a random id as Kafka writes them: 22 characters of base64, the first of which is no dash."""
+    """Return a random id in Kafka's form: 22 characters of base64, of which the first is not a dash."""
     return base64.urlsafe_b64encode(uuid.uuid4().bytes).decode().rstrip("=").replace("-", "A")
 
 
@@ -157,7 +157,7 @@ def java_command(libraries: Path, *options: str) -> list[str]:
 
 
 def _program(name: str, package: str, *folders: str) -> Path:
-    """Return a program of the machine, its Debian package installed when it is missing.
+    """Return a program of the machine, after installing its Debian package if it is missing.
 
     Raises:
         ServerUnavailableError: it is missing and cannot be installed.
@@ -173,7 +173,7 @@ def _program(name: str, package: str, *folders: str) -> Path:
 
 
 def _format_once(libraries: Path) -> None:
-    """Keep what the storage tool writes: the features of this version, the same for each node of each cluster."""
+    """Store the storage tool's output: the features of this version, the same for each node of each cluster."""
     folder = libraries / "format"
     properties = libraries / "format.properties"
     properties.write_text(_FORMAT_PROPERTIES.format(folder=folder), encoding="utf-8")
@@ -184,7 +184,7 @@ def _format_once(libraries: Path) -> None:
 
 
 def _logging(version: str) -> tuple[tuple[str, str, str], str]:
-    """Return the library through which a version logs, and its settings."""
+    """Return the logging library of a version, and its settings."""
     if int(version.partition(".")[0]) >= 4:
         return ("org.apache.logging.log4j", "log4j-slf4j-impl", "2.25.4"), _LOG4J_2
     return ("org.slf4j", "slf4j-reload4j", "1.7.36"), _LOG4J_1

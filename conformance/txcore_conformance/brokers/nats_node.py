@@ -1,4 +1,4 @@
-"""NATS with JetStream: one server with a store and a monitoring port."""
+"""NATS with JetStream, as one server with a store and a monitoring port."""
 
 from __future__ import annotations
 
@@ -20,8 +20,8 @@ _TIME_MAX_S: Final = 2.0
 class NatsBroker(ManagedBroker):
     """One NATS server; settings by the names of its configuration file, dots for nested ones.
 
-    For example `nats(**{"jetstream.sync_interval": "always", "max_payload": "1024"})`. A server knows one kind of
-    client only: with TLS, `url` and `tls_url` are the same; with credentials, both have them.
+    For example `nats(**{"jetstream.sync_interval": "always", "max_payload": "1024"})`. A server accepts one kind of
+    client only: with TLS, `url` and `tls_url` are the same; with credentials, both contain them.
     """
 
     name = "nats"
@@ -33,9 +33,9 @@ class NatsBroker(ManagedBroker):
 
     @classmethod
     def join(cls, nodes: Sequence[Self]) -> None:
-        """Make a cluster whose stores sync before they acknowledge; streams are replicated as they ask for it.
+        """Make a cluster whose stores sync before they acknowledge; each stream sets its own replication.
 
-        Servers before 2.10 cannot be told to: they write what they have acknowledged within two minutes.
+        Servers before 2.10 have no such setting: they write acknowledged messages within two minutes.
         """
         routes = {node: node._ports.reserve() for node in nodes}  # noqa: SLF001 - of the same class
         for node, port in routes.items():
@@ -87,7 +87,7 @@ class NatsBroker(ManagedBroker):
         with urllib.request.urlopen(f"{self.monitor_url}/healthz", timeout=_TIME_MAX_S) as answer:  # noqa: S310
             assert json.load(answer)["status"] == "ok"
 
-    def _tell_version(self) -> str:
+    def _read_version(self) -> str:
         return str(nats_information("127.0.0.1", self.port)["version"])
 
     def _url_at(self, port: int, account: str = "") -> str:

@@ -1,4 +1,4 @@
-"""Where NATS comes from: built once into the base folder, or a Debian package."""
+"""NATS's program: built once into the base folder, or from a Debian package."""
 
 from __future__ import annotations
 
@@ -22,11 +22,11 @@ _DOWNLOAD_TIME_MAX_S: Final = 900.0
 def nats_server(version: str) -> Path:
     """Return a nats-server: newest, 2.9, an exact version, a Debian suite's name, or distribution.
 
-    Numbers come as a Go module. One that cannot be had is replaced by what Debian's testing suite has (for the newest),
-    else by the distribution's own, with a warning.
+    A numbered version is a Go module. If it is not available, the version of Debian's testing suite (for the newest)
+    or of the distribution replaces it, with a warning.
 
     Raises:
-        ServerUnavailableError: not even that one can be had.
+        ServerUnavailableError: no replacement is available either.
     """
     wanted = version or NEWEST
     number = NATS_VERSIONS.get(wanted, wanted)
@@ -43,16 +43,16 @@ def nats_server(version: str) -> Path:
         except ServerUnavailableError as error:
             reason = error
             continue
-        told = run([str(found), "--version"]).strip()
-        warn(f"NATS {number} cannot be built, {told} of Debian ({suite}) runs instead: {reason}")
+        version = run([str(found), "--version"]).strip()
+        warn(f"NATS {number} cannot be built, {version} of Debian ({suite}) runs instead: {reason}")
         return found
-    raise ServerUnavailableError(f"NATS {number} cannot be had: {reason}")
+    raise ServerUnavailableError(f"NATS {number} is not available: {reason}")
 
 
 def _build_nats(number: str, target: Path) -> None:
     go = shutil.which("go") or shutil.which("go", path="/usr/local/go/bin:/usr/lib/go/bin")
     if go is None:
-        raise ServerUnavailableError("there is no Go on this machine")
+        raise ServerUnavailableError("Go is not installed on this machine")
     environment = os.environ | {"GOBIN": str(target), "CGO_ENABLED": "0"}
     run([go, "install", f"{_GO_MODULE}@v{number}"], environment=environment, timeout_s=_DOWNLOAD_TIME_MAX_S)
 

@@ -1,4 +1,4 @@
-"""A small TCP proxy that can misbehave: it stands between a client and a broker and does what networks do.
+"""A small TCP proxy between a client and a broker that simulates the faults of a network.
 
 One thread owns every socket, so a change of mode is complete when its method returns.
 """
@@ -26,7 +26,7 @@ _WRITE: Final = selectors.EVENT_WRITE
 
 
 class Mode(enum.Enum):
-    """What the proxy does with bytes."""
+    """The proxy's treatment of bytes."""
 
     FORWARD = "forward"
     SWALLOW_REPLIES = "swallow replies"
@@ -34,11 +34,11 @@ class Mode(enum.Enum):
 
 
 class Proxy:
-    """Listens on 127.0.0.1:`port` and passes bytes to and from *target*, host and port. Thread safe.
+    """Listens on 127.0.0.1:`port` and passes bytes to and from *target* (host and port). Thread safe.
 
     Attributes:
         url: host:port to which clients connect.
-        port: Its port.
+        port: Port of the proxy.
     """
 
     def __init__(self, target: tuple[str, int], port: int = 0) -> None:
@@ -60,19 +60,19 @@ class Proxy:
         self._thread.start()
 
     def forward(self) -> None:
-        """Pass everything on; connections of which replies were swallowed are reset, for their streams have a hole."""
+        """Pass all bytes; connections with swallowed replies are reset, because bytes of their streams are missing."""
         self._do(self._start_forwarding)
 
     def swallow_replies(self) -> None:
-        """Pass requests on, and let replies vanish."""
+        """Pass requests, and drop replies."""
         self._do(lambda: self._set_mode(Mode.SWALLOW_REPLIES))
 
     def freeze(self) -> None:
-        """Keep connections open, accept new ones, and move nothing until another mode is set."""
+        """Keep connections open, accept new ones, and move no bytes until another mode is set."""
         self._do(lambda: self._set_mode(Mode.FREEZE))
 
     def cut(self) -> None:
-        """Reset every connection now; the mode stays, and new connections are accepted."""
+        """Reset every connection now; the mode is unchanged, and new connections are accepted."""
         self._do(self._reset_all)
 
     def refuse(self) -> None:
@@ -80,11 +80,11 @@ class Proxy:
         self._do(self._stop_listening)
 
     def connections(self) -> int:
-        """Return how many connections clients have open."""
+        """Return the number of clients' open connections."""
         return len(self._links)
 
     def close(self) -> None:
-        """Reset every connection and end; twice is once."""
+        """Reset every connection and end; idempotent."""
         if not self._is_closed:
             self._do(self._end)
             self._thread.join(_COMMAND_TIME_MAX_S)
@@ -128,7 +128,7 @@ class Proxy:
 
     def _accept(self) -> None:
         if self._listener is None:
-            return  # Closed by a command that was waiting beside this client.
+            return  # Closed by a command that waited at the same time as this client.
         try:
             client, _ = self._listener.accept()
         except (BlockingIOError, ConnectionAbortedError):
@@ -172,7 +172,7 @@ class Proxy:
             end.other.flush()
 
     def _watch(self, link: _Link) -> None:
-        """Tell the selector what each end waits for."""
+        """Register with the selector the events that each end waits for."""
         for end in link.ends:
             events = 0
             if self._mode is not Mode.FREEZE:
@@ -251,11 +251,11 @@ class _End:
 
     @property
     def other(self) -> _End:
-        """The socket on the link's other side."""
+        """End on the link's other side."""
         return self.link.ends[0] if self.is_server else self.link.ends[1]
 
     def flush(self) -> None:
-        """Write what can be written; pass the other side's end on once all is written."""
+        """Write as many bytes as possible; after the last byte, close if the other side has ended."""
         if not self.is_connected:
             error = self.socket.getsockopt(socket.SOL_SOCKET, socket.SO_ERROR)
             if error:
@@ -273,12 +273,12 @@ class _End:
             self.socket.shutdown(socket.SHUT_WR)
 
     def is_finished(self) -> bool:
-        """Whether nothing more comes from this side and all of the other's went out."""
+        """Whether this side has ended and all bytes of the other side are written."""
         return self.has_ended and self.has_shut
 
 
 class _Link:
-    """A client's connection and the one to the broker that belongs to it."""
+    """A client's connection, and its connection to the broker."""
 
     def __init__(self, client: socket.socket, server: socket.socket) -> None:
         self.ends = (_End(self, client, is_server=False), _End(self, server, is_server=True))

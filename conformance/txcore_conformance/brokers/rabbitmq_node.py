@@ -1,4 +1,4 @@
-"""RabbitMQ: one node with a name server (epmd) of its own, so that no two runs meet."""
+"""RabbitMQ as one node with a name server (epmd) of its own, so that runs do not see each other."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ _GUEST: Final = "guest:guest"
 
 
 class NameServer(ManagedProcess):
-    """An epmd, by which Erlang nodes and their tools find each other."""
+    """An epmd, through which Erlang nodes and their tools find each other."""
 
     name = "epmd"
 
@@ -45,7 +45,7 @@ class NameServer(ManagedProcess):
 class RabbitmqBroker(ManagedBroker):
     """One RabbitMQ node; settings by the names of rabbitmq.conf.
 
-    For example `rabbitmq(**{"vm_memory_high_watermark.absolute": "100MB"})`. There is always the user guest.
+    For example `rabbitmq(**{"vm_memory_high_watermark.absolute": "100MB"})`. The user guest always exists.
     """
 
     name = "rabbitmq"
@@ -61,7 +61,7 @@ class RabbitmqBroker(ManagedBroker):
 
     @classmethod
     def join(cls, nodes: Sequence[Self]) -> None:
-        """Make a cluster whose minority stops itself; streams and quorum queues have a member on each node."""
+        """Make a cluster whose minority pauses itself; streams and quorum queues have a member on each node."""
         first = nodes[0]
         for node in nodes:
             if node is not first:
@@ -84,19 +84,19 @@ class RabbitmqBroker(ManagedBroker):
             self.control("set_permissions", USER, ".*", ".*", ".*")
 
     def kill(self) -> None:
-        """Kill every process of it; a name server that other nodes use goes on."""
+        """Kill every process of the node; a name server that other nodes use continues."""
         super().kill()
         if not self._shares_name_server:
             self._name_server.kill()
 
     def stop(self) -> None:
-        """Stop in order and wait; a name server that other nodes use goes on."""
+        """Stop in order and wait; a name server that other nodes use continues."""
         super().stop()
         if not self._shares_name_server:
             self._name_server.stop()
 
     def remove(self) -> None:
-        """End it at once and delete its data; twice is once."""
+        """End it at once and delete its data; idempotent."""
         super().remove()
         self._name_server.remove()
 
@@ -105,7 +105,7 @@ class RabbitmqBroker(ManagedBroker):
         return run(self._control_command(), *arguments, timeout_s=CONTROL_TIME_MAX_S)
 
     def environment(self) -> Mapping[str, str]:
-        """Return the variables with which another program uses this broker, rabbitmqctl included."""
+        """Return the environment variables with which another program uses this broker, rabbitmqctl included."""
         return {**super().environment(), CONTROL_VARIABLE: shlex.join(self._control_command())}
 
     def _control_command(self) -> list[str]:
@@ -148,7 +148,7 @@ class RabbitmqBroker(ManagedBroker):
 
     def _start_name_server(self) -> None:
         if not self._name_server.is_running:
-            self._name_server.kill()  # so that it is known to have ended
+            self._name_server.kill()  # so that its end is noticed
             self._name_server.start()
 
     def _security_settings(self) -> dict[str, str]:
@@ -197,7 +197,7 @@ class RabbitmqBroker(ManagedBroker):
         self._wait_for_end_of_boot()
 
     def _wait_for_end_of_boot(self) -> None:
-        """Wait, for a while, until the log says so: told to stop in the last moments of its boot, it dies instead."""
+        """Wait, for a while, for the end of the boot in the log: a stop in the last moments of the boot kills it."""
         deadline = time.monotonic() + _TIME_MAX_S
         while time.monotonic() < deadline:
             with self._log_file().open("rb") as log:
@@ -206,7 +206,7 @@ class RabbitmqBroker(ManagedBroker):
                     return
             time.sleep(0.02)
 
-    def _tell_version(self) -> str:
+    def _read_version(self) -> str:
         return amqp_version(amqp_start("127.0.0.1", self.port))
 
     def _url_at(self, port: int, account: str = "") -> str:

@@ -1,4 +1,4 @@
-"""Where RabbitMQ's programs come from: the distribution's package, or a small system of another Debian suite."""
+"""RabbitMQ's programs, from the distribution's package or a small system of another Debian suite."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from txcore_conformance.server_packages import ServerUnavailableError, find_prog
 
 NEWEST: Final = "newest"
 DISTRIBUTION: Final = "distribution"
-#: Which Debian suite has which version; the newest one's suite moves.
+#: The Debian suite of each version; the suite of the newest version changes with time.
 SUITES: Final = {"3.10": "bookworm", "4.0": "trixie", NEWEST: "testing"}
 _FOLDER: Final = "/usr/lib/rabbitmq/bin"
 _PACKAGE: Final = "rabbitmq-server"
@@ -22,7 +22,7 @@ _PACKAGE: Final = "rabbitmq-server"
 
 @dataclass(frozen=True, slots=True)
 class Installation:
-    """RabbitMQ's programs, on the machine or in a system of their own."""
+    """RabbitMQ's programs, on the machine or in a separate system."""
 
     prefix: tuple[str, ...] = ()
 
@@ -36,10 +36,10 @@ class Installation:
 def rabbitmq_installation(version: str) -> Installation:
     """Return RabbitMQ in a version: 3.10, 4.0, newest, a Debian suite's name, or distribution.
 
-    A suite that cannot be had is replaced by the distribution's own version, with a warning.
+    If a suite is not available, the distribution's own version replaces it, with a warning.
 
     Raises:
-        ServerUnavailableError: not even that one can be had.
+        ServerUnavailableError: the distribution's version is not available either.
     """
     wanted = version or NEWEST
     suite = SUITES.get(wanted, wanted)
@@ -49,14 +49,14 @@ def rabbitmq_installation(version: str) -> Installation:
         return _of_suite(base_folder(), suite)
     except ServerUnavailableError as error:
         found = _of_the_distribution()
-        warn(f"RabbitMQ {wanted} cannot be had, the distribution's own version runs instead: {error}")
+        warn(f"RabbitMQ {wanted} is not available, the distribution's own version runs instead: {error}")
         return found
 
 
 def _of_suite(base: Path, suite: str) -> Installation:
     root = made_once(base / f"rabbitmq_{suite}", lambda target: debian.make_root(_PACKAGE, suite, target))
     found = Installation(debian.inside(root, base))
-    run([*found.prefix, "true"])  # tells whether mounts and chroot are allowed here
+    run([*found.prefix, "true"])  # fails unless mounts and chroot are allowed here
     return found
 
 

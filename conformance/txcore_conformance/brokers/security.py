@@ -1,4 +1,4 @@
-"""Certificates and the one user that a broker of a test's own may ask for."""
+"""Certificates and the user that a broker for one test may require."""
 
 from __future__ import annotations
 
@@ -17,12 +17,12 @@ _ADDRESSES: Final = "subjectAltName=IP:127.0.0.1,DNS:localhost"
 
 @dataclass(frozen=True, slots=True)
 class Security:
-    """What a broker asks of its clients.
+    """A broker's requirements on its clients.
 
     Attributes:
-        tls: It has a TLS listener; NATS then has no other.
-        credentials: The user `txcore` with the password `secret` exists; NATS then lets in nobody else.
-        client_certificate: The TLS listener lets in nobody without a certificate of the same authority.
+        tls: The broker has a TLS listener; NATS then has no other.
+        credentials: The user `txcore` with the password `secret` exists; NATS then refuses all other clients.
+        client_certificate: The TLS listener refuses clients without a certificate of the same authority.
     """
 
     tls: bool = False
@@ -38,12 +38,12 @@ class Certificates:
 
     @property
     def ca_file(self) -> Path:
-        """The authority that clients and the server trust."""
+        """File of the authority that clients and the server trust."""
         return self.folder / "ca.pem"
 
     @property
     def stranger_ca_file(self) -> Path:
-        """An authority that has signed nothing here."""
+        """File of an authority that has signed nothing here."""
         return self.folder / "stranger.pem"
 
     def cert_file(self, name: str) -> Path:
@@ -55,12 +55,12 @@ class Certificates:
         return self.folder / f"{name}.key"
 
     def chain_file(self, name: str) -> Path:
-        """Return key and certificate in one file, as Kafka wants them."""
+        """Return the file with key and certificate, as Kafka requires."""
         return self.folder / f"{name}.chain.pem"
 
 
 def make_certificates(folder: Path) -> Certificates:
-    """Make them with the openssl program.
+    """Make the certificates with the openssl program.
 
     Raises:
         ServerUnavailableError: there is none, or it is too old.

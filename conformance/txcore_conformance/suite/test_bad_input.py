@@ -1,4 +1,4 @@
-"""What cannot be sent is refused by name, before the local transaction runs; nothing is dropped or stripped."""
+"""Invalid messages are refused by name before the local transaction runs; nothing is dropped or stripped."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from txcore_conformance.kit import COMMIT, Answers, Kit
 
 BAD: dict[str, tuple[Any, str]] = {
     "empty topic": (Message("", b""), "topic"),
-    "topic is no text": (Message(b"t", b""), "topic"),  # type: ignore[arg-type]
+    "topic is not text": (Message(b"t", b""), "topic"),  # type: ignore[arg-type]
     "body is text": (Message("t", "text"), "body"),  # type: ignore[arg-type]
     "body is None": (Message("t", None), "body"),  # type: ignore[arg-type]
     "key is text": (Message("t", b"", "key"), "key"),  # type: ignore[arg-type]
@@ -53,7 +53,7 @@ def test_a_bad_message_is_refused_by_name_in_every_style(kit: Kit, name: str) ->
 
 
 def test_messages_too_large_together_are_refused_before_anything_runs(kit: Kit, topic: str) -> None:
-    """The sum counts, against the backend's real limit; the transaction cannot be used any more."""
+    """The sum of sizes counts against the backend's real limit; the transaction cannot be used any more."""
     part = kit.promises.body_size_max // 3
     transaction = kit.producer().begin()
     for _ in range(4):
@@ -69,7 +69,7 @@ def test_messages_too_large_together_are_refused_before_anything_runs(kit: Kit, 
 def test_an_unknown_target_is_refused_before_the_local_transaction(
     kit: Kit, topic: str, engine: Any, fence: Any
 ) -> None:
-    """Both styles: the listener is not called, the database rolls back, the good target gets nothing."""
+    """In both styles the listener is not called, the database rolls back, and the good target gets nothing."""
     missing = kit.harness.missing_topic()
     if missing is None:
         pytest.skip("any topic will do on this backend")
@@ -102,7 +102,7 @@ def test_send_many_refuses_the_bad_ones_and_sends_the_others(kit: Kit, topic: st
 
 
 def test_calls_in_the_wrong_order_are_refused(kit: Kit, topic: str) -> None:
-    """Publishing after prepare, preparing twice or nothing, ending before prepare: an error each, no effect."""
+    """Publishing after prepare, preparing twice or nothing, ending before prepare: each is an error without effect."""
     transaction = kit.producer().begin()
     with pytest.raises(TransactionStateError):
         transaction.prepare()
@@ -120,7 +120,7 @@ def test_calls_in_the_wrong_order_are_refused(kit: Kit, topic: str) -> None:
 
 
 def test_an_immunity_shorter_than_a_delivery_is_refused(kit: Kit, topic: str) -> None:
-    """A producer that could never end in time is not made; nor is a message accepted that asks for it."""
+    """A producer that could never end in time is refused, and so is a message with such an immunity."""
     too_short = CheckPolicy(immunity_s=kit.promises.release_time_max_s)
     with pytest.raises(ConfigError) as raised:
         kit.producer(policy=too_short)
@@ -130,7 +130,7 @@ def test_an_immunity_shorter_than_a_delivery_is_refused(kit: Kit, topic: str) ->
 
 
 def test_missing_parts_of_a_producer_are_named(kit: Kit, topic: str) -> None:
-    """A style whose listener or fence is missing says which."""
+    """The error of a style without its listener or fence names the missing part."""
     producer = kit.producer()
     with pytest.raises(TransactionStateError, match="listener"):
         producer.send_message_in_transaction(Message(topic, b""))

@@ -1,4 +1,4 @@
-"""The check-back: silent producers' halves are asked about and finished; only answers count."""
+"""The check-back: the checker asks about silent producers' halves and finishes them; only answers count."""
 
 from __future__ import annotations
 
@@ -16,8 +16,8 @@ from txcore_conformance.kit import COMMIT, FAST, ROLLBACK, UNKNOWN, Answers, Kit
 
 
 @pytest.mark.parametrize("answer", [COMMIT, ROLLBACK], ids=["commit", "rollback"])
-def test_an_orphan_is_finished_as_the_listener_says(kit: Kit, topic: str, answer: Any) -> None:
-    """A half without an end is asked about once and finished; the answer is journaled before it is acted upon."""
+def test_an_orphan_is_finished_by_the_listeners_answer(kit: Kit, topic: str, answer: Any) -> None:
+    """The checker asks once about a half without an end, journals the answer, then finishes the half."""
     identity = kit.orphan(Message(topic, b"body", b"key")).transaction_id
     listener = Answers(answer)
     kit.sweep(kit.checker(listener))
@@ -29,7 +29,7 @@ def test_an_orphan_is_finished_as_the_listener_says(kit: Kit, topic: str, answer
 
 
 def test_the_listener_sees_the_whole_half(kit: Kit, topic: str) -> None:
-    """`check_local_transaction` gets id, group, every message as it was given, and how often it was asked."""
+    """`check_local_transaction` gets id, group, every message unchanged, and the number of checks."""
     other = kit.topic("other")
     messages = (Message(topic, b"\x00\xff", b"key", {"a": "1", "b": b"\x00"}), Message(other, b""))
     identity = kit.orphan(*messages).transaction_id
@@ -44,7 +44,7 @@ def test_the_listener_sees_the_whole_half(kit: Kit, topic: str) -> None:
 
 
 def test_unknown_is_asked_again_until_it_is_known(kit: Kit, topic: str) -> None:
-    """Each UNKNOWN uses up one check and is journaled; a later COMMIT delivers once."""
+    """Each UNKNOWN uses one check and is journaled; a later COMMIT delivers once."""
     identity = kit.orphan(Message(topic, b"body")).transaction_id
     listener: Answers = Answers(lambda: UNKNOWN if len(listener.asked) < 3 else COMMIT)
     kit.sweep(kit.checker(listener, check_max=5))
@@ -57,7 +57,7 @@ def test_unknown_is_asked_again_until_it_is_known(kit: Kit, topic: str) -> None:
 
 @pytest.mark.parametrize("silence", [None, "COMMIT", RuntimeError("down")], ids=["None", "a string", "an exception"])
 def test_no_answer_counts_nothing(kit: Kit, topic: str, silence: Any) -> None:
-    """None, a wrong type and an exception use up no check, raise an alert, and are asked again."""
+    """None, a wrong type and an exception use no check and raise an alert; the checker asks again."""
     identity = kit.orphan(Message(topic, b"body")).transaction_id
     listener, observed = Answers(silence), Observed()
     checker = kit.checker(listener, check_max=2, plugins=[observed])
@@ -69,8 +69,8 @@ def test_no_answer_counts_nothing(kit: Kit, topic: str, silence: Any) -> None:
     assert [b"body"] == kit.bodies(topic)
 
 
-def test_a_blocked_listener_is_given_up_and_delays_no_other(kit: Kit, topic: str) -> None:
-    """A listener that never returns for one half counts nothing; the others are finished meanwhile."""
+def test_a_blocked_listener_is_abandoned_and_delays_no_other_half(kit: Kit, topic: str) -> None:
+    """A listener that never returns for one half counts nothing; the other halves are finished in that time."""
     stuck = kit.orphan(Message(topic, b"stuck")).transaction_id
     kit.orphan(Message(topic, b"free"))
     may_return = threading.Event()
@@ -87,7 +87,7 @@ def test_a_blocked_listener_is_given_up_and_delays_no_other(kit: Kit, topic: str
 
 
 def test_a_raising_listener_blocks_no_other_half(kit: Kit, topic: str) -> None:
-    """Of many due halves, those whose check fails are put back and the rest is finished."""
+    """Of many due halves, those whose check fails are put back and the other halves are finished."""
     for number in range(10):
         kit.orphan(Message(topic, b"%d" % number))
     listener = Answers(COMMIT, by_body={b"%d" % number: RuntimeError("down") for number in range(0, 10, 2)})
@@ -101,7 +101,7 @@ def test_a_raising_listener_blocks_no_other_half(kit: Kit, topic: str) -> None:
 
 
 def test_a_half_is_not_asked_before_its_immunity(kit: Kit, topic: str) -> None:
-    """A fresh half of an ordinary producer is left alone, and its own end is the only one."""
+    """A fresh half of an ordinary producer is not checked, and its producer's end is the only one."""
     transaction = kit.producer().begin()
     transaction.publish(Message(topic, b"body"))
     transaction.prepare()
@@ -116,7 +116,7 @@ def test_a_half_is_not_asked_before_its_immunity(kit: Kit, topic: str) -> None:
 
 
 def test_a_listener_is_not_asked_about_foreign_topics(kit: Kit, topic: str) -> None:
-    """A half whose topic no listener declares is not asked: nothing is counted, an alert names group and topic."""
+    """A half whose topic no listener declares is not checked: nothing is counted, an alert names group and topic."""
     foreign = kit.topic("foreign")
     identity = kit.orphan(Message(foreign, b"theirs")).transaction_id
     kit.orphan(Message(topic, b"ours"))
@@ -203,7 +203,7 @@ def test_a_poison_record_is_parked_with_its_bytes_and_blocks_nothing(kit: Kit, t
 
 
 def test_a_half_of_another_group_or_partition_is_parked(kit: Kit, topic: str) -> None:
-    """A record that stands in the wrong log is parked, never delivered."""
+    """A record in the wrong log is parked, never delivered."""
     half = raw.half(kit, topic, partition=1)
     raw.append(kit, HalfRecord(kit.group, 0, half.transaction_id, 0, half.body, half.messages))
     kit.sweep(kit.checker(Answers(COMMIT)))
@@ -212,7 +212,7 @@ def test_a_half_of_another_group_or_partition_is_parked(kit: Kit, topic: str) ->
 
 
 def test_a_carried_copy_keeps_count_and_identity(kit: Kit, topic: str) -> None:
-    """Halves that hold the checkpoint back are appended again: same id, count folded in, decided once."""
+    """Halves that delay the checkpoint are appended again with the same id and count, and decided once."""
     identity = kit.orphan(Message(topic, b"old")).transaction_id
     listener = Answers(UNKNOWN)
     checker = kit.checker(listener, check_max=50, interval_s=0.3, limits=replace(FAST, replay_max=5))

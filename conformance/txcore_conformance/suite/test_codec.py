@@ -1,4 +1,4 @@
-"""Payload, key and headers arrive byte for byte, by the producer's way and by the checker's."""
+"""Payload, key and headers arrive byte for byte, from the producer and from the checker."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ HEADERS: dict[str, dict[str, str | bytes]] = {
 
 
 def _plain(delivered: Delivered) -> tuple[bytes | None, bytes, dict[str, bytes]]:
-    """Return what a consumer cares about: the key wherever it travels, the body, the user's headers."""
+    """Return a message's parts for a consumer: the key (also from a header), the body, the user's headers."""
     headers = {name: value.encode() if isinstance(value, str) else value for name, value in delivered.headers.items()}
     key = headers.pop(wire.HEADER_KEY, None) if delivered.key is None else delivered.key
     return key, delivered.body, {name: value for name, value in headers.items() if not name.startswith("txcore-")}
@@ -44,7 +44,7 @@ def _expected(message: Message) -> tuple[bytes | None, bytes, dict[str, bytes]]:
 
 
 def _sent(kit: Kit, topic: str, message: Message) -> None:
-    """Send one by the producer and one by the checker, and compare both."""
+    """Send one message by the producer and one by the checker, and compare both."""
     transaction = kit.producer().begin()
     transaction.publish(message)
     transaction.prepare()
@@ -67,13 +67,13 @@ def test_keys_arrive_unchanged(kit: Kit, topic: str, name: str) -> None:
 
 
 def test_an_empty_key_is_a_key(kit: Kit, topic: str) -> None:
-    """b"" is not None."""
+    """The key b"" is not None."""
     _sent(kit, topic, Message(topic, b"body", b""))
 
 
 @pytest.mark.parametrize("name", HEADERS)
 def test_headers_arrive_unchanged(kit: Kit, topic: str, name: str) -> None:
-    """Text and bytes, empty and not ASCII; compared as the bytes that travel."""
+    """Headers of text and bytes, empty and not ASCII, arrive as the bytes that were sent."""
     _sent(kit, topic, Message(topic, b"body", None, HEADERS[name]))
 
 
@@ -83,13 +83,13 @@ def test_many_headers_arrive(kit: Kit, topic: str) -> None:
 
 
 def test_a_large_body_arrives(kit: Kit, topic: str) -> None:
-    """Half of what the backend takes, not compressible."""
+    """An incompressible body of half the backend's limit arrives."""
     size = min(kit.promises.body_size_max // 2, 4_000_000)
     _sent(kit, topic, Message(topic, random.Random(7).randbytes(size)))
 
 
-def test_fifteen_rounds_of_checks_leave_the_bytes_alone(kit: Kit, topic: str) -> None:
-    """A binary, compressed body that was asked about 15 times is delivered with the bytes it was given."""
+def test_fifteen_rounds_of_checks_leave_the_bytes_unchanged(kit: Kit, topic: str) -> None:
+    """A binary, compressed body is delivered unchanged after 15 checks."""
     message = Message(topic, zlib.compress(EVERY_BYTE * 100), EVERY_BYTE, {"raw": b"\x00\xff", "text": "ü"})
     kit.orphan(message)
     listener: Answers = Answers(lambda: UNKNOWN if len(listener.asked) <= ROUNDS else COMMIT)
@@ -99,7 +99,7 @@ def test_fifteen_rounds_of_checks_leave_the_bytes_alone(kit: Kit, topic: str) ->
     assert [_expected(message)] == [_plain(delivered) for delivered in kit.delivered(topic)]
 
 
-def test_fifteen_discards_and_resumes_leave_the_bytes_alone(kit: Kit, topic: str) -> None:
+def test_fifteen_discards_and_resumes_leave_the_bytes_unchanged(kit: Kit, topic: str) -> None:
     """Fifteen generations of one half carry the same bytes."""
     message = Message(topic, EVERY_BYTE, b"\x00", {"raw": b"\xff"})
     identity = kit.orphan(message).transaction_id

@@ -1,4 +1,4 @@
-"""Commits in all three producer styles, blocking, pipelined and asynchronous: delivered once, as they were given."""
+"""Commits in all three producer styles, blocking, pipelined and asynchronous: delivered once and unchanged."""
 
 from __future__ import annotations
 
@@ -91,7 +91,7 @@ def test_listener_style_runs_the_local_transaction_after_the_half(kit: Kit, topi
 
 
 def test_send_many_delivers_every_commit_in_order_of_results(kit: Kit, topic: str) -> None:
-    """The pipelined path: results stand in the order given, each with its own end."""
+    """The pipelined path returns results in the order of the messages, each with its own end."""
     listener = Answers()
     answers = [COMMIT if number % 3 else UNKNOWN for number in range(60)]
     messages = [(Message(topic, b"%02d" % number), answer) for number, answer in enumerate(answers)]
@@ -109,13 +109,13 @@ def test_send_many_delivers_every_commit_in_order_of_results(kit: Kit, topic: st
 
 
 def test_send_many_of_a_thousand(kit: Kit, topic: str) -> None:
-    """A thousand transactions in one call: all certain, unless the machine is too slow for the backend's timeout."""
+    """A thousand transactions in one call are all certain, if the machine is fast enough for the backend's timeout."""
     began_s = time.monotonic()
     results = kit.producer(Answers(local=COMMIT)).send_many((Message(topic, b"%04d" % n), None) for n in range(1_000))
     is_slow = time.monotonic() - began_s > kit.promises.release_time_max_s / 2
     expected = [b"%04d" % number for number in range(1_000)]
     uncertain = [result.end or result.error for result in results if not result.end or result.end.error]
-    if is_slow and uncertain:  # Nothing is lost by it: the checker finishes those, and may repeat them.
+    if is_slow and uncertain:  # Nothing is lost: the checker finishes these transactions, and may repeat them.
         assert {EndState.ACCEPTED, EndState.UNKNOWN} >= {each.end.state for each in results if each.end}
         sent = [message for message, each in zip(expected, results, strict=True) if each.end]
         kit.sweep(kit.checker(Answers(COMMIT)))
@@ -156,7 +156,7 @@ def test_async_styles_deliver_like_the_blocking_ones(kit: Kit, topic: str) -> No
 
 
 def test_concurrent_threads_share_one_producer(kit: Kit, topic: str) -> None:
-    """Producers are thread safe: what eight threads commit is delivered once each."""
+    """Producers are thread safe: the commits of eight threads are delivered once each."""
     from concurrent.futures import ThreadPoolExecutor  # noqa: PLC0415
 
     producer = kit.producer(Answers(local=COMMIT))
@@ -187,9 +187,9 @@ def test_another_connection_commits_by_handle(kit: Kit, topic: str) -> None:
         assert {b"body"} == set(kit.bodies(topic))
 
 
-def test_database_style_delivers_what_was_committed(kit: Kit, topic: str, engine: Any, fence: Any) -> None:
+def test_database_style_delivers_committed_messages(kit: Kit, topic: str, engine: Any, fence: Any) -> None:
     """Leaving the block stores the half, commits the database and publishes."""
-    import sqlalchemy  # noqa: PLC0415 - the fixture has seen that it is there
+    import sqlalchemy  # noqa: PLC0415 - the fixture requires it
 
     producer = kit.producer(fence=fence)
     with producer.transaction(engine) as transaction:
@@ -213,7 +213,7 @@ def test_a_block_that_publishes_nothing_leaves_no_trace(kit: Kit, engine: Any, f
 
 
 def test_primitives_take_the_callers_connection(kit: Kit, topic: str, engine: Any, fence: Any) -> None:
-    """`prepare(connection)` fences the caller's own transaction; `commit` is refused while that is open."""
+    """`prepare(connection)` fences the caller's own transaction; `commit` is refused until the transaction ends."""
     from txcore import TransactionStateError  # noqa: PLC0415
 
     transaction = kit.producer(fence=fence).begin()

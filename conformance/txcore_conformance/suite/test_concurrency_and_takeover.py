@@ -1,4 +1,4 @@
-"""Several checkers of one group: they share, take over from each other, and the outdated one is harmless."""
+"""Several checkers of one group share its partitions and take over from each other; an outdated one is harmless."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ ALL = tuple(range(PARTITION_COUNT))
 
 def _turn(checker: Checker) -> bool:
     """Turn a checker's loop once, as its own thread would."""
-    membership = checker._membership  # noqa: SLF001 - freezing a checker means not to turn its loop
+    membership = checker._membership  # noqa: SLF001 - a checker is frozen while its loop is not turned
     assert membership is not None
     membership.loop.turn()
     return True
@@ -50,8 +50,8 @@ def test_two_checkers_share_the_partitions_and_ask_once(kit: Kit, topic: str) ->
     assert 20 == len(listeners[0].asked) + len(listeners[1].asked)
 
 
-def test_a_checker_that_stops_hands_over(kit: Kit, topic: str) -> None:
-    """After one stops, the other decides what is left and repeats nothing."""
+def test_a_stopping_checker_hands_over(kit: Kit, topic: str) -> None:
+    """After one checker stops, the other decides the open halves and repeats nothing."""
     first, second = Answers(UNKNOWN), Answers(COMMIT)
     leaving = kit.checker(first, member="a", backend=kit.open(), check_max=100, interval_s=3_600.0)
     identities = [kit.orphan(Message(topic, b"%02d" % number)).transaction_id for number in range(10)]
@@ -59,7 +59,7 @@ def test_a_checker_that_stops_hands_over(kit: Kit, topic: str) -> None:
     staying = kit.checker(second, member="b", backend=kit.open(), check_max=100)
     staying.start()
     leaving.stop()
-    for identity in identities:  # They wait for the interval; their producers ask for an early check.
+    for identity in identities:  # The halves wait for the interval; their producers ask for an early check.
         half = raw.half(kit, topic)
         half.transaction_id, half.partition = identity, kit.journey(identity).partition
         nudge = raw.op(half, OpKind.NUDGE)
@@ -71,23 +71,23 @@ def test_a_checker_that_stops_hands_over(kit: Kit, topic: str) -> None:
     assert {1} == {half.check_times for half in second.asked}
 
 
-def test_a_checker_that_reads_a_foreign_claim_stands_down(kit: Kit, topic: str) -> None:
-    """A frozen checker that wakes up behind another's CLAIM writes nothing that counts and claims anew."""
+def test_a_checker_that_reads_a_foreign_claim_gives_up_the_partition(kit: Kit, topic: str) -> None:
+    """A frozen checker that wakes up after another's CLAIM writes only void ops, and claims again."""
     listener, observed = Answers(UNKNOWN), Observed()
     frozen = kit.checker(listener, check_max=100, interval_s=3_600.0, plugins=[observed])
     identity = kit.orphan(Message(topic, b"body")).transaction_id
     kit.sweep(frozen, lambda: len(listener.asked) == 1)
     partition = kit.journey(identity).partition
-    # The loop is not turned now: it is frozen. Somebody else claims the partition meanwhile.
+    # The loop is not turned now: the checker is frozen. Another member claims the partition in this time.
     other = kit.open()
     raw.mark(kit, OpKind.CLAIM, b"f" * 16, partition=partition, backend=other)
-    kit.until(lambda: _turn(frozen) and observed.named(instrumentation.CHECKER_STOOD_DOWN), "standing down")
+    kit.until(lambda: _turn(frozen) and observed.named(instrumentation.CHECKER_STOOD_DOWN), "the end of its ownership")
     assert [partition] == [each["partition"] for each in observed.named(instrumentation.CHECKER_STOOD_DOWN)]
     listener.answer = COMMIT
     half = raw.half(kit, topic)
     half.transaction_id, half.partition = identity, partition
     raw.release(kit, Resolution(half, raw.op(half, OpKind.NUDGE), flush=True))
-    kit.sweep(frozen)  # It was assigned anew and claimed anew.
+    kit.sweep(frozen)  # The partition was assigned and claimed again.
     kit.history.at_rest = True
     assert [b"body"] == kit.bodies(topic)
     claims = [op.token for op in raw.ops(kit, partition=partition) if op.kind == OpKind.CLAIM]
@@ -96,7 +96,7 @@ def test_a_checker_that_reads_a_foreign_claim_stands_down(kit: Kit, topic: str) 
 
 
 def test_a_frozen_checker_that_thaws_changes_nothing(kit: Kit, topic: str) -> None:
-    """Frozen with an answer in hand, it thaws behind the one that took over: decided once, at most one duplicate."""
+    """A checker frozen with an answer thaws after the takeover: the half is decided once, at most one duplicate."""
     slow, quick = Answers(COMMIT), Answers(COMMIT)
     frozen = kit.checker(slow, member="a-frozen", backend=kit.open())
     identities = [kit.orphan(Message(topic, b"%02d" % number)).transaction_id for number in range(10)]
@@ -109,7 +109,7 @@ def test_a_frozen_checker_that_thaws_changes_nothing(kit: Kit, topic: str) -> No
     kit.until(lambda: taker.partitions, "a partition for the other checker")
     taken = set(taker.partitions)
     theirs = [identity for identity in identities if kit.journey(identity).partition in taken]
-    kit.until(lambda: all(kit.journey(identity).final for identity in theirs), "what was taken over")
+    kit.until(lambda: all(kit.journey(identity).final for identity in theirs), "the decision by the new owner")
     for _ in range(200):
         _turn(frozen)  # It thaws.
     frozen.stop()
@@ -122,7 +122,7 @@ def test_a_frozen_checker_that_thaws_changes_nothing(kit: Kit, topic: str) -> No
 
 
 def test_ops_under_an_outdated_claim_do_not_count(kit: Kit, topic: str) -> None:
-    """CHECKED, DECIDED and DISCARD of a zombie are ignored by whoever reads them."""
+    """Every reader ignores CHECKED, DECIDED and DISCARD of an outdated checker."""
     transaction = kit.orphan(Message(topic, b"body"))
     partition = kit.journey(transaction.transaction_id).partition
     half = raw.half(kit, topic, partition=partition)
@@ -135,15 +135,15 @@ def test_ops_under_an_outdated_claim_do_not_count(kit: Kit, topic: str) -> None:
         parked = raw.discard(half, b"1" * 16).parked if kind is OpKind.DISCARD else b""
         raw.release(kit, Resolution(half, op, (), parked, raw.BY, flush=True))
     if kit.promises.resolution_is_unique:
-        pytest.skip("this store keeps a DISCARD unique, and fences or trusts who writes it")
+        pytest.skip("this store keeps a DISCARD unique, and fences or trusts its writer")
     listener = Answers(COMMIT)
     kit.sweep(kit.checker(listener))
     kit.history.at_rest = True
     assert ([0], [b"body"]) == ([each.check_times for each in listener.asked], kit.bodies(topic))
 
 
-def test_a_restarted_checker_goes_on_where_the_last_one_stopped(kit: Kit, topic: str) -> None:
-    """Counts survive a restart, decided halves are not asked again, and little is read twice."""
+def test_a_restarted_checker_continues_where_the_last_one_stopped(kit: Kit, topic: str) -> None:
+    """Counts survive a restart, decided halves are not checked again, and few records are read twice."""
     first = Answers(UNKNOWN, by_body={b"done": COMMIT})
     checker = kit.checker(first, check_max=5, interval_s=3_600.0)
     kit.orphan(Message(topic, b"done"))

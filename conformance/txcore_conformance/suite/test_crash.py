@@ -1,4 +1,4 @@
-"""Processes killed at every step of the flow: what committed is delivered, what did not never is."""
+"""Processes killed at every step of the flow: committed transactions are delivered, others never are."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from txcore_conformance.crash_child import PROGRAMS
 @pytest.mark.needs_process
 @pytest.mark.parametrize("program", PROGRAMS)
 def test_a_process_killed_at_any_step_breaks_no_invariant(kit: Kit, harness: Harness, program: str) -> None:
-    """A run that nobody kills finds the steps; one process dies at each (`crash --cycles` also when it comes again)."""
+    """A run without a kill finds the steps; one process dies at each (`crash --cycles` also kills at a second time)."""
     assert kit.harness is harness
     tallies = crash.kill_everywhere(harness, [program], first_only=True)
     print("\n".join(f"{step} kills={tally.kills}" for step, tally in tallies.items()))

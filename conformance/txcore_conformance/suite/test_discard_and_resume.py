@@ -12,7 +12,7 @@ from txcore_conformance.kit import COMMIT, ROLLBACK, UNKNOWN, Answers, Kit, Obse
 
 
 def _discarded(kit: Kit, topic: str, body: bytes = b"body") -> bytes:
-    """Return the id of a half whose listener never knew."""
+    """Return the id of a half whose listener always answered UNKNOWN."""
     identity = kit.orphan(Message(topic, body)).transaction_id
     checker = kit.checker(Answers(UNKNOWN), check_max=2)
     kit.sweep(checker)
@@ -21,7 +21,7 @@ def _discarded(kit: Kit, topic: str, body: bytes = b"body") -> bytes:
 
 
 def test_a_half_that_stays_unknown_is_parked_after_check_max(kit: Kit, topic: str) -> None:
-    """Exactly `check_max` answers, then the park record with reason and topics, then DISCARD; nothing delivered."""
+    """After exactly `check_max` answers come the park record with reason and topics, and DISCARD; nothing delivered."""
     identity = kit.orphan(Message(topic, b"body")).transaction_id
     listener, observed = Answers(UNKNOWN), Observed()
     kit.sweep(kit.checker(listener, check_max=3, plugins=[observed]))
@@ -60,7 +60,7 @@ def test_a_resumed_half_is_asked_again_and_delivered_once(kit: Kit, topic: str) 
 
 
 def test_resuming_twice_delivers_once(kit: Kit, topic: str) -> None:
-    """The second resume finds it pending and says so; so does one after the end."""
+    """The second resume reports that the half is pending; one after the end reports the end."""
     identity = _discarded(kit, topic)
     operator = kit.operator()
     operator.resume(identity, "once")
@@ -72,8 +72,8 @@ def test_resuming_twice_delivers_once(kit: Kit, topic: str) -> None:
     assert [b"body"] == kit.bodies(topic)
 
 
-def test_two_operators_who_resume_at_once_deliver_once(kit: Kit, topic: str) -> None:
-    """Two copies of one generation merge: one check, one delivery."""
+def test_two_operators_that_resume_at_once_deliver_once(kit: Kit, topic: str) -> None:
+    """Two copies of one generation merge into one check and one delivery."""
     from txcore.history.journey import next_generation  # noqa: PLC0415
     from txcore.runtime.drivers import BlockingBridge, run_blocking  # noqa: PLC0415
 
@@ -104,7 +104,7 @@ def test_a_discarded_half_can_be_discarded_again(kit: Kit, topic: str) -> None:
 
 
 def test_only_parked_halves_are_resumed(kit: Kit, topic: str) -> None:
-    """A pending, a finished and an unknown id are refused with what they are."""
+    """A pending, a finished and an unknown id are refused, with their state in the error."""
     pending = kit.orphan(Message(topic, b"body")).transaction_id
     operator = kit.operator()
     with pytest.raises(TransactionStateError, match="pending"):
@@ -132,7 +132,7 @@ def test_pending_lists_undecided_halves_with_their_checks(kit: Kit, topic: str) 
 
 @pytest.mark.parametrize("kind", ["commit", "rollback"])
 def test_an_operator_decides_a_parked_half(kit: Kit, topic: str, kind: str) -> None:
-    """A forced decision is a request that the owner executes: recorded with who and why, delivered once or never."""
+    """The owner executes a forced decision, which is recorded with operator and reason, and delivered once or never."""
     identity = _discarded(kit, topic)
     operator = kit.operator()
     assert EndState.UNKNOWN is getattr(operator, kind)(identity, "the customer called").state
@@ -152,7 +152,7 @@ def test_an_operator_decides_a_parked_half(kit: Kit, topic: str, kind: str) -> N
 
 
 def test_an_operator_decides_a_pending_half_and_waits_for_it(kit: Kit, topic: str) -> None:
-    """With `wait_s` the caller learns that the owner did it."""
+    """With `wait_s` the caller gets the owner's confirmation."""
     identity = kit.orphan(Message(topic, b"body")).transaction_id
     checker = kit.checker(Answers(None))
     checker.start()
@@ -161,7 +161,7 @@ def test_an_operator_decides_a_pending_half_and_waits_for_it(kit: Kit, topic: st
 
 
 def test_a_forced_decision_needs_a_reason_and_a_known_half(kit: Kit, topic: str) -> None:
-    """Without a reason, or for an id that the group does not know, nothing is written."""
+    """Nothing is written without a reason, or for an id that the group does not know."""
     identity = kit.orphan(Message(topic, b"body")).transaction_id
     with pytest.raises(UsageError, match="reason"):
         kit.operator().commit(identity, "")
@@ -181,7 +181,7 @@ def _fenced(kit: Kit, topic: str, engine: Any, fence: Any, *, commits: bool) -> 
 
 
 def test_the_fence_refuses_a_forced_decision_against_it(kit: Kit, topic: str, engine: Any, fence: Any) -> None:
-    """A forced ROLLBACK of a committed transaction is answered CONFLICT, in the log too; the half is delivered."""
+    """The answer to a forced ROLLBACK of a committed transaction is CONFLICT, in the log too; the half is delivered."""
     identity = _fenced(kit, topic, engine, fence, commits=True)
     kit.history.committed(identity)
     operator = kit.operator()
@@ -210,7 +210,7 @@ def test_a_forced_decision_that_the_fence_agrees_with_is_executed(
 
 
 def test_an_override_goes_against_the_fence_and_is_recorded(kit: Kit, topic: str, engine: Any, fence: Any) -> None:
-    """`override_fence` sets state 4 and delivers what the database rolled back; the log says who forced it."""
+    """`override_fence` sets state 4 and delivers a transaction that was rolled back; the log names the operator."""
     identity = _fenced(kit, topic, engine, fence, commits=False)
     kit.history.rolled_back(identity)
     operator = kit.operator()
@@ -224,7 +224,7 @@ def test_an_override_goes_against_the_fence_and_is_recorded(kit: Kit, topic: str
 
 
 def test_an_undeliverable_half_is_parked_with_its_decision_and_resumed(kit: Kit, topic: str) -> None:
-    """A committed half whose target refuses is retried, parked with the missing targets, and resumed without asking."""
+    """A committed half with a refusing target is retried, parked with the missing targets, resumed without a check."""
     other = kit.topic("refusing")
     if not kit.harness.refuse_topic(other, refuses=True):
         pytest.skip("no topic of this backend can be made to refuse")
@@ -252,7 +252,7 @@ def test_an_undeliverable_half_is_parked_with_its_decision_and_resumed(kit: Kit,
 
 
 def test_a_poison_record_cannot_be_resumed(kit: Kit) -> None:
-    """It holds no half; the operator is told so."""
+    """It holds no half, and the error says so."""
     from txcore.records import HalfRecord, Status  # noqa: PLC0415
     from txcore_conformance import raw  # noqa: PLC0415
 

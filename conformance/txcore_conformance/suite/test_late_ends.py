@@ -1,4 +1,4 @@
-"""Late and repeated ends: a late producer gives way, the first final op holds, and whoever asks is told."""
+"""Late and repeated ends: a late producer gives way, the first final op holds, and each caller gets the result."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ def _after_immunity(kit: Kit, topic: str, **options: Any) -> Any:
 
 @pytest.mark.requires("no:atomic_release")
 def test_a_late_commit_gives_way_and_asks_for_a_check(kit: Kit, topic: str) -> None:
-    """Past its immunity `commit` publishes nothing, says TOO_LATE and writes a NUDGE; the checker delivers once."""
+    """After the immunity `commit` publishes nothing, returns TOO_LATE and writes a NUDGE; the checker delivers once."""
     transaction = _after_immunity(kit, topic)
     assert EndState.TOO_LATE is transaction.commit().state
     assert [] == kit.bodies(topic)
@@ -36,7 +36,7 @@ def test_a_late_commit_gives_way_and_asks_for_a_check(kit: Kit, topic: str) -> N
 
 @pytest.mark.requires("atomic_release", "resolution_is_unique")
 def test_a_late_commit_need_not_give_way_where_the_store_arbitrates(kit: Kit, topic: str) -> None:
-    """Past its immunity `commit` delivers, as the store would refuse it behind another decision; nobody is asked."""
+    """After the immunity `commit` delivers without a check: the store would refuse it after another decision."""
     transaction = _after_immunity(kit, topic)
     assert EndState.ACCEPTED is transaction.commit().state
     assert [OpKind.COMMIT] == [op.kind for _, op in kit.journey(transaction.transaction_id).ops]
@@ -47,8 +47,8 @@ def test_a_late_commit_need_not_give_way_where_the_store_arbitrates(kit: Kit, to
 
 
 @pytest.mark.requires("no:atomic_release")
-def test_a_nudged_half_is_taken_once(kit: Kit, topic: str, engine: Any, fence: Any) -> None:
-    """Many nudged halves that the fence knows committed: one delivery each, whatever the store promises."""
+def test_a_nudged_half_is_delivered_once(kit: Kit, topic: str, engine: Any, fence: Any) -> None:
+    """Many nudged and committed halves of a fence are delivered once each, with any promises of the store."""
     transactions = []
     producer = kit.hasty_producer(fence=fence)
     for number in range(10):
@@ -69,7 +69,7 @@ def test_a_nudged_half_is_taken_once(kit: Kit, topic: str, engine: Any, fence: A
 
 
 def test_a_nudge_makes_the_check_come_before_the_interval(kit: Kit, topic: str) -> None:
-    """A half that waits for its next check is asked at once when its producer gives way."""
+    """A half that waits for its next check is checked at once when its producer gives way."""
     transaction = _after_immunity(kit, topic)
     listener = Answers(UNKNOWN)
     checker = kit.checker(listener, check_max=5, interval_s=3_600.0)
@@ -80,8 +80,8 @@ def test_a_nudge_makes_the_check_come_before_the_interval(kit: Kit, topic: str) 
     assert [b"body"] == kit.bodies(topic)
 
 
-def test_a_commit_behind_the_checkers_rollback_is_not_delivered(kit: Kit, topic: str) -> None:
-    """The check said ROLLBACK; a late COMMIT through a handle is refused, before delivery where the store can tell."""
+def test_a_commit_after_the_checkers_rollback_is_not_delivered(kit: Kit, topic: str) -> None:
+    """After a check's ROLLBACK a late COMMIT by handle is refused, before delivery if the store keeps ends unique."""
     transaction = kit.orphan(Message(topic, b"body"))
     handle = transaction.handle()
     kit.sweep(kit.checker(Answers(ROLLBACK)))
@@ -92,7 +92,7 @@ def test_a_commit_behind_the_checkers_rollback_is_not_delivered(kit: Kit, topic:
 
 
 def test_a_contradicting_end_is_reported_by_the_checker(kit: Kit, topic: str) -> None:
-    """A ROLLBACK behind a COMMIT changes nothing: the store refuses it, or the checker raises an alert."""
+    """A ROLLBACK after a COMMIT changes nothing: the store refuses it, or the checker raises an alert."""
     half = raw.half(kit, topic, body=b"body")
     raw.append(kit, half)
     raw.release(kit, raw.commit(half))
@@ -114,8 +114,8 @@ def test_a_contradicting_end_is_reported_by_the_checker(kit: Kit, topic: str) ->
     kit.history.unjudged = "this store cannot refuse the second end (R7)"
 
 
-def test_an_end_behind_a_discard_decides_the_parked_half(kit: Kit, topic: str) -> None:
-    """A producer that comes back after the discard is TOO_LATE; after a resume the listener delivers once."""
+def test_an_end_after_a_discard_decides_the_parked_half(kit: Kit, topic: str) -> None:
+    """A producer's commit after the discard returns TOO_LATE; after a resume the listener's answer delivers once."""
     transaction = kit.orphan(Message(topic, b"body"))
     checker = kit.checker(Answers(UNKNOWN), check_max=1)
     kit.sweep(checker)
@@ -128,7 +128,7 @@ def test_an_end_behind_a_discard_decides_the_parked_half(kit: Kit, topic: str) -
 
 
 def test_an_end_for_an_id_never_prepared_is_never_delivered(kit: Kit, topic: str) -> None:
-    """An op without a half is reported by the checker and delivers nothing."""
+    """The checker reports an op without a half, and nothing is delivered."""
     stray = raw.half(kit, topic, body=b"stray")
     raw.release(kit, raw.rollback(stray))
     kit.history.unjudged = "the op without a half is made on purpose (S5)"
@@ -139,7 +139,7 @@ def test_an_end_for_an_id_never_prepared_is_never_delivered(kit: Kit, topic: str
 
 
 def test_a_handle_of_another_group_is_refused(kit: Kit, topic: str) -> None:
-    """`attach` names the groups; a damaged handle is refused too."""
+    """The error of `attach` names the groups; a damaged handle is refused too."""
     transaction = kit.orphan(Message(topic, b"body"))
     from txcore import TransactionProducer  # noqa: PLC0415
 

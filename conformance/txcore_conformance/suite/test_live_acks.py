@@ -1,4 +1,4 @@
-"""A connection that is cut while an acknowledgement is outstanding: the broker did it, nobody was told."""
+"""A connection that is cut before an acknowledgement: the broker did the work, and the client does not know."""
 
 from __future__ import annotations
 
@@ -47,8 +47,8 @@ def _begun(live: Kit, topic: str) -> Transaction:
     backend = _proxied(live)
     immunity_s = backend.capabilities.release_time_max_s + IMMUNITY_SPARE_S
     producer = TransactionProducer(backend, live.group, policy=CheckPolicy(immunity_s=immunity_s))
-    # The first transaction opens whatever the driver needs and asks whatever it caches: from then on a request is one
-    # message to the broker.
+    # The first transaction opens the driver's connections and fills its caches: after it a request is one message to
+    # the broker.
     for body in (b"first", b"body"):
         transaction = producer.begin()
         transaction.publish(Message(topic, body, key=b"key", headers={"name": "value"}))
@@ -65,10 +65,10 @@ def _may_be_doubled(live: Kit, identity: bytes, why: str) -> None:
         live.history.caused(identity, why)
 
 
-def _cut_behind(live: Kit, call: Callable[[], Any], has_arrived: Callable[[], Any]) -> Any:
-    """Make *call* while replies vanish; cut once the broker has done it, and return what became of the call.
+def _cut_after(live: Kit, call: Callable[[], Any], has_arrived: Callable[[], Any]) -> Any:
+    """Make *call* while replies are dropped; cut after the broker has done it, and return the call's result.
 
-    A backend that first asks the broker something gets no answer and gives up before it has sent what is waited for.
+    A backend that first sends another request gets no answer, and gives up before it has sent the awaited one.
     """
     harness: Any = live.harness
     proxy = harness.broker.proxy
@@ -85,11 +85,11 @@ def _cut_behind(live: Kit, call: Callable[[], Any], has_arrived: Callable[[], An
 
 
 def test_a_half_whose_ack_is_lost_is_unknown_or_sent_again(live: Kit) -> None:
-    """The producer is told UNKNOWN, commits nothing and the check rolls back; or the driver asks again and is sure."""
+    """The producer gets UNKNOWN, commits nothing and the check rolls back; or the driver repeats it and is certain."""
     topic = live.topic()
     transaction = _begun(live, topic)
     identity = transaction.transaction_id
-    error = _cut_behind(live, transaction.prepare, lambda: live.journey(identity).half)
+    error = _cut_after(live, transaction.prepare, lambda: live.journey(identity).half)
     if error is None:
         live.history.committed(identity)
         assert transaction.commit().state in {EndState.ACCEPTED, EndState.TOO_LATE}
@@ -102,13 +102,13 @@ def test_a_half_whose_ack_is_lost_is_unknown_or_sent_again(live: Kit) -> None:
 
 
 def test_a_target_whose_ack_is_lost_is_delivered_and_decided(live: Kit) -> None:
-    """No op is written for what is uncertain; the check delivers again, with the same id, or the store knows better."""
+    """No op is written for an uncertain target; the check delivers again with the same id, or the store drops it."""
     topic = live.topic()
     transaction = _begun(live, topic)
     transaction.prepare()
     identity = transaction.transaction_id
     live.history.committed(identity)
-    end = _cut_behind(live, transaction.commit, lambda: b"body" in live.bodies(topic))
+    end = _cut_after(live, transaction.commit, lambda: b"body" in live.bodies(topic))
     assert end.state in {EndState.ACCEPTED, EndState.ALREADY_DONE, EndState.UNKNOWN}, repr(end)
     _may_be_doubled(live, identity, "a request repeated on a new connection")
     if end.state is EndState.UNKNOWN:
@@ -119,8 +119,8 @@ def test_a_target_whose_ack_is_lost_is_delivered_and_decided(live: Kit) -> None:
     assert {b"first", b"body"} == set(live.bodies(topic))
 
 
-def test_connections_that_are_cut_again_and_again_come_back(live: Kit) -> None:
-    """At whatever step of connecting they are cut, publishing, reading and ownership work again afterwards."""
+def test_connections_that_are_cut_repeatedly_recover(live: Kit) -> None:
+    """After cuts at any step of connecting, publishing, reading and ownership work again."""
     topic = live.topic()
     harness: Any = live.harness
     backend = _proxied(live)
@@ -148,7 +148,7 @@ def test_connections_that_are_cut_again_and_again_come_back(live: Kit) -> None:
 
     live.until(prepared, "a half that is acknowledged")
     orphan = live.orphan(Message(topic, b"left to the checker"))
-    live.until(lambda: b"left to the checker" in live.bodies(topic), "a check behind the cuts")
+    live.until(lambda: b"left to the checker" in live.bodies(topic), "a check after the cuts")
     live.stop_checkers()
     live.sweep(live.checker(Answers(COMMIT)))
     live.history.causes_default = 1

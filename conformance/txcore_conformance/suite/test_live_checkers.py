@@ -1,6 +1,6 @@
 """Two checkers as processes share a group's partitions; one is killed, or frozen past its lease and thawed.
 
-Timeouts are those that a user gets by default.
+The timeouts are a user's defaults.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ ALL = set(range(PARTITION_COUNT))
 
 @pytest.fixture
 def crew(private: Harness, tmp_path: Path) -> Iterator[Crew]:
-    """Two checkers that share the partitions, and a producer that leaves some of its transactions to them."""
+    """Crew of two checkers that share the partitions, and a producer that leaves some transactions to them."""
     with Crew(private, tmp_path / "run", url=_url_of(private)) as made:
         checkers = [made.start("checker"), made.start("checker")]
         made.until(lambda: made.count("ready") == len(checkers), "a start of both", READY_TIME_MAX_S)
@@ -38,7 +38,7 @@ def crew(private: Harness, tmp_path: Path) -> Iterator[Crew]:
 
 
 def _url_of(harness: Any) -> str:
-    """Return the URL under test with a user's defaults: without the short leases that make other tests quick."""
+    """Return the URL under test with a user's defaults, without the short leases of other tests."""
     options = [each for each in harness.url_options.lstrip("?").split("&") if each.startswith("release=")]
     return str(harness.broker.url) + ("?" + "&".join(options) if options else "")
 
@@ -52,7 +52,7 @@ def _is_shared(checkers: list[Process]) -> bool:
 
 
 def _taken_over(crew: Crew, survivor: Process, since_s: float, theirs: set[int], time_max_s: float) -> float:
-    """Wait until *survivor* has claimed the other's partitions and return how long after *since_s* the last was."""
+    """Wait until *survivor* has claimed the other's partitions and return the last claim's time after *since_s*."""
 
     def times() -> list[float]:
         return [at_s for partition, at_s in crew.claimed(survivor).items() if partition in theirs and at_s > since_s]
@@ -76,7 +76,7 @@ def _finish(crew: Crew) -> None:
 
 
 def test_a_killed_checkers_partitions_are_taken_over_within_15_s(crew: Crew) -> None:
-    """Its process is gone at once; what it had in hand is decided by the other."""
+    """The killed process is gone at once, and the other checker decides its open halves."""
     victim, survivor = crew.at_work(checkers=True)
     theirs = _owned(crew, victim, survivor)
     killed_s = time.time()
@@ -88,7 +88,7 @@ def test_a_killed_checkers_partitions_are_taken_over_within_15_s(crew: Crew) -> 
 
 
 def test_a_frozen_checkers_partitions_are_taken_over_within_40_s(crew: Crew) -> None:
-    """It keeps its connections and wakes up behind the other's claims: two owners change nothing but duplicates."""
+    """The frozen checker keeps its connections and wakes after the other's claims: two owners cause duplicates only."""
     victim, survivor = crew.at_work(checkers=True)
     theirs = _owned(crew, victim, survivor)
     frozen_s = crew.freeze(victim)

@@ -1,4 +1,4 @@
-"""What a broker's limits do: full and small targets, a full half log, retention; one transaction's neighbours go on."""
+"""A broker's limits: full and small targets, a full half log, retention; other transactions are not affected."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ BODY_BYTES = 100_000
 
 
 class _Forgetful:
-    """A backend whose half log is said to keep halves for a second or two."""
+    """A backend that reports a half log that keeps halves for a second or two."""
 
     def __init__(self, backend: Backend, retention_s: float) -> None:
         self._backend = backend
@@ -39,8 +39,8 @@ def _parked(kit: Kit, transaction_id: bytes) -> list[str]:
     return [parked.code for parked in kit.journey(transaction_id).parked]
 
 
-def test_two_targets_on_one_topic_arrive_equal_to_what_was_sent(kit: Kit, topic: str) -> None:
-    """Body, key and headers, as the broker's plain client sees them, of two messages of one transaction."""
+def test_two_targets_on_one_topic_arrive_unchanged(kit: Kit, topic: str) -> None:
+    """Two messages of one transaction arrive with their body, key and headers at the broker's plain client."""
     messages = [
         Message(topic, b"first \x00\xff", key=b"key-1", headers={"name": "value", "empty": ""}),
         Message(topic, b"second", key=None, headers={"umlaut": "ä", "raw": b"\x00\x01"}),
@@ -67,7 +67,7 @@ def _raw(value: str | bytes) -> bytes:
 
 
 def test_what_a_full_target_refuses_is_parked_as_undeliverable(kit: Kit, topic: str) -> None:
-    """Retried, then parked; it holds up nobody else."""
+    """The transaction is retried, then parked; it delays no other transaction."""
     full = live_limits.limited_topic(kit.harness, _unique("full"), message_count_max=FULL_AT)
     if full is None:
         pytest.skip("no topic of this backend is ever full")
@@ -82,7 +82,7 @@ def test_what_a_full_target_refuses_is_parked_as_undeliverable(kit: Kit, topic: 
 
 
 def test_a_message_that_its_topic_takes_not_is_refused_early_or_parked(kit: Kit, topic: str) -> None:
-    """Refused before the local transaction where the limit can be known, else parked as undeliverable."""
+    """The message is refused before the local transaction if the limit is known, otherwise parked as undeliverable."""
     small = live_limits.limited_topic(kit.harness, _unique("small"), message_size_max=LIMIT_BYTES)
     if small is None:
         pytest.skip("no topic of this backend has a limit of its own")
@@ -102,8 +102,8 @@ def test_a_message_that_its_topic_takes_not_is_refused_early_or_parked(kit: Kit,
 
 
 @pytest.mark.requires("rejects_when_full")
-def test_a_full_half_log_refuses_halves_and_takes_ops(kit: Kit) -> None:
-    """What is pending is kept and can still be decided; nothing is dropped for newer halves."""
+def test_a_full_half_log_refuses_halves_and_accepts_ops(kit: Kit) -> None:
+    """Pending halves are kept and can still be decided; none is dropped for newer halves."""
     small = Kit(kit.harness)
     small.url = live_limits.small_log_url(kit.harness, LOG_BYTES)
     if not small.url:
@@ -130,8 +130,8 @@ def _fill(kit: Kit) -> None:
     assert len(kept) == len(kit.bodies(topic))
 
 
-def test_a_half_that_retention_would_soon_eat_is_carried_forward(kit: Kit, topic: str) -> None:
-    """Its copy keeps id and count; the original may go, and the next checker decides from the copy."""
+def test_a_half_that_retention_would_soon_delete_is_carried_forward(kit: Kit, topic: str) -> None:
+    """The copy keeps id and count; the original may be deleted, and the next checker decides from the copy."""
     identity = kit.orphan(Message(topic, b"body")).transaction_id
     first = Answers(UNKNOWN)
     forgetful = cast("Backend", _Forgetful(kit.backend, 2.0))

@@ -1,4 +1,4 @@
-"""A broker that is not there yet, or that refuses the credentials: clear errors, in time, and no secret in them."""
+"""A broker that is not started yet or refuses the credentials: clear errors in time, without a secret in them."""
 
 from __future__ import annotations
 
@@ -18,14 +18,14 @@ from txcore_conformance.kit import COMMIT, PARTITION_COUNT, Answers, Kit, error_
 
 CLOSE_TIME_MAX_S = 10.0
 SPARE_S = 5.0
-BEHIND_PROXY = 3
+AT_PROXY = 3
 GROUP = "somebodys-group"
-WRONG_SECRET = "no-such-secret"  # noqa: S105 - nobody's
+WRONG_SECRET = "no-such-secret"  # noqa: S105 - no real password
 NAMES_IT = ("credential", "auth", "password", "access", "login", "permission")
 
 
 def test_wrong_credentials_are_refused_in_time_and_stay_secret(harness: Harness) -> None:
-    """The first call says what is wrong, close is bounded, and the password stands in no error and no repr."""
+    """The first call's error names the problem, close is bounded, and no error or repr contains the password."""
     name = getattr(harness, "broker_name", "")
     if not name:
         pytest.skip("there is no broker process that asks for credentials")
@@ -34,7 +34,7 @@ def test_wrong_credentials_are_refused_in_time_and_stay_secret(harness: Harness)
     except brokers.ServerUnavailableError as error:
         if brokers.is_required(name):
             raise
-        pytest.skip(f"no {name} of one's own: {error}")
+        pytest.skip(f"no private {name}: {error}")
     try:
         right = broker.credentials_url
         backend = txcore.connect(right)
@@ -54,23 +54,23 @@ def _try_wrong(url: str, timeout_s: float) -> None:
     assert time.monotonic() - started_s < CLOSE_TIME_MAX_S
     assert isinstance(error, ConfigError | BackendUnavailableError | BackendTimeoutError), repr(error)
     print(f"refused: {error}")
-    told = f"{error} {error!r} {error.__cause__!r} {backend!r}"
-    assert WRONG_SECRET not in told
-    assert any(word in told.lower() for word in NAMES_IT), told
+    text = f"{error} {error!r} {error.__cause__!r} {backend!r}"
+    assert WRONG_SECRET not in text
+    assert any(word in text.lower() for word in NAMES_IT), text
 
 
 def test_a_broker_that_is_absent_at_start_may_come_later(live: Kit) -> None:
-    """Calls fail by name while it is away; the same connections work once it is there.
+    """Calls raise the named errors while the broker is absent; the same connections work when it is started.
 
-    One connects to a port that nobody listens on, the others through something that accepts and resets at once, as a
-    load balancer does whose servers are away.
+    One connects to a port without a listener, the others to a proxy that accepts and resets at once, like a load
+    balancer without running servers.
     """
     topic = live.topic()
     assert live.backend  # The group exists.
     harness: Any = live.harness
     proxied_url = harness.broker.proxied_url + harness.url_options
     harness.broker.stop()
-    backends = [harness.open(), *(harness.open(proxied_url) for _ in range(BEHIND_PROXY))]
+    backends = [harness.open(), *(harness.open(proxied_url) for _ in range(AT_PROXY))]
     started_s = time.monotonic()
     futures = [backend.ensure_group(live.group) for backend in backends]
     errors = [error_of(partial(_same, future), live.timeout_s) for future in futures]

@@ -1,4 +1,4 @@
-"""Faults of a real broker and of its network in mid-stream: producers and a checker as processes, then the oracle."""
+"""Faults of a real broker and of its network under load: producers and a checker as processes, then the oracle."""
 
 from __future__ import annotations
 
@@ -34,24 +34,24 @@ def _run(harness: Harness, folder: Path, **lanes: list[Planned]) -> chaos.Report
 
 
 def _last_words(folder: Path) -> Iterator[str]:
-    """Return how each process's history and log ended: the folder is gone when somebody reads of the failure."""
+    """Return the last lines of each process's history and log, because the folder is deleted after the test."""
     for path in sorted([*folder.glob("*.jsonl"), *folder.glob("*.log")]):
         yield f"== {path.name}"
         yield from (line[:LINE_SIZE_MAX] for line in path.read_text(encoding="utf-8").splitlines()[-LINES_SHOWN:])
 
 
-def test_a_broker_killed_in_mid_stream_and_restarted_loses_nothing(private: Harness, tmp_path: Path) -> None:
-    """Killed by SIGKILL under load; everybody comes back by himself and every transaction is decided."""
+def test_a_broker_killed_under_load_and_restarted_loses_nothing(private: Harness, tmp_path: Path) -> None:
+    """After a SIGKILL under load every process recovers by itself and every transaction is decided."""
     _run(private, tmp_path / "run", broker=[Planned(1.0, "kill-broker", 0.5, 0.0)])
 
 
 def test_a_broker_frozen_for_ten_seconds_loses_nothing(private: Harness, tmp_path: Path) -> None:
-    """Connections stay open and silent; whatever then takes effect late is a duplicate at most."""
+    """Connections stay open and silent; requests with a late effect cause duplicates at most."""
     _run(private, tmp_path / "run", broker=[Planned(1.0, "pause-broker", 10.0, 0.0)])
 
 
 def test_connections_that_are_cut_frozen_refused_or_lose_replies_lose_nothing(private: Harness, tmp_path: Path) -> None:
-    """One after the other, under load."""
+    """These faults come one after the other, under load."""
     _run(
         private,
         tmp_path / "run",

@@ -1,4 +1,4 @@
-"""A process that ends normally has sent whatever it accepted: a checker finds nothing to do, no message comes twice."""
+"""A process that ends normally has sent all accepted messages: no half waits for a checker, no message comes twice."""
 
 from __future__ import annotations
 
@@ -24,11 +24,11 @@ CASES = [
 def test_a_process_that_ends_normally_leaves_nothing_open(
     kit: Kit, topic: str, harness: Harness, style: str, ending: str
 ) -> None:
-    """All that it accepted is delivered once, and closed in the log, although nothing waited for the backend."""
+    """All accepted messages are delivered once, and closed in the log, although the program did not wait."""
     if style == "database":
         pytest.importorskip("sqlalchemy", reason="this style needs a database")
     assert kit.promises is not None  # makes the group
-    done = subprocess.run(  # noqa: S603 - a module of our own
+    done = subprocess.run(  # noqa: S603 - txcore's own module
         [sys.executable, "-m", exit_child.__name__, kit.url or harness.url, kit.group, topic, style, ending],
         env={**os.environ, "PYTHONPATH": os.pathsep.join(sys.path)},
         capture_output=True,

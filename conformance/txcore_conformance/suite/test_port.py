@@ -1,4 +1,4 @@
-"""The data path of the port: halves, releases and logs, item by item."""
+"""The data path of the port with halves, releases and logs, item by item."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from txcore_conformance import raw
 from txcore_conformance.kit import Kit, Recorder
 
 APPEND_TIME_MAX_S = 0.05
-"""What a call that promises a millisecond may take on a busy machine."""
+"""Longest time, in seconds, of a call that promises a millisecond, on a busy machine."""
 
 
 def _statuses(outcomes: object) -> list[Status]:
@@ -42,7 +42,7 @@ def test_each_partition_has_a_log_of_its_own(kit: Kit, topic: str) -> None:
 
 def test_append_halves_returns_at_once(kit: Kit, topic: str) -> None:
     """Handing over a batch does not wait for the broker."""
-    raw.append(kit, raw.half(kit, topic))  # What is made at first use is made now.
+    raw.append(kit, raw.half(kit, topic))  # The first call creates connections and threads.
     if kit.promises.polled:
         pytest.skip("a polled backend works in the caller's thread")
     best_s = 1.0
@@ -56,12 +56,12 @@ def test_append_halves_returns_at_once(kit: Kit, topic: str) -> None:
 
 
 def test_an_empty_batch_is_nothing(kit: Kit) -> None:
-    """A batch without items is accepted and settles nothing."""
+    """A batch without items is accepted and settles no item."""
     kit.backend.append_halves(Recorder([]))
     kit.backend.release(Recorder([]))
 
 
-def test_the_largest_batch_is_taken(kit: Kit, topic: str) -> None:
+def test_the_largest_batch_is_accepted(kit: Kit, topic: str) -> None:
     """`batch_count_max` halves and as many releases are settled, each exactly once."""
     count = min(kit.promises.batch_count_max, 1_000)
     halves = [raw.half(kit, topic, body=b"x") for _ in range(count)]
@@ -98,7 +98,7 @@ def test_a_half_for_an_unknown_topic_is_refused_before_it_is_stored(kit: Kit, to
 
 
 def test_a_half_of_the_largest_size_travels(kit: Kit, topic: str) -> None:
-    """A half of exactly `body_size_max` is stored, and so are its parked record and its targets."""
+    """A half of exactly `body_size_max` is stored, with its parked record and its targets."""
     spare = len(raw.half(kit, topic, body=b"").body) + 4
     size = kit.promises.body_size_max - spare
     half = raw.half(kit, topic, body=b"x" * size)
@@ -138,7 +138,7 @@ def test_a_rollback_publishes_nothing(kit: Kit, topic: str) -> None:
 
 
 def test_a_release_without_an_op_publishes_targets_only(kit: Kit, topic: str) -> None:
-    """The relay's form: targets confirmed, nothing in the op log."""
+    """In the relay's form the targets are confirmed and the op log gets no record."""
     half = raw.half(kit, topic)
     raw.append(kit, half)
     assert [Status.DURABLE] == _statuses(raw.release(kit, Resolution(half, None, (0,), b"", raw.BY)))
@@ -147,7 +147,7 @@ def test_a_release_without_an_op_publishes_targets_only(kit: Kit, topic: str) ->
 
 
 def test_a_release_publishes_only_the_targets_it_names(kit: Kit, topic: str) -> None:
-    """Indices choose among the half's messages; each keeps its own index in its id."""
+    """Indices select messages of the half; each target keeps its message's index in its id."""
     half = raw.half(kit, topic, topic, topic)
     raw.append(kit, half)
     assert [Status.DURABLE] == _statuses(raw.release(kit, Resolution(half, None, (1,), b"", raw.BY)))
@@ -156,7 +156,7 @@ def test_a_release_publishes_only_the_targets_it_names(kit: Kit, topic: str) -> 
 
 
 def test_a_refused_target_is_named_and_writes_no_op(kit: Kit, topic: str) -> None:
-    """REFUSED by a target: `missing` lists what was not confirmed, and the op is not written."""
+    """After REFUSED by a target `missing` lists the unconfirmed targets, and the op is not written."""
     other = kit.topic("refusing")
     half = raw.half(kit, topic, other)
     good = raw.half(kit, topic)
@@ -190,7 +190,7 @@ def test_an_atomic_release_shows_all_or_nothing(kit: Kit, topic: str) -> None:
 
 
 def test_a_final_op_stores_its_targets_and_the_record_that_closes_its_entry(kit: Kit, topic: str) -> None:
-    """A resumed half ends so: all three are there once the release is settled. Without targets or an op, too."""
+    """The end of a resumed half stores all three before the release is settled, also without targets or an op."""
     committed = raw.half(kit, topic, topic)
     rolled_back, late = raw.half(kit, topic), raw.half(kit, topic)
     halves = (committed, rolled_back, late)
@@ -209,7 +209,7 @@ def test_a_final_op_stores_its_targets_and_the_record_that_closes_its_entry(kit:
 
 
 def test_a_discard_stores_the_parked_record_and_its_op(kit: Kit, topic: str) -> None:
-    """The parked record is in its log, byte for byte, and the DISCARD behind it in the op log."""
+    """The parked record is in its log, byte for byte, and the DISCARD after it in the op log."""
     half, token = raw.half(kit, topic), b"t" * 16
     raw.append(kit, half)
     raw.mark(kit, OpKind.CLAIM, token)
@@ -221,7 +221,7 @@ def test_a_discard_stores_the_parked_record_and_its_op(kit: Kit, topic: str) -> 
 
 @pytest.mark.requires("resolution_is_unique")
 def test_a_second_final_op_is_superseded_and_publishes_nothing(kit: Kit, topic: str) -> None:
-    """The store refuses another end of the transaction and says which one holds."""
+    """The store refuses another end of the transaction and names the one that holds."""
     first, second = raw.half(kit, topic, body=b"first"), raw.half(kit, topic, body=b"second")
     raw.append(kit, first, second)
     raw.release(kit, raw.commit(first), raw.rollback(second))
@@ -234,7 +234,7 @@ def test_a_second_final_op_is_superseded_and_publishes_nothing(kit: Kit, topic: 
 
 @pytest.mark.requires("resolution_is_unique")
 def test_a_discard_supersedes_ends_of_its_generation_only(kit: Kit, topic: str) -> None:
-    """Behind a DISCARD an end of the same generation is SUPERSEDED by it; the next generation's is accepted."""
+    """After a DISCARD an end of the same generation is SUPERSEDED by it; the next generation's is accepted."""
     half, token = raw.half(kit, topic), b"t" * 16
     raw.append(kit, half)
     raw.mark(kit, OpKind.CLAIM, token)
@@ -249,7 +249,7 @@ def test_a_discard_supersedes_ends_of_its_generation_only(kit: Kit, topic: str) 
 
 @pytest.mark.requires("fences_checkers")
 def test_an_outdated_claim_is_fenced_and_has_no_effect(kit: Kit, topic: str) -> None:
-    """Once a newer CLAIM holds the partition, releases and ticks under the older token are refused whole."""
+    """After a newer CLAIM of the partition, releases and ticks under the older token are refused whole."""
     half = raw.half(kit, topic)
     raw.append(kit, half)
     claim = kit.backend.claim(kit.group, "first")
@@ -264,15 +264,15 @@ def test_an_outdated_claim_is_fenced_and_has_no_effect(kit: Kit, topic: str) -> 
 
 
 def test_a_producers_end_needs_no_claim(kit: Kit, topic: str) -> None:
-    """An end without a claim is accepted whoever owns the partition."""
+    """An end without a claim is accepted with any owner of the partition."""
     half = raw.half(kit, topic)
     raw.append(kit, half)
     raw.mark(kit, OpKind.CLAIM, b"1" * 16)
     assert [Status.DURABLE] == _statuses(raw.release(kit, raw.commit(half)))
 
 
-def test_a_tick_stands_behind_every_op_queued_before(kit: Kit, topic: str) -> None:
-    """What this object released before `mark` is read before the mark, merged or not."""
+def test_a_tick_comes_after_every_op_queued_before(kit: Kit, topic: str) -> None:
+    """Ops that this object released before `mark` are read before the mark, merged or not."""
     halves = [raw.half(kit, topic) for _ in range(30)]
     raw.append(kit, *halves)
     raw.release(kit, *[raw.rollback(half, flush=False) for half in halves])
@@ -288,7 +288,7 @@ def test_claims_come_back_in_the_order_in_which_they_hold(kit: Kit) -> None:
 
 
 def test_reading_begins_with_the_record_at_the_start(kit: Kit, topic: str) -> None:
-    """The start is inclusive, on any connection, and everything behind it follows."""
+    """The start is inclusive, on any connection, and all records after it follow."""
     raw.append(kit, *[raw.half(kit, topic) for _ in range(9)])
     records = raw.halves(kit, 9)
     other = kit.open()
@@ -305,7 +305,7 @@ def test_reading_begins_with_the_record_at_the_start(kit: Kit, topic: str) -> No
 
 
 def test_a_reader_sees_what_is_appended_after_it_was_opened(kit: Kit, topic: str) -> None:
-    """A reader that found nothing brings later records; nothing comes twice."""
+    """A reader that found no record returns later ones; no record comes twice."""
     reader = kit.backend.read(kit.group, LogKind.HALF, 0)
     assert [] == list(reader.read(10))
     bodies = []
@@ -320,8 +320,8 @@ def test_a_reader_sees_what_is_appended_after_it_was_opened(kit: Kit, topic: str
     reader.close()
 
 
-def test_fetch_brings_single_records_again(kit: Kit, topic: str) -> None:
-    """Records are fetched by position, in any order; positions that hold nothing are missing from the result."""
+def test_fetch_returns_single_records_again(kit: Kit, topic: str) -> None:
+    """Records are fetched by position, in any order; positions without a record are missing from the result."""
     raw.append(kit, *[raw.half(kit, topic) for _ in range(5)])
     records = {record.position: record for record in raw.halves(kit, 5)}
     wanted = [sorted(records)[3], min(records)]
@@ -334,7 +334,7 @@ def test_fetch_brings_single_records_again(kit: Kit, topic: str) -> None:
 
 
 def test_a_start_that_is_gone_raises_with_the_first_position_left(kit: Kit, topic: str) -> None:
-    """A reader asked for records that retention took says so and where the log begins now."""
+    """The error of a reader whose records retention deleted holds the position at which the log begins now."""
     raw.append(kit, *[raw.half(kit, topic) for _ in range(6)])
     records = raw.halves(kit, 6)
     kit.history.unjudged = "its halves are taken away"

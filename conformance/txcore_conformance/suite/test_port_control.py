@@ -17,7 +17,7 @@ ALL = set(range(PARTITION_COUNT))
 
 
 class Member:
-    """A claim that obeys: takes what it is given, gives up what it is asked for."""
+    """A claim that holds every assigned partition and gives up every revoked one."""
 
     def __init__(self, kit: Kit, name: str) -> None:
         self.claim: Claim = kit.open().claim(kit.group, name)
@@ -25,7 +25,7 @@ class Member:
         self.heard: list[tuple[ClaimEventKind, int]] = []
 
     def poll(self) -> set[int]:
-        """Take in what changed and return what is held now."""
+        """Apply the claim's events and return the partitions held now."""
         for event in self.claim.poll():
             self.heard.append((event.kind, event.partition))
             if event.kind is ClaimEventKind.ASSIGNED:
@@ -39,15 +39,15 @@ class Member:
 
 
 def test_a_group_is_created_once_and_found_by_others(kit: Kit) -> None:
-    """Every connection learns the same number of partitions, whoever made the group."""
+    """Every connection gets the same number of partitions, also if another one made the group."""
     other = kit.open()
     assert PARTITION_COUNT == kit.wait(kit.backend.ensure_group(kit.group, PARTITION_COUNT))
     assert PARTITION_COUNT == kit.wait(other.ensure_group(kit.group))
     assert kit.wait(other.ensure_group(f"{kit.group}-default")) >= 1
 
 
-def test_other_settings_than_the_groups_are_named(kit: Kit) -> None:
-    """A group that exists with another number of partitions is a ConfigError that says both numbers."""
+def test_settings_that_differ_from_the_groups_are_named(kit: Kit) -> None:
+    """A group that exists with another number of partitions is a ConfigError that names both numbers."""
     error = error_of(lambda: kit.backend.ensure_group(kit.group, PARTITION_COUNT + 3), kit.timeout_s)
     assert isinstance(error, ConfigError)
     assert str(PARTITION_COUNT) in str(error)
@@ -59,28 +59,28 @@ def test_other_settings_than_the_groups_are_named(kit: Kit) -> None:
 @pytest.mark.parametrize(
     "call",
     [
-        lambda kit: kit.backend.load_checkpoint("nobody-made-it", 0),
-        lambda kit: kit.backend.read("nobody-made-it", LogKind.HALF, 0).read(1),
-        lambda kit: kit.backend.claim("nobody-made-it", "me").checkpoint(0, Checkpoint(Position(1), Position(1))),
+        lambda kit: kit.backend.load_checkpoint("never-created", 0),
+        lambda kit: kit.backend.read("never-created", LogKind.HALF, 0).read(1),
+        lambda kit: kit.backend.claim("never-created", "me").checkpoint(0, Checkpoint(Position(1), Position(1))),
     ],
     ids=["load_checkpoint", "read", "checkpoint"],
 )
 def test_an_unknown_group_is_a_config_error(kit: Kit, call: Callable[[Kit], Any]) -> None:
-    """Control calls and readers say that the group does not exist."""
+    """Control calls and readers raise ConfigError for a missing group."""
     assert isinstance(error_of(lambda: call(kit), kit.timeout_s), ConfigError)
 
 
 def test_records_of_an_unknown_group_are_refused(kit: Kit, topic: str) -> None:
-    """Halves, releases and marks for a group that nobody made are REFUSED or a ConfigError; never stored."""
+    """Halves, releases and marks for a missing group are REFUSED or a ConfigError; never stored."""
     half = raw.half(kit, topic)
-    half.group = "nobody-made-it"
+    half.group = "never-created"
     assert [Status.REFUSED] == [outcome.status for outcome in raw.append(kit, half)]
     assert [Status.REFUSED] == [outcome.status for outcome in raw.release(kit, raw.rollback(half))]
     assert [Status.REFUSED] == [outcome.status for outcome in raw.release(kit, raw.commit(half))]
     assert [] == kit.bodies(topic)
     tick = Op(OpKind.TICK, b"n" * 16)
     try:
-        outcome = kit.wait(kit.backend.mark("nobody-made-it", 0, tick))
+        outcome = kit.wait(kit.backend.mark("never-created", 0, tick))
     except ConfigError:
         return
     assert Status.REFUSED is outcome.status
@@ -106,7 +106,7 @@ def test_a_checkpoint_comes_back_as_it_was_stored(kit: Kit) -> None:
 
 
 def test_a_lone_member_is_assigned_every_partition(kit: Kit) -> None:
-    """Each partition is assigned once; polling again brings nothing new."""
+    """Each partition is assigned once; another poll returns nothing new."""
     member = Member(kit, "alone")
     kit.until(lambda: member.poll() == ALL, "every partition")
     assert sorted((ClaimEventKind.ASSIGNED, partition) for partition in ALL) == sorted(
@@ -117,7 +117,7 @@ def test_a_lone_member_is_assigned_every_partition(kit: Kit) -> None:
 
 
 def test_members_share_the_partitions_and_never_hold_one_together(kit: Kit) -> None:
-    """A second member gets its share only after the first gave it up."""
+    """A second member gets its share only after the first one gave it up."""
     first = Member(kit, "first")
     kit.until(lambda: first.poll() == ALL, "every partition")
     second = Member(kit, "second")
@@ -134,7 +134,7 @@ def test_members_share_the_partitions_and_never_hold_one_together(kit: Kit) -> N
 
 
 def test_a_member_that_leaves_hands_over_at_once(kit: Kit) -> None:
-    """After `close` the partitions go to whoever is left, and closing again changes nothing."""
+    """After `close` the remaining members get the partitions, and closing again changes nothing."""
     first, second = Member(kit, "first"), Member(kit, "second")
     kit.until(lambda: first.poll() | second.poll() == ALL, "every partition")
     kit.wait(first.claim.close(kit.timeout_s))
@@ -143,8 +143,8 @@ def test_a_member_that_leaves_hands_over_at_once(kit: Kit) -> None:
     kit.wait(second.claim.close(kit.timeout_s))
 
 
-def test_a_partition_given_up_is_assigned_anew(kit: Kit) -> None:
-    """A member that stands down by itself competes again and hears ASSIGNED again."""
+def test_a_partition_given_up_is_assigned_again(kit: Kit) -> None:
+    """A member that gives up by itself competes again and gets ASSIGNED again."""
     member = Member(kit, "alone")
     kit.until(lambda: member.poll() == ALL, "every partition")
     member.claim.give_up(0)
@@ -154,8 +154,8 @@ def test_a_partition_given_up_is_assigned_anew(kit: Kit) -> None:
     kit.wait(member.claim.close(kit.timeout_s))
 
 
-def test_giving_up_what_another_member_holds_changes_nothing(kit: Kit) -> None:
-    """A member that never had the partition, or gave it up before, takes it from no one."""
+def test_giving_up_a_partition_of_another_member_changes_nothing(kit: Kit) -> None:
+    """A member that never had the partition, or gave it up before, does not affect its owner."""
     first, second = Member(kit, "first"), Member(kit, "second")
     kit.until(lambda: first.poll() | second.poll() == ALL and first.held and second.held, "a share for each")
     (kept,) = first.held
@@ -167,8 +167,8 @@ def test_giving_up_what_another_member_holds_changes_nothing(kit: Kit) -> None:
     kit.wait(first.claim.close(kit.timeout_s))
 
 
-def test_giving_up_an_assignment_that_is_over_leaves_the_next_one_alone(kit: Kit) -> None:
-    """It refers to the last ASSIGNED that `poll` returned: a later one that was not polled yet is not meant."""
+def test_giving_up_an_ended_assignment_does_not_end_the_next_one(kit: Kit) -> None:
+    """The call refers to the last ASSIGNED that `poll` returned, not to a later one that was not polled yet."""
     member = Member(kit, "alone")
     kit.until(lambda: member.poll() == ALL, "every partition")
     if not kit.harness.expire_member(kit.group, "alone"):
@@ -189,7 +189,7 @@ def test_giving_up_an_assignment_that_is_over_leaves_the_next_one_alone(kit: Kit
 
 
 def test_two_members_of_one_name_are_two_members(kit: Kit) -> None:
-    """A restarted process that joins under its old name does not keep the partitions of the old one for ever."""
+    """A restarted process with its old name does not keep the old process's partitions for ever."""
     old = Member(kit, "same")
     kit.until(lambda: old.poll() == ALL, "every partition")
     new = Member(kit, "same")
@@ -198,8 +198,8 @@ def test_two_members_of_one_name_are_two_members(kit: Kit) -> None:
     kit.wait(new.claim.close(kit.timeout_s))
 
 
-def test_close_settles_what_was_handed_over(kit: Kit, topic: str) -> None:
-    """Every item is settled by the time `close` is done; what was DURABLE is there for others."""
+def test_close_settles_every_item_handed_over(kit: Kit, topic: str) -> None:
+    """Every item is settled before `close` is done; other connections read the DURABLE items."""
     backend = kit.open()
     halves = [raw.half(kit, topic, body=b"%d" % number) for number in range(200)]
     appended = Recorder(halves)
@@ -238,7 +238,7 @@ def test_a_closed_backend_refuses_every_call(kit: Kit, call: Callable[..., Any])
     kit.wait(backend.close(kit.timeout_s))
 
 
-def test_closing_one_connection_leaves_the_others_alone(kit: Kit, topic: str) -> None:
+def test_closing_one_connection_does_not_affect_the_others(kit: Kit, topic: str) -> None:
     """Two connections of one process are independent."""
     other = kit.open()
     kit.wait(other.close(kit.timeout_s))

@@ -1,4 +1,4 @@
-"""Where a log ends, told by the log: `Reader.end` and `Reader.passed`."""
+"""The end of a log, reported by the log itself: `Reader.end` and `Reader.passed`."""
 
 from __future__ import annotations
 
@@ -14,12 +14,12 @@ from txcore_conformance import raw
 from txcore_conformance.kit import Kit, error_of
 
 CALL_TIME_MAX_S = 0.05
-"""What a call that promises a millisecond may take on a busy machine."""
+"""Longest time, in seconds, of a call that promises a millisecond, on a busy machine."""
 EMPTY_READS = 5
 
 
 def _read_to(kit: Kit, reader: Reader, end: int, *, count_max: int = 100) -> list[LogRecord]:
-    """Read until *reader* has passed *end*; returns everything that it brought."""
+    """Read until *reader* has passed *end*; returns all of its records."""
     records: list[LogRecord] = []
 
     def has_passed() -> bool:
@@ -33,7 +33,7 @@ def _read_to(kit: Kit, reader: Reader, end: int, *, count_max: int = 100) -> lis
 
 
 def _everything(kit: Kit, kind: LogKind, *, start: LogRecord | None = None, count_max: int = 100) -> list[LogRecord]:
-    """Open a reader, ask for the end, and read to it."""
+    """Open a reader, ask for the end, and read up to the end."""
     reader = kit.backend.read(kit.group, kind, 0, None if start is None else start.position)
     try:
         return _read_to(kit, reader, kit.wait(reader.end()), count_max=count_max)
@@ -47,12 +47,12 @@ def _bodies(records: Sequence[LogRecord]) -> list[bytes]:
 
 @pytest.mark.parametrize("kind", list(LogKind))
 def test_an_empty_log_is_passed_without_a_record(kit: Kit, kind: LogKind) -> None:
-    """The end of a log in which nothing was ever stored is reached by reading nothing."""
+    """A reader reaches the end of a log without records by reading nothing."""
     assert [] == _everything(kit, kind)
 
 
 def test_a_reader_that_has_passed_the_end_has_returned_all_that_was_stored(kit: Kit, topic: str) -> None:
-    """One record, then many, read in small steps: none is missing once `passed` reaches the end."""
+    """One record, then many, read in small steps: none is missing when `passed` reaches the end."""
     raw.append(kit, raw.half(kit, topic, body=b"first"))
     assert 1 == len(_everything(kit, LogKind.HALF))
     raw.append(kit, *[raw.half(kit, topic) for _ in range(40)])
@@ -62,7 +62,7 @@ def test_a_reader_that_has_passed_the_end_has_returned_all_that_was_stored(kit: 
 
 
 def test_passed_never_runs_ahead_of_what_read_returned(kit: Kit, topic: str) -> None:
-    """Before each read it lies at or before the next record, and after the last one afterwards."""
+    """Before each read `passed` is at or before the next record; after all reads it is after the last one."""
     raw.append(kit, *[raw.half(kit, topic) for _ in range(9)])
     everything = raw.halves(kit, 9)
     reader = kit.backend.read(kit.group, LogKind.HALF, 0)
@@ -79,7 +79,7 @@ def test_passed_never_runs_ahead_of_what_read_returned(kit: Kit, topic: str) -> 
 
 
 def test_an_end_does_not_move_with_later_records(kit: Kit, topic: str) -> None:
-    """What is appended after the call is no part of the answer; another call knows of it."""
+    """Records appended after the call are not part of the answer, but of another call's answer."""
     raw.append(kit, raw.half(kit, topic))
     reader = kit.backend.read(kit.group, LogKind.HALF, 0)
     before = kit.wait(reader.end())
@@ -100,7 +100,7 @@ def test_a_start_in_the_middle_is_read_to_the_same_end(kit: Kit, topic: str) -> 
     assert _bodies(records[8:]) == _bodies(_everything(kit, LogKind.HALF, start=records[8]))
 
 
-def test_records_of_other_logs_after_the_last_do_not_hold_a_reader_up(kit: Kit, topic: str) -> None:
+def test_records_of_other_logs_after_the_last_do_not_stop_a_reader(kit: Kit, topic: str) -> None:
     """Gaps at the end of a log (other partitions, other logs, records of a transaction) are passed."""
     raw.append(kit, *[raw.half(kit, topic) for _ in range(3)])
     raw.append(kit, *[raw.half(kit, topic, partition=1) for _ in range(30)])
@@ -113,7 +113,7 @@ def test_records_of_other_logs_after_the_last_do_not_hold_a_reader_up(kit: Kit, 
 
 
 def test_an_op_log_with_merged_records_is_read_to_its_end(kit: Kit, topic: str) -> None:
-    """Everything released before the tick stands before the end that is told after it."""
+    """All records released before the tick are before the end that is reported after it."""
     halves = [raw.half(kit, topic) for _ in range(60)]
     raw.append(kit, *halves)
     raw.release(kit, *[raw.rollback(half, flush=False) for half in halves])
@@ -123,7 +123,7 @@ def test_an_op_log_with_merged_records_is_read_to_its_end(kit: Kit, topic: str) 
 
 
 def test_the_parked_log_is_read_to_its_end(kit: Kit, topic: str) -> None:
-    """Each parked record whose DISCARD is DURABLE stands before the end."""
+    """Each parked record whose DISCARD is DURABLE is before the end."""
     halves, token = [raw.half(kit, topic) for _ in range(4)], b"t" * 16
     raw.append(kit, *halves)
     raw.mark(kit, OpKind.CLAIM, token)
@@ -135,7 +135,7 @@ def test_the_parked_log_is_read_to_its_end(kit: Kit, topic: str) -> None:
 
 
 def test_an_end_whose_last_records_are_gone_is_passed(kit: Kit, topic: str) -> None:
-    """Records that retention takes after the end was told are not waited for."""
+    """A reader does not wait for records that retention deletes after the end was reported."""
     raw.append(kit, *[raw.half(kit, topic) for _ in range(6)])
     records = raw.halves(kit, 6)
     kit.history.unjudged = "its halves are taken away"
@@ -150,8 +150,8 @@ def test_an_end_whose_last_records_are_gone_is_passed(kit: Kit, topic: str) -> N
         each.close()
 
 
-def test_a_quiet_log_is_read_on_once_its_end_moved(kit: Kit, topic: str) -> None:
-    """A reader that has rested at the end passes the next end as well, however long it brought nothing."""
+def test_a_quiet_log_is_read_further_after_its_end_moved(kit: Kit, topic: str) -> None:
+    """A reader that stopped at the end passes the next end too, after any time without records."""
     reader = kit.backend.read(kit.group, LogKind.HALF, 0)
     _read_to(kit, reader, kit.wait(reader.end()))
     for _ in range(3):
@@ -177,15 +177,15 @@ def test_asking_for_the_end_returns_at_once(kit: Kit, topic: str) -> None:
     reader.close()
 
 
-def test_a_closed_reader_tells_no_end(kit: Kit) -> None:
-    """It says so, at once or through the Future."""
+def test_a_closed_reader_reports_no_end(kit: Kit) -> None:
+    """The error comes at once or through the Future."""
     reader = kit.backend.read(kit.group, LogKind.HALF, 0)
     reader.close()
     assert isinstance(error_of(reader.end, kit.timeout_s), ClosedError | BackendUnavailableError)
 
 
 def test_a_question_under_way_ends_with_its_reader(kit: Kit, topic: str) -> None:
-    """`close` leaves no Future without an answer."""
+    """After `close` every Future has an answer."""
     raw.append(kit, raw.half(kit, topic))
     backend = kit.open()
     readers = [backend.read(kit.group, kind, 0) for kind in LogKind]
@@ -199,12 +199,12 @@ def test_a_question_under_way_ends_with_its_reader(kit: Kit, topic: str) -> None
         error = answer.exception(kit.timeout_s)
         assert error is None or isinstance(error, BackendUnavailableError | ClosedError)
     for reader in open_ones:
-        error = error_of(reader.end, kit.timeout_s)  # It ends, at once or in time.
+        error = error_of(reader.end, kit.timeout_s)  # The Future ends, at once or in time.
         assert error is None or isinstance(error, BackendUnavailableError | ClosedError)
 
 
 def test_a_silent_reader_has_passed_nothing(kit: Kit, topic: str) -> None:
-    """While reads bring nothing although the log holds more, `passed` stays; afterwards nothing is missing."""
+    """While reads return nothing although the log has more, `passed` does not move; afterwards no record is missing."""
     silenceable = kit.harness.open_silenceable()
     if silenceable is None:
         pytest.skip("no reader of this backend can be silenced")

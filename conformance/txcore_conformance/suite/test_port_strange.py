@@ -1,4 +1,4 @@
-"""What strangers leave in a log, and targets that are gone."""
+"""Foreign records in a log, and targets that do not exist."""
 
 from __future__ import annotations
 
@@ -12,11 +12,11 @@ from txcore_conformance import raw
 from txcore_conformance.kit import Kit
 
 BUSY_S = 2.0
-"""What a busy machine adds."""
+"""Extra time, in seconds, for a busy machine."""
 
 
 def test_a_target_that_does_not_exist_is_refused_in_time(kit: Kit, topic: str) -> None:
-    """REFUSED within `release_time_max_s`, named in `missing`, and no op: a missing topic is an answer, no outage."""
+    """The target is REFUSED within `release_time_max_s`, named in `missing`, without an op: it is not an outage."""
     missing = kit.harness.missing_topic()
     if missing is None:
         pytest.skip("any topic will do on this backend")
@@ -35,8 +35,8 @@ def test_a_target_that_does_not_exist_is_refused_in_time(kit: Kit, topic: str) -
 
 
 @pytest.mark.parametrize("kind", [LogKind.OP, LogKind.HALF])
-def test_stray_bytes_in_a_log_are_returned_as_they_are(kit: Kit, topic: str, kind: LogKind) -> None:
-    """A reader judges no record: bytes of a stranger come with their position, and what follows them comes too."""
+def test_stray_bytes_in_a_log_are_returned_unchanged(kit: Kit, topic: str, kind: LogKind) -> None:
+    """A reader judges no record: foreign bytes come with their position, and so do the records after them."""
     stray = b"\xc1 no record of txcore's"
     first, last = raw.half(kit, topic), raw.half(kit, topic)
     for half in (first, last):
@@ -44,7 +44,7 @@ def test_stray_bytes_in_a_log_are_returned_as_they_are(kit: Kit, topic: str, kin
         raw.release(kit, raw.rollback(half))
         if half is first and not kit.harness.append_stray(kit.group, kind, 0, stray):
             pytest.skip("this backend's logs cannot be written by others")
-    kit.history.unjudged = "a log holds bytes that are no record"
+    kit.history.unjudged = "a log holds bytes that are not a record"
 
     def is_last(found: Sequence[LogRecord]) -> bool:
         return bool(found) and last.transaction_id in found[-1].body

@@ -1,4 +1,4 @@
-"""Rollbacks: nothing is ever delivered, and with a fence none is claimed before it is certain."""
+"""Rollbacks: nothing is ever delivered, and with a fence no rollback is reported before it is certain."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ def test_a_rolled_back_half_is_never_delivered(kit: Kit, topic: str) -> None:
 
 
 def test_a_listener_that_answers_rollback_delivers_nothing(kit: Kit, topic: str) -> None:
-    """The listener style's ROLLBACK, single and pipelined among commits."""
+    """The listener style's ROLLBACK delivers nothing, single and pipelined among commits."""
     producer = kit.producer(Answers(local=ROLLBACK))
     result = producer.send_message_in_transaction(Message(topic, b"single"))
     assert (ROLLBACK, EndState.ACCEPTED) == (result.state, result.end.state if result.end else None)
@@ -41,7 +41,7 @@ def test_a_listener_that_answers_rollback_delivers_nothing(kit: Kit, topic: str)
 
 
 def test_an_exception_in_the_block_sends_nothing(kit: Kit, topic: str, engine: Any, fence: Any) -> None:
-    """The database style: the database rolls back and no half is written."""
+    """In the database style the database rolls back and no half is written."""
     import sqlalchemy  # noqa: PLC0415
 
     identity = b""
@@ -63,7 +63,7 @@ def test_an_exception_in_the_block_sends_nothing(kit: Kit, topic: str, engine: A
 
 
 def test_a_fenced_rollback_leaves_a_tombstone(kit: Kit, topic: str, engine: Any, fence: Any) -> None:
-    """`rollback` of a fenced half is ACCEPTED only because the database can never commit it any more."""
+    """`rollback` of a fenced half is ACCEPTED only because the database can no longer commit it."""
     transaction = kit.producer(fence=fence).begin()
     transaction.publish(Message(topic, b"body"))
     with engine.connect() as connection:

@@ -1,4 +1,4 @@
-"""Stopping and closing: bounded, idempotent, and nothing that was reported is missing afterwards."""
+"""Stopping and closing are bounded and idempotent, and no reported result is missing afterwards."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from txcore_conformance.kit import COMMIT, UNKNOWN, Answers, Kit
 
 
 def test_a_closed_producer_refuses_new_work(kit: Kit, topic: str) -> None:
-    """`close` is idempotent; what was prepared before can still be ended."""
+    """`close` is idempotent; a transaction prepared before it can still be ended."""
     with kit.producer(Answers(local=COMMIT)) as producer:
         transaction = producer.begin()
         transaction.publish(Message(topic, b"body"))
@@ -44,8 +44,8 @@ def test_a_producer_on_a_closed_backend_sends_nothing(kit: Kit, topic: str) -> N
     assert [] == kit.operator().pending()
 
 
-def test_closing_under_load_loses_nothing_that_was_accepted(kit: Kit, topic: str) -> None:
-    """Whatever `commit` called ACCEPTED before or while the backend closes is delivered."""
+def test_closing_under_load_loses_no_accepted_transaction(kit: Kit, topic: str) -> None:
+    """Every transaction that `commit` reports as ACCEPTED before or while the backend closes is delivered."""
     from txcore import TransactionProducer, TxcoreError  # noqa: PLC0415
 
     backend = kit.open()
@@ -91,8 +91,8 @@ def test_a_checker_stops_in_bounded_time_and_twice(kit: Kit, topic: str) -> None
     assert ([], [b"body"]) == (listener.asked, kit.bodies(topic))
 
 
-def test_a_checker_with_a_stuck_listener_stops_all_the_same(kit: Kit, topic: str) -> None:
-    """A listener that never returns does not keep `stop` waiting past its deadline, and counts nothing."""
+def test_a_checker_with_a_stuck_listener_stops_in_time(kit: Kit, topic: str) -> None:
+    """A listener that never returns does not delay `stop` beyond its deadline, and counts nothing."""
     identity = kit.orphan(Message(topic, b"body")).transaction_id
     may_return = threading.Event()
     listener = Answers(lambda: may_return.wait(60) and UNKNOWN)
