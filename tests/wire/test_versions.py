@@ -1,4 +1,4 @@
-"""What versions of txcore read of each other, both ways, and what an operator does about what a newer one wrote."""
+"""Versions of txcore read each other's records, both ways, and operators handle records of a newer version."""
 
 from __future__ import annotations
 
@@ -46,32 +46,32 @@ PARKED = [Parked(1, A, 0, code, "r", 3, "c", 5, b"t" * 16, b"half", [1]) for cod
 
 
 class TestRecords:
-    """The same bytes: a record that uses nothing new is one of version 1, whichever version wrote it."""
+    """A record without new fields has the bytes of version 1, from either version."""
 
     @pytest.mark.parametrize("half", HALVES)
     def test_halves(self, half):
-        """Either reads the other's, with every field."""
+        """Each version reads the other's halves, with every field."""
         assert previous.decode_half(wire.encode_half(half)) == as_previous(half)
         assert half == wire.decode_half(previous.encode_half(as_previous(half)))
 
     def test_ops(self):
-        """Merged ones included."""
+        """Each version reads the other's op records, also merged ones."""
         assert previous.decode_ops(wire.encode_ops(OPS)) == [as_previous(op) for op in OPS]
         assert wire.decode_ops(previous.encode_ops([as_previous(op) for op in OPS])) == OPS
 
     @pytest.mark.parametrize("parked", PARKED, ids=lambda each: each.code)
     def test_parked_records(self, parked):
-        """New codes are text like the others."""
+        """Each version reads the other's parked records; new codes are text like the others."""
         assert previous.decode_parked(wire.encode_parked(parked)) == as_previous(parked)
         assert parked == wire.decode_parked(previous.encode_parked(as_previous(parked)))
 
     def test_messages_of_the_table(self):
-        """Rows stay in a database across an upgrade."""
+        """Each version reads the other's rows, which stay in a database across an upgrade."""
         assert MESSAGES[0] == wire.decode_message(previous.encode_message(as_previous(MESSAGES[0])))
         assert previous.decode_message(wire.encode_message(MESSAGES[0])) == as_previous(MESSAGES[0])
 
-    def test_fields_that_a_later_version_appends_are_passed_over(self):
-        """In halves, their messages, ops and parked records, by this version and the previous one."""
+    def test_fields_that_a_later_version_appends_are_ignored(self):
+        """This version and the previous one ignore them in halves, their messages, ops and parked records."""
         half = msgspec.msgpack.decode(wire.encode_half(HALVES[1]))
         half[12][0].append("another broker")
         longer = msgspec.msgpack.encode([*half, b"database"])
@@ -81,7 +81,7 @@ class TestRecords:
 
 
 class Listener:
-    """Answers what the test sets."""
+    """Returns the answer that the test sets."""
 
     answer = LocalTransactionState.UNKNOWN
 
@@ -106,17 +106,17 @@ class World:
         self.operator = Operator(self.backend, "g", clock=self.clock)
 
     def send(self, version=1):
-        """Append a half of a producer that dies before its end; returns the id."""
+        """Append the half of a producer that dies before its end; returns the id."""
         with self.patch.context() as patch:
             patch.setattr(wire, "VERSION", version)
             return self.producer.send_message_in_transaction(Message("t", b"A")).transaction_id
 
     def upgrade(self, version=2):
-        """From here on everything is of that version."""
+        """Let this version run from now on."""
         self.patch.setattr(wire, "VERSION", version)
 
     def check(self):
-        """Let a new checker judge what is due."""
+        """Let a new checker judge the halves that are due."""
         checker = Checker(self.backend, "g", listener=self.listener, clock=self.clock, limits=Limits(poll_s=0.001))
         for _ in range(3):
             checker.run_once()
@@ -124,9 +124,9 @@ class World:
         checker.stop()
 
     def park_as_poison(self, code=ParkCode.POISON, body=None):
-        """Do what an older checker did with the newest half: park its bytes under a name made of them.
+        """Park the newest half as an older checker did: its bytes, under a name made of them.
 
-        The half is gone from the log then, as after a checkpoint has passed it.
+        The half is deleted from the log, as after a checkpoint has passed it.
         """
         record = self.broker.log("g", LogKind.HALF, 0)[-1]
         body = record.body if body is None else body
@@ -136,7 +136,7 @@ class World:
         return name
 
     def park(self, name, code, body):
-        """Write a parked record and its DISCARD, under a claim of their own."""
+        """Write a parked record and its DISCARD, under a new claim."""
         token = b"claim of the old"
         self.backend.mark("g", 0, Op(OpKind.CLAIM, token, token=token)).result(5)
         parked = wire.encode_parked(Parked(1, name, 0, code, "r", 0, "old", self.clock.wall_ms(), token, body))
@@ -155,18 +155,18 @@ class World:
 
     @property
     def delivered(self):
-        """The bodies of all targets."""
+        """Return the bodies of all targets."""
         return [message.body for message in self.broker.topics.get("t", [])]
 
 
 @pytest.fixture(params=PROFILES, ids=lambda profile: profile.name)
 def world(request, monkeypatch):
-    """Every kind of broker."""
+    """One world for every kind of broker."""
     return World(request.param, monkeypatch)
 
 
 def test_a_previous_producers_half_is_judged_by_this_checker(world):
-    """Its bytes, as the previous version's encoder made them."""
+    """The half has the bytes of the previous version's encoder."""
     identity = world.send()
     record = world.broker.log("g", LogKind.HALF, 0)[-1]
     record.body = previous.encode_half(as_previous(wire.decode_half(record.body)))
@@ -176,8 +176,8 @@ def test_a_previous_producers_half_is_judged_by_this_checker(world):
     assert ([b"A"], OpKind.COMMIT) == (world.delivered, world.operator.show(identity).final)
 
 
-def test_a_previous_checker_reads_what_this_producer_writes(world):
-    """Halves and ends alike."""
+def test_a_previous_checker_reads_this_producers_records(world):
+    """It reads halves and ends."""
     world.producer.send_message_in_transaction(Message("t", b"B"))
     for record in world.broker.log("g", LogKind.HALF, 0):
         previous.decode_half(record.body)
@@ -186,7 +186,7 @@ def test_a_previous_checker_reads_what_this_producer_writes(world):
 
 
 def test_a_newer_half_is_listed_as_such(world):
-    """Its id is known, nothing is decided about it, and the other rows of the list are there."""
+    """Its id is shown, it is not decided, and the list has its other rows too."""
     newer, old = world.send(version=2), world.send()
     rows = {each.transaction_id: each for each in world.operator.pending()}
     assert {newer: 2, old: 0} == {identity: each.newer_version for identity, each in rows.items()}
@@ -205,10 +205,10 @@ def test_a_newer_half_is_listed_as_such(world):
 
 
 class TestPoisonOfANewerTxcore:
-    """An older checker parked a newer producer's half as poison; a checker new enough delivers it."""
+    """An older checker parked a newer producer's half as poison; a new checker delivers it."""
 
     def test_it_is_resumed_under_its_own_id_after_the_upgrade(self, world):
-        """Once, with its own immunity, and the entry is gone for good."""
+        """It is delivered once, with its own immunity, and the entry is gone for good."""
         identity = world.send(version=2)
         name = world.park_as_poison()
         world.upgrade()
@@ -224,7 +224,7 @@ class TestPoisonOfANewerTxcore:
             world.operator.resume(name)
 
     def test_a_resume_that_did_not_close_the_entry_is_repeated_without_a_second_delivery(self, world):
-        """The operator's process died in between."""
+        """The operator's process died between the two records of the resume."""
         world.send(version=2)
         name = world.park_as_poison()
         world.upgrade()
@@ -241,8 +241,8 @@ class TestPoisonOfANewerTxcore:
         world.check()
         assert ([b"A"], []) == (world.delivered, world.operator.parked())
 
-    def test_what_its_producer_ended_itself_is_not_delivered_again(self, world):
-        """The half was poison, its COMMIT was not."""
+    def test_a_half_that_its_producer_ended_is_not_delivered_again(self, world):
+        """The half was poison, but its COMMIT was not."""
         with world.patch.context() as patch:
             patch.setattr(wire, "VERSION", 2)
             patch.setattr(world.listener, "execute_local_transaction", lambda *_: LocalTransactionState.COMMIT)
@@ -253,8 +253,8 @@ class TestPoisonOfANewerTxcore:
         world.check()
         assert ([b"A"], []) == (world.delivered, world.operator.parked())
 
-    def test_before_the_upgrade_a_resume_says_what_to_do(self, world):
-        """It is neither resumed nor thrown away."""
+    def test_before_the_upgrade_a_resume_names_the_remedy(self, world):
+        """The half is neither resumed nor discarded."""
         world.send(version=2)
         name = world.park_as_poison()
         with pytest.raises(TransactionStateError, match="upgrade this one, then resume it"):
@@ -264,7 +264,7 @@ class TestPoisonOfANewerTxcore:
         assert [name] == [each.transaction_id for each in world.operator.parked()]
 
     def test_a_decision_is_made_about_the_half_not_about_the_entry(self, world):
-        """A rollback of the entry would throw away what may be committed."""
+        """A rollback of the entry could discard a committed transaction."""
         identity = world.send(version=2)
         name = world.park_as_poison()
         world.upgrade()
@@ -284,7 +284,7 @@ class TestPoisonOfANewerTxcore:
 
 
 def test_a_newer_half_parked_under_its_own_id_is_resumed_after_the_upgrade(world):
-    """As the setting `newer_records = "park"` does it."""
+    """The setting `newer_records = "park"` parks such halves."""
     identity = world.send(version=2)
     record = world.broker.log("g", LogKind.HALF, 0)[-1]
     world.park(identity, ParkCode.NEWER, record.body)
@@ -304,7 +304,7 @@ def test_a_newer_half_parked_under_its_own_id_is_resumed_after_the_upgrade(world
 
 @pytest.mark.parametrize(("group", "partition"), [("other", 0), ("g", 1)])
 def test_a_half_of_another_log_stays_poison(world, group, partition):
-    """It would be appended where it does not belong; it can be taken off the list."""
+    """A resume would append it to the wrong log; a rollback removes it from the list."""
     body = wire.encode_half(msgspec.structs.replace(HALVES[0], group=group, partition=partition))
     world.send()
     name = world.park_as_poison(body=body)
@@ -314,8 +314,8 @@ def test_a_half_of_another_log_stays_poison(world, group, partition):
     assert [] == world.operator.parked()
 
 
-def test_a_lost_half_cannot_be_resumed_and_says_what_to_do(world):
-    """It has no bytes; a rollback takes it off the list, and nothing else does."""
+def test_a_lost_half_cannot_be_resumed_and_names_the_remedy(world):
+    """It has no bytes; only a rollback removes it from the list."""
     world.send()
     world.park(A, ParkCode.LOST, b"")
     (entry,) = world.operator.parked()
@@ -327,7 +327,7 @@ def test_a_lost_half_cannot_be_resumed_and_says_what_to_do(world):
     assert [] == world.operator.parked()
 
 
-def test_a_newer_op_record_is_told_from_damage():
+def test_a_newer_op_record_is_distinguished_from_damage():
     """Kinds 10 to 12 are those of the owner's release."""
     with pytest.raises(NewerRecordError):
         wire.decode_ops(msgspec.msgpack.encode(["txo", 2, [[10, A]]]))
