@@ -13,6 +13,8 @@ from txcore.results import EndResult, EndState
 from txcore.transaction import LocalTransaction, Phase
 
 _COMMITTED: Final = frozenset({FenceAnswer.COMMIT, FenceAnswer.VIA_TABLE, FenceAnswer.SENT})
+_CERTAIN: Final = _COMMITTED | {FenceAnswer.NO_ANSWER}
+"""What a look need not be followed by a check for: a database without an answer is not asked once more."""
 _NO_FENCE: Final = (
     "this transaction has a fence row, and the producer that ends it has no fence to ask; nothing was published here, "
     "the checker decides"
@@ -136,6 +138,7 @@ def tombstone(transaction: LocalTransaction) -> Flow[EndResult | None]:
 def look_before_publishing(transaction: LocalTransaction) -> Flow[EndResult | None]:
     """See that the row is committed, as another holder may have rolled back, or the caller its connection.
 
+    Only a row that is settled lets it pass: a dirty read, or a commit that is not on disk yet, may be taken back.
     Returns the result where nothing may be published: CONFLICT after a tombstone, which is written where there is no
     row; UNKNOWN, and the checker is asked, where the fence does not answer.
     """
@@ -144,15 +147,14 @@ def look_before_publishing(transaction: LocalTransaction) -> Flow[EndResult | No
         yield resolution_of(transaction, OpKind.NUDGE)
         return EndResult(EndState.TOO_LATE, identity, TransactionStateError(_NO_FENCE))
     try:
-        readings = yield Call(context.fence.peek, ([identity],))
-        if readings[identity].answer in _COMMITTED:  # of this id there is one row, wherever it is
-            return None
-        readings = yield _check(transaction)
+        readings = yield Call(context.fence.settled, ([identity],))
+        if readings[identity].answer not in _CERTAIN:
+            readings = yield _check(transaction)
     except Exception as error:  # noqa: BLE001 - no answer is no commit
         yield resolution_of(transaction, OpKind.NUDGE)
         return EndResult(EndState.UNKNOWN, identity, error)
     reading = readings[identity]
-    if reading.answer in _COMMITTED:
+    if reading.answer in _COMMITTED:  # of this id there is one row, wherever it is
         return None
     if reading.answer is FenceAnswer.ROLLBACK:
         why = "the fence has no committed row of it: it was rolled back; nothing was published"

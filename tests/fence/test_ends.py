@@ -345,18 +345,34 @@ def test_fence_that_does_not_answer_keeps_an_attached_commit_back(sqlite, shop, 
     """UNKNOWN, and the checker is asked."""
     producer, transaction = prepared(sqlite, shop)
     holder = producer.attach(transaction.handle())
-    monkeypatch.setattr(sqlite.fence, "peek", _unreachable)
+    monkeypatch.setattr(sqlite.fence, "settled", _unreachable)
     assert holder.commit().state is txcore.EndState.UNKNOWN
     assert shop.delivered == []
 
 
-def _unreachable(_ids):
+def _unreachable(*_):
     raise OSError("unreachable")
+
+
+def test_second_holder_publishes_nothing_while_the_database_transaction_is_open(server_world, shop):
+    """Also where the fence's connections read what is not committed: it may yet be rolled back, as here."""
+    dirty = server_world.new_engine(isolation_level="READ UNCOMMITTED")
+    fence = server_world.new_fence(dirty)
+    producer = shop.producer(fence)
+    transaction = producer.begin()
+    transaction.publish(txcore.Message("t", b"never"))
+    with dirty.connect() as connection:
+        transaction.prepare(connection)
+        second = producer.attach(transaction.handle())
+        assert second.commit().state is txcore.EndState.UNKNOWN
+        connection.rollback()
+    assert transaction.commit().state is txcore.EndState.CONFLICT
+    assert shop.delivered == []
 
 
 def test_database_style_does_not_look_again(sqlite, shop, monkeypatch):
     """Its owner has seen the COMMIT itself: no round trip more."""
-    monkeypatch.setattr(sqlite.fence, "peek", _unreachable)
+    monkeypatch.setattr(sqlite.fence, "settled", _unreachable)
     monkeypatch.setattr(sqlite.fence, "check", _unreachable)
     with shop.producer(sqlite.fence).transaction(sqlite.engine) as transaction:
         transaction.publish(txcore.Message("t", b"tea"))

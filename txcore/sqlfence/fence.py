@@ -19,7 +19,7 @@ from txcore.ids import ID_BYTES, id_text
 from txcore.sqlfence import identity, messages
 from txcore.sqlfence.asynchronous import AsyncEngine
 from txcore.sqlfence.border import MYSQL, POSTGRESQL, SQLITE, Border
-from txcore.sqlfence.checks import Check, Readings, reading_of
+from txcore.sqlfence.checks import Check, Readings, reading_of, reading_of_state
 from txcore.sqlfence.connections import border_of, family_of, inner_of, is_open, on_border
 from txcore.sqlfence.dialects import ROWS_MAX, Dialect
 from txcore.sqlfence.identity import Adoption, Database
@@ -363,6 +363,18 @@ class SqlFence:
         ids = sorted(set(transaction_ids))
         return self._own.answer(ids, self._peek)
 
+    def settled(
+        self, transaction_ids: Sequence[bytes]
+    ) -> Mapping[bytes, FenceReading] | Awaitable[Mapping[bytes, FenceReading]]:
+        """Read the rows that are committed and durable for certain; ABSENT for every other id. See `Fence.settled`.
+
+        Takes no tombstone's place: an ABSENT transaction may be open, and commit. On MariaDB and MySQL it writes to the
+        rows that it finds, as only a commit of one's own puts theirs on disk for certain.
+        """
+        _check_arguments(transaction_ids, "")
+        ids = sorted(set(transaction_ids))
+        return self._own.answer(ids, self._settled)
+
     def force(self, transaction_id: bytes, group: str, database: bytes = b"") -> Awaitable[None] | None:
         """Set state 4, inserting the row if there is none; *database* is the identity that the half carries.
 
@@ -473,6 +485,13 @@ class SqlFence:
             for item in chunk:
                 gone = FenceAnswer.PRUNED if item < horizon else FenceAnswer.ABSENT
                 readings[item] = reading_of(rows, item, None) if item in rows else FenceReading(gone)
+        return readings
+
+    def _settled(self, border: Border, ids: Sequence[bytes]) -> Readings:
+        readings: Readings = dict.fromkeys(ids, FenceReading(FenceAnswer.ABSENT))
+        for start in range(0, len(ids), ROWS_MAX):
+            for item, state in self._dialect.settled(border, ids[start : start + ROWS_MAX]).items():
+                readings[item] = reading_of_state(state)
         return readings
 
     def _on(self, connection: Any, action: Callable[[Border], None]) -> Awaitable[None] | None:

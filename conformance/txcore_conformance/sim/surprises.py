@@ -41,6 +41,7 @@ PATHS = (
     "bound RECENT_MAX",
     "bound LEFT_IN_MAX",
     "second holder ACCEPTED",
+    "second holder of an open transaction",
     "normal end",
     "growth refused",
     "real fence asked",
