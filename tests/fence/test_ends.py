@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import sqlite3
 import threading
 
 import pytest
 from sqlalchemy import create_engine, event, text
+from sqlalchemy.exc import InvalidRequestError, ProgrammingError
 from sqlalchemy.ext.asyncio import create_async_engine
 from txcore_conformance.kit import Observed
 
@@ -163,6 +165,126 @@ def test_promise_that_the_listener_fences_lets_the_fence_decide_alone(sqlite, sh
     send(shop.producer(sqlite.fence, listener=listener, policy=SOON, listener_fences=True))
     checker = shop.checker(fence=sqlite.fence)
     eventually(lambda: checker.run_once().rolled_back)
+
+
+# A listener that says COMMIT, and did not commit ----------------------------------------------------------------------
+
+
+class Believed(Listener):
+    """Fences its transaction, leaves it as `local` does, and says COMMIT."""
+
+    def __init__(self, world, local):
+        super().__init__(world)
+        self.local = local
+
+    def execute_local_transaction(self, message, arg):
+        self.local(self.world, txcore.current_transaction())
+        return COMMIT
+
+
+def catch_an_error(world, transaction):
+    """Have PostgreSQL turn COMMIT into ROLLBACK, without an error: a statement of the transaction has failed."""
+    with world.engine.begin() as connection:
+        transaction.fence(connection)
+        with contextlib.suppress(ProgrammingError):
+            connection.execute(text("SELECT nothing_of_that_name"))
+
+
+def forget_commit(world, transaction):
+    """Leave a block that does not commit by itself."""
+    with world.engine.connect() as connection:
+        transaction.fence(connection)
+        world.add_order(connection, transaction.transaction_id)
+
+
+def swallow_refusal(world, transaction):
+    """Go on although the fence has refused the transaction, and rolled it back."""
+    with world.engine.connect() as connection:
+        world.add_order(connection, transaction.transaction_id)
+        nested = connection.begin_nested()
+        with contextlib.suppress(FenceMisuseError):
+            transaction.fence(connection)
+        with contextlib.suppress(InvalidRequestError):
+            nested.commit()
+        connection.commit()
+
+
+@pytest.mark.parametrize("listener_fences", [True, False])
+@pytest.mark.parametrize("is_many", [True, False])
+@pytest.mark.parametrize(
+    ("kind", "local"),
+    [
+        ("postgresql", catch_an_error),
+        ("postgresql", forget_commit),
+        ("mariadb", forget_commit),
+        ("sqlite", forget_commit),
+        ("sqlite", swallow_refusal),
+    ],
+)
+def test_what_was_rolled_back_is_not_sent_whatever_the_listener_says(
+    make_world, shop, eventually, kind, local, is_many, listener_fences
+):
+    """The row is not there: a conflict if the fence decides alone, else the listener is asked."""
+    world = make_world(kind)
+    listener = Believed(world, local)
+    producer = shop.producer(world.fence, listener=listener, policy=SOON, listener_fences=listener_fences)
+    (result,) = producer.send_many([(txcore.Message("t", b"tea"), None)]) if is_many else (send(producer),)
+    state = txcore.EndState.CONFLICT if listener_fences else txcore.EndState.TOO_LATE
+    assert (result.state, result.end.state) == (COMMIT, state)
+    assert isinstance(result.end.error, TransactionStateError)
+    checker = shop.checker(fence=world.fence, listener=listener)
+    eventually(lambda: checker.run_once().rolled_back)
+    assert shop.delivered == []
+
+
+def test_open_transaction_of_a_listener_is_left_to_the_check(world, shop, eventually):
+    """It said COMMIT before it committed: unknown, and sent once it has."""
+    opened = []
+
+    def leave_open(world, transaction):
+        opened.append(world.engine.connect())
+        transaction.fence(opened[0])
+
+    producer = shop.producer(world.fence, listener=Believed(world, leave_open), policy=SOON)
+    result = send(producer)
+    assert result.end.state is txcore.EndState.UNKNOWN
+    assert shop.delivered == []
+    opened[0].commit()
+    opened[0].close()
+    checker = shop.checker(fence=world.fence)
+    eventually(lambda: checker.run_once().committed)
+    assert shop.delivered == [b"tea"]
+
+
+@pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning", "ignore:coroutine:RuntimeWarning")
+@pytest.mark.parametrize(("awaits", "state"), [(True, txcore.EndState.TOO_LATE), (False, txcore.EndState.ACCEPTED)])
+def test_asynchronous_listener_is_believed_by_its_row(tmp_path, shop, awaits, state):
+    """The row of a transaction that was rolled back is not there; a fence that was not awaited was forgotten."""
+
+    async def run():
+        engine = create_async_engine(f"sqlite+aiosqlite:///{tmp_path}/shop.db")
+        fence = SqlFence(engine)
+        await fence.create()
+
+        class Forgetful(txcore.AsyncTransactionListener):
+            async def execute_local_transaction(self, message, arg):
+                async with engine.connect() as connection:
+                    fenced = txcore.current_transaction().fence(connection)
+                    if awaits:
+                        await fenced
+                return COMMIT
+
+        producer = txcore.AsyncTransactionProducer(
+            shop.backend, GROUP, fence=fence, listener=Forgetful(), partition_count=1
+        )
+        result = await producer.send_message_in_transaction(txcore.Message("t", b"tea"))
+        await engine.dispose()
+        return result
+
+    result = asyncio.run(run())
+    assert result.end.state is state
+    assert shop.delivered == ([] if awaits else [b"tea"])
+    assert isinstance(result.error, FenceMisuseError) is not awaits
 
 
 # A COMMIT that fails ------------------------------------------------------------------------------------------------

@@ -7,6 +7,7 @@ from collections.abc import Iterator, Sequence
 from typing import Any
 from unittest import mock
 
+from txcore import sending
 from txcore.commands import Flow
 from txcore.fence import FenceAnswer, FenceReading
 from txcore.transaction import LocalTransaction
@@ -31,6 +32,20 @@ def no_tombstone(transaction: LocalTransaction) -> Flow[None]:
 def peek_decides(self: SimFence, transaction_ids: Sequence[bytes]) -> Any:
     """Take a dirty read for what is committed."""
     return self.peek(transaction_ids)
+
+
+@contextlib.contextmanager
+def believe_the_listener() -> Iterator[None]:
+    """Publish what the listener says is committed, without a look at its row."""
+    run_local = sending._run_local  # noqa: SLF001
+
+    def believe(transaction: LocalTransaction, *rest: Any) -> Flow[Any]:
+        ran = yield from run_local(transaction, *rest)
+        transaction.must_look = False
+        return ran
+
+    with mock.patch.object(sending, "_run_local", believe):
+        yield
 
 
 def prune_by_age(self: SimDatabase, below: bytes, *_: Any) -> None:

@@ -83,7 +83,6 @@ def _raising_listener_rolls_back(*args: Any) -> Flow[Any]:
     ran = yield from _run_local(*args)
     if not isinstance(ran, TransactionSendResult) or ran.error is None:
         return ran
-    args[0].connection = None
     return LocalTransactionState.ROLLBACK
 
 
@@ -293,6 +292,7 @@ MUTANTS: Mapping[str, Mutant] = {
     "exception_is_rollback": Mutant("R5", _exception_is_rollback),
     "rollback_without_tombstone": Mutant("R5", _replace(ending, "tombstone", fence_mutants.no_tombstone)),
     "peek_decides": Mutant("R4", _replace(SimFence, "settled", fence_mutants.peek_decides)),
+    "listener_is_believed": Mutant("R4", fence_mutants.believe_the_listener),
     "prune_without_horizon": Mutant("R4", fence_mutants.prune_without_horizon),
     "asynchronous_commit": Mutant("R4", fence_mutants.asynchronous_commit),
     "immunity_counts_as_check": Mutant("R10", _immunity_counts_as_check),

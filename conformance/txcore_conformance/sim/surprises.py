@@ -42,6 +42,8 @@ PATHS = (
     "bound LEFT_IN_MAX",
     "second holder ACCEPTED",
     "second holder of an open transaction",
+    "listener says COMMIT of what was rolled back",
+    "listener says COMMIT of what is open",
     "normal end",
     "growth refused",
     "real fence asked",
