@@ -120,7 +120,10 @@ class FencedError(NotSentError):
 
 
 class BusyError(NotSentError):
-    """Too many transactions are in flight; slow down and try again."""
+    """Too many transactions are in flight, so this one was not begun or not prepared; slow down and try again.
+
+    What has begun is not refused: a block ends, and `commit` and `rollback` go on, however many there are.
+    """
 
 
 class OutcomeUnknownError(TxcoreError):
