@@ -126,3 +126,79 @@ def test_block_of_asyncio_ends_however_busy(tmp_path, shop):
 
     use_asyncio(tmp_path, run)
     assert shop.delivered == [b"tea"]
+
+
+# Interrupted on the way -----------------------------------------------------------------------------------------------
+
+
+class Stop(BaseException):
+    """What Ctrl-C raises, or a worker's time limit."""
+
+
+def interrupt(*_):
+    raise Stop
+
+
+@pytest.mark.parametrize(("step", "publishes"), [("verify", True), ("enqueue", True), ("withdraw", False)])
+def test_interrupted_end_of_a_block_rolls_back(world, engine, shop, monkeypatch, step, publishes):
+    """Whichever statement it waited for; the connection goes back to its pool."""
+    mode = "table" if step == "enqueue" else "half"
+    producer = txcore.TransactionProducer(shop.backend, GROUP, fence=world.fence, partition_count=1, mode=mode)
+    monkeypatch.setattr(world.fence, step, interrupt)
+    with pytest.raises(Stop), producer.transaction(engine) as transaction:  # noqa: PT012
+        world.add_order(transaction.connection, transaction.transaction_id)
+        if publishes:
+            transaction.publish(txcore.Message("t", b"tea"))
+    assert engine.pool.checkedout() == 0
+    assert not world.has_order(transaction.transaction_id)
+    assert shop.delivered == []
+
+
+@pytest.mark.parametrize("mode", ["half", "table"])
+def test_interrupted_prepare_rolls_the_callers_transaction_back(world, engine, shop, monkeypatch, mode):
+    """Nobody knows whether the row is in it: a program that goes on all the same commits nothing."""
+    producer = txcore.TransactionProducer(shop.backend, GROUP, fence=world.fence, partition_count=1, mode=mode)
+    transaction = producer.begin()
+    transaction.publish(txcore.Message("t", b"tea"))
+    insert = world.fence.insert
+
+    def insert_and_stop(*args):
+        insert(*args)
+        raise Stop
+
+    monkeypatch.setattr(world.fence, "insert", insert_and_stop)
+    with engine.connect() as connection:
+        world.add_order(connection, transaction.transaction_id)
+        with pytest.raises(Stop):
+            transaction.prepare(connection)
+        connection.commit()
+    assert not world.has_order(transaction.transaction_id)
+
+
+@pytest.mark.parametrize(("step", "publishes"), [("verify", True), ("withdraw", False)])
+def test_cancelled_end_of_a_block_rolls_back(tmp_path, shop, monkeypatch, step, publishes):
+    """The statement is on its way when the request's time is over."""
+
+    async def run(engine, fence):
+        producer = txcore.AsyncTransactionProducer(shop.backend, GROUP, fence=fence, partition_count=1)
+        wanted = getattr(fence, step)
+
+        async def cancelled(*args):
+            asyncio.get_running_loop().call_soon(asyncio.current_task().cancel)
+            await wanted(*args)
+
+        monkeypatch.setattr(fence, step, cancelled)
+        held = []
+
+        async def publish():
+            async with producer.transaction(engine) as transaction:
+                held.append(transaction)
+                if publishes:
+                    transaction.publish(txcore.Message("t", b"tea"))
+
+        with pytest.raises(asyncio.CancelledError):
+            await asyncio.create_task(publish())
+        assert (await fence.stats()).states == {}
+
+    use_asyncio(tmp_path, run)
+    assert shop.delivered == []
