@@ -142,8 +142,8 @@ def _verify_and_keep(transaction: LocalTransaction) -> Flow[None]:
 
 
 def database_abort(transaction: LocalTransaction) -> Flow[None]:
-    """Leave a database-style block after an error: roll back; nothing was sent."""
-    fence = transaction.context.fence
-    if fence is not None and transaction.connection is not None and transaction.phase is Phase.OPEN:
-        transaction.phase = Phase.FAILED
-        yield Call(fence.rollback, (transaction.connection,))
+    """Leave a database-style block after an error: roll back, whatever the block has called; nothing was sent."""
+    fence, connection = transaction.context.fence, transaction.connection
+    if fence is not None and connection is not None:
+        transaction.phase, transaction.connection = Phase.FAILED, None
+        yield Call(fence.rollback, (connection,))

@@ -202,3 +202,25 @@ def test_cancelled_end_of_a_block_rolls_back(tmp_path, shop, monkeypatch, step, 
 
     use_asyncio(tmp_path, run)
     assert shop.delivered == []
+
+
+# Misused -------------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("is_refused", [False, True])
+def test_block_in_which_prepare_was_called_rolls_back_after_an_error(world, engine, shop, monkeypatch, is_refused):
+    """Whatever phase it is in: a connection in hand is given back."""
+    producer = txcore.TransactionProducer(shop.backend, GROUP, fence=world.fence, partition_count=1)
+    shop.broker.down = is_refused
+
+    def misuse():
+        with producer.transaction(engine) as transaction:
+            world.add_order(transaction.connection, b"order")
+            transaction.publish(txcore.Message("t", b"tea"))
+            transaction.prepare()
+            raise ValueError("the program's own")
+
+    with pytest.raises((ValueError, txcore.HalfRefusedError, txcore.HalfUnknownError)):
+        misuse()
+    assert engine.pool.checkedout() == 0
+    assert not world.has_order(b"order")
