@@ -148,7 +148,7 @@ def look_before_publishing(transaction: LocalTransaction) -> Flow[EndResult | No
     if context.fence is None:
         return (yield from _leave(transaction, EndState.TOO_LATE, TransactionStateError(_NO_FENCE)))
     try:
-        readings = yield Call(context.fence.settled, ([identity],))
+        readings = yield Call(context.fence.settled, ([identity], transaction.connection))
         if readings[identity].answer not in _CERTAIN:
             readings = yield _check(transaction)
     except Exception as error:  # noqa: BLE001 - no answer is no commit

@@ -134,12 +134,15 @@ class Fence(Protocol):
         """Read states without writing; ABSENT for no row. For operators and audits, never for decisions."""
 
     def settled(
-        self, transaction_ids: Sequence[bytes]
+        self, transaction_ids: Sequence[bytes], connection: Any = None
     ) -> Mapping[bytes, FenceReading] | Awaitable[Mapping[bytes, FenceReading]]:
         """Read the rows that are committed and durable for certain; ABSENT for every other id.
 
         A producer may act on COMMIT and VIA_TABLE. What else this says is for `check` to decide. Never raises for the
         database's sake: what could not be read is NO_ANSWER.
+
+        Read on *connection*, which carried the row, where its holder still has it and no transaction is open on it: the
+        pool may have no other one. Else on a connection of the fence's own.
         """
 
     def force(self, transaction_id: bytes, group: str, database: bytes = b"") -> Awaitable[None] | None:

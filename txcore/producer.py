@@ -153,7 +153,11 @@ class Transaction:
         self._producer.run(flow.prepare(self._core, connection))
 
     def commit(self) -> EndResult:
-        """Publish the targets after the local transaction committed. Idempotent; see `EndState` for the outcomes."""
+        """Publish the targets after the local transaction committed. Idempotent; see `EndState` for the outcomes.
+
+        With a fence its row is looked at before: on the prepared connection, if that is still held and has no
+        transaction open, else on one more of the fence's engine. So do not call this within the next transaction.
+        """
         return self._producer.finish(end(self._core, OpKind.COMMIT))
 
     def rollback(self) -> EndResult:

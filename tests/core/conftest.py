@@ -43,7 +43,7 @@ class HandFence:
     def check(self, transaction_ids, group):
         return {identity: FenceReading(self.answer) for identity in transaction_ids}
 
-    def settled(self, transaction_ids):
+    def settled(self, transaction_ids, connection=None):
         return {identity: FenceReading(self.answer) for identity in transaction_ids}
 
 

@@ -492,6 +492,61 @@ def test_second_holder_publishes_nothing_while_the_database_transaction_is_open(
     assert shop.delivered == []
 
 
+def test_caller_that_still_holds_its_connection_needs_no_other_one(world, shop):
+    """It is looked at there, and given back to the caller as it was: the pool may have no more."""
+    engine = world.new_engine(pool_size=1, max_overflow=0, pool_timeout=0.05)
+    transaction = shop.producer(world.new_fence(engine)).begin()
+    transaction.publish(txcore.Message("t", b"tea"))
+    with engine.connect() as connection:
+        transaction.prepare(connection)
+        connection.commit()
+        assert transaction.commit().state is txcore.EndState.ACCEPTED
+        assert not connection.in_transaction()
+        with connection.begin():
+            world.add_order(connection, transaction.transaction_id)
+    assert shop.delivered == [b"tea"]
+    assert world.has_order(transaction.transaction_id)
+
+
+def test_caller_that_has_begun_its_next_transaction_waits_for_the_pool_only_once(world, shop, monkeypatch):
+    """No connection of the pool was free in time: that is the answer, and no check is tried after it."""
+    engine = world.new_engine(pool_size=1, max_overflow=0, pool_timeout=0.05)
+    transaction = shop.producer(world.new_fence(engine)).begin()
+    transaction.publish(txcore.Message("t", b"tea"))
+    with engine.connect() as connection:
+        transaction.prepare(connection)
+        connection.commit()
+        connection.execute(text("SELECT 1"))
+        connect, asked = engine.connect, []
+        monkeypatch.setattr(engine, "connect", lambda: asked.append(1) or connect())
+        result = transaction.commit()
+    assert (result.state, len(asked)) == (txcore.EndState.UNKNOWN, 1)
+    assert "pool" in str(result.error)
+
+
+def test_caller_of_asyncio_that_still_holds_its_connection_needs_no_other_one(tmp_path, shop):
+    """The same through an AsyncEngine."""
+
+    async def run():
+        engine = create_async_engine(
+            f"sqlite+aiosqlite:///{tmp_path}/shop.db", pool_size=1, max_overflow=0, pool_timeout=0.05
+        )
+        fence = SqlFence(engine)
+        await fence.create()
+        producer = txcore.AsyncTransactionProducer(shop.backend, GROUP, fence=fence, partition_count=1)
+        transaction = producer.begin()
+        transaction.publish(txcore.Message("t", b"tea"))
+        async with engine.connect() as connection:
+            await transaction.prepare(connection)
+            await connection.commit()
+            result = await transaction.commit()
+            assert not connection.in_transaction()
+        await engine.dispose()
+        return result.state
+
+    assert asyncio.run(run()) is txcore.EndState.ACCEPTED
+
+
 def test_database_style_does_not_look_again(sqlite, shop, monkeypatch):
     """Its owner has seen the COMMIT itself: no round trip more."""
     monkeypatch.setattr(sqlite.fence, "settled", _unreachable)

@@ -318,7 +318,7 @@ class SimFence:
         states = {each.transaction_id: 1 for each in database.open} | database.rows
         return {i: FenceReading(STATES[states[i]] if i in states else FenceAnswer.ABSENT) for i in transaction_ids}
 
-    def settled(self, transaction_ids: Sequence[bytes]) -> Mapping[bytes, FenceReading]:
+    def settled(self, transaction_ids: Sequence[bytes], connection: Any = None) -> Mapping[bytes, FenceReading]:  # noqa: ARG002
         """See `Fence.settled`; it flushes what it has read."""
         rows = self._database.rows
         self._database.unsynced.difference_update(transaction_ids)

@@ -29,8 +29,9 @@ def no_tombstone(transaction: LocalTransaction) -> Flow[None]:
     yield
 
 
-def peek_decides(self: SimFence, transaction_ids: Sequence[bytes]) -> Any:
+def peek_decides(self: SimFence, transaction_ids: Sequence[bytes], connection: Any = None) -> Any:
     """Take a dirty read for what is committed."""
+    del connection
     return self.peek(transaction_ids)
 
 
