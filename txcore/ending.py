@@ -18,7 +18,7 @@ _CERTAIN: Final = _COMMITTED | {FenceAnswer.NO_ANSWER}
 """What a look need not be followed by a check for: a database without an answer is not asked once more."""
 _NO_FENCE: Final = (
     "this transaction has a fence row, and the producer that ends it has no fence to ask; nothing was published here, "
-    "the checker decides"
+    "the checker decides, or the message table's relay"
 )
 
 
@@ -45,7 +45,7 @@ def end(transaction: LocalTransaction, kind: OpKind) -> Flow[EndResult]:
     result = None
     if needs_tombstone(transaction, kind):
         result = yield from tombstone(transaction)
-    elif kind is OpKind.COMMIT and transaction.must_look and not transaction.is_via_table:
+    elif kind is OpKind.COMMIT and transaction.must_look:
         result = yield from look_before_publishing(transaction)
     if result is None:
         resolution, result = choose_end(transaction, kind)
@@ -177,8 +177,9 @@ def are_settled(transactions: Sequence[LocalTransaction]) -> Flow[set[bytes]]:
 
 
 def _leave(transaction: LocalTransaction, state: EndState, error: Exception) -> Flow[EndResult]:
-    """Publish nothing, and ask for a check soon."""
-    yield resolution_of(transaction, OpKind.NUDGE)
+    """Publish nothing, and ask for a check soon; none is needed for what a relay publishes, if it committed."""
+    if not transaction.is_via_table:
+        yield resolution_of(transaction, OpKind.NUDGE)
     return EndResult(state, transaction.transaction_id, error)
 
 

@@ -30,7 +30,7 @@ def put_into_table(transaction: LocalTransaction, connection: Any) -> Flow[None]
     context, identity = transaction.context, transaction.transaction_id
     fence = context.fence
     assert fence is not None
-    transaction.connection, transaction.fenced = connection, True
+    transaction.connection, transaction.fenced, transaction.must_look = connection, True, True
     make_half(transaction)  # in the message table, too, nothing may be that the backend cannot take
     yield Call(fence.insert, (connection, identity, context.group, table_rows(transaction)))
     transaction.database = database_of(fence, connection)

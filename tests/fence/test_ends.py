@@ -17,6 +17,7 @@ import txcore
 from txcore.errors import CommitUnknownError, FenceMisuseError, NotSentError, TransactionStateError
 from txcore.fence import FenceAnswer
 from txcore.memory import KAFKA_LIKE, MemoryBackend, MemoryBroker
+from txcore.records import LogKind
 from txcore.sqlfence import SqlFence
 
 GROUP = "orders"
@@ -435,6 +436,34 @@ def test_commit_after_the_callers_own_rollback_is_a_conflict(world, shop):
     assert transaction.commit().state is txcore.EndState.CONFLICT
     assert world.row(transaction.transaction_id) is FenceAnswer.ROLLBACK
     assert shop.delivered == []
+
+
+@pytest.mark.parametrize("is_attached", [False, True])
+@pytest.mark.parametrize("commits", [False, True])
+def test_commit_by_the_message_table_says_what_the_database_did(world, shop, is_attached, commits):
+    """After a rollback nothing waits in the table: a conflict, as with a half."""
+    producer = shop.producer(world.fence, mode="table")
+    transaction = producer.begin()
+    transaction.publish(txcore.Message("t", b"tea"))
+    with world.engine.connect() as connection:
+        transaction.prepare(connection)
+        connection.commit() if commits else connection.rollback()
+    holder = producer.attach(transaction.handle()) if is_attached else transaction
+    assert holder.commit().state is (txcore.EndState.VIA_TABLE if commits else txcore.EndState.CONFLICT)
+    assert world.row(transaction.transaction_id) is (FenceAnswer.VIA_TABLE if commits else FenceAnswer.ROLLBACK)
+
+
+def test_message_table_that_cannot_be_looked_at_is_left_to_its_relay(sqlite, shop, monkeypatch):
+    """Unknown, and no op for a half that was never written."""
+    producer = shop.producer(sqlite.fence, mode="table")
+    transaction = producer.begin()
+    transaction.publish(txcore.Message("t", b"tea"))
+    with sqlite.engine.connect() as connection:
+        transaction.prepare(connection)
+        connection.commit()
+    monkeypatch.setattr(sqlite.fence, "settled", _unreachable)
+    assert transaction.commit().state is txcore.EndState.UNKNOWN
+    assert list(shop.broker.log(GROUP, LogKind.OP, 0)) == []
 
 
 def test_commit_by_an_attached_holder_of_what_committed_is_accepted(world, shop):

@@ -34,7 +34,7 @@ ROLLBACK. A listener that called it is not believed but looked at: with no commi
 (CONFLICT; TOO_LATE where the listener is asked). Where a store does not keep "one decision", two holders that both
 commit one `handle()` are one more cause of a message that is seen twice; where it does, the second one gets
 ALREADY_DONE. After another holder's rollback, and after a rollback of the database transaction itself, `commit()` is a
-CONFLICT, and publishes nothing.
+CONFLICT, and publishes nothing; by the message table, too.
 """
 LEGEND: Final = """
 - **atomic release**: a transaction's messages and the record of its end become visible together or not at all.
