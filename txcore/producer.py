@@ -179,7 +179,7 @@ class TransactionProducer:
     Args:
         backend: An open backend; it stays the caller's.
         group: The producer group; its checker decides what this producer leaves open.
-        fence: Makes checks decisive; needed for the database style.
+        fence: Makes checks decisive; needed for the database style. Its engine is a blocking one, as it is asked too.
         listener: Runs local transactions in the listener style.
         policy: Immunity of this group's halves; interval and count are the checker's unless a message has its own.
         partition_count: Verified against the group, or used to create it; None takes what exists.
@@ -215,6 +215,12 @@ class TransactionProducer:
         clock: Clock | None = None,
         randomness: Randomness | None = None,
     ) -> None:
+        if getattr(fence, "is_async", False):
+            raise ConfigError(
+                "a blocking producer cannot ask a fence whose engine is asynchronous: give it "
+                "SqlFence(create_engine(…)) of the same database, or use AsyncTransactionProducer",
+                key="fence",
+            )
         self._context = make_context(
             backend,
             group,
