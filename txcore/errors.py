@@ -164,7 +164,8 @@ class CheckPostponedError(TxcoreError):
 class InboxHorizonError(TxcoreError):
     """A message is older than the inbox remembers: nobody knows whether it was taken in before, and it was not now.
 
-    The caller rolls back, so nothing is changed. A person, or the effect's own table, may know.
+    The caller's transaction remembers nothing of it, whether it is rolled back or commits. A person, or the effect's
+    own table, may know.
     """
 
     def __init__(self, message: str, *, transaction_id: bytes = b"") -> None:
