@@ -18,7 +18,6 @@ from txcore import ending, flow, preparing, relaying, sending
 from txcore.commands import Flow
 from txcore.decide import Pending
 from txcore.errors import CommitUnknownError
-from txcore.fence import FenceAnswer, FenceReading
 from txcore.fold import PartitionState
 from txcore.intake import Intake
 from txcore.judging import Judge
@@ -29,7 +28,7 @@ from txcore.records import Checkpoint, Op, OpKind, Outcome, Position, Resolution
 from txcore.results import TransactionSendResult
 from txcore.transaction import LocalTransaction
 from txcore_conformance.sim import cast as cast_module
-from txcore_conformance.sim import log_mutants, operators, table_mutants
+from txcore_conformance.sim import fence_mutants, log_mutants, operators, table_mutants
 from txcore_conformance.sim.cast import Cast
 from txcore_conformance.sim.database import SimDatabase, SimFence
 from txcore_conformance.sim.process import Process
@@ -60,12 +59,6 @@ def _replace(owner: object, name: str, new: Any) -> Patch:
 # -- fence and local transaction ---
 
 
-def _absence_is_rollback(self: SimFence, identity: bytes) -> FenceReading:
-    """Look for the row without writing one: an open or late producer is not there yet."""
-    is_there = identity in self._database.rows
-    return FenceReading(FenceAnswer.COMMIT if is_there else FenceAnswer.ROLLBACK)
-
-
 _appended = preparing.appended
 
 
@@ -90,7 +83,6 @@ def _raising_listener_rolls_back(*args: Any) -> Flow[Any]:
     ran = yield from _run_local(*args)
     if not isinstance(ran, TransactionSendResult) or ran.error is None:
         return ran
-    args[0].connection = None
     return LocalTransactionState.ROLLBACK
 
 
@@ -100,43 +92,6 @@ def _exception_is_rollback() -> Iterator[None]:
         mock.patch.object(flow, "database_finish", _exception_rolls_back),
         mock.patch.object(sending, "_run_local", _raising_listener_rolls_back),
     ):
-        yield
-
-
-def _no_tombstone(transaction: LocalTransaction) -> Flow[None]:
-    del transaction
-    return
-    yield
-
-
-def _prune_by_age(self: SimDatabase, below: bytes, *_: Any) -> None:
-    for identity in [row for row in self.rows if row < below]:
-        del self.rows[identity]
-
-
-def _prune_young(cast: Cast) -> None:
-    """Prune by age alone, and young: what RocketMQ users do with their transaction tables by cron."""
-    cast.database.prune(b"\xff" * 16, lambda _: True)
-
-
-@contextlib.contextmanager
-def _prune_without_horizon() -> Iterator[None]:
-    with (
-        mock.patch.object(SimDatabase, "prune", _prune_by_age),
-        mock.patch.object(operators, "prune_now", _prune_young),
-    ):
-        yield
-
-
-@contextlib.contextmanager
-def _asynchronous_commit() -> Iterator[None]:
-    original = SimDatabase.__init__
-
-    def lax(self: SimDatabase, *args: Any, **kwargs: Any) -> None:
-        original(self, *args, **kwargs)
-        self.enforces_durable = False
-
-    with mock.patch.object(SimDatabase, "__init__", lax):
         yield
 
 
@@ -326,7 +281,7 @@ def _relay_with_a_cursor() -> Iterator[None]:
 
 
 MUTANTS: Mapping[str, Mutant] = {
-    "no_fence": Mutant("R4", _replace(SimFence, "_check_one", _absence_is_rollback)),
+    "no_fence": Mutant("R4", _replace(SimFence, "_check_one", fence_mutants.absence_is_rollback)),
     "op_before_target": Mutant(
         "R3",
         _replace(MemoryBackend, "_release_in_steps", _op_first(frozenset({OpKind.COMMIT}))),
@@ -335,9 +290,11 @@ MUTANTS: Mapping[str, Mutant] = {
     ),
     "local_after_uncertain_ack": Mutant("R2", _replace(preparing, "appended", _appended_uncertainly)),
     "exception_is_rollback": Mutant("R5", _exception_is_rollback),
-    "rollback_without_tombstone": Mutant("R5", _replace(ending, "tombstone", _no_tombstone)),
-    "prune_without_horizon": Mutant("R4", _prune_without_horizon),
-    "asynchronous_commit": Mutant("R4", _asynchronous_commit),
+    "rollback_without_tombstone": Mutant("R5", _replace(ending, "tombstone", fence_mutants.no_tombstone)),
+    "peek_decides": Mutant("R4", _replace(SimFence, "settled", fence_mutants.peek_decides)),
+    "listener_is_believed": Mutant("R4", fence_mutants.believe_the_listener),
+    "prune_without_horizon": Mutant("R4", fence_mutants.prune_without_horizon),
+    "asynchronous_commit": Mutant("R4", fence_mutants.asynchronous_commit),
     "immunity_counts_as_check": Mutant("R10", _immunity_counts_as_check),
     "unanswered_counts_as_check": Mutant("R10", _replace(Judge, "_fail", _unanswered_counts)),
     "head_of_line_stop": Mutant("R9", _replace(PartitionState, "take_due", _only_the_oldest)),
