@@ -62,6 +62,7 @@ class Intake:
         self._end: tuple[Future[Position], int] | None = None  #: see `ask_end`
         self._note = checkpoint.note if checkpoint else b""
         self._missing: dict[bytes, NoteEntry] = {}  #: see `has_missing`
+        self._lost: list[Pending] = []  #: to be parked as LOST
 
     def read(self) -> int:
         """Read what has arrived in both logs, halves first; returns how many records that were.
@@ -142,6 +143,7 @@ class Intake:
             )
             pending.note(poison=b"", park=(ParkCode.LOST, reason))
             state.read_half(position, pending)
+            self._lost.append(pending)
         self._missing.clear()
 
     def ask_end(self) -> None:
@@ -430,7 +432,13 @@ class Intake:
             pending.note(park=(ParkCode.COVERAGE_GAP, reason))
 
     def hides_gap(self) -> bool:
-        """Return whether a checkpoint would hide from the next owner that ops of a half that is still open are gone."""
+        """Return whether a checkpoint would hide from the next owner what is gone: a half, or ops of an open one.
+
+        A half that is gone stands for no place in the log; its entry must be stored before a checkpoint passes it.
+        """
+        self._lost = [pending for pending in self._lost if not pending.is_closed]
+        if self._missing or self._lost:
+            return True
         if self._is_gap_open or self._gap_before_ms is None:
             return self._is_gap_open
         return self._is_replaying or any(self._may_lack_ops(pending) for pending in self._tenure.state.pending.values())

@@ -235,7 +235,9 @@ class PartitionOwner:
             context.report.event(names.CHECKER_ERROR, partition=self.tenure.partition, error=repr(error))
 
     def _drop_orphans(self, intake: Intake) -> None:
-        """Forget ops without a half, once the half log has said that none is to come."""
+        """Forget ops without a half, once the half log has said that none is to come; not of one that is gone."""
+        if intake.has_missing:
+            return
         op_read = intake.passed_end()
         dropped = 0 if op_read is None else self.tenure.state.drop_orphans(op_read)
         if dropped:
