@@ -40,7 +40,7 @@ POISON_TERMS: Final = terms_of(0.0, 1000.0, 1, fenced=False)
 
 
 class Intake:
-    """Reads for one tenure. `awaited` is the mark it looks out for, `is_back` whether that was read.
+    """Reads for one tenure. `awaited` is the mark it looks out for; `is_back`: it was read, `mark_ms`: its time.
 
     All that reads raises NewerRecordError at a record that a newer txcore has written.
     """
@@ -56,6 +56,7 @@ class Intake:
         self._is_gap_open = False
         self.awaited = b""
         self.is_back = False
+        self.mark_ms: int | None = None
         self.is_claimed = False  #: the owner's claim is back
         self._is_replaying = True  #: halves may come that were stored before that
         self._claimed_end: Future[Position] | None = None
@@ -247,14 +248,14 @@ class Intake:
         """Return when immunity began, where both logs carry the broker's time, though perhaps of different nodes.
 
         What the claimed owner reads for the first time was stored before now, whatever any clock says. Only for what
-        an owner finds when it begins must an append time count, as far as clocks that differ by so much allow. A fenced
-        half needs no such allowance: checked too early, it is at worst delivered twice.
+        an owner finds when it begins, and for copies, must an append time count, as far as clocks that differ by so
+        much allow. A fenced half needs no such allowance: checked too early, it is at worst delivered twice.
         """
         skew_ms = 0.0 if half.fenced else self._context.backend.capabilities.clock_skew_max_s * 1000
-        first_ms = float(half.first_appended_ms) or copied_ms
-        if not self.is_claimed or not skew_ms:
-            return first_ms + skew_ms
-        return first_ms if half.first_appended_ms else now_ms
+        first_ms = (float(half.first_appended_ms) or copied_ms) + skew_ms
+        if not self.is_claimed:
+            return first_ms
+        return now_ms if skew_ms and not half.first_appended_ms else min(first_ms, now_ms)
 
     def _take_poison(self, record: LogRecord, error: WireFormatError) -> None:
         """Make a pending of an undecodable record, so that it is parked with its bytes and blocks nothing."""
@@ -340,9 +341,7 @@ class Intake:
 
     def _take_mark(self, record: LogRecord, op: Op) -> None:
         if op.transaction_id == self.awaited:
-            self.is_back = True
-            if self._tenure.has_server_time and record.appended_ms is not None:
-                self._tenure.offset_ms = record.appended_ms - self._context.clock.elapsed_s() * 1000
+            self.is_back, self.mark_ms = True, record.appended_ms
         elif op.kind == OpKind.CLAIM and self._is_foreign(op):
             self._tenure.stand_down("another checker's claim was read")
 

@@ -195,7 +195,8 @@ class PartitionOwner:
         context, limits = self.context, self.context.limits
         intake.awaited, intake.is_back = nonce, False
         op = Op(kind, nonce, 0, context.by, context.clock.wall_ms(), self.tenure.token)
-        deadline_s = context.clock.elapsed_s() + limits.mark_timeout_s
+        sent_s = context.clock.elapsed_s()
+        deadline_s = sent_s + limits.mark_timeout_s
         try:
             outcome: Outcome = yield context.backend.mark(context.group, self.tenure.partition, op, context.claim)
         except TxcoreError as error:
@@ -204,9 +205,12 @@ class PartitionOwner:
         if outcome.status is Status.FENCED:
             self.tenure.stand_down("fenced")
             return False
+        acked_s = context.clock.elapsed_s() if outcome.status is Status.DURABLE else None
         while self.tenure.is_active:
             count = intake.read()
             if intake.is_back:
+                if intake.mark_ms is not None:
+                    self.tenure.learn_time(intake.mark_ms, sent_s, acked_s or context.clock.elapsed_s())
                 return True
             if not count and context.clock.elapsed_s() > deadline_s:
                 return False
