@@ -97,7 +97,8 @@ class PartitionState:
         seen = _Seen(position, identity, pending.generation, None)
         self._seen.append(seen)
         if known is not None:
-            if known.first_op is not None:
+            # A copy tells from where its journal is read, so the ops before that hold no checkpoint back for it.
+            if known.first_op is not None and folded_to < 0:
                 self._note_op(seen, known.first_op)
             self._merge(known, seen, pending, look_back)
         else:

@@ -78,6 +78,16 @@ class TestCheckpoint:
         partition.op(11, OpKind.CHECKED, B, count=1)
         assert (2, 11) == partition.bounds()
 
+    def test_the_ops_before_a_carried_copy_are_left_behind(self, partition):
+        """It names the place from where its journal is read; a half that stays open would hold all ops for ever."""
+        partition.half(1, A)
+        partition.op(10, OpKind.CHECKED, A, count=1)
+        partition.half(2, B)
+        partition.half(3, A, folded_to=20)
+        partition.op(21, OpKind.COMMIT, B)
+        partition.op(22, OpKind.CHECKED, A, count=2)
+        assert (3, 22) == partition.bounds()
+
     def test_an_op_whose_half_was_not_read_yet_binds(self, partition):
         """It would be lost at a restart."""
         partition.op(5, OpKind.COMMIT, A)
