@@ -22,7 +22,17 @@ import msgspec
 from txcore.ages import decode_ages, encode_ages
 from txcore.decide import AT_ONCE_MS, Pending
 from txcore.due import DueQueue
-from txcore.records import FINAL_KINDS, MARK_KINDS, OWNED_KINDS, Checkpoint, Op, OpKind, Position, is_discard_in_force
+from txcore.records import (
+    FINAL_KINDS,
+    MARK_KINDS,
+    Checkpoint,
+    Op,
+    OpKind,
+    Position,
+    is_discard_in_force,
+    is_owned,
+    is_reply_to,
+)
 
 RECENT_MAX: Final = 10_000
 LEFT_IN_MAX: Final = 20_000
@@ -208,7 +218,7 @@ class PartitionState:
                 self.token = op.token
                 self._claims.append((position, op.token))
             return True
-        if op.kind in OWNED_KINDS and op.token != self.token:
+        if op.token != self.token and is_owned(op):
             return False
         seen = self._known(op.transaction_id)
         if seen is None or _is_early(op, seen.generation, seen.closed_by):
@@ -239,7 +249,7 @@ class PartitionState:
             position: Where it stands.
             token: The claim in force there.
         """
-        if op.kind in OWNED_KINDS and op.token != token:
+        if op.token != token and is_owned(op):
             return
         if not pending.is_closed:
             self._fold(pending, op, position, token)
@@ -269,11 +279,13 @@ class PartitionState:
         elif kind == OpKind.NUDGE:
             self.schedule(pending, min(pending.due_ms, pending.immune_until_ms))
         elif kind == OpKind.FORCE and op.generation == pending.generation:
-            if op.token:
-                pending.note(force=None)
-            else:
+            if not op.token:
                 pending.note(force=op, force_at=(position, self._token_at(position) if token is None else token))
-                self.schedule(pending, min(pending.due_ms, pending.immune_until_ms))
+            elif pending.extras.force_at is None or not is_reply_to(op, pending.extras.force_at[0]):
+                return
+            else:
+                pending.note(force=None, force_at=None)
+            self.schedule(pending, min(pending.due_ms, pending.immune_until_ms))
 
     def _report_conflict(self, identity: bytes, first: int, op: Op) -> None:
         if first in FINAL_KINDS and first != op.kind:

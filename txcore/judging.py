@@ -26,6 +26,7 @@ from txcore.records import (
     ParkCode,
     Parked,
     Status,
+    reply_count,
 )
 from txcore.tenure import Tenure
 
@@ -273,13 +274,14 @@ class Judge:
 
     def _force(self, pending: Pending) -> Flow[None]:
         """Execute an operator's request: through the fence, or against it only with an override (R11)."""
-        request, context = pending.extras.force, self._context
+        request, at, context = pending.extras.force, pending.extras.force_at, self._context
         assert request is not None
+        assert at is not None
         wanted = OpKind(request.decision) if request.decision in FINAL_KINDS else OpKind.ROLLBACK
         if pending.terms.asks_fence and request.forced != Forced.OVERRIDE:
             refusal = yield from self._ask_fence(pending, wanted)
             if refusal:
-                yield from self._refuse_force(pending, wanted, refusal)
+                yield from self._refuse_force(pending, at[0], wanted, refusal)
                 return
             if pending.decision:
                 yield from self._finish(pending)
@@ -290,17 +292,22 @@ class Judge:
             try:
                 yield Call(context.fence.force, arguments, context.limits.check_deadline_s)
             except WrongDatabaseError as error:  # state 4 says nothing in a database that decides nothing of it
-                yield from self._refuse_force(pending, wanted, f"refused: {error}")
+                yield from self._refuse_force(pending, at[0], wanted, f"refused: {error}")
                 return
             except Exception as error:  # noqa: BLE001 - an override is for exactly this case; it is recorded
                 context.report.event(names.CHECK_NO_ANSWER, transaction_id=pending.transaction_id, error=repr(error))
-        forced = Forced.OVERRIDE if pending.terms.fenced else Forced.YES
+        is_override = request.forced == Forced.OVERRIDE and pending.terms.asks_fence
+        forced = Forced.OVERRIDE if is_override else Forced.YES
         yield from self._journal_decision(pending, wanted, forced, f"{request.by}: {request.reason}")
 
-    def _refuse_force(self, pending: Pending, wanted: OpKind, refusal: str) -> Flow[None]:
-        """Answer an operator's request with why it is not done."""
-        yield self._tenure.resolution(pending, OpKind.FORCE, decision=wanted, reason=refusal[:REASON_SIZE_MAX])
-        pending.note(force=None)
+    def _refuse_force(self, pending: Pending, position: int, wanted: OpKind, refusal: str) -> Flow[None]:
+        """Answer the operator's request at *position* with why it is not done; it stands until that was read back."""
+        count = reply_count(position)
+        outcome = yield self._tenure.resolution(pending, OpKind.FORCE, decision=wanted, count=count, reason=refusal)
+        if self._went_well(pending, outcome) and pending.extras.force_at is not None:
+            is_newer = pending.extras.force_at[0] != position
+            read_back_ms = self._context.limits.read_back_s * 1000
+            pending.due_ms = AT_ONCE_MS if is_newer else self._tenure.now_ms() + read_back_ms
 
     def _ask_fence(self, pending: Pending, wanted: OpKind) -> Flow[str]:
         """Return why the fence does not allow *wanted*, or "": with the pending decided, if the fence decides it."""
