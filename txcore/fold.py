@@ -13,7 +13,7 @@ from __future__ import annotations
 
 import itertools
 from collections import OrderedDict, deque
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Final
 
@@ -75,9 +75,11 @@ class PartitionState:
         self.half_read: int | None = checkpoint.half if checkpoint else None
         self.op_read: int | None = checkpoint.op if checkpoint else None
         self.conflicts: list[Conflict] = []
-        self.ended_parked: list[tuple[bytes, int]] = []  #: (id, generation) of parked halves that ended after all
+        self.ended_parked: list[tuple[bytes, int]] = []  #: (id, generation) of entries whose halves ended after all
         self.closed_count = 0
         self.ages_ms = decode_ages(checkpoint.note) if checkpoint else {}
+        self._entries: dict[bytes, int] = {}  #: of undecided halves: the generation of an entry that may be stored
+        self._live_from: int | None = None  #: ops after it were written under the owner's claim
         self._claims: list[tuple[int, bytes]] = []
         self._first_token = self.token
         #: Of the newest checkpoint; the bounds of later ones do not lie before it.
@@ -144,6 +146,8 @@ class PartitionState:
         self._seen.append(seen)
         self._newest[identity] = seen
         self.closed_count += 1
+        entry = max((op.generation for _, op in ops if op.kind == OpKind.DISCARD), default=-1)
+        self._report_entry(identity, max(entry, _entry_left(ops[0][1], generation)))
         return True
 
     def _make_room(self) -> None:
@@ -218,9 +222,11 @@ class PartitionState:
                 self.token = op.token
                 self._claims.append((position, op.token))
             return True
-        if op.token != self.token and is_owned(op):
-            return False
         seen = self._known(op.transaction_id)
+        if op.token != self.token and is_owned(op):
+            if seen is not None and op.kind == OpKind.DISCARD:
+                self._note_discard(seen, op)
+            return False
         if seen is None or _is_early(op, seen.generation, seen.closed_by):
             self._orphans.setdefault(op.transaction_id, []).append((position, op))
         else:
@@ -233,7 +239,7 @@ class PartitionState:
         pending = seen.pending
         if op.kind in FINAL_KINDS:
             if pending is not None:
-                self.close(pending, op.kind)
+                self._end(pending, op)
             elif seen.closed_by == OpKind.DISCARD:
                 seen.closed_by = op.kind
                 self.ended_parked.append((op.transaction_id, seen.generation))
@@ -241,6 +247,8 @@ class PartitionState:
                 self._report_conflict(op.transaction_id, seen.closed_by, op)
         elif pending is not None and pending.extras.look_back is None:
             self._fold(pending, op, position)
+        elif op.kind == OpKind.DISCARD:
+            self._note_discard(seen, op)
 
     def look_back(self, pending: Pending, op: Op, position: int, token: bytes) -> None:
         """Fold an op from where a copy's journal begins, in log order, up to where this owner has read.
@@ -264,10 +272,12 @@ class PartitionState:
     def _fold(self, pending: Pending, op: Op, position: int, token: bytes | None = None) -> None:
         kind = op.kind
         if kind in FINAL_KINDS:
-            self.close(pending, kind)
+            self._end(pending, op)
         elif kind == OpKind.DISCARD:
             if op.generation == pending.generation and is_discard_in_force(op, is_decided=pending.is_journaled):
                 self.close(pending, kind)
+            elif op.generation >= pending.generation:
+                self.note_entry(pending.transaction_id, op.generation)
         elif kind == OpKind.CHECKED:
             if op.generation == pending.generation:
                 pending.count = max(pending.count, op.count)
@@ -299,6 +309,37 @@ class PartitionState:
             seen.closed_by, seen.pending = kind, None
             self.pending_count -= 1
             self.closed_count += 1
+        entry = self._entries.pop(pending.transaction_id, -1)
+        if kind in FINAL_KINDS:
+            self._report_entry(pending.transaction_id, entry)
+
+    # -- entries of halves that end after all ------------------------------------------------------------------------
+
+    def note_entry(self, identity: bytes, generation: int) -> None:
+        """Note that a parked record of an undecided half may be stored without a DISCARD that counts."""
+        self._entries[identity] = max(generation, self._entries.get(identity, -1))
+
+    def begin_live(self) -> None:
+        """Note that the owner's claim was read: ops from here on are new."""
+        self._live_from = self.op_read
+
+    def _note_discard(self, seen: _Seen, op: Op) -> None:
+        """A DISCARD that closes nothing tells of a parked record all the same."""
+        if seen.closed_by in FINAL_KINDS:
+            self._report_entry(op.transaction_id, op.generation)
+        elif seen.pending is not None and op.generation >= seen.generation:
+            self.note_entry(op.transaction_id, op.generation)
+
+    def _end(self, pending: Pending, op: Op) -> None:
+        """Close a half with its final op; an earlier generation was parked, and its entry may stand still."""
+        entry = _entry_left(op, pending.generation)
+        if entry >= 0:
+            self.note_entry(pending.transaction_id, entry)
+        self.close(pending, op.kind)
+
+    def _report_entry(self, identity: bytes, generation: int) -> None:
+        if generation >= 0:
+            self.ended_parked.append((identity, generation))
 
     # -- what is due ---------------------------------------------------------------------------------------------
 
@@ -392,11 +433,19 @@ class PartitionState:
             if ops[0][0] <= op_read:
                 left = [each for each in ops if each[0] > op_read]
                 dropped += 1
+                self._drop(identity, ops[: len(ops) - len(left)])
                 if left:
                     self._orphans[identity] = left
                 else:
                     del self._orphans[identity]
         return dropped
+
+    def _drop(self, identity: bytes, ops: Sequence[tuple[int, Op]]) -> None:
+        """An end that comes now, of a half that no checkpoint names any more: it was parked, if it was not finished."""
+        live_from = self._live_from
+        for position, op in ops:
+            if op.kind in FINAL_KINDS and live_from is not None and position > live_from:
+                self._report_entry(identity, op.generation)
 
     def closings(self) -> Iterator[tuple[bytes, int]]:
         """Yield (id, kind) for the ends this state still remembers; for oracles."""
@@ -444,6 +493,15 @@ class PartitionState:
 def _is_early(op: Op, generation: int, closed_by: int) -> bool:
     """Return whether *op* is about a later half than the newest that was read; a final op ends all of them."""
     return op.generation > generation and op.kind not in FINAL_KINDS and closed_by not in FINAL_KINDS
+
+
+def _entry_left(op: Op, generation: int) -> int:
+    """Return the generation of the entry that a half of this generation leaves when *op* ends it, or -1 for none.
+
+    An owner's final op comes with the record that closes the entries of the generations before its own.
+    """
+    closed = op.generation - 1 if op.token else -1
+    return generation - 1 if generation - 1 > closed else -1
 
 
 def _first(positions: Iterable[int | None]) -> int | None:

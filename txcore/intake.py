@@ -79,6 +79,7 @@ class Intake:
     def claimed(self) -> None:
         """Note that the owner's claim is back; what is stored from here on is new."""
         self.is_claimed = True
+        self._tenure.state.begin_live()
         self._claimed_end = self._halves.end()
 
     def close(self) -> None:

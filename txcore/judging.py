@@ -389,6 +389,8 @@ class Judge:
         )
         if not self._tenure.is_active or pending.is_closed:
             return
+        if not context.backend.capabilities.atomic_release:
+            self._tenure.state.note_entry(pending.transaction_id, pending.generation)
         outcome = yield self._tenure.resolution(
             pending, OpKind.DISCARD, half=half, parked=wire.encode_parked(parked), reason=code
         )

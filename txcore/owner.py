@@ -61,6 +61,8 @@ class PartitionOwner:
         self._checkpoint_at_s = 0.0
         self._stored: Checkpoint | None = None
         self._is_claimed = False
+        self._unclosed = 0  #: entries to be closed before a checkpoint passes the ends of their halves
+        self._closing = 0  #: of these, those that are being written
         self._oldest_ms = 0.0
         self._look_again_s = 0.0
         self._bounded_at_s = context.clock.elapsed_s()  #: when the stored checkpoint was last known to be up to date
@@ -126,9 +128,10 @@ class PartitionOwner:
             if intake.has_missing:
                 yield from intake.find_lost()
             while self.tenure.state.ended_parked:
+                self._unclosed += 1
                 yield Spawn(self._close_entry(*self.tenure.state.ended_parked.pop()))
             if self.is_draining:
-                if not self.tenure.in_hand:
+                if not (self.tenure.in_hand or self._closing):
                     break
             else:
                 yield from judge.carry_oldest()
@@ -145,16 +148,27 @@ class PartitionOwner:
             yield from self._checkpoint(intake, force=True)
 
     def _close_entry(self, identity: bytes, generation: int) -> Flow[None]:
-        """Take a parked half that its producer ended after all off the list, before retention removes its ops."""
-        context = self.context
+        """Take a parked half that ended after all off the list, before retention removes its ops.
+
+        Until that is done no checkpoint is stored, so that the next owner reads the end again and does the same.
+        """
+        context, pause_s = self.context, self.context.limits.retry_s
         while self.tenure.is_active:
             now_ms, token = context.clock.wall_ms(), self.tenure.token
-            outcome: Outcome = yield close_entry(
-                context.group, self.tenure.partition, identity, generation, context.by, now_ms, token
-            )
+            self._closing += 1
+            try:
+                outcome: Outcome = yield close_entry(
+                    context.group, self.tenure.partition, identity, generation, context.by, now_ms, token
+                )
+            finally:
+                self._closing -= 1
             if outcome.status is Status.DURABLE:
+                self._unclosed -= 1
                 return
-            yield context.limits.retry_max_s
+            if self.is_draining:
+                return
+            yield pause_s
+            pause_s = min(pause_s * 2, context.limits.retry_max_s)
 
     def _round(self, intake: Intake, judge: Judge) -> Flow[int]:
         """Judge what is due behind a tick of our own; returns how many halves were judged."""
@@ -225,7 +239,7 @@ class PartitionOwner:
             return
         self._checkpoint_at_s = now_s + context.limits.checkpoint_interval_s
         self._drop_orphans(intake)
-        if intake.hides_gap():
+        if intake.hides_gap() or self._unclosed or self.tenure.state.ended_parked:
             return
         checkpoint = self.tenure.state.checkpoint(self.tenure.now_ms(), context.backend.capabilities.note_size_max)
         if checkpoint.half is None or (not force and checkpoint == self._stored):
