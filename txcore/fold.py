@@ -19,7 +19,7 @@ from typing import Final
 
 import msgspec
 
-from txcore.ages import decode_ages, encode_ages
+from txcore.ages import decode_note, note_of
 from txcore.decide import AT_ONCE_MS, Pending
 from txcore.due import DueQueue
 from txcore.records import (
@@ -77,7 +77,11 @@ class PartitionState:
         self.conflicts: list[Conflict] = []
         self.ended_parked: list[tuple[bytes, int]] = []  #: (id, generation) of entries whose halves ended after all
         self.closed_count = 0
-        self.ages_ms = decode_ages(checkpoint.note) if checkpoint else {}
+        #: What the checkpoint's note says, in log order.
+        self.noted = sorted(decode_note(checkpoint.note), key=lambda entry: entry.position) if checkpoint else []
+        self.ages_ms = {entry.transaction_id: entry.age_ms for entry in self.noted}
+        self.tells_ages = False  #: nothing but the notes of checkpoints tells how old halves are
+        self._reread = -1  #: the last half record that was read here
         self._entries: dict[bytes, int] = {}  #: of undecided halves: the generation of an entry that may be stored
         self._live_from: int | None = None  #: ops after it were written under the owner's claim
         self._claims: list[tuple[int, bytes]] = []
@@ -101,7 +105,7 @@ class PartitionState:
             folded_to: For a carried or resumed copy, the op position up to which its journal is folded into it.
             copied_under: The claim in force there.
         """
-        self.half_read = position
+        self.half_read = self._reread = position
         identity = pending.transaction_id
         look_back = (folded_to, copied_under) if folded_to >= 0 else None
         self._make_room()
@@ -139,7 +143,7 @@ class PartitionState:
         ops = self._orphans.get(identity)
         if ops is None or ops[0][1].kind not in FINAL_KINDS:
             return False
-        self.half_read = position
+        self.half_read = self._reread = position
         del self._orphans[identity]
         seen = _Seen(position, identity, generation, min(each[0] for each in ops), ops[0][1].kind)
         self._make_room()
@@ -419,8 +423,13 @@ class PartitionState:
             None if half is None else Position(half),
             None if op is None else Position(op),
             self._token_before(op),
-            encode_ages((pending for _, pending in self.oldest_open()), now_ms, note_size_max),
+            self._note(now_ms, note_size_max),
         )
+
+    def _note(self, now_ms: float, size_max: int) -> bytes:
+        undecided = [seen.pending for seen in self._seen if seen.pending is not None]
+        unread = [entry for entry in self.noted if entry.position > self._reread]
+        return note_of(undecided, unread, now_ms, size_max, tells_ages=self.tells_ages)
 
     def drop_orphans(self, op_read: int) -> int:
         """Forget ops up to *op_read* that still wait for their half; returns of how many ids.

@@ -14,7 +14,7 @@ from typing import Final
 
 from txcore import instrumentation as names
 from txcore import wire
-from txcore.ages import NoteEntry, decode_note
+from txcore.ages import NoteEntry, copy_age_of, decode_note
 from txcore.checking import NewerRecords
 from txcore.commands import Flow
 from txcore.decide import Pending, terms_of
@@ -62,6 +62,8 @@ class Intake:
         self._claimed_end: Future[Position] | None = None
         self._end: tuple[Future[Position], int] | None = None  #: see `ask_end`
         self._note = checkpoint.note if checkpoint else b""
+        self._noted = tenure.state.noted
+        self._began_ms = tenure.now_ms()
         self._missing: dict[bytes, NoteEntry] = {}  #: see `has_missing`
         self._lost: list[Pending] = []  #: to be parked as LOST
 
@@ -216,7 +218,9 @@ class Intake:
             start_ms = self._server_start_ms(half, copied_ms, now_ms)
         else:
             start_ms = now_ms - max(half.age_ms, self._tenure.state.ages_ms.get(half.transaction_id, 0))
-            copied_ms = start_ms + half.age_ms
+            copied_ms, copy_age_ms = start_ms + half.age_ms, copy_age_of(self._noted, record.position)
+            if copy_age_ms is not None:
+                copied_ms = min(copied_ms, self._began_ms - copy_age_ms)
         # The checker may only lengthen an immunity that the half carries; a resumed one has had it.
         immunity_min_ms = 0.0 if half.generation else self._context.limits.immunity_min_s * 1000
         terms = terms_of(

@@ -101,6 +101,7 @@ class PartitionOwner:
         context = self.context
         checkpoint = yield context.backend.load_checkpoint(context.group, self.tenure.partition)
         self.tenure.state = PartitionState(checkpoint)
+        self.tenure.state.tells_ages = not self.tenure.has_server_time
         intake = Intake(self.tenure, checkpoint)
         try:
             if (yield from self._take_claim(intake)):
