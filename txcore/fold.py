@@ -461,6 +461,11 @@ class PartitionState:
         for identity, seen in itertools.chain(self._recent.items(), self._newest.items()):
             yield identity, seen.closed_by
 
+    def waiting_from(self, identity: bytes) -> tuple[int, bytes] | None:
+        """Return where the first op stands that waits for a half of *identity*, and the claim in force there."""
+        ops = self._orphans.get(identity)
+        return (ops[0][0], self._token_at(ops[0][0])) if ops else None
+
     @property
     def orphan_count(self) -> int:
         """Of how many halves ops were read that were not read themselves."""

@@ -110,12 +110,14 @@ class Tenure:
     def carried(self, half: Half, pending: Pending) -> Half:
         """Return a copy of *half* with its journal folded in as far as this owner knows it (R8).
 
-        A copy holds no request of an operator, so its journal begins at an open one.
+        A copy holds no request of an operator, so its journal begins at an open one. Nor does it hold ops that wait for
+        a generation which was not read yet: it begins before them.
         """
         state, extras = self.state, pending.extras
         folded_to, token = -1 if state.op_read is None else state.op_read, state.token
-        if extras.force is not None and extras.force_at is not None:
-            folded_to, token = extras.force_at
+        for place in (extras.force_at, state.waiting_from(pending.transaction_id)):
+            if place is not None and place[0] <= folded_to:
+                folded_to, token = place
         started_ms = self.broker_ms(pending.start_ms)
         return msgspec.structs.replace(
             half,
