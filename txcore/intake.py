@@ -54,6 +54,7 @@ class Intake:
         self._merged_count = MERGED_COUNT
         self._gap_before_ms: float | None = None
         self._is_gap_open = False
+        self._gap_found_s = 0.0
         self.awaited = b""
         self.is_back = False
         self.mark_ms: int | None = None
@@ -287,7 +288,7 @@ class Intake:
         try:
             records = self._ops.read(count_max)
         except DataLossError as loss:
-            self._is_gap_open = True
+            self._is_gap_open, self._gap_found_s = True, self._context.clock.elapsed_s()
             self._ops.close()
             self._ops = self._reopened(LogKind.OP, loss)
             return 0
@@ -453,7 +454,9 @@ class Intake:
         if self._tenure.has_server_time:
             capabilities = self._context.backend.capabilities
             kept_s = capabilities.op_retention_s
-            kept_since_ms = math.inf if kept_s is None else self._tenure.now_ms() - kept_s * 1000
+            # Counted from when the gap was found: what came after that this owner has read.
+            found_ms = self._tenure.now_ms() + (self._gap_found_s - self._context.clock.elapsed_s()) * 1000
+            kept_since_ms = math.inf if kept_s is None else found_ms - kept_s * 1000
             lost_before_ms = min(self._gap_before_ms, kept_since_ms) + capabilities.clock_skew_max_s * 1000
             return pending.was_replayed and min(pending.start_ms, pending.copied_ms) < lost_before_ms
         # Wall clocks of different machines cannot be compared, so every replayed half counts.

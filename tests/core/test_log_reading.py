@@ -6,6 +6,7 @@ import random
 
 import msgspec
 import pytest
+from txcore_conformance.owners import Owners
 
 from txcore import Checker, CheckPolicy, Limits, Message, Operator, TransactionProducer
 from txcore import LocalTransactionState as State
@@ -399,3 +400,19 @@ def closings(stage):
     """Return the CLOSED records in the parked log."""
     entries = [decode_parked(record.body) for record in stage.broker.log("g", LogKind.PARKED, 0)]
     return [entry for entry in entries if entry.code == "CLOSED"]
+
+
+def test_what_an_owner_has_read_gets_no_older_gap():
+    """The gap is as wide as it was found; a half that is undecided for longer than ops are kept is checked on."""
+    world = Owners()
+    world.half(1)
+    world.op(OpKind.COMMIT, 1)
+    world.run(1)
+    world.broker.append("g", LogKind.OP, 0, b"")
+    world.trim(LogKind.OP, 1 << 40)
+    world.half(7, check_max=100_000, interval_ms=60_000)
+    world.run(1)
+    world.start()
+    world.run(1_500)
+    assert 7 not in [number for number, _ in world.parked()]
+    assert world.checkpoint() is not None
