@@ -361,10 +361,12 @@ class Intake:
         Raises:
             TxcoreError: it could not be read to that place; the copies are still to be looked back for.
         """
+        begins = {each.transaction_id: each.extras.look_back for each in copies if each.extras.look_back is not None}
         waiting = {pending.transaction_id: pending for pending in copies}
-        position, token = min(each for pending in copies if (each := pending.extras.look_back) is not None)
+        starts = sorted(begins.values())
+        (position, token), kept_from = starts[0], -1
         context, state = self._context, self._tenure.state
-        until, is_gap = -1 if state.op_read is None else state.op_read, False
+        until = -1 if state.op_read is None else state.op_read
         reader = self._tenure.reader(LogKind.OP, Position(position))
         deadline_s = context.clock.elapsed_s() + context.limits.mark_timeout_s
         try:
@@ -373,9 +375,14 @@ class Intake:
                     records = [each for each in reader.read(context.limits.read_count_max) if each.position <= until]
                 except DataLossError as loss:
                     reader.close()
-                    reader, records, is_gap = self._reopened(LogKind.OP, loss), [], True
+                    reader, records = self._reopened(LogKind.OP, loss), []
+                    # The claim in force after the gap is not known before one is read, or a copy names it.
+                    kept_from, token = until + 1 if loss.first is None else loss.first, b""
+                    starts = [each for each in starts if each[0] >= kept_from]
                 for record in records:
                     position = record.position
+                    while starts and starts[0][0] <= position:
+                        token = starts.pop(0)[1]
                     for op in self._ops_in(record):
                         if op.kind == OpKind.CLAIM:
                             token = op.token
@@ -390,6 +397,7 @@ class Intake:
             reader.close()
         for pending in copies:
             pending.note(look_back=None)
+            is_gap = begins[pending.transaction_id][0] < kept_from
             if is_gap and not pending.is_closed and not pending.terms.fenced:
                 reason = "the op log no longer reaches back to where this copy was made"
                 pending.note(park=(ParkCode.COVERAGE_GAP, reason))

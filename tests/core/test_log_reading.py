@@ -18,7 +18,7 @@ from txcore.instrumentation import PARTITION_BLOCKED
 from txcore.journey import closed_record, journeys_of
 from txcore.memory import KAFKA_LIKE, NATS_LIKE, RABBITMQ_LIKE, STRONG, MemoryBackend, MemoryBroker
 from txcore.memory.reading import MemoryReader
-from txcore.records import FINAL_KINDS, Half, LogKind, Op, OpKind, TargetMessage
+from txcore.records import FINAL_KINDS, Checkpoint, Half, LogKind, Op, OpKind, ParkCode, Position, TargetMessage
 from txcore.wire import VERSION, decode_half, decode_ops, decode_parked, encode_half, encode_ops
 
 from .conftest import HandFence
@@ -416,3 +416,42 @@ def test_what_an_owner_has_read_gets_no_older_gap():
     world.run(1_500)
     assert 7 not in [number for number, _ in world.parked()]
     assert world.checkpoint() is not None
+
+
+@pytest.mark.parametrize("has_neighbour", [False, True])
+def test_a_copy_is_not_parked_for_a_gap_in_the_journal_of_another(has_neighbour):
+    """Both are looked back for at once; only one names a place that retention has removed."""
+    world = Owners(listener=lambda _: State.COMMIT)
+    for number in range(20, 40):
+        world.half(number)
+        end = world.op(OpKind.COMMIT, number)
+    stored_ms = world.clock.wall_ms()
+    if has_neighbour:
+        world.half(7, folded_to=2, first_appended_ms=stored_ms - 100_000)
+    world.half(8, folded_to=end - 1, first_appended_ms=stored_ms - 1_000)
+    world.trim(LogKind.OP, end - 5)
+    first = world.log(LogKind.HALF)[20].position
+    world.broker.store_checkpoint("g", 0, Checkpoint(first, Position(end)))
+    world.start()
+    world.run(10)
+    assert [b"b8"] == world.delivered()
+    assert has_neighbour == (world.parked() == [(7, ParkCode.COVERAGE_GAP)])
+
+
+def test_what_stands_after_a_gap_is_judged_by_the_claim_in_force_there():
+    """The claims in between are gone; a discard under the one from before the gap does not count."""
+    world = Owners(listener=lambda _: State.COMMIT)
+    old, new = b"o" * 16, b"n" * 16
+    world.claim(old)
+    gone = int(world.log(LogKind.OP)[-1].position)
+    world.claim(new)
+    kept = world.op(OpKind.NUDGE, 9)
+    world.op(OpKind.DISCARD, 8, token=old, reason=ParkCode.CHECKS_EXHAUSTED)
+    end = world.op(OpKind.NUDGE, 9)
+    world.half(7, folded_to=gone, token=old)
+    world.half(8, folded_to=kept, token=new)
+    world.trim(LogKind.OP, kept)
+    world.broker.store_checkpoint("g", 0, Checkpoint(Position(1), Position(end), new))
+    world.start()
+    world.run(10)
+    assert [b"b8"] == world.delivered()
