@@ -13,7 +13,7 @@ from __future__ import annotations
 
 import itertools
 from collections import OrderedDict, deque
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Container, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Final
 
@@ -431,15 +431,15 @@ class PartitionState:
         unread = [entry for entry in self.noted if entry.position > self._reread]
         return note_of(undecided, unread, now_ms, size_max, tells_ages=self.tells_ages)
 
-    def drop_orphans(self, op_read: int) -> int:
-        """Forget ops up to *op_read* that still wait for their half; returns of how many ids.
+    def drop_orphans(self, op_read: int, kept: Container[bytes] = ()) -> int:
+        """Forget ops up to *op_read* that still wait for their half, but for ids that are *kept*; returns of how many.
 
         To be called once every half that was stored when the op log was read up to there has been read: a half is
         stored before each of its ops, so these have none here.
         """
         dropped = 0
         for identity, ops in list(self._orphans.items()):
-            if ops[0][0] <= op_read:
+            if ops[0][0] <= op_read and identity not in kept:
                 left = [each for each in ops if each[0] > op_read]
                 dropped += 1
                 self._drop(identity, ops[: len(ops) - len(left)])

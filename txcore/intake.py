@@ -10,6 +10,7 @@ import hashlib
 import math
 from collections.abc import Mapping, Sequence
 from concurrent.futures import Future
+from dataclasses import dataclass
 from typing import Final
 
 from txcore import instrumentation as names
@@ -31,12 +32,29 @@ from txcore.records import MARK_KINDS, Checkpoint, Half, LogKind, LogRecord, Op,
 from txcore.tenure import Tenure
 
 ORPHANS_MAX: Final = 20_000
-"""Ops wait for halves while there are more of them whose halves were not read yet,"""
-CATCHING_UP_COUNT: Final = 100
-"""and halves still come in such numbers; in fewer, it is not for them that ops wait."""
+"""While so many halves have ops that were read before them, no more ops are read."""
 MERGED_COUNT: Final = 50
 """So many ops are taken to be in a record until one was read."""
 POISON_TERMS: Final = terms_of(0.0, 1000.0, 1, fenced=False)
+
+
+@dataclass(frozen=True, slots=True)
+class _End:
+    """A question where the half log ends, and how far the op log was read when it was asked."""
+
+    reader: Reader
+    end: Future[Position]
+    op_read: int
+
+    @property
+    def is_void(self) -> bool:
+        """Whether the broker did not tell."""
+        return self.end.done() and self.end.exception() is not None
+
+    @property
+    def is_passed(self) -> bool:
+        """Whether every half was read that was stored when it was asked."""
+        return self.end.done() and self.end.exception() is None and self.reader.passed >= self.end.result()
 
 
 class Intake:
@@ -61,7 +79,7 @@ class Intake:
         self.is_claimed = False  #: the owner's claim is back
         self._is_replaying = True  #: halves may come that were stored before that
         self._claimed_end: Future[Position] | None = None
-        self._end: tuple[Future[Position], int] | None = None  #: see `ask_end`
+        self._end: _End | None = None  #: see `ask_end`
         self._note = checkpoint.note if checkpoint else b""
         self._noted = tenure.state.noted
         self._began_ms = tenure.now_ms()
@@ -71,13 +89,29 @@ class Intake:
     def read(self) -> int:
         """Read what has arrived in both logs, halves first; returns how many records that were.
 
-        An op record holds many ops, so that in long logs these would run far ahead of their halves, and fill memory.
+        An op record holds many ops, so that in long logs these would run far ahead of their halves, and fill memory; as
+        they would while the half log is silent. Once that was read to its end, ops that still wait are for no half.
         """
-        count, limits = self.read_halves(), self._context.limits
-        if count < CATCHING_UP_COUNT:
-            return count + self.read_ops(limits.read_count_max)
-        room = (ORPHANS_MAX - self._tenure.state.orphan_count) // self._merged_count
-        return count + (self.read_ops(min(room, limits.read_count_max)) if room > 0 else 0)
+        count = self.read_halves()
+        if self._room() <= 0:
+            self.ask_end()
+            self.drop_orphans()
+        room = self._room()
+        return count + (self.read_ops(min(room, self._context.limits.read_count_max)) if room > 0 else 0)
+
+    def _room(self) -> int:
+        """Return how many op records may be read before too many ops wait for halves."""
+        waiting = self._tenure.state.orphan_count
+        return max((ORPHANS_MAX - waiting) // self._merged_count, 0 if waiting else 1)
+
+    def drop_orphans(self) -> None:
+        """Forget ops without a half, once the half log has said that none is to come; not of one that is gone."""
+        op_read = self.passed_end()
+        dropped = 0 if op_read is None else self._tenure.state.drop_orphans(op_read, self._missing)
+        if dropped:
+            self._context.report.event(names.OP_WITHOUT_HALF, partition=self._tenure.partition, count=dropped)
+        if self._tenure.state.orphan_count:
+            self.ask_end()
 
     def claimed(self) -> None:
         """Note that the owner's claim is back; what is stored from here on is new."""
@@ -154,29 +188,29 @@ class Intake:
     def ask_end(self) -> None:
         """Ask the half log where it ends, unless an earlier question is still open; `passed_end` tells more."""
         if self._end is None:
-            self._end = (self._halves.end(), self._tenure.state.op_read or 0)
+            self._end = self._ask_end()
+
+    def _ask_end(self) -> _End:
+        return _End(self._halves, self._halves.end(), self._tenure.state.op_read or 0)
 
     def passed_end(self) -> int | None:
         """Return how far the op log was read when `ask_end` was called, once all halves of that moment were read.
 
         Returns None until then, and when the broker did not answer: ask again.
         """
-        if self._end is None or not self._end[0].done():
-            return None
-        (end, op_read), error = self._end, self._end[0].exception()
-        if error is None and self._halves.passed < end.result():
+        asked = self._end
+        if asked is None or not (asked.is_passed or asked.is_void):
             return None
         self._end = None
-        return op_read if error is None else None
+        return None if asked.is_void else asked.op_read
 
     def read_to_end(self) -> Flow[bool]:
         """Read both logs until every half that was stored before this call was read; False if that takes too long."""
         clock, limits = self._context.clock, self._context.limits
-        self._end = None
-        self.ask_end()
+        asked = self._ask_end()
         deadline_s = clock.elapsed_s() + limits.mark_timeout_s
-        while self._tenure.is_active and self._end is not None:
-            if self.passed_end() is not None:
+        while self._tenure.is_active and asked.reader is self._halves and not asked.is_void:
+            if asked.is_passed:
                 return True
             count = self.read()
             if count:

@@ -254,15 +254,7 @@ class PartitionOwner:
             context.report.event(names.CHECKER_ERROR, partition=self.tenure.partition, error=repr(error))
 
     def _drop_orphans(self, intake: Intake) -> None:
-        """Forget ops without a half, once the half log has said that none is to come; not of one that is gone."""
-        if intake.has_missing:
-            return
-        op_read = intake.passed_end()
-        dropped = 0 if op_read is None else self.tenure.state.drop_orphans(op_read)
-        if dropped:
-            self.context.report.event(names.OP_WITHOUT_HALF, partition=self.tenure.partition, count=dropped)
-        if self.tenure.state.orphan_count:
-            intake.ask_end()
+        intake.drop_orphans()
 
     # -- what others ask -----------------------------------------------------------------------------------------------
 
