@@ -85,6 +85,8 @@ class Intake:
         self._began_ms = tenure.now_ms()
         self._missing: dict[bytes, NoteEntry] = {}  #: see `has_missing`
         self._lost: list[Pending] = []  #: to be parked as LOST
+        self._halves_from = 0  #: where the half log began when that was seen last
+        self._is_probing = False
 
     def read(self) -> int:
         """Read what has arrived in both logs, halves first; returns how many records that were.
@@ -131,6 +133,7 @@ class Intake:
         except DataLossError as loss:
             self._halves.close()
             self._halves = self._reopened(LogKind.HALF, loss)
+            self._halves_from = max(self._halves_from, loss.first or 0)
             self._end = None
             if self.is_claimed:
                 self.claimed()
@@ -177,12 +180,8 @@ class Intake:
         for entry in self._missing.values():
             position = Position(state.half_read or 0)
             pending = Pending(entry.transaction_id, position, entry.generation, POISON_TERMS, 0.0, 0.0, entry.count)
-            reason = (
-                "undecided at the last checkpoint, and gone from the half log since; the database knows its outcome"
-            )
-            pending.note(poison=b"", park=(ParkCode.LOST, reason))
+            self._lose(pending, "undecided at the last checkpoint, and gone from the half log since")
             state.read_half(position, pending)
-            self._lost.append(pending)
         self._missing.clear()
 
     def ask_end(self) -> None:
@@ -445,8 +444,32 @@ class Intake:
         if pending.half is None:
             yield from self.load([pending])
         if pending.half is None:
+            if (yield from self._is_eaten(pending.position)):
+                self._lose(pending, "undecided, and gone from the half log since it was read")
             raise DataLossError(pending.position, None)
         return pending.half
+
+    def _is_eaten(self, position: int) -> Flow[bool]:
+        """Return whether the half log begins after *position*; False where it does not tell in time."""
+        if position < self._halves_from or self._is_probing:
+            return position < self._halves_from
+        clock, limits = self._context.clock, self._context.limits
+        deadline_s = clock.elapsed_s() + limits.mark_timeout_s
+        reader, self._is_probing = self._tenure.reader(LogKind.HALF, Position(position)), True
+        try:
+            while clock.elapsed_s() < deadline_s and not reader.read(1) and reader.passed <= position:
+                yield limits.poll_s
+        except DataLossError as loss:
+            self._halves_from = position + 1 if loss.first is None else loss.first
+        finally:
+            self._is_probing = False
+            reader.close()
+        return position < self._halves_from
+
+    def _lose(self, pending: Pending, reason: str) -> None:
+        """Have a half parked as LOST; its database knows its outcome, and it has no messages any more."""
+        pending.note(poison=b"", park=(ParkCode.LOST, f"{reason}; the database knows its outcome"))
+        self._lost.append(pending)
 
     def load(self, pendings: Sequence[Pending]) -> Flow[None]:
         """Give halves in hand their records, all that were not read lately in one request; those gone have none.

@@ -8,13 +8,15 @@ import pytest
 from txcore_conformance.owners import Owners
 
 from txcore.ages import NoteEntry, decode_note
+from txcore.checking import Limits
 from txcore.errors import BackendTimeoutError
+from txcore.fence import FenceAnswer, FenceReading
 from txcore.intake import Intake
 from txcore.invariants import judge_checkpoint
 from txcore.memory import Fate, Faults
 from txcore.memory.reading import MemoryReader
 from txcore.message import LocalTransactionState
-from txcore.port import failed
+from txcore.port import failed, resolved
 from txcore.records import LogKind, OpKind, ParkCode
 
 A, B = b"a" * 16, b"b" * 16
@@ -124,3 +126,41 @@ def late():
     """A reading that did not come to the end in time."""
     yield 0.1
     return False
+
+
+@pytest.mark.parametrize("fenced", [False, True])
+def test_a_half_that_is_gone_under_a_running_owner_is_parked(fenced):
+    """Its record is read again when it is due; asking for it for ever would tell no operator."""
+    limits = Limits(body_bytes_max=1, checkpoint_interval_s=0.0)
+    world = Owners(limits=limits, fence=Committed(), listener=lambda _: LocalTransactionState.COMMIT)
+    world.half(7, immunity_ms=5_000, fenced=fenced)
+    world.half(8, immunity_ms=5_000)
+    world.start()
+    world.run(2)
+    world.half(9)
+    world.trim(LogKind.HALF, 2)
+    world.run(60)
+    assert [(7, ParkCode.LOST)] == world.parked()
+    assert {b"b8", b"b9"} == set(world.delivered())
+    assert "" == judge_checkpoint(world.checkpoint(), world.log(LogKind.HALF), world.log(LogKind.OP))
+
+
+def test_a_record_that_cannot_be_read_for_a_while_is_not_lost():
+    """Only the log's beginning tells that it is gone."""
+    world = Owners(limits=Limits(body_bytes_max=1), listener=lambda _: LocalTransactionState.COMMIT)
+    world.half(7, immunity_ms=5_000)
+    world.half(8)
+    world.start()
+    world.run(2)
+    with mock.patch.object(MemoryReader, "fetch", return_value=resolved({})):
+        world.run(30)
+    assert [] == world.parked()
+    world.run(60)
+    assert {b"b7", b"b8"} == set(world.delivered())
+
+
+class Committed:
+    """A fence that knows of every commit."""
+
+    def check(self, identities, group, databases=None):
+        return {identity: FenceReading(FenceAnswer.COMMIT) for identity in identities}
