@@ -28,6 +28,7 @@ from txcore.records import (
     Checkpoint,
     Op,
     OpKind,
+    ParkCode,
     Position,
     is_discard_in_force,
     is_owned,
@@ -200,8 +201,12 @@ class PartitionState:
             return
         known.closed_by, known.pending = -1, None
         self._newest[seen.transaction_id] = seen
-        if seen.generation > current.generation:
-            new.begin_by(current.start_ms)
+        is_found = current.extras.park is not None and current.extras.park[0] is ParkCode.LOST
+        if is_found:
+            new.note(look_back=look_back)
+        if seen.generation > current.generation or is_found:
+            if not is_found:  # of a half that was lost no start is known
+                new.begin_by(current.start_ms)
             if current.is_journaled:
                 new.decision, new.is_journaled = current.decision, True
                 new.note(forced=current.extras.forced)
@@ -217,6 +222,9 @@ class PartitionState:
         current.count = max(current.count, new.count)
         current.begin_by(new.start_ms)
         current.note(carry_again_ms=0.0, copied_ms=copied_ms)
+        if new.extras.poison is not None:  # a newer txcore's copy takes the place of what can be read
+            current.note(poison=new.extras.poison, park=new.extras.park)
+            self.schedule(current, AT_ONCE_MS)
 
     def read_op(self, position: Position, op: Op) -> bool:
         """Take in one op in log order; returns False for a record under an outdated claim, which changes nothing."""

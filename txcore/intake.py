@@ -312,6 +312,7 @@ class Intake:
             return
         if self._context.limits.newer_records is not NewerRecords.PARK:
             raise error
+        self._found(error.transaction_id, error.generation)
         pending = Pending(error.transaction_id, record.position, error.generation, POISON_TERMS, 0.0, 0.0)
         pending.note(poison=record.body, park=(ParkCode.NEWER, f"position {record.position}: {error}"))
         self._tenure.state.read_half(record.position, pending)

@@ -6,7 +6,7 @@ import random
 
 import msgspec
 import pytest
-from txcore_conformance.owners import Owners
+from txcore_conformance.owners import Owners, name_of
 
 from txcore import Checker, CheckPolicy, Limits, Message, Operator, TransactionProducer
 from txcore import LocalTransactionState as State
@@ -16,7 +16,7 @@ from txcore.hookspecs import hookimpl
 from txcore.ids import IdFactory
 from txcore.instrumentation import PARTITION_BLOCKED
 from txcore.journey import closed_record, journeys_of
-from txcore.memory import KAFKA_LIKE, NATS_LIKE, RABBITMQ_LIKE, STRONG, MemoryBackend, MemoryBroker
+from txcore.memory import KAFKA_LIKE, NATS_LIKE, RABBITMQ_LIKE, STRONG, Fate, Faults, MemoryBackend, MemoryBroker
 from txcore.memory.reading import MemoryReader
 from txcore.records import FINAL_KINDS, Checkpoint, Half, LogKind, Op, OpKind, ParkCode, Position, TargetMessage
 from txcore.wire import VERSION, decode_half, decode_ops, decode_parked, encode_half, encode_ops
@@ -455,3 +455,39 @@ def test_what_stands_after_a_gap_is_judged_by_the_claim_in_force_there():
     world.start()
     world.run(10)
     assert [b"b8"] == world.delivered()
+
+
+@pytest.mark.parametrize("order", ["known first", "newer first"])
+def test_a_newer_copy_of_a_known_half_has_it_parked_where_the_settings_say_so(order):
+    """It takes the place of what this txcore can read; both together can be neither checked nor delivered."""
+    limits = Limits(newer_records="park", body_bytes_max=1)
+    world = Owners(limits=limits, listener=lambda _: State.COMMIT)
+    known = world.half(7) if order == "known first" else None
+    newer = Half(VERSION + 1, name_of(7), "g", 0, 0, 0, 1, 1000, 3, False, "p:1", [TargetMessage("t", None, b"n", {})])
+    world.broker.append("g", LogKind.HALF, 0, encode_half(newer))
+    if known is None:
+        world.half(7)
+    world.start()
+    world.run(60)
+    assert ([(7, ParkCode.NEWER)], []) == (world.parked(), world.delivered())
+    assert encode_half(newer) == decode_parked(world.log(LogKind.PARKED)[0].body).half
+
+
+def test_a_copy_of_a_half_that_was_thought_lost_is_judged():
+    """A frozen owner's copy may land after the entry was made out, and before it was stored."""
+    faults = Faults()
+    faults.fate = lambda what, _: Fate.LOST if what == "parked" else Fate.DONE
+    world = Owners(listener=lambda _: None, faults=faults)
+    world.half(7)
+    owner = world.start()
+    world.run(3)
+    world.kill(owner)
+    world.half(8)
+    world.trim(LogKind.HALF, 2)
+    world.start()
+    world.run(3)
+    faults.fate = lambda *_: Fate.DONE
+    world.listener = lambda _: State.COMMIT
+    world.half(7, folded_to=1)
+    world.run(60)
+    assert ([(7, ParkCode.CLOSED)], {b"b7", b"b8"}) == (world.parked(), set(world.delivered()))
