@@ -65,6 +65,7 @@ class Journey:
     discarded_generation: int = -1
     exhausted: set[int] = field(default_factory=set)  #: generations discarded, in force, for exhausted checks
     undeliverable_generation: int = -1  #: the highest one discarded, in force, because a target refuses
+    forced: int = 0  #: final ops and decisions in force that an operator made; a request that was refused is none
     overrides: int = 0  #: final ops and decisions in force that an operator made against the fence
     discarded_ms: int = 0  #: time of the newest DISCARD in force
     token_before: bytes = b""
@@ -398,8 +399,9 @@ def _fold(journey: Journey, record: LogRecord, op: Op, token: bytes) -> None:
         return
     if op.kind == OpKind.FORCE and op.token:
         journey.replies.append((record.position, op))
-    if op.kind in FINAL_KINDS | {OpKind.DECIDED} and op.forced == Forced.OVERRIDE:
-        journey.overrides += 1
+    if op.kind in FINAL_KINDS | {OpKind.DECIDED} and op.forced:
+        journey.forced += 1
+        journey.overrides += op.forced == Forced.OVERRIDE
     if op.kind in FINAL_KINDS:
         journey.final = journey.final or op.kind
     elif op.kind == OpKind.DISCARD and is_discard_in_force(op, is_decided=journey.was_decided_at(record.position)):
