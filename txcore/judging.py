@@ -49,7 +49,7 @@ class Judge:
         due = yield from self._look_back(due)
         now_ms = self._tenure.now_ms()
         for pending in due:
-            if not self._tenure.is_active:
+            if not self._tenure.may_write:
                 return
             self._intake.note_gap(pending)
             decision = decide(pending, now_ms, must_carry=False)
@@ -148,7 +148,7 @@ class Judge:
                 self._put_back(pending)
             return
         for pending in chunk:
-            if self._tenure.is_active and not pending.is_closed:
+            if self._tenure.may_write and not pending.is_closed:
                 yield Spawn(self._held(pending, step(pending)))
             else:
                 self._put_back(pending)
@@ -192,7 +192,7 @@ class Judge:
             context.report.event(names.CHECK_NO_ANSWER, transaction_id=pending.transaction_id, error=repr(error))
             self._fail(pending, None, getattr(error, "retry_after_s", 0.0))
             return
-        if not self._tenure.is_active or pending.is_closed:
+        if not self._tenure.may_write or pending.is_closed:
             return
         if not isinstance(answer, LocalTransactionState):
             context.report.event(names.CHECK_NO_ANSWER, transaction_id=pending.transaction_id, answer=repr(answer))
@@ -227,7 +227,7 @@ class Judge:
         decided, open_still = [], []
         for pending in chunk:
             reading = readings[pending.transaction_id]
-            if self._tenure.is_active and not pending.is_closed:
+            if self._tenure.may_write and not pending.is_closed:
                 if reading.answer is FenceAnswer.ROLLBACK and not pending.terms.fenced:
                     open_still.append(pending)  # the listener may have committed without the row
                     continue
@@ -257,6 +257,8 @@ class Judge:
     def _take_reading(self, pending: Pending, reading: FenceReading) -> None:
         answer = reading.answer
         self._context.report.event(names.CHECK_ANSWERED, transaction_id=pending.transaction_id, answer=answer.value)
+        if pending.is_journaled:
+            return  # an override was read back while the fence was asked
         if answer in _DECISIONS:
             pending.decision = _DECISIONS[answer]
             pending.note(failures=0, missing=() if answer is FenceAnswer.SENT else pending.extras.missing)
@@ -296,12 +298,16 @@ class Judge:
                 return
             except Exception as error:  # noqa: BLE001 - an override is for exactly this case; it is recorded
                 context.report.event(names.CHECK_NO_ANSWER, transaction_id=pending.transaction_id, error=repr(error))
+        if not self._tenure.may_write or pending.is_closed:
+            return
         is_override = request.forced == Forced.OVERRIDE and pending.terms.asks_fence
         forced = Forced.OVERRIDE if is_override else Forced.YES
         yield from self._journal_decision(pending, wanted, forced, f"{request.by}: {request.reason}")
 
     def _refuse_force(self, pending: Pending, position: int, wanted: OpKind, refusal: str) -> Flow[None]:
         """Answer the operator's request at *position* with why it is not done; it stands until that was read back."""
+        if not self._tenure.may_write or pending.is_closed:
+            return
         count = reply_count(position)
         outcome = yield self._tenure.resolution(pending, OpKind.FORCE, decision=wanted, count=count, reason=refusal)
         if self._went_well(pending, outcome) and pending.extras.force_at is not None:
@@ -319,14 +325,15 @@ class Judge:
             return ""  # as without a fence: no row is there or can come, and the operator speaks for the listener
         if reading.answer.value != wanted.name:
             return f"refused: the fence says {reading.answer.value}"
-        pending.decision = wanted
-        pending.note(forced=Forced.YES)
+        if not pending.is_journaled:
+            pending.decision = wanted
+            pending.note(forced=Forced.YES)
         return ""
 
     def _finish(self, pending: Pending) -> Flow[None]:
         """Publish a committed half's targets, or none, and write its final op."""
         half = yield from self._intake.half_of(pending)
-        if not self._tenure.is_active or pending.is_closed:
+        if not self._tenure.may_write or pending.is_closed:
             return
         kind, began_s = OpKind(pending.decision), self._context.clock.elapsed_s()
         targets: Sequence[int] = ()
@@ -387,7 +394,7 @@ class Judge:
             pending.extras.poison or (wire.encode_half(half) if half else b""),
             list(pending.extras.missing or ()),
         )
-        if not self._tenure.is_active or pending.is_closed:
+        if not self._tenure.may_write or pending.is_closed:
             return
         if not context.backend.capabilities.atomic_release:
             self._tenure.state.note_entry(pending.transaction_id, pending.generation)
@@ -406,7 +413,7 @@ class Judge:
         Not of a half that was closed meanwhile: the copy would say that its journal is folded to a place after its end.
         """
         half = yield from self._intake.half_of(pending)
-        if not self._tenure.is_active or pending.is_closed:
+        if not self._tenure.may_write or pending.is_closed:
             return
         now_ms = self._tenure.now_ms()
         again_ms = now_ms + self._context.limits.read_back_s * 1000

@@ -92,7 +92,7 @@ class PartitionOwner:
 
     def _wait_for_upgrade(self, error: NewerRecordError) -> Flow[None]:
         """Hold the partition without touching it: claiming it again and again would change nothing."""
-        self.blocked = str(error)
+        self.blocked, self.tenure.is_blocked = str(error), True
         self.context.report.event(names.PARTITION_BLOCKED, partition=self.tenure.partition, reason=self.blocked)
         while self.tenure.is_active and not self.is_draining:
             yield self.context.limits.idle_poll_s

@@ -22,6 +22,7 @@ class Tenure:
 
     Attributes:
         is_active: False: stand down at once and write nothing more.
+        is_blocked: True: a record of a newer txcore was read; the partition is kept, and nothing of it is judged.
         in_hand: How many halves have a flow of their own now.
         offset_ms: From the process's clock to the broker's, where the broker has one; it may fall, but never rises.
     """
@@ -31,6 +32,7 @@ class Tenure:
         self.partition = partition
         self.token = b""
         self.is_active = True
+        self.is_blocked = False
         self.in_hand = 0
         self.offset_ms = 0.0
         self._offset_max_ms: float | None = None  #: the broker's clock was never farther ahead
@@ -55,6 +57,11 @@ class Tenure:
         """Return when *time_ms* was by the broker's clock, at the latest: for those that have another timeline."""
         ahead_ms = 0.0 if self._offset_max_ms is None else self._offset_max_ms - self.offset_ms
         return time_ms + max(ahead_ms, 0.0)
+
+    @property
+    def may_write(self) -> bool:
+        """Whether what is in hand may still be written."""
+        return self.is_active and not self.is_blocked
 
     @property
     def has_server_time(self) -> bool:

@@ -34,6 +34,7 @@ class Owners:
     Attributes:
         listener: Answers for a transaction, by its number.
         asked: Which numbers the listener was asked about, in order.
+        call_s: How long a question to listener or fence takes.
     """
 
     def __init__(
@@ -61,6 +62,7 @@ class Owners:
         self.limits = limits or Limits(checkpoint_interval_s=0.0)
         self.policy = CheckPolicy(immunity_s=0.001, interval_s=1.0, check_max=check_max)
         self.asked: list[int] = []
+        self.call_s = 0.0
         self._randomness = Random(1)
         self._tasks: list[Task] = []
         self._count = 0
@@ -144,6 +146,7 @@ class Owners:
             self.backend.release(resolution, task.owner.context.claim)
             return resolution.outcome
         if isinstance(command, Call):
+            task.ready_s = self.clock.now_s + self.call_s
             return command.function(*command.args)
         if isinstance(command, Spawn):
             self._tasks.append(Task(task.owner, command.flow, self.clock.now_s))

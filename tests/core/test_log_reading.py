@@ -491,3 +491,18 @@ def test_a_copy_of_a_half_that_was_thought_lost_is_judged():
     world.half(7, folded_to=1)
     world.run(60)
     assert ([(7, ParkCode.CLOSED)], {b"b7", b"b8"}) == (world.parked(), set(world.delivered()))
+
+
+@pytest.mark.parametrize("answer", State)
+def test_what_is_in_hand_writes_nothing_once_its_partition_is_blocked(answer):
+    """A newer record may say anything of it."""
+    world = Owners(listener=lambda _: answer)
+    world.half(7)
+    world.call_s = 2.0
+    owner = world.start()
+    assert world.run(10, lambda: world.asked)
+    newer = Half(VERSION + 1, name_of(8), "g", 0, 0, 0, 1, 1000, 3, False, "p:1", [TargetMessage("t", None, b"n", {})])
+    world.broker.append("g", LogKind.HALF, 0, encode_half(newer))
+    world.run(30)
+    assert owner.blocked
+    assert ([], []) == (world.kinds(7), world.delivered())

@@ -18,13 +18,14 @@ class Away:
 
     def __init__(self):
         self.overridden = []
+        self.answer = FenceAnswer.NO_ANSWER
 
     def asked(self):
         """Nothing by itself."""
 
     def check(self, identities, group, databases=None):
         self.asked()
-        return {identity: FenceReading(FenceAnswer.NO_ANSWER, "away") for identity in identities}
+        return {identity: FenceReading(self.answer, "away") for identity in identities}
 
     def force(self, identity, group, database=b""):
         self.overridden.append(identity)
@@ -122,3 +123,22 @@ def test_an_override_against_a_row_that_decides_is_recorded_as_one():
     request(world, "bob", Forced.OVERRIDE, OpKind.ROLLBACK)
     world.run(30)
     assert (OpKind.ROLLBACK, True) == (journey(world).final, journey(world).overrides > 0)
+
+
+def test_a_decision_that_is_read_back_late_is_not_overwritten_by_the_fence():
+    """The fence is asked while an override lands whose write had got no answer."""
+    fence = Away()
+    world = Owners(fence=fence)
+    world.half(7, fenced=True)
+    world.call_s = 1.0
+    owner = world.start()
+    fence.answer = FenceAnswer.COMMIT
+
+    def asked():
+        if "DECIDED" not in world.kinds(7):
+            token, rollback = owner.tenure.token, OpKind.ROLLBACK
+            world.op(OpKind.DECIDED, 7, token=token, decision=rollback, forced=Forced.OVERRIDE)
+
+    fence.asked = asked
+    world.run(30)
+    assert (OpKind.ROLLBACK, []) == (journey(world).final, world.delivered())
