@@ -86,6 +86,18 @@ def test_a_topic_that_is_made_again_is_found(kit):
     kit.until(lambda: raw.statuses(raw.release(kit, raw.commit(half))) == [DURABLE], "the topic to be known")
 
 
+def test_a_topic_that_is_made_after_a_release_missed_it_takes_what_halves_found_it(kit):
+    """A half's check finds the topic; the releases after that are not refused by what an earlier one heard."""
+    topic = kit.make_topic()
+    delete(kit, topic)
+    assert raw.statuses(raw.release(kit, raw.target_only(kit.group, topic, b"early"))) == [REFUSED]
+    kit.make_topic(topic)
+    half = raw.half(kit, topic)
+    kit.until(lambda: raw.statuses(raw.append(kit, half)) == [DURABLE], "the topic to be known")
+    for _ in range(3):
+        assert raw.statuses(raw.release(kit, raw.commit(half))) == [DURABLE]
+
+
 def test_a_topic_that_is_still_there_is_not_refused_on_the_drivers_word(kit, topic, monkeypatch):
     """What the driver does not know may be there: that is UNKNOWN."""
     half = raw.half(kit, topic)

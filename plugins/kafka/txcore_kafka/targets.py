@@ -22,6 +22,8 @@ KNOWN_FOR_S: Final = 60.0
 REFRESH_AFTER_S: Final = 45.0
 FRESH_S: Final = 0.5
 """Many halves that wait for news of one topic share one answer, also a bad one."""
+ABSENT_FOR_S: Final = 5.0
+"""So old at most is the broker's "no" that refuses a release: others may have been asked for after it."""
 OVERHEAD_MAX: Final = 600
 """Bytes of a message without headers beside its body and key, at most; see `record_size`."""
 TOPIC_COUNT_MAX: Final = 10_000
@@ -134,8 +136,10 @@ class Targets:
                     self._absent[topic] = self._clock.elapsed_s()
 
     def refusal(self, topic: str) -> MessageRejectedError | None:
-        """Return why nothing can be published to *topic*, if the broker had no such topic when a release asked."""
-        return _no_topic(topic) if topic in self._absent else None
+        """Return why nothing can be published to *topic*, if the broker had no such topic a moment ago."""
+        absent_s = self._absent.get(topic)
+        is_gone = absent_s is not None and self._clock.elapsed_s() - absent_s < ABSENT_FOR_S
+        return _no_topic(topic) if is_gone else None
 
     def _is_fresh(self, topic: str, now_s: float) -> bool:
         target = self._known.get(topic)
@@ -154,6 +158,7 @@ class Targets:
                 self._known.pop(topic, None)
                 self._missing.pop(topic, None)
                 if topic in counts:
+                    self._absent.pop(topic, None)
                     text = settings.get(topic, {}).get("max.message.bytes", "")
                     self._known[topic] = _Target(int(text) if text else TOPIC_BYTES_DEFAULT, now_s)
                 else:
