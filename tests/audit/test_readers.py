@@ -172,7 +172,7 @@ def test_everything_is_read_once_however_it_is_cut(world, log):
 
 
 def test_what_marks_the_end_of_a_log_is_no_record(world):
-    """A checker asks where its logs end; on RabbitMQ that appends a marker, which the audit counts and skips."""
+    """A checker asks where its logs end; most brokers get a marker for that, which the audit counts and skips."""
     group = Group(world)
     backend = txcore.connect(world.url)
     for kind in (LogKind.HALF, LogKind.OP):
