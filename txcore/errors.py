@@ -120,7 +120,10 @@ class FencedError(NotSentError):
 
 
 class BusyError(NotSentError):
-    """Too many transactions are in flight; slow down and try again."""
+    """Too many transactions are in flight, so this one was not begun or not prepared; slow down and try again.
+
+    What has begun is not refused: a block ends, and `commit` and `rollback` go on, however many there are.
+    """
 
 
 class OutcomeUnknownError(TxcoreError):
@@ -161,7 +164,8 @@ class CheckPostponedError(TxcoreError):
 class InboxHorizonError(TxcoreError):
     """A message is older than the inbox remembers: it may have been recorded before, and was not recorded now.
 
-    The caller rolls back, so nothing is changed. A person, or the effect's own table, may know the answer.
+    The caller's transaction remembers nothing of it, whether it is rolled back or commits. A person, or the effect's
+    own table, may know.
     """
 
     def __init__(self, message: str, *, transaction_id: bytes = b"") -> None:

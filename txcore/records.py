@@ -76,7 +76,7 @@ ForcedMark = Annotated[int, Meta(ge=0, le=2)]
 FINAL_KINDS = frozenset({OpKind.COMMIT, OpKind.ROLLBACK})
 MARK_KINDS = frozenset({OpKind.CLAIM, OpKind.TICK})
 OWNED_KINDS = frozenset({OpKind.CHECKED, OpKind.DECIDED, OpKind.DISCARD})
-"""Kinds that count only under the token in force at their place in the log; final ops always count."""
+"""Kinds that count only under the token in force at their place in the log, as replies do; final ops always count."""
 
 
 @direct
@@ -140,6 +140,7 @@ class Op(msgspec.Struct, array_like=True, gc=False):
     """One entry of an op record; `transaction_id` is the nonce in a CLAIM or TICK.
 
     Attributes:
+        count: In CHECKED the answered checks so far; in a reply to a request, which one it answers (`reply_count`).
         decision: COMMIT or ROLLBACK in DECIDED and FORCE, 0 elsewhere.
         token: The writing checker's claim; empty for producers and operators.
         by: The attempt that wrote it (producer or checker instance), or the operator's name.
@@ -156,6 +157,24 @@ class Op(msgspec.Struct, array_like=True, gc=False):
     decision: FinalKind = 0
     forced: ForcedMark = 0
     reason: str = ""
+
+
+def is_owned(op: Op) -> bool:
+    """Return whether *op* counts only under the token in force at its place: a journal's op, or a reply."""
+    return op.kind in OWNED_KINDS or (op.kind == OpKind.FORCE and bool(op.token))
+
+
+def reply_count(position: int) -> int:
+    """Return the `count` of a reply to the request that stands at *position* of the op log: its name, as it were."""
+    return 1 + position % COUNT_MAX
+
+
+def is_reply_to(reply: Op, position: int) -> bool:
+    """Return whether a reply answers the request at *position*; one without a name answers whichever stands.
+
+    Another request may come while the first one is being refused. It must neither be taken for answered nor forgotten.
+    """
+    return reply.count in {0, reply_count(position)}
 
 
 def is_discard_in_force(op: Op, *, is_decided: bool) -> bool:

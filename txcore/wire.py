@@ -15,7 +15,7 @@ import msgspec
 
 from txcore.errors import NewerRecordError, WireFormatError
 from txcore.ids import ID_BYTES, id_text
-from txcore.records import Count, Half, Op, OpKind, Parked, TargetMessage, TransactionId
+from txcore.records import Count, Half, LogKind, Op, OpKind, Parked, TargetMessage, TransactionId
 
 VERSION: Final = 1
 """Version that this txcore writes, and the highest version that it reads."""
@@ -35,6 +35,10 @@ class _OpRecord(msgspec.Struct, array_like=True, tag="txo"):
 class _MessageRecord(msgspec.Struct, array_like=True, tag="txm"):
     version: int
     message: TargetMessage
+
+
+class _EndMarker(msgspec.Struct, array_like=True, tag="txe"):
+    nonce: bytes
 
 
 class HalfHead(msgspec.Struct, array_like=True, tag="txh", gc=False):
@@ -145,6 +149,21 @@ def decode_parked(body: bytes) -> Parked:
         WireFormatError: *body* is not a parked record.
     """
     return _decode(_parked_decoder, body, "a parked record")
+
+
+def encode_end_marker(group: str, kind: LogKind, partition: int, nonce: bytes, by: str) -> bytes:
+    """Return the body of a record that a backend appends to find a log's end; no reader of that backend returns it.
+
+    A reader that takes it for a record of the log can ignore it: it is a TICK, a half without messages that is rolled
+    back already, or no parked record. *nonce* has the bytes of a transaction id.
+    """
+    if kind is LogKind.OP:
+        return encode_ops([Op(OpKind.TICK, nonce, 0, by)])
+    if kind is LogKind.HALF:
+        half = Half(VERSION, nonce, group, partition, 0, 0, 0, 0, 0, fenced=False, by=by, messages=[])
+        half.decided = OpKind.ROLLBACK
+        return encode_half(half)
+    return _encode(_EndMarker(nonce))
 
 
 def encode_message(message: TargetMessage) -> bytes:

@@ -171,8 +171,8 @@ def test_everything_is_read_once_in_ranges_of_any_size(world, log):
         assert len(ranges) == sum(row["kind"] == Kind.COVER for row in rows)
 
 
-def test_end_marker_of_a_log_is_no_record(world):
-    """A checker asks for the ends of its logs; on RabbitMQ that appends a marker, which the audit counts and skips."""
+def test_what_marks_the_end_of_a_log_is_no_record(world):
+    """A checker asks where its logs end; most brokers get a marker for that, which the audit counts and skips."""
     group = Group(world)
     backend = txcore.connect(world.url)
     for kind in (LogKind.HALF, LogKind.OP):

@@ -35,9 +35,9 @@ class Case(History):
         self.name = name
         self.other = []  # on the second broker
 
-    def half(self, *, size=1, generation=0, **more):
+    def half(self, *, size=1, generation=0, fenced=True, **more):
         messages = [TargetMessage("t", b"k", b"body %d" % n, {}) for n in range(size)]
-        half = Half(1, self.transaction_id, "g", 0, generation, BORN_MS, 0, 1_000, 3, True, BY, messages, **more)
+        half = Half(1, self.transaction_id, "g", 0, generation, BORN_MS, 0, 1_000, 3, fenced, BY, messages, **more)
         self.records.append(Written("half", wire.encode_half(half)))
         return self
 
@@ -113,6 +113,11 @@ def by_hand(new):
         Case("by the message table, with a half that turned up", new(), []).half().row(3).target(0).ops(COMMIT),
         Case("by the message table, with an end of nothing", new(), ["PHANTOM"]).row(3).target(0).ops(COMMIT),
         Case("committed without a row", new(), ["MISDECIDED"]).half().target(0).ops(COMMIT),
+        Case("committed after a tombstone", new(), ["LEAK", "MISDECIDED"]).half().row(2).target(0).ops(COMMIT),
+        Case("committed by the listener's word, after the tombstone that the check left", new(), [])
+        .half(fenced=False).row(2).target(0).ops(COMMIT),
+        Case("rolled back by the listener's word, and there", new(), ["LEAK"])
+        .half(fenced=False).row(2).target(0).ops(ROLLBACK),
         Case("rolled back and said twice", new(), ["DUP_OP"]).half().row(2).ops(ROLLBACK, ROLLBACK),
         Case("refused with a target is none", new(), ["CONFLICT", "LEAK", "MISDECIDED"])
         .half().row(1).target(0).ops(ROLLBACK, COMMIT),

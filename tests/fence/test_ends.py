@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import sqlite3
 import threading
 
 import pytest
 from sqlalchemy import create_engine, event, text
+from sqlalchemy.exc import InvalidRequestError, ProgrammingError
 from sqlalchemy.ext.asyncio import create_async_engine
 from txcore_conformance.kit import Observed
 
@@ -15,6 +17,7 @@ import txcore
 from txcore.errors import CommitUnknownError, FenceMisuseError, NotSentError, TransactionStateError
 from txcore.fence import FenceAnswer
 from txcore.memory import KAFKA_LIKE, MemoryBackend, MemoryBroker
+from txcore.records import LogKind
 from txcore.sqlfence import SqlFence
 
 GROUP = "orders"
@@ -163,6 +166,126 @@ def test_promise_that_the_listener_fences_lets_the_fence_decide_alone(sqlite, sh
     send(shop.producer(sqlite.fence, listener=listener, policy=SOON, listener_fences=True))
     checker = shop.checker(fence=sqlite.fence)
     eventually(lambda: checker.run_once().rolled_back)
+
+
+# A listener that says COMMIT, and did not commit ----------------------------------------------------------------------
+
+
+class Believed(Listener):
+    """Fences its transaction, leaves it as `local` does, and says COMMIT."""
+
+    def __init__(self, world, local):
+        super().__init__(world)
+        self.local = local
+
+    def execute_local_transaction(self, message, arg):
+        self.local(self.world, txcore.current_transaction())
+        return COMMIT
+
+
+def catch_an_error(world, transaction):
+    """Have PostgreSQL turn COMMIT into ROLLBACK, without an error: a statement of the transaction has failed."""
+    with world.engine.begin() as connection:
+        transaction.fence(connection)
+        with contextlib.suppress(ProgrammingError):
+            connection.execute(text("SELECT nothing_of_that_name"))
+
+
+def forget_commit(world, transaction):
+    """Leave a block that does not commit by itself."""
+    with world.engine.connect() as connection:
+        transaction.fence(connection)
+        world.add_order(connection, transaction.transaction_id)
+
+
+def swallow_refusal(world, transaction):
+    """Go on although the fence has refused the transaction, and rolled it back."""
+    with world.engine.connect() as connection:
+        world.add_order(connection, transaction.transaction_id)
+        nested = connection.begin_nested()
+        with contextlib.suppress(FenceMisuseError):
+            transaction.fence(connection)
+        with contextlib.suppress(InvalidRequestError):
+            nested.commit()
+        connection.commit()
+
+
+@pytest.mark.parametrize("listener_fences", [True, False])
+@pytest.mark.parametrize("is_many", [True, False])
+@pytest.mark.parametrize(
+    ("kind", "local"),
+    [
+        ("postgresql", catch_an_error),
+        ("postgresql", forget_commit),
+        ("mariadb", forget_commit),
+        ("sqlite", forget_commit),
+        ("sqlite", swallow_refusal),
+    ],
+)
+def test_what_was_rolled_back_is_not_sent_whatever_the_listener_says(
+    make_world, shop, eventually, kind, local, is_many, listener_fences
+):
+    """The row is not there: a conflict if the fence decides alone, else the listener is asked."""
+    world = make_world(kind)
+    listener = Believed(world, local)
+    producer = shop.producer(world.fence, listener=listener, policy=SOON, listener_fences=listener_fences)
+    (result,) = producer.send_many([(txcore.Message("t", b"tea"), None)]) if is_many else (send(producer),)
+    state = txcore.EndState.CONFLICT if listener_fences else txcore.EndState.TOO_LATE
+    assert (result.state, result.end.state) == (COMMIT, state)
+    assert isinstance(result.end.error, TransactionStateError)
+    checker = shop.checker(fence=world.fence, listener=listener)
+    eventually(lambda: checker.run_once().rolled_back)
+    assert shop.delivered == []
+
+
+def test_open_transaction_of_a_listener_is_left_to_the_check(world, shop, eventually):
+    """It said COMMIT before it committed: unknown, and sent once it has."""
+    opened = []
+
+    def leave_open(world, transaction):
+        opened.append(world.engine.connect())
+        transaction.fence(opened[0])
+
+    producer = shop.producer(world.fence, listener=Believed(world, leave_open), policy=SOON)
+    result = send(producer)
+    assert result.end.state is txcore.EndState.UNKNOWN
+    assert shop.delivered == []
+    opened[0].commit()
+    opened[0].close()
+    checker = shop.checker(fence=world.fence)
+    eventually(lambda: checker.run_once().committed)
+    assert shop.delivered == [b"tea"]
+
+
+@pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning", "ignore:coroutine:RuntimeWarning")
+@pytest.mark.parametrize(("awaits", "state"), [(True, txcore.EndState.TOO_LATE), (False, txcore.EndState.ACCEPTED)])
+def test_asynchronous_listener_is_believed_by_its_row(tmp_path, shop, awaits, state):
+    """The row of a transaction that was rolled back is not there; a fence that was not awaited was forgotten."""
+
+    async def run():
+        engine = create_async_engine(f"sqlite+aiosqlite:///{tmp_path}/shop.db")
+        fence = SqlFence(engine)
+        await fence.create()
+
+        class Forgetful(txcore.AsyncTransactionListener):
+            async def execute_local_transaction(self, message, arg):
+                async with engine.connect() as connection:
+                    fenced = txcore.current_transaction().fence(connection)
+                    if awaits:
+                        await fenced
+                return COMMIT
+
+        producer = txcore.AsyncTransactionProducer(
+            shop.backend, GROUP, fence=fence, listener=Forgetful(), partition_count=1
+        )
+        result = await producer.send_message_in_transaction(txcore.Message("t", b"tea"))
+        await engine.dispose()
+        return result
+
+    result = asyncio.run(run())
+    assert result.end.state is state
+    assert shop.delivered == ([] if awaits else [b"tea"])
+    assert isinstance(result.error, FenceMisuseError) is not awaits
 
 
 # A COMMIT that fails ------------------------------------------------------------------------------------------------
@@ -315,6 +438,34 @@ def test_commit_after_the_callers_own_rollback_is_a_conflict(world, shop):
     assert shop.delivered == []
 
 
+@pytest.mark.parametrize("is_attached", [False, True])
+@pytest.mark.parametrize("commits", [False, True])
+def test_commit_by_the_message_table_says_what_the_database_did(world, shop, is_attached, commits):
+    """After a rollback nothing waits in the table: a conflict, as with a half."""
+    producer = shop.producer(world.fence, mode="table")
+    transaction = producer.begin()
+    transaction.publish(txcore.Message("t", b"tea"))
+    with world.engine.connect() as connection:
+        transaction.prepare(connection)
+        connection.commit() if commits else connection.rollback()
+    holder = producer.attach(transaction.handle()) if is_attached else transaction
+    assert holder.commit().state is (txcore.EndState.VIA_TABLE if commits else txcore.EndState.CONFLICT)
+    assert world.row(transaction.transaction_id) is (FenceAnswer.VIA_TABLE if commits else FenceAnswer.ROLLBACK)
+
+
+def test_message_table_that_cannot_be_looked_at_is_left_to_its_relay(sqlite, shop, monkeypatch):
+    """Unknown, and no op for a half that was never written."""
+    producer = shop.producer(sqlite.fence, mode="table")
+    transaction = producer.begin()
+    transaction.publish(txcore.Message("t", b"tea"))
+    with sqlite.engine.connect() as connection:
+        transaction.prepare(connection)
+        connection.commit()
+    monkeypatch.setattr(sqlite.fence, "settled", _unreachable)
+    assert transaction.commit().state is txcore.EndState.UNKNOWN
+    assert list(shop.broker.log(GROUP, LogKind.OP, 0)) == []
+
+
 def test_commit_by_an_attached_holder_of_what_committed_is_accepted(world, shop):
     """The row is there: the look at the fence lets it pass."""
     producer, transaction = prepared(world, shop)
@@ -345,18 +496,89 @@ def test_fence_that_does_not_answer_keeps_an_attached_commit_back(sqlite, shop, 
     """UNKNOWN, and the checker is asked."""
     producer, transaction = prepared(sqlite, shop)
     holder = producer.attach(transaction.handle())
-    monkeypatch.setattr(sqlite.fence, "peek", _unreachable)
+    monkeypatch.setattr(sqlite.fence, "settled", _unreachable)
     assert holder.commit().state is txcore.EndState.UNKNOWN
     assert shop.delivered == []
 
 
-def _unreachable(_ids):
+def _unreachable(*_):
     raise OSError("unreachable")
+
+
+def test_second_holder_publishes_nothing_while_the_database_transaction_is_open(server_world, shop):
+    """Also where the fence's connections read what is not committed: it may yet be rolled back, as here."""
+    dirty = server_world.new_engine(isolation_level="READ UNCOMMITTED")
+    fence = server_world.new_fence(dirty)
+    producer = shop.producer(fence)
+    transaction = producer.begin()
+    transaction.publish(txcore.Message("t", b"never"))
+    with dirty.connect() as connection:
+        transaction.prepare(connection)
+        second = producer.attach(transaction.handle())
+        assert second.commit().state is txcore.EndState.UNKNOWN
+        connection.rollback()
+    assert transaction.commit().state is txcore.EndState.CONFLICT
+    assert shop.delivered == []
+
+
+def test_caller_that_still_holds_its_connection_needs_no_other_one(world, shop):
+    """It is looked at there, and given back to the caller as it was: the pool may have no more."""
+    engine = world.new_engine(pool_size=1, max_overflow=0, pool_timeout=0.05)
+    transaction = shop.producer(world.new_fence(engine)).begin()
+    transaction.publish(txcore.Message("t", b"tea"))
+    with engine.connect() as connection:
+        transaction.prepare(connection)
+        connection.commit()
+        assert transaction.commit().state is txcore.EndState.ACCEPTED
+        assert not connection.in_transaction()
+        with connection.begin():
+            world.add_order(connection, transaction.transaction_id)
+    assert shop.delivered == [b"tea"]
+    assert world.has_order(transaction.transaction_id)
+
+
+def test_caller_that_has_begun_its_next_transaction_waits_for_the_pool_only_once(world, shop, monkeypatch):
+    """No connection of the pool was free in time: that is the answer, and no check is tried after it."""
+    engine = world.new_engine(pool_size=1, max_overflow=0, pool_timeout=0.05)
+    transaction = shop.producer(world.new_fence(engine)).begin()
+    transaction.publish(txcore.Message("t", b"tea"))
+    with engine.connect() as connection:
+        transaction.prepare(connection)
+        connection.commit()
+        connection.execute(text("SELECT 1"))
+        connect, asked = engine.connect, []
+        monkeypatch.setattr(engine, "connect", lambda: asked.append(1) or connect())
+        result = transaction.commit()
+    assert (result.state, len(asked)) == (txcore.EndState.UNKNOWN, 1)
+    assert "pool" in str(result.error)
+
+
+def test_caller_of_asyncio_that_still_holds_its_connection_needs_no_other_one(tmp_path, shop):
+    """The same through an AsyncEngine."""
+
+    async def run():
+        engine = create_async_engine(
+            f"sqlite+aiosqlite:///{tmp_path}/shop.db", pool_size=1, max_overflow=0, pool_timeout=0.05
+        )
+        fence = SqlFence(engine)
+        await fence.create()
+        producer = txcore.AsyncTransactionProducer(shop.backend, GROUP, fence=fence, partition_count=1)
+        transaction = producer.begin()
+        transaction.publish(txcore.Message("t", b"tea"))
+        async with engine.connect() as connection:
+            await transaction.prepare(connection)
+            await connection.commit()
+            result = await transaction.commit()
+            assert not connection.in_transaction()
+        await engine.dispose()
+        return result.state
+
+    assert asyncio.run(run()) is txcore.EndState.ACCEPTED
 
 
 def test_database_style_does_not_look_again(sqlite, shop, monkeypatch):
     """Its owner has seen the COMMIT itself: no round trip more."""
-    monkeypatch.setattr(sqlite.fence, "peek", _unreachable)
+    monkeypatch.setattr(sqlite.fence, "settled", _unreachable)
     monkeypatch.setattr(sqlite.fence, "check", _unreachable)
     with shop.producer(sqlite.fence).transaction(sqlite.engine) as transaction:
         transaction.publish(txcore.Message("t", b"tea"))

@@ -96,6 +96,20 @@ def test_a_repeated_message_that_was_forgotten_is_refused(world, inbox, calendar
     assert 0 == remembered(world, inbox)
 
 
+def test_a_refused_message_is_not_remembered_by_a_program_that_commits_all_the_same(world, inbox, calendar, message):
+    """It notes the message for a person, in the same transaction; taken in later, it is no repeated one."""
+    calendar.days = 10
+    inbox.prune(keep_s=DAY_S)
+    old = message(0)
+    with world.engine.begin() as connection:
+        with pytest.raises(InboxHorizonError), inbox.receive(connection, old) as first:
+            pytest.fail(f"taken in: {first}")
+        world.add_order(connection, b"for a person")
+    assert world.has_order(b"for a person")
+    assert 0 == remembered(world, inbox)
+    assert receive(world, inbox, old, old_is_first=True)
+
+
 def test_an_old_message_is_taken_in_when_a_person_says_so(world, inbox, calendar, message):
     """A half that was parked for weeks and resumed; its repetition is known again."""
     calendar.days = 10

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import asyncio
 import sqlite3
 
 import psycopg
 import pytest
 from sqlalchemy import create_engine, text
+from sqlalchemy.ext.asyncio import create_async_engine
 from sqlalchemy.orm import Session
 from sqlalchemy.pool import StaticPool
 
@@ -19,6 +21,32 @@ from txcore.sqlfence.connections import SqlAlchemyBorder
 GROUP = "orders"
 SAVEPOINT = "a savepoint is open"
 GONE = "the fence row is gone"
+
+
+def test_blocking_producer_refuses_a_fence_on_an_asynchronous_engine(tmp_path):
+    """It could insert the row, and then not look at it: told at once, by the parameter's name."""
+    fence = SqlFence(create_async_engine(f"sqlite+aiosqlite:///{tmp_path}/shop.db"))
+    with pytest.raises(ConfigError, match="AsyncTransactionProducer") as caught:
+        txcore.TransactionProducer(txcore.connect("memory://"), GROUP, fence=fence)
+    assert caught.value.key == "fence"
+
+
+def test_asyncio_producer_works_with_a_fence_on_a_blocking_engine(tmp_path):
+    """Its own connections block the event loop for a moment; nothing else is wrong with it."""
+
+    async def run():
+        fence = SqlFence(create_engine(f"sqlite:///{tmp_path}/shop.db"))
+        fence.create()
+        engine = create_async_engine(f"sqlite+aiosqlite:///{tmp_path}/shop.db")
+        transaction = txcore.AsyncTransactionProducer(txcore.connect("memory://"), GROUP, fence=fence).begin()
+        transaction.publish(txcore.Message("t", b"tea"))
+        async with engine.connect() as connection:
+            await transaction.prepare(connection)
+            await connection.commit()
+        await engine.dispose()
+        return (await transaction.commit()).state
+
+    assert asyncio.run(run()) is txcore.EndState.ACCEPTED
 
 
 def test_autocommit_connection_is_refused(world):

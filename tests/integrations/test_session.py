@@ -2,6 +2,10 @@
 
 from __future__ import annotations
 
+import contextlib
+import threading
+from concurrent.futures import ThreadPoolExecutor
+
 import pytest
 import sqlalchemy
 from sqlalchemy.ext.asyncio import AsyncSession, create_async_engine
@@ -195,6 +199,56 @@ def test_committed_session_does_not_fail_after_its_commit(shop, monkeypatch):
     wait_until(lambda: checker.run_once() and shop.messages, "the message")
     checker.stop()
     assert ["one"] == shop.messages
+
+
+@pytest.mark.parametrize("name", ["postgresql", "mariadb"])
+def test_as_many_sessions_commit_at_once_as_the_pool_has_connections(server, name):
+    """Each is looked at on its own connection, which its Session still holds: none waits for one of the others'."""
+    engine = sqlalchemy.create_engine(server(name).fresh_database(), pool_size=4, max_overflow=0, pool_timeout=5)
+    shop, together = Shop(engine), threading.Barrier(4)
+
+    def place(number):
+        with shop.sessions() as session:
+            shop.place(session, str(number))
+            together.wait(20)
+            session.commit()
+            return shop.publisher.result(session).state
+
+    with ThreadPoolExecutor(4) as threads:
+        states = [done.result(30) for done in [threads.submit(place, number) for number in range(4)]]
+    engine.dispose()
+    assert [txcore.EndState.ACCEPTED] * 4 == states
+    assert ["0", "1", "2", "3"] == sorted(shop.messages)
+
+
+def test_a_session_whose_commit_rolled_back_sends_nothing(server):
+    """PostgreSQL says nothing of it: another listener of the Session has caught an error behind the half."""
+    engine = sqlalchemy.create_engine(server("postgresql").fresh_database())
+    shop = Shop(engine)
+
+    def fail(session):
+        with contextlib.suppress(sqlalchemy.exc.ProgrammingError):
+            session.connection().execute(sqlalchemy.text("SELECT nothing_of_that_name"))
+
+    sqlalchemy.event.listen(shop.sessions, "before_commit", fail)
+    with shop.sessions() as session:
+        shop.place(session, "one")
+        session.commit()
+        assert txcore.EndState.CONFLICT is shop.publisher.result(session).state
+    assert [] == shop.orders == shop.messages
+    engine.dispose()
+
+
+def test_a_session_within_a_transaction_of_the_program_sends_nothing_yet(shop):
+    """Its commit commits nothing: what its own connection shows is not settled."""
+    with shop.engine.connect() as connection, connection.begin() as outer:
+        with Session(connection, join_transaction_mode="rollback_only") as session:
+            shop.publisher.watch(session)
+            shop.place(session, "one")
+            session.commit()
+            assert txcore.EndState.UNKNOWN is shop.publisher.result(session).state
+        outer.rollback()
+    assert [] == shop.orders == shop.messages
 
 
 def test_a_scoped_session_publishes(shop):

@@ -10,6 +10,7 @@ from txcore.fence import FenceAnswer, FenceReading
 from txcore.sqlfence import checks
 from txcore.sqlfence.connections import SqlAlchemyBorder
 from txcore.sqlfence.dialects import Dialect
+from txcore.sqlfence.mysql import MySQL
 from txcore.sqlfence.sqlite import SQLite
 
 CHECK, PRUNE, MISUSE = (f"tests/fence/test_{name}.py::" for name in ("check", "prune", "misuse"))
@@ -50,6 +51,11 @@ def wait_on(self, border, lock_timeout_s):
 
 def verify_nothing(self, border, transaction_id):
     """Let every verify pass."""
+
+
+def read_plainly(self, border, ids):
+    """Take any row that a read shows."""
+    return {each: row.state for each, row in self.read(border, ids).items()}
 
 
 def answers(state, answer):
@@ -98,6 +104,12 @@ MUTANTS = [
         "A lock that is not free in time is no answer.",
         replaced(checks, "no_answers", rollback_when_locked),
         CHECK + "test_check_during_an_open_transaction_is_no_answer[sqlite]",
+    ),
+    Mutant(
+        "fence-settled-dirty",
+        "A row is settled only when it is committed.",
+        replaced(MySQL, "settled", read_plainly),
+        "tests/fence/test_settled.py::test_row_of_an_open_transaction_is_not_settled[mariadb]",
     ),
     Mutant(
         "fence-table-is-commit",

@@ -8,7 +8,17 @@ from typing import TypeVar
 from txcore import wire
 from txcore.errors import WireFormatError
 from txcore.ids import id_text
-from txcore.records import FINAL_KINDS, OWNED_KINDS, Checkpoint, Half, LogRecord, Op, OpKind, is_discard_in_force
+from txcore.records import (
+    FINAL_KINDS,
+    Checkpoint,
+    Half,
+    LogRecord,
+    Op,
+    OpKind,
+    is_discard_in_force,
+    is_owned,
+    is_reply_to,
+)
 
 T = TypeVar("T")
 
@@ -74,7 +84,10 @@ def judge_copy(copy: Half, journal: Sequence[tuple[int, Op]]) -> str:
             if op.kind in FINAL_KINDS or is_discard_in_force(op, is_decided=bool(decided)):
                 return f"is folded to op {copy.folded_to}; {OpKind(op.kind).name} at op {position} closed it"
         elif op.kind == OpKind.FORCE and is_current:
-            request, requested_at = not op.token, position
+            if not op.token:
+                request, requested_at = True, position
+            elif is_reply_to(op, requested_at):
+                request = False
         elif op.kind == OpKind.CHECKED and is_current and position < copy.folded_to:
             count = max(count, op.count)
         elif op.kind == OpKind.DECIDED:
@@ -112,7 +125,7 @@ def _closings(
                 if checkpoint.op is not None and position < checkpoint.op:
                     token_at = token
                 continue
-            if op.kind == OpKind.TICK or (op.kind in OWNED_KINDS and op.token != token):
+            if op.kind == OpKind.TICK or (op.token != token and is_owned(op)):
                 continue
             identity = op.transaction_id
             journals.setdefault(identity, []).append((position, op))

@@ -21,7 +21,6 @@ from txcore.history.journey import Journey
 from txcore.ids import id_text
 from txcore.records import (
     FINAL_KINDS,
-    Forced,
     OpKind,
     ParkCode,
     TargetMessage,
@@ -201,7 +200,7 @@ def _judge_decision(facts: Facts, promises: Promises, broken: _Broken) -> None:
         broken(Invariant.S1, f"taken for {OpKind(journey.final).name}; the first final op says otherwise")
     if promises.resolution_is_unique and len(finals) > 1:
         broken(Invariant.S1, f"{len(finals)} final ops on a store that keeps resolutions unique")
-    is_overridden = any(op.forced == Forced.OVERRIDE for _, op in journey.ops)
+    is_overridden = journey.overrides > 0
     if journey.final and facts.local is not Local.UNKNOWN and not is_overridden:
         wanted = OpKind.COMMIT if facts.local is Local.COMMITTED else OpKind.ROLLBACK
         if journey.final != wanted:
@@ -226,7 +225,7 @@ def _judge_targets(facts: Facts, promises: Promises, broken: _Broken) -> None:
     journey = facts.journey
     if not facts.targets:
         return
-    is_overridden = any(op.forced == Forced.OVERRIDE for _, op in journey.ops)
+    is_overridden = journey.overrides > 0
     if journey.final == OpKind.ROLLBACK and not is_overridden:
         broken(Invariant.S2, f"{len(facts.targets)} targets of a rolled back transaction")
     if facts.local is Local.ROLLED_BACK and not is_overridden:
@@ -290,7 +289,7 @@ def _judge_checks(facts: Facts, broken: _Broken) -> None:
     if journey.undeliverable_generation >= 0 and journey.decided != OpKind.COMMIT:
         broken(Invariant.S3, "parked undeliverable, and no decision to commit stands in the log")
     resumed = max((half.generation for half in journey.halves), default=0) > journey.discarded_generation
-    is_forced = any(op.forced for _, op in journey.ops)
+    is_forced = journey.forced > 0
     # Relays publish what is in the table whatever becomes of a half; targets of others are S6's concern.
     is_by_relay = facts.is_via_table
     if facts.targets and journey.is_parked and not (resumed or is_forced or is_by_relay):

@@ -114,8 +114,8 @@ class Tally:
         discarded_ms: Time of the newest DISCARD in force; 0 without one.
         overrides: Decisions that an operator made against the fence.
         parked, poison: Parked records, and those among them that hold no half: POISON and LOST.
-        row: The fence row's state, 0 without a row; 1, 3, `SENT`, `DROPPED` and `PARKED` say committed, 2 rolled back,
-            4 forced.
+        row: The fence row's state, 0 without a row; 1, 3, `SENT`, `DROPPED` and `PARKED` say committed, 4 forced, 2
+            rolled back, but only where the half is `fenced`: else it is the tombstone after which a listener was asked.
         row_early: Whether the row was seen as committed, or sent, before the ends of the logs were taken.
         absence: Whether every log of the group was read for the time of this transaction.
         row_absence: Whether a missing row means that there is none.
@@ -165,6 +165,10 @@ def _is_via_table(t: Any) -> Any:
     return (t.row == 3) | (t.row == SENT) | (t.row == DROPPED) | (t.row == PARKED)
 
 
+def _is_undone(t: Any) -> Any:
+    return (t.row == 2) & (t.fenced == 1)
+
+
 def _is_by_half(t: Any) -> Any:
     return (t.row < 3) | (t.row == 4)
 
@@ -198,7 +202,7 @@ def _leak(t: Any, s: Thresholds) -> Any:
     is_not_committed = (t.row == 0) | (t.row == 2) | (t.row == 4)
     is_behind_discard = _is_given_up(t) & (t.undeliverable < t.generation) & is_not_committed
     is_late = (t.discarded_ms > 0) & (t.target_ms > t.discarded_ms + s.release_ms)
-    return (t.targets > 0) & (t.overrides == 0) & (_is_rollback(t) | (t.row == 2) | (is_behind_discard & is_late))
+    return (t.targets > 0) & (t.overrides == 0) & (_is_rollback(t) | _is_undone(t) | (is_behind_discard & is_late))
 
 
 def _phantom(t: Any, _: Thresholds) -> Any:
@@ -212,7 +216,7 @@ def _phantom(t: Any, _: Thresholds) -> Any:
 
 def _misdecided(t: Any, _: Thresholds) -> Any:
     has_no_row = (t.row == 0) & (t.fenced == 1) & (t.row_absence == 1) & (t.absence == 1)
-    is_wrong_commit = _is_commit(t) & ((t.row == 2) | has_no_row)
+    is_wrong_commit = _is_commit(t) & (_is_undone(t) | has_no_row)
     is_wrong_rollback = _is_rollback(t) & ((t.row == 1) | _is_via_table(t))
     return (t.overrides == 0) & (is_wrong_commit | is_wrong_rollback)
 

@@ -58,16 +58,25 @@ def run_beside(call: Callable[[], object], name: str) -> None:
 
 
 def close_all(timeout_s: float = FLUSH_TIME_MAX_S) -> None:
-    """Close every backend that this process has opened, or wait for its closing; returns within *timeout_s*, about."""
+    """Close every backend that this process has opened, or wait for its closing; returns within *timeout_s*, about.
+
+    Raises the first error of a closing that could not be begun, after the others.
+    """
     clock = SystemClock()
     until_s = clock.elapsed_s() + timeout_s
     mine = [backend for pid, backend in list(_open.values()) if pid == os.getpid()]
-    closings = []
+    closings: list[Future[None]] = []
+    errors: list[Exception] = []
     for index, backend in enumerate(mine):
         # Where no thread can be started each closing blocks, so one that hangs must leave time for the others.
         left_s = max(0.0, until_s - clock.elapsed_s())
-        closings.append(backend.close(left_s / (len(mine) - index)))
+        try:
+            closings.append(backend.close(left_s / (len(mine) - index)))
+        except Exception as error:  # noqa: BLE001 - whatever it is, the others have something to send, too
+            errors.append(error)
     wait(closings, max(0.0, until_s - clock.elapsed_s()))
+    if errors:
+        raise errors[0]
 
 
 def _finalize_in_child() -> None:

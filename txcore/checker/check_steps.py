@@ -25,6 +25,7 @@ from txcore.records import (
     ParkCode,
     Parked,
     Status,
+    reply_count,
 )
 from txcore.runtime import instrumentation as names
 from txcore.runtime.commands import Call, Flow, Spawn
@@ -48,7 +49,7 @@ class Judge:
         due = yield from self._look_back(due)
         now_ms = self._tenure.now_ms()
         for pending in due:
-            if not self._tenure.is_active:
+            if not self._tenure.may_write:
                 return
             self._intake.note_gap(pending)
             decision = decide(pending, now_ms, must_carry=False)
@@ -147,7 +148,7 @@ class Judge:
                 self._put_back(pending)
             return
         for pending in chunk:
-            if self._tenure.is_active and not pending.is_closed:
+            if self._tenure.may_write and not pending.is_closed:
                 yield Spawn(self._held(pending, step(pending)))
             else:
                 self._put_back(pending)
@@ -191,7 +192,7 @@ class Judge:
             context.report.event(names.CHECK_NO_ANSWER, transaction_id=pending.transaction_id, error=repr(error))
             self._fail(pending, None, getattr(error, "retry_after_s", 0.0))
             return
-        if not self._tenure.is_active or pending.is_closed:
+        if not self._tenure.may_write or pending.is_closed:
             return
         if not isinstance(answer, LocalTransactionState):
             context.report.event(names.CHECK_NO_ANSWER, transaction_id=pending.transaction_id, answer=repr(answer))
@@ -226,7 +227,7 @@ class Judge:
         decided, open_still = [], []
         for pending in chunk:
             reading = readings[pending.transaction_id]
-            if self._tenure.is_active and not pending.is_closed:
+            if self._tenure.may_write and not pending.is_closed:
                 if reading.answer is FenceAnswer.ROLLBACK and not pending.terms.fenced:
                     open_still.append(pending)  # the listener may have committed without the row
                     continue
@@ -256,6 +257,8 @@ class Judge:
     def _take_reading(self, pending: Pending, reading: FenceReading) -> None:
         answer = reading.answer
         self._context.report.event(names.CHECK_ANSWERED, transaction_id=pending.transaction_id, answer=answer.value)
+        if pending.is_journaled:
+            return  # an override was read back while the fence was asked
         if answer in _DECISIONS:
             pending.decision = _DECISIONS[answer]
             pending.note(failures=0, missing=() if answer is FenceAnswer.SENT else pending.extras.missing)
@@ -273,13 +276,14 @@ class Judge:
 
     def _force(self, pending: Pending) -> Flow[None]:
         """Execute an operator's request: through the fence, or against it only with an override (R11)."""
-        request, context = pending.extras.force, self._context
+        request, at, context = pending.extras.force, pending.extras.force_at, self._context
         assert request is not None
+        assert at is not None
         wanted = OpKind(request.decision) if request.decision in FINAL_KINDS else OpKind.ROLLBACK
         if pending.terms.asks_fence and request.forced != Forced.OVERRIDE:
             refusal = yield from self._ask_fence(pending, wanted)
             if refusal:
-                yield from self._refuse_force(pending, wanted, refusal)
+                yield from self._refuse_force(pending, at[0], wanted, refusal)
                 return
             if pending.decision:
                 yield from self._finish(pending)
@@ -290,18 +294,26 @@ class Judge:
             try:
                 yield Call(context.fence.force, arguments, context.limits.check_deadline_s)
             except WrongDatabaseError as error:  # state 4 says nothing in a database that decides nothing of it
-                yield from self._refuse_force(pending, wanted, f"refused: {error}")
+                yield from self._refuse_force(pending, at[0], wanted, f"refused: {error}")
                 return
             except Exception as error:  # noqa: BLE001 - an override is for exactly this case; it is recorded
                 context.report.event(names.CHECK_NO_ANSWER, transaction_id=pending.transaction_id, error=repr(error))
-        is_override = pending.terms.asks_fence and request.forced == Forced.OVERRIDE
+        if not self._tenure.may_write or pending.is_closed:
+            return
+        is_override = request.forced == Forced.OVERRIDE and pending.terms.asks_fence
         forced = Forced.OVERRIDE if is_override else Forced.YES
         yield from self._journal_decision(pending, wanted, forced, f"{request.by}: {request.reason}")
 
-    def _refuse_force(self, pending: Pending, wanted: OpKind, refusal: str) -> Flow[None]:
-        """Answer an operator's request with why it is not done."""
-        yield self._tenure.resolution(pending, OpKind.FORCE, decision=wanted, reason=refusal[:REASON_SIZE_MAX])
-        pending.note(force=None)
+    def _refuse_force(self, pending: Pending, position: int, wanted: OpKind, refusal: str) -> Flow[None]:
+        """Answer the operator's request at *position* with why it is not done; it stands until that was read back."""
+        if not self._tenure.may_write or pending.is_closed:
+            return
+        count = reply_count(position)
+        outcome = yield self._tenure.resolution(pending, OpKind.FORCE, decision=wanted, count=count, reason=refusal)
+        if self._went_well(pending, outcome) and pending.extras.force_at is not None:
+            is_newer = pending.extras.force_at[0] != position
+            read_back_ms = self._context.limits.read_back_s * 1000
+            pending.due_ms = AT_ONCE_MS if is_newer else self._tenure.now_ms() + read_back_ms
 
     def _ask_fence(self, pending: Pending, wanted: OpKind) -> Flow[str]:
         """Return why the fence does not allow *wanted*, or "": with the pending decided, if the fence decides it."""
@@ -313,14 +325,15 @@ class Judge:
             return ""  # as without a fence: no row is there or can come, and the operator speaks for the listener
         if reading.answer.value != wanted.name:
             return f"refused: the fence says {reading.answer.value}"
-        pending.decision = wanted
-        pending.note(forced=Forced.YES)
+        if not pending.is_journaled:
+            pending.decision = wanted
+            pending.note(forced=Forced.YES)
         return ""
 
     def _finish(self, pending: Pending) -> Flow[None]:
         """Publish a committed half's targets, or none, and write its final op."""
         half = yield from self._intake.half_of(pending)
-        if not self._tenure.is_active or pending.is_closed:
+        if not self._tenure.may_write or pending.is_closed:
             return
         kind, began_s = OpKind(pending.decision), self._context.clock.elapsed_s()
         targets: Sequence[int] = ()
@@ -381,8 +394,10 @@ class Judge:
             pending.extras.poison or (wire.encode_half(half) if half else b""),
             list(pending.extras.missing or ()),
         )
-        if not self._tenure.is_active or pending.is_closed:
+        if not self._tenure.may_write or pending.is_closed:
             return
+        if not context.backend.capabilities.atomic_release:
+            self._tenure.state.note_entry(pending.transaction_id, pending.generation)
         outcome = yield self._tenure.resolution(
             pending, OpKind.DISCARD, half=half, parked=wire.encode_parked(parked), reason=code
         )
@@ -398,7 +413,7 @@ class Judge:
         Not of a half that was closed meanwhile: the copy would say that its journal is folded to a place after its end.
         """
         half = yield from self._intake.half_of(pending)
-        if not self._tenure.is_active or pending.is_closed:
+        if not self._tenure.may_write or pending.is_closed:
             return
         now_ms = self._tenure.now_ms()
         again_ms = now_ms + self._context.limits.read_back_s * 1000

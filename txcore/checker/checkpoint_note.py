@@ -1,35 +1,120 @@
-"""What a checkpoint's note says: which halves were undecided, and how old, where the broker's clock does not tell."""
+"""What a checkpoint's note says: which halves were undecided, and how old, where the broker's clock does not tell.
+
+Where a log's records carry no time, an owner must know of each half that it finds how long the log has kept it: else
+retention takes it before it is carried forward. A note has room for some halves only. But whatever stands in the log at
+or before a half that the note names is at least as old as that one.
+"""
 
 from __future__ import annotations
 
-import itertools
-from collections.abc import Iterable
-from typing import Final
+from bisect import bisect_left, bisect_right
+from collections.abc import Callable, Sequence
+from itertools import islice
+from typing import Final, TypeVar
 
 import msgspec
 
 from txcore.checker.decide import Pending
-from txcore.records import Count, Time, TransactionId
+from txcore.records import Count, FoldedTo, Time, TransactionId
 
-ENTRY_BYTES: Final = 48
+ENTRY_BYTES: Final = 56
+"""Most bytes of an entry."""
+ENTRY_BYTES_MIN: Final = 24
+GRAIN_MS: Final = 1000.0
+"""Halves that were stored within so many milliseconds may count as equally old; within a multiple, if they are many."""
+T = TypeVar("T")
 
 
 class NoteEntry(msgspec.Struct, array_like=True):
-    """What a note says of one undecided half."""
+    """What a note says of one undecided half.
+
+    Attributes:
+        age_ms: Since its immunity began.
+        position: Where its newest record stands; -1 in older notes, and where nothing is known of it.
+        copy_age_ms: Since that record was stored, at least; records before it are no younger.
+    """
 
     transaction_id: TransactionId
     generation: Count
     count: Count
     age_ms: Time
+    position: FoldedTo = -1
+    copy_age_ms: Time = 0
 
 
-def encode_ages(oldest: Iterable[Pending], now_ms: float, size_max: int) -> bytes:
-    """Return the note on as many of the *oldest* as find room in *size_max* bytes."""
-    entries = [
-        NoteEntry(each.transaction_id, each.generation, each.count, max(round(now_ms - each.start_ms), 0))
-        for each in itertools.islice(oldest, max(size_max - 16, 0) // ENTRY_BYTES)
-    ]
-    return msgspec.msgpack.encode(entries) if entries else b""
+def note_of(
+    undecided: Sequence[Pending], unread: Sequence[NoteEntry], now_ms: float, size_max: int, *, tells_ages: bool
+) -> bytes:
+    """Return a note of at most *size_max* bytes: on the oldest halves, and on others whose ages stand for many.
+
+    Args:
+        undecided: The halves in log order.
+        unread: What the note before said of halves behind these, which were not read again yet.
+        tells_ages: Nothing else tells ages, so half of the room is for entries from all over the log.
+    """
+    room = max(size_max - 16, 0)
+    count_max = room // (ENTRY_BYTES if tells_ages else ENTRY_BYTES_MIN)
+    if tells_ages:
+        oldest = undecided[: count_max // 2]
+        aged = [each for each in undecided[len(oldest) :] if each.extras.poison is None]
+        spread = spread_of(aged, count_max - len(oldest), lambda each: each.copied_ms)
+        entries = [_entry_of(each, now_ms) for each in [*oldest, *spread]] + list(unread)
+        if len(entries) > count_max:
+            first = count_max // 2
+            entries = entries[:first] + spread_of(entries[first:], count_max - first, lambda each: -each.copy_age_ms)
+    else:
+        entries = [_entry_of(each, now_ms) for each in islice(undecided, count_max)] + list(unread)
+    return _encoded(entries, room)
+
+
+def _entry_of(each: Pending, now_ms: float) -> NoteEntry:
+    age_ms = max(round(now_ms - each.start_ms), 0)
+    if each.extras.poison is not None:
+        return NoteEntry(each.transaction_id, each.generation, each.count, age_ms)
+    copy_age_ms = max(round(now_ms - each.copied_ms), 0)
+    return NoteEntry(each.transaction_id, each.generation, each.count, age_ms, each.position, copy_age_ms)
+
+
+def _encoded(entries: Sequence[NoteEntry], room: int) -> bytes:
+    kept = 0
+    for entry in entries:
+        room -= len(msgspec.msgpack.encode(entry))
+        if room < 0:
+            break
+        kept += 1
+    return msgspec.msgpack.encode(entries[:kept]) if kept else b""
+
+
+def spread_of(items: Sequence[T], count_max: int, stored_ms: Callable[[T], float]) -> list[T]:
+    """Return at most *count_max* of *items*, given in log order, so that each other one is little older than its next.
+
+    The last of those that are equally old stands for all of them. After a restart these are taken to be as old as it,
+    so it must be chosen again, or their ages would fade from restart to restart. Therefore the choice begins at the
+    oldest ones and keeps a distance: what was chosen once stays chosen until all that it stands for have ended.
+    """
+    grain_ms = 0.0
+    while count_max >= 2:
+        chosen = _chosen(items, count_max, stored_ms, grain_ms)
+        if len(chosen) <= count_max:
+            return [items[index] for index in chosen]
+        grain_ms = max(grain_ms * 2, GRAIN_MS)
+    return list(items[-count_max:]) if count_max > 0 else []
+
+
+def _chosen(items: Sequence[T], count_max: int, stored_ms: Callable[[T], float], grain_ms: float) -> list[int]:
+    """Return the indexes of a choice with that grain, or too many of them."""
+    chosen: list[int] = []
+    index = bisect_right(items, stored_ms(items[0]), key=stored_ms) - 1 if items else -1
+    while index >= 0 and len(chosen) <= count_max:
+        chosen.append(index)
+        following = index + 1
+        if following >= len(items):
+            break
+        # The last one that is near, else the last of those that are as old as the next one.
+        index = bisect_left(items, stored_ms(items[index]) + grain_ms, following, key=stored_ms) - 1
+        if index < following:
+            index = bisect_right(items, stored_ms(items[following]), following, key=stored_ms) - 1
+    return chosen
 
 
 def decode_note(note: bytes) -> list[NoteEntry]:
@@ -42,6 +127,7 @@ def decode_note(note: bytes) -> list[NoteEntry]:
         return []
 
 
-def decode_ages(note: bytes) -> dict[bytes, int]:
-    """Return the ages by id in milliseconds. Without a note ages count from when a half is seen."""
-    return {entry.transaction_id: entry.age_ms for entry in decode_note(note)}
+def copy_age_of(entries: Sequence[NoteEntry], position: int) -> int | None:
+    """Return how long a log has kept the record at *position* at least, where a note tells that; else None."""
+    index = bisect_left(entries, position, key=lambda entry: entry.position)
+    return entries[index].copy_age_ms if index < len(entries) else None

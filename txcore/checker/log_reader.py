@@ -10,10 +10,11 @@ import hashlib
 import math
 from collections.abc import Mapping, Sequence
 from concurrent.futures import Future
+from dataclasses import dataclass
 from typing import Final
 
 from txcore import wire
-from txcore.checker.checkpoint_note import NoteEntry, decode_note
+from txcore.checker.checkpoint_note import NoteEntry, copy_age_of, decode_note
 from txcore.checker.decide import Pending, terms_of
 from txcore.checker.limits import NewerRecords
 from txcore.checker.partition_session import Tenure
@@ -31,16 +32,33 @@ from txcore.runtime import instrumentation as names
 from txcore.runtime.commands import Flow
 
 ORPHANS_MAX: Final = 20_000
-"""Ops wait for halves while there are more of them whose halves were not read yet,"""
-CATCHING_UP_COUNT: Final = 100
-"""and halves still come in such numbers; in fewer, it is not for them that ops wait."""
+"""While so many halves have ops that were read before them, no more ops are read."""
 MERGED_COUNT: Final = 50
 """So many ops are taken to be in a record until one was read."""
 POISON_TERMS: Final = terms_of(0.0, 1000.0, 1, fenced=False)
 
 
+@dataclass(frozen=True, slots=True)
+class _End:
+    """A question where the half log ends, and how far the op log was read when it was asked."""
+
+    reader: Reader
+    end: Future[Position]
+    op_read: int
+
+    @property
+    def is_void(self) -> bool:
+        """Whether the broker did not tell."""
+        return self.end.done() and self.end.exception() is not None
+
+    @property
+    def is_passed(self) -> bool:
+        """Whether every half was read that was stored when it was asked."""
+        return self.end.done() and self.end.exception() is None and self.reader.passed >= self.end.result()
+
+
 class Intake:
-    """Reads for one tenure. `awaited` is the mark it looks out for, `is_back` whether that was read.
+    """Reads for one tenure. `awaited` is the mark it looks out for; `is_back`: it was read, `mark_ms`: its time.
 
     All that reads raises NewerRecordError at a record that a newer txcore has written.
     """
@@ -54,29 +72,53 @@ class Intake:
         self._merged_count = MERGED_COUNT
         self._gap_before_ms: float | None = None
         self._is_gap_open = False
+        self._gap_found_s = 0.0
         self.awaited = b""
         self.is_back = False
+        self.mark_ms: int | None = None
         self.is_claimed = False  #: the owner's claim is back
         self._is_replaying = True  #: halves may come that were stored before that
         self._claimed_end: Future[Position] | None = None
-        self._end: tuple[Future[Position], int] | None = None  #: see `ask_end`
+        self._end: _End | None = None  #: see `ask_end`
         self._note = checkpoint.note if checkpoint else b""
+        self._noted = tenure.state.noted
+        self._began_ms = tenure.now_ms()
         self._missing: dict[bytes, NoteEntry] = {}  #: see `has_missing`
+        self._lost: list[Pending] = []  #: to be parked as LOST
+        self._halves_from = 0  #: where the half log began when that was seen last
+        self._is_probing = False
 
     def read(self) -> int:
         """Read what has arrived in both logs, halves first; returns how many records that were.
 
-        An op record holds many ops, so that in long logs these would run far ahead of their halves, and fill memory.
+        An op record holds many ops, so that in long logs these would run far ahead of their halves, and fill memory; as
+        they would while the half log is silent. Once that was read to its end, ops that still wait are for no half.
         """
-        count, limits = self.read_halves(), self._context.limits
-        if count < CATCHING_UP_COUNT:
-            return count + self.read_ops(limits.read_count_max)
-        room = (ORPHANS_MAX - self._tenure.state.orphan_count) // self._merged_count
-        return count + (self.read_ops(min(room, limits.read_count_max)) if room > 0 else 0)
+        count = self.read_halves()
+        if self._room() <= 0:
+            self.ask_end()
+            self.drop_orphans()
+        room = self._room()
+        return count + (self.read_ops(min(room, self._context.limits.read_count_max)) if room > 0 else 0)
+
+    def _room(self) -> int:
+        """Return how many op records may be read before too many ops wait for halves."""
+        waiting = self._tenure.state.orphan_count
+        return max((ORPHANS_MAX - waiting) // self._merged_count, 0 if waiting else 1)
+
+    def drop_orphans(self) -> None:
+        """Forget ops without a half, once the half log has said that none is to come; not of one that is gone."""
+        op_read = self.passed_end()
+        dropped = 0 if op_read is None else self._tenure.state.drop_orphans(op_read, self._missing)
+        if dropped:
+            self._context.report.event(names.OP_WITHOUT_HALF, partition=self._tenure.partition, count=dropped)
+        if self._tenure.state.orphan_count:
+            self.ask_end()
 
     def claimed(self) -> None:
         """Note that the owner's claim is back; what is stored from here on is new."""
         self.is_claimed = True
+        self._tenure.state.begin_live()
         self._claimed_end = self._halves.end()
 
     def close(self) -> None:
@@ -91,6 +133,7 @@ class Intake:
         except DataLossError as loss:
             self._halves.close()
             self._halves = self._reopened(LogKind.HALF, loss)
+            self._halves_from = max(self._halves_from, loss.first or 0)
             self._end = None
             if self.is_claimed:
                 self.claimed()
@@ -137,39 +180,36 @@ class Intake:
         for entry in self._missing.values():
             position = Position(state.half_read or 0)
             pending = Pending(entry.transaction_id, position, entry.generation, POISON_TERMS, 0.0, 0.0, entry.count)
-            reason = (
-                "undecided at the last checkpoint, and gone from the half log since; the database knows its outcome"
-            )
-            pending.note(poison=b"", park=(ParkCode.LOST, reason))
+            self._lose(pending, "undecided at the last checkpoint, and gone from the half log since")
             state.read_half(position, pending)
         self._missing.clear()
 
     def ask_end(self) -> None:
         """Ask the half log where it ends, unless an earlier question is still open; `passed_end` tells more."""
         if self._end is None:
-            self._end = (self._halves.end(), self._tenure.state.op_read or 0)
+            self._end = self._ask_end()
+
+    def _ask_end(self) -> _End:
+        return _End(self._halves, self._halves.end(), self._tenure.state.op_read or 0)
 
     def passed_end(self) -> int | None:
         """Return how far the op log was read when `ask_end` was called, once all halves of that moment were read.
 
         Returns None until then, and when the broker did not answer: ask again.
         """
-        if self._end is None or not self._end[0].done():
-            return None
-        (end, op_read), error = self._end, self._end[0].exception()
-        if error is None and self._halves.passed < end.result():
+        asked = self._end
+        if asked is None or not (asked.is_passed or asked.is_void):
             return None
         self._end = None
-        return op_read if error is None else None
+        return None if asked.is_void else asked.op_read
 
     def read_to_end(self) -> Flow[bool]:
         """Read both logs until every half that was stored before this call was read; False if that takes too long."""
         clock, limits = self._context.clock, self._context.limits
-        self._end = None
-        self.ask_end()
+        asked = self._ask_end()
         deadline_s = clock.elapsed_s() + limits.mark_timeout_s
-        while self._tenure.is_active and self._end is not None:
-            if self.passed_end() is not None:
+        while self._tenure.is_active and asked.reader is self._halves and not asked.is_void:
+            if asked.is_passed:
                 return True
             count = self.read()
             if count:
@@ -212,7 +252,9 @@ class Intake:
             start_ms = self._server_start_ms(half, copied_ms, now_ms)
         else:
             start_ms = now_ms - max(half.age_ms, self._tenure.state.ages_ms.get(half.transaction_id, 0))
-            copied_ms = start_ms + half.age_ms
+            copied_ms, copy_age_ms = start_ms + half.age_ms, copy_age_of(self._noted, record.position)
+            if copy_age_ms is not None:
+                copied_ms = min(copied_ms, self._began_ms - copy_age_ms)
         # The checker may only lengthen an immunity that the half carries; a resumed one has had it.
         immunity_min_ms = 0.0 if half.generation else self._context.limits.immunity_min_s * 1000
         terms = terms_of(
@@ -245,14 +287,14 @@ class Intake:
         """Return when immunity began, where both logs carry the broker's time, though perhaps of different nodes.
 
         What the claimed owner reads for the first time was stored before now, whatever any clock says. Only for what
-        an owner finds when it begins must an append time count, as far as clocks that differ by so much allow. A fenced
-        half needs no such allowance: checked too early, it is at worst delivered twice.
+        an owner finds when it begins, and for copies, must an append time count, as far as clocks that differ by so
+        much allow. A fenced half needs no such allowance: checked too early, it is at worst delivered twice.
         """
         skew_ms = 0.0 if half.fenced else self._context.backend.capabilities.clock_skew_max_s * 1000
-        first_ms = float(half.first_appended_ms) or copied_ms
-        if not self.is_claimed or not skew_ms:
-            return first_ms + skew_ms
-        return first_ms if half.first_appended_ms else now_ms
+        first_ms = (float(half.first_appended_ms) or copied_ms) + skew_ms
+        if not self.is_claimed:
+            return first_ms
+        return now_ms if skew_ms and not half.first_appended_ms else min(first_ms, now_ms)
 
     def _take_poison(self, record: LogRecord, error: WireFormatError) -> None:
         """Make a pending of an undecodable record, so that it is parked with its bytes and blocks nothing."""
@@ -270,6 +312,7 @@ class Intake:
             return
         if self._context.limits.newer_records is not NewerRecords.PARK:
             raise error
+        self._found(error.transaction_id, error.generation)
         pending = Pending(error.transaction_id, record.position, error.generation, POISON_TERMS, 0.0, 0.0)
         pending.note(poison=record.body, park=(ParkCode.NEWER, f"position {record.position}: {error}"))
         self._tenure.state.read_half(record.position, pending)
@@ -279,7 +322,7 @@ class Intake:
         try:
             records = self._ops.read(count_max)
         except DataLossError as loss:
-            self._is_gap_open = True
+            self._is_gap_open, self._gap_found_s = True, self._context.clock.elapsed_s()
             self._ops.close()
             self._ops = self._reopened(LogKind.OP, loss)
             return 0
@@ -338,9 +381,7 @@ class Intake:
 
     def _take_mark(self, record: LogRecord, op: Op) -> None:
         if op.transaction_id == self.awaited:
-            self.is_back = True
-            if self._tenure.has_server_time and record.appended_ms is not None:
-                self._tenure.offset_ms = record.appended_ms - self._context.clock.elapsed_s() * 1000
+            self.is_back, self.mark_ms = True, record.appended_ms
         elif op.kind == OpKind.CLAIM and self._is_foreign(op):
             self._tenure.stand_down("another checker's claim was read")
 
@@ -354,10 +395,12 @@ class Intake:
         Raises:
             TxcoreError: it could not be read to that place; the copies are still to be looked back for.
         """
+        begins = {each.transaction_id: each.extras.look_back for each in copies if each.extras.look_back is not None}
         waiting = {pending.transaction_id: pending for pending in copies}
-        position, token = min(each for pending in copies if (each := pending.extras.look_back) is not None)
+        starts = sorted(begins.values())
+        (position, token), kept_from = starts[0], -1
         context, state = self._context, self._tenure.state
-        until, is_gap = -1 if state.op_read is None else state.op_read, False
+        until = -1 if state.op_read is None else state.op_read
         reader = self._tenure.reader(LogKind.OP, Position(position))
         deadline_s = context.clock.elapsed_s() + context.limits.mark_timeout_s
         try:
@@ -366,9 +409,14 @@ class Intake:
                     records = [each for each in reader.read(context.limits.read_count_max) if each.position <= until]
                 except DataLossError as loss:
                     reader.close()
-                    reader, records, is_gap = self._reopened(LogKind.OP, loss), [], True
+                    reader, records = self._reopened(LogKind.OP, loss), []
+                    # The claim in force after the gap is not known before one is read, or a copy names it.
+                    kept_from, token = until + 1 if loss.first is None else loss.first, b""
+                    starts = [each for each in starts if each[0] >= kept_from]
                 for record in records:
                     position = record.position
+                    while starts and starts[0][0] <= position:
+                        token = starts.pop(0)[1]
                     for op in self._ops_in(record):
                         if op.kind == OpKind.CLAIM:
                             token = op.token
@@ -383,6 +431,7 @@ class Intake:
             reader.close()
         for pending in copies:
             pending.note(look_back=None)
+            is_gap = begins[pending.transaction_id][0] < kept_from
             if is_gap and not pending.is_closed and not pending.terms.fenced:
                 reason = "the op log no longer reaches back to where this copy was made"
                 pending.note(park=(ParkCode.COVERAGE_GAP, reason))
@@ -396,8 +445,32 @@ class Intake:
         if pending.half is None:
             yield from self.load([pending])
         if pending.half is None:
+            if (yield from self._is_eaten(pending.position)):
+                self._lose(pending, "undecided, and gone from the half log since it was read")
             raise DataLossError(pending.position, None)
         return pending.half
+
+    def _is_eaten(self, position: int) -> Flow[bool]:
+        """Return whether the half log begins after *position*; False where it does not tell in time."""
+        if position < self._halves_from or self._is_probing:
+            return position < self._halves_from
+        clock, limits = self._context.clock, self._context.limits
+        deadline_s = clock.elapsed_s() + limits.mark_timeout_s
+        reader, self._is_probing = self._tenure.reader(LogKind.HALF, Position(position)), True
+        try:
+            while clock.elapsed_s() < deadline_s and not reader.read(1) and reader.passed <= position:
+                yield limits.poll_s
+        except DataLossError as loss:
+            self._halves_from = position + 1 if loss.first is None else loss.first
+        finally:
+            self._is_probing = False
+            reader.close()
+        return position < self._halves_from
+
+    def _lose(self, pending: Pending, reason: str) -> None:
+        """Have a half parked as LOST; its database knows its outcome, and it has no messages any more."""
+        pending.note(poison=b"", park=(ParkCode.LOST, f"{reason}; the database knows its outcome"))
+        self._lost.append(pending)
 
     def load(self, pendings: Sequence[Pending]) -> Flow[None]:
         """Give halves in hand their records, all that were not read lately in one request; those gone have none.
@@ -430,7 +503,13 @@ class Intake:
             pending.note(park=(ParkCode.COVERAGE_GAP, reason))
 
     def hides_gap(self) -> bool:
-        """Return whether a checkpoint would hide from the next owner that ops of a half that is still open are gone."""
+        """Return whether a checkpoint would hide from the next owner what is gone: a half, or ops of an open one.
+
+        A half that is gone stands for no place in the log; its entry must be stored before a checkpoint passes it.
+        """
+        self._lost = [pending for pending in self._lost if not pending.is_closed]
+        if self._missing or self._lost:
+            return True
         if self._is_gap_open or self._gap_before_ms is None:
             return self._is_gap_open
         return self._is_replaying or any(self._may_lack_ops(pending) for pending in self._tenure.state.pending.values())
@@ -441,7 +520,9 @@ class Intake:
         if self._tenure.has_server_time:
             capabilities = self._context.backend.capabilities
             kept_s = capabilities.op_retention_s
-            kept_since_ms = math.inf if kept_s is None else self._tenure.now_ms() - kept_s * 1000
+            # Counted from when the gap was found: what came after that this owner has read.
+            found_ms = self._tenure.now_ms() + (self._gap_found_s - self._context.clock.elapsed_s()) * 1000
+            kept_since_ms = math.inf if kept_s is None else found_ms - kept_s * 1000
             lost_before_ms = min(self._gap_before_ms, kept_since_ms) + capabilities.clock_skew_max_s * 1000
             return pending.was_replayed and min(pending.start_ms, pending.copied_ms) < lost_before_ms
         # Wall clocks of different machines cannot be compared, so every replayed half counts.

@@ -61,6 +61,8 @@ class PartitionOwner:
         self._checkpoint_at_s = 0.0
         self._stored: Checkpoint | None = None
         self._is_claimed = False
+        self._unclosed = 0  #: entries to be closed before a checkpoint passes the ends of their halves
+        self._closing = 0  #: of these, those that are being written
         self._oldest_ms = 0.0
         self._look_again_s = 0.0
         self._bounded_at_s = context.clock.elapsed_s()  #: when the stored checkpoint was last known to be up to date
@@ -90,7 +92,7 @@ class PartitionOwner:
 
     def _wait_for_upgrade(self, error: NewerRecordError) -> Flow[None]:
         """Hold the partition without touching it: claiming it again and again would change nothing."""
-        self.blocked = str(error)
+        self.blocked, self.tenure.is_blocked = str(error), True
         self.context.report.event(names.PARTITION_BLOCKED, partition=self.tenure.partition, reason=self.blocked)
         while self.tenure.is_active and not self.is_draining:
             yield self.context.limits.idle_poll_s
@@ -99,6 +101,7 @@ class PartitionOwner:
         context = self.context
         checkpoint = yield context.backend.load_checkpoint(context.group, self.tenure.partition)
         self.tenure.state = PartitionState(checkpoint)
+        self.tenure.state.tells_ages = not self.tenure.has_server_time
         intake = Intake(self.tenure, checkpoint)
         try:
             if (yield from self._take_claim(intake)):
@@ -126,9 +129,10 @@ class PartitionOwner:
             if intake.has_missing:
                 yield from intake.find_lost()
             while self.tenure.state.ended_parked:
+                self._unclosed += 1
                 yield Spawn(self._close_entry(*self.tenure.state.ended_parked.pop()))
             if self.is_draining:
-                if not self.tenure.in_hand:
+                if not (self.tenure.in_hand or self._closing):
                     break
             else:
                 yield from judge.carry_oldest()
@@ -145,16 +149,27 @@ class PartitionOwner:
             yield from self._checkpoint(intake, force=True)
 
     def _close_entry(self, identity: bytes, generation: int) -> Flow[None]:
-        """Take a parked half that its producer ended after all off the list, before retention removes its ops."""
-        context = self.context
+        """Take a parked half that ended after all off the list, before retention removes its ops.
+
+        Until that is done no checkpoint is stored, so that the next owner reads the end again and does the same.
+        """
+        context, pause_s = self.context, self.context.limits.retry_s
         while self.tenure.is_active:
             now_ms, token = context.clock.wall_ms(), self.tenure.token
-            outcome: Outcome = yield close_entry(
-                context.group, self.tenure.partition, identity, generation, context.by, now_ms, token
-            )
+            self._closing += 1
+            try:
+                outcome: Outcome = yield close_entry(
+                    context.group, self.tenure.partition, identity, generation, context.by, now_ms, token
+                )
+            finally:
+                self._closing -= 1
             if outcome.status is Status.DURABLE:
+                self._unclosed -= 1
                 return
-            yield context.limits.retry_max_s
+            if self.is_draining:
+                return
+            yield pause_s
+            pause_s = min(pause_s * 2, context.limits.retry_max_s)
 
     def _round(self, intake: Intake, judge: Judge) -> Flow[int]:
         """Judge what is due behind a tick of our own; returns how many halves were judged."""
@@ -195,7 +210,8 @@ class PartitionOwner:
         context, limits = self.context, self.context.limits
         intake.awaited, intake.is_back = nonce, False
         op = Op(kind, nonce, 0, context.by, context.clock.wall_ms(), self.tenure.token)
-        deadline_s = context.clock.elapsed_s() + limits.mark_timeout_s
+        sent_s = context.clock.elapsed_s()
+        deadline_s = sent_s + limits.mark_timeout_s
         try:
             outcome: Outcome = yield context.backend.mark(context.group, self.tenure.partition, op, context.claim)
         except TxcoreError as error:
@@ -204,9 +220,12 @@ class PartitionOwner:
         if outcome.status is Status.FENCED:
             self.tenure.stand_down("fenced")
             return False
+        acked_s = context.clock.elapsed_s() if outcome.status is Status.DURABLE else None
         while self.tenure.is_active:
             count = intake.read()
             if intake.is_back:
+                if intake.mark_ms is not None:
+                    self.tenure.learn_time(intake.mark_ms, sent_s, acked_s or context.clock.elapsed_s())
                 return True
             if not count and context.clock.elapsed_s() > deadline_s:
                 return False
@@ -221,7 +240,7 @@ class PartitionOwner:
             return
         self._checkpoint_at_s = now_s + context.limits.checkpoint_interval_s
         self._drop_orphans(intake)
-        if intake.hides_gap():
+        if intake.hides_gap() or self._unclosed or self.tenure.state.ended_parked:
             return
         checkpoint = self.tenure.state.checkpoint(self.tenure.now_ms(), context.backend.capabilities.note_size_max)
         if checkpoint.half is None or (not force and checkpoint == self._stored):
@@ -235,13 +254,7 @@ class PartitionOwner:
             context.report.event(names.CHECKER_ERROR, partition=self.tenure.partition, error=repr(error))
 
     def _drop_orphans(self, intake: Intake) -> None:
-        """Forget ops without a half, once the half log has said that none is to come."""
-        op_read = intake.passed_end()
-        dropped = 0 if op_read is None else self.tenure.state.drop_orphans(op_read)
-        if dropped:
-            self.context.report.event(names.OP_WITHOUT_HALF, partition=self.tenure.partition, count=dropped)
-        if self.tenure.state.orphan_count:
-            intake.ask_end()
+        intake.drop_orphans()
 
     # -- what others ask -----------------------------------------------------------------------------------------------
 

@@ -22,8 +22,9 @@ class Tenure:
 
     Attributes:
         is_active: False: stand down at once and write nothing more.
+        is_blocked: True: a record of a newer txcore was read; the partition is kept, and nothing of it is judged.
         in_hand: How many halves have a flow of their own now.
-        offset_ms: From the process's clock to the broker's, where the broker has one; learned from each own mark.
+        offset_ms: From the process's clock to the broker's, where the broker has one; it may fall, but never rises.
     """
 
     def __init__(self, context: CheckContext, partition: int) -> None:
@@ -31,13 +32,36 @@ class Tenure:
         self.partition = partition
         self.token = b""
         self.is_active = True
+        self.is_blocked = False
         self.in_hand = 0
         self.offset_ms = 0.0
+        self._offset_max_ms: float | None = None  #: the broker's clock was never farther ahead
         self.state = PartitionState()
 
     def now_ms(self) -> float:
         """Return the time on the timeline of this partition: the broker's where it has one, else the process's."""
         return self.context.clock.elapsed_s() * 1000 + self.offset_ms
+
+    def learn_time(self, appended_ms: float, sent_s: float, acked_s: float) -> None:
+        """Learn the broker's time from a mark of our own, appended between these times of the process's clock.
+
+        A timeline that went ahead would end immunities early that have begun on it: when another node leads the op
+        log, when the broker's clock is set, or when the claim's answer was slow. So it may only be set back.
+        """
+        offset_ms, offset_max_ms = appended_ms - acked_s * 1000, appended_ms - sent_s * 1000
+        known_max_ms = self._offset_max_ms
+        self.offset_ms = offset_ms if known_max_ms is None else min(self.offset_ms, offset_ms)
+        self._offset_max_ms = offset_max_ms if known_max_ms is None else max(known_max_ms, offset_max_ms)
+
+    def broker_ms(self, time_ms: float) -> float:
+        """Return when *time_ms* was by the broker's clock, at the latest: for those that have another timeline."""
+        ahead_ms = 0.0 if self._offset_max_ms is None else self._offset_max_ms - self.offset_ms
+        return time_ms + max(ahead_ms, 0.0)
+
+    @property
+    def may_write(self) -> bool:
+        """Whether what is in hand may still be written."""
+        return self.is_active and not self.is_blocked
 
     @property
     def has_server_time(self) -> bool:
@@ -93,16 +117,19 @@ class Tenure:
     def carried(self, half: Half, pending: Pending) -> Half:
         """Return a copy of *half* with its journal folded in as far as this owner knows it (R8).
 
-        A copy holds no request of an operator, so its journal begins at an open one.
+        A copy holds no request of an operator, so its journal begins at an open one. Nor does it hold ops that wait for
+        a generation which was not read yet: it begins before them.
         """
         state, extras = self.state, pending.extras
         folded_to, token = -1 if state.op_read is None else state.op_read, state.token
-        if extras.force is not None and extras.force_at is not None:
-            folded_to, token = extras.force_at
+        for place in (extras.force_at, state.waiting_from(pending.transaction_id)):
+            if place is not None and place[0] <= folded_to:
+                folded_to, token = place
+        started_ms = self.broker_ms(pending.start_ms)
         return msgspec.structs.replace(
             half,
             generation=pending.generation + extras.is_outdone,
-            first_appended_ms=max(round(pending.start_ms), 0) if self.has_server_time else half.first_appended_ms,
+            first_appended_ms=max(round(started_ms), 0) if self.has_server_time else half.first_appended_ms,
             age_ms=max(round(self.now_ms() - pending.start_ms), 0),
             count=pending.count,
             folded_to=folded_to,

@@ -13,16 +13,27 @@ from __future__ import annotations
 
 import itertools
 from collections import OrderedDict, deque
-from collections.abc import Iterable, Iterator
+from collections.abc import Container, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Final
 
 import msgspec
 
-from txcore.checker.checkpoint_note import decode_ages, encode_ages
+from txcore.checker.checkpoint_note import decode_note, note_of
 from txcore.checker.decide import AT_ONCE_MS, Pending
 from txcore.checker.due_queue import DueQueue
-from txcore.records import FINAL_KINDS, MARK_KINDS, OWNED_KINDS, Checkpoint, Op, OpKind, Position, is_discard_in_force
+from txcore.records import (
+    FINAL_KINDS,
+    MARK_KINDS,
+    Checkpoint,
+    Op,
+    OpKind,
+    ParkCode,
+    Position,
+    is_discard_in_force,
+    is_owned,
+    is_reply_to,
+)
 
 RECENT_MAX: Final = 10_000
 LEFT_IN_MAX: Final = 20_000
@@ -65,9 +76,15 @@ class PartitionState:
         self.half_read: int | None = checkpoint.half if checkpoint else None
         self.op_read: int | None = checkpoint.op if checkpoint else None
         self.conflicts: list[Conflict] = []
-        self.ended_parked: list[tuple[bytes, int]] = []  #: (id, generation) of parked halves that ended after all
+        self.ended_parked: list[tuple[bytes, int]] = []  #: (id, generation) of entries whose halves ended after all
         self.closed_count = 0
-        self.ages_ms = decode_ages(checkpoint.note) if checkpoint else {}
+        #: What the checkpoint's note says, in log order.
+        self.noted = sorted(decode_note(checkpoint.note), key=lambda entry: entry.position) if checkpoint else []
+        self.ages_ms = {entry.transaction_id: entry.age_ms for entry in self.noted}
+        self.tells_ages = False  #: nothing but the notes of checkpoints tells how old halves are
+        self._reread = -1  #: the last half record that was read here
+        self._entries: dict[bytes, int] = {}  #: of undecided halves: the generation of an entry that may be stored
+        self._live_from: int | None = None  #: ops after it were written under the owner's claim
         self._claims: list[tuple[int, bytes]] = []
         self._first_token = self.token
         #: Of the newest checkpoint; the bounds of later ones do not lie before it.
@@ -89,7 +106,7 @@ class PartitionState:
             folded_to: For a carried or resumed copy, the op position up to which its journal is folded into it.
             copied_under: The claim in force there.
         """
-        self.half_read = position
+        self.half_read = self._reread = position
         identity = pending.transaction_id
         look_back = (folded_to, copied_under) if folded_to >= 0 else None
         self._make_room()
@@ -97,7 +114,8 @@ class PartitionState:
         seen = _Seen(position, identity, pending.generation, None)
         self._seen.append(seen)
         if known is not None:
-            if known.first_op is not None:
+            # A copy tells from where its journal is read, so the ops before that hold no checkpoint back for it.
+            if known.first_op is not None and folded_to < 0:
                 self._note_op(seen, known.first_op)
             self._merge(known, seen, pending, look_back)
         else:
@@ -126,13 +144,15 @@ class PartitionState:
         ops = self._orphans.get(identity)
         if ops is None or ops[0][1].kind not in FINAL_KINDS:
             return False
-        self.half_read = position
+        self.half_read = self._reread = position
         del self._orphans[identity]
         seen = _Seen(position, identity, generation, min(each[0] for each in ops), ops[0][1].kind)
         self._make_room()
         self._seen.append(seen)
         self._newest[identity] = seen
         self.closed_count += 1
+        entry = max((op.generation for _, op in ops if op.kind == OpKind.DISCARD), default=-1)
+        self._report_entry(identity, max(entry, _entry_left(ops[0][1], generation)))
         return True
 
     def _make_room(self) -> None:
@@ -181,8 +201,12 @@ class PartitionState:
             return
         known.closed_by, known.pending = -1, None
         self._newest[seen.transaction_id] = seen
-        if seen.generation > current.generation:
-            new.begin_by(current.start_ms)
+        is_found = current.extras.park is not None and current.extras.park[0] is ParkCode.LOST
+        if is_found:
+            new.note(look_back=look_back)
+        if seen.generation > current.generation or is_found:
+            if not is_found:  # of a half that was lost no start is known
+                new.begin_by(current.start_ms)
             if current.is_journaled:
                 new.decision, new.is_journaled = current.decision, True
                 new.note(forced=current.extras.forced)
@@ -198,6 +222,9 @@ class PartitionState:
         current.count = max(current.count, new.count)
         current.begin_by(new.start_ms)
         current.note(carry_again_ms=0.0, copied_ms=copied_ms)
+        if new.extras.poison is not None:  # a newer txcore's copy takes the place of what can be read
+            current.note(poison=new.extras.poison, park=new.extras.park)
+            self.schedule(current, AT_ONCE_MS)
 
     def read_op(self, position: Position, op: Op) -> bool:
         """Take in one op in log order; returns False for a record under an outdated claim, which changes nothing."""
@@ -207,9 +234,11 @@ class PartitionState:
                 self.token = op.token
                 self._claims.append((position, op.token))
             return True
-        if op.kind in OWNED_KINDS and op.token != self.token:
-            return False
         seen = self._known(op.transaction_id)
+        if op.token != self.token and is_owned(op):
+            if seen is not None and op.kind == OpKind.DISCARD:
+                self._note_discard(seen, op)
+            return False
         if seen is None or _is_early(op, seen.generation, seen.closed_by):
             self._orphans.setdefault(op.transaction_id, []).append((position, op))
         else:
@@ -222,7 +251,7 @@ class PartitionState:
         pending = seen.pending
         if op.kind in FINAL_KINDS:
             if pending is not None:
-                self.close(pending, op.kind)
+                self._end(pending, op)
             elif seen.closed_by == OpKind.DISCARD:
                 seen.closed_by = op.kind
                 self.ended_parked.append((op.transaction_id, seen.generation))
@@ -230,6 +259,8 @@ class PartitionState:
                 self._report_conflict(op.transaction_id, seen.closed_by, op)
         elif pending is not None and pending.extras.look_back is None:
             self._fold(pending, op, position)
+        elif op.kind == OpKind.DISCARD:
+            self._note_discard(seen, op)
 
     def look_back(self, pending: Pending, op: Op, position: int, token: bytes) -> None:
         """Fold an op from where a copy's journal begins, in log order, up to where this owner has read.
@@ -238,7 +269,7 @@ class PartitionState:
             position: Where it stands.
             token: The claim in force there.
         """
-        if op.kind in OWNED_KINDS and op.token != token:
+        if op.token != token and is_owned(op):
             return
         if not pending.is_closed:
             self._fold(pending, op, position, token)
@@ -253,10 +284,12 @@ class PartitionState:
     def _fold(self, pending: Pending, op: Op, position: int, token: bytes | None = None) -> None:
         kind = op.kind
         if kind in FINAL_KINDS:
-            self.close(pending, kind)
+            self._end(pending, op)
         elif kind == OpKind.DISCARD:
             if op.generation == pending.generation and is_discard_in_force(op, is_decided=pending.is_journaled):
                 self.close(pending, kind)
+            elif op.generation >= pending.generation:
+                self.note_entry(pending.transaction_id, op.generation)
         elif kind == OpKind.CHECKED:
             if op.generation == pending.generation:
                 pending.count = max(pending.count, op.count)
@@ -268,11 +301,13 @@ class PartitionState:
         elif kind == OpKind.NUDGE:
             self.schedule(pending, min(pending.due_ms, pending.immune_until_ms))
         elif kind == OpKind.FORCE and op.generation == pending.generation:
-            if op.token:
-                pending.note(force=None)
-            else:
+            if not op.token:
                 pending.note(force=op, force_at=(position, self._token_at(position) if token is None else token))
-                self.schedule(pending, min(pending.due_ms, pending.immune_until_ms))
+            elif pending.extras.force_at is None or not is_reply_to(op, pending.extras.force_at[0]):
+                return
+            else:
+                pending.note(force=None, force_at=None)
+            self.schedule(pending, min(pending.due_ms, pending.immune_until_ms))
 
     def _report_conflict(self, identity: bytes, first: int, op: Op) -> None:
         if first in FINAL_KINDS and first != op.kind:
@@ -286,6 +321,37 @@ class PartitionState:
             seen.closed_by, seen.pending = kind, None
             self.pending_count -= 1
             self.closed_count += 1
+        entry = self._entries.pop(pending.transaction_id, -1)
+        if kind in FINAL_KINDS:
+            self._report_entry(pending.transaction_id, entry)
+
+    # -- entries of halves that end after all ------------------------------------------------------------------------
+
+    def note_entry(self, identity: bytes, generation: int) -> None:
+        """Note that a parked record of an undecided half may be stored without a DISCARD that counts."""
+        self._entries[identity] = max(generation, self._entries.get(identity, -1))
+
+    def begin_live(self) -> None:
+        """Note that the owner's claim was read: ops from here on are new."""
+        self._live_from = self.op_read
+
+    def _note_discard(self, seen: _Seen, op: Op) -> None:
+        """A DISCARD that closes nothing tells of a parked record all the same."""
+        if seen.closed_by in FINAL_KINDS:
+            self._report_entry(op.transaction_id, op.generation)
+        elif seen.pending is not None and op.generation >= seen.generation:
+            self.note_entry(op.transaction_id, op.generation)
+
+    def _end(self, pending: Pending, op: Op) -> None:
+        """Close a half with its final op; an earlier generation was parked, and its entry may stand still."""
+        entry = _entry_left(op, pending.generation)
+        if entry >= 0:
+            self.note_entry(pending.transaction_id, entry)
+        self.close(pending, op.kind)
+
+    def _report_entry(self, identity: bytes, generation: int) -> None:
+        if generation >= 0:
+            self.ended_parked.append((identity, generation))
 
     # -- what is due ---------------------------------------------------------------------------------------------
 
@@ -365,30 +431,48 @@ class PartitionState:
             None if half is None else Position(half),
             None if op is None else Position(op),
             self._token_before(op),
-            encode_ages((pending for _, pending in self.oldest_open()), now_ms, note_size_max),
+            self._note(now_ms, note_size_max),
         )
 
-    def drop_orphans(self, op_read: int) -> int:
-        """Forget ops up to *op_read* that still wait for their half; returns of how many ids.
+    def _note(self, now_ms: float, size_max: int) -> bytes:
+        undecided = [seen.pending for seen in self._seen if seen.pending is not None]
+        unread = [entry for entry in self.noted if entry.position > self._reread]
+        return note_of(undecided, unread, now_ms, size_max, tells_ages=self.tells_ages)
+
+    def drop_orphans(self, op_read: int, kept: Container[bytes] = ()) -> int:
+        """Forget ops up to *op_read* that still wait for their half, but for ids that are *kept*; returns of how many.
 
         To be called once every half that was stored when the op log was read up to there has been read: a half is
         stored before each of its ops, so these have none here.
         """
         dropped = 0
         for identity, ops in list(self._orphans.items()):
-            if ops[0][0] <= op_read:
+            if ops[0][0] <= op_read and identity not in kept:
                 left = [each for each in ops if each[0] > op_read]
                 dropped += 1
+                self._drop(identity, ops[: len(ops) - len(left)])
                 if left:
                     self._orphans[identity] = left
                 else:
                     del self._orphans[identity]
         return dropped
 
+    def _drop(self, identity: bytes, ops: Sequence[tuple[int, Op]]) -> None:
+        """An end that comes now, of a half that no checkpoint names any more: it was parked, if it was not finished."""
+        live_from = self._live_from
+        for position, op in ops:
+            if op.kind in FINAL_KINDS and live_from is not None and position > live_from:
+                self._report_entry(identity, op.generation)
+
     def closings(self) -> Iterator[tuple[bytes, int]]:
         """Yield (id, kind) for the ends this state still remembers; for oracles."""
         for identity, seen in itertools.chain(self._recent.items(), self._newest.items()):
             yield identity, seen.closed_by
+
+    def waiting_from(self, identity: bytes) -> tuple[int, bytes] | None:
+        """Return where the first op stands that waits for a half of *identity*, and the claim in force there."""
+        ops = self._orphans.get(identity)
+        return (ops[0][0], self._token_at(ops[0][0])) if ops else None
 
     @property
     def orphan_count(self) -> int:
@@ -431,6 +515,15 @@ class PartitionState:
 def _is_early(op: Op, generation: int, closed_by: int) -> bool:
     """Return whether *op* is about a later half than the newest that was read; a final op ends all of them."""
     return op.generation > generation and op.kind not in FINAL_KINDS and closed_by not in FINAL_KINDS
+
+
+def _entry_left(op: Op, generation: int) -> int:
+    """Return the generation of the entry that a half of this generation leaves when *op* ends it, or -1 for none.
+
+    An owner's final op comes with the record that closes the entries of the generations before its own.
+    """
+    closed = op.generation - 1 if op.token else -1
+    return generation - 1 if generation - 1 > closed else -1
 
 
 def _first(positions: Iterable[int | None]) -> int | None:

@@ -26,13 +26,14 @@ The limits of "on every broker":
 - A power failure may lose records that a broker has acknowledged before they are on disk: see *fsync before ack*.
 - A record of a newer txcore stops its partition until its checkers are upgraded: see [versions](compatibility.md).
 
-With a fence, a half names the one database that decides it. The listener style writes its half before the listener
-runs. So `check_local_transaction` decides a half without a fence row, after a tombstone: a listener that forgets
-`fence(connection)` loses nothing. Only with `listener_fences=True` does a missing row alone mean ROLLBACK.
-
-Where a store does not keep "one decision", two holders that both commit one `handle()` are one more cause of a
-message that is seen twice; where it does, the second holder gets ALREADY_DONE. After another holder's rollback, and
-after a rollback of the database transaction itself, `commit()` is a CONFLICT, and publishes nothing.
+With a fence, a half names the database that decides it, and no other one does. The listener style writes its half
+before the listener runs, so a half without a fence row is left to `check_local_transaction`, after a tombstone: a
+listener that forgets `fence(connection)` loses nothing. Only with `listener_fences=True` does a missing row alone mean
+ROLLBACK. A listener that called it is not believed but looked at: with no committed row, `COMMIT` publishes nothing
+(CONFLICT; TOO_LATE where the listener is asked). Where a store does not keep "one decision", two holders that both
+commit one `handle()` are one more cause of a message that is seen twice; where it does, the second one gets
+ALREADY_DONE. After another holder's rollback, and after a rollback of the database transaction itself, `commit()` is a
+CONFLICT, and publishes nothing; by the message table, too.
 """
 LEGEND: Final = """
 - **atomic release**: a transaction's messages and the record of its end become visible together or not at all.

@@ -13,7 +13,6 @@ from txcore.errors import NewerRecordError, TransactionStateError, WireFormatErr
 from txcore.ids import born_ms, id_text
 from txcore.records import (
     FINAL_KINDS,
-    OWNED_KINDS,
     REASON_SIZE_MAX,
     Forced,
     Half,
@@ -26,6 +25,8 @@ from txcore.records import (
     Position,
     Resolution,
     is_discard_in_force,
+    is_owned,
+    is_reply_to,
 )
 
 POISON_TEXT: Final = "it is poison: no half, but bytes that nothing can read; `txcore show` has them"
@@ -51,6 +52,7 @@ class Journey:
     half_times_ms: list[int | None] = field(default_factory=list)
     ops: list[tuple[Position, Op]] = field(default_factory=list)
     op_times_ms: list[int | None] = field(default_factory=list)
+    replies: list[tuple[Position, Op]] = field(default_factory=list)  #: to requests, in force
     parked: list[Parked] = field(default_factory=list)
     entry: Parked | None = None
     closed_generation: int = -1  #: everything parked up to here was dismissed, or resumed and ended
@@ -63,6 +65,7 @@ class Journey:
     discarded_generation: int = -1
     exhausted: set[int] = field(default_factory=set)  #: generations discarded, in force, for exhausted checks
     undeliverable_generation: int = -1  #: the highest one discarded, in force, because a target refuses
+    forced: int = 0  #: final ops and decisions in force that an operator made; a request that was refused is none
     overrides: int = 0  #: final ops and decisions in force that an operator made against the fence
     discarded_ms: int = 0  #: time of the newest DISCARD in force
     token_before: bytes = b""
@@ -152,15 +155,17 @@ class Journey:
         """The operator's newest request for a decision that is neither carried out nor refused."""
         if self.final or self.decided or self.is_parked:
             return None
-        forces = [op for _, op in self.ops if op.kind == OpKind.FORCE]
-        return forces[-1] if forces and not forces[-1].token else None
+        asked = [(position, op) for position, op in self.ops if _is_request(op)]
+        return asked[-1][1] if asked and self._reply_at(asked[-1][0]) is None else None
 
     def reply_to(self, by: str) -> Op | None:
         """Return the owner's refusal of the newest request by an operator of this name, if there is one."""
-        asked = max((n for n, (_, op) in enumerate(self.ops) if _is_request(op) and op.by == by), default=None)
-        if asked is None:
-            return None
-        return next((op for _, op in self.ops[asked:] if op.kind == OpKind.FORCE and op.token), None)
+        asked = max((position for position, op in self.ops if _is_request(op) and op.by == by), default=None)
+        return None if asked is None else self._reply_at(asked)
+
+    def _reply_at(self, asked: int) -> Op | None:
+        """Return the reply to the request that stands at *asked*."""
+        return next((op for position, op in self.replies if position > asked and is_reply_to(op, asked)), None)
 
     @property
     def is_pending(self) -> bool:
@@ -390,10 +395,13 @@ def _fold(journey: Journey, record: LogRecord, op: Op, token: bytes) -> None:
     journey.ops.append((record.position, op))
     journey.op_times_ms.append(record.appended_ms)
     journey.token_before = token
-    if op.kind in OWNED_KINDS and op.token != token:
+    if op.token != token and is_owned(op):
         return
-    if op.kind in FINAL_KINDS | {OpKind.DECIDED} and op.forced == Forced.OVERRIDE:
-        journey.overrides += 1
+    if op.kind == OpKind.FORCE and op.token:
+        journey.replies.append((record.position, op))
+    if op.kind in FINAL_KINDS | {OpKind.DECIDED} and op.forced:
+        journey.forced += 1
+        journey.overrides += op.forced == Forced.OVERRIDE
     if op.kind in FINAL_KINDS:
         journey.final = journey.final or op.kind
     elif op.kind == OpKind.DISCARD and is_discard_in_force(op, is_decided=journey.was_decided_at(record.position)):

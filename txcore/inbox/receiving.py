@@ -115,8 +115,9 @@ class Inbox:
 
         Raises:
             UsageError: a header is missing or malformed, or the connection commits each statement by itself.
-            InboxHorizonError: the message is older than the horizon and not remembered; roll the transaction back.
-            Errors of the database or its driver are raised unchanged: the transaction belongs to the caller.
+            InboxHorizonError: older than the horizon and not remembered, nor is it now, should you commit: what you
+                write in this transaction is then yours alone, such as a note for a person.
+            What the database or its driver raises is raised as it is: the caller's transaction is the caller's.
         """
         identity = message_id_of(message)
         statements = self._statements

@@ -55,6 +55,10 @@ class InboxTable:
             f"INSERT INTO {tables.fence} (transaction_id, message_index, producer_group) "  # noqa: S608
             f"VALUES ({self.dialect.place('id')}, :message_index, :producer_group)"
         )
+        self._delete = (
+            f"DELETE FROM {tables.fence} WHERE transaction_id = {self.dialect.place('id')} "  # noqa: S608
+            "AND message_index = :message_index AND producer_group = :producer_group"
+        )
 
     def create(self, border: Border) -> None:
         """Create both tables if they are missing, safe against another process that does the same.
@@ -94,6 +98,8 @@ class InboxTable:
             return False
         # Only now: a prune raises the horizon before it deletes rows, so a read after both sees the raised horizon.
         if not old_is_first and message.transaction_id < self._horizon_now(border):
+            # A caller that notes it for a person, and commits, must not have it remembered as taken in.
+            border.change(self._delete, self._values(message))
             raise InboxHorizonError(
                 f"message {id_text(message.transaction_id)}:{message.index} is older than what {self.tables.fence} "
                 "remembers: it may have been received before; roll back and ask a person, or receive it with "
@@ -103,15 +109,18 @@ class InboxTable:
         return True
 
     def _inserted(self, border: Border, message: MessageId) -> bool:
-        values = {
-            "id": self.dialect.encode(message.transaction_id),
-            "message_index": message.index,
-            "producer_group": message.group,
-        }
+        values = self._values(message)
         if self.dialect.family != MYSQL:
             return border.change(f"{self._insert} ON CONFLICT DO NOTHING", values) == 1
         # INSERT IGNORE would hide other errors too; here only a duplicate fails the statement alone.
         return _unless_duplicate(lambda: border.change(self._insert, values))
+
+    def _values(self, message: MessageId) -> dict[str, Any]:
+        return {
+            "id": self.dialect.encode(message.transaction_id),
+            "message_index": message.index,
+            "producer_group": message.group,
+        }
 
     def _horizon_now(self, border: Border) -> bytes:
         rows = border.rows(self._horizon, {})

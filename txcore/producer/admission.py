@@ -22,6 +22,10 @@ class Places:
         """Take a place, within *timeout_s*; returns whether there was one."""
         return self._was_taken() or self._wait(timeout_s)
 
+    def take_free(self) -> bool:
+        """Take a place if one is free now; returns whether there was one."""
+        return self._was_taken()
+
     def give_back(self) -> None:
         """Give one place back, which was taken."""
         self._free.append(None)

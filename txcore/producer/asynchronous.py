@@ -59,11 +59,11 @@ class AsyncTransaction:
 
     async def commit(self) -> EndResult:
         """See `Transaction.commit`."""
-        return await self._producer.run(end(self._core, OpKind.COMMIT))
+        return await self._producer.finish(end(self._core, OpKind.COMMIT))
 
     async def rollback(self) -> EndResult:
         """See `Transaction.rollback`."""
-        return await self._producer.run(end(self._core, OpKind.ROLLBACK))
+        return await self._producer.finish(end(self._core, OpKind.ROLLBACK))
 
     def handle(self) -> str:
         """See `Transaction.handle`."""
@@ -152,10 +152,19 @@ class AsyncTransactionProducer:
 
     async def run(self, step: Flow[R]) -> R:
         """Run one flow in the current task, held back while too many are under way."""
+        async with self._slots:
+            return await run_async(step, self._running_bridge())
+
+    async def finish(self, step: Flow[R]) -> R:
+        """See `TransactionProducer.finish`; nothing cancels it before the flow has begun."""
+        if self._slots.locked():
+            return await run_async(step, self._running_bridge())
+        return await self.run(step)
+
+    def _running_bridge(self) -> AsyncBridge:
         if self._bridge is None:
             self._bridge = AsyncBridge(asyncio.get_running_loop(), self._backend)
-        async with self._slots:
-            return await run_async(step, self._bridge)
+        return self._bridge
 
     def _require_open(self) -> None:
         if self._is_closed:
@@ -178,6 +187,6 @@ class AsyncDatabaseTransaction(AbstractAsyncContextManager[AsyncTransaction]):
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
         if kind is None:
-            await self._producer.run(flow.database_finish(self._core))
+            await self._producer.finish(flow.database_finish(self._core))
         else:
-            await self._producer.run(flow.database_abort(self._core))
+            await self._producer.finish(flow.database_abort(self._core))

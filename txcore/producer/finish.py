@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Final
 
 from txcore.errors import BackendUnavailableError, TransactionStateError, WrongDatabaseError
@@ -13,9 +14,11 @@ from txcore.results import EndResult, EndState
 from txcore.runtime.commands import Call, Flow
 
 _COMMITTED: Final = frozenset({FenceAnswer.COMMIT, FenceAnswer.VIA_TABLE, FenceAnswer.SENT})
+_CERTAIN: Final = _COMMITTED | {FenceAnswer.NO_ANSWER}
+"""What a look need not be followed by a check for: a database without an answer is not asked once more."""
 _NO_FENCE: Final = (
     "this transaction has a fence row, and the producer that ends it has no fence to ask; nothing was published here, "
-    "the checker decides"
+    "the checker decides, or the message table's relay"
 )
 
 
@@ -42,7 +45,7 @@ def end(transaction: LocalTransaction, kind: OpKind) -> Flow[EndResult]:
     result = None
     if needs_tombstone(transaction, kind):
         result = yield from tombstone(transaction)
-    elif kind is OpKind.COMMIT and transaction.must_look and not transaction.is_via_table:
+    elif kind is OpKind.COMMIT and transaction.must_look:
         result = yield from look_before_publishing(transaction)
     if result is None:
         resolution, result = choose_end(transaction, kind)
@@ -130,35 +133,54 @@ def tombstone(transaction: LocalTransaction) -> Flow[EndResult | None]:
         return None
     if reading.answer in _COMMITTED:
         return EndResult(EndState.CONFLICT, identity, TransactionStateError("the local transaction is committed"))
-    return _no_answer(transaction, reading)
+    return EndResult(EndState.UNKNOWN, identity, _no_answer(reading))
 
 
 def look_before_publishing(transaction: LocalTransaction) -> Flow[EndResult | None]:
     """See that the row is committed, as another holder may have rolled back, or the caller its connection.
 
+    Only a row that is settled lets it pass: a dirty read, or a commit that is not on disk yet, may be taken back.
     Returns the result where nothing may be published: CONFLICT after a tombstone, which is written where there is no
-    row; UNKNOWN, and the checker is asked, where the fence does not answer.
+    row, or TOO_LATE where the checker asks the listener after it; UNKNOWN, and the checker is asked, where the fence
+    does not answer.
     """
     context, identity = transaction.context, transaction.transaction_id
     if context.fence is None:
-        yield resolution_of(transaction, OpKind.NUDGE)
-        return EndResult(EndState.TOO_LATE, identity, TransactionStateError(_NO_FENCE))
+        return (yield from _leave(transaction, EndState.TOO_LATE, TransactionStateError(_NO_FENCE)))
     try:
-        readings = yield Call(context.fence.peek, ([identity],))
-        if readings[identity].answer in _COMMITTED:  # of this id there is one row, wherever it is
-            return None
-        readings = yield _check(transaction)
+        readings = yield Call(context.fence.settled, ([identity], transaction.connection))
+        if readings[identity].answer not in _CERTAIN:
+            readings = yield _check(transaction)
     except Exception as error:  # noqa: BLE001 - no answer is no commit
-        yield resolution_of(transaction, OpKind.NUDGE)
-        return EndResult(EndState.UNKNOWN, identity, error)
+        return (yield from _leave(transaction, EndState.UNKNOWN, error))
     reading = readings[identity]
-    if reading.answer in _COMMITTED:
+    if reading.answer in _COMMITTED:  # of this id there is one row, wherever it is
         return None
-    if reading.answer is FenceAnswer.ROLLBACK:
-        why = "the fence has no committed row of it: it was rolled back; nothing was published"
+    if reading.answer is not FenceAnswer.ROLLBACK:
+        return (yield from _leave(transaction, EndState.UNKNOWN, _no_answer(reading)))
+    why = "the fence has no committed row of it: it was rolled back; nothing was published"
+    if transaction.is_vowed:
         return EndResult(EndState.CONFLICT, identity, TransactionStateError(why))
-    yield resolution_of(transaction, OpKind.NUDGE)
-    return _no_answer(transaction, reading)
+    return (yield from _leave(transaction, EndState.TOO_LATE, TransactionStateError(f"{why}; the listener is asked")))
+
+
+def are_settled(transactions: Sequence[LocalTransaction]) -> Flow[set[bytes]]:
+    """Return the ids of those, of one producer, that need no look of their own, as their rows are settled."""
+    fence = transactions[0].context.fence if transactions else None
+    if fence is None:
+        return set()
+    try:
+        readings = yield Call(fence.settled, ([each.transaction_id for each in transactions],))
+    except Exception:  # noqa: BLE001 - each is looked at by itself, and has its error
+        return set()
+    return {identity for identity, reading in readings.items() if reading.answer in _COMMITTED}
+
+
+def _leave(transaction: LocalTransaction, state: EndState, error: Exception) -> Flow[EndResult]:
+    """Publish nothing, and ask for a check soon; none is needed for what a relay publishes, if it committed."""
+    if not transaction.is_via_table:
+        yield resolution_of(transaction, OpKind.NUDGE)
+    return EndResult(state, transaction.transaction_id, error)
 
 
 def _check(transaction: LocalTransaction) -> Call:
@@ -168,10 +190,9 @@ def _check(transaction: LocalTransaction) -> Call:
     return Call(context.fence.check, ([identity], context.group, *databases))
 
 
-def _no_answer(transaction: LocalTransaction, reading: FenceReading) -> EndResult:
+def _no_answer(reading: FenceReading) -> Exception:
     kind = WrongDatabaseError if reading.is_foreign else BackendUnavailableError
-    error = kind(f"the fence did not answer ({reading.reason or reading.answer.value}); the checker decides")
-    return EndResult(EndState.UNKNOWN, transaction.transaction_id, error)
+    return kind(f"the fence did not answer ({reading.reason or reading.answer.value}); the checker decides")
 
 
 def require(transaction: LocalTransaction, phase: Phase) -> None:

@@ -111,7 +111,8 @@ def _go_on(opened: Sequence[Sending], listener: Listener, began_s: float, answer
 
 def _run_some(left: deque[Sending], listener: Listener) -> Flow[list[Sending]]:
     """Run local transactions for `TURN_S`, one at least; returns those that are to be ended."""
-    clock = left[0].transaction.context.clock
+    context = left[0].transaction.context
+    clock = context.clock
     until_s = clock.elapsed_s() + TURN_S
     ran = []
     while left:
@@ -127,7 +128,19 @@ def _run_some(left: deque[Sending], listener: Listener) -> Flow[list[Sending]]:
             ran.append(sending)
         if clock.elapsed_s() >= until_s:
             break
+    if context.fence is not None:
+        yield from _look(ran)
     return ran
+
+
+def _look(ran: Sequence[Sending]) -> Flow[None]:
+    """Give those their end that committed by their listener's word, and not by their rows."""
+    fenced = [each for each in ran if each.kind is OpKind.COMMIT and each.transaction.must_look]
+    if fenced:
+        settled = yield from ending.are_settled([each.transaction for each in fenced])
+        for sending in fenced:
+            if sending.transaction.transaction_id not in settled:
+                sending.end = yield from ending.look_before_publishing(sending.transaction)
 
 
 def _is_stored(sending: Sending, outcome: Outcome, began_s: float) -> bool:
@@ -241,13 +254,12 @@ def _run_local(
             state, error = LocalTransactionState.UNKNOWN, TransactionStateError(answer)
     if state is LocalTransactionState.UNKNOWN:
         return TransactionSendResult(transaction.transaction_id, state, None, error)
-    if state is LocalTransactionState.COMMIT and transaction.fenced and transaction.connection is None:
+    if state is LocalTransactionState.COMMIT and transaction.fenced and not transaction.must_look:
         _note_forgotten(transaction)
         refused = yield from _vouch(transaction)
         if refused is not None:
             transaction.phase, transaction.result = Phase.ENDED, refused
             return TransactionSendResult(transaction.transaction_id, state, refused, transaction.notice)
-    transaction.connection = None
     return cast("LocalTransactionState", state)
 
 

@@ -23,48 +23,47 @@ from txcore.runtime.commands import Call, Flow, Timed
 
 
 def put_into_table(transaction: LocalTransaction, connection: Any) -> Flow[None]:
-    """Write the fence row and the messages into the caller's open transaction together; when that fails, roll it back.
+    """Write the fence row and the messages into the caller's open transaction together.
 
     Raises: as `flow.prepare`.
     """
     context, identity = transaction.context, transaction.transaction_id
     fence = context.fence
     assert fence is not None
-    transaction.connection, transaction.fenced = connection, True
-    try:
-        make_half(transaction)  # in the message table, too, nothing may be that the backend cannot take
-        yield Call(fence.insert, (connection, identity, context.group, table_rows(transaction)))
-        transaction.database = database_of(fence, connection)
-    except GeneratorExit:
-        raise
-    except BaseException:  # cancellation included
-        transaction.phase = Phase.FAILED
-        yield Call(fence.rollback, (connection,))
-        raise
+    transaction.connection, transaction.fenced, transaction.must_look = connection, True, True
+    make_half(transaction)  # in the message table, too, nothing may be that the backend cannot take
+    yield Call(fence.insert, (connection, identity, context.group, table_rows(transaction)))
+    transaction.database = database_of(fence, connection)
     _is_in_table(transaction, "")
 
 
-def keep_or_roll_back(transaction: LocalTransaction) -> Flow[None]:
-    """Make the messages durable, or with the open database transaction durable; when that fails, roll it back.
+def or_roll_back(transaction: LocalTransaction, connection: Any, steps: Flow[None]) -> Flow[None]:
+    """Take *steps* in the open transaction of *connection*; when they fail or are interrupted, roll it back.
 
-    In mode auto a half that the broker has not certainly stored is no failure: the messages then travel in the same
-    database transaction. What the broker refuses for its own sake, such as an unknown topic, is one in every mode.
-
-    Raises: as `flow.prepare`; the database transaction was rolled back.
+    A step of the fence that fails has done so itself; one that was cancelled, or interrupted by Ctrl-C, may not have.
     """
     fence = transaction.context.fence
     assert fence is not None
     try:
-        yield from _keep(transaction, fence)
+        yield from steps
     except GeneratorExit:
         raise
-    except BaseException:  # cancellation included
+    except BaseException:
         transaction.phase = Phase.FAILED
-        yield Call(fence.rollback, (transaction.connection,))
+        yield Call(fence.rollback, (connection,))
         raise
 
 
-def _keep(transaction: LocalTransaction, fence: Fence) -> Flow[None]:
+def keep(transaction: LocalTransaction) -> Flow[None]:
+    """Make the messages durable, or with the open database transaction durable.
+
+    In mode auto a half that the broker has not certainly stored is no failure: the messages then travel in the same
+    database transaction. What the broker refuses for its own sake, such as an unknown topic, is one in every mode.
+
+    Raises: as `flow.prepare`.
+    """
+    fence = transaction.context.fence
+    assert fence is not None
     context, breaker = transaction.context, transaction.context.breaker
     has_joined = context.has_joined()  # asked once: a half made before is for no partition
     make_half(transaction)  # in the message table, too, nothing may be that the backend cannot take

@@ -154,12 +154,16 @@ class Transaction:
         self._producer.run(flow.prepare(self._core, connection))
 
     def commit(self) -> EndResult:
-        """Publish the targets after the local transaction committed. Idempotent; see `EndState` for the outcomes."""
-        return self._producer.run(end(self._core, OpKind.COMMIT))
+        """Publish the targets after the local transaction committed. Idempotent; see `EndState` for the outcomes.
+
+        With a fence its row is looked at before: on the prepared connection, if that is still held and has no
+        transaction open, else on one more of the fence's engine. So do not call this within the next transaction.
+        """
+        return self._producer.finish(end(self._core, OpKind.COMMIT))
 
     def rollback(self) -> EndResult:
         """End without a target. With a fence only once the tombstone is certain; else CONFLICT or UNKNOWN."""
-        return self._producer.run(end(self._core, OpKind.ROLLBACK))
+        return self._producer.finish(end(self._core, OpKind.ROLLBACK))
 
     def handle(self) -> str:
         """Return a text from which another process of the group ends this prepared transaction.
@@ -176,11 +180,12 @@ class TransactionProducer:
     Args:
         backend: An open backend; it stays the caller's.
         group: The producer group; its checker decides what this producer leaves open.
-        fence: Makes checks decisive; needed for the database style.
+        fence: Makes checks decisive; needed for the database style. Its engine is a blocking one, as it is asked too.
         listener: Runs local transactions in the listener style.
         policy: Immunity of this group's halves; interval and count are the checker's unless a message has its own.
         partition_count: Verified against the group, or used to create it; None takes what exists.
-        unsettled_max: Transactions between prepare and end at once; callers beyond that wait up to `busy_timeout_s`.
+        unsettled_max: So many callers at once may begin, prepare, or send with the listener; those beyond wait up to
+            `busy_timeout_s`. Callers that end a transaction count too, but never wait.
         mode: "half"; "table": the messages go into the message table of the fence's database, with the local
             transaction, and a relay publishes them; "auto": a half, and the table while the broker is down, slow or
             full. The table needs a fence and, somewhere, a relay: the checker process is one.
@@ -211,6 +216,12 @@ class TransactionProducer:
         clock: Clock | None = None,
         randomness: Randomness | None = None,
     ) -> None:
+        if getattr(fence, "is_async", False):
+            raise ConfigError(
+                "a blocking producer cannot ask a fence whose engine is asynchronous: give it "
+                "SqlFence(create_engine(…)) of the same database, or use AsyncTransactionProducer",
+                key="fence",
+            )
         self._context = make_context(
             backend,
             group,
@@ -302,6 +313,18 @@ class TransactionProducer:
         finally:
             self._places.give_back()
 
+    def finish(self, step: Flow[R]) -> R:
+        """Run a flow that ends what has begun: it takes a place where one is free, and is never held back.
+
+        Refused, it would leave a database transaction open, or say of a committed one that nothing was sent.
+        """
+        has_place = self._places.take_free()
+        try:
+            return run_blocking(step, self._bridge)
+        finally:
+            if has_place:
+                self._places.give_back()
+
     def _require_open(self) -> None:
         if self._is_closed:
             raise ClosedError("this producer is closed")
@@ -329,9 +352,9 @@ class DatabaseTransaction(AbstractContextManager[Transaction]):
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
         if kind is None:
-            self._producer.run(flow.database_finish(self._core))
+            self._producer.finish(flow.database_finish(self._core))
         else:
-            self._producer.run(flow.database_abort(self._core))
+            self._producer.finish(flow.database_abort(self._core))
 
 
 def handle_of(core: LocalTransaction) -> str:

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import contextvars
 import enum
-from collections.abc import Callable, Mapping, Sequence
+import inspect
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Final, Protocol
 
@@ -146,7 +147,8 @@ class LocalTransaction(msgspec.Struct):
         """Insert the fence row in the listener's own open database transaction, which makes its check decisive.
 
         Call it first in that transaction, inside `execute_local_transaction`. Returns an awaitable for an async
-        connection.
+        connection. From then on, refused or not, only a committed row publishes: PostgreSQL's COMMIT rolls back without
+        an error where the listener has caught one of a statement, and a listener may forget its commit.
 
         Raises:
             TransactionStateError: the producer was made without a fence.
@@ -155,10 +157,20 @@ class LocalTransaction(msgspec.Struct):
         """
         if self.context.fence is None:
             raise TransactionStateError("this producer has no fence; make it with fence=SqlFence(engine)")
-        self.connection = connection
-        if self.database in {b"", NO_DATABASE}:
-            return self.context.fence.insert(connection, self.transaction_id, self.context.group)
-        return self.context.fence.insert(connection, self.transaction_id, self.context.group, (), self.database)
+        expected = () if self.database in {b"", NO_DATABASE} else ((), self.database)
+        try:
+            inserted = self.context.fence.insert(connection, self.transaction_id, self.context.group, *expected)
+        except BaseException:
+            self.must_look = True
+            raise
+        if inspect.isawaitable(inserted):
+            return self._fence_awaited(inserted)
+        self.must_look = True
+        return inserted
+
+    async def _fence_awaited(self, inserted: Awaitable[None]) -> None:
+        self.must_look = True  # not before: what is never awaited was forgotten
+        await inserted
 
 
 current: Final[contextvars.ContextVar[LocalTransaction | None]] = contextvars.ContextVar("txcore", default=None)

@@ -14,6 +14,7 @@ Every yield is a place where the process may die; `drivers` run flows for real, 
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any
 
 from txcore.errors import CommitUnknownError, NotSentError, TransactionStateError
@@ -54,17 +55,18 @@ def prepare(transaction: LocalTransaction, connection: Any = None) -> Flow[None]
     if connection is None or context.fence is None:
         yield from preparing.append(transaction)
         return
-    if context.mode is Mode.TABLE:
-        yield from preparing.put_into_table(transaction, connection)
-        return
-    try:
-        yield Call(context.fence.insert, (connection, transaction.transaction_id, context.group))
-    except BaseException:
-        transaction.phase = Phase.FAILED
-        raise
+    is_table = context.mode is Mode.TABLE
+    steps = preparing.put_into_table(transaction, connection) if is_table else _fence_and_keep(transaction, connection)
+    yield from preparing.or_roll_back(transaction, connection, steps)
+
+
+def _fence_and_keep(transaction: LocalTransaction, connection: Any) -> Flow[None]:
+    fence = transaction.context.fence
+    assert fence is not None
+    yield Call(fence.insert, (connection, transaction.transaction_id, transaction.context.group))
     transaction.connection, transaction.fenced, transaction.must_look = connection, True, True
-    transaction.database = database_of(context.fence, connection)
-    yield from preparing.keep_or_roll_back(transaction)
+    transaction.database = database_of(fence, connection)
+    yield from preparing.keep(transaction)
 
 
 def database_begin(transaction: LocalTransaction, engine: Any) -> Flow[Any]:
@@ -96,17 +98,12 @@ def database_finish(transaction: LocalTransaction) -> Flow[EndResult | None]:
     context, connection = transaction.context, transaction.connection
     assert context.fence is not None
     if not transaction.messages:
-        yield Call(context.fence.withdraw, (connection, transaction.transaction_id))
+        yield from preparing.or_roll_back(transaction, connection, _ask(context.fence.withdraw, transaction))
         transaction.phase = Phase.ENDED
         yield Call(context.fence.commit, (connection,))
         return None
     transaction.phase = Phase.PREPARING
-    try:
-        yield Call(context.fence.verify, (connection, transaction.transaction_id))
-    except BaseException:
-        transaction.phase = Phase.FAILED
-        raise
-    yield from preparing.keep_or_roll_back(transaction)
+    yield from preparing.or_roll_back(transaction, connection, _verify_and_keep(transaction))
     try:
         yield Call(context.fence.commit, (connection,))
     except NotSentError:  # certainly undone, so the half is for the check to close
@@ -132,9 +129,21 @@ def database_finish(transaction: LocalTransaction) -> Flow[EndResult | None]:
     return (yield from end(transaction, OpKind.COMMIT))
 
 
-def database_abort(transaction: LocalTransaction) -> Flow[None]:
-    """Leave a database-style block after an error: roll back; nothing was sent."""
+def _ask(of_fence: Callable[..., Any], transaction: LocalTransaction) -> Flow[None]:
+    """Have the fence do something with the row of *transaction*."""
+    yield Call(of_fence, (transaction.connection, transaction.transaction_id))
+
+
+def _verify_and_keep(transaction: LocalTransaction) -> Flow[None]:
     fence = transaction.context.fence
-    if fence is not None and transaction.connection is not None and transaction.phase is Phase.OPEN:
-        transaction.phase = Phase.FAILED
-        yield Call(fence.rollback, (transaction.connection,))
+    assert fence is not None
+    yield from _ask(fence.verify, transaction)
+    yield from preparing.keep(transaction)
+
+
+def database_abort(transaction: LocalTransaction) -> Flow[None]:
+    """Leave a database-style block after an error: roll back, whatever the block has called; nothing was sent."""
+    fence, connection = transaction.context.fence, transaction.connection
+    if fence is not None and connection is not None:
+        transaction.phase, transaction.connection = Phase.FAILED, None
+        yield Call(fence.rollback, (connection,))

@@ -6,7 +6,7 @@ decides nothing and translates no errors.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any, Final, Protocol
 
@@ -26,11 +26,13 @@ class Mark:
         transaction_id: Whose row it is.
         transaction: The library's own object of the transaction the row went into; None where there is none.
         owned: True when the fence opened the connection and must close it.
+        carrier: Returns the library's connection that the row went through, as long as that lives.
     """
 
     transaction_id: bytes
     transaction: Any
     owned: bool
+    carrier: Callable[[], Any]
 
 
 class Border(Protocol):
@@ -98,3 +100,8 @@ class Border(Protocol):
 
     def marked(self) -> Mark | None:
         """Return the mark, if there is one for this connection."""
+
+    def idle(self) -> Border | None:
+        """Return the border over the connection that carried the marked row, if that has not been given back and has
+        no transaction open; None where this is not certain, as another program may use it by now.
+        """

@@ -169,9 +169,14 @@ def reading_of(rows: Rows, transaction_id: bytes, group: str | None) -> FenceRea
         return FenceReading(FenceAnswer.NO_ANSWER, "the row that was just written is not visible")
     if group is not None and row.group != group:
         return FenceReading(FenceAnswer.NO_ANSWER, f"the id belongs to group {row.group!r}, not {group!r}")
-    answer = ANSWERS.get(row.state)
+    return reading_of_state(row.state)
+
+
+def reading_of_state(state: int) -> FenceReading:
+    """Return what a row's state says."""
+    answer = ANSWERS.get(state)
     if answer is None:
-        return FenceReading(FenceAnswer.NO_ANSWER, f"state {row.state} is unknown to this txcore")
+        return FenceReading(FenceAnswer.NO_ANSWER, f"state {state} is unknown to this txcore")
     return FenceReading(answer)
 
 

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import functools
 import sqlite3
+import weakref
 from typing import TYPE_CHECKING, Any, Final, TypeVar
 
 from sqlalchemy import Connection, Engine, text
@@ -168,12 +169,22 @@ class SqlAlchemyBorder:
 
     def mark(self, transaction_id: bytes, *, owned: bool) -> None:
         """Keep the mark on the object itself: `info` belongs to the pooled connection, which may change under it."""
-        setattr(self._holder, _MARK, Mark(transaction_id, self._holder.get_transaction(), owned))
+        carrier = weakref.ref(self._connection())
+        setattr(self._holder, _MARK, Mark(transaction_id, self._holder.get_transaction(), owned, carrier))
 
     def marked(self) -> Mark | None:
         """Return the mark."""
         mark: Mark | None = getattr(self._holder, _MARK, None)
         return mark
+
+    def idle(self) -> SqlAlchemyBorder | None:
+        """Return the border over the marked Connection, unless it was given back or is in use."""
+        mark = self.marked()
+        carrier: Connection | None = mark.carrier() if mark is not None else None
+        if carrier is None or carrier.closed or carrier.invalidated or carrier.in_transaction():
+            return None
+        border = SqlAlchemyBorder(carrier, self._engine)
+        return border if border.open_at_driver() is False else None
 
     def _connection(self) -> Connection:
         if self._used is None:
@@ -284,6 +295,19 @@ def on_border(connection: Any, action: Callable[[Border], T], engine: Any = None
     if not is_async(connection):
         return action(border_of(connection, engine))
     awaitable: Awaitable[T] = connection.run_sync(lambda inner: action(border_of(inner, engine)))
+    return awaitable
+
+
+def on_idle(connection: Any, action: Callable[[Border], T]) -> T | Awaitable[T] | None:
+    """Run *action* on the connection that carried the row, if its holder has kept it and it has no open transaction.
+
+    Returns None where that is not certain; an awaitable when the connection is an asynchronous one.
+    """
+    inner = inner_of(connection)
+    border = border_of(inner).idle() if inner is not None else None
+    if border is None or not is_async(connection):
+        return None if border is None else action(border)
+    awaitable: Awaitable[T] = connection.run_sync(lambda _: action(border))
     return awaitable
 
 

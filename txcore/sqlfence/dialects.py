@@ -131,6 +131,13 @@ class Dialect(ABC):
         """Return the rows that exist, locked and with a write so that the answer is durable; write none."""
 
     @abstractmethod
+    def settled(self, border: Border, ids: Sequence[bytes]) -> dict[bytes, int]:
+        """Return the states of the rows that are committed and durable for certain, whatever the isolation level.
+
+        Rows that another open transaction holds may be left out; none is waited for.
+        """
+
+    @abstractmethod
     def begin_work(self, border: Border, lock_timeout_s: float) -> str:
         """Open a transaction for the fence's own writing, durable at COMMIT, with a bounded wait for locks.
 
@@ -309,6 +316,11 @@ class Dialect(ABC):
 def rows_of(rows: Iterable[Sequence[Any]]) -> Rows:
     """Return rows of (transaction_id, state, producer_group) by id."""
     return {decode_id(row[0]): StoredRow(int(row[1]), str(row[2])) for row in rows}
+
+
+def states_of(rows: Iterable[Sequence[Any]]) -> dict[bytes, int]:
+    """Return rows of (transaction_id, state) by id."""
+    return {decode_id(row[0]): int(row[1]) for row in rows}
 
 
 def decode_id(value: Any) -> bytes:

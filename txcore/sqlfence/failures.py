@@ -23,6 +23,7 @@ class Cause(enum.Enum):
     LOCKED = "a lock was not free in time"
     COLLISION = "the database gave the transaction up; trying again may help"
     READ_ONLY = "the database takes no writes (a standby?)"
+    POOL = "no connection of the pool was free in time"
     LOST = "the connection was lost or could not be made"
     NO_TABLE = "the fence table is missing, or one beside it that an older txcore did not make: run SqlFence.create()"
     OLD_TABLE = "a table of the fence lacks columns; `txcore doctor --database` says which"
@@ -117,7 +118,7 @@ def failure_of(error: BaseException, secret: str | None = None) -> Failure:
 
 def _classify(error: Any) -> tuple[Cause, str]:
     if isinstance(error, PoolTimeoutError):
-        return Cause.LOST, ""
+        return Cause.POOL, ""
     if isinstance(error, sqlite3.Error):
         return _classify_sqlite(error)
     number = error.args[0] if getattr(error, "args", ()) else None

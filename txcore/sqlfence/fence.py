@@ -5,6 +5,7 @@ The public face. `rows` handles the producer's row, `checks` the check, `prune` 
 
 from __future__ import annotations
 
+from contextlib import suppress
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Any, Final
@@ -19,15 +20,15 @@ from txcore.ids import ID_BYTES, id_text
 from txcore.sqlfence import identity, messages
 from txcore.sqlfence.asynchronous import AsyncEngine
 from txcore.sqlfence.border import MYSQL, POSTGRESQL, SQLITE, Border
-from txcore.sqlfence.checks import Check, Readings, reading_of
-from txcore.sqlfence.connections import border_of, family_of, inner_of, is_open, on_border
+from txcore.sqlfence.checks import Check, Readings, no_answers, reading_of, reading_of_state
+from txcore.sqlfence.connections import border_of, family_of, inner_of, is_open, on_border, on_idle
 from txcore.sqlfence.dialects import ROWS_MAX, Dialect
 from txcore.sqlfence.identity import Adoption, Database
 from txcore.sqlfence.mysql import MySQL
 from txcore.sqlfence.postgresql import PostgreSQL
 from txcore.sqlfence.prune import IsClosed, prune_steps, via_table
 from txcore.sqlfence.rows import RowKeeper
-from txcore.sqlfence.runners import runner_of
+from txcore.sqlfence.runners import reason_of, runner_of
 from txcore.sqlfence.savepoints import watch_savepoints
 from txcore.sqlfence.schema import GROUP_LENGTH_MAX, LOWEST_ID, Tables, tables_named
 from txcore.sqlfence.sqlite import SQLite
@@ -367,6 +368,19 @@ class SqlFence:
         ids = sorted(set(transaction_ids))
         return self._own.answer(ids, self._peek)
 
+    def settled(
+        self, transaction_ids: Sequence[bytes], connection: Any = None
+    ) -> Mapping[bytes, FenceReading] | Awaitable[Mapping[bytes, FenceReading]]:
+        """Read the rows that are committed and durable for certain; ABSENT for every other id. See `Fence.settled`.
+
+        Takes no tombstone's place: an ABSENT transaction may be open, and commit. On MariaDB and MySQL it writes to the
+        rows that it finds, as only a commit of one's own puts theirs on disk for certain.
+        """
+        _check_arguments(transaction_ids, "")
+        ids = sorted(set(transaction_ids))
+        found = on_idle(connection, lambda border: self._settled_on_idle(border, ids))
+        return self._own.answer(ids, self._settled) if found is None else found
+
     def force(self, transaction_id: bytes, group: str, database: bytes = b"") -> Awaitable[None] | None:
         """Set state 4, inserting the row if there is none; *database* is the identity that the half carries.
 
@@ -478,6 +492,22 @@ class SqlFence:
                 gone = FenceAnswer.PRUNED if item < horizon else FenceAnswer.ABSENT
                 readings[item] = reading_of(rows, item, None) if item in rows else FenceReading(gone)
         return readings
+
+    def _settled(self, border: Border, ids: Sequence[bytes]) -> Readings:
+        readings: Readings = dict.fromkeys(ids, FenceReading(FenceAnswer.ABSENT))
+        for start in range(0, len(ids), ROWS_MAX):
+            for item, state in self._dialect.settled(border, ids[start : start + ROWS_MAX]).items():
+                readings[item] = reading_of_state(state)
+        return readings
+
+    def _settled_on_idle(self, border: Border, ids: Sequence[bytes]) -> Readings:
+        try:
+            return self._settled(border, ids)
+        except Exception as error:  # noqa: BLE001 - whatever the driver raises is no answer
+            return no_answers(ids, reason_of(error, self._secret))
+        finally:
+            with suppress(Exception):  # else the connection is lost, as its holder will see
+                border.rollback()
 
     def _on(self, connection: Any, action: Callable[[Border], None]) -> Awaitable[None] | None:
         return on_border(connection, action, self.engine)

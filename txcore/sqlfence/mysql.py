@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any, ClassVar, Final
 
 from txcore.errors import FenceMisuseError
 from txcore.sqlfence.border import MYSQL, Border, Values
-from txcore.sqlfence.dialects import GONE_TEXT, UPGRADE_WAIT_S, Dialect, RowRefused, Rows, anchor_name
+from txcore.sqlfence.dialects import GONE_TEXT, UPGRADE_WAIT_S, Dialect, RowRefused, Rows, anchor_name, states_of
 from txcore.sqlfence.failures import Cause, failure_of
 from txcore.sqlfence.identity import ANY_DATABASE
 from txcore.sqlfence.schema import COMMITTED, GROUP_LENGTH_MAX, LOWEST_ID, Tables
@@ -115,6 +115,22 @@ class MySQL(Dialect):
                 raise FenceMisuseError(GONE_TEXT) from error
             raise
         border.quick_change(f"SAVEPOINT {anchor_name(transaction_id)}", {})
+
+    def settled(self, border: Border, ids: Sequence[bytes]) -> dict[bytes, int]:
+        """Lock what is committed, skipping what an open transaction holds, and commit a write of one's own.
+
+        At READ UNCOMMITTED a plain read shows rows that may yet be rolled back, and at every level a commit whose log
+        is not on disk yet.
+        """
+        names, values = self._named(ids)
+        where = f"{self.tables.fence} WHERE transaction_id IN ({names}) FOR UPDATE SKIP LOCKED"
+        states = states_of(border.rows(f"SELECT transaction_id, state FROM {where}", values))  # noqa: S608
+        if states:
+            names, values = self._named(states)
+            sql = f"UPDATE {self.tables.fence} SET checks = MOD(checks + 1, 1000) WHERE transaction_id IN ({names})"  # noqa: S608
+            border.change(sql, values)
+            border.commit()
+        return states
 
     def begin_work(self, border: Border, lock_timeout_s: float) -> str:
         """Work at READ COMMITTED for this transaction only, and bound the waiting for locks of rows and tables.

@@ -97,6 +97,9 @@ class SqliteBorder:
         """Return None."""
         return None
 
+    def idle(self) -> None:
+        """Return None: a driver's connection may be back in its pool, and another thread's."""
+
     def _cursor(self) -> sqlite3.Cursor:
         cursor = self._connection.cursor()
         cursor.row_factory = None

@@ -21,6 +21,7 @@ from txcore.sqlfence.dialects import (
     RowRefused,
     Rows,
     rows_of,
+    states_of,
 )
 from txcore.sqlfence.identity import ANY_DATABASE
 from txcore.sqlfence.schema import COMMITTED, GROUP_LENGTH_MAX, LOWEST_ID, TOMBSTONE, VIA_TABLE, Tables
@@ -88,6 +89,10 @@ class PostgreSQL(Dialect):
             f"WHEN (f.transaction_id >= (SELECT pruned_below FROM {tables.meta})) IS NOT TRUE THEN '{_LATE}' "
             f"ELSE {_DURABLE} END "
             f"FROM {tables.fence} AS f WHERE f.transaction_id = CAST(:id AS uuid)"
+        )
+        self._settled = (
+            f"SELECT CAST(transaction_id AS text), CAST(state AS text) FROM {tables.fence} "  # noqa: S608
+            "WHERE transaction_id = ANY (CAST(CAST(:ids AS text) AS uuid[]))"
         )
 
     def place(self, name: str) -> str:
@@ -180,6 +185,11 @@ class PostgreSQL(Dialect):
             raise FenceMisuseError(FOREIGN_TEXT)
         if rows[0][0] == _LATE:
             raise RowRefused("it lies below the prune horizon by now")
+
+    def settled(self, border: Border, ids: Sequence[bytes]) -> dict[bytes, int]:
+        """Read: every level shows committed rows only, and a commit of the fence's is durable before it shows."""
+        values = {"ids": f"{{{','.join(map(id_text, ids))}}}"}
+        return states_of(border.quick_rows(self._settled, values))
 
     def begin_work(self, border: Border, lock_timeout_s: float) -> str:
         """Bound the waiting for locks and nothing else.

@@ -116,6 +116,9 @@ class PsycopgBorder:
         """Return None."""
         return None
 
+    def idle(self) -> None:
+        """Return None: a driver's connection may be back in its pool, and another thread's."""
+
     def _await_pipeline(self) -> None:
         """Wait for the answers to all statements, if the program has them in a pipeline."""
         if self._connection.pgconn.pipeline_status:

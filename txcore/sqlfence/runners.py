@@ -58,7 +58,7 @@ class SyncRunner:
                 with self._engine.connect() as connection:
                     readings = action(own_border(connection, self._dialect), ids)
             except Exception as error:  # noqa: BLE001 - whatever the driver or a hook raises is no answer
-                readings = no_answers(ids, _reason(error, self._secret))
+                readings = no_answers(ids, reason_of(error, self._secret))
             if not _all_lost(readings):
                 break
         return readings
@@ -126,7 +126,7 @@ class AsyncRunner:
                 async with self._engine.connect() as connection:
                     readings = await connection.run_sync(lambda inner: action(own_border(inner, self._dialect), ids))
             except Exception as error:  # noqa: BLE001 - whatever the driver or a hook raises is no answer
-                readings = no_answers(ids, _reason(error, self._secret))
+                readings = no_answers(ids, reason_of(error, self._secret))
             if not _all_lost(readings):
                 break
         return readings
@@ -208,7 +208,8 @@ def _reading(secret: str | None) -> Iterator[None]:
         raise _unavailable(error, secret) from error
 
 
-def _reason(error: Exception, secret: str | None) -> str:
+def reason_of(error: Exception, secret: str | None) -> str:
+    """Return why there is no answer, for a reading."""
     return str(error) if isinstance(error, TxcoreError) else str(failure_of(error, secret))
 
 

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any, ClassVar, Final
 
 from txcore.errors import ConfigError, FenceMisuseError
 from txcore.sqlfence.border import SQLITE, Border
-from txcore.sqlfence.dialects import GONE_TEXT, Dialect, RowRefused, Rows, anchor_name
+from txcore.sqlfence.dialects import GONE_TEXT, Dialect, RowRefused, Rows, anchor_name, states_of
 from txcore.sqlfence.failures import failure_of
 from txcore.sqlfence.identity import ANY_DATABASE
 from txcore.sqlfence.schema import COMMITTED, LOWEST_ID, Tables
@@ -137,6 +137,15 @@ class SQLite(Dialect):
         if not border.open_at_driver():  # a savepoint was the transaction, and releasing it was its commit
             raise FenceMisuseError(GONE_TEXT)
         border.quick_change(f"SAVEPOINT {anchor_name(transaction_id)}", {})
+
+    def settled(self, border: Border, ids: Sequence[bytes]) -> dict[bytes, int]:
+        """Read, unless this connection sees what others have not committed (a shared cache, read_uncommitted)."""
+        names, values = self._named(ids)
+        sql = (
+            f"SELECT transaction_id, state FROM {self.tables.fence} WHERE transaction_id IN ({names}) "  # noqa: S608
+            "AND NOT (SELECT read_uncommitted FROM pragma_read_uncommitted)"
+        )
+        return states_of(border.quick_rows(sql, values))
 
     def begin_work(self, border: Border, lock_timeout_s: float) -> str:
         """Lock out every other writer, waiting for the file no longer than asked."""

@@ -13,7 +13,7 @@ from random import Random
 from typing import Final, Protocol
 
 from txcore.records import FINAL_KINDS, Forced, Half, Op, OpKind, ParkCode, TargetMessage
-from txcore_conformance.refine.whole import Placed, Truth, truth_of
+from txcore_conformance.refine.whole import Placed, Truth, named, truth_of
 
 GROUP: Final = "g"
 MESSAGES: Final = [TargetMessage("t", None, b"", {})]
@@ -220,10 +220,14 @@ class History:
             self._write(Op(kind, known.identity, self._generation(known), "c", token=owner[0]))
 
     def reply(self, known: Known) -> None:
-        """An owner refuses an operator's request."""
+        """An owner refuses the operator's request that it knows; another one may have come meanwhile."""
         owner = self._owner()
-        if owner is not None:
-            self._write(Op(OpKind.FORCE, known.identity, self._generation(known), "c", token=owner[0]))
+        if owner is None:
+            return
+        generation = self._generation(known)
+        asked = known.seen_at(owner[1], generation).requested
+        if asked is not None:
+            self._write(Op(OpKind.FORCE, known.identity, generation, "c", token=owner[0], count=named(asked.place)))
 
     def carry(self, known: Known) -> None:
         """An owner appends a copy of what is undecided as far as it has read."""

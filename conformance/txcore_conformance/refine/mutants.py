@@ -14,7 +14,7 @@ from txcore.checker.check_steps import Judge
 from txcore.checker.decide import Pending
 from txcore.checker.log_reader import Intake
 from txcore.checker.partition_state import PartitionState
-from txcore.records import FINAL_KINDS, HalfRecord, LogRecord, Op, OpKind, Position
+from txcore.records import FINAL_KINDS, OWNED_KINDS, HalfRecord, LogRecord, Op, OpKind, Position
 from txcore.runtime.commands import Flow
 
 Patch = Callable[[], AbstractContextManager[object]]
@@ -49,6 +49,14 @@ def _drop_early(self: PartitionState, position: Position, op: Op) -> bool:
 def _never_early(op: Op, generation: int, *_: int) -> bool:
     del op, generation
     return False
+
+
+def _always(*_: object) -> bool:
+    return True
+
+
+def _is_journal(op: Op) -> bool:
+    return op.kind in OWNED_KINDS
 
 
 def _carry_closed(self: Judge, pending: Pending) -> Flow[None]:
@@ -138,6 +146,12 @@ MUTANTS: Final = {
         "a half that was closed meanwhile is not carried", _replace(Judge, "_carry", _carry_closed)
     ),
     "3 end from silence": Mutant("the end of the half log is known from the log", _Silence),
+    "5 reply to any request": Mutant(
+        "a reply answers the request that it names, and no other", _replace(fold, "is_reply_to", _always)
+    ),
+    "5 reply under any claim": Mutant(
+        "a reply counts under the claim in force at its place", _replace(fold, "is_owned", _is_journal)
+    ),
     "9 look-back after newer ops": Mutant(
         "old ops are folded before newer ones", _replace(PartitionState, "_take", _take_at_once)
     ),

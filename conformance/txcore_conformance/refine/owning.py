@@ -54,7 +54,6 @@ def play(seed: int) -> str:
     with (
         adapter.leaving_in(left_in),
         mock.patch.object(intake_module, "ORPHANS_MAX", orphans_max),
-        mock.patch.object(intake_module, "CATCHING_UP_COUNT", 100 if orphans_max > 100 else 1),
         mock.patch.object(intake_module, "MERGED_COUNT", 1),
         mock.patch.object(judging, "CARRY_DISTANCE", 0 if rng.random() < 0.7 else 2),
     ):

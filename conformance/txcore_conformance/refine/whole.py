@@ -1,9 +1,9 @@
 """What whole logs say: all half records first, then all op records in log order. Shares no code with the fold.
 
-The rules, all of them: the first final op wins, from any writer. CHECKED, DECIDED and DISCARD count under the claim
-in force at their place only. The newest generation is judged. A DISCARD closes generations up to its own; one for
+The rules, all of them: the first final op wins, from any writer. CHECKED, DECIDED, DISCARD and replies count under the
+claim in force at their place only. The newest generation is judged. A DISCARD closes generations up to its own; one for
 exhausted checks is void after a DECIDED. DECIDED holds for the transaction, the first one; CHECKED and FORCE hold for
-their generation. Bytes that are no record say nothing.
+their generation. A reply answers the request that it names, and no other. Bytes that are no record say nothing.
 """
 
 from __future__ import annotations
@@ -65,7 +65,7 @@ def truth_of(halves: Iterable[Half], ops: Iterable[Placed]) -> Truth:
     truth = Truth(newest, count=max(count, 0))
     for placed in ops:
         op = placed.op
-        if op.kind not in OWNED_KINDS or op.token == placed.token:
+        if op.token == placed.token or not (op.kind in OWNED_KINDS or _is_reply(op)):
             _fold(truth, placed, op)
     return truth
 
@@ -85,7 +85,19 @@ def _fold(truth: Truth, placed: Placed, op: Op) -> None:
         if op.generation >= truth.generation and not truth.closed_by and not is_void:
             truth.closed_by, truth.closed_at = kind, placed.place
     elif kind == OpKind.FORCE and op.generation == truth.generation:
-        truth.request, truth.requested = (None, None) if op.token else (op, placed)
+        if not op.token:
+            truth.request, truth.requested = op, placed
+        elif truth.requested is not None and op.count == named(truth.requested.place):
+            truth.request = truth.requested = None
+
+
+def named(place: int) -> int:
+    """Return how a reply names the request at a place of the op log."""
+    return place % (2**31 - 1) + 1
+
+
+def _is_reply(op: Op) -> bool:
+    return op.kind == OpKind.FORCE and op.token != b""
 
 
 def whole(halves: Iterable[Half], ops: Iterable[tuple[int, Sequence[Op]]]) -> dict[bytes, Truth]:

@@ -66,7 +66,6 @@ class Bounds:
         )
         constants = {
             (intake, "ORPHANS_MAX"): maybe(20_000, 1, 3),
-            (intake, "CATCHING_UP_COUNT"): maybe(100, 1, 2),
             (intake, "MERGED_COUNT"): maybe(50, 1),
             (fold, "RECENT_MAX"): maybe(10_000, 1, 3),
             (fold, "LEFT_IN_MAX"): maybe(20_000, 1, 3),

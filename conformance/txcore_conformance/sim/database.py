@@ -313,8 +313,15 @@ class SimFence:
         return FenceReading(FenceAnswer.ROLLBACK)
 
     def peek(self, transaction_ids: Sequence[bytes]) -> Mapping[bytes, FenceReading]:
-        """See `Fence.peek`."""
+        """See `Fence.peek`; a dirty read, which also shows what an open transaction has written."""
+        database = self._database
+        states = {each.transaction_id: 1 for each in database.open} | database.rows
+        return {i: FenceReading(STATES[states[i]] if i in states else FenceAnswer.ABSENT) for i in transaction_ids}
+
+    def settled(self, transaction_ids: Sequence[bytes], connection: Any = None) -> Mapping[bytes, FenceReading]:  # noqa: ARG002
+        """See `Fence.settled`; it flushes what it has read."""
         rows = self._database.rows
+        self._database.unsynced.difference_update(transaction_ids)
         return {i: FenceReading(STATES[rows[i]] if i in rows else FenceAnswer.ABSENT) for i in transaction_ids}
 
     def force(self, transaction_id: bytes, group: str, database: bytes = b"") -> None:  # noqa: ARG002

@@ -2,13 +2,17 @@
 
 from __future__ import annotations
 
+import random
 from collections.abc import Generator
-from typing import Any
+from typing import Any, Final
 
 from txcore.listener import HalfView
 from txcore.message import LocalTransactionState, Message
 from txcore_conformance.sim.cast import Cast, Truth, Wish
 from txcore_conformance.sim.database import SimConnection, SimDatabaseError, SimFence
+
+WRONG_SHARE: Final = 0.15
+"""Of the fenced listeners that commit, so many say COMMIT and have not committed."""
 
 
 class SimListener:
@@ -53,10 +57,30 @@ class SimListener:
         if truth.wish is Wish.ROLLBACK:
             cast.database.roll_back(connection)
             return LocalTransactionState.ROLLBACK
+        rng = random.Random(f"listener {core.transaction_id.hex()}")
+        if truth.wish is Wish.COMMIT and rng.random() < WRONG_SHARE:
+            self._say_commit_wrongly(cast, truth, connection, rng)
+            return LocalTransactionState.COMMIT
         yield from fence.commit(connection)
         if truth.wish is Wish.ERROR:
             raise SimDatabaseError("applied")
         return LocalTransactionState.COMMIT
+
+    def _say_commit_wrongly(self, cast: Cast, truth: Truth, connection: SimConnection, rng: random.Random) -> None:
+        """Have the database roll back without an error, or leave the transaction open and commit it later, or never."""
+        if rng.random() < 0.5:
+            cast.world.note("listener says COMMIT of what was rolled back")
+            cast.database.roll_back(connection)
+            return
+        cast.world.note("listener says COMMIT of what is open")
+
+        def end() -> None:
+            if truth.process.is_alive and connection.is_open and rng.random() < 0.5:
+                cast.database.commit(connection)
+            else:
+                cast.database.roll_back(connection)
+
+        cast.world.at(rng.random() * 10, end)
 
     def check_local_transaction(self, half: HalfView) -> LocalTransactionState:
         """Answer from the application's own store; ROLLBACK only when it can never commit any more."""

@@ -19,13 +19,20 @@ from txcore.checker.decide import Pending
 from txcore.checker.log_reader import Intake
 from txcore.checker.partition_owner import PartitionOwner
 from txcore.checker.partition_state import PartitionState
+from txcore.errors import CommitUnknownError
 from txcore.memory import MemoryBackend
+from txcore.message import LocalTransactionState
 from txcore.outbox import relay_steps as relaying
 from txcore.producer import finish as ending
+from txcore.producer import listener_style as sending
 from txcore.producer import prepare as preparing
+from txcore.producer import transaction_flow as flow
+from txcore.producer.transaction import LocalTransaction
 from txcore.records import Checkpoint, Op, OpKind, Outcome, Position, Resolution, Status
+from txcore.results import TransactionSendResult
+from txcore.runtime.commands import Flow
 from txcore_conformance.sim import cast as cast_module
-from txcore_conformance.sim import local_mutants, log_mutants, operators, table_mutants
+from txcore_conformance.sim import fence_mutants, log_mutants, operators, table_mutants
 from txcore_conformance.sim.cast import Cast
 from txcore_conformance.sim.database import SimDatabase, SimFence
 from txcore_conformance.sim.process import Process
@@ -51,6 +58,45 @@ class Mutant:
 
 def _replace(owner: object, name: str, new: Any) -> Patch:
     return lambda: mock.patch.object(owner, name, new)
+
+
+# -- fence and local transaction ---
+
+
+_appended = preparing.appended
+
+
+def _appended_uncertainly(transaction: LocalTransaction, outcome: Outcome, began_s: float) -> None:
+    """Go on after an unknown answer as if it were an ack."""
+    _appended(transaction, Outcome(Status.DURABLE) if outcome.status is Status.UNKNOWN else outcome, began_s)
+
+
+_finish = flow.database_finish
+_run_local = sending._run_local  # noqa: SLF001
+
+
+def _exception_rolls_back(transaction: LocalTransaction) -> Flow[Any]:
+    try:
+        return (yield from _finish(transaction))
+    except CommitUnknownError:
+        yield ending.resolution_of(transaction, OpKind.ROLLBACK)
+        raise
+
+
+def _raising_listener_rolls_back(*args: Any) -> Flow[Any]:
+    ran = yield from _run_local(*args)
+    if not isinstance(ran, TransactionSendResult) or ran.error is None:
+        return ran
+    return LocalTransactionState.ROLLBACK
+
+
+@contextlib.contextmanager
+def _exception_is_rollback() -> Iterator[None]:
+    with (
+        mock.patch.object(flow, "database_finish", _exception_rolls_back),
+        mock.patch.object(sending, "_run_local", _raising_listener_rolls_back),
+    ):
+        yield
 
 
 # -- order of writes ---------------------------------------------------------------------------------------------------
@@ -239,18 +285,20 @@ def _relay_with_a_cursor() -> Iterator[None]:
 
 
 MUTANTS: Mapping[str, Mutant] = {
-    "no_fence": Mutant("R4", _replace(SimFence, "_check_one", local_mutants.absence_is_rollback)),
+    "no_fence": Mutant("R4", _replace(SimFence, "_check_one", fence_mutants.absence_is_rollback)),
     "op_before_target": Mutant(
         "R3",
         _replace(MemoryBackend, "_release_in_steps", _op_first(frozenset({OpKind.COMMIT}))),
         STEPPED,
         "targets and op are one atomic release there",
     ),
-    "local_after_uncertain_ack": Mutant("R2", _replace(preparing, "appended", local_mutants.appended_uncertainly)),
-    "exception_is_rollback": Mutant("R5", local_mutants.exception_is_rollback),
-    "rollback_without_tombstone": Mutant("R5", _replace(ending, "tombstone", local_mutants.no_tombstone)),
-    "prune_without_horizon": Mutant("R4", local_mutants.prune_without_horizon),
-    "asynchronous_commit": Mutant("R4", local_mutants.asynchronous_commit),
+    "local_after_uncertain_ack": Mutant("R2", _replace(preparing, "appended", _appended_uncertainly)),
+    "exception_is_rollback": Mutant("R5", _exception_is_rollback),
+    "rollback_without_tombstone": Mutant("R5", _replace(ending, "tombstone", fence_mutants.no_tombstone)),
+    "peek_decides": Mutant("R4", _replace(SimFence, "settled", fence_mutants.peek_decides)),
+    "listener_is_believed": Mutant("R4", fence_mutants.believe_the_listener),
+    "prune_without_horizon": Mutant("R4", fence_mutants.prune_without_horizon),
+    "asynchronous_commit": Mutant("R4", fence_mutants.asynchronous_commit),
     "immunity_counts_as_check": Mutant("R10", _immunity_counts_as_check),
     "unanswered_counts_as_check": Mutant("R10", _replace(Judge, "_fail", _unanswered_counts)),
     "head_of_line_stop": Mutant("R9", _replace(PartitionState, "take_due", _only_the_oldest)),

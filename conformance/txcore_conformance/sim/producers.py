@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import random
 from collections.abc import Callable
 from dataclasses import replace
 from typing import Any
@@ -166,6 +167,11 @@ def _primitive_style(cast: Cast, truth: Truth) -> Flow[None]:
     database.begin(connection)
     connection.has_business = True
     yield from flow.prepare(core, connection)
+    rng = random.Random(f"early holder {core.transaction_id.hex()}")
+    if rng.random() < cast.holders_chance:
+        cast.world.note("second holder of an open transaction")
+        cast.world.causes[core.transaction_id] += 1  # committed twice, or checked beside its producer
+        _hold_twice(cast, truth, rng, truth.work_s)
     yield truth.work_s
     kind = OpKind.COMMIT
     if truth.wish is Wish.ROLLBACK:
@@ -179,22 +185,22 @@ def _primitive_style(cast: Cast, truth: Truth) -> Flow[None]:
             database.roll_back(connection)
             kind = OpKind.ROLLBACK
     if cast.surprise_rng.random() < cast.holders_chance:
-        _hold_twice(cast, truth, kind)
+        cast.world.note(f"second holder beside {kind.name}")
+        if kind is OpKind.COMMIT:
+            cast.world.causes[core.transaction_id] += 1  # committed twice: delivered twice, where no store tells
+        _hold_twice(cast, truth, cast.surprise_rng, cast.surprise_rng.choice([0.01, 1.0]))
     result = yield from end(core, kind)
     cast.world.note(f"end {kind.name} {result.state.value}")
     if cast.world.rng.random() < 0.3:
         yield from end(core, kind)
 
 
-def _hold_twice(cast: Cast, truth: Truth, kind: OpKind) -> None:
+def _hold_twice(cast: Cast, truth: Truth, rng: random.Random, within_s: float) -> None:
     """Let another holder of the same handle commit, whatever the first one does."""
     second = attach(truth.core.context, handle_of(truth.core))
-    cast.world.note(f"second holder beside {kind.name}")
-    if kind is OpKind.COMMIT:
-        cast.world.causes[second.transaction_id] += 1  # committed twice: delivered twice, where no store tells
 
     def commit() -> Flow[None]:
-        yield cast.surprise_rng.random() * cast.surprise_rng.choice([0.01, 1.0])
+        yield rng.random() * within_s
         result = yield from end(second, OpKind.COMMIT)
         cast.world.note(f"second holder {result.state.value}")
 

@@ -172,7 +172,8 @@ def test_asking_for_the_end_returns_at_once(kit: Kit, topic: str) -> None:
         answers.append(reader.end())
         best_s = min(best_s, time.perf_counter() - began_s)
     assert not any(answer.cancel() for answer in answers)
-    assert 1 == len({kit.wait(answer) for answer in answers})
+    ends = [kit.wait(answer) for answer in answers]
+    assert ends == sorted(ends)  # A backend that appends a record for each answer moves the end itself.
     assert best_s < CALL_TIME_MAX_S
     reader.close()
 

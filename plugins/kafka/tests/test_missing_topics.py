@@ -5,6 +5,7 @@ from __future__ import annotations
 import itertools
 
 import pytest
+from confluent_kafka import KafkaError, KafkaException
 from sqlalchemy import create_engine
 from txcore_conformance import raw
 from txcore_conformance.kit import COMMIT, Answers
@@ -84,6 +85,45 @@ def test_a_topic_that_is_made_again_is_found(kit):
     kit.until(lambda: raw.statuses(raw.release(kit, raw.commit(half))) == [REFUSED], "the refusal")
     kit.make_topic(gone)
     kit.until(lambda: raw.statuses(raw.release(kit, raw.commit(half))) == [DURABLE], "the topic to be known")
+
+
+def test_a_topic_that_is_made_after_a_release_missed_it_takes_what_halves_found_it(kit):
+    """A half's check finds the topic; the releases after that are not refused by what an earlier one heard."""
+    topic = kit.make_topic()
+    delete(kit, topic)
+    assert raw.statuses(raw.release(kit, raw.target_only(kit.group, topic, b"early"))) == [REFUSED]
+    kit.make_topic(topic)
+    half = raw.half(kit, topic)
+    kit.until(lambda: raw.statuses(raw.append(kit, half)) == [DURABLE], "the topic to be known")
+    for _ in range(3):
+        assert raw.statuses(raw.release(kit, raw.commit(half))) == [DURABLE]
+
+
+def test_a_topic_that_the_broker_knows_a_moment_later_is_not_refused(kit, topic, monkeypatch):
+    """A node that thaws has not heard yet of what was made meanwhile; its second word counts."""
+    asked = []
+    has_topic = kit.backend._producing.has_topic
+    answers = iter([False])
+    monkeypatch.setattr(
+        kit.backend._producing, "has_topic", lambda name: asked.append(name) or next(answers, has_topic(name))
+    )
+    assert raw.statuses(raw.release(kit, raw.target_only(kit.group, topic, b"first"))) == [DURABLE]
+    assert asked == [topic] * 2
+    (refused,) = raw.release(kit, raw.target_only(kit.group, "never-made-topic", b"x"))
+    assert (refused.status, asked[2:]) == (REFUSED, ["never-made-topic"] * 2)
+
+
+def test_a_broker_that_does_not_answer_for_one_topic_is_not_asked_for_the_others(kit, monkeypatch):
+    """Each question would wait for its own timeout, and nothing else could be looked up meanwhile."""
+    asked = []
+
+    def silent(name):
+        asked.append(name)
+        raise KafkaException(KafkaError(KafkaError._TIMED_OUT))
+
+    kit.backend._targets.seek(["one", "two", "three"], silent)
+    assert asked == ["one"]
+    assert kit.backend._targets.refusal("two") is None
 
 
 def test_a_topic_that_is_still_there_is_not_refused_on_the_drivers_word(kit, topic, monkeypatch):

@@ -21,6 +21,7 @@ from txcore_conformance.kit import Answers, error_of, wait_until
 import txcore
 from txcore import Message
 from txcore.errors import ConfigError, HalfRefusedError
+from txcore.records import LogKind
 
 TIMEOUT_S = 30.0
 EVERYTHING = AclBindingFilter(
@@ -130,6 +131,22 @@ def test_a_group_that_may_not_be_made_is_told(guarded, admin):
     assert isinstance(error, ConfigError)
     assert "txc.orders." in str(error)
     assert "authoriz" in str(error).lower()
+
+
+def test_a_log_that_may_not_be_written_tells_no_end(guarded, admin):
+    """Where a log ends is the place of a marker; the topic is named."""
+    allow(admin, *NEEDED)
+    with opened(guarded) as backend:
+        backend.ensure_group("orders").result(TIMEOUT_S)
+    for answer in admin.delete_acls([EVERYTHING]).values():
+        answer.result(TIMEOUT_S)
+    allow(admin, ("TOPIC", "txc.orders.", "PREFIXED", LOGS[:-1]), ("TOPIC", "txc.orders.op", "LITERAL", LOGS[-1:]))
+    with opened(guarded) as backend:
+        reader = backend.read("orders", LogKind.HALF, 0)
+        error = error_of(reader.end, TIMEOUT_S)
+        assert isinstance(error, ConfigError)
+        assert "txc.orders.half" in str(error)
+        reader.close()
 
 
 def test_a_target_that_may_not_be_written_is_told_before_the_half(guarded, admin):

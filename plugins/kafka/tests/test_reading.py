@@ -8,11 +8,11 @@ from txcore_conformance import raw
 from txcore_conformance.kit import error_of
 from txcore_kafka import readers
 from txcore_kafka.options import checkpoint_topic, topic_name
-from txcore_kafka.readers import Connection, Readers
+from txcore_kafka.readers import Connection
 from txcore_kafka.testing import TIMEOUT_S
 
 from txcore.errors import BackendUnavailableError, ConfigError, DataLossError
-from txcore.records import Checkpoint, LogKind, Op, OpKind, Position, Status
+from txcore.records import Checkpoint, LogKind, OpKind, Position, Status
 
 HALF, OP = LogKind.HALF, LogKind.OP
 
@@ -115,31 +115,6 @@ def test_everything_there_is_read_before_the_first_empty_result(kit, topic):
             seen += len(records)
         assert seen == kit.offsets(topic_name(kit.group, HALF))[1]
         reader.close()
-
-
-def test_behind_a_mark_the_half_log_is_read_to_its_end(kit, topic):
-    """What was appended before the mark comes before the next empty result, whoever appended it."""
-    reader = kit.backend.read(kit.group, HALF, 0)
-    other = kit.connect()
-    for _ in range(10):
-        assert list(reader.read(10)) == []
-        half = raw.half(kit, topic)
-        assert raw.append(kit, half, backend=other)[0].status is Status.DURABLE
-        raw.mark(kit, raw.OpKind.TICK)
-        assert [record.body for record in reader.read(10)] == [half.body]
-    reader.close()
-
-
-def test_a_mark_whose_log_end_cannot_be_asked_for_is_told_all_the_same(kit, monkeypatch):
-    """It stands; the reader only learns later what is new."""
-
-    def unknown(_readers, _places):
-        raise KafkaException(KafkaError(KafkaError._TIMED_OUT))
-
-    monkeypatch.setattr(Readers, "ends", unknown)
-    other = kit.connect()
-    tick = Op(OpKind.TICK, b"n" * 16)
-    assert other.mark(kit.group, 0, tick).result(30).status is Status.DURABLE
 
 
 def test_records_are_read_again_on_one_connection_wherever_they_stand(kit, topic, monkeypatch):
@@ -273,7 +248,7 @@ def test_a_resting_reader_tells_of_an_outage(hurt):
 
 
 def test_the_end_lies_after_what_an_open_transaction_holds_back(kit, topic):
-    """A commit is acknowledged before its markers are written, so the last stable offset may lie before it."""
+    """The marker that tells the end is not read before what an open transaction wrote in front of it."""
     appended(kit, topic, 2)
     half_topic = topic_name(kit.group, HALF)
     producer = kit.plain_producer(**{"transactional.id": f"stranger-{kit.group}"})
@@ -291,7 +266,7 @@ def test_the_end_lies_after_what_an_open_transaction_holds_back(kit, topic):
         producer.produce(half_topic, b"of a stranger", partition=0)
         assert producer.flush(TIMEOUT_S) == 0
         end = kit.wait(reader.end())
-        assert end == before + 1
+        assert end == before + 2, "the stranger's record and a marker"
         kit.until(lambda before=before: has_passed(before))
         assert reader.passed == before, "it is not read before the transaction has ended"
         (producer.abort_transaction if is_aborted else producer.commit_transaction)(TIMEOUT_S)

@@ -14,6 +14,7 @@ from confluent_kafka import KafkaError
 from txcore.backends import exit_flush as exiting
 from txcore.clock import Clock, Randomness, SystemClock, system_randomness
 from txcore.errors import ClosedError, TxcoreError, UsageError
+from txcore.ids import ID_BYTES
 from txcore.port import Batch, Claim, never_done
 from txcore.records import (
     MARK_KINDS,
@@ -29,6 +30,7 @@ from txcore.records import (
 )
 from txcore_kafka.codec import delivery_outcome, encode_checkpoint
 from txcore_kafka.control import Control
+from txcore_kafka.ends import Ends
 from txcore_kafka.guarantees import capabilities_of
 from txcore_kafka.options import NAME_PREFIX, Options, checkpoint_topic
 from txcore_kafka.ownership import KafkaClaim
@@ -64,13 +66,16 @@ class KafkaBackend:
         self._worker = Worker("txcore-kafka-control")
         self._lookups = Worker("txcore-kafka-topics")
         self._targets = Targets(self._control, self._lookups, self._clock)
-        self._readers = Readers(self._options, self._control, self._worker, self._clock)
+        randomness = randomness or system_randomness()
+        nonce = randomness.getrandbits(8 * ID_BYTES).to_bytes(ID_BYTES, "big")
+        ends = Ends(self._producing, self._control, self._worker, self._clock, self._options.delivery_timeout_s, nonce)
+        self._readers = Readers(self._options, self._control, self._worker, self._clock, ends)
         self._releaser = Releaser(
             self._options, self._producing, self._control, self._targets, self._lookups, self._clock
         )
         self._capabilities = capabilities_of(self._options)
         if self._options.is_transactional:
-            name = f"{NAME_PREFIX}.{(randomness or system_randomness()).getrandbits(64):016x}"
+            name = f"{NAME_PREFIX}.{randomness.getrandbits(64):016x}"
             self._releaser.lane = TransactionLane(self._options, self._clock, name)
 
     @property
@@ -110,8 +115,7 @@ class KafkaBackend:
         self._enter()
         assert op.kind in MARK_KINDS
         stored = functools.partial(self._readers.marked, group, partition)
-        mark = self._releaser.mark(group, partition, op, stored, _own(claim))
-        return self._readers.behind(mark, group, partition)
+        return self._releaser.mark(group, partition, op, stored, _own(claim))
 
     def read(self, group: str, kind: LogKind, partition: int, start: Position | None = None) -> KafkaReader:
         """See `Backend.read`."""

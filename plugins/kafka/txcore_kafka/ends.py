@@ -1,90 +1,211 @@
-"""Where logs end, asked for all at once: what was stored before the question stands before that end."""
+"""Where a log ends: a marker of ours is appended, and its place is the answer.
+
+A leader that was replaced while it was frozen tells an old end until it hears of that. It cannot acknowledge a marker
+with `acks=all`: the replicas follow another leader. The marker is known by its key, and no reader of ours returns it.
+"""
 
 from __future__ import annotations
 
-import logging
 import threading
-from collections.abc import Callable, Mapping
+from collections import defaultdict
+from collections.abc import Sequence
 from concurrent.futures import Future
-from typing import Final
+from typing import Any, Final, NamedTuple
 
-from txcore.errors import BackendTimeoutError, BackendUnavailableError, ClosedError
-from txcore_kafka.codec import translated
-from txcore_kafka.resting import Place
+from confluent_kafka import KafkaError
+
+from txcore.clock import Clock
+from txcore.errors import BackendTimeoutError, BackendUnavailableError, BusyError, ClosedError, TxcoreError
+from txcore.records import LogKind
+from txcore.wire import encode_end_marker
+from txcore_kafka.codec import is_missing, translated
+from txcore_kafka.control import Control
+from txcore_kafka.options import topic_name
+from txcore_kafka.producing import Producing, Record
 from txcore_kafka.threads import Worker, new_future
 
-_log: Final = logging.getLogger("txcore.kafka")
+END_KEY: Final = b"txcore-end"
+"""The key of every marker; no other record of a half, op or parked log has one."""
+AUTHOR: Final = "txcore_kafka"
+MARKERS: Final = "end markers"
+
+
+def is_end_marker(key: bytes | None) -> bool:
+    """Say whether the record with this key marks an end and holds nothing else."""
+    return key == END_KEY
+
+
+class Log(NamedTuple):
+    """One log of one partition."""
+
+    group: str
+    kind: LogKind
+    partition: int
+
+    @property
+    def topic(self) -> str:
+        """The topic in which it stands."""
+        return topic_name(self.group, self.kind)
+
+
+class EndMarker(Record):
+    """A marker under way, and all that it answers."""
+
+    ends: Ends
+    log: Log
+    asking: Sequence[Future[int]]
+    is_done: bool = False
+
+    def stored(self, message: Any) -> None:
+        """See `Record.stored`."""
+        offset = message.offset()
+        if offset is not None and offset >= 0:
+            self.settle(end=offset + 1)
+        else:  # It was stored by an earlier try whose answer was lost.
+            self.settle(BackendTimeoutError(f"the broker does not tell where {self.topic!r} ends"))
+
+    def failed(self, error: KafkaError) -> None:
+        """See `Record.failed`."""
+        if is_missing(error):
+            self.ends.look_for_group(self)
+        else:
+            self.settle(translated(error, f"asking where {self.topic!r} ends"))
+
+    def expire(self, error: TxcoreError) -> None:
+        """See `Waiting.expire`."""
+        self.settle(error)
+
+    def settle(self, error: TxcoreError | None = None, *, end: int = 0) -> None:
+        """Answer, unless the deadline came first."""
+        if not self.ends.ended(self):
+            return
+        if isinstance(error, BusyError | ClosedError):
+            error = BackendUnavailableError(f"the end of {self.topic!r} is not known: {error}")
+        for future in self.asking:
+            if error is None:
+                future.set_result(end)
+            else:
+                future.set_exception(error)
 
 
 class Ends:
-    """Asks on a thread of its own, in one question for all logs that were named during the last one. Thread safe."""
+    """Appends markers, one at a time to each log. Thread safe; never blocks."""
 
-    def __init__(self, ask: Callable[[set[Place]], Mapping[Place, int]]) -> None:
-        """Ask with *ask*; it may block for a bounded time, and raise."""
-        self.told: dict[Place, int] = {}
-        self._ask = ask
-        self._worker = Worker("txcore-kafka-marks")
+    def __init__(
+        self, producing: Producing, control: Control, worker: Worker, clock: Clock, timeout_s: float, nonce: bytes
+    ) -> None:
+        self._producing = producing
+        self._control = control
+        self._worker = worker
+        self._clock = clock
+        self._timeout_s = timeout_s
+        self._nonce = nonce
         self._lock = threading.Lock()
-        self._waiting: list[tuple[Place, Future[int]]] = []
-        self._is_asking = False
+        self._under_way: dict[Log, EndMarker] = {}
+        self._late: defaultdict[Log, list[Future[int]]] = defaultdict(list)  #: asked after that marker was sent
+        self._is_closed = False
 
-    def ask(self, place: Place) -> Future[int]:
-        """Ask where the log at *place* ends; never blocks.
+    def ask(self, log: Log) -> Future[int]:
+        """Ask where *log* ends: after every record that was acknowledged before this call.
 
         Raises (through the Future):
-            BackendTimeoutError, BackendUnavailableError: the broker did not tell.
+            ConfigError: there is no such group, or this user may not write to the log.
+            BackendTimeoutError, BackendUnavailableError: the marker was not acknowledged.
         """
-        answer: Future[int] = new_future()
+        future: Future[int] = new_future()
         with self._lock:
-            self._waiting.append((place, answer))
-            if self._is_asking:
-                return answer
-            self._is_asking = True
-        if self._worker.is_stopping:
-            self._end()
-        else:
-            self._worker.submit(self._run).add_done_callback(lambda _: self._end())
-        return answer
+            if self._is_closed:
+                future.set_exception(_closed())
+                return future
+            if log in self._under_way:
+                self._late[log].append(future)
+                return future
+            marker = self._begin(log, [future])
+        self._send(marker)
+        return future
 
-    def look(self, place: Place, then: Callable[[], None]) -> None:
-        """Ask where the log at *place* ends, and call *then* once that is told, or cannot be; never blocks."""
-        self.ask(place).add_done_callback(lambda _: then())
-
-    def close(self, timeout_s: float) -> None:
-        """Ask no more; blocks for at most *timeout_s*, for the question under way."""
-        self._worker.stop(timeout_s)
-
-    def _run(self) -> None:
-        while waiting := self._taken():
-            try:
-                told = self._ask({place for place, _ in waiting})
-            except Exception as error:  # noqa: BLE001 - every caller is told; the next question is asked all the same
-                _log.info("kafka.ends_unknown", extra={"reason": repr(error)})
-                for _, answer in waiting:
-                    answer.set_exception(_failure(error))
-                continue
-            self.told |= told
-            for place, answer in waiting:
-                if place in told:
-                    answer.set_result(told[place])
-                else:
-                    answer.set_exception(BackendTimeoutError(f"the broker does not tell where {place[0]!r} ends"))
-
-    def _taken(self) -> list[tuple[Place, Future[int]]]:
+    def ended(self, marker: EndMarker) -> bool:
+        """Say whether *marker* ends with this call, and send another one for all that asked meanwhile."""
         with self._lock:
-            waiting, self._waiting = self._waiting, []
-            self._is_asking = bool(waiting)
-        return waiting
+            if marker.is_done:
+                return False
+            marker.is_done = True
+            del self._under_way[marker.log]
+            asking = self._late.pop(marker.log, None)
+            following = None if asking is None else self._begin(marker.log, asking)
+        if following is not None:
+            self._send(following)
+        return True
 
-    def _end(self) -> None:
-        """Answer every caller, should the thread have been stopped before it asked."""
-        if not self._worker.is_stopping:
+    def look_for_group(self, marker: EndMarker) -> None:
+        """Fail *marker*, whose topic the client does not find: with ConfigError if there is no such group."""
+        self._control.partition_counts.pop(marker.log.group, None)
+
+        def told(found: Future[int]) -> None:
+            text = f"the broker does not know {marker.topic!r} yet"
+            marker.settle(_error_of(found) or BackendTimeoutError(text))
+
+        self._find_group(marker).add_done_callback(told)
+
+    def close(self) -> None:
+        """Ask no more."""
+        with self._lock:
+            self._is_closed = True
+            markers = list(self._under_way.values())
+        for marker in markers:
+            marker.settle(_closed())
+
+    def _begin(self, log: Log, asking: Sequence[Future[int]]) -> EndMarker:
+        body = encode_end_marker(log.group, log.kind, log.partition, self._nonce, AUTHOR)
+        marker = EndMarker(
+            self._producing,
+            log.topic,
+            body,
+            log.partition,
+            END_KEY,
+            None,
+            is_alone=False,
+            ends=self,
+            log=log,
+            asking=asking,
+        )
+        self._under_way[log] = marker
+        return marker
+
+    def _send(self, marker: EndMarker) -> None:
+        if self._is_closed:
+            marker.settle(_closed())
             return
-        for _, answer in self._taken():
-            answer.set_exception(BackendUnavailableError("this backend was closed before the log's end was known"))
+        self._producing.watch(MARKERS, [marker], self._clock.elapsed_s() + self._timeout_s)
+        if marker.log.group in self._control.partition_counts:
+            self._hand_over(marker)
+        else:
+            self._find_group(marker).add_done_callback(lambda found: self._found(marker, found))
+
+    def _find_group(self, marker: EndMarker) -> Future[int]:
+        return self._worker.submit(lambda: self._control.partition_count(marker.log.group))
+
+    def _found(self, marker: EndMarker, found: Future[int]) -> None:
+        error = _error_of(found)
+        if error is None:
+            self._hand_over(marker)
+        else:
+            marker.settle(error)
+
+    def _hand_over(self, marker: EndMarker) -> None:
+        try:
+            self._producing.send(marker)
+        except TxcoreError as error:
+            if is_missing(error.__cause__):
+                self.look_for_group(marker)
+            else:
+                marker.settle(error)
 
 
-def _failure(error: Exception) -> Exception:
-    if isinstance(error, ClosedError):
-        return BackendUnavailableError("this backend was closed before the log's end was known")
-    return translated(error, "asking for a log's end")
+def _error_of(found: Future[int]) -> TxcoreError | None:
+    error = found.exception()
+    return None if error is None else translated(error)
+
+
+def _closed() -> TxcoreError:
+    return BackendUnavailableError("this backend was closed before the log's end was known")

@@ -5,21 +5,20 @@ from __future__ import annotations
 import threading
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from concurrent.futures import Future
 from typing import Any, Final
 
 from confluent_kafka import OFFSET_END, KafkaError, KafkaException, TopicPartition
 
 from txcore.clock import Clock
 from txcore.errors import BackendTimeoutError, ClosedError, WireFormatError
-from txcore.records import Checkpoint, LogKind, Outcome, Status
+from txcore.records import Checkpoint, LogKind
 from txcore_kafka.clients import make_consumer
 from txcore_kafka.codec import decode_checkpoint, is_missing, translated
 from txcore_kafka.control import Control
-from txcore_kafka.ends import Ends
-from txcore_kafka.options import Options, checkpoint_topic, consumer_group, topic_name
+from txcore_kafka.ends import Ends, Log
+from txcore_kafka.options import Options, checkpoint_topic, consumer_group
 from txcore_kafka.resting import Place, Resting
-from txcore_kafka.threads import Worker, new_future
+from txcore_kafka.threads import Worker
 
 PREFETCH_KBYTES: Final = 512
 SILENT_S: Final = 0.25
@@ -56,14 +55,13 @@ class Readers:
     takes 10 ms.
     """
 
-    def __init__(self, options: Options, control: Control, worker: Worker, clock: Clock) -> None:
+    def __init__(self, options: Options, control: Control, worker: Worker, clock: Clock, log_ends: Ends) -> None:
         self.options = options
         self.control = control
         self.worker = worker
         self.clock = clock
         self.resting = Resting(self.ends, clock)
-        self.marked_ends = Ends(self.ends)  #: of half logs, behind the last mark
-        self.log_ends = Ends(self.ends)  #: of any log, for `Reader.end`
+        self.log_ends = log_ends
         self.is_closed = False
         self.mark_counts: Counter[tuple[str, int]] = Counter()  #: by group and partition, of this backend
         self.is_answering = True  #: the last question about a log's bounds was answered
@@ -80,28 +78,10 @@ class Readers:
         """A mark of this backend was stored; called by one thread only."""
         self.mark_counts[group, partition] += 1
 
-    def behind(self, mark: Future[Outcome], group: str, partition: int) -> Future[Outcome]:
-        """Return a Future with what *mark* holds, once it is known where the half log ends behind it."""
-        told = new_future()
-        self._group = group
-
-        def tell() -> None:
-            told.set_result(mark.result())
-
-        def look(_: Future[Outcome]) -> None:
-            if mark.result().status is Status.DURABLE:
-                self.marked_ends.look((topic_name(group, LogKind.HALF), partition), tell)
-            else:
-                tell()
-
-        mark.add_done_callback(look)
-        return told
-
     def asking(self, group: str) -> Connection:
         """Return the connection on which no fetch is ever under way, to ask where logs begin and end.
 
-        It is told the high watermark. The last stable offset may lie before what was acknowledged: a commit is
-        acknowledged before its markers are written, and an open transaction holds back whatever follows it.
+        It is told the high watermark: something to go by, but no proof, as a deposed leader answers too (`log_ends`).
         """
         with self._lock:
             self.require_open()
@@ -120,8 +100,7 @@ class Readers:
             self.is_closed = True
             self._asking = self._fetching = None
         self.resting.close(timeout_s)
-        self.marked_ends.close(timeout_s)
-        self.log_ends.close(timeout_s)
+        self.log_ends.close()
 
     def marker_count(self, kind: LogKind) -> int:
         """Return how many offsets at a log's end may be taken by the marker of the last transaction."""
@@ -134,6 +113,8 @@ class Readers:
 
     def bounds(self, connection: Connection, topic: str, partition: int, timeout_s: float) -> tuple[int, int]:
         """Return a log's first offset and the one behind its last; blocks for at most *timeout_s*.
+
+        A leader that was replaced without knowing it tells less than there is.
 
         Raises:
             BackendTimeoutError, BackendUnavailableError: the broker did not tell.
@@ -167,26 +148,42 @@ class Readers:
         """How long a reader may wait for the broker: next to nothing where others have waited in vain."""
         return ARRIVAL_S if self.is_answering else SILENT_S
 
-    def read_some(self, group: str, topic: str, partition: int, offsets: Sequence[int]) -> list[Any]:
+    def read_some(self, log: Log, offsets: Sequence[int]) -> list[Any]:
         """Return the messages at *offsets*, which ascend, as far as they are there; blocks, on the worker's thread.
 
         Raises:
+            ConfigError, BackendUnavailableError: the broker does not tell where the log ends.
             BackendTimeoutError: the broker did not answer in time.
         """
+        group, topic, partition = log.group, log.topic, log.partition
         connection, self._fetching = self._fetching, None
         if connection is None:
             connection = Connection(reader_config(self.options, group) | FETCHING)
         found: list[Any] = []
         for near in _near(offsets):
             messages = self._read(connection, topic, partition, near)
-            if messages is None:
-                low, high = self.bounds(self.asking(group), topic, partition, self.options.request_timeout_s)
-                there = [offset for offset in near if low <= offset < high]
-                messages = self._read(connection, topic, partition, there) if there else None
+            if messages is None and (there := self._still_there(log, near)):
+                messages = self._read(connection, topic, partition, there)
+                if messages is None:
+                    raise _stale(topic)
             found += messages or ()
         connection.consumer.unassign()
         self._fetching = connection  # Kept for the next places unless something went wrong with it.
         return found
+
+    def _still_there(self, log: Log, offsets: Sequence[int]) -> Sequence[int]:
+        """Return those of *offsets* that *log* holds; a leader said that it does not hold the first one.
+
+        Raises:
+            ConfigError, BackendUnavailableError, BackendTimeoutError: the broker does not tell.
+        """
+        low, high = self.bounds(self.asking(log.group), log.topic, log.partition, self.options.request_timeout_s)
+        if offsets[-1] >= high:
+            self.control.partition_count(log.group)
+            marker = self.log_ends.ask(log).result() - 1
+            if any(high <= offset < marker for offset in offsets):
+                raise _stale(log.topic)
+        return [offset for offset in offsets if low <= offset < high]
 
     def _read(self, connection: Connection, topic: str, partition: int, offsets: Sequence[int]) -> list[Any] | None:
         """Read from the first of *offsets* to the last in one go; None when the first is not within the log."""
@@ -226,6 +223,10 @@ class Readers:
             return None  # A checkpoint only saves work; without it the logs are read from their beginning.
         finally:
             connection.consumer.close()
+
+
+def _stale(topic: str) -> BackendTimeoutError:
+    return BackendTimeoutError(f"{topic!r} has a new leader, of which the client has not heard yet")
 
 
 def _near(offsets: Sequence[int]) -> Iterator[Sequence[int]]:

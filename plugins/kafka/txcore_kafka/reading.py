@@ -12,7 +12,7 @@ from confluent_kafka import KafkaError, KafkaException, TopicPartition
 from txcore.errors import BackendTimeoutError, BackendUnavailableError, ClosedError, DataLossError
 from txcore.records import LogKind, LogRecord, Position
 from txcore_kafka.codec import is_missing, translated
-from txcore_kafka.options import topic_name
+from txcore_kafka.ends import Log, is_end_marker
 from txcore_kafka.readers import Connection, Readers
 from txcore_kafka.resting import Rest
 from txcore_kafka.threads import Worker, new_future
@@ -31,12 +31,14 @@ class KafkaReader:
         self._readers = readers
         self._group = group
         self._kind = kind
-        self._topic = topic_name(group, kind)
+        self._log = Log(group, kind, partition)
+        self._topic = self._log.topic
         self._partition = partition
         self._next = 0 if start is None else int(start)
         self._end = 0  #: behind the last record known to be there
         self._asked_end = 0  #: the furthest end that `end` told; written by another thread
         self._ends: set[Future[Position]] = set()  #: without an answer yet
+        self._doubt: Future[int] | None = None  #: where the log ends, which was said to end before what was read
         self._connection: Connection | None = None
         self._asks_at_s = 0.0
         self._miss_count = 0
@@ -50,9 +52,9 @@ class KafkaReader:
         """See `Reader.read`.
 
         What is known to be in the log is waited for, for at most `ARRIVAL_S` and never twice in a row. So, on a broker
-        that answers, the first empty result says that everything was read that was there when reading began; and of
-        a half log the first one behind a mark, that everything was read that was there before the mark. A log on which
-        nothing happens is looked at every `resting.ASK_MAX_S`, and behind each mark of this backend.
+        that answers, the first empty result says that everything was read that was there when reading began. A log on
+        which nothing happens is looked at every `resting.ASK_MAX_S`, after each mark of this backend, and up to what
+        `end` told.
         """
         if self._is_resting() or (connection := self._connection or self._begin()) is None:
             return ()
@@ -78,13 +80,10 @@ class KafkaReader:
             return False
         self._require_open()
         self._readers.resting.look()
-        if self._kind is LogKind.HALF:
-            self._look_for_end()
-            is_marked = self._end > self._next
-        else:
-            is_marked = self._rest_mark_count != self._marks()
-        is_marked = is_marked or self._asked_end > self._next
-        if self._rest.end == self._next and not is_marked:
+        if self._asked_end == self._next + 1:  # Nothing but our own marker is new.
+            self._next = self._rest.end = self._asked_end
+        is_marked = self._rest_mark_count != self._marks()
+        if self._rest.end == self._next and not is_marked and self._asked_end <= self._next:
             return True
         self._wake()
         return False
@@ -116,8 +115,6 @@ class KafkaReader:
 
     def _arrived(self, consumer: Any, count_max: int) -> Sequence[Any]:
         messages: list[Any] = consumer.consume(count_max, 0)
-        if not messages and self._kind is LogKind.HALF:
-            self._look_for_end()
         if not messages and self._may_wait and self._next < self._end - self._readers.marker_count(self._kind):
             self._may_wait = False
             first = consumer.poll(self._readers.patience_s)
@@ -125,17 +122,11 @@ class KafkaReader:
                 messages = [first, *consumer.consume(count_max - 1, 0)] if count_max > 1 else [first]
         return messages
 
-    def _look_for_end(self) -> None:
-        """Take in where the log ended behind the last mark."""
-        end = self._readers.marked_ends.told.get((self._topic, self._partition), 0)
-        if end > self._end:
-            self._end = end
-            self._may_wait = True
-
     def _take(self, message: Any, records: list[LogRecord]) -> None:
         offset = message.offset()
         if offset >= self._next:
-            records.append(_record(message))
+            if not is_end_marker(message.key()):
+                records.append(_record(message))
             self._next = offset + 1
             self._may_wait = True
 
@@ -150,27 +141,13 @@ class KafkaReader:
         return Position(self._next)
 
     def end(self) -> Future[Position]:
-        """See `Reader.end`: the high watermark; one question for all logs that are asked about meanwhile."""
+        """See `Reader.end`: after a marker, which only the log's present leader can acknowledge."""
         self._require_open()
         told: Future[Position] = new_future()
         self._ends.add(told)
-        if self._group in self._readers.control.partition_counts:
-            self._ask_end(told)
-        else:
-            found = self._readers.worker.submit(lambda: self._readers.control.partition_count(self._group))
-            found.add_done_callback(lambda _: self._ask_end_of_found(told, found))
-        return told
-
-    def _ask_end_of_found(self, told: Future[Position], found: Future[int]) -> None:
-        error = found.exception()
-        if error is None:
-            self._ask_end(told)
-        else:
-            self._fail_end(told, error)
-
-    def _ask_end(self, told: Future[Position]) -> None:
-        answer = self._readers.log_ends.ask((self._topic, self._partition))
+        answer = self._readers.log_ends.ask(self._log)
         answer.add_done_callback(lambda _: self._tell_end(told, answer))
+        return told
 
     def _tell_end(self, told: Future[Position], answer: Future[int]) -> None:
         error = answer.exception()
@@ -183,8 +160,6 @@ class KafkaReader:
         self._ends.discard(told)
 
     def _fail_end(self, told: Future[Position], error: BaseException) -> None:
-        if isinstance(error, ClosedError):
-            error = BackendUnavailableError("this backend was closed before the log's end was known")
         with contextlib.suppress(InvalidStateError):  # closed meanwhile
             told.set_exception(error)
         self._ends.discard(told)
@@ -234,10 +209,13 @@ class KafkaReader:
             if self._miss_count % MISSES_MAX:
                 return None  # A busy broker; `read` promises nothing but what has arrived.
             raise BackendUnavailableError(str(error)) from error
-        self._asks_at_s = 0.0
         self._miss_count = 0
-        if not low <= self._next <= high:
+        if self._next < low:
             raise DataLossError(self._next, low)
+        if self._next > high:
+            self._look_for_cut(low)
+            return None
+        self._asks_at_s = 0.0
         self._end = high
         if self._next == high:
             self._begin_rest(mark_count).end = high
@@ -245,6 +223,24 @@ class KafkaReader:
         self._connection = self._readers.connect(self._group, tells_end=True)
         self._connection.consumer.assign([TopicPartition(self._topic, self._partition, self._next)])
         return self._connection
+
+    def _look_for_cut(self, low: int) -> None:
+        """Find out, over several calls, whether the log really ends before what was read, as its leader says.
+
+        A deposed leader says so too. Only the present one acknowledges a marker, whose place tells.
+
+        Raises:
+            DataLossError: it does.
+            BackendUnavailableError, ConfigError: the broker does not tell.
+        """
+        doubt, self._doubt = self._doubt, None
+        error = doubt.exception() if doubt is not None and doubt.done() else None
+        if doubt is None or isinstance(error, BackendTimeoutError):
+            self._doubt = self._readers.log_ends.ask(self._log)
+        elif not doubt.done():
+            self._doubt = doubt
+        elif doubt.result() <= self._next:
+            raise DataLossError(self._next, low)
 
     def _judge(self, error: KafkaError, offset: int, connection: Connection) -> None:
         """Take in an error, or the news that nothing to read stands before *offset*, in the place of a record."""
@@ -260,8 +256,9 @@ class KafkaReader:
             connection.trouble = error
 
     def _fetch(self, positions: Sequence[Position]) -> Mapping[Position, LogRecord]:
-        messages = self._readers.read_some(self._group, self._topic, self._partition, positions)
-        return {record.position: record for record in map(_record, messages)}
+        messages = self._readers.read_some(self._log, positions)
+        records = (_record(message) for message in messages if not is_end_marker(message.key()))
+        return {record.position: record for record in records}
 
 
 def _record(message: Any) -> LogRecord:

@@ -22,6 +22,10 @@ KNOWN_FOR_S: Final = 60.0
 REFRESH_AFTER_S: Final = 45.0
 FRESH_S: Final = 0.5
 """Many halves that wait for news of one topic share one answer, also a bad one."""
+AGAIN_S: Final = 0.5
+"""Between two questions for a topic that the broker does not have; a thawed node hears of it meanwhile."""
+ABSENT_FOR_S: Final = 5.0
+"""So old at most is the broker's "no" that refuses a release: others may have been asked for after it."""
 OVERHEAD_MAX: Final = 600
 """Bytes of a message without headers beside its body and key, at most; see `record_size`."""
 TOPIC_COUNT_MAX: Final = 10_000
@@ -112,30 +116,45 @@ class Targets:
     def seek(self, topics: Sequence[str], has_topic: Callable[[str], bool]) -> None:
         """Find out with *has_topic* which of *topics* exist, for `refusal`; blocks, on a worker's thread.
 
-        Without an answer nothing is known: the release is tried, and its own outcome says what happened.
+        A node that was frozen has not heard of a new topic when it thaws, so a "no" counts the second time. Without an
+        answer nothing is known: the release is tried, and its own outcome says what happened.
         """
-        for topic in dict.fromkeys(topics):
-            absent_s = self._absent.get(topic)
-            if absent_s is not None and self._clock.elapsed_s() - absent_s < FRESH_S:
-                continue
+        now_s = self._clock.elapsed_s()
+        asked = [topic for topic in dict.fromkeys(topics) if now_s - self._absent.get(topic, -FRESH_S) >= FRESH_S]
+        absent = self._ask(asked, has_topic)
+        if absent:
+            threading.Event().wait(AGAIN_S)
+            for topic in self._ask(absent, has_topic):
+                if len(self._absent) >= TOPIC_COUNT_MAX:
+                    self._absent.clear()
+                self._absent[topic] = self._clock.elapsed_s()
+
+    def _ask(self, topics: Sequence[str], has_topic: Callable[[str], bool]) -> Sequence[str]:
+        """Note what the broker says of *topics* until it says nothing; returns those that it does not have."""
+        absent = []
+        is_answering = True
+        for topic in topics:
+            self._absent.pop(topic, None)  # What was so a while ago is no answer.
             try:
-                is_there = has_topic(topic)
+                is_there = is_answering and has_topic(topic)
             except (KafkaException, TxcoreError):
-                self._absent.pop(topic, None)  # What was so a while ago is no answer.
+                is_answering = False
+            if not is_answering:
+                continue
+            if not is_there:
+                absent.append(topic)
                 continue
             with self._lock:
-                for memory in (self._found, self._absent):
-                    if len(memory) >= TOPIC_COUNT_MAX:
-                        memory.clear()
-                if is_there:
-                    self._found.add(topic)
-                    self._absent.pop(topic, None)
-                else:
-                    self._absent[topic] = self._clock.elapsed_s()
+                if len(self._found) >= TOPIC_COUNT_MAX:
+                    self._found.clear()
+                self._found.add(topic)
+        return absent
 
     def refusal(self, topic: str) -> MessageRejectedError | None:
-        """Return why nothing can be published to *topic*, if the broker had no such topic when a release asked."""
-        return _no_topic(topic) if topic in self._absent else None
+        """Return why nothing can be published to *topic*, if the broker had no such topic a moment ago."""
+        absent_s = self._absent.get(topic)
+        is_gone = absent_s is not None and self._clock.elapsed_s() - absent_s < ABSENT_FOR_S
+        return _no_topic(topic) if is_gone else None
 
     def _is_fresh(self, topic: str, now_s: float) -> bool:
         target = self._known.get(topic)
@@ -154,6 +173,7 @@ class Targets:
                 self._known.pop(topic, None)
                 self._missing.pop(topic, None)
                 if topic in counts:
+                    self._absent.pop(topic, None)
                     text = settings.get(topic, {}).get("max.message.bytes", "")
                     self._known[topic] = _Target(int(text) if text else TOPIC_BYTES_DEFAULT, now_s)
                 else:

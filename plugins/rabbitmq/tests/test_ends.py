@@ -9,7 +9,6 @@ from txcore_conformance import raw
 from txcore_conformance.harness import Harness
 from txcore_conformance.kit import Answers, Kit, error_of
 from txcore_conformance.memory import MemoryHarness
-from txcore_rabbitmq.ends import encode_end_marker
 from txcore_rabbitmq.names import log_name
 from txcore_rabbitmq.testing import connect
 
@@ -142,7 +141,7 @@ class TestAReaderThatDoesNotKnowMarkers:
             kit.history.unjudged = "a half that no producer made"
             kit.wait(kit.backend.ensure_group(kit.group))
             nonce = bytes(15) + b"\x01"
-            marker = encode_end_marker(kit.group, LogKind.HALF, 0, nonce)
+            marker = wire.encode_end_marker(kit.group, LogKind.HALF, 0, nonce, "me")
             raw.append(kit, HalfRecord(kit.group, 0, nonce, 0, marker, []))
             checker = kit.checker(Answers())
             kit.sweep(checker)
@@ -153,7 +152,7 @@ class TestAReaderThatDoesNotKnowMarkers:
 
     def test_the_op_is_a_tick_and_the_parked_record_is_skipped(self):
         nonce = bytes(15) + b"\x02"
-        op = wire.decode_ops(encode_end_marker("g", LogKind.OP, 0, nonce))
+        op = wire.decode_ops(wire.encode_end_marker("g", LogKind.OP, 0, nonce, "me"))
         assert [(each.kind, each.transaction_id) for each in op] == [(OpKind.TICK, nonce)]
-        parked = encode_end_marker("g", LogKind.PARKED, 0, nonce)
+        parked = wire.encode_end_marker("g", LogKind.PARKED, 0, nonce, "me")
         assert Journeys(0, b"", None).read_parked(LogRecord(Position(0), parked)) is None

@@ -10,6 +10,7 @@ from collections.abc import Callable
 from concurrent.futures import Future, wait
 from typing import Any, Final
 
+from txcore import wire
 from txcore.backends import exit_flush as exiting
 from txcore.clock import Clock, Randomness, SystemClock, system_randomness
 from txcore.errors import (
@@ -38,7 +39,7 @@ from txcore_rabbitmq.coalescing import log_properties
 from txcore_rabbitmq.codec import encode_checkpoint, encode_marker, is_too_large
 from txcore_rabbitmq.connection import CLOSE_GRACE_S, Link, LoopThread
 from txcore_rabbitmq.control import GroupSetup, new_future, scan_checkpoints, verify_group
-from txcore_rabbitmq.ends import MARKER_PREFIX, Ended, EndSearch, encode_end_marker
+from txcore_rabbitmq.ends import AUTHOR, MARKER_PREFIX, Ended, EndSearch
 from txcore_rabbitmq.guarantees import capabilities_of
 from txcore_rabbitmq.lanes import LOG_LANE, PROBE_LANE, Sending, StreamAbsentError
 from txcore_rabbitmq.names import NOWHERE, checkpoint_name, log_name
@@ -332,7 +333,7 @@ class RabbitmqBackend:
         def append(message_id: str, body: bytes, end: Ended) -> None:
             self._send_record(group, partition, stream, body, end, message_id=message_id)
 
-        body = encode_end_marker(group, kind, partition, nonce)
+        body = wire.encode_end_marker(group, kind, partition, nonce, AUTHOR)
         timeout_s = self._options.control_timeout_s
         return EndSearch(self._reading_link, stream, append, body, f"{MARKER_PREFIX}{nonce.hex()}", timeout_s)
 

@@ -1,7 +1,6 @@
 """Where a stream ends: AMQP does not tell it, so a record of our own is appended and read back.
 
-The marker is known by its message id; no reader of ours returns it. Its body is what a reader that does not look at
-the message id can ignore: an op record with a TICK, a half without messages that is rolled back already.
+The marker is known by its message id; no reader of ours returns it.
 """
 
 from __future__ import annotations
@@ -11,10 +10,9 @@ from concurrent.futures import Future
 from functools import partial
 from typing import Any, Final
 
-from txcore import wire
 from txcore.errors import BackendUnavailableError, TxcoreError
-from txcore.records import Half, LogKind, Op, OpKind, Position, Status
-from txcore_rabbitmq.codec import encode_marker, translate
+from txcore.records import Position, Status
+from txcore_rabbitmq.codec import translate
 from txcore_rabbitmq.streams import Consumer, ReadingLink
 
 MARKER_PREFIX: Final = "txcore-end."
@@ -31,17 +29,6 @@ Append = Callable[[str, bytes, Ended], None]
 def is_end_marker(message_id: str | None) -> bool:
     """Say whether the record with this message id marks an end and holds nothing else."""
     return message_id is not None and message_id.startswith(MARKER_PREFIX)
-
-
-def encode_end_marker(group: str, kind: LogKind, partition: int, nonce: bytes) -> bytes:
-    """Return the body of a marker for a log of this kind; *nonce* has the 16 bytes of a transaction id."""
-    if kind is LogKind.OP:
-        return wire.encode_ops([Op(OpKind.TICK, nonce, 0, AUTHOR)])
-    if kind is LogKind.HALF:
-        half = Half(wire.VERSION, nonce, group, partition, 0, 0, 0, 0, 0, fenced=False, by=AUTHOR, messages=[])
-        half.decided = OpKind.ROLLBACK
-        return wire.encode_half(half)
-    return encode_marker(nonce)
 
 
 class EndSearch:

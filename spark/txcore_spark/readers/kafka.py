@@ -19,6 +19,7 @@ from confluent_kafka.admin import (  # type: ignore[attr-defined] # it lists no 
 )
 from txcore_kafka.clients import make_admin, make_consumer
 from txcore_kafka.codec import translated
+from txcore_kafka.ends import is_end_marker
 from txcore_kafka.options import Options, is_own_topic, parse_url, topic_name
 
 from txcore.errors import BackendTimeoutError, ConfigError, TxcoreError
@@ -158,7 +159,9 @@ def add_record(
     value: bytes,
     headers: Iterable[tuple[str, bytes | None]],
 ) -> None:
-    """Add one record to *rows* as a half, op, parked record or target, by its log."""
+    """Add one record to *rows*, as what its log makes it; nothing for a record that only marks the log's end."""
+    if source.log != TARGET and is_end_marker(key):
+        return
     if source.log == HALF:
         rows.add_half(offset, value, stamp_ms)
     elif source.log == OP:

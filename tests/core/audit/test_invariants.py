@@ -52,6 +52,8 @@ def journey(*ops, halves=1, parked=()):
     finals = [op.kind for op in ops if op.kind in (OpKind.COMMIT, OpKind.ROLLBACK)]
     made.final = finals[0] if finals else 0
     made.discarded_generation = max((op.generation for op in ops if op.kind == OpKind.DISCARD), default=-1)
+    made.forced = sum(bool(op.forced) and op.kind != OpKind.FORCE for op in ops)
+    made.overrides = sum(op.forced == Forced.OVERRIDE and op.kind != OpKind.FORCE for op in ops)
     made.exhausted = {op.generation for op in ops if op.kind == OpKind.DISCARD and op.reason}
     made.parked = [Parked(1, A, 0, code, "", 3, "c", 0, OURS, b"") for code in parked]
     return made
@@ -64,6 +66,9 @@ def op(kind, **fields):
 
 COMMIT, ROLLBACK = op(OpKind.COMMIT), op(OpKind.ROLLBACK)
 DISCARD = op(OpKind.DISCARD, reason=ParkCode.CHECKS_EXHAUSTED)
+REQUEST = op(OpKind.FORCE, forced=Forced.YES, decision=OpKind.COMMIT)
+OVERRIDE = op(OpKind.FORCE, forced=Forced.OVERRIDE, decision=OpKind.COMMIT)
+REFUSAL = op(OpKind.FORCE, token=OURS, decision=OpKind.COMMIT, count=1)
 BOTH = [target(0), target(1)]
 COMMITTED = {"targets": BOTH, "local": Local.COMMITTED, "is_acknowledged": True}
 BY_TABLE = {
@@ -169,6 +174,21 @@ BREACHES = {
         Facts(journey(DISCARD, parked=[ParkCode.CHECKS_EXHAUSTED]), unknown_answers=2),
         ATOMIC,
         [S9],
+    ),
+    "targets of a rolled back transaction whose override was refused": (
+        Facts(journey(OVERRIDE, REFUSAL, ROLLBACK), BOTH, Local.ROLLED_BACK),
+        Promises(),
+        [S2],
+    ),
+    "a decision against the database after a refused override": (
+        Facts(journey(OVERRIDE, REFUSAL, ROLLBACK), local=Local.COMMITTED),
+        Promises(),
+        [S4],
+    ),
+    "a discard with targets after a refused request": (
+        Facts(journey(REQUEST, REFUSAL, DISCARD, parked=[ParkCode.CHECKS_EXHAUSTED]), BOTH),
+        Promises(),
+        [S10],
     ),
     "a discard that nobody can see": (Facts(journey(DISCARD)), ATOMIC, [S10]),
     "a discard with targets": (Facts(journey(DISCARD, parked=[ParkCode.CHECKS_EXHAUSTED]), BOTH), Promises(), [S10]),

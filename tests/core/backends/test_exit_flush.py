@@ -72,6 +72,23 @@ def test_backend_that_hangs_holds_the_process_up_no_longer_than_the_bound(opened
     assert (False, 1) == (hanging.closing.done(), len(other.asked_s))
 
 
+def test_backend_that_cannot_be_closed_hinders_no_other(opened):
+    """Its error is raised when the others are closed: Python prints it."""
+
+    class Broken(Open):
+        def close(self, timeout_s=10.0):
+            raise RuntimeError("can't start new thread")
+
+    opened(Broken())
+    other = opened(Open())
+    thread = threading.Timer(SHORT_S, other.end)
+    thread.start()
+    with pytest.raises(RuntimeError, match="new thread"):
+        exiting.close_all(LONG_S)
+    assert other.closing.done()
+    thread.join()
+
+
 def test_backend_that_has_closed_is_forgotten(opened):
     """It is neither kept nor asked."""
     backend = opened(Open())

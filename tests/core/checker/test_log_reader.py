@@ -6,6 +6,7 @@ import random
 
 import msgspec
 import pytest
+from txcore_conformance.owners import Owners, name_of
 
 from txcore import Checker, CheckPolicy, Limits, Message, Operator, TransactionProducer
 from txcore import LocalTransactionState as State
@@ -14,9 +15,9 @@ from txcore.fence import FenceAnswer
 from txcore.history.journey import closed_record, journeys_of
 from txcore.hookspecs import hookimpl
 from txcore.ids import IdFactory
-from txcore.memory import KAFKA_LIKE, NATS_LIKE, RABBITMQ_LIKE, STRONG, MemoryBackend, MemoryBroker
+from txcore.memory import KAFKA_LIKE, NATS_LIKE, RABBITMQ_LIKE, STRONG, Fate, Faults, MemoryBackend, MemoryBroker
 from txcore.memory.reading import MemoryReader
-from txcore.records import FINAL_KINDS, Half, LogKind, Op, OpKind, TargetMessage
+from txcore.records import FINAL_KINDS, Checkpoint, Half, LogKind, Op, OpKind, ParkCode, Position, TargetMessage
 from txcore.runtime.instrumentation import PARTITION_BLOCKED
 from txcore.wire import VERSION, decode_half, decode_ops, decode_parked, encode_half, encode_ops
 
@@ -397,3 +398,109 @@ def closings(stage):
     """Return the CLOSED records in the parked log."""
     entries = [decode_parked(record.body) for record in stage.broker.log("g", LogKind.PARKED, 0)]
     return [entry for entry in entries if entry.code == "CLOSED"]
+
+
+def test_what_an_owner_has_read_gets_no_older_gap():
+    """The gap is as wide as it was found; a half that is undecided for longer than ops are kept is checked on."""
+    world = Owners()
+    world.half(1)
+    world.op(OpKind.COMMIT, 1)
+    world.run(1)
+    world.broker.append("g", LogKind.OP, 0, b"")
+    world.trim(LogKind.OP, 1 << 40)
+    world.half(7, check_max=100_000, interval_ms=60_000)
+    world.run(1)
+    world.start()
+    world.run(1_500)
+    assert 7 not in [number for number, _ in world.parked()]
+    assert world.checkpoint() is not None
+
+
+@pytest.mark.parametrize("has_neighbour", [False, True])
+def test_a_copy_is_not_parked_for_a_gap_in_the_journal_of_another(has_neighbour):
+    """Both are looked back for at once; only one names a place that retention has removed."""
+    world = Owners(listener=lambda _: State.COMMIT)
+    for number in range(20, 40):
+        world.half(number)
+        end = world.op(OpKind.COMMIT, number)
+    stored_ms = world.clock.wall_ms()
+    if has_neighbour:
+        world.half(7, folded_to=2, first_appended_ms=stored_ms - 100_000)
+    world.half(8, folded_to=end - 1, first_appended_ms=stored_ms - 1_000)
+    world.trim(LogKind.OP, end - 5)
+    first = world.log(LogKind.HALF)[20].position
+    world.broker.store_checkpoint("g", 0, Checkpoint(first, Position(end)))
+    world.start()
+    world.run(10)
+    assert [b"b8"] == world.delivered()
+    assert has_neighbour == (world.parked() == [(7, ParkCode.COVERAGE_GAP)])
+
+
+def test_what_stands_after_a_gap_is_judged_by_the_claim_in_force_there():
+    """The claims in between are gone; a discard under the one from before the gap does not count."""
+    world = Owners(listener=lambda _: State.COMMIT)
+    old, new = b"o" * 16, b"n" * 16
+    world.claim(old)
+    gone = int(world.log(LogKind.OP)[-1].position)
+    world.claim(new)
+    kept = world.op(OpKind.NUDGE, 9)
+    world.op(OpKind.DISCARD, 8, token=old, reason=ParkCode.CHECKS_EXHAUSTED)
+    end = world.op(OpKind.NUDGE, 9)
+    world.half(7, folded_to=gone, token=old)
+    world.half(8, folded_to=kept, token=new)
+    world.trim(LogKind.OP, kept)
+    world.broker.store_checkpoint("g", 0, Checkpoint(Position(1), Position(end), new))
+    world.start()
+    world.run(10)
+    assert [b"b8"] == world.delivered()
+
+
+@pytest.mark.parametrize("order", ["known first", "newer first"])
+def test_a_newer_copy_of_a_known_half_has_it_parked_where_the_settings_say_so(order):
+    """It takes the place of what this txcore can read; both together can be neither checked nor delivered."""
+    limits = Limits(newer_records="park", body_bytes_max=1)
+    world = Owners(limits=limits, listener=lambda _: State.COMMIT)
+    known = world.half(7) if order == "known first" else None
+    newer = Half(VERSION + 1, name_of(7), "g", 0, 0, 0, 1, 1000, 3, False, "p:1", [TargetMessage("t", None, b"n", {})])
+    world.broker.append("g", LogKind.HALF, 0, encode_half(newer))
+    if known is None:
+        world.half(7)
+    world.start()
+    world.run(60)
+    assert ([(7, ParkCode.NEWER)], []) == (world.parked(), world.delivered())
+    assert encode_half(newer) == decode_parked(world.log(LogKind.PARKED)[0].body).half
+
+
+def test_a_copy_of_a_half_that_was_thought_lost_is_judged():
+    """A frozen owner's copy may land after the entry was made out, and before it was stored."""
+    faults = Faults()
+    faults.fate = lambda what, _: Fate.LOST if what == "parked" else Fate.DONE
+    world = Owners(listener=lambda _: None, faults=faults)
+    world.half(7)
+    owner = world.start()
+    world.run(3)
+    world.kill(owner)
+    world.half(8)
+    world.trim(LogKind.HALF, 2)
+    world.start()
+    world.run(3)
+    faults.fate = lambda *_: Fate.DONE
+    world.listener = lambda _: State.COMMIT
+    world.half(7, folded_to=1)
+    world.run(60)
+    assert ([(7, ParkCode.CLOSED)], {b"b7", b"b8"}) == (world.parked(), set(world.delivered()))
+
+
+@pytest.mark.parametrize("answer", State)
+def test_what_is_in_hand_writes_nothing_once_its_partition_is_blocked(answer):
+    """A newer record may say anything of it."""
+    world = Owners(listener=lambda _: answer)
+    world.half(7)
+    world.call_s = 2.0
+    owner = world.start()
+    assert world.run(10, lambda: world.asked)
+    newer = Half(VERSION + 1, name_of(8), "g", 0, 0, 0, 1, 1000, 3, False, "p:1", [TargetMessage("t", None, b"n", {})])
+    world.broker.append("g", LogKind.HALF, 0, encode_half(newer))
+    world.run(30)
+    assert owner.blocked
+    assert ([], []) == (world.kinds(7), world.delivered())

@@ -5,14 +5,15 @@ from __future__ import annotations
 import random
 
 import pytest
+from txcore_conformance.owners import Owners, name_of
 
 from txcore import Checker, Limits, Message, TransactionProducer
 from txcore.checker import log_reader as intake
 from txcore.checker import partition_state as fold
 from txcore.checker.decide import Pending, terms_of
 from txcore.checker.partition_state import LEFT_IN_MAX, STALE_MAX, PartitionState
-from txcore.memory import MemoryBackend, MemoryBroker
-from txcore.records import Op, OpKind
+from txcore.memory import Faults, MemoryBackend, MemoryBroker
+from txcore.records import LogKind, Op, OpKind
 from txcore.runtime.flow_loop import Loop
 
 from .test_restart_cost import STATE, Listener
@@ -107,7 +108,6 @@ def test_a_final_op_behind_a_discard_that_was_left_behind_holds():
 def test_ops_do_not_run_far_ahead_of_their_halves(running_clock, monkeypatch):
     """An op record holds many; read as fast as halves, all of a long log's would be held until these come."""
     monkeypatch.setattr(intake, "ORPHANS_MAX", 60)
-    monkeypatch.setattr(intake, "CATCHING_UP_COUNT", 10)
     broker = MemoryBroker(clock=running_clock)
     backend = MemoryBackend(broker)
     producer = TransactionProducer(backend, "g", listener=Listener(), clock=running_clock, partition_count=1)
@@ -127,6 +127,47 @@ def test_ops_do_not_run_far_ahead_of_their_halves(running_clock, monkeypatch):
     checker.stop()
     assert (600, 0) == (checker.counts["halves"], heights[-1])
     assert 0 < max(heights) <= 60
+
+
+@pytest.mark.parametrize("is_silent", [False, True])
+def test_ops_wait_for_their_halves_however_few_are_read_at_a_time(monkeypatch, is_silent):
+    """Memory is bounded also by small reads, and while the half log brings nothing; no op is lost by that."""
+    monkeypatch.setattr(intake, "ORPHANS_MAX", 60)
+    monkeypatch.setattr(intake, "MERGED_COUNT", 10)
+    faults = Faults()
+    world = Owners(faults=faults, limits=Limits(read_count_max=7, mark_timeout_s=30.0))
+    for start in range(1, 400, 10):
+        numbers = range(start, start + 10)
+        for number in numbers:
+            world.half(number)
+        ops = [Op(OpKind.ROLLBACK, name_of(number), 0, "p:1") for number in numbers]
+        world.broker.append_ops("g", 0, ops)
+    if is_silent:
+        faults.readable = lambda kind, _, count: count * (kind is LogKind.OP)
+    owner, most = world.start(), [0]
+
+    def looked():
+        most[0] = max(most[0], owner.tenure.state.orphan_count)
+        return False
+
+    world.run(10, looked)
+    assert most[0] <= 60
+    faults.readable = lambda kind, _, count: count
+    world.run(30, looked)
+    assert (0, 0, 0) == (owner.pending_count, owner.tenure.state.orphan_count, len(world.asked))
+    assert owner.stats().is_claimed
+    assert most[0] <= 60
+
+
+def test_ops_without_halves_hold_up_no_claim(monkeypatch):
+    """Their halves stand before the checkpoint; the end of the half log says that none is to come."""
+    monkeypatch.setattr(intake, "ORPHANS_MAX", 5)
+    world = Owners()
+    for number in range(1, 100):
+        world.op(OpKind.COMMIT, number)
+    owner = world.start()
+    world.run(1)
+    assert owner.stats().is_claimed
 
 
 def test_while_a_long_log_is_read_others_have_their_turn(running_clock, monkeypatch):

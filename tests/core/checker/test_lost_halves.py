@@ -2,10 +2,22 @@
 
 from __future__ import annotations
 
-import pytest
+from unittest import mock
 
+import pytest
+from txcore_conformance.owners import Owners
+
+from txcore.audit.invariants import judge_checkpoint
 from txcore.checker.checkpoint_note import NoteEntry, decode_note
+from txcore.checker.limits import Limits
 from txcore.checker.log_reader import Intake
+from txcore.errors import BackendTimeoutError
+from txcore.fence import FenceAnswer, FenceReading
+from txcore.memory import Fate, Faults
+from txcore.memory.reading import MemoryReader
+from txcore.message import LocalTransactionState
+from txcore.port import failed, resolved
+from txcore.records import LogKind, OpKind, ParkCode
 
 A, B = b"a" * 16, b"b" * 16
 
@@ -28,3 +40,127 @@ def test_what_was_not_read_is_lost(read, expected):
 def test_a_damaged_note_names_nothing(damaged):
     """It is a hint."""
     assert [] == decode_note(damaged)
+
+
+def gone_half(**options):
+    """Return a partition whose half 7 a checkpoint names and retention has taken while no owner ran."""
+    world = Owners(**options)
+    world.half(7)
+    owner = world.start()
+    world.run(3)
+    world.kill(owner)
+    for number in range(20, 24):
+        world.half(number)
+        world.op(OpKind.ROLLBACK, number)
+    world.trim(LogKind.HALF, 3)
+    return world
+
+
+class Unanswered(Faults):
+    """While it is on, no parked record is stored."""
+
+    is_on = False
+
+    def fate(self, what, transaction_ids):
+        return Fate.LOST if self.is_on and what == "parked" else Fate.DONE
+
+
+def drained(world, faults):
+    """An owner is to give up before it has judged anything."""
+    world.start().is_draining = True
+    world.run(5)
+
+
+def killed(world, faults):
+    """An owner ends before the entry is stored."""
+    faults.is_on = True
+    owner = world.start()
+    world.run(3)
+    world.kill(owner)
+    faults.is_on = False
+
+
+def silent(world, faults):
+    """The half log does not say where it ends."""
+    with mock.patch.object(MemoryReader, "end", return_value=failed(BackendTimeoutError("away"))):
+        owner = world.start()
+        world.run(3)
+        world.kill(owner)
+
+
+@pytest.mark.parametrize("hindered", [drained, killed, silent])
+def test_a_lost_half_is_parked_however_its_first_finder_ends(hindered):
+    """Until its entry is stored and read back, no checkpoint may hide from the next owner that it is gone."""
+    faults = Unanswered()
+    world = gone_half(faults=faults, listener=lambda _: None)
+    hindered(world, faults)
+    world.restart(world.start())
+    assert [(7, ParkCode.LOST)] == world.parked()
+
+
+def test_a_lost_half_that_waits_reopens_none_that_ended():
+    """It stands for no place in the half log, so no checkpoint may be made of one."""
+    faults = Unanswered()
+    world = gone_half(faults=faults, listener=lambda _: None)
+    killed(world, faults)
+    checkpoint = world.checkpoint()
+    assert "" == judge_checkpoint(checkpoint, world.log(LogKind.HALF), world.log(LogKind.OP))
+    world.listener = lambda _: LocalTransactionState.COMMIT
+    world.start()
+    world.run(60)
+    assert ([], [7]) == (world.delivered(), world.listed())
+
+
+def test_the_end_of_a_half_that_is_gone_is_kept_until_the_half_log_was_read():
+    """It alone says that the half is not lost."""
+    world = gone_half(listener=lambda _: None)
+    world.op(OpKind.ROLLBACK, 7)
+    with mock.patch.object(Intake, "read_to_end", side_effect=late):
+        world.start()
+        world.run(3)
+    world.run(10)
+    assert ([], []) == (world.parked(), world.delivered())
+
+
+def late():
+    """A reading that did not come to the end in time."""
+    yield 0.1
+    return False
+
+
+@pytest.mark.parametrize("fenced", [False, True])
+def test_a_half_that_is_gone_under_a_running_owner_is_parked(fenced):
+    """Its record is read again when it is due; asking for it for ever would tell no operator."""
+    limits = Limits(body_bytes_max=1, checkpoint_interval_s=0.0)
+    world = Owners(limits=limits, fence=Committed(), listener=lambda _: LocalTransactionState.COMMIT)
+    world.half(7, immunity_ms=5_000, fenced=fenced)
+    world.half(8, immunity_ms=5_000)
+    world.start()
+    world.run(2)
+    world.half(9)
+    world.trim(LogKind.HALF, 2)
+    world.run(60)
+    assert [(7, ParkCode.LOST)] == world.parked()
+    assert {b"b8", b"b9"} == set(world.delivered())
+    assert "" == judge_checkpoint(world.checkpoint(), world.log(LogKind.HALF), world.log(LogKind.OP))
+
+
+def test_a_record_that_cannot_be_read_for_a_while_is_not_lost():
+    """Only the log's beginning tells that it is gone."""
+    world = Owners(limits=Limits(body_bytes_max=1), listener=lambda _: LocalTransactionState.COMMIT)
+    world.half(7, immunity_ms=5_000)
+    world.half(8)
+    world.start()
+    world.run(2)
+    with mock.patch.object(MemoryReader, "fetch", return_value=resolved({})):
+        world.run(30)
+    assert [] == world.parked()
+    world.run(60)
+    assert {b"b7", b"b8"} == set(world.delivered())
+
+
+class Committed:
+    """A fence that knows of every commit."""
+
+    def check(self, identities, group, databases=None):
+        return {identity: FenceReading(FenceAnswer.COMMIT) for identity in identities}

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import pytest
 from txcore_conformance.kit import Answers
+from txcore_conformance.owners import Owners
 
 from txcore import (
     Checker,
@@ -13,8 +14,9 @@ from txcore import (
     Message,
     TransactionProducer,
 )
+from txcore.audit.invariants import judge_checkpoint
 from txcore.history.journey import journeys_of
-from txcore.memory import NATS_LIKE, STRONG, MemoryBackend, MemoryBroker
+from txcore.memory import NATS_LIKE, STRONG, Faults, MemoryBackend, MemoryBroker
 from txcore.records import HalfRecord, LogKind, Op, OpKind, Resolution
 from txcore.runtime.drivers import BlockingBridge, run_blocking
 
@@ -52,3 +54,36 @@ def test_a_stale_discard_does_not_close_a_half(profile, answer, running_clock):
         assert (OpKind.COMMIT, [b"body"]) == (journey.final, [target.body for target in broker.topics["t"]])
     else:
         assert journey.is_parked
+
+
+class SilentHalves(Faults):
+    """While it is on, the half log brings nothing."""
+
+    is_on = False
+
+    def readable(self, kind, partition, count):
+        return 0 if self.is_on and kind is LogKind.HALF else count
+
+
+def test_a_second_copy_of_an_outdone_half_passes_no_request():
+    """The first copy was not read yet, so a request for its generation waits; the second one must not pass that."""
+    faults = SilentHalves()
+    world = Owners(NATS_LIKE, faults=faults, check_max=1)
+    world.half(7, check_max=1)
+    for token in (b"a" * 16, b"b" * 16):
+        world.claim(token)
+    world.op(OpKind.DISCARD, 7, token=b"a" * 16, reason="CHECKS_EXHAUSTED", by="c:a")
+    owner = world.start()
+    assert world.run(30, lambda: any(each.extras.is_outdone for each in owner.tenure.state.pending.values()))
+    faults.is_on = True
+    world.run(3)
+    place = world.op(OpKind.FORCE, 7, 1, by="bob", decision=OpKind.COMMIT, forced=1, reason="ticket 12")
+    world.run(5.5)
+    assert [0, 1, 1] == [half.generation for half in world.copies(7)]
+    assert world.copies(7)[-1].folded_to <= place
+    faults.is_on = False
+    second = world.log(LogKind.HALF)[-1].position
+    assert world.run(30, lambda: world.checkpoint().half == second)
+    assert "" == judge_checkpoint(world.checkpoint(), world.log(LogKind.HALF), world.log(LogKind.OP))
+    world.restart(owner)
+    assert [b"b7"] == world.delivered()

@@ -6,7 +6,7 @@ import pytest
 
 from txcore.checker.decide import Extras, Pending, terms_of
 from txcore.checker.partition_state import PartitionState
-from txcore.records import Checkpoint, Op, OpKind, ParkCode
+from txcore.records import Checkpoint, Op, OpKind, ParkCode, reply_count
 
 A, B, C = (bytes([n]) * 16 for n in (1, 2, 3))
 OURS, THEIRS = b"ours" * 4, b"them" * 4
@@ -77,6 +77,16 @@ class TestCheckpoint:
         partition.op(10, OpKind.COMMIT, A)
         partition.op(11, OpKind.CHECKED, B, count=1)
         assert (2, 11) == partition.bounds()
+
+    def test_the_ops_before_a_carried_copy_are_left_behind(self, partition):
+        """It names the place from where its journal is read; a half that stays open would hold all ops for ever."""
+        partition.half(1, A)
+        partition.op(10, OpKind.CHECKED, A, count=1)
+        partition.half(2, B)
+        partition.half(3, A, folded_to=20)
+        partition.op(21, OpKind.COMMIT, B)
+        partition.op(22, OpKind.CHECKED, A, count=2)
+        assert (3, 22) == partition.bounds()
 
     def test_an_op_whose_half_was_not_read_yet_binds(self, partition):
         """It would be lost at a restart."""
@@ -248,11 +258,16 @@ class TestJournal:
         assert 100.0 == partition.state.next_due_ms()
 
     def test_an_operators_request_waits_for_the_owner_and_its_reply_ends_it(self, partition):
-        """The reply carries a token."""
+        """The reply carries the token in force, and the place of the request that it answers."""
+        partition.claim(1, OURS)
         half = partition.half(1, A)
         partition.op(2, OpKind.FORCE, A, decision=OpKind.COMMIT, by="anna")
-        assert "anna" == half.extras.force.by
-        partition.op(3, OpKind.FORCE, A, token=OURS, reason="refused")
+        partition.op(3, OpKind.FORCE, A, decision=OpKind.ROLLBACK, by="bob")
+        partition.op(4, OpKind.FORCE, A, token=OURS, count=reply_count(2), reason="refused")
+        assert "bob" == half.extras.force.by
+        assert not partition.op(5, OpKind.FORCE, A, token=THEIRS, count=reply_count(3), reason="refused")
+        assert "bob" == half.extras.force.by
+        partition.op(6, OpKind.FORCE, A, token=OURS, count=reply_count(3), reason="refused")
         assert half.extras.force is None
 
     def test_the_first_decision_stays(self, partition):

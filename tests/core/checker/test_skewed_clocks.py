@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from unittest import mock
 
 import pytest
 from txcore_conformance.kit import Answers
+from txcore_conformance.owners import Owners
 
 import txcore
-from txcore.memory import KAFKA_LIKE, MemoryBackend, MemoryBroker
-from txcore.records import LogKind
+from txcore.memory import KAFKA_LIKE, STRONG, MemoryBackend, MemoryBroker
+from txcore.records import LogKind, OpKind
 
 IMMUNITY_S = 6.0
 HOUR_MS = 3_600_000
@@ -107,3 +109,89 @@ def test_old_halves_are_not_immune_again(running_clock):
     assert len(listener.asked) == 20
     assert running_clock.now_s - began_s < IMMUNITY_S
     checker.stop()
+
+
+@pytest.fixture(params=["another leader", "a clock that is set"])
+def ahead(request):
+    """Two ways in which the broker's time goes ahead under a running owner."""
+    if request.param == "another leader":
+        return Ahead(KAFKA_LIKE, [LogKind.OP], 9_000, clock_skew_max_s=10.0)
+    return Ahead(STRONG, list(LogKind), HOUR_MS)
+
+
+class Ahead(Owners):
+    """A partition whose listener knows of no commit; some logs' time goes ahead by so much once `is_ahead`."""
+
+    def __init__(self, profile, kinds, ahead_ms, **capabilities):
+        super().__init__(profile, listener=lambda _: txcore.LocalTransactionState.ROLLBACK, **capabilities)
+        self.is_ahead = False
+        self._kinds, self._ahead_ms = kinds, ahead_ms
+        self._append, self.broker.append = self.broker.append, self.append
+
+    def append(self, group, kind, partition, body):
+        """Append to a log by its own clock."""
+        now_ms = self.clock.wall_ms() + self._ahead_ms * (self.is_ahead and kind in self._kinds)
+        with mock.patch.object(self.clock, "wall_ms", return_value=now_ms):
+            return self._append(group, kind, partition, body)
+
+    def asked_s(self, number):
+        """Run until that half was asked about; returns how long this took."""
+        began_s = self.clock.now_s
+        assert self.run(60, lambda: number in self.asked)
+        return self.clock.now_s - began_s
+
+
+def test_an_immunity_is_not_ended_by_a_clock_that_goes_ahead(ahead):
+    """Its producer counts it by a clock of its own, and may commit until it is over."""
+    ahead.start()
+    ahead.run(2)
+    ahead.half(7, immunity_ms=20_000)
+    ahead.half(8)
+    ahead.run(1)
+    ahead.is_ahead = True
+    ahead.half(9)
+    assert 19.0 <= ahead.asked_s(7) <= 20.0
+    assert {8, 9} < set(ahead.asked)
+    ahead.half(10, immunity_ms=5_000)
+    assert 5.0 <= ahead.asked_s(10) <= 6.0
+
+
+def test_an_immunity_is_not_ended_by_a_claim_that_was_slow_to_come_back():
+    """While a long op log is read, the broker's clock goes on; a tick that comes back soon tells so."""
+    world = Ahead(KAFKA_LIKE, [], 0, clock_skew_max_s=10.0)
+    with mock.patch.object(world.faults, "readable", side_effect=lambda kind, _, count: count * (kind is LogKind.HALF)):
+        world.start()
+        world.run(4)
+    world.run(1)
+    world.half(7, immunity_ms=20_000)
+    world.run(1)
+    world.half(8)
+    assert world.asked_s(7) >= 19.0
+
+
+def test_a_copy_tells_the_next_owner_no_start_before_the_first_one():
+    """By the clock of the op log's leader, which its writer's timeline may lag."""
+    world = Ahead(KAFKA_LIKE, [LogKind.OP], 9_000, clock_skew_max_s=0.0, half_retention_s=4.0)
+    owner = world.start()
+    world.run(2)
+    world.half(7, immunity_ms=20_000)
+    stored_ms = world.clock.wall_ms()
+    world.is_ahead = True
+    world.half(8)
+    world.run(3)
+    assert world.copies(7)[-1].folded_to >= 0
+    assert world.copies(7)[-1].first_appended_ms >= stored_ms + 9_000
+    assert owner.tenure.is_active
+
+
+def test_a_copy_under_the_claim_shortens_no_immunity():
+    """Its writer may have read the half by a clock that differs by as much as clocks may."""
+    world = Ahead(KAFKA_LIKE, [], 0, clock_skew_max_s=10.0)
+    world.start()
+    world.run(2)
+    stored_ms = world.clock.wall_ms()
+    world.half(7, immunity_ms=20_000)
+    world.run(1)
+    world.half(7, immunity_ms=20_000, folded_to=1, first_appended_ms=stored_ms - 9_000)
+    world.op(OpKind.NUDGE, 7)
+    assert world.asked_s(7) >= 19.0

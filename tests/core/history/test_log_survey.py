@@ -375,6 +375,7 @@ class TestForce:
     def test_a_refusal_is_told_with_its_reason(self, world):
         """The owner's reply behind one's own request, not an older one."""
         record = world.half(A)
+        world.claim()
         world.op(record, OpKind.FORCE, token=TOKEN, reason="an old refusal", decision=OpKind.COMMIT)
         world.operator.rollback(A, "why")
         assert world.operator.show(A).reply_to("anna") is None

@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import pytest
 from txcore_conformance.clocks import RunningClock
+from txcore_conformance.owners import Owners, name_of
 
 from txcore import Checker, CheckPolicy, Limits, LocalTransactionState, Message, Operator, TransactionProducer, wire
 from txcore.errors import TransactionStateError, UsageError
 from txcore.history.journey import close_entry, closed_record
-from txcore.memory import KAFKA_LIKE, NATS_LIKE, RABBITMQ_LIKE, STRONG, MemoryBackend, MemoryBroker
-from txcore.records import LogKind, ParkCode, Status
+from txcore.memory import KAFKA_LIKE, NATS_LIKE, RABBITMQ_LIKE, STRONG, Fate, Faults, MemoryBackend, MemoryBroker
+from txcore.records import LogKind, OpKind, ParkCode, Status
 from txcore.results import EndState
 from txcore.runtime.drivers import BlockingBridge, run_blocking
 
@@ -177,3 +178,125 @@ def test_a_closed_record_is_no_transaction_of_its_own():
     assert ([], []) == (world.operator.parked(), world.operator.pending())
     with pytest.raises((UsageError, TransactionStateError)):
         world.operator.resume(b"n" * 16)
+
+
+class Between(Faults):
+    """Calls *then* once a parked record was stored, before its DISCARD is; may lose parked records."""
+
+    then = None
+    is_parked = False
+    is_lost = False
+
+    def fate(self, what, transaction_ids):
+        if what == "op" and self.is_parked and self.then is not None:
+            then, self.then = self.then, None
+            then()
+        self.is_parked = self.is_parked or what == "parked"
+        return Fate.LOST if self.is_lost and what == "parked" else Fate.DONE
+
+
+def ended_late(profile):
+    """Return a partition whose owner parks half 7 while its producer commits."""
+    faults = Between()
+    world = Owners(profile, faults=faults)
+    world.half(7)
+    world.start()
+    faults.then = lambda: world.commit(7)
+    world.run(10)
+    return world
+
+
+def forgotten(world):
+    """Let retention take half and op log, and on a store that keeps resolutions unique what it remembers of them."""
+    for kind in (LogKind.HALF, LogKind.OP):
+        world.trim(kind, 1 << 40)
+    return world.listed()
+
+
+@pytest.mark.parametrize("profile", [KAFKA_LIKE, NATS_LIKE], ids=lambda profile: profile.name)
+def test_a_commit_between_a_parked_record_and_its_discard_leaves_no_entry(profile):
+    """Where the store keeps resolutions unique the DISCARD is refused; elsewhere it stands after the COMMIT."""
+    world = ended_late(profile)
+    assert [(7, ParkCode.CHECKS_EXHAUSTED), (7, ParkCode.CLOSED)] == world.parked()[:2]
+    assert ([b"b7"], []) == (world.delivered(), forgotten(world))
+
+
+def test_a_discard_after_the_end_is_closed_by_the_next_owner_too():
+    """The one that wrote it was killed before it closed the entry."""
+    world = Owners()
+    world.claim(b"o" * 16)
+    world.half(7)
+    world.commit(7)
+    world.op(OpKind.DISCARD, 7, token=b"o" * 16, reason=ParkCode.CHECKS_EXHAUSTED)
+    world.start()
+    world.run(5)
+    assert [(7, ParkCode.CLOSED)] == world.parked()
+
+
+@pytest.mark.parametrize("token", [b"o" * 16, b"outdated" * 2], ids=["void", "under an outdated claim"])
+def test_a_discard_that_does_not_count_leaves_no_entry_once_the_half_ends(token):
+    """Its parked record was stored all the same."""
+    world = Owners(listener=lambda _: COMMIT)
+    world.half(7)
+    world.claim(b"o" * 16)
+    world.op(OpKind.DECIDED, 7, token=b"o" * 16, decision=OpKind.COMMIT)
+    world.op(OpKind.DISCARD, 7, token=token, reason=ParkCode.CHECKS_EXHAUSTED)
+    world.start()
+    world.run(5)
+    assert ([b"b7"], [(7, ParkCode.CLOSED)]) == (world.delivered(), world.parked())
+
+
+def test_a_producers_late_end_of_a_resumed_half_leaves_no_entry():
+    """Only an owner's end comes with the record that closes what was parked before."""
+    world = Owners()
+    world.half(7)
+    world.start()
+    world.run(10)
+    world.operator.resume(name_of(7), "try again")
+    world.listener = lambda _: None
+    world.run(1)
+    world.commit(7)
+    world.run(5)
+    assert [(7, ParkCode.CHECKS_EXHAUSTED), (7, ParkCode.CLOSED)] == world.parked()
+    assert [] == forgotten(world)
+
+
+def parked_one(faults=None):
+    """Return a partition whose half 7 was parked, and its owner."""
+    world = Owners(faults=faults)
+    world.half(7)
+    owner = world.start()
+    world.run(10)
+    assert [7] == world.listed()
+    return world, owner
+
+
+def test_an_end_that_the_next_owner_cannot_place_leaves_no_entry():
+    """The checkpoint has passed the parked half; its producer commits under the next owner."""
+    world, owner = parked_one()
+    world.half(8)
+    world.commit(8)
+    world.run(5)
+    world.restart(owner, 5)
+    world.commit(7)
+    world.run(10)
+    assert [(7, ParkCode.CHECKS_EXHAUSTED), (7, ParkCode.CLOSED)] == world.parked()
+    assert [] == forgotten(world)
+
+
+def test_no_checkpoint_passes_an_end_before_its_entry_is_closed():
+    """The owner is to give up while the parked log does not answer; the next one closes the entry."""
+    faults = Between()
+    world, owner = parked_one(faults)
+    faults.is_lost = True
+    world.commit(7)
+    world.half(8)
+    world.commit(8)
+    world.run(6)
+    owner.is_draining = True
+    world.run(3)
+    assert owner.has_ended
+    faults.is_lost = False
+    world.start()
+    world.run(10)
+    assert [(7, ParkCode.CHECKS_EXHAUSTED), (7, ParkCode.CLOSED)] == world.parked()

@@ -112,12 +112,13 @@ class TestPrepare:
         assert wire.decode_half(half.body).fenced
 
     @pytest.mark.parametrize("error", [FencedError("decided"), FenceMisuseError("autocommit")])
-    def test_a_refused_fence_row_sends_nothing(self, transaction, error):
-        """A refused insert does not reach the broker."""
+    def test_a_refused_fence_row_sends_nothing(self, transaction, context, error):
+        """A refused insert does not reach the broker; that the fence has rolled back already does no harm."""
         steps = flow.prepare(transaction, object())
         next(steps)
+        assert context.fence.rollback == steps.throw(error).function
         with pytest.raises(type(error)):
-            steps.throw(error)
+            steps.send(None)
         assert Phase.FAILED is transaction.phase
 
     @pytest.mark.parametrize(("outcome", "error"), [(REFUSED, HalfRefusedError), (UNKNOWN, HalfUnknownError)])
@@ -553,11 +554,13 @@ class TestDatabaseStyle:
         assert cause is caught.value.__cause__
 
     def test_a_failed_verification_sends_nothing(self, entered):
-        """The fence has rolled back already."""
+        """It is rolled back, by the fence too where it was not interrupted."""
         steps = flow.database_finish(entered)
         next(steps)
+        rollback = steps.throw(FenceMisuseError("savepoint"))
+        assert (entered.context.fence.rollback, ("connection",)) == (rollback.function, rollback.args)
         with pytest.raises(FenceMisuseError):
-            steps.throw(FenceMisuseError("savepoint"))
+            steps.send(None)
         assert Phase.FAILED is entered.phase
 
     def test_an_error_in_the_block_rolls_back_once(self, entered, by_hand):

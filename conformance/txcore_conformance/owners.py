@@ -1,0 +1,236 @@
+"""Real owners of one partition on the memory broker, in simulated time: for tests that kill, drain and hinder them."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import replace
+from random import Random
+from typing import Any, Final
+
+from txcore import wire
+from txcore.checker.context import CheckContext
+from txcore.checker.limits import Limits
+from txcore.checker.partition_owner import PartitionOwner
+from txcore.fence import Fence
+from txcore.listener import HalfView
+from txcore.memory import KAFKA_LIKE, Faults, MemoryBackend, MemoryBroker, Profile
+from txcore.message import CheckPolicy, LocalTransactionState
+from txcore.operator.operator import Operator
+from txcore.records import Checkpoint, Half, HalfRecord, LogKind, Op, OpKind, ParkCode, Resolution, TargetMessage
+from txcore.runtime.commands import Call, Spawn
+from txcore.runtime.instrumentation import Reporter
+from txcore_conformance.refine.world import Clock, One, Task
+
+GROUP: Final = "g"
+SHORTEST_S: Final = 0.000_001
+
+
+def name_of(number: int) -> bytes:
+    """Return the transaction id that stands for a number."""
+    return number.to_bytes(16, "big")
+
+
+class Owners:
+    """One partition, its writers, and the owners that a test starts, runs and kills.
+
+    Attributes:
+        listener: Answers for a transaction, by its number.
+        asked: Which numbers the listener was asked about, in order.
+        call_s: How long a question to listener or fence takes.
+    """
+
+    def __init__(
+        self,
+        profile: Profile = KAFKA_LIKE,
+        *,
+        listener: Callable[[int], LocalTransactionState] | None = None,
+        fence: Fence | None = None,
+        faults: Faults | None = None,
+        limits: Limits | None = None,
+        check_max: int = 3,
+        **capabilities: Any,
+    ) -> None:
+        promised = replace(profile.capabilities, **capabilities)
+        self.clock = Clock()
+        self.faults = faults or Faults()
+        self.broker = MemoryBroker(
+            replace(profile, capabilities=promised, merge_delay_s=0.0), clock=self.clock, faults=self.faults
+        )
+        self.broker.ensure_group(GROUP, 1)
+        self.backend = MemoryBackend(self.broker)
+        self.operator = Operator(self.backend, GROUP, clock=self.clock)
+        self.listener = listener or (lambda _: LocalTransactionState.UNKNOWN)
+        self.fence = fence
+        self.limits = limits or Limits(checkpoint_interval_s=0.0)
+        self.policy = CheckPolicy(immunity_s=0.001, interval_s=1.0, check_max=check_max)
+        self.asked: list[int] = []
+        self.call_s = 0.0
+        self._randomness = Random(1)
+        self._tasks: list[Task] = []
+        self._count = 0
+
+    # -- owners ----------------------------------------------------------------------------------------------------
+
+    def start(self) -> PartitionOwner:
+        """Start an owner from the checkpoint that is stored."""
+        self._count += 1
+        member = f"c{self._count}"
+        claim = self.backend.claim(GROUP, member)
+        context = CheckContext(
+            self.backend,
+            GROUP,
+            self.clock,
+            self._randomness,
+            claim,
+            self.policy,
+            self.limits,
+            Reporter("txcore.owners"),
+            f"c:{member}",
+            (self,),
+            self.fence,
+        )
+        owner = PartitionOwner(context, 0)
+        self._tasks.append(Task(owner, owner.run(), self.clock.now_s))
+        return owner
+
+    def kill(self, owner: PartitionOwner) -> None:
+        """End an owner where it stands; nothing of it goes on."""
+        self._tasks = [task for task in self._tasks if task.owner is not owner]
+
+    def restart(self, owner: PartitionOwner, seconds: float = 60.0) -> PartitionOwner:
+        """Kill an owner and run the next one for so long."""
+        self.kill(owner)
+        following = self.start()
+        self.run(seconds)
+        return following
+
+    def check_local_transaction(self, half: HalfView) -> LocalTransactionState:
+        """See `CheckListener`."""
+        number = int.from_bytes(half.transaction_id, "big")
+        self.asked.append(number)
+        return self.listener(number)
+
+    def run(self, seconds: float, until: Callable[[], bool] = lambda: False) -> bool:
+        """Let so much time pass, or as much as *until* needs; returns whether that came true."""
+        end_s = self.clock.now_s + seconds
+        while not until():
+            ready = [task for task in self._tasks if task.ready_s <= self.clock.now_s]
+            if not ready:
+                next_s = min((task.ready_s for task in self._tasks), default=end_s)
+                self.clock.now_s = min(next_s, end_s)
+                if next_s >= end_s:
+                    return until()
+            for task in ready:
+                if task in self._tasks:
+                    self._resume(task)
+        return True
+
+    def _resume(self, task: Task) -> None:
+        error, task.error = task.error, None
+        try:
+            command = task.flow.throw(error) if error is not None else task.flow.send(task.value)
+        except StopIteration:
+            self._tasks = [each for each in self._tasks if each is not task]
+            return
+        task.value = None
+        try:
+            task.value = self._carry_out(task, command)
+        except Exception as raised:  # noqa: BLE001 - the flow decides what it means
+            task.error = raised
+
+    def _carry_out(self, task: Task, command: Any) -> Any:
+        if isinstance(command, HalfRecord):
+            half: One = One(command)
+            self.backend.append_halves(half)
+            return half.outcome
+        if isinstance(command, Resolution):
+            resolution: One = One(command)
+            self.backend.release(resolution, task.owner.context.claim)
+            return resolution.outcome
+        if isinstance(command, Call):
+            task.ready_s = self.clock.now_s + self.call_s
+            return command.function(*command.args)
+        if isinstance(command, Spawn):
+            self._tasks.append(Task(task.owner, command.flow, self.clock.now_s))
+            return None
+        if not isinstance(command, int | float):
+            return command.result(0)
+        task.ready_s = self.clock.now_s + max(command, SHORTEST_S)
+        return None
+
+    # -- writers -----------------------------------------------------------------------------------------------------
+
+    def half(self, number: int, **fields: Any) -> Half:
+        """Append a producer's half, or with its fields a copy."""
+        made: dict[str, Any] = {
+            "generation": 0,
+            "born_ms": self.clock.wall_ms(),
+            "immunity_ms": 1,
+            "interval_ms": 1000,
+            "check_max": 3,
+            "fenced": False,
+            "by": "p:1",
+            "messages": [TargetMessage("t", None, b"b%d" % number, {})],
+        }
+        half = Half(1, name_of(number), GROUP, 0, **(made | fields))
+        self.broker.append(GROUP, LogKind.HALF, 0, wire.encode_half(half))
+        return half
+
+    def op(self, kind: OpKind, number: int, generation: int = 0, **fields: Any) -> int:
+        """Append an op, and return where it stands."""
+        made: dict[str, Any] = {"by": "p:1", "at_ms": self.clock.wall_ms()}
+        op = Op(kind, name_of(number), generation, **(made | fields))
+        self.broker.append_ops(GROUP, 0, [op])
+        return int(self.log(LogKind.OP)[-1].position)
+
+    def claim(self, token: bytes) -> None:
+        """Append the CLAIM of an owner that does nothing else."""
+        self.broker.append_ops(GROUP, 0, [Op(OpKind.CLAIM, token, 0, "c:other", token=token)])
+
+    def commit(self, number: int, **fields: Any) -> None:
+        """Publish a half's target and append its COMMIT, as its producer does."""
+        message = TargetMessage("t", None, b"b%d" % number, {})
+        half = HalfRecord(GROUP, 0, name_of(number), 0, b"", [message])
+        self.broker.publish(Resolution(half, None, (0,), b"", "p:1"), 0)
+        self.op(OpKind.COMMIT, number, **fields)
+
+    # -- what is stored ----------------------------------------------------------------------------------------------
+
+    def log(self, kind: LogKind) -> list[Any]:
+        """Return a whole log."""
+        return list(self.broker.log(GROUP, kind, 0))
+
+    def trim(self, kind: LogKind, before: int) -> None:
+        """Drop what stands before a position, as retention does."""
+        self.broker.trim(GROUP, kind, 0, before)
+
+    def ops(self, number: int) -> list[Op]:
+        """Return a transaction's ops."""
+        found = [op for record in self.log(LogKind.OP) for op in wire.decode_ops(record.body)]
+        return [op for op in found if op.transaction_id == name_of(number)]
+
+    def kinds(self, number: int) -> list[str]:
+        """Return the names of a transaction's ops."""
+        return [OpKind(op.kind).name for op in self.ops(number)]
+
+    def copies(self, number: int) -> list[Half]:
+        """Return a transaction's half records."""
+        found = [wire.decode_half(record.body) for record in self.log(LogKind.HALF)]
+        return [half for half in found if half.transaction_id == name_of(number)]
+
+    def parked(self) -> list[tuple[int, ParkCode]]:
+        """Return the records of the parked log, as (number, code)."""
+        entries = [wire.decode_parked(record.body) for record in self.log(LogKind.PARKED)]
+        return [(int.from_bytes(each.transaction_id, "big"), ParkCode(each.code)) for each in entries]
+
+    def listed(self) -> list[int]:
+        """Return the numbers on the operator's list of parked halves."""
+        return [int.from_bytes(each.transaction_id, "big") for each in self.operator.parked()]
+
+    def delivered(self) -> list[bytes]:
+        """Return the bodies in the target topic."""
+        return [target.body for target in self.broker.topics.get("t", [])]
+
+    def checkpoint(self) -> Checkpoint | None:
+        """Return the stored checkpoint."""
+        return self.broker.checkpoint_of(GROUP, 0)

@@ -1,0 +1,83 @@
+"""Rules of the fence and of the database that it stands in, switched off; `mutants` lists them."""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Iterator, Sequence
+from typing import Any
+from unittest import mock
+
+from txcore.fence import FenceAnswer, FenceReading
+from txcore.producer import listener_style as sending
+from txcore.producer.transaction import LocalTransaction
+from txcore.runtime.commands import Flow
+from txcore_conformance.sim import operators
+from txcore_conformance.sim.cast import Cast
+from txcore_conformance.sim.database import SimDatabase, SimFence
+
+
+def absence_is_rollback(self: SimFence, identity: bytes) -> FenceReading:
+    """Look for the row without writing one: an open or late producer is not there yet."""
+    is_there = identity in self._database.rows
+    return FenceReading(FenceAnswer.COMMIT if is_there else FenceAnswer.ROLLBACK)
+
+
+def no_tombstone(transaction: LocalTransaction) -> Flow[None]:
+    """Roll back without asking the fence."""
+    del transaction
+    return
+    yield
+
+
+def peek_decides(self: SimFence, transaction_ids: Sequence[bytes], connection: Any = None) -> Any:
+    """Take a dirty read for what is committed."""
+    del connection
+    return self.peek(transaction_ids)
+
+
+@contextlib.contextmanager
+def believe_the_listener() -> Iterator[None]:
+    """Publish what the listener says is committed, without a look at its row."""
+    run_local = sending._run_local  # noqa: SLF001
+
+    def believe(transaction: LocalTransaction, *rest: Any) -> Flow[Any]:
+        ran = yield from run_local(transaction, *rest)
+        transaction.must_look = False
+        return ran
+
+    with mock.patch.object(sending, "_run_local", believe):
+        yield
+
+
+def prune_by_age(self: SimDatabase, below: bytes, *_: Any) -> None:
+    """Delete rows and raise no horizon."""
+    for identity in [row for row in self.rows if row < below]:
+        del self.rows[identity]
+
+
+def prune_young(cast: Cast) -> None:
+    """Prune by age alone, and young: what RocketMQ users do with their transaction tables by cron."""
+    cast.database.prune(b"\xff" * 16, lambda _: True)
+
+
+@contextlib.contextmanager
+def prune_without_horizon() -> Iterator[None]:
+    """Prune without a horizon, and young."""
+    with (
+        mock.patch.object(SimDatabase, "prune", prune_by_age),
+        mock.patch.object(operators, "prune_now", prune_young),
+    ):
+        yield
+
+
+@contextlib.contextmanager
+def asynchronous_commit() -> Iterator[None]:
+    """Let a commit be lost by a crash."""
+    original = SimDatabase.__init__
+
+    def lax(self: SimDatabase, *args: Any, **kwargs: Any) -> None:
+        original(self, *args, **kwargs)
+        self.enforces_durable = False
+
+    with mock.patch.object(SimDatabase, "__init__", lax):
+        yield

@@ -1,0 +1,134 @@
+"""Ages of halves where the broker's clock does not tell them: a restart must know what retention is about to take."""
+
+from __future__ import annotations
+
+import random
+from unittest import mock
+
+import msgspec
+import pytest
+from txcore_conformance.owners import Owners, name_of
+
+from txcore.checker.checkpoint_note import NoteEntry, copy_age_of, decode_note, note_of, spread_of
+from txcore.checker.decide import Pending, terms_of
+from txcore.memory import RABBITMQ_LIKE
+from txcore.message import LocalTransactionState
+from txcore.records import LogKind
+
+TERMS = terms_of(1000.0, 1000.0, 3, fenced=False)
+
+
+def halves(*stored_ms):
+    """Return undecided halves that were stored at these times, in log order."""
+    return [
+        Pending(name_of(position), position, 0, TERMS, stored + 1000.0, 0.0)
+        for position, stored in enumerate(stored_ms)
+    ]
+
+
+def seconds(item):
+    """Return what is spread in these tests: plain times."""
+    return float(item)
+
+
+@pytest.mark.parametrize("count_max", [0, 1, 2, 3, 10, 100])
+def test_a_spread_has_room(count_max):
+    """However many there are, and however old."""
+    rng = random.Random(1)
+    for count in (0, 1, 2, 5, 1_000):
+        times = sorted(float(rng.randrange(1, 10 ** rng.randrange(1, 9))) for _ in range(count))
+        chosen = spread_of(times, count_max, seconds)
+        assert len(chosen) <= count_max
+        assert chosen == sorted(chosen)
+        if count and count_max:
+            assert chosen[-1] == times[-1]
+
+
+def test_the_last_of_those_that_are_equally_old_stands_for_them():
+    """What stands before it in the log is no younger."""
+    items = [(1.0, "a"), (1.0, "b"), (1.0, "c"), (2.0, "d"), (3.0, "e"), (3.0, "f")]
+    assert ["c", "d", "f"] == [name for _, name in spread_of(items, 3, lambda item: item[0])]
+
+
+def test_ages_do_not_fade_from_restart_to_restart():
+    """New halves come and old ones end between two restarts; each age stays what it was, but for little."""
+    rng, true_ms, taken_ms = random.Random(2), {}, {}
+    for restart in range(200):
+        for number in range(5):
+            identity = restart * 5 + number
+            true_ms[identity] = taken_ms[identity] = restart * 1000.0 + number
+        for identity in rng.sample(sorted(taken_ms), len(taken_ms) // 25):
+            del taken_ms[identity]
+        log = sorted(taken_ms)
+        chosen = spread_of(log, 25, taken_ms.__getitem__)
+        for identity in log:
+            taken_ms[identity] = taken_ms[next(each for each in chosen if each >= identity)]
+    span_ms = 200 * 1000.0
+    assert max(taken_ms[identity] - true_ms[identity] for identity in taken_ms) < span_ms / 4
+
+
+def test_a_note_tells_the_oldest_halves_and_ages_from_all_over_the_log():
+    """Half of the room is for each."""
+    note = note_of(halves(*map(float, range(0, 1_000_000, 1_000))), (), 1_000_000.0, 3_000, tells_ages=True)
+    entries = decode_note(note)
+    assert len(note) <= 3_000
+    assert list(range(20)) == [entry.position for entry in entries[:20]]
+    assert 999 == entries[-1].position
+    assert 830_000 <= copy_age_of(entries, 100) <= 900_000
+    assert copy_age_of(entries, 1_000) is None
+
+
+def test_a_note_without_places_is_read():
+    """As older versions wrote it."""
+    note = msgspec.msgpack.encode([(name_of(7), 0, 1, 5_000)])
+    assert [NoteEntry(name_of(7), 0, 1, 5_000)] == decode_note(note)
+    assert copy_age_of(decode_note(note), 3) is None
+
+
+def no_answer(_):
+    """A listener whose database is away."""
+    raise RuntimeError("away")
+
+
+@pytest.mark.parametrize("count", [50, 250])
+def test_undecided_halves_outlive_retention_however_often_owners_restart(count):
+    """There are more of them than a note has room for, and each owner lives for a part of the retention only."""
+    world = Owners(RABBITMQ_LIKE, listener=no_answer)
+    for number in range(100, 100 + count):
+        world.half(number, immunity_ms=1_000, interval_ms=30_000)
+    owner = world.start()
+    for restart in range(9):
+        world.run(100)
+        world.half(5_000 + restart)
+        world.commit(5_000 + restart)
+        owner = world.restart(owner, 0)
+    world.listener = lambda _: LocalTransactionState.COMMIT
+    world.run(200)
+    assert {b"b%d" % number for number in range(100, 100 + count)} <= set(world.delivered())
+    assert len(world.log(LogKind.HALF)) < 10 * count
+
+
+def test_an_owner_that_lives_long_carries_a_half_once_for_each_half_of_the_retention():
+    """The copy is as new as it is."""
+    world = Owners(RABBITMQ_LIKE, listener=no_answer)
+    for number in range(100, 200):
+        world.half(number, interval_ms=30_000)
+    owner = world.start()
+    world.run(1_000)
+    assert 300 == owner.context.counts["carried"]
+
+
+def test_a_note_keeps_what_was_not_read_again():
+    """The half log of an owner is silent for as long as it lives; the next one must know what to look for, and ages."""
+    world = Owners(RABBITMQ_LIKE, listener=no_answer)
+    world.half(7)
+    owner = world.start()
+    world.run(50)
+    with mock.patch.object(world.faults, "readable", side_effect=lambda kind, _, count: count * (kind is LogKind.OP)):
+        owner = world.restart(owner, 10)
+    (entry,) = decode_note(world.checkpoint().note)
+    assert name_of(7) == entry.transaction_id
+    world.half(8)
+    world.trim(LogKind.HALF, 2)
+    world.restart(owner)
+    assert [7] == world.listed()

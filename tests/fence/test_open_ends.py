@@ -1,0 +1,226 @@
+"""However a transaction is interrupted, none of its database transactions stays open, nor a connection in hand."""
+
+from __future__ import annotations
+
+import asyncio
+
+import pytest
+from sqlalchemy.ext.asyncio import create_async_engine
+
+import txcore
+from txcore.memory import MemoryBackend, MemoryBroker
+from txcore.sqlfence import SqlFence
+
+GROUP = "orders"
+
+
+class Shop:
+    def __init__(self) -> None:
+        self.broker = MemoryBroker()
+        self.backend = MemoryBackend(self.broker)
+
+    @property
+    def delivered(self):
+        return [message.body for message in self.broker.topics.get("t", [])]
+
+
+@pytest.fixture
+def shop():
+    return Shop()
+
+
+@pytest.fixture
+def engine(world):
+    """An engine whose connections in hand are counted."""
+    return world.new_engine(pool_size=3, max_overflow=0)
+
+
+def use_asyncio(tmp_path, run):
+    """Run *run* with an AsyncEngine and a fence on it; no connection is left in hand."""
+
+    async def main():
+        engine = create_async_engine(f"sqlite+aiosqlite:///{tmp_path}/shop.db", pool_size=3, max_overflow=0)
+        fence = SqlFence(engine)
+        await fence.create()
+        await run(engine, fence)
+        assert engine.pool.checkedout() == 0
+        await engine.dispose()
+
+    asyncio.run(main())
+
+
+# Too many under way -------------------------------------------------------------------------------------------------
+
+
+@pytest.fixture
+def busy(world, shop):
+    """A producer with one place, and a function that has another caller take it."""
+    producer = txcore.TransactionProducer(
+        shop.backend, GROUP, fence=world.fence, partition_count=1, unsettled_max=1, busy_timeout_s=0.01
+    )
+    return producer, lambda: producer._places.take(0)
+
+
+def test_block_that_has_begun_ends_however_busy(world, engine, shop, busy):
+    """It is neither refused nor left open; only what begins is."""
+    producer, fill = busy
+    with producer.transaction(engine) as transaction:
+        world.add_order(transaction.connection, transaction.transaction_id)
+        transaction.publish(txcore.Message("t", b"tea"))
+        assert fill()
+    assert transaction.result.state is txcore.EndState.ACCEPTED
+    assert shop.delivered == [b"tea"]
+    with pytest.raises(txcore.BusyError), producer.transaction(engine):
+        pass
+    assert engine.pool.checkedout() == 0
+
+
+def test_block_that_fails_rolls_back_however_busy(world, engine, busy):
+    """Its error comes out, not that there is no room."""
+    producer, fill = busy
+
+    def fail():
+        with producer.transaction(engine) as transaction:
+            world.add_order(transaction.connection, transaction.transaction_id)
+            assert fill()
+            raise ValueError("the program's own")
+
+    with pytest.raises(ValueError, match="own"):
+        fail()
+    assert engine.pool.checkedout() == 0
+
+
+@pytest.mark.parametrize("commits", [True, False])
+def test_prepared_transaction_ends_however_busy(world, engine, shop, busy, commits):
+    """`commit` of what the database has committed is no NotSentError: it is sent."""
+    producer, fill = busy
+    transaction = producer.begin()
+    transaction.publish(txcore.Message("t", b"tea"))
+    with engine.connect() as connection:
+        transaction.prepare(connection)
+        connection.commit() if commits else connection.rollback()
+    assert fill()
+    result = transaction.commit() if commits else transaction.rollback()
+    assert result.state is txcore.EndState.ACCEPTED
+    assert shop.delivered == ([b"tea"] if commits else [])
+
+
+def test_block_of_asyncio_ends_however_busy(tmp_path, shop):
+    """It waits for no place, so that no cancellation finds it waiting for one."""
+
+    async def run(engine, fence):
+        producer = txcore.AsyncTransactionProducer(shop.backend, GROUP, fence=fence, partition_count=1, unsettled_max=1)
+
+        async def publish(*, fails=False):
+            async with producer.transaction(engine) as transaction:
+                transaction.publish(txcore.Message("t", b"tea"))
+                await producer._slots.acquire()
+                if fails:
+                    raise ValueError("the program's own")
+
+        async with asyncio.timeout(20):
+            await publish()
+            producer._slots.release()
+            with pytest.raises(ValueError, match="own"):
+                await publish(fails=True)
+
+    use_asyncio(tmp_path, run)
+    assert shop.delivered == [b"tea"]
+
+
+# Interrupted on the way -----------------------------------------------------------------------------------------------
+
+
+class Stop(BaseException):
+    """What Ctrl-C raises, or a worker's time limit."""
+
+
+def interrupt(*_):
+    raise Stop
+
+
+@pytest.mark.parametrize(("step", "publishes"), [("verify", True), ("enqueue", True), ("withdraw", False)])
+def test_interrupted_end_of_a_block_rolls_back(world, engine, shop, monkeypatch, step, publishes):
+    """Whichever statement it waited for; the connection goes back to its pool."""
+    mode = "table" if step == "enqueue" else "half"
+    producer = txcore.TransactionProducer(shop.backend, GROUP, fence=world.fence, partition_count=1, mode=mode)
+    monkeypatch.setattr(world.fence, step, interrupt)
+    with pytest.raises(Stop), producer.transaction(engine) as transaction:  # noqa: PT012
+        world.add_order(transaction.connection, transaction.transaction_id)
+        if publishes:
+            transaction.publish(txcore.Message("t", b"tea"))
+    assert engine.pool.checkedout() == 0
+    assert not world.has_order(transaction.transaction_id)
+    assert shop.delivered == []
+
+
+@pytest.mark.parametrize("mode", ["half", "table"])
+def test_interrupted_prepare_rolls_the_callers_transaction_back(world, engine, shop, monkeypatch, mode):
+    """Nobody knows whether the row is in it: a program that goes on all the same commits nothing."""
+    producer = txcore.TransactionProducer(shop.backend, GROUP, fence=world.fence, partition_count=1, mode=mode)
+    transaction = producer.begin()
+    transaction.publish(txcore.Message("t", b"tea"))
+    insert = world.fence.insert
+
+    def insert_and_stop(*args):
+        insert(*args)
+        raise Stop
+
+    monkeypatch.setattr(world.fence, "insert", insert_and_stop)
+    with engine.connect() as connection:
+        world.add_order(connection, transaction.transaction_id)
+        with pytest.raises(Stop):
+            transaction.prepare(connection)
+        connection.commit()
+    assert not world.has_order(transaction.transaction_id)
+
+
+@pytest.mark.parametrize(("step", "publishes"), [("verify", True), ("withdraw", False)])
+def test_cancelled_end_of_a_block_rolls_back(tmp_path, shop, monkeypatch, step, publishes):
+    """The statement is on its way when the request's time is over."""
+
+    async def run(engine, fence):
+        producer = txcore.AsyncTransactionProducer(shop.backend, GROUP, fence=fence, partition_count=1)
+        wanted = getattr(fence, step)
+
+        async def cancelled(*args):
+            asyncio.get_running_loop().call_soon(asyncio.current_task().cancel)
+            await wanted(*args)
+
+        monkeypatch.setattr(fence, step, cancelled)
+        held = []
+
+        async def publish():
+            async with producer.transaction(engine) as transaction:
+                held.append(transaction)
+                if publishes:
+                    transaction.publish(txcore.Message("t", b"tea"))
+
+        with pytest.raises(asyncio.CancelledError):
+            await asyncio.create_task(publish())
+        assert (await fence.stats()).states == {}
+
+    use_asyncio(tmp_path, run)
+    assert shop.delivered == []
+
+
+# Misused -------------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("is_refused", [False, True])
+def test_block_in_which_prepare_was_called_rolls_back_after_an_error(world, engine, shop, monkeypatch, is_refused):
+    """Whatever phase it is in: a connection in hand is given back."""
+    producer = txcore.TransactionProducer(shop.backend, GROUP, fence=world.fence, partition_count=1)
+    shop.broker.down = is_refused
+
+    def misuse():
+        with producer.transaction(engine) as transaction:
+            world.add_order(transaction.connection, b"order")
+            transaction.publish(txcore.Message("t", b"tea"))
+            transaction.prepare()
+            raise ValueError("the program's own")
+
+    with pytest.raises((ValueError, txcore.HalfRefusedError, txcore.HalfUnknownError)):
+        misuse()
+    assert engine.pool.checkedout() == 0
+    assert not world.has_order(b"order")

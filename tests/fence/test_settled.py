@@ -1,0 +1,80 @@
+"""What a producer reads of the fence before it publishes: rows that nothing can take back any more."""
+
+from __future__ import annotations
+
+import time
+
+import pytest
+from sqlalchemy import create_engine, text
+
+from txcore.fence import FenceAnswer
+from txcore.sqlfence import SqlFence
+
+GROUP = "orders"
+
+
+@pytest.fixture
+def dirty(world, tmp_path):
+    """A fence whose connections read what others have not committed."""
+    if world.kind == "sqlite":  # only connections that share a cache can
+        path = tmp_path / "shared.db"
+        create = create_engine(f"sqlite:///{path}")
+        SqlFence(create).create()
+        create.dispose()
+        world.engines.append(create_engine(f"sqlite:///file:{path}?cache=shared&uri=true"))
+        world.engine = world.engines[-1].execution_options(isolation_level="READ UNCOMMITTED")
+        return SqlFence(world.engine)
+    world.engine = world.new_engine(isolation_level="READ UNCOMMITTED")
+    return world.new_fence()
+
+
+def settled(fence, transaction_id):
+    return fence.settled([transaction_id])[transaction_id].answer
+
+
+def test_row_of_an_open_transaction_is_not_settled(world, dirty):
+    """Whatever a plain read shows; it is settled when its transaction has committed, and nothing waits for it."""
+    transaction_id = world.new_id()
+    connection = dirty.begin(None, transaction_id, GROUP)
+    if world.kind != "postgresql":
+        assert dirty.peek([transaction_id])[transaction_id].answer is FenceAnswer.COMMIT
+    began_s = time.monotonic()
+    assert settled(dirty, transaction_id) is FenceAnswer.ABSENT
+    assert time.monotonic() - began_s < 5
+    dirty.commit(connection)
+    if world.kind != "sqlite":
+        assert settled(dirty, transaction_id) is FenceAnswer.COMMIT
+
+
+def test_settled_says_what_each_row_says(world):
+    """And writes none: the producer of an absent one still commits."""
+    committed, tombstone, forced, absent = world.committed(), world.new_id(), world.new_id(), world.new_id()
+    world.check(tombstone)
+    world.fence.force(forced, GROUP)
+    readings = world.fence.settled([committed, tombstone, forced, absent])
+    assert [readings[each].answer for each in (committed, tombstone, forced, absent)] == [
+        FenceAnswer.COMMIT,
+        FenceAnswer.ROLLBACK,
+        FenceAnswer.FORCED,
+        FenceAnswer.ABSENT,
+    ]
+    world.fence.commit(world.fence.begin(None, absent, GROUP))
+    assert settled(world.fence, absent) is FenceAnswer.COMMIT
+
+
+def test_what_is_settled_is_on_disk_on_innodb(mariadb):
+    """Its log is flushed by a commit of one's own, made after the row was seen: a plain read may be first."""
+    transaction_id = mariadb.committed()
+    with mariadb.spare.connect() as connection:
+        flushes = text("SELECT variable_value FROM information_schema.global_status WHERE variable_name = :name")
+        before = int(connection.execute(flushes, {"name": "Innodb_os_log_written"}).scalar_one())
+        assert settled(mariadb.fence, transaction_id) is FenceAnswer.COMMIT
+        assert int(connection.execute(flushes, {"name": "Innodb_os_log_written"}).scalar_one()) > before
+
+
+def test_unreachable_database_settles_nothing():
+    """No answer, and the reason."""
+    fence = SqlFence(create_engine("postgresql+psycopg://u:hidden@127.0.0.1:1/d"))
+    reading = fence.settled([bytes(16)])[bytes(16)]
+    assert reading.answer is FenceAnswer.NO_ANSWER
+    assert "hidden" not in reading.reason
