@@ -8,6 +8,7 @@ import pytest
 from txcore_conformance import raw
 from txcore_conformance.kit import COMMIT, UNKNOWN, Answers
 from txcore_nats import housekeeping
+from txcore_nats.codec import HEADER_END
 
 from txcore import Message, wire
 from txcore.errors import BackendTimeoutError
@@ -219,3 +220,15 @@ def test_a_half_log_that_fills_up_keeps_no_decided_halves(kit):
         record.body for record in raw.halves(kit, 3, start=records[5].position)
     ]
     kit.history.unjudged = "what the oracle reads was removed"
+
+
+def test_old_end_markers_go(kit):
+    """They are no parked records, and stand in the parked log for no transaction."""
+    kit.connect()
+    body = wire.encode_end_marker(kit.group, LogKind.PARKED, 0, b"n" * 16, "me")
+    kit.publish(kit.backend._groups.names(kit.group).subject(LogKind.PARKED, 0), body, **{HEADER_END: "1"})
+    end = Checkpoint(Position(1 << 40), Position(1 << 40))
+    clean(kit, end)
+    assert counts(kit)[2] == 1
+    clean(kit, end, ahead_s=kit.backend._options.keep_s + 60)
+    assert counts(kit)[2] == 0

@@ -21,7 +21,7 @@ from txcore.clock import Clock
 from txcore.errors import TxcoreError, WireFormatError
 from txcore.records import FINAL_KINDS, Checkpoint, LogKind, ParkCode
 from txcore.wire import decode_ops, decode_parked
-from txcore_nats.codec import ApiError
+from txcore_nats.codec import ApiError, is_end_marker, parse_headers
 from txcore_nats.connection import Api, LoopThread
 from txcore_nats.options import GroupNames, Options
 
@@ -149,6 +149,9 @@ class Housekeeper:
         A CLOSED record goes last, and what stays is noted after that: a run that fails here is repeated whole.
         """
         stream, sequence = names.stream(LogKind.PARKED), int(message["seq"])
+        if is_end_marker(parse_headers(base64.b64decode(message.get("hdrs") or ""))):
+            await self._delete(stream, sequence)
+            return
         try:
             parked = decode_parked(base64.b64decode(message["data"]))
         except WireFormatError:
