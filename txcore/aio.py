@@ -15,10 +15,11 @@ from txcore.drivers import AsyncBridge, run_async
 from txcore.ending import end
 from txcore.errors import ClosedError, TransactionStateError
 from txcore.fence import Fence
+from txcore.handles import attach, handle_of
 from txcore.listener import AsyncTransactionListener
 from txcore.message import CheckPolicy, LocalTransactionState, Message
 from txcore.port import Backend
-from txcore.producer import HALF_DEADLINE_S, attach, handle_of, make_context
+from txcore.producer import HALF_DEADLINE_S, make_context
 from txcore.records import OpKind
 from txcore.results import EndResult, TransactionSendResult
 from txcore.sending import send_in_transaction

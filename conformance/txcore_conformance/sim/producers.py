@@ -12,9 +12,9 @@ from txcore.breaker import Breaker
 from txcore.commands import Call, Flow
 from txcore.ending import end
 from txcore.errors import CommitUnknownError
+from txcore.handles import attach, handle_of
 from txcore.ids import IdFactory
 from txcore.message import CheckPolicy, Message
-from txcore.producer import attach, handle_of
 from txcore.records import Half, HalfRecord, Op, OpKind, Resolution
 from txcore.results import EndState
 from txcore.sending import Sending, send_all, send_in_transaction
