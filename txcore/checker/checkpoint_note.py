@@ -49,7 +49,7 @@ def note_of(
 
     Args:
         undecided: The halves in log order.
-        unread: What the note before said of halves behind these, which were not read again yet.
+        unread: What the note before said of halves after these, which were not read again yet.
         tells_ages: Nothing else tells ages, so half of the room is for entries from all over the log.
     """
     room = max(size_max - 16, 0)

@@ -16,8 +16,9 @@ from txcore.message import CheckPolicy, LocalTransactionState, Message
 from txcore.port import Backend
 from txcore.producer import transaction_flow as flow
 from txcore.producer.finish import end
+from txcore.producer.handles import attach, handle_of
 from txcore.producer.listener_style import send_in_transaction
-from txcore.producer.producer import HALF_DEADLINE_S, attach, handle_of, make_context
+from txcore.producer.producer import HALF_DEADLINE_S, make_context
 from txcore.producer.transaction import LocalTransaction, begin, publish
 from txcore.records import OpKind
 from txcore.results import EndResult, TransactionSendResult

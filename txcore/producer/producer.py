@@ -2,20 +2,15 @@
 
 from __future__ import annotations
 
-import base64
-import binascii
 from collections.abc import Iterable, Sequence
 from contextlib import AbstractContextManager
 from types import TracebackType
 from typing import Any, Final, TypeVar
 
-import msgspec
-
-from txcore import wire
 from txcore.clock import Clock, Randomness, SystemClock, system_randomness
-from txcore.errors import BusyError, ClosedError, ConfigError, TransactionStateError, UsageError, WireFormatError
+from txcore.errors import BusyError, ClosedError, ConfigError, TransactionStateError
 from txcore.fence import Fence
-from txcore.ids import IdFactory, id_text
+from txcore.ids import IdFactory
 from txcore.listener import TransactionListener
 from txcore.message import CheckPolicy, Message
 from txcore.message_table import Mode
@@ -24,10 +19,11 @@ from txcore.producer import transaction_flow as flow
 from txcore.producer.admission import Places
 from txcore.producer.finish import end
 from txcore.producer.group_join import Joining
+from txcore.producer.handles import attach, handle_of
 from txcore.producer.listener_style import send_in_transaction
 from txcore.producer.send_many import send_many
-from txcore.producer.transaction import LocalTransaction, Phase, ProducerContext, begin, publish, require_room
-from txcore.records import HalfRecord, OpKind
+from txcore.producer.transaction import LocalTransaction, ProducerContext, begin, publish, require_room
+from txcore.records import OpKind
 from txcore.results import EndResult, TransactionSendResult
 from txcore.runtime.circuit_breaker import CircuitBreaker
 from txcore.runtime.commands import Flow
@@ -38,16 +34,6 @@ GROUP_TIMEOUT_S: Final = 30.0
 HALF_DEADLINE_S: Final = 2.0
 HALF_DEADLINE_MAX_S: Final = 60.0
 R = TypeVar("R")
-
-
-class _Handle(msgspec.Struct, array_like=True):
-    """What `Transaction.handle` carries: the half, and the reading past which its producer gives way."""
-
-    version: int
-    half: bytes
-    give_way_s: float | None
-    boot_id: str
-    is_via_table: bool = False
 
 
 def make_context(
@@ -355,56 +341,6 @@ class DatabaseTransaction(AbstractContextManager[Transaction]):
             self._producer.finish(flow.database_finish(self._core))
         else:
             self._producer.finish(flow.database_abort(self._core))
-
-
-def handle_of(core: LocalTransaction) -> str:
-    """Return the portable form of a prepared transaction.
-
-    Raises:
-        TransactionStateError: not prepared.
-    """
-    if core.phase is not Phase.PREPARED or core.half is None:
-        raise TransactionStateError(
-            f"transaction {id_text(core.transaction_id)} is {core.phase.value}; only a prepared one has a handle"
-        )
-    packed = msgspec.msgpack.encode(
-        _Handle(wire.VERSION, core.half.body, core.give_way_s, core.context.clock.boot_id(), core.is_via_table)
-    )
-    check = binascii.crc32(packed).to_bytes(4, "big")
-    return base64.urlsafe_b64encode(check + packed).decode("ascii")
-
-
-def attach(context: ProducerContext, handle: str) -> LocalTransaction:
-    """Return the transaction behind *handle*.
-
-    Raises:
-        UsageError: damaged, or of another group.
-    """
-    try:
-        raw = base64.urlsafe_b64decode(handle.encode("ascii"))
-        if binascii.crc32(raw[4:]).to_bytes(4, "big") != raw[:4]:
-            raise UsageError("this is no transaction handle: it is damaged")
-        unpacked = msgspec.msgpack.decode(raw[4:], type=_Handle)
-        half = wire.decode_half(unpacked.half)
-    except (ValueError, msgspec.MsgspecError, WireFormatError) as error:
-        raise UsageError("this is no transaction handle") from error
-    if half.group != context.group:
-        raise UsageError(f"this handle is of group {half.group!r}, not {context.group!r}")
-    boot_id = context.clock.boot_id()
-    is_comparable = bool(boot_id) and boot_id == unpacked.boot_id
-    record = HalfRecord(half.group, half.partition, half.transaction_id, half.generation, unpacked.half, half.messages)
-    return LocalTransaction(
-        context,
-        half.transaction_id,
-        half.messages,
-        phase=Phase.PREPARED,
-        fenced=half.fenced,
-        half=record,
-        give_way_s=unpacked.give_way_s if is_comparable else None,
-        is_via_table=unpacked.is_via_table,
-        database=half.database,
-        must_look=half.fenced,
-    )
 
 
 __all__: Sequence[str] = ["DatabaseTransaction", "Transaction", "TransactionProducer"]

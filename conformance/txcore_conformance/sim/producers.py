@@ -14,8 +14,8 @@ from txcore.message import CheckPolicy, Message
 from txcore.message_table import Mode
 from txcore.producer import transaction_flow as flow
 from txcore.producer.finish import end
+from txcore.producer.handles import attach, handle_of
 from txcore.producer.listener_style import Sending, send_all, send_in_transaction
-from txcore.producer.producer import attach, handle_of
 from txcore.producer.transaction import ProducerContext, begin, publish
 from txcore.records import Half, HalfRecord, Op, OpKind, Resolution
 from txcore.results import EndState

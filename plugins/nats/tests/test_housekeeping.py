@@ -4,11 +4,14 @@ from __future__ import annotations
 
 import asyncio
 
+import pytest
 from txcore_conformance import raw
 from txcore_conformance.kit import COMMIT, UNKNOWN, Answers
 from txcore_nats import housekeeping
+from txcore_nats.codec import HEADER_END
 
 from txcore import Message, wire
+from txcore.errors import BackendTimeoutError
 from txcore.history.journey import closed_record
 from txcore.records import Checkpoint, LogKind, OpKind, Position, Resolution
 
@@ -131,6 +134,40 @@ def test_what_a_closed_record_closes_goes_with_it_without_any_op(kit):
     kit.history.unjudged = "what the oracle reads was removed"
 
 
+@pytest.mark.parametrize("failing", [0, 1])
+@pytest.mark.parametrize("is_done", [True, False])
+def test_a_dismissed_entry_does_not_come_back_where_a_removal_failed(kit, monkeypatch, failing, is_done):
+    """The CLOSED record goes last, and the next run repeats what failed, whether it was done or not."""
+    topic = kit.topic()
+    half, token = raw.half(kit, topic), b"t" * 16
+    raw.append(kit, half)
+    raw.mark(kit, OpKind.CLAIM, token)
+    raw.release(kit, raw.discard(half, token))
+    closed = Resolution(half, None, (), closed_record(half.transaction_id, 0, "anna", raw.now_ms()), "anna")
+    raw.release(kit, closed)
+    assert kit.operator().parked() == []
+    api, asked = kit.backend._shared.api, []
+    call = api.call
+
+    async def unsure(name, request=None):
+        if name.startswith("STREAM.MSG.DELETE"):
+            asked.append(request["seq"])
+            if len(asked) == failing + 1:
+                if is_done:
+                    await call(name, request)
+                raise BackendTimeoutError("no answer")
+        return await call(name, request)
+
+    monkeypatch.setattr(api, "call", unsure)
+    end, ahead_s = Checkpoint(Position(1 << 40), Position(1 << 40)), kit.backend._options.keep_s + 60
+    with pytest.raises(BackendTimeoutError):
+        clean(kit, end, ahead_s=ahead_s)
+    assert kit.operator().parked() == []
+    clean(kit, end, ahead_s=ahead_s)
+    assert (counts(kit)[2], kit.operator().parked()) == (0, [])
+    kit.history.unjudged = "what the oracle reads was removed"
+
+
 def test_a_checker_cleans_by_itself_and_a_successor_finds_its_way(kit):
     """With a short `keep_s` a running checker removes what is done; the next one starts from its checkpoint."""
     topic = kit.topic()
@@ -183,3 +220,15 @@ def test_a_half_log_that_fills_up_keeps_no_decided_halves(kit):
         record.body for record in raw.halves(kit, 3, start=records[5].position)
     ]
     kit.history.unjudged = "what the oracle reads was removed"
+
+
+def test_old_end_markers_go(kit):
+    """They are no parked records, and stand in the parked log for no transaction."""
+    kit.connect()
+    body = wire.encode_end_marker(kit.group, LogKind.PARKED, 0, b"n" * 16, "me")
+    kit.publish(kit.backend._groups.names(kit.group).subject(LogKind.PARKED, 0), body, **{HEADER_END: "1"})
+    end = Checkpoint(Position(1 << 40), Position(1 << 40))
+    clean(kit, end)
+    assert counts(kit)[2] == 1
+    clean(kit, end, ahead_s=kit.backend._options.keep_s + 60)
+    assert counts(kit)[2] == 0

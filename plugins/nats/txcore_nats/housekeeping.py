@@ -12,7 +12,7 @@ from __future__ import annotations
 
 import base64
 import logging
-from collections.abc import Coroutine, Sequence
+from collections.abc import Coroutine
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from typing import Any, Final
@@ -21,7 +21,7 @@ from txcore.clock import Clock
 from txcore.errors import TxcoreError, WireFormatError
 from txcore.records import FINAL_KINDS, Checkpoint, LogKind, ParkCode
 from txcore.wire import decode_ops, decode_parked
-from txcore_nats.codec import ApiError
+from txcore_nats.codec import ApiError, is_end_marker, parse_headers
 from txcore_nats.connection import Api, LoopThread
 from txcore_nats.options import GroupNames, Options
 
@@ -139,29 +139,35 @@ class Housekeeper:
             message = await self._message(stream, {"seq": looking.sequence, "next_by_subj": subject})
             if message is None or _time(message["time"]) >= since:
                 return True
-            sequence = int(message["seq"])
-            for each in await self._ended(names, partition, base64.b64decode(message["data"]), sequence, looking):
-                await self._delete(stream, each)
-            looking.sequence = sequence + 1
+            await self._clean_up_to(names, partition, message, looking)
+            looking.sequence = int(message["seq"]) + 1
         return False
 
-    async def _ended(
-        self, names: GroupNames, partition: int, body: bytes, sequence: int, looking: _Pass
-    ) -> Sequence[int]:
-        """Return which records may go now that the one at *sequence* was read."""
+    async def _clean_up_to(self, names: GroupNames, partition: int, message: dict[str, Any], looking: _Pass) -> None:
+        """Remove what may go now that *message* was read.
+
+        A CLOSED record goes last, and what stays is noted after that: a run that fails here is repeated whole.
+        """
+        stream, sequence = names.stream(LogKind.PARKED), int(message["seq"])
+        if is_end_marker(parse_headers(base64.b64decode(message.get("hdrs") or ""))):
+            await self._delete(stream, sequence)
+            return
         try:
-            parked = decode_parked(body)
+            parked = decode_parked(base64.b64decode(message["data"]))
         except WireFormatError:
-            return ()
+            return
         identity, generation = parked.transaction_id, parked.generation
+        known = looking.open.get(identity, [])
         if parked.code == ParkCode.CLOSED:
-            known = looking.open.pop(identity, [])
+            for place in (*(place for entry_generation, place in known if entry_generation <= generation), sequence):
+                await self._delete(stream, place)
             looking.open[identity] = [each for each in known if each[0] > generation]
-            return (*(place for entry_generation, place in known if entry_generation <= generation), sequence)
-        if await self._has_final_op(names, partition, identity):
-            return (sequence,)
-        looking.open.setdefault(identity, []).append((generation, sequence))
-        return ()
+            if not looking.open[identity]:
+                del looking.open[identity]
+        elif await self._has_final_op(names, partition, identity):
+            await self._delete(stream, sequence)
+        else:
+            looking.open[identity] = [*known, (generation, sequence)]
 
     async def _has_final_op(self, names: GroupNames, partition: int, transaction_id: bytes) -> bool:
         subject = names.final_subject(partition, transaction_id)
@@ -174,7 +180,11 @@ class Housekeeper:
             return False
 
     async def _delete(self, stream: str, sequence: int) -> None:
-        await self._api.call(f"STREAM.MSG.DELETE.{stream}", {"seq": sequence, "no_erase": True})
+        try:
+            await self._api.call(f"STREAM.MSG.DELETE.{stream}", {"seq": sequence, "no_erase": True})
+        except ApiError:
+            if await self._message(stream, {"seq": sequence}) is not None:
+                raise  # Else it went with an earlier try whose answer was lost.
 
     async def _message(self, stream: str, request: dict[str, Any]) -> dict[str, Any] | None:
         try:

@@ -10,12 +10,14 @@ from collections import deque
 from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import Future, InvalidStateError
 from datetime import datetime
+from functools import partial
 from typing import Any, Final
 
 from txcore.errors import BackendUnavailableError, ClosedError, ConfigError, DataLossError, TxcoreError
 from txcore.records import LogKind, LogRecord, Position
-from txcore_nats.codec import MESSAGE_NOT_FOUND, STREAM_NOT_FOUND, ApiError, translate
+from txcore_nats.codec import MESSAGE_NOT_FOUND, STREAM_NOT_FOUND, ApiError, is_end_marker, parse_headers, translate
 from txcore_nats.control import missing_group
+from txcore_nats.ends import append_marker
 from txcore_nats.options import GroupNames
 from txcore_nats.shared import Shared
 from txcore_nats.tailing import RETRY_S, Tail, reading_error
@@ -26,6 +28,8 @@ FIRST_READ_WAIT_S: Final = 1.0
 FETCH_AT_ONCE_MAX: Final = 16
 LOOK_EVERY_S: Final = 0.05
 """Between two looks for what never arrives, while records are on their way."""
+AGAIN_S: Final = 2.0
+"""A marker that has not arrived by then, though nothing else is on its way, is taken for removed."""
 
 
 class LogReader:
@@ -46,8 +50,11 @@ class LogReader:
         self._is_thirsty = False
         self._is_known = threading.Event()
         self._next = 0 if start is None else int(start)  # after the last record that was returned
-        self._got = self._next - 1  # the last record that arrived; this and the next three are the loop's
+        self._got = self._next - 1  # the last record that arrived; this and the next five are the loop's
         self._end = 0  # the furthest end that was told
+        self._is_replicated = False  # as far as it is known: a leader may be deposed without knowing it
+        self._is_asking = False
+        self._late: list[Future[Position]] = []  # asked since that question was sent
         self._ends: set[Future[Position]] = set()  # without an answer yet
         self._is_looking = False
         self._clear = 0  # every record before it has arrived; written by the loop
@@ -105,7 +112,7 @@ class LogReader:
         return records[0].position if records else Position(max(clear, self._next))
 
     def end(self) -> Future[Position]:
-        """See `Reader.end`: after the stream's last message, whichever log that is of."""
+        """See `Reader.end`: after the stream's last message, or where it is replicated, after a marker in the log."""
         if self._is_closed:
             raise ClosedError("this reader is closed")
         told: Future[Position] = Future()
@@ -130,8 +137,11 @@ class LogReader:
         """See `Receiver`."""
         if self._error is not None:
             self._error = None  # it is over; nobody has asked meanwhile
-        self._bytes_in += len(message.data)
         self._got = sequence
+        if is_end_marker(message.headers):
+            self._clear = max(self._clear, sequence + 1)
+            return
+        self._bytes_in += len(message.data)
         self._records.append(LogRecord(Position(sequence), message.data, appended_ms))
 
     def lost(self, asked: int, first: int | None) -> None:
@@ -151,24 +161,38 @@ class LogReader:
         return has_room
 
     def _ask_end(self, told: Future[Position]) -> None:
-        self._shared.loop.spawn(self._tell_end(told))
+        self._late.append(told)
+        if not self._is_asking:
+            self._is_asking = True
+            self._shared.loop.spawn(self._tell_ends())
 
-    async def _tell_end(self, told: Future[Position]) -> None:
-        stream = self._shared.groups.names(self._group).stream(self._kind)
-        try:
-            state = (await self._shared.api.call(f"STREAM.INFO.{stream}"))["state"]
-        except Exception as raised:  # noqa: BLE001 - told through the Future
-            error = _end_error(raised, self._group)
-            self._answer(told, lambda: told.set_exception(error))
-            return
-        self._end = max(self._end, int(state["last_seq"]) + 1)
-        self._answer(told, lambda: told.set_result(Position(int(state["last_seq"]) + 1)))
-        if not self._is_looking:
-            self._is_looking = True
+    async def _tell_ends(self) -> None:
+        """Answer all that wait, and those that come meanwhile with a question of their own."""
+        while self._late:
+            asking, self._late = self._late, []
             try:
-                await self._clear_up_to_end()
-            finally:
-                self._is_looking = False
+                end = await self._find_end()
+            except Exception as raised:  # noqa: BLE001 - told through the Futures
+                error = _end_error(raised, self._group)
+                for told in asking:
+                    self._answer(told, partial(told.set_exception, error))
+                continue
+            self._end = max(self._end, end)
+            for told in asking:
+                self._answer(told, partial(told.set_result, Position(end)))
+            if not self._is_looking:
+                self._is_looking = True
+                self._shared.loop.spawn(self._clear_up_to_end())
+        self._is_asking = False
+
+    async def _find_end(self) -> int:
+        """Return where the log ends, as told by a node that cannot be wrong about it."""
+        names = self._shared.groups.names(self._group)
+        info = await self._shared.api.call(f"STREAM.INFO.{names.stream(self._kind)}")
+        self._is_replicated = info["config"].get("num_replicas", 1) > 1
+        if self._is_replicated:
+            return 1 + await append_marker(self._shared, names, self._kind, self._partition)
+        return 1 + int(info["state"]["last_seq"])
 
     def _fail_ends(self) -> None:
         closed = BackendUnavailableError("the reader was closed before the log's end was known")
@@ -184,16 +208,33 @@ class LogReader:
     async def _clear_up_to_end(self) -> None:
         """Find out what stands before the end but is of other logs, or gone, so that it never arrives."""
         seen = -1
-        while self._clear < self._end and not self._is_closed and not self._is_lost:
-            if self._got >= self._end - 1:
-                self._clear = self._end
-            elif self._records or self._tail is None or not self._tail.is_level.is_set():
-                await asyncio.sleep(LOOK_EVERY_S)
-            elif self._tail.left and seen != self._got:
-                seen = self._got
-                await asyncio.sleep(LOOK_EVERY_S)
-            else:
-                await self._look_beyond()
+        try:
+            while self._clear < self._end and not self._is_closed and not self._is_lost:
+                if self._got >= self._end - 1:
+                    self._clear = self._end
+                elif self._records or self._tail is None or not self._tail.is_level.is_set():
+                    await asyncio.sleep(LOOK_EVERY_S)
+                elif self._tail.left and seen != self._got:
+                    seen = self._got
+                    await asyncio.sleep(LOOK_EVERY_S)
+                elif self._is_replicated:
+                    await self._mark_again()
+                else:
+                    await self._look_beyond()
+        finally:
+            self._is_looking = False
+
+    async def _mark_again(self) -> None:
+        """Append one more marker if the last one does not arrive: with it, everything before it has arrived.
+
+        A deposed leader says of any record that there is none, so it is not asked.
+        """
+        got = self._got
+        await asyncio.sleep(AGAIN_S)
+        if got == self._got and not self._is_closed:
+            with contextlib.suppress(TxcoreError):
+                names = self._shared.groups.names(self._group)
+                await append_marker(self._shared, names, self._kind, self._partition)
 
     async def _look_beyond(self) -> None:
         """Ask for the log's next record; what the server has none of is not waited for."""
@@ -286,7 +327,8 @@ class LogReader:
                         return None
                     raise
             message = answer["message"]
-            if not message["subject"].startswith(prefix):
+            headers = parse_headers(base64.b64decode(message.get("hdrs") or ""))
+            if not message["subject"].startswith(prefix) or is_end_marker(headers):
                 return None
             body = base64.b64decode(message.get("data") or "")
             return LogRecord(position, body, _wall_ms(message["time"]))

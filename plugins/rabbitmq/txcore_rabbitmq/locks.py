@@ -1,17 +1,17 @@
 """Exclusive queues as locks, one per partition: declared, deleted, one request at a time, in order.
 
 The member that declares a queue first holds it until it deletes the queue or its connection ends. A cluster keeps the
-queues of connections to a node that is down until that node is back, so a lock that stays refused for longer than a
-live connection may be silent is given up for lost: a substitute, a queue of another name, takes its place. Two members
-may then hold one partition for a moment, under two names; the CLAIM in the op log decides between them. Everything runs
-on the loop's thread.
+queues of connections to a node that is down until that node is back. So a lock is given up for lost if no member
+announces it and it stays refused for longer than a live connection may be silent: a substitute, a queue of another
+name, takes its place. Two members may then hold one partition for a moment, under two names; the CLAIM in the op log
+decides between them. Everything runs on the loop's thread.
 """
 
 from __future__ import annotations
 
 import logging
 from collections import deque
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from typing import Any, Final, NamedTuple
 
@@ -64,6 +64,7 @@ class Locks:
         self._lost_after_s = lost_after_s
         self._refused: dict[int, _Refused] = {}
         self._held: dict[int, str] = {}
+        self._asked = ""  #: the queue of the step that waits for its answer
         self._loop = loop
         self._group = group
         self._answered = answered
@@ -96,6 +97,11 @@ class Locks:
         self._steps.append(_Step(partition, is_taking=False))
         self._next()
 
+    def held_by_other(self, partitions: Iterable[int]) -> None:
+        """A live member says that it holds *partitions*: their locks are refused by it, and not lost."""
+        for partition in partitions:
+            self._refused.pop(partition, None)
+
     def _next(self) -> None:
         connection = self._connection
         if self._is_waiting or not self._steps or connection is None or not connection.is_open:
@@ -109,7 +115,7 @@ class Locks:
 
     def _do(self) -> None:
         step, channel = self._steps[0], self._channel
-        name = self._held.get(step.partition) or self._name(step.partition)
+        name = self._asked = self._held.get(step.partition) or self._name(step.partition)
         if step.is_taking:
             channel.queue_declare(name, exclusive=True, arguments=LOCK_ARGUMENTS, callback=self._granted)
         else:
@@ -129,23 +135,29 @@ class Locks:
         self._next()
 
     def _name(self, partition: int) -> str:
-        refused = self._refused.get(partition)
+        refused = self._refused_of_now(partition)
         return claim_name(self._group, partition, refused.substitute if refused is not None else 0)
+
+    def _refused_of_now(self, partition: int) -> _Refused | None:
+        """Return since when the lock is refused by its present holder, if it is."""
+        refused = self._refused.get(partition)
+        is_old = refused is not None and self._clock.elapsed_s() - refused.last_s > REFUSALS_APART_MAX_S
+        return None if is_old else refused
 
     def _note(self, step: _Step, *, is_granted: bool) -> None:
         partition = step.partition
         if not step.is_taking:
             self._held.pop(partition, None)
         elif is_granted:
-            self._held.setdefault(partition, self._name(partition))
+            self._held[partition] = self._asked
             self._refused.pop(partition, None)
         else:
             self._note_refusal(partition)
 
     def _note_refusal(self, partition: int) -> None:
         now_s = self._clock.elapsed_s()
-        refused = self._refused.get(partition)
-        if refused is None or now_s - refused.last_s > REFUSALS_APART_MAX_S:
+        refused = self._refused_of_now(partition)
+        if refused is None:
             refused = self._refused[partition] = _Refused(now_s, now_s)
         refused.last_s = now_s
         if now_s - refused.since_s >= self._lost_after_s:

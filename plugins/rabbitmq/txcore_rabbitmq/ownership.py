@@ -179,6 +179,7 @@ class ExclusiveClaim:
         else:
             standing = Standing(frozenset(announcement.kept), frozenset(announcement.revoking))
             self._roll.hear(announcement.member, standing, self._clock.elapsed_s())
+            self._locks.held_by_other([*announcement.kept, *announcement.revoking])
         if announcement.asks:
             self._announce()
         self._balance()

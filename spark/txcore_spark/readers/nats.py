@@ -19,7 +19,7 @@ import pyarrow as pa
 from nats.aio.client import Client
 from nats.js.api import AckPolicy, ConsumerConfig, DeliverPolicy, ReplayPolicy
 from nats.js.errors import NotFoundError
-from txcore_nats.codec import as_json, decode_headers, from_json, translate
+from txcore_nats.codec import as_json, decode_headers, from_json, is_end_marker, translate
 from txcore_nats.connection import login
 from txcore_nats.options import NAME_PREFIX, SHARED_PREFIX, GroupNames, Options, parse_url
 
@@ -168,7 +168,8 @@ def read(url: str, wanted: Range) -> Iterator[pa.RecordBatch]:
             count += len(batch)
             for sequence, appended_ms, message in batch:
                 if add is not None:
-                    add(sequence, message.data, appended_ms)
+                    if not is_end_marker(message.headers):
+                        add(sequence, message.data, appended_ms)
                 else:
                     headers = {
                         name: value

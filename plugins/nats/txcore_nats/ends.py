@@ -1,0 +1,56 @@
+"""Where a log of a replicated stream ends: a marker of ours is appended, and its place is the answer.
+
+A leader that was replaced while it was frozen tells an old end until it hears of that. A marker is acknowledged only
+after a majority has stored it. It is known by a header, and no reader of ours returns it.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from typing import Any, Final
+
+from txcore.errors import BackendTimeoutError, BackendUnavailableError, ConfigError, MessageRejectedError, TxcoreError
+from txcore.ids import ID_BYTES
+from txcore.records import LogKind, OpKind, Status
+from txcore.wire import encode_end_marker
+from txcore_nats.codec import HEADER_END
+from txcore_nats.options import GroupNames
+from txcore_nats.publishing import Sending
+from txcore_nats.shared import Shared
+
+AUTHOR: Final = "txcore_nats"
+NONCE: Final = AUTHOR.encode().ljust(ID_BYTES, b"\0")
+"""In the place of a transaction id, for readers that do not know markers; nothing is ever looked up by it."""
+
+
+async def append_marker(shared: Shared, names: GroupNames, kind: LogKind, partition: int) -> int:
+    """Append a marker to a log and return its sequence.
+
+    Raises:
+        ConfigError: this user may not publish there.
+        BackendTimeoutError, BackendUnavailableError: it was not acknowledged.
+    """
+    subject = names.subject(kind, partition)
+    if kind is LogKind.OP:
+        subject = names.op_subject(partition, OpKind.TICK, NONCE)
+    body = encode_end_marker(names.group, kind, partition, NONCE, AUTHOR)
+    told: asyncio.Future[int] = asyncio.get_running_loop().create_future()
+
+    def ended(status: Status, error: TxcoreError | None, ack: Any) -> None:
+        if told.done():
+            return
+        if status is Status.DURABLE:
+            told.set_result(ack.seq)
+        else:
+            told.set_exception(_failure(error, names.stream(kind)))
+
+    deadline_s = shared.clock.elapsed_s() + shared.options.control_timeout_s
+    shared.publisher.send(Sending(subject, body, f"{HEADER_END}: 1\r\n", deadline_s, ended))
+    return await told
+
+
+def _failure(error: TxcoreError | None, stream: str) -> TxcoreError:
+    text = f"where {stream!r} ends is not known: {error}"
+    if isinstance(error, MessageRejectedError):
+        return ConfigError(text, key="url")
+    return error if isinstance(error, BackendTimeoutError) else BackendUnavailableError(text)
