@@ -71,7 +71,7 @@ def test_a_message_without_headers_is_one_of_somebody_else(message):
 @pytest.mark.parametrize("thing", ["text", 7, object(), b"bytes"])
 def test_what_is_no_message_is_one_clear_error(thing):
     """Such as the body instead of the message."""
-    with pytest.raises(UsageError, match="is no message with headers"):
+    with pytest.raises(UsageError, match="neither a message with headers nor headers"):
         message_id_of(thing)
 
 

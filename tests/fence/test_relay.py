@@ -468,6 +468,6 @@ def test_batch_that_is_late_from_the_start_sends_one_of_each_key(sqlite_bench):
     sqlite_bench.put(key=b"a")
     sqlite_bench.put(key=b"a")
     sqlite_bench.put(key=b"b")
-    relay = sqlite_bench.relay(limits=RelayLimits(batch_s=1e-9))
+    relay = sqlite_bench.relay(limits=RelayLimits(batch_s=0.000_1))
     assert relay._batch().sent == 2
     assert relay.run_once().sent == 1
