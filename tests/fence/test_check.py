@@ -347,7 +347,7 @@ def test_row_of_the_message_table_is_sent_once_nothing_of_it_waits(world):
     assert world.check(transaction_id) is FenceAnswer.SENT
 
 
-def test_withdrawn_row_leaves_nothing_behind(world):
+def test_withdrawn_row_leaves_no_trace(world):
     """A block that published nothing commits its business rows without a fence row."""
     transaction_id = world.new_id()
     connection = world.fence.begin(None, transaction_id, GROUP)

@@ -173,7 +173,7 @@ def test_statement_that_commits_by_itself_is_found_by_verify(mariadb):
     assert not mariadb.has_order(transaction_id)
 
 
-def test_commit_behind_the_librarys_back_is_found_by_verify(world):
+def test_commit_unnoticed_by_the_library_is_found_by_verify(world):
     """A raw COMMIT ends the transaction that carried the row."""
     transaction_id = world.new_id()
     connection = world.fence.begin(None, transaction_id, GROUP)
