@@ -6,7 +6,7 @@ TxcoreError
 │   ├── MessageRejectedError      a message no backend may take (reserved header, delay, oversize, topic)
 │   ├── TransactionStateError     a handle used in the wrong state
 │   ├── FenceMisuseError          autocommit, savepoint, foreign or ended transaction
-│   ├── WrongDatabaseError        the fence looks at another database than the one that decides
+│   ├── WrongDatabaseError        the fence uses another database than the one that decides
 │   ├── UnknownSchemeError        no backend answers to the URL's scheme
 │   ├── BackendNotInstalledError  the backend's driver is missing
 │   ├── BackendConflictError      two distributions offer one scheme
@@ -66,7 +66,7 @@ class FenceMisuseError(UsageError):
 
 
 class WrongDatabaseError(UsageError):
-    """The fence looks at another database than the one in which the transaction was fenced; nothing was written."""
+    """The fence uses another database than the one in which the transaction was fenced; nothing was written."""
 
 
 class UnknownSchemeError(UsageError):

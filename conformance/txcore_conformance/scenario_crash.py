@@ -85,7 +85,7 @@ class Verdict:
                 lines.append(f"{mark} {'' if number else finding.step:{width}}  {sentence}")
         kills = len(self.findings) - 1
         head = f"{self.scenario}: killed at {kills} steps, {len(self.wrong)} broke atomicity"
-        return "\n".join([head, "", f"  {'killed at':{width}}  what is left when the checker is done", *lines])
+        return "\n".join([head, "", f"  {'killed at':{width}}  result after the checker is done", *lines])
 
 
 class ScenarioCrash:

@@ -197,7 +197,7 @@ class Audit:
         parts = max(PARTS_MIN, step.covered.records // PART_RECORDS)
         self._session.conf.set("spark.sql.shuffle.partitions", str(parts))
         if before is not None:
-            self._say("taking up what is open")
+            self._say("collecting the open transactions")
             facts = rows.where((F.col("kind") < int(Kind.COVER)) & ~screening.is_claim()).select("bucket").distinct()
             touched = {each["bucket"] for each in facts.collect()} | set(before["again"])
             everything = self._rows([*before["rows"], step.number]).where(F.col("bucket").isin([*touched, CLAIMS]))

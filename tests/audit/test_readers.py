@@ -294,7 +294,7 @@ def test_a_queue_that_cannot_be_replayed_is_refused_and_unchanged(world):
 
 
 def test_spark_reads_over_tls_with_a_password(world):
-    """Java's clients are settings what the URL says; a wrong password leaves gaps that do not show it."""
+    """Java's clients get the URL's settings; a wrong password leaves gaps that do not show it."""
     if world.spark is None:
         pytest.skip("the other readers' drivers have tests of their own")
     group = Group(world)

@@ -135,7 +135,12 @@ def test_without_a_harness_the_suite_is_ignored(suite):
 
 @pytest.mark.parametrize(
     ("name", "reason"),
-    [("nonsense", "MODULE:CLASS"), ("no.such:Class", "no.such"), ("tiny:Nothing", "Nothing"), ("os:sep", "no txcore")],
+    [
+        ("nonsense", "MODULE:CLASS"),
+        ("no.such:Class", "no.such"),
+        ("tiny:Nothing", "Nothing"),
+        ("os:sep", "not a txcore"),
+    ],
 )
 def test_a_harness_that_cannot_be_loaded_is_a_usage_error(suite, name, reason):
     """The error names the option and the problem."""

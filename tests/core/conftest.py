@@ -1,4 +1,4 @@
-"""What the core's unit tests share: a clock and randomness in the test's hand, a fence, and flows run step by step."""
+"""Fixtures of the core's unit tests: a clock, randomness and a fence that the test controls, and flows run by steps."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from txcore.records import Capabilities
 
 
 class Counting:
-    """Randomness that counts: every number is new, none surprises."""
+    """Randomness that counts: every number is new and predictable."""
 
     def __init__(self) -> None:
         self._numbers = itertools.count(1)
@@ -69,7 +69,7 @@ def running_clock():
 
 @pytest.fixture
 def clock():
-    """A clock in the test's hand."""
+    """A clock that the test controls."""
     return HandClock()
 
 
@@ -81,7 +81,7 @@ def randomness():
 
 @pytest.fixture
 def fence():
-    """A fence in the test's hand."""
+    """A fence that the test controls."""
     return HandFence()
 
 

@@ -1,4 +1,4 @@
-"""What `import txcore` offers: complete, sorted, documented, and importable without any extra."""
+"""The names of `import txcore`: complete, sorted, documented, and importable without any extra."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ for name in ("SqlFence", "Inbox"):
 
 
 def test_all_is_sorted_and_every_name_is_there():
-    """Those that are imported when asked for included."""
+    """Names that are imported on first access are included."""
     assert sorted(txcore.__all__) == list(txcore.__all__)
     assert [] == [name for name in txcore.__all__ if not hasattr(txcore, name)]
     assert re.fullmatch(r"\d+\.\d+\.\d+.*", txcore.__version__)
@@ -63,7 +63,7 @@ def test_an_unknown_name_is_an_attribute_error():
 
 
 @pytest.mark.parametrize("name", [name for name in txcore.__all__ if name != "__version__"])
-def test_everything_public_says_what_it_is_for(name):
+def test_everything_public_has_a_docstring(name):
     """Classes, functions, and their public methods."""
     value = getattr(txcore, name)
     assert inspect.getdoc(value)
@@ -74,7 +74,7 @@ def test_everything_public_says_what_it_is_for(name):
         assert [] == [each.__name__ for each in methods if not inspect.getdoc(each)]
 
 
-def test_the_error_tree_is_drawn_as_it_is():
+def test_error_tree_is_drawn_completely():
     """The picture in the module's docstring names every error under its parent."""
     drawn = re.findall(r"^([│ ]*)(?:[├└]── )?(\w+Error)\b", errors.__doc__, re.MULTILINE)
     parents: list[str] = []
@@ -97,7 +97,7 @@ def test_the_hooks_are_documented_with_their_arguments():
 
 
 def test_the_events_are_documented():
-    """Whoever writes a plugin finds every name."""
+    """The author of a plugin finds every name in the docs."""
     text = (ROOT / "docs" / "writing-a-backend.md").read_text(encoding="utf-8")
     names = {value for name, value in vars(instrumentation).items() if name.isupper() and isinstance(value, str)}
     assert names >= instrumentation.ALERTS

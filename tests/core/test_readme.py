@@ -22,5 +22,5 @@ def test_the_links_lead_to_files(document):
 
 
 def test_every_document_is_reachable():
-    """From the README, in one step."""
+    """The README links to each document."""
     assert [] == [page.name for page in DOCS if f"(docs/{page.name})" not in README]

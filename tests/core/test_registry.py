@@ -1,4 +1,4 @@
-"""Backends are found by URL scheme, one at a time, and every mistake is told by name."""
+"""Backends are found by URL scheme, one at a time, and every error names the mistake."""
 
 from __future__ import annotations
 
@@ -49,13 +49,13 @@ def install(tmp_path, monkeypatch):
 
 
 def test_a_third_partys_backend_opens_by_its_scheme(install):
-    """With the options of its URL."""
+    """It gets the options of its URL."""
     install("acme-redis", "acme")
     assert ("acme://h?a=1&b=", {"a": "1", "b": ""}) == txcore.connect("acme://h?a=1&b=")
 
 
 def test_an_unknown_scheme_lists_the_known_ones(install):
-    """Those of other distributions included."""
+    """Schemes of other distributions are included."""
     install("acme-redis", "acme")
     with pytest.raises(UnknownSchemeError, match="unknown backend 'kafak'") as caught:
         txcore.connect("kafak://h")
@@ -71,7 +71,7 @@ def test_a_backend_that_does_not_take_its_url_is_unknown(install):
 
 
 def test_a_missing_driver_names_its_extra(install):
-    """The command to type stands in the text."""
+    """The text contains the command to type."""
     install("acme-redis", "redis", NEEDS_DRIVER)
     with pytest.raises(BackendNotInstalledError) as caught:
         txcore.connect("redis://h")
@@ -93,7 +93,7 @@ def test_a_broken_backend_does_not_disturb_another_one(install):
 
 
 def test_two_distributions_with_one_scheme_are_both_named(install):
-    """One of them must go."""
+    """One of them must be uninstalled."""
     install("acme-redis", "acme")
     install("zeta-redis", "acme")
     with pytest.raises(BackendConflictError) as caught:
@@ -104,14 +104,14 @@ def test_two_distributions_with_one_scheme_are_both_named(install):
 
 @pytest.mark.parametrize("url", ["broker.db", "//user:secret@host", "", "/secret@x"])
 def test_a_url_without_a_scheme_is_refused_without_its_password(url):
-    """What a URL looks like stands in the text."""
+    """The text shows the form of a URL."""
     with pytest.raises(ConfigError, match="scheme://") as caught:
         txcore.connect(url)
     assert "secret" not in str(caught.value)
 
 
 def test_an_option_given_twice_is_refused():
-    """Which one would hold?"""
+    """It is not clear which value would apply."""
     with pytest.raises(ConfigError, match="'profile' appears twice") as caught:
         txcore.connect("memory://x?profile=strong&profile=kafka-like")
     assert "profile" == caught.value.key

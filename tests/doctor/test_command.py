@@ -104,7 +104,7 @@ def test_json(command, url):
         (["{url}", "--group", "g", "--database", "sqlite:///no.db"], "there is no file no.db; nothing was created", 2),
         (["{url}", "--group", "g", "--database", "sqlite://"], "in memory cannot carry a fence", 2),
         (["{url}", "--group", "g", "--database", "sqlite+aiosqlite:///x"], "needs a synchronous driver", 2),
-        (["{url}", "--group", "g", "--database", "{fence}", "--table", "a b"], "is no plain table name", 2),
+        (["{url}", "--group", "g", "--database", "{fence}", "--table", "a b"], "is not a plain table name", 2),
         (
             ["{url}", "--group", "g", "--database", "postgresql+psycopg://shop:hidden@127.0.0.1:1/shop"],
             "the database cannot be used: the connection was lost or could not be made",

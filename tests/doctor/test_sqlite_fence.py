@@ -110,7 +110,7 @@ def test_locked_and_read_only(url, path, database_line, monkeypatch):
 @pytest.mark.breaks("sqlite-fence.rights")
 def test_read_only_database(database_line, engine_with):
     """A connection that may only read carries no fence."""
-    database_line(engine_with("query_only = ON"))("FAIL", "takes no writes", "primary server")
+    database_line(engine_with("query_only = ON"))("FAIL", "accepts no writes", "primary server")
 
 
 @pytest.mark.breaks("sqlite-fence.journal")

@@ -165,7 +165,7 @@ def test_many_locked_keys_do_not_take_longer_than_the_time_limit(postgresql):
     readings = fence.check(ids, GROUP)
     answers = [readings[item].answer for item in ids]
     assert answers == [FenceAnswer.NO_ANSWER, FenceAnswer.ROLLBACK, *[FenceAnswer.NO_ANSWER] * 4]
-    assert readings[ids[-1]].reason == "not reached in time behind locked ids"
+    assert readings[ids[-1]].reason == "not reached in time: earlier ids were locked"
     postgresql.fence.rollback(connection)
 
 
@@ -243,7 +243,7 @@ def test_read_only_database_is_no_answer(server_world):
 
     reading = server_world.new_fence(engine).check([transaction_id], GROUP)[transaction_id]
     assert reading.answer is FenceAnswer.NO_ANSWER
-    assert reading.reason.startswith("the database takes no writes")
+    assert reading.reason.startswith("the database accepts no writes")
 
 
 def test_whatever_a_connect_hook_raises_is_no_answer(world):
@@ -347,7 +347,7 @@ def test_row_of_the_message_table_is_sent_once_nothing_of_it_waits(world):
     assert world.check(transaction_id) is FenceAnswer.SENT
 
 
-def test_withdrawn_row_leaves_nothing_behind(world):
+def test_withdrawn_row_leaves_no_trace(world):
     """A block that published nothing commits its business rows without a fence row."""
     transaction_id = world.new_id()
     connection = world.fence.begin(None, transaction_id, GROUP)

@@ -473,7 +473,7 @@ def test_commit_by_an_attached_holder_of_what_committed_is_accepted(world, shop)
     assert shop.delivered == [b"tea"]
 
 
-def test_second_commit_of_one_handle_is_told_where_the_store_can_tell(sqlite):
+def test_second_commit_of_one_handle_is_reported_where_the_store_can_know(sqlite):
     """A store that keeps ends unique says ALREADY_DONE; on others it is a listed cause of duplicates."""
     shop = Shop()
     shop.backend = txcore.connect("memory://")

@@ -212,7 +212,7 @@ def test_things_that_are_no_engine_are_refused():
     """And a table's name is plain."""
     with pytest.raises(ConfigError, match="Engine or AsyncEngine, not"):
         Inbox("sqlite:///consumer.db")
-    with pytest.raises(ConfigError, match="no plain table name"):
+    with pytest.raises(ConfigError, match="not a plain table name"):
         Inbox(create_engine("sqlite://"), table="in box")
 
 

@@ -61,7 +61,7 @@ def test_a_message_is_known_in_the_form_its_client_gives_it(message):
 
 
 @pytest.mark.parametrize("message", [KafkaMessage(None), (DELIVERY, pika.BasicProperties(), b""), Msg(None), {}, ()])
-def test_a_message_without_headers_is_one_of_somebody_else(message):
+def test_message_without_headers_is_refused_as_foreign(message):
     """Its headers are empty, and the error says which are missing."""
     assert {} == headers_of(message)
     with pytest.raises(UsageError, match="no txcore-id and no txcore-group header"):
@@ -69,9 +69,9 @@ def test_a_message_without_headers_is_one_of_somebody_else(message):
 
 
 @pytest.mark.parametrize("thing", ["text", 7, object(), b"bytes"])
-def test_what_is_no_message_is_one_clear_error(thing):
+def test_object_that_is_not_a_message_is_one_clear_error(thing):
     """Such as the body instead of the message."""
-    with pytest.raises(UsageError, match="is no message with headers"):
+    with pytest.raises(UsageError, match="neither a message with headers nor headers"):
         message_id_of(thing)
 
 

@@ -16,7 +16,7 @@ from txcore.sqlfence import FenceRow, SqlFence
 GROUP = "orders"
 
 
-def test_a_row_is_read_as_it_stands(world):
+def test_row_is_read_unchanged(world):
     """Its state, its group, the time of its insert, and how often a check read it."""
     committed, tombstone, absent = world.committed(), world.new_id(), world.new_id()
     world.check(tombstone)
@@ -63,7 +63,7 @@ def test_reading_beside_an_open_producer_waits_for_nothing_and_hinders_nothing(w
     assert world.row(transaction_id) is FenceAnswer.COMMIT
 
 
-def test_statistics_tell_groups_apart(world):
+def test_statistics_distinguish_groups(world):
     """Rows by state, in all and per group; the oldest id and the horizon."""
     first = world.committed()
     world.check(world.new_id())
@@ -82,7 +82,7 @@ def test_ids_are_paged_through(world):
     assert world.fence.ids_below(ids[0]) == []
 
 
-def test_a_missing_table_is_said_with_the_remedy(world):
+def test_missing_table_is_reported_with_the_remedy(world):
     """Not a row that is not there."""
     with pytest.raises(BackendUnavailableError, match=r"run SqlFence\.create"):
         SqlFence(world.engine, table="never_created").rows([bytes(16)])
@@ -103,7 +103,7 @@ def test_rows_are_read_asynchronously(tmp_path):
     assert asyncio.run(read())[b"a" * 16].state == 2
 
 
-def test_what_cannot_be_reached_is_said(tmp_path):
+def test_unreachable_database_is_reported(tmp_path):
     """Rows are for showing, so their absence must not pass as an answer."""
     fence = SqlFence(create_engine("postgresql+psycopg://u:hidden@127.0.0.1:1/d"))
     for call in (lambda: fence.rows([bytes(16)]), lambda: fence.ids_below(b"\xff" * 16)):

@@ -201,7 +201,7 @@ def test_statement_that_commits_by_itself_is_found_by_verify(mariadb):
     assert not mariadb.has_order(transaction_id)
 
 
-def test_commit_behind_the_librarys_back_is_found_by_verify(world):
+def test_commit_unnoticed_by_the_library_is_found_by_verify(world):
     """A raw COMMIT ends the transaction that carried the row."""
     transaction_id = world.new_id()
     connection = world.fence.begin(None, transaction_id, GROUP)
@@ -381,10 +381,7 @@ def test_tables_of_an_older_txcore_are_refused_in_one_sentence(world, missing):
     backend = txcore.connect(f"memory://{world.fence_table}-{missing}")
     producer = txcore.TransactionProducer(backend, GROUP, fence=world.fence, mode="table")
     relay = txcore.Relay(backend, GROUP, world.engine, table=world.fence_table)
-    remedy = (
-        r"^[^\n]*the fence table is missing, or one beside it that an older txcore did not make: "
-        r"run SqlFence\.create\(\)[^\n]*$"
-    )
+    remedy = r"^[^\n]*the fence table is missing, or a newer table beside it: run SqlFence\.create\(\)[^\n]*$"
 
     def place():
         with producer.transaction(world.engine) as tx:

@@ -155,7 +155,7 @@ def test_consumers_see_no_difference_between_the_modes(sqlite_shop):
     assert first == second == third
 
 
-def test_what_is_rolled_back_leaves_nothing_in_the_table(shop):
+def test_rolled_back_transaction_leaves_nothing_in_the_table(shop):
     """An exception in the block takes order, fence row and message."""
     ids = []
 
@@ -206,7 +206,7 @@ def test_auto_mode_falls_back_while_the_broker_is_down(shop):
     assert shop.world.check(tx.transaction_id) is FenceAnswer.SENT
 
 
-def test_half_that_turns_up_behind_a_fallback_is_closed_without_a_second_publish(shop):
+def test_half_that_turns_up_after_a_fallback_is_closed_without_a_second_publish(shop):
     """Its ack was lost, so it is in the log: the check waits for the relay, then writes COMMIT and no target."""
     clock = HandClock()
     producer = shop.producer("auto", clock=clock)
@@ -224,7 +224,7 @@ def test_half_that_turns_up_behind_a_fallback_is_closed_without_a_second_publish
     assert [wire.target_id(tx.transaction_id, 0)] == [each.headers[wire.HEADER_ID] for each in shop.delivered()]
 
 
-def test_half_that_turns_up_behind_a_rolled_back_fallback_is_rolled_back(shop):
+def test_half_that_turns_up_after_a_rolled_back_fallback_is_rolled_back(shop):
     """The fence row with state 3 went with the transaction, so the check's tombstone decides."""
     clock = HandClock()
     producer = shop.producer("auto", clock=clock)
@@ -279,7 +279,7 @@ def test_silent_broker_keeps_the_database_transaction_no_longer_than_the_deadlin
     assert time.monotonic() - began_s < 5
 
 
-def test_circuit_opens_after_failures_and_closes_behind_a_probe(sqlite_shop):
+def test_circuit_opens_after_failures_and_closes_after_a_probe(sqlite_shop):
     """While it is open nothing is asked of the broker, but for one probe after each pause."""
     clock = HandClock()
     producer = sqlite_shop.producer("auto", clock=clock)
@@ -354,7 +354,7 @@ def test_plain_driver_connection_carries_the_message(make_world, kind):
     assert shop.relay().run_once().sent == 1
 
 
-def test_what_a_check_decided_refuses_row_and_messages(shop):
+def test_decision_of_a_check_refuses_row_and_messages(shop):
     """The caller's transaction is rolled back with them; nothing is sent."""
     tx = shop.producer("table").begin()
     tx.publish(Message(TOPIC, b"body"))

@@ -130,7 +130,7 @@ def test_another_relay_waits_while_one_sends(server_world):
     assert bench.rows() == 0
 
 
-def test_layouts_name_what_is_wrong_with_them():
+def test_layout_error_names_the_mistake():
     """A column's name goes into SQL, so nothing else is taken for one."""
     for name, changes, text_of in (
         ("oracle", {}, "debezium, eventuate, masstransit"),

@@ -195,7 +195,7 @@ def test_insert_that_outlasts_the_statement_timeout_is_refused(postgresql, threa
     with postgresql.engine.connect() as connection:
         connection.execute(text("SELECT pg_sleep(0.06)"))
     postgresql.fence.rollback(holder)
-    with pytest.raises(FencedError, match="waited longer than statement_timeout_s"):
+    with pytest.raises(FencedError, match="took longer than statement_timeout_s"):
         late.result(10)
     assert postgresql.row(transaction_id) is FenceAnswer.ABSENT
 

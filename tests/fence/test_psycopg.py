@@ -41,7 +41,7 @@ def test_pipeline_in_autocommit_is_refused_unless_a_transaction_was_begun(postgr
     ]
 
 
-def test_pipeline_carries_the_row_behind_statements_that_wait_for_their_answers(postgresql):
+def test_pipeline_carries_the_row_after_statements_that_wait_for_their_answers(postgresql):
     """The answer to the row comes behind theirs, so what has failed among them stops the half."""
     url = postgresql.engine.url.set(drivername="postgresql").render_as_string(hide_password=False)
     good, bad = postgresql.new_id(), postgresql.new_id()
@@ -106,7 +106,7 @@ def test_statements_that_psycopg_has_prepared_go_out_without_a_cursor(postgresql
 
 
 @pytest.mark.parametrize("end", ["ROLLBACK", "DISCARD ALL", "DEALLOCATE ALL"])
-def test_what_psycopg_has_forgotten_is_not_asked_for_by_name(postgresql, url, shortened, end):
+def test_statement_that_psycopg_has_forgotten_is_not_used_by_name(postgresql, url, shortened, end):
     """It deallocates all that it has prepared behind these; the next row goes in by a cursor."""
     with psycopg.connect(url) as connection:
         for _ in range(7):

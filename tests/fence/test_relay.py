@@ -282,7 +282,7 @@ def test_slots_of_a_relay_whose_connection_died_are_free(server_bench):
         first.settle(taken, taken.rows, [])
 
 
-def test_slots_of_a_relay_that_stands_still_are_taken_from_it(bench):
+def test_slots_of_a_frozen_relay_are_taken_from_it(bench):
     """The server ends its transaction, or its lease runs out; its late settling harms nobody."""
     bench.put()
     first, second = bench.table("first", hold_s=1.0), bench.table("second")
@@ -336,7 +336,7 @@ def test_connection_of_a_relay_keeps_none_of_its_settings(server_bench):
         assert connection.execute(text(sql)).one() == before
 
 
-def test_several_relays_send_everything_once_while_nobody_dies(bench):
+def test_several_relays_send_everything_once_while_none_dies(bench):
     """They share the slots out among them."""
     count = 200
     for number in range(count):
@@ -397,7 +397,7 @@ def test_commit_wakes_a_relay_that_sleeps(postgresql):
     assert relay.stop()
 
 
-def test_what_a_batch_reads_does_not_grow_with_what_waits(postgresql):
+def test_rows_that_a_batch_reads_do_not_grow_with_the_waiting_rows(postgresql):
     """No statement of a relay goes through the whole table."""
     bench, world, counts = Bench(postgresql), postgresql, []
     table, message_table = bench.table("one"), f"{world.fence_table}_msg"
@@ -421,7 +421,7 @@ def test_what_a_batch_reads_does_not_grow_with_what_waits(postgresql):
     assert sum(counts) < 3 * len(taken.rows)
 
 
-def test_relay_reports_trouble_and_goes_on_behind_it(bench):
+def test_relay_reports_trouble_and_continues_after_it(bench):
     """A database that fails is waited out; the event says so once."""
     relay = bench.relay()
     take, failures = relay.table.take, iter(range(3))
@@ -440,7 +440,7 @@ def test_relay_reports_trouble_and_goes_on_behind_it(bench):
     assert (relay.stats().sent, relay.stats().trouble) == (1, "")
 
 
-def test_lane_goes_on_where_it_was_refused_for_a_while(sqlite_bench):
+def test_lane_continues_after_a_temporary_refusal(sqlite_bench):
     """A refusal that passes costs order nothing."""
     for _ in range(5):
         sqlite_bench.put()
@@ -468,6 +468,6 @@ def test_batch_that_is_late_from_the_start_sends_one_of_each_key(sqlite_bench):
     sqlite_bench.put(key=b"a")
     sqlite_bench.put(key=b"a")
     sqlite_bench.put(key=b"b")
-    relay = sqlite_bench.relay(limits=RelayLimits(batch_s=1e-9))
+    relay = sqlite_bench.relay(limits=RelayLimits(batch_s=0.000_1))
     assert relay._batch().sent == 2
     assert relay.run_once().sent == 1

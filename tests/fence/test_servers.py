@@ -55,7 +55,7 @@ def test_fresh_databases_are_empty_and_apart(killable):
             connection.execute(text("CREATE TABLE same_name (x int)"))
 
 
-def test_server_of_somebody_else_cannot_be_killed(monkeypatch):
+def test_foreign_server_cannot_be_killed(monkeypatch):
     """A URL from the environment is used as it is."""
     monkeypatch.setenv("TXCORE_POSTGRES_URL", "postgresql://somebody@db.example/theirs")
     server = servers.postgresql()

@@ -336,7 +336,7 @@ def test_a_wrong_configuration_ends_with_2_and_every_mistake(shop, checkers):
         ),
         (
             '[groups.g]\nbackend = "main"\ndatabase = "shop"\nfence_table = "a b"\n',
-            "groups.g.fence_table: table='a b' is no plain table name",
+            "groups.g.fence_table: table='a b' is not a plain table name",
         ),
     ],
 )

@@ -51,7 +51,7 @@ def wanted(text: str) -> Wanted:
     digits = _INDEX.sub("", text.strip().lower()).replace("-", "").removeprefix("…")
     if not _PART.fullmatch(digits) or len(digits) > HEX_LENGTH:
         raise UsageError(
-            f"{text!r} is not a transaction id:  give the UUID, or its first or last {SHORTEST} or more digits"
+            f"{text!r} is not a transaction id: give the UUID, or its first or last {SHORTEST} or more digits"
         )
     if len(digits) < SHORTEST:
         raise UsageError(f"{text!r} is too short: give at least {SHORTEST} digits of the id, from its beginning or end")

@@ -1,7 +1,7 @@
-"""SQLAlchemy's asynchronous classes, or classes that nothing is an instance of where it has none.
+"""SQLAlchemy's asynchronous classes, or classes without instances where it has none.
 
-Since 2.1, SQLAlchemy no longer installs greenlet by itself, and refuses to import its asyncio package without it: then
-nobody can have an asynchronous engine, and the synchronous ones must go on working.
+Since 2.1, SQLAlchemy no longer installs greenlet by itself, and refuses to import its asyncio package without it:
+then no program can have an asynchronous engine, and the synchronous ones must continue to work.
 
 Source: SQLAlchemy documentation, "Asyncio Platform Installation Notes".
 """
@@ -18,16 +18,16 @@ else:
     except ImportError:
 
         class AsyncEngine:
-            """Stands in for SQLAlchemy's class of this name."""
+            """Replaces SQLAlchemy's class of this name."""
 
         class AsyncConnection:
-            """Stands in for SQLAlchemy's class of this name."""
+            """Replaces SQLAlchemy's class of this name."""
 
         class AsyncSession:
-            """Stands in for SQLAlchemy's class of this name."""
+            """Replaces SQLAlchemy's class of this name."""
 
         class async_scoped_session:  # noqa: N801 - SQLAlchemy's name
-            """Stands in for SQLAlchemy's class of this name."""
+            """Replaces SQLAlchemy's class of this name."""
 
 
 __all__ = ["AsyncConnection", "AsyncEngine", "AsyncSession", "async_scoped_session"]

@@ -1,7 +1,7 @@
-"""The border: what the fence and the inbox ask of a connection, whatever its kind.
+"""The border: the interface of the fence and the inbox to any kind of connection.
 
-Statements have `:name` parameters. A border knows what library and driver say of the transaction, and ends it. It
-decides nothing and translates no errors.
+Statements have `:name` parameters. A border reports the state of the transaction in library and driver, and ends it.
+It decides nothing and translates no errors.
 """
 
 from __future__ import annotations
@@ -20,11 +20,11 @@ SQLITE: Final = "sqlite"
 
 @dataclass(slots=True)
 class Mark:
-    """What is remembered about a connection that carries a fence row.
+    """The record about a connection that carries a fence row.
 
     Attributes:
-        transaction_id: Whose row it is.
-        transaction: The library's own object of the transaction the row went into; None where there is none.
+        transaction_id: The id of the row.
+        transaction: The library's own object of the row's transaction; None where there is none.
         owned: True when the fence opened the connection and must close it.
         carrier: Returns the library's connection that the row went through, as long as that lives.
     """
@@ -36,7 +36,7 @@ class Mark:
 
 
 class Border(Protocol):
-    """What the fence asks of a connection. One thread at a time, as the connection itself."""
+    """A connection, as the fence uses it. One thread at a time, like the connection itself."""
 
     @property
     def family(self) -> str:
@@ -44,35 +44,35 @@ class Border(Protocol):
 
     @property
     def memory(self) -> dict[Any, Any]:
-        """What may be remembered for as long as this connection to the server lives."""
+        """A dictionary that lives as long as this connection to the server."""
 
     @property
     def home(self) -> Any:
-        """The engine behind the connection, or the connection itself: what lives as long as its settings."""
+        """The engine of the connection, or the connection itself: the object that lives as long as its settings."""
 
     def rows(self, sql: str, values: Values) -> list[Row]:
-        """Run *sql* and return its rows; an empty list when it has none."""
+        """Run *sql* and return its rows; an empty list without rows."""
 
     def change(self, sql: str, values: Values) -> int:
         """Run *sql* and return how many rows it inserted, matched or deleted."""
 
     def begin(self) -> None:
-        """Have the library begin its transaction if it has not, so that it knows of what runs past it."""
+        """Let the library begin its transaction if it has not, so that it knows of statements that bypass it."""
 
     def quick_rows(self, sql: str, values: Values) -> list[Row]:
-        """Run *sql*, which has rows, as `rows` does, past the library, whose hooks do not see it.
+        """Run *sql*, which has rows, like `rows`, but bypass the library, whose hooks do not see it.
 
         On PostgreSQL values and columns are text.
         """
 
     def quick_change(self, sql: str, values: Values) -> int:
-        """Run *sql* as `change` does, past the library."""
+        """Run *sql* like `change`, but bypass the library."""
 
     def outside(self, sql: str) -> list[Row]:
-        """Run *sql* past the library's transaction, so that it does not begin one (SQLite's PRAGMA)."""
+        """Run *sql* outside the library's transaction, so that it does not begin one (SQLite's PRAGMA)."""
 
     def open_at_driver(self) -> bool | None:
-        """Return whether the driver reports an open transaction; None when it cannot say."""
+        """Return whether the driver reports an open transaction; None when it does not know."""
 
     def is_surely_open(self) -> bool:
         """Return whether the driver is certain, from the answer to the last statement, that a transaction is open."""
@@ -93,7 +93,7 @@ class Border(Protocol):
         """Roll back the whole transaction, savepoints included."""
 
     def close(self) -> None:
-        """Give the connection back."""
+        """Return the connection to its pool."""
 
     def mark(self, transaction_id: bytes, *, owned: bool) -> None:
         """Remember that the open transaction carries the row of *transaction_id*."""

@@ -1,7 +1,7 @@
-"""The check: leave tombstones on a connection of the fence's own, and read the winners.
+"""The check: write tombstones on a connection of the fence's own, and read the winners.
 
-One transaction for many ids. When a lock of one of them is not free, the others are asked one by one, so that one
-open producer holds up no answer but its own. Whatever goes wrong is NO_ANSWER with its reason.
+One transaction for many ids. When a lock of one of them is not free, the ids are checked one by one, so that
+one open producer holds up no answer but its own. Every failure is NO_ANSWER with its reason.
 """
 
 from __future__ import annotations
@@ -36,9 +36,9 @@ class Check:
     """One call of `SqlFence.check` on one connection.
 
     Args:
-        attempts_max: Tries of one transaction that the database gives up (deadlock, serialization).
-        time_max_s: After this time no further id is tried by itself.
-        databases: The identities that the ids' halves carry; those of another database are not asked about.
+        attempts_max: Most tries of one transaction that the database aborts (deadlock, serialization).
+        time_max_s: Time after which no further id is tried by itself.
+        databases: The identities that the ids' halves carry; ids of another database are not checked.
     """
 
     def __init__(
@@ -84,7 +84,7 @@ class Check:
         readings: Readings = {}
         for index, transaction_id in enumerate(ids):
             if self._elapsed_s() > self._deadline_s:
-                return readings | no_answers(ids[index:], "not reached in time behind locked ids")
+                return readings | no_answers(ids[index:], "not reached in time: earlier ids were locked")
             found = self._attempt(border, [transaction_id], self._lock_timeout_s / _SINGLE_WAIT_PART)
             if isinstance(found, Failure):
                 readings |= no_answers([transaction_id], str(found))
@@ -95,7 +95,7 @@ class Check:
         return readings
 
     def _attempt(self, border: Border, ids: Sequence[bytes], lock_timeout_s: float) -> Readings | Failure:
-        """Try one transaction; again while the database gives it up, a bounded number of times."""
+        """Try one transaction; retry while the database aborts it, a bounded number of times."""
         failure: Failure | None = None
         for _ in range(self._attempts_max):
             undo = ""
@@ -119,7 +119,7 @@ class Check:
         return failure
 
     def _clean(self, border: Border, undo: str) -> None:
-        # A connection too broken for this is thrown away by the pool; what matters was committed or was not.
+        # The pool discards a connection that is too broken for this; the transaction was committed or was not.
         with suppress(Exception):
             border.rollback()
         with suppress(Exception):
@@ -163,7 +163,7 @@ class Check:
 
 
 def reading_of(rows: Rows, transaction_id: bytes, group: str | None) -> FenceReading:
-    """Return what a row says; a missing one after a tombstone was written is no answer (a stale snapshot)."""
+    """Return the reading of a row; a missing row after a tombstone was written is no answer (a stale snapshot)."""
     row = rows.get(transaction_id)
     if row is None:
         return FenceReading(FenceAnswer.NO_ANSWER, "the row that was just written is not visible")

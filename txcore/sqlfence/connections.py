@@ -1,4 +1,4 @@
-"""Every kind of connection that may carry a fence row or an inbox row, behind one border.
+"""Every kind of connection that may carry a fence row or an inbox row, as one border.
 
 SQLAlchemy's Connection and Session, both also asynchronous, sqlite3.Connection and psycopg.Connection. An
 asynchronous connection is served by running the same synchronous border inside SQLAlchemy's `run_sync`.
@@ -33,7 +33,7 @@ _ASYNC_KINDS: Final = (AsyncConnection, AsyncSession, async_scoped_session)
 
 
 class _Ended:
-    """Stands in a mark for a transaction that is over, which would keep its connection in a cycle of references."""
+    """In a mark, replaces an ended transaction, which would keep its connection in a cycle of references."""
 
     is_active = False
 
@@ -41,8 +41,8 @@ class _Ended:
 class SqlAlchemyBorder:
     """The border over a Connection, or over a Session and the Connection that it works on.
 
-    A Session's Connection is asked for only when it is needed: a Session whose flush has failed gives none any
-    more, but can still be rolled back.
+    A Session's Connection is asked for only when it is needed: a Session whose flush has failed returns none
+    any more, but can still be rolled back.
     """
 
     def __init__(self, holder: Connection | Session, engine: Engine | AsyncEngine | None) -> None:
@@ -75,7 +75,7 @@ class SqlAlchemyBorder:
         return int(self._connection().execute(text(sql), dict(values)).rowcount)
 
     def begin(self) -> None:
-        """Begin as SQLAlchemy's first statement would."""
+        """Begin like SQLAlchemy's first statement."""
         connection = self._connection()
         if not connection.in_transaction():
             connection.begin()
@@ -111,7 +111,7 @@ class SqlAlchemyBorder:
             cursor.close()
 
     def open_at_driver(self) -> bool | None:
-        """Return what the driver connection says."""
+        """Return the state of the driver's connection."""
         return open_at_driver(self._driver())
 
     def is_surely_open(self) -> bool:
@@ -130,7 +130,7 @@ class SqlAlchemyBorder:
         return not self.open_at_driver()
 
     def has_known_savepoint(self) -> bool:
-        """Return whether begin_nested() or a statement that was seen has left a savepoint open."""
+        """Return whether begin_nested() or an observed statement has left a savepoint open."""
         connection = self._connection()
         return (
             self._holder.in_nested_transaction()
@@ -149,19 +149,19 @@ class SqlAlchemyBorder:
         return is_active
 
     def commit(self) -> None:
-        """Commit what SQLAlchemy has begun."""
+        """Commit SQLAlchemy's transaction."""
         self._holder.commit()
 
     def rollback(self) -> None:
-        """Roll back to the root; begun by hand under autocommit, by hand as well."""
+        """Roll back to the root; a transaction begun by hand under autocommit is rolled back by hand."""
         self._holder.rollback()
-        # An invalidated Connection would be connected again by the question; it has nothing to roll back.
+        # The property would reconnect an invalidated Connection, which has nothing to roll back.
         holder = self._holder
         if isinstance(holder, Connection) and not (holder.closed or holder.invalidated) and self.open_at_driver():
             self.outside("ROLLBACK")
 
     def close(self) -> None:
-        """Give the connection back."""
+        """Return the connection to its pool."""
         self._holder.close()
         mark = self.marked()
         if mark is not None:
@@ -194,7 +194,7 @@ class SqlAlchemyBorder:
     def _connection_of(self, session: Any) -> Connection:
         try:
             found: Connection = session.connection()
-        except UnboundExecutionError:  # bound per mapper; the fence's database is meant
+        except UnboundExecutionError:  # bound per mapper: use the fence's database
             engine = self._engine.sync_engine if isinstance(self._engine, AsyncEngine) else self._engine
             found = session.connection(bind_arguments={"bind": engine})
         return found
@@ -220,14 +220,14 @@ class SqlAlchemyBorder:
 
 @functools.lru_cache(maxsize=64)
 def _rendered(sql: str, dialect: Any) -> tuple[str, tuple[str, ...]]:
-    """Return *sql* as the driver wants it, with the names of its parameters in their order where they have none."""
+    """Return *sql* in the driver's style, and the parameters' names in their order where the style has no names."""
     compiled = text(sql).compile(dialect=dialect)
     return str(compiled), tuple(compiled.positiontup or ())
 
 
 @functools.lru_cache(maxsize=64)
 def _shortcut_of(kind: type[Any]) -> Callable[[Any, str, Values], list[Row] | None] | None:
-    """Return what runs a statement without a cursor on a driver's connection of this class, if anything does."""
+    """Return the function, if any, that runs a statement without a cursor on a driver's connection of this class."""
     if not is_psycopg(kind):
         return None
     from txcore.sqlfence.psycopg3 import prepared_rows  # noqa: PLC0415 - needs psycopg
@@ -239,7 +239,7 @@ def family_of(dialect_name: str) -> str:
     """Return the family of a SQLAlchemy dialect.
 
     Raises:
-        FenceMisuseError: the fence does not know it.
+        FenceMisuseError: the fence does not support it.
     """
     family = _FAMILIES.get(dialect_name)
     if family is None:
@@ -251,10 +251,10 @@ def border_of(connection: Any, engine: Any = None) -> Border:
     """Return the border over a synchronous connection.
 
     Args:
-        engine: Where a Session that is bound to no single database finds the fence's one.
+        engine: The fence's database, for a Session that is not bound to a single database.
 
     Raises:
-        FenceMisuseError: no known kind of connection, or of a database without a fence.
+        FenceMisuseError: an unknown kind of connection, or of a database without a fence.
     """
     kind: Any = type(connection)  # mypy does not know that classes are hashable
     return _maker_of(kind)(connection, engine)
@@ -262,7 +262,7 @@ def border_of(connection: Any, engine: Any = None) -> Border:
 
 @functools.lru_cache(maxsize=64)
 def _maker_of(kind: type[Any]) -> Callable[[Any, Any], Border]:
-    """Return what makes the border over a connection of this class, and its engine; looked up once for each class."""
+    """Return the function that makes the border of a connection of this class and its engine; one lookup per class."""
     if issubclass(kind, scoped_session):
         return lambda connection, engine: SqlAlchemyBorder(connection(), engine)
     if issubclass(kind, Connection | Session):
@@ -318,7 +318,7 @@ def is_open(connection: Any) -> bool:
 
 
 def inner_of(connection: Any) -> Any:
-    """Return the synchronous object within an asynchronous kind; None when it is not connected. Others as they are."""
+    """Return the synchronous object in an asynchronous kind (None if not connected), or the object itself."""
     if not is_async(connection):
         return connection
     if isinstance(connection, async_scoped_session):

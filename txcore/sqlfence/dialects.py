@@ -1,6 +1,6 @@
-"""What the three databases share: the portable statements, built once per table name.
+"""The code that the three databases share: the portable statements, built once per table name.
 
-`postgresql`, `mysql` and `sqlite` add the statements in which correctness hides: the conditional insert, its
+`postgresql`, `mysql` and `sqlite` add the statements on which correctness depends: the conditional insert, its
 verification, and the check. Statements run on a `Border` with `:name` parameters; nothing here begins or ends a
 transaction unless its docstring says so.
 """
@@ -25,13 +25,13 @@ if TYPE_CHECKING:
     from txcore.sqlfence.identity import Database
 
 UPGRADE_WAIT_S: Final = 3
-"""How long an upgrade waits for open transactions; producers and checks that come after it wait as long."""
+"""Longest wait, in seconds, of an upgrade for open transactions; producers and checks after it wait as long."""
 ROWS_MAX: Final = 500
-"""Most ids that one statement names."""
+"""Most ids in one statement."""
 
 
 SAVEPOINT_TEXT: Final = (
-    "a savepoint is open: were it rolled back, the fence row would go and the rest stay; "
+    "a savepoint is open: its rollback would remove the fence row and keep the rest; "
     "prepare in the top-level transaction"
 )
 FOREIGN_TEXT: Final = (
@@ -44,7 +44,7 @@ GONE_TEXT: Final = (
 
 
 class RowRefused(Exception):  # noqa: N818 - a signal between the dialects and the fence, never seen outside
-    """The insert went through without a row, or wrote one that must not stay."""
+    """The insert succeeded without a row, or wrote one that must not stay."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -62,19 +62,19 @@ class Dialect(ABC):
     """The statements of one family of databases for one pair of tables. Immutable, thread safe."""
 
     family: ClassVar[str]
-    own_isolation: ClassVar[str | None] = None  #: what SQLAlchemy sets on the fence's own connections
+    own_isolation: ClassVar[str | None] = None  #: the level that SQLAlchemy sets on the fence's own connections
     locks_whole_file: ClassVar[bool] = False
-    sets_durability: ClassVar[bool] = False  #: whether the insert itself does, so that nothing need be asked
+    sets_durability: ClassVar[bool] = False  #: whether the insert itself makes the commit durable
     check_waits: ClassVar[bool] = True  #: whether a check may wait for a lock at all
     share_suffix: ClassVar[str] = ""
     meta_columns: ClassVar[str] = "m.*"
-    meta_types: ClassVar[dict[str, str]]  #: of the columns that schema version 2 added
+    meta_types: ClassVar[dict[str, str]]  #: types of the columns that schema version 2 added
     created_ms: ClassVar[str]  #: an expression for the time of the insert, in milliseconds since the epoch
 
     def __init__(self, tables: Tables) -> None:
         self.tables = tables
 
-    # What differs ------------------------------------------------------------------------------------------------
+    # Differences -------------------------------------------------------------------------------------------------
 
     @abstractmethod
     def place(self, name: str) -> str:
@@ -82,7 +82,7 @@ class Dialect(ABC):
 
     @abstractmethod
     def encode(self, transaction_id: bytes) -> Any:
-        """Return an id as the driver takes it."""
+        """Return an id in the driver's form."""
 
     @abstractmethod
     def create(self, border: Border) -> None:
@@ -94,10 +94,10 @@ class Dialect(ABC):
 
     @abstractmethod
     def require_durable(self, border: Border) -> None:
-        """Refuse settings under which a commit may be lost in a crash, and that SQL cannot change here.
+        """Refuse settings under which a crash may undo a commit, and that SQL cannot change here.
 
         Raises:
-            FenceMisuseError: naming the setting.
+            FenceMisuseError: a setting is refused; the text names it.
         """
 
     @abstractmethod
@@ -115,7 +115,7 @@ class Dialect(ABC):
 
     @abstractmethod
     def verify(self, border: Border, transaction_id: bytes) -> None:
-        """Look whether the row belongs to this still open top-level transaction.
+        """Check that the row belongs to this still open top-level transaction.
 
         Raises:
             FenceMisuseError: it does not.
@@ -128,7 +128,7 @@ class Dialect(ABC):
 
     @abstractmethod
     def touch(self, border: Border, ids: Sequence[bytes]) -> Rows:
-        """Return the rows that exist, locked and with a write so that the answer is durable; write none."""
+        """Lock and update the existing rows of *ids*, so that the answer is durable, and return them; insert no row."""
 
     @abstractmethod
     def settled(self, border: Border, ids: Sequence[bytes]) -> dict[bytes, int]:
@@ -141,10 +141,10 @@ class Dialect(ABC):
     def begin_work(self, border: Border, lock_timeout_s: float) -> str:
         """Open a transaction for the fence's own writing, durable at COMMIT, with a bounded wait for locks.
 
-        Returns the statement that gives the pooled connection its own settings back, "" for none.
+        Returns the statement that restores the pooled connection's own settings, "" for none.
         """
 
-    # What is the same ----------------------------------------------------------------------------------------------
+    # Common statements ---------------------------------------------------------------------------------------------
 
     def horizon(self, border: Border, *, locked: bool = False) -> bytes:
         """Return `pruned_below`; *locked* keeps a prune from raising it before the transaction ends.
@@ -176,8 +176,8 @@ class Dialect(ABC):
         stored = decode_id(identity) if identity is not None else b""
         return Meta(decode_id(pruned_below), stored, server or "", adopted or "", oids or "")
 
-    def server(self, border: Border, oids: str) -> str:  # noqa: ARG002 - only PostgreSQL says anything
-        """Return what no copy of the tables at *oids* shares, in this server or another; empty where nothing is."""
+    def server(self, border: Border, oids: str) -> str:  # noqa: ARG002 - only PostgreSQL has an answer
+        """Return a text that no copy of the tables at *oids* shares, on any server; empty where none exists."""
         return ""
 
     def lock_meta(self, border: Border) -> None:
@@ -193,7 +193,7 @@ class Dialect(ABC):
         """Bring the meta row to this schema version, if it is older; repeating it changes nothing.
 
         Raises:
-            BackendUnavailableError: a transaction that is open kept the table for too long.
+            BackendUnavailableError: an open transaction kept the table locked for too long.
         """
         if self.meta(border).identity:
             return
@@ -203,14 +203,14 @@ class Dialect(ABC):
             if failure_of(error).cause is not Cause.LOCKED:
                 raise
             raise BackendUnavailableError(
-                f"table {self.tables.meta} could not be upgraded: an open transaction has kept it for too long. The "
-                "fence works as before, with the schema version that it had; run create() again, once that "
-                "transaction has ended"
+                f"table {self.tables.meta} could not be upgraded: an open transaction has locked it for too long. The "
+                "fence works as before, with its old schema version; run create() again after that transaction "
+                "has ended"
             ) from error
 
     def _give_identity(self, border: Border) -> None:
         self.add_meta_columns(border)
-        # One statement: on MariaDB the columns have ended the transaction, and another process may be as far as this.
+        # One statement: on MariaDB adding columns has ended the transaction, and another process may be here as well.
         sql = (
             f"UPDATE {self.tables.meta} SET identity = {self.place('id')}, server = :server, adopted = '[]', "  # noqa: S608
             f"schema_version = {SCHEMA_VERSION} WHERE identity IS NULL"
@@ -220,9 +220,9 @@ class Dialect(ABC):
 
     @abstractmethod
     def add_meta_columns(self, border: Border) -> None:
-        """Add to the meta table those of `meta_types` that are missing, and wait for open transactions a short time.
+        """Add the missing columns of `meta_types` to the meta table, and wait for open transactions a short time.
 
-        As long as it waits, whatever comes to the table waits too.
+        While it waits, every other access to the table waits too.
         """
 
     def withdraw(self, border: Border, transaction_id: bytes) -> None:
@@ -231,7 +231,7 @@ class Dialect(ABC):
         border.change(sql, {"id": self.encode(transaction_id)})
 
     def read(self, border: Border, ids: Sequence[bytes], suffix: str = "") -> Rows:
-        """Return the rows of *ids* that are there."""
+        """Return the existing rows of *ids*."""
         names, values = self._named(ids)
         sql = (
             f"SELECT transaction_id, state, producer_group FROM {self.tables.fence} "  # noqa: S608
@@ -240,7 +240,7 @@ class Dialect(ABC):
         return rows_of(border.rows(sql, values))
 
     def force(self, border: Border, transaction_id: bytes, group: str) -> None:
-        """Set state 4 whatever the state was, inserting the row when there is none."""
+        """Set state 4 in place of any other state, inserting the row when there is none."""
         sql = f"UPDATE {self.tables.fence} SET state = {FORCED} WHERE transaction_id = {self.place('id')}"  # noqa: S608
         if border.change(sql, {"id": self.encode(transaction_id)}) == 0:
             insert = (
@@ -266,12 +266,12 @@ class Dialect(ABC):
         return [decode_id(row[0]) for row in rows]
 
     def delete(self, border: Border, ids: Sequence[bytes]) -> int:
-        """Delete the rows of *ids* and return how many there were."""
+        """Delete the rows of *ids* and return their number."""
         names, values = self._named(ids)
         return border.change(f"DELETE FROM {self.tables.fence} WHERE transaction_id IN ({names})", values)  # noqa: S608
 
     def count_groups(self, border: Border) -> dict[str, dict[int, int]]:
-        """Return how many rows each group has in each state."""
+        """Return the number of rows of each group in each state."""
         sql = f"SELECT producer_group, state, count(*) FROM {self.tables.fence} GROUP BY producer_group, state"  # noqa: S608
         groups: dict[str, dict[int, int]] = {}
         for group, state, count in border.rows(sql, {}):
@@ -279,7 +279,7 @@ class Dialect(ABC):
         return groups
 
     def read_whole(self, border: Border, ids: Sequence[bytes]) -> dict[bytes, tuple[int, str, int, int]]:
-        """Return (state, group, time of the insert in ms, checks) of the rows that are there."""
+        """Return (state, group, time of the insert in ms, checks) of the existing rows."""
         names, values = self._named(ids)
         sql = (
             f"SELECT transaction_id, state, producer_group, {self.created_ms}, checks FROM {self.tables.fence} "  # noqa: S608
@@ -305,7 +305,7 @@ class Dialect(ABC):
         return rows, values | {"producer_group": group}
 
     def _first_meta_row(self) -> str:
-        """Return the statement that makes the meta row as in schema version 1; `give_identity` does the rest."""
+        """Return the statement that makes the meta row of schema version 1; `give_identity` completes it."""
         return (
             f"INSERT INTO {self.tables.meta} (singleton, schema_version, pruned_below) "  # noqa: S608
             f"SELECT 1, 1, {self.place('id')} "
@@ -324,7 +324,7 @@ def states_of(rows: Iterable[Sequence[Any]]) -> dict[bytes, int]:
 
 
 def decode_id(value: Any) -> bytes:
-    """Return the 16 bytes, in whichever form a driver gives them."""
+    """Return the 16 bytes of an id in any driver's form."""
     if isinstance(value, uuid.UUID):
         return value.bytes
     if isinstance(value, str):
@@ -333,9 +333,9 @@ def decode_id(value: Any) -> bytes:
 
 
 def anchor_name(transaction_id: bytes) -> str:
-    """Return the savepoint set right behind the row, where a database can tell of savepoints only by name.
+    """Return the name of the savepoint set right after the row, where a database knows savepoints only by name.
 
-    The savepoint is gone when its transaction has ended (also by a statement that commits behind the program's
-    back) and when somebody rolled back to a savepoint set before it.
+    The savepoint is gone when its transaction has ended (also by a statement that commits unnoticed by the program)
+    and after a rollback to a savepoint set before it.
     """
     return f"{ANCHOR_PREFIX}{transaction_id.hex()}"

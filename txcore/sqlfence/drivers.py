@@ -1,4 +1,4 @@
-"""What a driver's own connection says of its transaction: the one place that looks inside drivers."""
+"""The transaction's state in a driver's own connection: the only module that looks inside drivers."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from typing import Any, Final
 
 IDLE: Final = 0
 IN_TRANSACTION: Final = 2
-"""libpq's status between statements of a transaction block; with 1 answers are to come, with 3 it has failed."""
+"""libpq's status between statements of a transaction block; with 1 answers are pending, with 3 it has failed."""
 
 
 def is_psycopg(kind: type[Any]) -> bool:
@@ -17,7 +17,7 @@ def is_psycopg(kind: type[Any]) -> bool:
 
 
 def open_at_driver(driver: Any) -> bool | None:
-    """Return whether the driver reports an open transaction; None when it cannot say."""
+    """Return whether the driver reports an open transaction; None when it does not know."""
     if hasattr(driver, "in_transaction"):  # sqlite3, aiosqlite
         return bool(driver.in_transaction)
     info: Any = getattr(driver, "info", None)
@@ -32,7 +32,7 @@ def open_at_driver(driver: Any) -> bool | None:
 
 
 def surely_open_at_driver(driver: Any) -> bool:
-    """Return whether the server itself has said in its last answer that a transaction is open."""
+    """Return whether the server's last answer reported an open transaction."""
     info: Any = getattr(driver, "info", None)
     if hasattr(info, "transaction_status"):  # psycopg, psycopg2
         return int(info.transaction_status) == IN_TRANSACTION
@@ -40,10 +40,10 @@ def surely_open_at_driver(driver: Any) -> bool:
 
 
 def autocommit_at_driver(driver: Any) -> bool | None:
-    """Return whether the driver is in autocommit mode; None when it cannot say."""
+    """Return whether the driver is in autocommit mode; None when it does not know."""
     mode = getattr(driver, "autocommit", None)
     if hasattr(driver, "in_transaction"):
-        # Python 3.12 has `autocommit`; its legacy value -1 and older versions go by `isolation_level`.
+        # Python 3.12 has `autocommit`; its legacy value -1 and older versions follow `isolation_level`.
         return mode if isinstance(mode, bool) else driver.isolation_level is None
     if isinstance(mode, bool):  # psycopg, psycopg2
         return mode

@@ -44,7 +44,7 @@ _CREATE_WAIT_S: Final = 10.0
 
 @dataclass(frozen=True, slots=True)
 class FenceStats:
-    """What the table holds, for operators.
+    """The table's contents in numbers, for operators.
 
     Attributes:
         states: Rows per state (1 committed, 2 tombstone, 3 via the message table, 4 forced).
@@ -61,7 +61,7 @@ class FenceStats:
 
 @dataclass(frozen=True, slots=True)
 class FenceRow:
-    """One row as it stands, for operators: its state, whose it is, when it was made, how often a check read it."""
+    """One stored row, for operators: its state, its group, its time of insert, and the number of checks of it."""
 
     state: int
     group: str
@@ -70,27 +70,27 @@ class FenceRow:
 
 
 class SqlFence:
-    """The fence row in the user's own database. Thread safe; connections given to it are used as they are.
+    """The fence row in the user's own database. Thread safe; connections of the caller are used unchanged.
 
     Methods that take a connection, or that use the fence's own engine, return an awaitable when that is an
     asynchronous one.
 
-    What a producer writes runs past SQLAlchemy where it can: its statement events and its log do not show that.
+    A producer's statements bypass SQLAlchemy where possible: its statement events and its log do not show them.
 
     Not detected: a savepoint opened by a statement of the user's own (not `begin_nested`) before the row is written
     on MariaDB, MySQL and SQLite, and rolled back after `verify`; a statement that commits by itself (DDL, LOCK TABLES)
-    after `prepare(connection)` on MariaDB and MySQL, so that row and half stand whatever becomes of the rest; settings
-    for durability that are changed after `verify`; commits lost by a failover to a standby that is not synchronous.
+    after `prepare(connection)` on MariaDB and MySQL, so that row and half stay even if the rest is rolled back;
+    settings for durability that are changed after `verify`; commits lost by a failover to an asynchronous standby.
 
     Args:
-        engine: SQLAlchemy Engine or AsyncEngine; its pool gives the fence's own connections.
-        table: Name of the table, with a schema before it if need be; `<table>_meta` and others stand beside it.
-        lock_timeout_s: How long a check waits for an open producer transaction (MariaDB: it never waits).
-        statement_timeout_s: Longest time a producer's insert may take on PostgreSQL, from which the wait of a
-            prune follows, and the longest time one check asks ids one by one.
-        attempts_max: Tries of a check's transaction that the database gives up.
+        engine: SQLAlchemy Engine or AsyncEngine; its pool provides the fence's own connections.
+        table: Name of the table, with a schema before it if needed; `<table>_meta` and others are created beside it.
+        lock_timeout_s: Longest wait of a check for an open producer transaction (MariaDB: it never waits).
+        statement_timeout_s: Longest time of a producer's insert on PostgreSQL, from which the wait of a prune
+            follows, and the longest time for which one check asks ids one by one.
+        attempts_max: Most tries of a check's transaction that the database aborts.
         clock: For the time limit of a check.
-        sleep: How a prune waits; `asyncio.sleep` is used with an AsyncEngine when it is left alone.
+        sleep: The function with which a prune waits; the default with an AsyncEngine is `asyncio.sleep`.
     """
 
     def __init__(
@@ -139,7 +139,7 @@ class SqlFence:
         Returns the Connection, or an awaitable of the AsyncConnection.
 
         Raises:
-            FencedError: the row is there already or lies below the horizon; rolled back and closed.
+            FencedError: the row exists already or lies below the horizon; rolled back and closed.
             NotSentError: the database failed; rolled back and closed.
             FenceMisuseError: the engine is in autocommit mode or its database does not keep commits.
         """
@@ -160,13 +160,13 @@ class SqlFence:
     ) -> Awaitable[None] | None:
         """Insert the row in the caller's open top-level transaction and make its commit durable.
 
-        When it returns, the row belongs to that transaction for certain. *rows* go into the message table (state 3).
-        *expected* is the identity of the database that the half names, if the half was written before.
+        After it returns, the row certainly belongs to that transaction. *rows* go into the message table (state 3).
+        **expected* is the database identity in the half, if the half was written before.
 
         Raises:
             FenceMisuseError: autocommit connection, open savepoint, or a database that does not keep commits.
             WrongDatabaseError: the connection is not to the database that *expected* names.
-            FencedError: the row is there already or lies below the horizon.
+            FencedError: the row exists already or lies below the horizon.
             NotSentError: the database failed.
             After each of them the caller's transaction has been rolled back.
         """
@@ -190,14 +190,14 @@ class SqlFence:
         return self._remembered(connection)
 
     def known_database(self) -> bytes | None:
-        """Return the identity of the database behind the fence's own engine; None when it must be read first.
+        """Return the identity of the database of the fence's own engine; None when it must be read first.
 
-        Tables of schema version 1 have none, and are read each time: an upgrade gives them one.
+        Tables of schema version 1 have none, and are read each time: an upgrade adds one.
         """
         return self._database or None
 
     def read_database(self) -> Any:
-        """Read the identity of the database behind the fence's own engine (an awaitable with an AsyncEngine).
+        """Read the identity of the database of the fence's own engine (an awaitable with an AsyncEngine).
 
         Raises:
             BackendUnavailableError: unreachable.
@@ -233,7 +233,7 @@ class SqlFence:
     def enqueue(
         self, connection: Any, transaction_id: bytes, group: str, rows: Sequence[TableRow]
     ) -> Awaitable[None] | None:
-        """Put messages into the message table, and turn the row to state 3, inside its own open transaction.
+        """Insert messages into the message table, and set the row to state 3, inside its own open transaction.
 
         Raises:
             FenceMisuseError: the row is not in this transaction; it was rolled back.
@@ -249,17 +249,17 @@ class SqlFence:
         """Commit and close a connection that `begin` opened.
 
         Raises:
-            NotSentError: the database says that it has undone the transaction (serialization failure, deadlock).
+            NotSentError: the database reports that it has undone the transaction (serialization failure, deadlock).
             CommitUnknownError: the database answered with another error, or not at all; it may have committed.
-            FenceMisuseError: the connection was opened by somebody else, who commits it.
+            FenceMisuseError: the application opened the connection and must commit it.
         """
         return self._on(connection, self._rows.commit)
 
     def rollback(self, connection: Any) -> Awaitable[None] | None:
-        """Roll the transaction back, whoever opened it, and close the connection if `begin` opened it.
+        """Roll the transaction back in any case, and close the connection if `begin` opened it.
 
-        Idempotent, raises nothing for the database's sake: a connection that cannot roll back is thrown away, and
-        the database rolls back by itself.
+        Idempotent; a failure of the database raises nothing: a connection that cannot roll back is discarded, and the
+        database rolls back by itself.
         """
         return self._on(connection, self._rows.roll_back)
 
@@ -268,13 +268,13 @@ class SqlFence:
     def create(self) -> Awaitable[None] | None:
         """Create the tables that are missing; idempotent, safe when several processes do it at once.
 
-        Tables of an older schema version are brought to this one in place, and keep what they hold. With an
-        AsyncEngine this must be awaited; until it is, the fence refuses to work.
+        Tables of an older schema version are upgraded in place, and keep their rows. With an AsyncEngine this must be
+        awaited; before that, the fence refuses to work.
 
         Raises:
             UsageError: the tables were made by a newer txcore.
             BackendUnavailableError: the database cannot be reached or refused, or tables of an older version could not
-                be upgraded in 3 s, because a transaction is open; they work on as they are.
+                be upgraded in 3 s, because a transaction is open; they still work unchanged.
         """
 
         def action(border: Border) -> None:
@@ -299,7 +299,7 @@ class SqlFence:
         return isinstance(self.engine, AsyncEngine)
 
     def identity(self) -> Any:
-        """Return the `Database` behind the fence's own engine: its identity, and former ones (or an awaitable).
+        """Return the `Database` of the fence's own engine: its identity, and former ones (or an awaitable).
 
         Raises:
             BackendUnavailableError: unreachable.
@@ -309,19 +309,19 @@ class SqlFence:
     def adopt(self, reason: str, by: str, former: bytes = b"") -> Any:
         """Make the fence's database decide for the one that it replaces, and return its `Database` (or an awaitable).
 
-        For a deliberate move whose former database takes part no more: dump and restore, pg_upgrade (the database
-        notices by itself that it is a copy), or new tables that were filled by replication (name *former*).
+        For a deliberate move whose former database is no longer used: dump and restore, pg_upgrade (the database
+        detects by itself that it is a copy), or new tables that were filled by replication (name *former*).
 
         Args:
-            reason: Why; kept with the time and *by*, the name of the caller.
-            former: The identity of the former database, where this one was not copied from it.
+            reason: The reason; stored with the time and *by*, the name of the caller.
+            former: The identity of the former database, if this one was not copied from it.
 
         Raises:
-            UsageError: no reason, nothing to adopt, a role that cannot tell, or tables of schema version 1.
+            UsageError: no reason, nothing to adopt, a role that cannot find out, or tables of schema version 1.
             BackendUnavailableError: unreachable.
         """
         if not reason.strip() or not by.strip():
-            raise UsageError("adopting a database needs a reason and the name of who adopts it")
+            raise UsageError("adopting a database needs a reason and the operator's name")
         if former and len(former) != identity.IDENTITY_BYTES:
             raise UsageError(f"an identity has {identity.IDENTITY_BYTES} bytes, not {len(former)}")
         at = datetime.fromtimestamp(self._clock.wall_ms() / 1000, UTC).isoformat(timespec="seconds")
@@ -339,7 +339,7 @@ class SqlFence:
     ) -> Mapping[bytes, FenceReading] | Awaitable[Mapping[bytes, FenceReading]]:
         """Write tombstones on a connection of its own and return the winner of each id.
 
-        Never raises for the database's sake: what could not be found out is NO_ANSWER. A COMMIT or ROLLBACK is
+        A failure of the database never raises: an id without a result is NO_ANSWER. A COMMIT or ROLLBACK is
         durable and final. An id of another group is NO_ANSWER with that reason. An id below the prune horizon
         without a row is PRUNED, and no tombstone is written for it. Nor is one for an id whose half, by *databases*,
         carries the identity of another database: that is NO_ANSWER, `is_foreign`.
@@ -362,7 +362,7 @@ class SqlFence:
     def peek(self, transaction_ids: Sequence[bytes]) -> Any:
         """Read states without writing; ABSENT for no row. For operators and audits, never for decisions.
 
-        Returns a mapping as `check` does (an awaitable of one with an AsyncEngine); raises as little.
+        Returns a mapping like `check` (an awaitable with an AsyncEngine); a failure of the database never raises.
         """
         _check_arguments(transaction_ids, "")
         ids = sorted(set(transaction_ids))
@@ -385,7 +385,7 @@ class SqlFence:
         """Set state 4, inserting the row if there is none; *database* is the identity that the half carries.
 
         Raises:
-            WrongDatabaseError: that is another database; nothing was written.
+            WrongDatabaseError: *database* is another database; nothing was written.
             BackendUnavailableError: unreachable, or an open producer transaction holds the row.
             UsageError: the row belongs to another group.
         """
@@ -420,7 +420,7 @@ class SqlFence:
         return self._own.look(action)
 
     def ids_below(self, below: bytes, after: bytes = LOWEST_ID, count: int = _CHUNK) -> Any:
-        """Return up to *count* ids of rows between *after* and *below*, both left out, ascending.
+        """Return up to *count* ids of rows between *after* and *below*, both excluded, ascending.
 
         Reads only (an awaitable with an AsyncEngine). Raises BackendUnavailableError when unreachable.
         """
@@ -428,7 +428,7 @@ class SqlFence:
         return self._own.look(lambda border: self._dialect.page(border, after, below, count))
 
     def sent(self, transaction_ids: Sequence[bytes]) -> Any:
-        """Return those ids of state 3 whose messages are all sent, without writing (an awaitable with an AsyncEngine).
+        """Return the ids of state 3 whose messages are all sent, without writing (an awaitable with an AsyncEngine).
 
         Raises BackendUnavailableError when unreachable.
         """
@@ -455,17 +455,17 @@ class SqlFence:
     def prune(self, below: bytes, is_closed: IsClosed, *, wait_s: float | None = None, chunk: int = _CHUNK) -> Any:
         """Raise the horizon to *below*, wait, then delete the ids below it that *is_closed* names.
 
-        Rows of state 3 stay as long as the message table holds anything of them, named or not. Most of them have no
-        half, and so no final op: name those that `sent` names, but for the ones whose half is pending or parked. A half
-        whose row is gone is parked as PRUNED, although its messages are out.
+        Rows of state 3 stay while the message table holds a message of them, named or not. Most of them have no half,
+        and so no final op: name the ids that `sent` names, except those whose half is pending or parked. A half whose
+        row is gone is parked as PRUNED, although its messages are sent.
 
         Returns a PruneResult (an awaitable with an AsyncEngine). Can be interrupted and run again.
 
         Args:
             below: First id that is not pruned; `ids.first_id_at` makes one from a time.
             is_closed: Given up to *chunk* ids, returns those whose final op is in force, or that have no half, and that
-                are neither pending nor parked. Asked after the wait. What it raises ends the prune.
-            wait_s: Longer than any producer's insert may take; default one second more than `statement_timeout_s`.
+                are neither pending nor parked. Called after the wait. Its exception ends the prune.
+            wait_s: Seconds, more than any producer's insert may take; default one more than `statement_timeout_s`.
             chunk: Most rows of one delete.
 
         Raises:
@@ -531,7 +531,7 @@ def dialect_of(engine: Engine | AsyncEngine, tables: Tables, statement_timeout_s
     """Return the statements for the engine's family of databases.
 
     Raises:
-        FenceMisuseError, ConfigError: a database, or a table name there, that the fence does not know.
+        FenceMisuseError, ConfigError: a database, or a table name, that the fence does not support.
     """
     makers: dict[str, Callable[[], Dialect]] = {
         POSTGRESQL: lambda: PostgreSQL(tables, statement_timeout_s),

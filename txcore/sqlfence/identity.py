@@ -1,14 +1,14 @@
-"""Which database a fence's tables are in: the identity that halves carry, so that no check asks another one.
+"""The identity of a fence's database, which halves carry so that no check asks another database.
 
 The meta row holds a random identity, made with the tables. On PostgreSQL it also names the server, the database and
-the table that it was made for. A copy in another server, database or schema differs there, and has an identity of its
-own, made of both, until an operator adopts it. A standby that is promoted differs in nothing.
+the table that it was made for. A copy in another server, database or schema differs in these, and has an identity of
+its own, made of both, until an operator adopts it. A promoted standby has the same identity.
 
-A connection may come to a copy without being made anew: a search path for each tenant, a pooler that is sent elsewhere.
-So on PostgreSQL the oids of database and table are compared with each row that is written, and with each check.
+A connection may reach a copy without a reconnect: a search path for each tenant, a pooler that is redirected. So on
+PostgreSQL the oids of database and table are compared at each write of a row, and at each check.
 
-Not told apart: a physical copy (pg_basebackup, a snapshot, recovery to a point in time) that is promoted beside its
-original, as it looks like a failover; on MariaDB, MySQL and SQLite, and where the role may not call
+Not distinguished: a physical copy (pg_basebackup, a snapshot, recovery to a point in time) that is promoted beside
+its original, as it looks like a failover; on MariaDB, MySQL and SQLite, and where the role may not call
 `pg_control_system()`, any copy that keeps the meta row.
 
 Source: PostgreSQL manual, "Control Data Functions" (`pg_control_system`).
@@ -34,7 +34,7 @@ IDENTITY_BYTES: Final = 16
 
 
 class Adoption(msgspec.Struct, frozen=True):
-    """One former identity whose transactions this database decides: its hex text, since when, by whose word, why."""
+    """One former identity whose transactions this database decides: its hex text, time, name and reason."""
 
     identity: str
     at: str
@@ -43,9 +43,9 @@ class Adoption(msgspec.Struct, frozen=True):
 
 
 class Meta(msgspec.Struct, frozen=True):
-    """The meta row as it stands; `identity` is empty before schema version 2, `server` where nothing was told.
+    """The stored meta row; `identity` is empty before schema version 2, `server` where it is not known.
 
-    `oids` is no column: on PostgreSQL the numbers of the database and the table that the row was read in, else empty.
+    `oids` is not a column: on PostgreSQL the oids of the database and the table of the row, else empty.
     """
 
     pruned_below: bytes
@@ -56,14 +56,14 @@ class Meta(msgspec.Struct, frozen=True):
 
 
 class Database(msgspec.Struct, frozen=True):
-    """The database behind one connection.
+    """The database of one connection.
 
     Attributes:
         stored: The identity in its meta row; empty before schema version 2.
         current: The identity that halves carry: the stored one, or another one in a copy that was not adopted.
-        server: What this server says of itself; empty where it says nothing.
+        server: The server's own name for itself; empty where it is not known.
         adopted: Former identities, oldest first.
-        oids: The database and the table on this server, which `server` names too; see `Meta`.
+        oids: The oids of database and table on this server, which `server` also contains; see `Meta`.
     """
 
     stored: bytes
@@ -78,22 +78,22 @@ class Database(msgspec.Struct, frozen=True):
         return self.current != self.stored
 
     def is_at(self, identity: bytes, oids: str) -> bool:
-        """Return whether the meta row of *identity* in the table *oids* is the one that was seen here."""
+        """Return whether the meta row of *identity* in the table *oids* is the one that was read here."""
         return self.stored == identity and self.oids == oids
 
     def decides(self, identity: bytes) -> bool:
-        """Return whether halves that carry *identity* are decided here; those that carry none always are."""
+        """Return whether halves that carry *identity* are decided here; halves without identity always are."""
         if identity in {b"", NO_DATABASE, self.current}:
             return True
         return not self.is_copy and any(each.identity == identity.hex() for each in self.adopted)
 
 
 ANY_DATABASE: Final = Database(b"", b"", "")
-"""Stands for a database that has no identity, or that need not be a certain one."""
+"""Placeholder for a database that has no identity, or whose identity does not matter."""
 
 
 def database_of(meta: Meta, server: str) -> Database:
-    """Return the database whose meta row and server these are."""
+    """Return the database with this meta row and server."""
     adopted = tuple(msgspec.json.decode(meta.adopted, type=list[Adoption])) if meta.adopted else ()
     current = meta.identity
     if meta.identity and server and meta.server and server != meta.server:
@@ -107,15 +107,15 @@ def new_identity() -> bytes:
 
 
 def look(dialect: Dialect, border: Border) -> Database:
-    """Return the database behind *border*, asked once for each connection to the server once it has an identity."""
+    """Return the database of *border*; with an identity, it is read once for each connection to the server."""
     found = border.memory.get(_key(dialect))
     return look_anew(dialect, border) if found is None else found
 
 
 def look_anew(dialect: Dialect, border: Border, meta: Meta | None = None) -> Database:
-    """Ask the database again, which may have been adopted or replaced since, unless *meta* is what is remembered.
+    """Read the database again, which may have been adopted or replaced since, unless *meta* equals the cached row.
 
-    Tables without an identity are not remembered: the next transaction finds the one that an upgrade has given them.
+    Tables without an identity are not cached: the next transaction finds the identity that an upgrade has added.
     """
     meta = meta or dialect.meta(border)
     if not meta.identity:
@@ -129,7 +129,7 @@ def look_anew(dialect: Dialect, border: Border, meta: Meta | None = None) -> Dat
 
 
 def recall(dialect: Dialect, border: Border) -> bytes:
-    """Return the identity that was last seen behind *border*; asks nothing but a file."""
+    """Return the identity that was last read through *border*; queries only a file."""
     found = border.memory.get(_key(dialect))
     if found is None and border.family == SQLITE:
         found = look(dialect, border)
@@ -137,17 +137,17 @@ def recall(dialect: Dialect, border: Border) -> bytes:
 
 
 def wrong_database_text(database: Database, identity: bytes) -> str:
-    """Return why nothing is decided here about a half that carries *identity*."""
-    here = database.current.hex() or "none, its tables are of schema version 1"
+    """Return the reason why this database does not decide a half that carries *identity*."""
+    here = database.current.hex() or "none (its tables have schema version 1)"
     return (
-        f"another database: the transaction was fenced in database {identity.hex()}, and the fence looks at {here}; "
-        "nothing was written. Give the fence the producer's database; if this one replaces it for good, run "
+        f"another database: the transaction was fenced in database {identity.hex()}, and the fence uses {here}; "
+        "nothing was written. Give the fence the producer's database; if this database replaces it for good, run "
         "`txcore fence adopt`"
     )
 
 
 def adopt(dialect: Dialect, border: Border, adoption: Adoption) -> Database:
-    """Make this database decide for its former identity, or for that in *adoption*; the meta row is locked before.
+    """Make this database decide for its former identity, or for the one in *adoption*; the meta row is locked.
 
     Raises:
         UsageError: there is nothing to adopt, or the tables have no identity yet.
@@ -160,28 +160,28 @@ def adopt(dialect: Dialect, border: Border, adoption: Adoption) -> Database:
     if not adoption.identity and not database.is_copy:
         if meta.server and not database.server:
             raise UsageError(
-                "this role may not call pg_control_system(), so it cannot tell whether the tables are a copy; nothing "
-                "was changed. Adopt with a role that may call it, or name the identity of another database"
+                "this role may not call pg_control_system(), so it cannot find out whether the tables are a copy; "
+                "nothing was changed. Adopt with a role that may call it, or name the identity of another database"
             )
         raise UsageError(
             "there is nothing to adopt: this database has the identity that was made with its tables; "
-            "name the identity of another one whose transactions it shall decide from now on"
+            "name the identity of another database whose transactions this one must decide from now on"
         )
     former = [each for each in (adoption.identity, database.stored.hex() if database.is_copy else "") if each]
     kept = [each for each in database.adopted if each.identity not in former]
     added = [msgspec.structs.replace(adoption, identity=each) for each in former if each != database.current.hex()]
     adopted = (*kept, *added)
     text = msgspec.json.encode(adopted).decode()
-    # A role that may not ask for the server keeps what is known of it: a copy would not be told apart any more.
+    # A role that may not read the server keeps the stored one; without it, a copy would not be recognized any more.
     dialect.write_identity(border, Meta(b"", database.current, database.server or meta.server, text))
     return look_anew(dialect, border)
 
 
 def require(database: Database, identity: bytes) -> None:
-    """Refuse a half's *identity* that is not decided here.
+    """Refuse a half with an *identity* that this database does not decide.
 
     Raises:
-        WrongDatabaseError: it is another database's.
+        WrongDatabaseError: the identity is another database's.
     """
     if not database.decides(identity):
         raise WrongDatabaseError(wrong_database_text(database, identity))

@@ -1,6 +1,6 @@
-"""The message table on the producer's and the check's side: made, filled in the fence row's transaction, looked at.
+"""The message table for producers and checks: created, filled in the fence row's transaction, read.
 
-What differs between the databases stands in three small tables of text, because only types and one idiom differ.
+Small tables of text hold the differences between the databases, because only types and one idiom differ.
 """
 
 from __future__ import annotations
@@ -25,12 +25,12 @@ if TYPE_CHECKING:
     from txcore.sqlfence.identity import Database
 
 ROWS_MAX: Final = 100
-"""Most rows of one insert."""
+"""Most rows in one insert."""
 BELL: Final = -1
-"""The slot whose row says whether a relay sleeps."""
+"""Number of the slot whose row shows whether a relay sleeps."""
 ASLEEP: Final = "asleep"
 DROPPED: Final = 2
-"""In the column `parked`: an operator has given the message up; the row stays as the record of it."""
+"""Value of the column `parked` of a message that an operator has dropped; the row stays as a record."""
 
 _encode: Final = msgspec.json.Encoder().encode
 
@@ -55,7 +55,7 @@ _TAIL: Final = {POSTGRESQL: "", MYSQL: " ENGINE=InnoDB", SQLITE: ""}
 
 
 def table_statements(family: str, tables: Tables) -> list[str]:
-    """Return the statements that make both tables where they are missing."""
+    """Return the statements that create both tables if they are missing."""
     columns = (
         f"{_NUMBER[family]}, transaction_id {_ID[family]} NOT NULL, message_index integer NOT NULL, "
         f"producer_group {_GROUP[family]} NOT NULL, lane bigint NOT NULL, slot smallint NOT NULL, "
@@ -84,7 +84,7 @@ def table_statements(family: str, tables: Tables) -> list[str]:
 def insert(
     dialect: Dialect, border: Border, transaction_id: bytes, group: str, rows: Sequence[TableRow], database: Database
 ) -> None:
-    """Insert the producer's row and its messages *rows*; what is there afterwards is as behind `enqueue`.
+    """Insert the producer's row and its messages *rows*; the tables are then the same as after `enqueue`.
 
     Raises: as `Dialect.insert`.
     """
@@ -97,7 +97,7 @@ def insert(
 
 
 def enqueue(dialect: Dialect, border: Border, transaction_id: bytes, group: str, rows: Sequence[TableRow]) -> None:
-    """Turn the producer's own row to state 3, insert *rows* in their order, and wake a relay that sleeps at COMMIT.
+    """Set the producer's own row to state 3, insert *rows* in their order, and wake a sleeping relay at COMMIT.
 
     Raises:
         FenceMisuseError: the fence row is not in this transaction.
@@ -124,7 +124,7 @@ def enqueue(dialect: Dialect, border: Border, transaction_id: bytes, group: str,
 
 
 def waiting(dialect: Dialect, border: Border, ids: Iterable[bytes], *, has_dropped: bool = False) -> set[bytes]:
-    """Return those of *ids* of which the message table holds a row, parked ones included, dropped ones if so asked."""
+    """Return the *ids* that have a row in the message table, parked ones included, dropped ones if *has_dropped*."""
     values = {f"i{number}": dialect.encode(item) for number, item in enumerate(ids)}
     names = ", ".join(dialect.place(name) for name in values)
     sql = f"SELECT DISTINCT transaction_id FROM {dialect.tables.message} WHERE transaction_id IN ({names})"  # noqa: S608
@@ -140,13 +140,13 @@ def channel_of(tables: Tables, group: str) -> str:
 
 @functools.lru_cache(maxsize=16)
 def _put_text(tables: Tables, given: str) -> str:
-    """Return the statement that inserts any number of rows in their order, on PostgreSQL: one that can be prepared.
+    """Return a preparable statement that inserts any number of rows in their order, on PostgreSQL.
 
-    *given* names the part of the whole statement that has the fence row; without a row there, none are inserted. The
-    fence row may be refused because the database is another one, and is then written once more, with its messages.
+    *given* names the part of the whole statement with the fence row; without a row there, none are inserted. The
+    fence row may be refused because the database is another one; it is then written once more, with its messages.
 
-    Rows are one parameter, a text that any driver sends. Not an array: PostgreSQL would plan the statement anew each
-    time, to know its length, which takes longer than to run it.
+    Rows are one parameter, a text that any driver sends. Not an array: PostgreSQL would plan the statement each time
+    again, to know its length, which takes longer than to run it.
     """
     return (
         f"INSERT INTO {tables.message} (transaction_id, message_index, producer_group, lane, slot, body) "  # noqa: S608
@@ -159,14 +159,14 @@ def _put_text(tables: Tables, given: str) -> str:
 
 
 def _text_values(group: str, rows: Sequence[TableRow]) -> dict[str, str]:
-    """Return the values of `_put_text`, but for the id."""
+    """Return the values of `_put_text`, without the id."""
     each = [{"n": row.index, "lane": row.lane, "slot": row.slot, "body": row.body.hex()} for row in rows]
     return {"producer_group": group, "rows": _encode(each).decode()}
 
 
 @functools.lru_cache(maxsize=64)
 def _ring(tables: Tables, group: str) -> str:
-    """Return the column that wakes a relay at COMMIT on PostgreSQL, but only one that has gone to sleep.
+    """Return the column that wakes a relay at COMMIT on PostgreSQL, if the relay sleeps.
 
     A NOTIFY makes the server's commits wait for each other, so a busy table must not send any.
     """
@@ -177,7 +177,7 @@ def _ring(tables: Tables, group: str) -> str:
 
 
 def _insert(dialect: Dialect, rows: Sequence[TableRow]) -> tuple[str, dict[str, Any]]:
-    """Return the statement that inserts *rows* in their order, and its values but for the id and the group."""
+    """Return the statement that inserts *rows* in their order, and its values without the id and the group."""
     place = f"({dialect.place('id')}, :n{{0}}, :producer_group, :l{{0}}, :s{{0}}, :b{{0}})"
     values: dict[str, Any] = {}
     for number, row in enumerate(rows):

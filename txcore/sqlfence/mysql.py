@@ -28,7 +28,7 @@ class MySQL(Dialect):
 
     family: ClassVar[str] = MYSQL
     created_ms = "CAST(UNIX_TIMESTAMP(created) * 1000 AS SIGNED)"
-    # Two waiters on one key deadlock when the holder rolls back and both have inherited its gap.
+    # Two waiters on one key deadlock when the holder rolls back and both have inherited its gap lock.
     check_waits: ClassVar[bool] = False
     share_suffix: ClassVar[str] = " LOCK IN SHARE MODE"
     meta_types: ClassVar[dict[str, str]] = {"identity": "BINARY(16)", "server": "TEXT", "adopted": "TEXT"}
@@ -36,7 +36,7 @@ class MySQL(Dialect):
     def __init__(self, tables: Tables) -> None:
         super().__init__(tables)
         # The share lock makes the horizon a current read at every isolation level: REPEATABLE READ, the default,
-        # would otherwise show the one of the transaction's first read. A prune waits for it.
+        # would otherwise show the horizon of the transaction's first read. A prune waits for it.
         self._inserts = {
             is_bound: f"INSERT INTO {tables.fence} (transaction_id, state, producer_group) "  # noqa: S608
             f"SELECT :id, {COMMITTED}, :producer_group FROM {tables.meta} WHERE pruned_below <= :id "
@@ -73,9 +73,9 @@ class MySQL(Dialect):
     def add_meta_columns(self, border: Border) -> None:
         """Add them in one statement, unless another process adds one meanwhile; then look again.
 
-        The server would wait for a day for the table, and hold up each statement that comes to it so long.
+        The server would wait for a day for the table, and hold up every other statement on it as long.
         """
-        border.change(f"SET SESSION lock_wait_timeout = {UPGRADE_WAIT_S}", {})  # undone with what `begin_work` has set
+        border.change(f"SET SESSION lock_wait_timeout = {UPGRADE_WAIT_S}", {})  # reset with those of `begin_work`
         while True:
             there = {str(row[0]) for row in border.rows(f"SHOW COLUMNS FROM {self.tables.meta}", {})}
             missing = [f"ADD COLUMN {name} {kind}" for name, kind in self.meta_types.items() if name not in there]
@@ -96,8 +96,8 @@ class MySQL(Dialect):
             )
 
     def insert(self, border: Border, transaction_id: bytes, group: str, database: Database = ANY_DATABASE) -> None:
-        """Insert, and set a savepoint as an anchor: only a savepoint's name tells whether it is still this
-        transaction, because some statements commit without being asked.
+        """Insert, and set a savepoint as an anchor: only a savepoint's name shows whether it is still this
+        transaction, because some statements commit implicitly.
         """
         values = {"id": transaction_id, "producer_group": group}
         if database.stored:
@@ -107,7 +107,7 @@ class MySQL(Dialect):
         border.quick_change(f"SAVEPOINT {anchor_name(transaction_id)}", {})
 
     def verify(self, border: Border, transaction_id: bytes) -> None:
-        """Release the anchor, which works only in the transaction that wrote the row, and set it anew."""
+        """Release the anchor, which works only in the transaction that wrote the row, and set it again."""
         try:
             border.quick_change(f"RELEASE SAVEPOINT {anchor_name(transaction_id)}", {})
         except Exception as error:
@@ -153,7 +153,7 @@ class MySQL(Dialect):
 
     def leave_tombstones(self, border: Border, ids: Sequence[bytes], group: str) -> Rows:
         """Upsert with a real change: InnoDB shows a commit before its log is written, and a check that changed
-        nothing would answer COMMIT for what a crash then undoes. Its own COMMIT flushes the log up to there.
+        nothing would answer COMMIT for a commit that a crash then undoes. Its own COMMIT flushes the log up to there.
         """
         rows, values = self._tombstone_rows(ids, group)
         sql = (
@@ -164,7 +164,7 @@ class MySQL(Dialect):
         return self.read(border, ids, " FOR UPDATE")
 
     def touch(self, border: Border, ids: Sequence[bytes]) -> Rows:
-        """Update what is there, then read it under its lock."""
+        """Update the existing rows, then read them under their lock."""
         names, values = self._named(ids)
         sql = f"UPDATE {self.tables.fence} SET checks = MOD(checks + 1, 1000) WHERE transaction_id IN ({names})"  # noqa: S608
         border.change(sql, values)
@@ -172,7 +172,7 @@ class MySQL(Dialect):
 
 
 def _unless(cause: Cause, border: Border, sql: str, values: Values) -> None:
-    """Run *sql*; a failure of this *cause* says that another process was first."""
+    """Run *sql*; a failure of this *cause* means that another process was first."""
     try:
         border.change(sql, values)
     except Exception as error:

@@ -20,7 +20,7 @@ class SqliteBorder:
 
     @property
     def memory(self) -> dict[Any, Any]:
-        """A place of this border's own: a sqlite3.Connection has none, and asking the file again costs little."""
+        """A dictionary of this border's own: a sqlite3.Connection has none, and another query of the file is cheap."""
         return self._memory
 
     @property
@@ -29,7 +29,7 @@ class SqliteBorder:
         return self._connection
 
     def rows(self, sql: str, values: Values) -> list[Row]:
-        """Run *sql* and return its rows as tuples, whatever the connection's row factory is."""
+        """Run *sql* and return its rows as tuples, with any row factory of the connection."""
         cursor = self._cursor()
         try:
             return [tuple(row) for row in cursor.execute(sql, dict(values))]
@@ -45,7 +45,7 @@ class SqliteBorder:
             cursor.close()
 
     def begin(self) -> None:
-        """Leave it to the driver, which begins with the first statement."""
+        """Do nothing: the driver begins with the first statement."""
 
     quick_rows = rows
     quick_change = change
@@ -67,7 +67,7 @@ class SqliteBorder:
         return bool(autocommit_at_driver(self._connection)) and not self._connection.in_transaction
 
     def has_known_savepoint(self) -> bool:
-        """Return False: sqlite3 opens none by itself and cannot tell of those opened by hand."""
+        """Return False: sqlite3 opens none by itself and does not report those opened by hand."""
         return False
 
     def is_open(self) -> bool:
@@ -82,7 +82,7 @@ class SqliteBorder:
         self._connection.commit()
 
     def rollback(self) -> None:
-        """Roll back, also what was begun by hand under autocommit."""
+        """Roll back, also a transaction begun by hand under autocommit."""
         if self._connection.in_transaction:
             self._connection.execute("ROLLBACK")
 
@@ -91,7 +91,7 @@ class SqliteBorder:
         self._connection.close()
 
     def mark(self, transaction_id: bytes, *, owned: bool) -> None:
-        """Keep nothing: the connection has no place for it and is never ours."""
+        """Store nothing: the connection has no place for a mark, and the fence never owns it."""
 
     def marked(self) -> Mark | None:
         """Return None."""

@@ -31,17 +31,17 @@ if TYPE_CHECKING:
 
     from txcore.sqlfence.identity import Database
 
-# What the statements say, in one column, of a row that must not stay; of any other, the durability that they have set.
+# The statements' result, in one column: a word for a row that must not stay; otherwise the durability that is set.
 _FOREIGN = "foreign"
 _LATE = "late"
-# The row was written by the top-level transaction itself: a savepoint writes under an id of its own.
+# The row was written by the top-level transaction itself: a savepoint writes with an id of its own.
 _IS_TOP_LEVEL = "CAST(CAST(f.xmin AS text) AS bigint) = mod(txid_current(), 4294967296)"
 # Weaker levels lose commits in a crash; `remote_apply` is stronger than `on` and stays.
 _DURABLE = (
     "set_config('synchronous_commit', CASE WHEN current_setting('synchronous_commit') = 'remote_apply' "
     "THEN 'remote_apply' ELSE 'on' END, true)"
 )
-# Which table this is, by its numbers: a copy with the same meta row, in another schema or database, has others.
+# The oids of this table: a copy with the same meta row, in another schema or database, has others.
 _OIDS = "concat_ws('/', (SELECT oid FROM pg_database WHERE datname = current_database()), m.tableoid)"
 
 
@@ -52,7 +52,7 @@ class PostgreSQL(Dialect):
     created_ms = "CAST(extract(epoch FROM created) * 1000 AS bigint)"
     own_isolation: ClassVar[str | None] = "READ COMMITTED"
     share_suffix: ClassVar[str] = " FOR SHARE"
-    # Through jsonb, which has no column that is not there, and whose plan outlives new columns.
+    # Through jsonb, which accepts missing columns, and whose plan outlives new columns.
     meta_columns: ClassVar[str] = (
         "1, m.schema_version, CAST(m.pruned_below AS text), to_jsonb(m) ->> 'identity', to_jsonb(m) ->> 'server', "
         f"to_jsonb(m) ->> 'adopted', {_OIDS}"
@@ -128,7 +128,7 @@ class PostgreSQL(Dialect):
         border.change(f"ALTER TABLE {self.tables.meta} {columns}", {})
 
     def server(self, border: Border, oids: str) -> str:
-        """Return the system identifier and the oids of database and table; empty if this role may not ask for it."""
+        """Return the system identifier and the oids of database and table; empty if this role may not read them."""
         may_ask = border.rows(
             "SELECT COALESCE(has_function_privilege(CAST(to_regprocedure('pg_control_system()') AS oid), 'EXECUTE'), "
             "false)",
@@ -143,10 +143,10 @@ class PostgreSQL(Dialect):
         """Leave BEGIN to the driver."""
 
     def require_durable(self, border: Border) -> None:
-        """Do nothing: the insert sets what is needed for its own transaction."""
+        """Do nothing: the insert sets the durability of its own transaction."""
 
     def insert(self, border: Border, transaction_id: bytes, group: str, database: Database = ANY_DATABASE) -> None:
-        """Insert, set synchronous_commit, and learn from xmin whether a savepoint is open: one round trip."""
+        """Insert, set synchronous_commit, and find out from xmin whether a savepoint is open: one round trip."""
         values = {"id": transaction_id.hex(), "producer_group": group}
         if database.stored:
             values |= _bound(database)
@@ -166,8 +166,8 @@ class PostgreSQL(Dialect):
 
         Args:
             put: The other statement.
-            column: What is selected behind both.
-            values: Theirs, and the `producer_group`.
+            column: The column that is selected after both.
+            values: The values of *put* and *column*, and the `producer_group`.
             database: As in `insert`.
 
         Raises: as `insert`.
@@ -177,7 +177,7 @@ class PostgreSQL(Dialect):
         _require_own(border.quick_rows(sql, named)[0][0])
 
     def verify(self, border: Border, transaction_id: bytes) -> None:
-        """Look at xmin again; false for a row that was committed by itself or inside a savepoint."""
+        """Check xmin again; it differs for a row that was committed by itself or written inside a savepoint."""
         rows = border.quick_rows(self._verify, {"id": transaction_id.hex()})
         if not rows:
             raise FenceMisuseError(GONE_TEXT)
@@ -192,10 +192,10 @@ class PostgreSQL(Dialect):
         return states_of(border.quick_rows(self._settled, values))
 
     def begin_work(self, border: Border, lock_timeout_s: float) -> str:
-        """Bound the waiting for locks and nothing else.
+        """Bound the wait for locks and nothing else.
 
-        A statement timeout would also cut COMMIT's waiting for a synchronous standby, which PostgreSQL reports as
-        a success with a warning.
+        A statement timeout would also cut COMMIT's wait for a synchronous standby, which PostgreSQL reports as a
+        success with a warning.
         """
         border.rows(
             f"SELECT set_config('lock_timeout', '{max(1, int(lock_timeout_s * 1000))}ms', true), "
@@ -232,7 +232,7 @@ class PostgreSQL(Dialect):
 
 
 def _bound(database: Database) -> dict[str, str]:
-    """Return the values by which an insert requires that it meets *database*."""
+    """Return the values with which an insert requires *database*."""
     return {"identity": database.stored.hex(), "oids": database.oids}
 
 
@@ -242,10 +242,10 @@ def _joined(insert: str, put: str, column: str) -> str:
 
 
 def _require_own(word: str) -> None:
-    """Refuse a row that was not inserted, or must not stay, by what the statement says of it."""
+    """Refuse a row that was not inserted, or must not stay, by the statement's result."""
     if not word:
         raise RowRefused("it lies below the prune horizon")
     if word == _FOREIGN:
         raise FenceMisuseError(SAVEPOINT_TEXT)
     if word == _LATE:
-        raise RowRefused("the insert waited longer than statement_timeout_s")
+        raise RowRefused("the insert took longer than statement_timeout_s")

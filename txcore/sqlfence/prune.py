@@ -1,4 +1,4 @@
-"""Pruning: the horizon first, then a wait, then bounded deletes of what the caller knows to be closed.
+"""Pruning: the horizon first, then a wait, then bounded deletes of the ids that the caller knows to be closed.
 
 Written as steps that a synchronous or an asynchronous driver runs: work on a connection, or seconds to wait.
 """
@@ -27,12 +27,12 @@ LOCK_TIMEOUT_S: Final = 1.0  # the horizon's lock is shared by open producers at
 
 @dataclass(frozen=True, slots=True)
 class PruneResult:
-    """What one prune did.
+    """The result of one prune.
 
     Attributes:
         horizon: The `pruned_below` in force after it.
         deleted: Rows deleted.
-        kept: Rows below the asked id that stay because they are not closed.
+        kept: Rows below the requested id that stay because they are not closed.
     """
 
     horizon: bytes
@@ -62,10 +62,10 @@ def prune_steps(
 ) -> PruneSteps:
     """Raise and commit the horizon, wait, delete closed ids below it in chunks.
 
-    A row of state 3 is not closed before the message table holds nothing of it any more, whatever *is_closed* says. An
+    A row of state 3 is not closed while the message table holds a message of it, even if *is_closed* names it. An
     inbox's rows have no states.
-    A producer's insert or a check's tombstone for an id below the horizon is refused from the first step on; the
-    wait lets those end that had read the old one. Interrupted anywhere, it can simply be run again.
+    A producer's insert or a check's tombstone for an id below the horizon is refused from the first step on; during the
+    wait, those that had read the old horizon end. After an interruption at any point, it can be run again.
     """
 
     def raise_it(border: Border) -> bytes:
@@ -92,7 +92,7 @@ def _page(dialect: Dialect, after: bytes, below: bytes, chunk: int, border: Bord
 
 
 def via_table(dialect: Dialect, ids: Sequence[bytes], border: Border) -> tuple[set[bytes], set[bytes]]:
-    """Return the ids of state 3 whose messages are all sent, and those of which some still wait or were dropped."""
+    """Return the ids of state 3 whose messages are all sent, and the ids with messages that wait or were dropped."""
     found = {identity for identity, row in dialect.read(border, ids).items() if row.state == VIA_TABLE}
     waiting = messages.waiting(dialect, border, found, has_dropped=True) if found else set()
     return found - waiting, waiting
@@ -114,7 +114,7 @@ def _retried(action: Callable[[Border], Any]) -> Generator[Work | Wait, Any, Any
 
 @dataclass(frozen=True, slots=True)
 class Contended:
-    """What `transact` returns instead of a result when a lock was not free: trying again may help."""
+    """The return value of `transact` when a lock was not free: a retry may help."""
 
     text: str
 
@@ -139,7 +139,7 @@ def transact(
         if failure.cause in {Cause.LOCKED, Cause.COLLISION}:
             return Contended(str(failure))
         if failure.cause is Cause.OTHER and not failure.code:
-            raise  # not the database's
+            raise  # not a failure of the database
         raise BackendUnavailableError(f"the fence's database: {failure}") from error
     finally:
         with suppress(Exception):

@@ -1,6 +1,6 @@
-"""The border over a plain psycopg.Connection, and a shorter way for statements that are run over and over.
+"""The border over a plain psycopg.Connection, and a faster path for statements that are run often.
 
-Imported only once psycopg itself is.
+Imported only if psycopg itself is imported.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ class PsycopgBorder:
 
     @property
     def memory(self) -> dict[Any, Any]:
-        """A place of the connection's own."""
+        """A dictionary of the connection's own."""
         return _memories.setdefault(self._connection, {})
 
     @property
@@ -41,7 +41,7 @@ class PsycopgBorder:
         return self._connection
 
     def rows(self, sql: str, values: Values) -> list[Row]:
-        """Run *sql* and return its rows as tuples, whatever the connection's row factory is."""
+        """Run *sql* and return its rows as tuples, with any row factory of the connection."""
         with self._cursor() as cursor:
             cursor.execute(_percent_style(sql), dict(values))
             self._await_pipeline()
@@ -54,17 +54,17 @@ class PsycopgBorder:
             return int(cursor.rowcount)
 
     def begin(self) -> None:
-        """Leave it to the driver, which begins with the first statement."""
+        """Do nothing: the driver begins with the first statement."""
 
     def quick_rows(self, sql: str, values: Values) -> list[Row]:
-        """Run *sql* as psycopg has prepared it, if it has."""
+        """Run *sql* as the statement that psycopg has prepared, if it has."""
         rows = prepared_rows(self._connection, sql, values)
         return self._cursor().execute(_percent_style(sql), values).fetchall() if rows is None else rows
 
     quick_change = change
 
     def outside(self, sql: str) -> list[Row]:
-        """Run *sql* like any other."""
+        """Run *sql* like any other statement."""
         return self.rows(sql, {})
 
     def open_at_driver(self) -> bool | None:
@@ -72,7 +72,7 @@ class PsycopgBorder:
         return bool(self._connection.pgconn.transaction_status != IDLE)
 
     def is_surely_open(self) -> bool:
-        """Return whether the server's last answer said so."""
+        """Return whether the server's last answer reported an open transaction."""
         return bool(self._connection.pgconn.transaction_status == IN_TRANSACTION)
 
     def commits_each_statement(self) -> bool:
@@ -110,7 +110,7 @@ class PsycopgBorder:
         self._connection.close()
 
     def mark(self, transaction_id: bytes, *, owned: bool) -> None:
-        """Keep nothing: the connection is never ours."""
+        """Store nothing: the fence never owns the connection."""
 
     def marked(self) -> Mark | None:
         """Return None."""
@@ -132,18 +132,18 @@ class PsycopgBorder:
 def prepared_rows(connection: Any, sql: str, values: Values) -> list[Row] | None:
     """Return the rows of *sql*, all of their columns text, if psycopg has prepared it; a third of a cursor's cost.
 
-    Most of what a short statement costs a program is the making of a cursor, the adapting of its parameters and the
-    looking at its result. psycopg prepares on the server what is run often; from then on it goes out here, by its
-    prepared name, with psycopg's own waiting, and in one round trip with the BEGIN that psycopg sends first. What is
-    prepared, forgotten and deallocated (behind a ROLLBACK or DISCARD ALL, and never where the program has switched it
-    off) stays psycopg's affair: where it knows no name, the answer is None and the caller takes a cursor.
+    Most of the cost of a short statement is making a cursor, adapting its parameters and reading its result. psycopg
+    prepares frequent statements on the server; from then on this function sends them by their prepared name, with
+    psycopg's own waiting, and in one round trip with the BEGIN that psycopg sends first. psycopg alone prepares,
+    forgets and deallocates (after a ROLLBACK or DISCARD ALL, and never where the program has disabled preparing).
+    Where psycopg has no name, the function returns None and the caller uses a cursor.
 
     Args:
         connection: A psycopg.Connection.
         values: Strings.
 
     Raises:
-        psycopg.Error: as a cursor would.
+        psycopg.Error: as from a cursor.
     """
     pgconn = connection.pgconn
     is_open = pgconn.transaction_status == IN_TRANSACTION
@@ -167,7 +167,7 @@ def prepared_rows(connection: Any, sql: str, values: Values) -> list[Row] | None
         try:
             result = connection.wait(_answer(pgconn, begin, name, parameters))
         except BaseException:
-            connection.close()  # nobody knows which answers are still to come
+            connection.close()  # the number of pending answers is unknown
             raise
     if result.status != _TUPLES_OK:
         raise errors.error_from_result(result, encoding=connection.info.encoding)
@@ -176,7 +176,7 @@ def prepared_rows(connection: Any, sql: str, values: Values) -> list[Row] | None
 
 
 def _answer(pgconn: Any, begin: bytes, name: bytes, parameters: list[bytes]) -> Generator[Any, Any, Any]:
-    """Run one prepared statement, behind *begin* in the same round trip if there is any; returns its result."""
+    """Run one prepared statement, after *begin*, if any, in the same round trip; returns its result."""
     if not begin:
         pgconn.send_query_prepared(name, parameters)
         (result,) = yield from generators.execute(pgconn)

@@ -1,7 +1,7 @@
-"""The producer's row: written, verified, withdrawn, and what happens to the user's transaction when it is not.
+"""The producer's row: written, verified, withdrawn; and the user's transaction, rolled back after a failure.
 
 After every failure here the whole transaction has been rolled back, so that a program that swallows the error has
-nothing left to commit by mistake: on MariaDB a failed statement alone would leave the rest standing.
+nothing left to commit by mistake: on MariaDB a failed statement alone would leave the other changes in place.
 """
 
 from __future__ import annotations
@@ -47,11 +47,11 @@ class RowKeeper:
         owned: bool,
         expected: bytes = b"",
     ) -> None:
-        """Insert the row; *owned* says that the fence opened the connection. See `SqlFence.insert`.
+        """Insert the row; *owned* means that the fence opened the connection. See `SqlFence.insert`.
 
-        *expected* is the identity that the half carries already, if it was written before. A row that is not verified
-        again, because the caller opened the connection, is in the open transaction for certain: the server has said so
-        with its answer, or is asked.
+        *expected* is the identity in the half, if the half was written before. A row that is not verified again,
+        because the caller opened the connection, is certainly in the open transaction: the server's answer has said
+        so, or the server is asked.
         """
         try:
             self._require_same_family(border)
@@ -64,13 +64,13 @@ class RowKeeper:
             if not owned and not border.is_surely_open():
                 self._dialect.verify(border, transaction_id)
             border.mark(transaction_id, owned=owned)
-        except Exception as error:  # noqa: BLE001 - it is raised again, in our words
+        except Exception as error:  # noqa: BLE001 - it is raised again as an error of txcore
             self._undo(border, transaction_id, "written", error)
 
     def _write(
         self, border: Border, transaction_id: bytes, group: str, rows: Sequence[TableRow], expected: bytes
     ) -> None:
-        """Insert on condition that the database is still the one that this connection saw; else look at it again."""
+        """Insert if the database is still the one that this connection has read; else read it again."""
         database = identity.look(self._dialect, border)
         try:
             self._insert(border, transaction_id, group, rows, database)
@@ -98,14 +98,14 @@ class RowKeeper:
             _require_top_level(border)
             border.begin()
             self._dialect.verify(border, transaction_id)
-        except Exception as error:  # noqa: BLE001 - it is raised again, in our words
+        except Exception as error:  # noqa: BLE001 - it is raised again as an error of txcore
             self._undo(border, transaction_id, "verified", error)
 
     def change(self, border: Border, transaction_id: bytes, action: Callable[[Border, bytes], None]) -> None:
         """Run *action*, which changes the row in its own transaction."""
         try:
             action(border, transaction_id)
-        except Exception as error:  # noqa: BLE001 - it is raised again, in our words
+        except Exception as error:  # noqa: BLE001 - it is raised again as an error of txcore
             self._undo(border, transaction_id, "changed", error)
 
     def commit(self, border: Border) -> None:
@@ -120,28 +120,28 @@ class RowKeeper:
             failure = failure_of(error, self._secret)
             if failure.is_undone or _is_still_open(border):
                 raise NotSentError(
-                    f"the database has undone transaction {name} at its COMMIT, {failure}; nothing was sent and "
-                    "nothing will be: try again with a new transaction",
+                    f"the database rolled transaction {name} back at its COMMIT, {failure}; nothing was sent and "
+                    "nothing will be sent: try again with a new transaction",
                     transaction_id=identity,
                 ) from error
             raise CommitUnknownError(
-                f"COMMIT of transaction {name} failed and may have applied, {failure}; the check will find out",
+                f"COMMIT of transaction {name} failed and may have applied, {failure}; the check decides",
                 transaction_id=identity,
             ) from error
         finally:
             border.close()
 
     def roll_back(self, border: Border) -> None:
-        """Roll back, and close what the fence opened. See `SqlFence.rollback`."""
+        """Roll back, and close a connection that the fence opened. See `SqlFence.rollback`."""
         mark = border.marked()
-        # A connection that cannot roll back is lost, and the database ends its transaction.
+        # If the rollback fails, the connection is lost, and the database ends its transaction.
         with suppress(Exception):
             border.rollback()
         if mark is not None and mark.owned:
             border.close()
 
     def _undo(self, border: Border, transaction_id: bytes, what: str, error: Exception) -> NoReturn:
-        """Roll back, and raise what *error* means."""
+        """Roll back, and raise the error of txcore for *error*."""
         self.roll_back(border)
         if isinstance(error, TxcoreError):
             raise error
@@ -164,9 +164,9 @@ class RowKeeper:
         ) from error
 
     def _require_durable(self, border: Border) -> None:
-        if border.family == SQLITE:  # a setting of each connection
+        if border.family == SQLITE:  # the setting belongs to each connection
             self._dialect.require_durable(border)
-        elif border.home not in self._durable:  # a setting of the server, asked for once
+        elif border.home not in self._durable:  # the setting belongs to the server and is read once
             self._dialect.require_durable(border)
             self._durable.add(border.home)
 
@@ -179,9 +179,9 @@ class RowKeeper:
 
 
 def _is_still_open(border: Border) -> bool:
-    """Return whether a COMMIT that failed has left its transaction open, and roll it back.
+    """Return whether a failed COMMIT has left its transaction open, and roll it back.
 
-    Only SQLite does: there COMMIT can be busy, or break a constraint, and be tried again.
+    Only SQLite does this: there COMMIT can be busy, or break a constraint, and can be retried.
     """
     if border.family != SQLITE:
         return False

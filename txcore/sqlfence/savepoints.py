@@ -1,6 +1,6 @@
-"""Savepoints that a program opens by statement on SQLAlchemy connections, where the database cannot tell of them.
+"""Savepoints that a program opens by statement on SQLAlchemy connections, where the database does not show them.
 
-PostgreSQL shows them in the row itself. MariaDB, MySQL and SQLite do not, so the statements are watched on their
+PostgreSQL shows them in the row itself. MariaDB, MySQL and SQLite do not, so the statements are observed on their
 way to the driver. Statements on a plain driver connection are not seen.
 """
 
@@ -20,13 +20,13 @@ _STATEMENT: Final = re.compile(
 
 
 def watch_savepoints(engine: Engine) -> None:
-    """Watch the statements of *engine*; watching it twice changes nothing."""
+    """Observe the statements of *engine*; a second call changes nothing."""
     if not event.contains(engine, "before_cursor_execute", _look):
         event.listen(engine, "before_cursor_execute", _look)
 
 
 def open_savepoints(connection: Connection) -> tuple[str, ...]:
-    """Return the names of savepoints seen to be opened, and still open, in the transaction of *connection*."""
+    """Return the names of observed savepoints that are still open in the transaction of *connection*."""
     kept = connection.info.get(_KEY)
     if kept is None or kept[0] is not connection.get_transaction():
         return ()

@@ -1,34 +1,34 @@
-"""The fence's tables: their names, their version, and what their columns mean.
+"""The fence's tables: their names, their version, and the meaning of their columns.
 
 `<table>` holds one row per fenced transaction:
 
-    transaction_id   16 bytes, primary key (uuid, BINARY(16), BLOB), ordered by time of birth
+    transaction_id   16 bytes, primary key (uuid, BINARY(16), BLOB), ordered by creation time
     state            1 committed by the producer, 2 tombstone of a check, 3 via the message table, 4 forced
-    producer_group   whose it is
+    producer_group   group of the producer
     created          database time
-    checks           how often a check read the row; changing it makes the check itself a durable write
+    checks           number of checks that read the row; changing it makes the check itself a durable write
 
 `<table>_meta` holds one row: the schema version, `pruned_below`, the horizon, and since version 2
 
     identity         16 random bytes, made with the tables (or when they became version 2)
-    server           what it was made for on PostgreSQL: system identifier, oid of the database, oid of this table
+    server           on PostgreSQL, the origin: system identifier, oid of the database, oid of this table
     adopted          JSON: former identities, with time, name and reason; see `identity`
 
 `<table>_msg` is the message table: one row per message that no relay has sent yet:
 
     number           order of insertion
-    transaction_id   the fence row it came with, which has state 3; unique together with
-    message_index    its place in the transaction
-    producer_group   whose it is
-    lane, slot       what is kept in order (see `table.lane_of`), and the lane modulo 64
+    transaction_id   id of its fence row, which has state 3; unique together with
+    message_index    its position in the transaction
+    producer_group   group of the producer
+    lane, slot       the lane, within which order is kept (see `message_table.lane_of`), and the lane modulo 64
     body             the message, see `wire.encode_message`
-    tries            how often its target has refused it
-    parked, reason   1 once it is tried no more, and why its target refused it last; 2 once an operator dropped it,
-                     and who, when and why
+    tries            number of refusals by its target
+    parked, reason   1 when it is not retried any more, and the last refusal; 2 when an operator dropped it, and the
+                     operator's name, time and reason
     created          database time
 
-`<table>_slot` has a row for each slot of each group that a relay has ever worked for, to be locked (on SQLite: leased,
-by `owner` up to `until_ms`) while its messages are sent; slot -1 says by its owner whether a relay sleeps.
+`<table>_slot` has a row for each slot of each group that has ever had a relay, to be locked (on SQLite: leased, by
+`owner` up to `until_ms`) while its messages are sent; the `owner` of slot -1 shows whether a relay sleeps.
 """
 
 from __future__ import annotations
@@ -64,10 +64,10 @@ class Tables(msgspec.Struct, frozen=True):
 
 
 def tables_named(table: str) -> Tables:
-    """Return the names that follow from *table*, which goes into SQL as it is.
+    """Return the names that follow from *table*, which goes into SQL unquoted.
 
     Raises:
-        ConfigError: *table* is no plain name, with or without a schema before it.
+        ConfigError: *table* is not a plain name, with or without a schema before it.
     """
     check_name(table)
     return Tables(table, f"{table}_meta", f"{table}_msg", f"{table}_slot")
@@ -77,11 +77,11 @@ def check_name(table: str) -> None:
     """Refuse a table name that would need quoting.
 
     Raises:
-        ConfigError: *table* is no plain name, with or without a schema before it.
+        ConfigError: *table* is not a plain name, with or without a schema before it.
     """
     if not _NAME.fullmatch(table):
         raise ConfigError(
-            f"table={table!r} is no plain table name: letters, digits and underscores, at most 56, "
+            f"table={table!r} is not a plain table name: letters, digits and underscores, at most 56, "
             "with or without a schema and a dot before it",
             key="table",
         )

@@ -1,4 +1,4 @@
-"""The fence on SQLite: one writer per file, so every lock is the whole file's.
+"""The fence on SQLite: one writer per file, so every lock covers the whole file.
 
 Source: SQLite documentation of PRAGMA synchronous and journal_mode, "Transaction" (BEGIN IMMEDIATE) and
 "Savepoints".
@@ -94,7 +94,7 @@ class SQLite(Dialect):
             border.quick_change("BEGIN IMMEDIATE", {})
 
     def require_durable(self, border: Border) -> None:
-        """Refuse what cannot be changed inside a transaction."""
+        """Refuse settings that cannot be changed inside a transaction."""
         synchronous, journal, path = border.quick_rows(
             "SELECT s.synchronous, j.journal_mode, d.file FROM pragma_synchronous AS s, "
             "pragma_journal_mode AS j, pragma_database_list AS d WHERE d.name = 'main'",
@@ -102,7 +102,7 @@ class SQLite(Dialect):
         )[0]
         if not path:
             raise FenceMisuseError(
-                "an in-memory SQLite database cannot carry a fence, nobody else can look: use a file"
+                "an in-memory SQLite database cannot carry a fence: no other connection can read it; use a file"
             )
         if str(journal).lower() in {"off", "memory"}:
             raise FenceMisuseError(f"PRAGMA journal_mode is {journal}: a crash would break the file; use WAL or DELETE")
@@ -119,12 +119,12 @@ class SQLite(Dialect):
             values["identity"] = database.stored
         if border.quick_change(self._inserts[bool(database.stored)], values) != 1:
             raise RowRefused("it lies below the prune horizon")
-        if not border.is_surely_open():  # the savepoint itself would begin one
+        if not border.is_surely_open():  # the savepoint itself would begin a transaction
             raise FenceMisuseError(GONE_TEXT)
         border.quick_change(f"SAVEPOINT {anchor_name(transaction_id)}", {})
 
     def verify(self, border: Border, transaction_id: bytes) -> None:
-        """Release the anchor, which works only in the transaction that wrote the row, and set it anew.
+        """Release the anchor, which works only in the transaction that wrote the row, and set it again.
 
         Releasing ends savepoints opened after it as well: they could not stay open over the COMMIT either.
         """
@@ -148,19 +148,19 @@ class SQLite(Dialect):
         return states_of(border.quick_rows(sql, values))
 
     def begin_work(self, border: Border, lock_timeout_s: float) -> str:
-        """Lock out every other writer, waiting for the file no longer than asked."""
+        """Lock out every other writer; the wait for the file is bounded by *lock_timeout_s*."""
         before = int(border.outside("PRAGMA busy_timeout")[0][0])
         undo = f"PRAGMA busy_timeout = {before}"
         border.outside(f"PRAGMA busy_timeout = {max(0, int(lock_timeout_s * 1000))}")
         try:
             self.begin(border)
         except BaseException:
-            border.outside(undo)  # the connection may be a pool's, and its next holder would not wait
+            border.outside(undo)  # the connection may belong to a pool, and its next holder would not wait
             raise
         return undo
 
     def leave_tombstones(self, border: Border, ids: Sequence[bytes], group: str) -> Rows:
-        """Insert what is missing and read the winners."""
+        """Insert the missing rows and read the winners."""
         rows, values = self._tombstone_rows(ids, group)
         border.change(
             f"INSERT INTO {self.tables.fence} (transaction_id, state, producer_group) VALUES {rows} "  # noqa: S608
@@ -170,5 +170,5 @@ class SQLite(Dialect):
         return self.read(border, ids)
 
     def touch(self, border: Border, ids: Sequence[bytes]) -> Rows:
-        """Read; the file is locked and its commits are flushed before anyone sees them."""
+        """Read; the file is locked and its commits are flushed before they are visible."""
         return self.read(border, ids)

@@ -99,7 +99,7 @@ class ExternalBroker(Broker):
             return Proxy(self._address())
         made = claim_proxied_listener(os.environ.get(PROXIED_VARIABLE, ""))
         if made is None:
-            raise ServerUnavailableError("this kafka has no free listener whose advertised address is a proxy's")
+            raise ServerUnavailableError("this kafka has no listener left whose advertised address is a proxy's")
         proxy, self._port_lock = made
         return proxy
 

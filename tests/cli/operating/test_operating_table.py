@@ -116,4 +116,4 @@ def test_relay_sends_from_an_outbox_table_of_another_library(world):
     columns = [part for each in ("id=id", "topic=kind", "body=body", "order=n") for part in ("--column", each)]
     assert world("relay", "--once", "--table", "events", *columns).output.startswith("1 message sent")
     assert world.bodies() == [b"hello"]
-    assert "no 'colour'" in world("relay", "--once", "--table", "events", "--column", "colour=x").sentence
+    assert "no key 'colour'" in world("relay", "--once", "--table", "events", "--column", "colour=x").sentence

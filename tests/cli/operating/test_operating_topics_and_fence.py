@@ -136,7 +136,7 @@ class TestFence:
             (["stats"], "say where: give --database, or --config FILE", 2),
             (["stats", "--database", "sqlite:///nope.db"], "there is no database file nope.db", 2),
             (["stats", "--database", "postgresql+psycopg://u:hidden@127.0.0.1:1/d"], "the fence's database: ", 1),
-            (["stats", "--database", "sqlite:///x.db", "--table", "a;b"], "is no plain table name", 2),
+            (["stats", "--database", "sqlite:///x.db", "--table", "a;b"], "is not a plain table name", 2),
             (["create", "--database", "postgresql+psycopg://u:hidden@127.0.0.1:1/d"], "the fence's database: ", 1),
             (["prune", "--older-than", "5m"], "--older-than must be at least 1h", 2),
             (["prune", "--older-than", "2"], "--older-than takes a duration", 2),

@@ -1,4 +1,4 @@
-"""What is open is closed when the process ends, in bounded time, by the process that opened it."""
+"""Open backends are closed when the process ends, in bounded time, by the process that opened them."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ class Open:
 
 @pytest.fixture
 def opened(monkeypatch):
-    """A function that registers a backend; what the run has open itself is left alone."""
+    """A function that registers a backend; backends that the test run itself has open are left alone."""
     monkeypatch.setattr(exiting, "_open", {})
 
     def open_(backend):
@@ -45,7 +45,7 @@ def opened(monkeypatch):
 
 
 def test_every_open_backend_is_closed(opened):
-    """Each within its share of the time."""
+    """Each backend is closed within its share of the time."""
     first, second = opened(Open(ends=True)), opened(Open(ends=True))
     exiting.close_all(LONG_S)
     assert [1, 1] == [len(first.asked_s), len(second.asked_s)]
@@ -64,7 +64,7 @@ def test_closing_that_is_under_way_is_waited_for(opened):
 
 
 def test_backend_that_hangs_holds_the_process_up_no_longer_than_the_bound(opened):
-    """And another one is closed all the same."""
+    """Another backend is still closed."""
     hanging, other = opened(Open()), opened(Open(ends=True))
     began_s = SystemClock().elapsed_s()
     exiting.close_all(SHORT_S)
@@ -90,7 +90,7 @@ def test_backend_that_cannot_be_closed_hinders_no_other(opened):
 
 
 def test_backend_that_has_closed_is_forgotten(opened):
-    """It is neither kept nor asked."""
+    """It is neither kept nor closed again."""
     backend = opened(Open())
     exiting.closed(backend)
     exiting.close_all(LONG_S)
@@ -98,7 +98,7 @@ def test_backend_that_has_closed_is_forgotten(opened):
 
 
 def test_backend_of_the_parent_is_left_alone(opened):
-    """A forked child closes what it has opened itself."""
+    """A forked child closes only backends that it has opened itself."""
     parents = opened(Open(ends=True))
     process = os.fork()
     if not process:
@@ -110,7 +110,7 @@ def test_backend_of_the_parent_is_left_alone(opened):
 
 
 def test_call_runs_in_the_calling_thread_where_none_can_be_started(monkeypatch):
-    """As while Python ends, from 3.12 on."""
+    """Python 3.12 and later starts no thread while it ends."""
 
     def refuse(self):
         raise RuntimeError("can't create new thread at interpreter shutdown")

@@ -31,7 +31,7 @@ LIMITS = Limits(poll_s=0.001, idle_poll_s=0.001, retry_s=0.01)
 
 
 class Answering(TransactionListener):
-    """Says what it is told to say."""
+    """Returns the configured answer."""
 
     def __init__(self, state=LocalTransactionState.COMMIT):
         self.state = state
@@ -75,13 +75,13 @@ def spans_of(exporter, name):
 
 
 def context_in(message):
-    """Return trace and span id of what a consumer gets."""
+    """Return trace and span id of a consumer's message."""
     _, trace_id, span_id, _ = message.headers[TRACEPARENT].split("-")
     return int(trace_id, 16), int(span_id, 16)
 
 
-def test_a_transaction_is_a_span_below_whoever_publishes(make_producer, exporter, provider, broker):
-    """With prepare, local and release below it; the consumer gets its context."""
+def test_transaction_is_a_span_below_the_publishers_span(make_producer, exporter, provider, broker):
+    """Prepare, local and release are spans below it; the consumer gets its context."""
     tracer = trace.get_tracer("shop", tracer_provider=provider)
     with tracer.start_as_current_span("checkout") as checkout:
         result = make_producer(listener=Answering()).send_message_in_transaction(Message("t", b"b"))
@@ -112,10 +112,8 @@ def test_the_database_style_has_the_same_spans(make_producer, exporter, tmp_path
     assert local.start_time < prepare.start_time
 
 
-def test_a_checker_goes_on_with_the_trace_of_a_producer_that_died(
-    make_producer, exporter, provider, broker, running_clock
-):
-    """The half carries it: the check, the release and the consumer stand in the dead producer's trace."""
+def test_checker_continues_the_trace_of_a_dead_producer(make_producer, exporter, provider, broker, running_clock):
+    """The half carries it: the check, the release and the consumer are in the dead producer's trace."""
     transaction = make_producer(policy=CheckPolicy(immunity_s=3)).begin()
     transaction.publish(Message("t", b"b"))
     transaction.prepare()
@@ -139,8 +137,8 @@ def test_a_checker_goes_on_with_the_trace_of_a_producer_that_died(
     assert check.end_time <= release.end_time
 
 
-def test_the_checks_of_a_parked_half_are_told_with_the_reason(make_producer, exporter, provider, broker, running_clock):
-    """One span per question."""
+def test_checks_of_a_parked_half_show_the_reason(make_producer, exporter, provider, broker, running_clock):
+    """Each check is one span."""
     transaction = make_producer(policy=CheckPolicy(immunity_s=3)).begin()
     transaction.publish(Message("t", b"b"))
     transaction.prepare()
@@ -164,7 +162,7 @@ def test_the_checks_of_a_parked_half_are_told_with_the_reason(make_producer, exp
 
 
 def test_all_messages_of_a_transaction_carry_one_context_and_a_header_of_ones_own_stays(make_producer, broker):
-    """Also without any span around it."""
+    """They carry it even without any span around it."""
     producer = make_producer(listener=Answering())
     transaction = producer.begin()
     transaction.publish(Message("t", b"1"))
@@ -179,7 +177,7 @@ def test_all_messages_of_a_transaction_carry_one_context_and_a_header_of_ones_ow
 
 
 def test_a_refused_half_ends_its_span_as_an_error(make_producer, exporter, broker, monkeypatch):
-    """Nothing is left open."""
+    """No span is left open."""
     transaction = make_producer().begin()
     transaction.publish(Message("t", b"b"))
     monkeypatch.setattr(broker, "refusal", lambda half: BackendUnavailableError("the disk is full"))
@@ -191,13 +189,13 @@ def test_a_refused_half_ends_its_span_as_an_error(make_producer, exporter, broke
 
 
 def test_without_the_plugin_messages_carry_nothing_more(make_producer, broker):
-    """And no span is made."""
+    """No span is made either."""
     make_producer(plugins=[], listener=Answering()).send_message_in_transaction(Message("t", b"b"))
     assert TRACEPARENT not in broker.topics["t"][0].headers
 
 
-def test_an_observer_that_fails_disturbs_nobody(make_producer, broker, caplog):
-    """It is said in the log."""
+def test_failing_observer_stops_no_transaction(make_producer, broker, caplog):
+    """Its failure is logged."""
 
     class Failing:
         @otel.hookimpl
@@ -213,8 +211,8 @@ def test_an_observer_that_fails_disturbs_nobody(make_producer, broker, caplog):
     assert "plugin.failed" in [record.message for record in caplog.records]
 
 
-def test_what_is_never_ended_is_given_up(provider, exporter, monkeypatch):
-    """The oldest first; memory is bounded."""
+def test_span_that_never_ends_is_dropped(provider, exporter, monkeypatch):
+    """The oldest span is dropped first; memory is bounded."""
     monkeypatch.setattr(otel, "OPEN_MAX", 3)
     tracing = otel.Tracing(provider)
     for number in range(5):

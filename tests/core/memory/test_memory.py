@@ -1,4 +1,4 @@
-"""The broker in memory does to each request what its faults say, and keeps what its profile promises."""
+"""The broker in memory applies its faults to each request, and keeps the promises of its profile."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ MESSAGES = [TargetMessage("t", None, b"0", {}), TargetMessage("u", None, b"1", {
 
 
 class Chosen(Faults):
-    """One fate for one kind of request."""
+    """Faults with one fate for one kind of request."""
 
     def __init__(self, what, fate):
         self._what = what
@@ -81,7 +81,7 @@ def released(backend, kind=OpKind.COMMIT, record=None):
     ],
 )
 def test_each_fate_of_a_half(fate, status, stored):
-    """What the client learns, and what the log holds."""
+    """The client gets its outcome, and the log holds the half or not."""
     broker, backend = broker_with(what="half", fate=fate)
     assert status is appended(backend, half()).status
     assert stored == len(broker.log("g", LogKind.HALF, 0))
@@ -104,8 +104,8 @@ def test_late_requests_come_after_their_client_gave_up():
     assert 1 == len(broker.log("g", LogKind.HALF, 0))
 
 
-def test_a_dead_client_hears_nothing():
-    """What it sent still happens."""
+def test_dead_client_gets_no_outcome():
+    """Its requests are still carried out."""
     planned = []
     broker = MemoryBroker(schedule=lambda delay_s, run: planned.append(run))
     backend = MemoryBackend(broker)
@@ -119,7 +119,7 @@ def test_a_dead_client_hears_nothing():
 
 
 def test_a_broker_that_is_down_answers_nothing():
-    """Requests are UNKNOWN, reading says why."""
+    """Requests are UNKNOWN; reading raises the reason."""
     broker, backend = broker_with()
     broker.down = True
     assert Status.UNKNOWN is appended(backend, half()).status
@@ -156,7 +156,7 @@ def test_a_refusing_topic_of_a_stepped_release_is_named():
 
 
 def test_unique_resolutions_hold_the_first_end():
-    """The second one learns what holds the place."""
+    """The second end gets the kind of the first one."""
     broker, backend = broker_with()
     assert Status.DURABLE is released(backend, OpKind.ROLLBACK).status
     outcome = released(backend)
@@ -164,8 +164,8 @@ def test_unique_resolutions_hold_the_first_end():
     assert {} == broker.topics
 
 
-def test_without_uniqueness_both_ends_stand_in_the_log():
-    """As on Kafka; the first counts."""
+def test_without_uniqueness_both_ends_are_in_the_log():
+    """On Kafka, too, the first end counts."""
     broker, backend = broker_with(KAFKA_LIKE)
     released(backend, OpKind.ROLLBACK)
     assert Status.DURABLE is released(backend).status
@@ -173,7 +173,7 @@ def test_without_uniqueness_both_ends_stand_in_the_log():
 
 
 def test_known_target_ids_are_dropped_where_the_broker_remembers_them():
-    """As NATS does, for its window."""
+    """NATS does so for its window."""
     broker, backend = broker_with(NATS_LIKE)
     for _ in range(2):
         batch = Batch(Resolution(half(), None, (0,), b"", "p"))
@@ -222,7 +222,7 @@ def test_a_lost_tail_forgets_what_it_resolved():
 
 
 def test_positions_ascend_and_have_gaps():
-    """Ordered, not dense: nobody may count with them."""
+    """They are ordered, not dense, so that records cannot be counted with them."""
     broker, backend = broker_with(KAFKA_LIKE)
     for number in range(20):
         appended(backend, half(number.to_bytes(16, "big")))
@@ -264,7 +264,7 @@ class TestUrl:
         assert 7 == backend.ensure_group("g").result()
 
     def test_a_second_opening_with_other_options_is_refused(self):
-        """They would have no effect."""
+        """The other options would have no effect."""
         first = txcore.connect("memory://test-url-b?partitions=7")
         assert first.broker is txcore.connect("memory://test-url-b").broker
         assert first.broker is txcore.connect("memory://test-url-b?partitions=7").broker

@@ -17,8 +17,8 @@ class Waiter:
         self.outcomes.append(outcome)
 
 
-def test_each_waiter_hears_of_its_own_item():
-    """Whatever the order in which a batch is settled."""
+def test_each_waiter_gets_the_outcome_of_its_own_item():
+    """A batch may be settled in any order."""
     waiters = [Waiter(), Waiter()]
     group, refused = Group("ab", waiters), Outcome(Status.REFUSED)
     group.settle(1, refused)

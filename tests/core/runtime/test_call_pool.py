@@ -15,7 +15,7 @@ WAIT_S = 10.0
 
 @pytest.fixture
 def release():
-    """An event on which stuck calls wait; set at the end, so that no thread stays behind."""
+    """An event on which stuck calls wait; set at the end, so that no thread is left over."""
     event = threading.Event()
     yield event
     event.set()
@@ -35,7 +35,7 @@ def stuck_in(pool, release):
 
 
 def test_a_call_gives_its_value_or_its_error():
-    """Whatever user code raises, BaseException included."""
+    """Any error of user code is returned, BaseException included."""
     pool = CallPool()
     assert 3 == pool.submit(Call(len, ("abc",))).future.result(WAIT_S)
 
@@ -59,7 +59,7 @@ def test_a_coroutine_is_refused():
 
 
 def test_a_stuck_call_is_replaced(release):
-    """One thread, one stuck call: the next one runs all the same."""
+    """With one thread and one stuck call, the next call still runs."""
     pool = CallPool(threads_max=1)
     job = stuck_in(pool, release)
     waiting = pool.submit(Call(str, (1,)))
@@ -75,7 +75,7 @@ def test_a_stuck_call_is_replaced(release):
 
 
 def test_stuck_calls_are_bounded(release):
-    """Beyond the bound no more calls are made; once one comes back they are again."""
+    """Beyond the bound no more calls are made; after one returns, calls are made again."""
     pool = CallPool(threads_max=1, abandoned_max=2)
     jobs = [stuck_in(pool, release)]
     pool.abandon(jobs[0])
@@ -91,7 +91,7 @@ def test_stuck_calls_are_bounded(release):
 
 
 def test_a_call_abandoned_before_it_began_never_runs(release):
-    """It waited behind a stuck one."""
+    """It waited for a stuck call to end."""
     pool = CallPool(threads_max=1)
     job = stuck_in(pool, release)
     ran = []
@@ -123,7 +123,7 @@ def test_threads_are_bounded_and_reused():
 
 
 def test_a_closed_pool_refuses():
-    """Told by the Future, not by an exception of `submit`."""
+    """The Future holds the error; `submit` raises none."""
     pool = CallPool()
     pool.close()
     assert isinstance(pool.submit(Call(str)).future.exception(WAIT_S), BusyError)

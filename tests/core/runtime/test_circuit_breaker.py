@@ -1,4 +1,4 @@
-"""The circuit breaker: opens after failures in a row, lets one probe through, closes behind a success."""
+"""The circuit breaker: opens after failures in a row, lets one probe through, closes after a success."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from txcore.runtime.circuit_breaker import CircuitBreaker, Switch
 
 
 class HandClock:
-    """A clock that stands until it is advanced."""
+    """A clock that moves only when it is advanced."""
 
     now_s = 100.0
 
@@ -46,8 +46,8 @@ def test_it_opens_after_failures_in_a_row_and_says_so_once(breaker):
     assert (breaker.is_open, breaker.may_try()) == (True, False)
 
 
-def test_one_at_a_time_probes_behind_the_pause(breaker, clock):
-    """The others go on without the broker."""
+def test_one_probe_at_a_time_is_made_after_the_pause(breaker, clock):
+    """The other transactions continue without the broker."""
     opened(breaker)
     clock.now_s += 1.0
     assert [breaker.may_try() for _ in range(3)] == [True, False, False]
@@ -56,7 +56,7 @@ def test_one_at_a_time_probes_behind_the_pause(breaker, clock):
 
 
 def test_pause_doubles_with_each_probe_that_fails(breaker, clock):
-    """Up to its bound."""
+    """It doubles up to its bound."""
     opened(breaker)
     for pause_s in (1.0, 2.0, 4.0, 5.0, 5.0):
         clock.now_s += pause_s - 0.1
@@ -67,7 +67,7 @@ def test_pause_doubles_with_each_probe_that_fails(breaker, clock):
 
 
 def test_failures_that_were_under_way_when_it_opened_lengthen_nothing(breaker, clock):
-    """Only a probe's own counts."""
+    """Only the failure of a probe counts."""
     opened(breaker)
     for _ in range(20):
         breaker.failed()

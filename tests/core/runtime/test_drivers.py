@@ -1,4 +1,4 @@
-"""The drivers carry out what a flow yields, in threads and in asyncio, and hold no protocol."""
+"""The drivers carry out the commands of a flow, in threads and in asyncio, and hold no protocol."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ RELEASE = Resolution(HALF, None)
 
 
 class Backend:
-    """Settles each item by calling what the test gave it."""
+    """Settles each item with the test's function."""
 
     def __init__(self, capabilities, settle):
         self.capabilities = capabilities
@@ -46,7 +46,7 @@ def bridge(capabilities):
 
 
 def flow_of(*commands):
-    """Return a flow that yields *commands* and returns what came back, errors included."""
+    """Return a flow that yields *commands* and returns their results, errors included."""
     results = []
     for command in commands:
         try:
@@ -99,8 +99,8 @@ class TestBlocking:
         assert isinstance(error, TypeError)
         assert "AsyncTransactionProducer" in str(error)
 
-    def test_what_is_asynchronous_is_told_by_its_type(self, bridge):
-        """A generator that `types.coroutine` made is; a proxy that has every attribute, as of a connection, is not."""
+    def test_asynchronous_call_is_recognized_by_its_type(self, bridge):
+        """A generator made by `types.coroutine` is asynchronous; a proxy with every attribute, as of a connection, is not."""
 
         class Proxy:
             def __getattr__(self, name):
@@ -116,21 +116,21 @@ class TestBlocking:
         assert isinstance(got[1], TypeError)
 
     def test_an_outcome_from_another_thread_wakes_the_caller(self, capabilities):
-        """As brokers settle."""
+        """Brokers settle from their own threads."""
 
         def settle(batch, index, item):
             threading.Thread(target=batch.settle, args=(index, DURABLE)).start()
 
         assert [DURABLE] == run_blocking(flow_of(HALF), BlockingBridge(Backend(capabilities(), settle)))
 
-    def test_a_caller_whose_turn_was_forgotten_goes_on_all_the_same(self, bridge):
-        """Somebody was woken and never left: a bug, or an exception at the worst of moments."""
+    def test_caller_whose_turn_was_forgotten_continues(self, bridge):
+        """A woken caller never left the turnstile: a bug, or an exception at the worst moment."""
         for _ in range(PASSING_MAX):
             bridge.turnstile.sit().settle(0, DURABLE)
         assert [DURABLE, DURABLE] == run_blocking(flow_of(HALF, RELEASE), bridge)
 
     def test_callers_without_number_all_get_their_outcomes(self, capabilities):
-        """In bursts, from another thread, with user code between their waits."""
+        """Outcomes come in bursts from another thread, with user code between the waits."""
         held, stop = queue.SimpleQueue(), object()
         backend = Backend(capabilities(), lambda batch, index, item: held.put((batch, index)))
 
@@ -146,8 +146,8 @@ class TestBlocking:
         settler.join()
         assert [[DURABLE, number, DURABLE] for number in range(2_000)] == got
 
-    def test_whoever_waits_for_a_time_only_gives_up_when_it_is_over(self, capabilities):
-        """As UNKNOWN; the outcome that comes later hurts nobody."""
+    def test_caller_with_a_time_limit_gives_up_when_it_is_over(self, capabilities):
+        """Its outcome is UNKNOWN; the later outcome is ignored."""
         held = []
         bridge = BlockingBridge(Backend(capabilities(), lambda batch, index, item: held.append((batch, index))))
         (outcome,) = run_blocking(flow_of(Timed(HALF, 0.01)), bridge)
@@ -167,7 +167,7 @@ class TestAsync:
         return asyncio.run(main())
 
     def test_everything_a_flow_may_yield(self, bridge):
-        """As the blocking driver, and what it calls may be asynchronous."""
+        """It does the same as the blocking driver, and its calls may be asynchronous."""
         beside = []
 
         def spawned():
@@ -250,14 +250,14 @@ class TestAsync:
             loop.call_soon_threadsafe = counting
             burst = threading.Thread(target=lambda: [batch.settle(index, DURABLE) for batch, index in held])
             burst.start()
-            burst.join()  # the loop stands still meanwhile
+            burst.join()  # the loop is blocked meanwhile
             return await asyncio.gather(*tasks)
 
         assert [[DURABLE]] * 50 == asyncio.run(main())
         assert 1 == wakes
 
-    def test_a_cancelled_caller_is_told_to_the_flow(self, capabilities):
-        """The flow may still call what undoes its work; the late outcome hurts nobody."""
+    def test_flow_is_notified_of_a_cancelled_caller(self, capabilities):
+        """The flow may still undo its work; the late outcome is ignored."""
         held, undone = [], []
         backend = Backend(capabilities(), lambda batch, index, item: held.append((batch, index)))
 
@@ -283,7 +283,7 @@ class TestAsync:
         asyncio.run(main())
         assert ["awaited"] == undone
 
-    def test_an_outcome_after_the_loop_has_closed_hurts_nobody(self, capabilities):
+    def test_outcome_after_the_loop_has_closed_is_ignored(self, capabilities):
         """A broker thread may settle at any time."""
         held = []
         backend = Backend(capabilities(), lambda batch, index, item: held.append((batch, index)))

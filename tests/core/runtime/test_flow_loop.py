@@ -51,12 +51,12 @@ def backend(capabilities):
 
 @pytest.fixture
 def loop(backend, clock):
-    """A loop on a clock that stands."""
+    """A loop on a clock that the test moves."""
     return Loop(backend, clock, claim="claim")
 
 
 def ending(command, results):
-    """Return a flow that yields once and keeps what came back."""
+    """Return a flow that yields once and keeps the result."""
     try:
         results.append((yield command))
     except Exception as error:  # noqa: BLE001 - every error is a result here
@@ -85,16 +85,16 @@ def test_releases_carry_the_claim(loop, backend):
     assert ["claim"] == backend.claims
 
 
-def going_on(answers):
-    """Return what keeps the answers of an `Each`, together as they came."""
+def collecting(answers):
+    """Return a function that keeps the answers of an `Each`, grouped as they arrived."""
     return lambda answered: answers.append([(index, outcome.status) for index, outcome in answered])
 
 
 class TestEach:
-    def test_what_is_answered_together_goes_on_together(self, loop, backend):
-        """One batch, handed over at once; whoever handed it over goes on when all have."""
+    def test_flows_answered_together_continue_together(self, loop, backend):
+        """One batch is handed over at once; its flow continues when all items have outcomes."""
         portions, ends = [], []
-        loop.spawn(ending(Each([half(0), half(1), half(2)], going_on(portions)), ends))
+        loop.spawn(ending(Each([half(0), half(1), half(2)], collecting(portions)), ends))
         loop.step(*loop._ready.popleft())
         (batch,) = backend.batches
         assert [half(0), half(1), half(2)] == list(batch.items)
@@ -109,7 +109,7 @@ class TestEach:
         assert [None] == ends
 
     def test_it_waits_for_the_flows_of_all_portions(self, loop, backend, clock):
-        """They run beside each other."""
+        """The flows run beside each other."""
         ends, beside = [], []
 
         def waiting(answered):
@@ -134,7 +134,7 @@ class TestEach:
     def test_a_wake_up_that_finds_nothing_does_nothing(self, loop, backend):
         """An answer may be found before the thread that brought it says so."""
         ends = []
-        loop.spawn(ending(Each([half(0)], going_on([])), ends))
+        loop.spawn(ending(Each([half(0)], collecting([])), ends))
         loop.turn()
         (batch,) = backend.batches
         batch.settle(0, DURABLE)
@@ -144,8 +144,8 @@ class TestEach:
         assert [None] == ends
 
     def test_releases_carry_the_claim(self, loop, backend):
-        """As those of a single flow."""
-        loop.spawn(ending(Each([Resolution(half(), None)], going_on([])), []))
+        """They do so like those of a single flow."""
+        loop.spawn(ending(Each([Resolution(half(), None)], collecting([])), []))
         loop.turn()
         assert ["claim"] == backend.claims
 
@@ -153,14 +153,14 @@ class TestEach:
         """The portion has the reason for each."""
         error = BackendUnavailableError("down")
         loop, portions, ends = Loop(Backend(capabilities(), error=error), clock), [], []
-        loop.spawn(ending(Each([half(0), half(1)], going_on(portions)), ends))
+        loop.spawn(ending(Each([half(0), half(1)], collecting(portions)), ends))
         loop.run_all()
         assert [[(0, Status.REFUSED), (1, Status.REFUSED)]] == portions
         assert [None] == ends
 
 
 def test_a_backend_that_takes_nothing_refuses_each_item(capabilities, clock):
-    """The flows go on with REFUSED and the reason."""
+    """The flows continue with REFUSED and the reason."""
     error = BackendUnavailableError("down")
     loop, results = Loop(Backend(capabilities(), error=error), clock), []
     loop.spawn(ending(half(), results))
@@ -171,7 +171,7 @@ def test_a_backend_that_takes_nothing_refuses_each_item(capabilities, clock):
 
 
 def test_a_delay_ends_when_the_clock_says_so(loop, clock):
-    """Not a turn earlier; timers fire in the order of their times."""
+    """It ends no turn earlier; timers fire in the order of their times."""
     results = []
     for delay_s in (3.0, 1.0):
         loop.spawn(ending(delay_s, results), lambda task, delay_s=delay_s: results.append(delay_s))
@@ -242,8 +242,8 @@ def test_what_spawned_flows_hand_over_leaves_as_one_batch(loop, backend):
     assert [3] == [len(batch.items) for batch in backend.batches]
 
 
-def test_an_error_reaches_whoever_spawned_the_flow(loop):
-    """Through the task; the loop serves the others."""
+def test_error_reaches_the_spawner_of_the_flow(loop):
+    """It gets the error through the task; the loop serves the other flows."""
     ended, results = [], []
 
     def bad():
@@ -257,8 +257,8 @@ def test_an_error_reaches_whoever_spawned_the_flow(loop):
     assert [1] == results
 
 
-def test_an_error_that_nobody_asked_for_is_raised(loop):
-    """Never lost."""
+def test_error_of_an_unwatched_flow_is_raised(loop):
+    """It is never lost."""
 
     def bad():
         yield resolved(None)
@@ -322,7 +322,7 @@ def test_waiting_for_a_thread_uses_up_no_deadline(backend, clock):
 
 
 def test_a_call_that_had_to_wait_has_its_whole_deadline_from_its_start_on(backend, clock):
-    """Neither less, because it waited, nor more."""
+    """The deadline is not shortened by the wait."""
     pool = CallPool(threads_max=1)
     loop, results, go_on = Loop(backend, clock, pool=pool), [], threading.Event()
     first, started = threading.Event(), threading.Event()
@@ -351,7 +351,7 @@ def test_a_call_that_had_to_wait_has_its_whole_deadline_from_its_start_on(backen
         pool.close()
 
 
-def test_who_waits_behind_a_stuck_call_is_given_up_too(backend, clock):
+def test_call_queued_after_a_stuck_one_is_given_up_too(backend, clock):
     """It is never run; else each of a long queue would take another thread that gets stuck."""
     pool = CallPool(threads_max=1)
     loop, results, go_on, started = Loop(backend, clock, pool=pool), [], threading.Event(), []
@@ -389,7 +389,7 @@ def test_a_call_in_time_is_not_disturbed_by_its_deadline(backend, clock):
 
 
 def test_waiting_polls_a_backend_that_makes_progress_only_then(capabilities, clock):
-    """Never longer than the next timer."""
+    """It never waits longer than until the next timer."""
     backend = Backend(capabilities(polled=True))
     loop = Loop(backend, clock)
     loop.later(0.25, lambda: None)
@@ -399,7 +399,7 @@ def test_waiting_polls_a_backend_that_makes_progress_only_then(capabilities, clo
 
 
 def test_an_outcome_from_another_thread_ends_the_wait(loop, backend):
-    """One wake-up, then the flow goes on."""
+    """After one wake-up the flow continues."""
     results = []
     loop.spawn(ending(half(), results))
     loop.turn()

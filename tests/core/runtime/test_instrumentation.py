@@ -1,4 +1,4 @@
-"""Events are logged by constant names and handed to plugins; a failing plugin disturbs nobody."""
+"""Events are logged by constant names and handed to plugins; a failing plugin stops no caller."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ class Observer:
 
 
 class Failing:
-    """Raises whatever happens."""
+    """Raises on every event."""
 
     @hookimpl
     def txcore_on_event(self, event):
@@ -47,14 +47,14 @@ class Undecided(TransactionListener):
 
 
 def test_an_event_reaches_every_plugin():
-    """With its name and facts."""
+    """The event has its name and facts."""
     first, second = Observer(), Observer()
     Reporter("txcore.test", [first, second]).event(names.HALF_FINISHED, end="COMMIT")
     assert [Event("half.finished", {"end": "COMMIT"})] == first.events == second.events
 
 
-def test_a_failing_plugin_is_logged_and_stops_nobody(caplog):
-    """Neither the caller nor, next time, itself."""
+def test_failing_plugin_is_logged_and_stops_no_caller(caplog):
+    """Neither the caller is stopped nor, next time, the plugin itself."""
     reporter = Reporter("txcore.test", [Failing()])
     with caplog.at_level(logging.WARNING, "txcore.test"):
         reporter.event(names.HALF_FINISHED)

@@ -12,17 +12,17 @@ from txcore.runtime.wakeup import PASSING_MAX, Turnstile
 
 @pytest.fixture
 def turnstile():
-    """One that nobody has sat down at."""
+    """A turnstile without callers."""
     return Turnstile()
 
 
 def is_woken(seat):
-    """Say whether the caller in *seat* may go on."""
+    """Return whether the caller in *seat* may continue."""
     return not seat.turn.locked()
 
 
 def settled(turnstile, count):
-    """Return the seats of so many callers who have their outcomes."""
+    """Return the seats of *count* callers that have their outcomes."""
     seats = [turnstile.sit() for _ in range(count)]
     for seat in seats:
         seat.settle(0, DURABLE)
@@ -30,7 +30,7 @@ def settled(turnstile, count):
 
 
 def test_a_lone_caller_is_woken_at_once(turnstile):
-    """By its outcome."""
+    """Its outcome wakes it."""
     seat = turnstile.sit()
     assert not is_woken(seat)
     seat.settle(0, DURABLE)
@@ -39,7 +39,7 @@ def test_a_lone_caller_is_woken_at_once(turnstile):
 
 
 def test_of_a_burst_a_few_are_woken_and_each_lets_one_more_through(turnstile):
-    """In the order of their outcomes."""
+    """They are woken in the order of their outcomes."""
     seats = settled(turnstile, PASSING_MAX + 2)
     assert [True] * PASSING_MAX + [False] * 2 == [is_woken(seat) for seat in seats]
     assert all(seat.is_settled() for seat in seats)
@@ -58,7 +58,7 @@ def test_once_all_have_left_the_next_burst_wakes_as_many(turnstile):
     assert all(map(is_woken, settled(turnstile, PASSING_MAX)))
 
 
-def test_who_left_without_an_outcome_takes_no_place_when_it_comes(turnstile):
+def test_caller_that_left_without_an_outcome_takes_no_place(turnstile):
     """A caller whose time was up, or that was interrupted."""
     gone = [turnstile.sit() for _ in range(PASSING_MAX + 1)]
     for seat in gone:
@@ -69,7 +69,7 @@ def test_who_left_without_an_outcome_takes_no_place_when_it_comes(turnstile):
 
 
 def test_a_caller_is_alone_until_another_one_waits(turnstile):
-    """Those who have their outcome, or have left, wait for none."""
+    """Callers that have their outcome, or have left, do not wait."""
     first = turnstile.sit()
     assert turnstile.is_alone()
     second = turnstile.sit()
@@ -86,7 +86,7 @@ def test_a_caller_is_alone_until_another_one_waits(turnstile):
 
 
 def test_many_callers_and_outcomes_at_once_all_pass(turnstile):
-    """Each of them, within its own time."""
+    """Each of them passes within its own time."""
     count = 4 * PASSING_MAX
 
     def caller(_):

@@ -7,8 +7,8 @@ import pytest
 from txcore.clock import until_beat
 
 
-def test_whoever_idles_wakes_together(clock):
-    """However apart they fell asleep; a longer period wakes with a shorter one that divides it."""
+def test_idle_threads_wake_together(clock):
+    """They wake together at any distance of their starts; a longer period wakes with a shorter one that divides it."""
     wakes_s = set()
     for asleep_s in (0.0, 0.01, 0.1, 0.2):
         clock.advance(asleep_s)
@@ -17,8 +17,8 @@ def test_whoever_idles_wakes_together(clock):
     assert clock.now_s + until_beat(clock, 1.0) == pytest.approx(1001.0)
 
 
-def test_a_beat_that_is_all_but_there_is_left_out(clock):
-    """Its pause would not move the clock, and whoever waits for it would wake again and again."""
+def test_beat_that_is_too_near_is_skipped(clock):
+    """Its pause would not move the clock, and a thread that waits for it would wake again and again."""
     for now_s in (8248.64, 0.3, 1000.0, 0.1 * 3):
         clock.now_s = now_s
         for period_s in (0.1, 0.2, 0.25, 1.0):

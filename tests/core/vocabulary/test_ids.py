@@ -14,7 +14,7 @@ from txcore.ids import SHARE, STAY_MS, IdFactory, born_ms, first_id_at, id_text,
 
 
 def test_ids_of_one_factory_ascend_within_a_millisecond(clock, randomness):
-    """A standing clock gives ids that count up."""
+    """On a clock that does not move, ids count up."""
     factory = IdFactory(clock, randomness)
     ids = [factory.new() for _ in range(2_000)]
     assert sorted(set(ids)) == ids
@@ -22,7 +22,7 @@ def test_ids_of_one_factory_ascend_within_a_millisecond(clock, randomness):
 
 
 def test_ids_ascend_when_the_clock_goes_back(clock, randomness):
-    """A clock set back does not reorder ids: the last millisecond goes on."""
+    """A clock set back does not reorder ids: the factory continues the last millisecond."""
     factory = IdFactory(clock, randomness)
     first = factory.new()
     clock.wall_offset_ms = -60_000
@@ -58,7 +58,7 @@ def test_the_highest_random_numbers_leave_room_to_count_up(clock):
 
 
 def test_an_id_is_a_uuid_of_version_7():
-    """Version and variant stand where RFC 9562 puts them."""
+    """Version and variant are where RFC 9562 puts them."""
     for _ in range(100):
         made = uuid.UUID(bytes=IdFactory(SystemClock(), system_randomness()).new())
         assert 7 == made.version
@@ -82,7 +82,7 @@ def test_ids_of_a_moment_share_few_partitions(clock, randomness, count):
 
 
 def test_factories_begin_with_partitions_of_their_own(clock, randomness):
-    """Else all processes would send to the same ones at a time."""
+    """Otherwise all processes would send to the same partitions at a time."""
     firsts = {partition_of(IdFactory(clock, randomness).new(64), 64) for _ in range(64)}
     assert len(firsts) > 16
 

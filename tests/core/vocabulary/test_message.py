@@ -1,4 +1,4 @@
-"""What must never reach a broker is refused by name before anything runs (R14)."""
+"""A message that must never reach a broker is refused by name before anything runs (R14)."""
 
 from __future__ import annotations
 
@@ -58,7 +58,7 @@ def test_an_ordinary_message_is_taken():
     ],
 )
 def test_a_policy_of_the_wrong_unit_is_refused_by_its_key(settings, key):
-    """Milliseconds given as seconds, text and booleans are told by name."""
+    """Milliseconds in place of seconds, text and booleans are refused by name."""
     with pytest.raises(ConfigError, match=key) as caught:
         CheckPolicy(**settings)
     assert key == caught.value.key
@@ -70,7 +70,7 @@ def test_the_default_policy_is_rocketmqs():
 
 
 def test_an_immunity_shorter_than_the_delivery_time_is_refused(context):
-    """A producer that would always give way is a mistake in the settings, told before anything is sent."""
+    """A producer that would always give way is a mistake in the settings, raised before anything is sent."""
     transaction = transactions.begin(context)
     with pytest.raises(ConfigError, match="choose an immunity above 2 s") as caught:
         transactions.publish(transaction, Message("t", b"", check_policy=CheckPolicy(immunity_s=2.0)))
@@ -120,8 +120,8 @@ def test_headers_changed_after_publish_do_not_change_the_message(context):
     assert {"a": "1"} == transaction.messages[0].headers
 
 
-def test_no_headers_may_be_said_with_none(context):
-    """As many clients' own messages say it."""
+def test_headers_may_be_none(context):
+    """Messages of many clients have None as well."""
     transaction = transactions.begin(context)
     transactions.publish(transaction, Message("t", b"", headers=None))
     assert {} == transaction.messages[0].headers

@@ -1,4 +1,4 @@
-"""The wire format: what is written is read back, and any other bytes are a WireFormatError and nothing else."""
+"""The wire format: written records are read back; all other bytes are a WireFormatError and nothing else."""
 
 from __future__ import annotations
 
@@ -137,7 +137,7 @@ def decode_all(body):
 @example(b"\x91" * 5_000)
 @example(b"\xc7\x0c\xff" + b"\xff" * 12)
 def test_random_bytes_are_a_wire_format_error(body):
-    """Whatever stands in a log, the checker gets one kind of error."""
+    """For any bytes in a log, the checker gets one kind of error."""
     decode_all(body)
 
 
@@ -158,7 +158,7 @@ def changed(body, change):
 
 @pytest.mark.parametrize("index", [2, 12])
 def test_a_field_of_another_type_is_refused(index):
-    """By the field's place."""
+    """The error names the field's place."""
     with pytest.raises(WireFormatError, match=r"half record"):
         wire.decode_half(changed(wire.encode_half(SOME_HALF), lambda fields: fields.__setitem__(index, 1.5)))
 
@@ -189,7 +189,7 @@ NEWER = {
 @pytest.mark.parametrize("kind", NEWER)
 @pytest.mark.parametrize("last", [None, {"another": "shape"}])
 def test_a_record_of_a_higher_version_is_newer_whatever_it_holds(kind, last):
-    """Its last field may have another type by then; what comes first never changes its place."""
+    """Its last field may have another type by then; the first fields never change their places."""
     decode, body = NEWER[kind]
 
     def change(fields):
@@ -220,7 +220,7 @@ def test_an_impossible_version_is_damage(kind, version):
 
 @pytest.mark.parametrize(("index", "value"), [(2, b"short"), (2, "text"), (3, 7), (4, "first"), (5, None)], ids=str)
 def test_a_higher_version_with_a_damaged_beginning_is_damage(index, value):
-    """It cannot be said whose it is."""
+    """Its transaction and group cannot be known."""
 
     def change(fields):
         fields[1], fields[index] = wire.VERSION + 1, value
@@ -232,7 +232,7 @@ def test_a_higher_version_with_a_damaged_beginning_is_damage(index, value):
 
 @pytest.mark.parametrize("length", [0, 15, 17])
 def test_an_id_of_another_length_is_refused(length):
-    """In every record alike."""
+    """It is refused in every kind of record."""
     records = [
         (wire.decode_half, wire.encode_half(msgspec.structs.replace(SOME_HALF, transaction_id=bytes(length)))),
         (wire.decode_ops, wire.encode_ops([Op(OpKind.COMMIT, bytes(length))])),
@@ -264,7 +264,7 @@ RANGES = {
 
 
 def with_field(kind, name, value):
-    """Return (what decodes it, a record of this kind with one field changed)."""
+    """Return (its decoder, a record of this kind with one field changed)."""
     if kind == "op":
         merged = [SOME_OPS[0], msgspec.structs.replace(SOME_OPS[1], **{name: value})]
         return wire.decode_ops, wire.encode_ops(merged)
@@ -303,7 +303,7 @@ def test_targets_that_the_half_does_not_have_are_refused(missing):
 
 
 def test_an_absurd_field_inside_a_message_is_named():
-    """Place in the list included."""
+    """The error includes its place in the list."""
     bad = [SOME_HALF.messages[0], TargetMessage(7, None, b"", {})]
     with pytest.raises(WireFormatError, match=r"in `messages\[1\]\.topic`"):
         wire.decode_half(wire.encode_half(msgspec.structs.replace(SOME_HALF, messages=bad)))
@@ -316,7 +316,7 @@ def test_an_absurd_field_inside_a_message_is_named():
     wall_ms=times,
 )
 def test_a_producer_writes_only_what_its_own_reader_takes(immunity_s, interval_s, check_max, wall_ms):
-    """Whatever policy it was given, and whatever its clock says."""
+    """This holds for any policy and any clock."""
     policy = CheckPolicy(immunity_s, interval_s, check_max)
     half = msgspec.structs.replace(
         SOME_HALF,
@@ -337,7 +337,7 @@ def test_a_header_that_is_neither_text_nor_bytes_is_refused(value):
 
 
 def test_one_kind_of_record_is_not_taken_for_another():
-    """Tags tell them apart."""
+    """Tags distinguish them."""
     body = wire.encode_half(SOME_HALF)
     for decoder in (wire.decode_ops, wire.decode_parked):
         with pytest.raises(WireFormatError):

@@ -48,32 +48,32 @@ def named(section):
 
 @named("records")
 def test_encoding_the_fields_gives_the_bytes(vector):
-    """Exactly these."""
+    """The bytes are exactly those of the vector."""
     assert vector["hex"] == ENCODE[vector["kind"]](record(vector["kind"], vector["fields"])).hex()
 
 
 @named("records")
 def test_decoding_the_bytes_gives_the_fields(vector):
-    """Every one."""
+    """Every field is compared."""
     assert record(vector["kind"], vector["fields"]) == DECODE[vector["kind"]](bytes.fromhex(vector["hex"]))
 
 
 @named("accepted")
-def test_what_a_later_version_adds_is_passed_over(vector):
+def test_elements_of_a_later_version_are_ignored(vector):
     """Elements at the end are unknown and harmless; those with defaults may be missing."""
     assert record(vector["kind"], vector["fields"]) == DECODE[vector["kind"]](bytes.fromhex(vector["hex"]))
 
 
 @named("refused")
-def test_what_must_be_refused_is_refused(vector):
-    """Another version above all."""
+def test_invalid_bytes_are_refused(vector):
+    """Other versions are refused as well."""
     with pytest.raises(WireFormatError):
         DECODE[vector["kind"]](bytes.fromhex(vector["hex"]))
 
 
 @pytest.mark.parametrize("vector", VECTORS["target_headers"], ids=lambda vector: vector["name"])
 def test_target_headers(vector):
-    """What an ordinary consumer sees beside the user's headers."""
+    """They are the headers that an ordinary consumer sees beside the user's."""
     half = record("half", VECTORS["records"][0]["fields"])
     made = wire.target_headers(
         vector["group"],
@@ -95,7 +95,7 @@ def test_partitions_and_text_forms(vector):
 
 @pytest.mark.parametrize("vector", VECTORS["notes"], ids=lambda vector: vector["name"])
 def test_checkpoint_notes(vector):
-    """Both directions."""
+    """They are encoded and decoded."""
     entries = [NoteEntry(**each) for each in raw(vector["fields"])]
     assert vector["hex"] == msgspec.msgpack.encode(entries).hex()
     assert entries == msgspec.msgpack.decode(bytes.fromhex(vector["hex"]), type=list[NoteEntry])
