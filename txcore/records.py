@@ -159,9 +159,12 @@ class Op(msgspec.Struct, array_like=True, gc=False):
     reason: str = ""
 
 
-def is_owned(op: Op) -> bool:
-    """Return whether *op* counts only under the token in force at its place: a journal's op, or a reply."""
-    return op.kind in OWNED_KINDS or (op.kind == OpKind.FORCE and bool(op.token))
+def is_in_force(op: Op, token: bytes) -> bool:
+    """Return whether *op* counts at a place of the op log where *token* is the newest CLAIM (R13).
+
+    Journal ops and replies to requests count only under their writer's claim; all others always do.
+    """
+    return op.token == token or not (op.kind in OWNED_KINDS or (op.kind == OpKind.FORCE and bool(op.token)))
 
 
 def reply_count(position: int) -> int:

@@ -16,7 +16,7 @@ from txcore.records import (
     Op,
     OpKind,
     is_discard_in_force,
-    is_owned,
+    is_in_force,
     is_reply_to,
 )
 
@@ -125,7 +125,7 @@ def _closings(
                 if checkpoint.op is not None and position < checkpoint.op:
                     token_at = token
                 continue
-            if op.kind == OpKind.TICK or (op.token != token and is_owned(op)):
+            if op.kind == OpKind.TICK or not is_in_force(op, token):
                 continue
             identity = op.transaction_id
             journals.setdefault(identity, []).append((position, op))

@@ -31,7 +31,7 @@ from txcore.records import (
     ParkCode,
     Position,
     is_discard_in_force,
-    is_owned,
+    is_in_force,
     is_reply_to,
 )
 
@@ -235,7 +235,7 @@ class PartitionState:
                 self._claims.append((position, op.token))
             return True
         seen = self._known(op.transaction_id)
-        if op.token != self.token and is_owned(op):
+        if not is_in_force(op, self.token):
             if seen is not None and op.kind == OpKind.DISCARD:
                 self._note_discard(seen, op)
             return False
@@ -269,7 +269,7 @@ class PartitionState:
             position: Where it stands.
             token: The claim in force there.
         """
-        if op.token != token and is_owned(op):
+        if not is_in_force(op, token):
             return
         if not pending.is_closed:
             self._fold(pending, op, position, token)

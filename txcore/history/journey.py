@@ -25,7 +25,7 @@ from txcore.records import (
     Position,
     Resolution,
     is_discard_in_force,
-    is_owned,
+    is_in_force,
     is_reply_to,
 )
 
@@ -395,7 +395,7 @@ def _fold(journey: Journey, record: LogRecord, op: Op, token: bytes) -> None:
     journey.ops.append((record.position, op))
     journey.op_times_ms.append(record.appended_ms)
     journey.token_before = token
-    if op.token != token and is_owned(op):
+    if not is_in_force(op, token):
         return
     if op.kind == OpKind.FORCE and op.token:
         journey.replies.append((record.position, op))

@@ -55,8 +55,8 @@ def _always(*_: object) -> bool:
     return True
 
 
-def _is_journal(op: Op) -> bool:
-    return op.kind in OWNED_KINDS
+def _journal_in_force(op: Op, token: bytes) -> bool:
+    return op.token == token or op.kind not in OWNED_KINDS
 
 
 def _carry_closed(self: Judge, pending: Pending) -> Flow[None]:
@@ -150,7 +150,7 @@ MUTANTS: Final = {
         "a reply answers the request that it names, and no other", _replace(fold, "is_reply_to", _always)
     ),
     "5 reply under any claim": Mutant(
-        "a reply counts under the claim in force at its place", _replace(fold, "is_owned", _is_journal)
+        "a reply counts under the claim in force at its place", _replace(fold, "is_in_force", _journal_in_force)
     ),
     "9 look-back after newer ops": Mutant(
         "old ops are folded before newer ones", _replace(PartitionState, "_take", _take_at_once)
