@@ -122,7 +122,7 @@ class FencedError(NotSentError):
 class BusyError(NotSentError):
     """Too many transactions are in flight, so this one was not begun or not prepared; slow down and try again.
 
-    What has begun is not refused: a block ends, and `commit` and `rollback` go on, however many there are.
+    Begun work is not refused: a block ends, and `commit` and `rollback` continue, at any number of transactions.
     """
 
 
@@ -164,8 +164,8 @@ class CheckPostponedError(TxcoreError):
 class InboxHorizonError(TxcoreError):
     """A message is older than the inbox remembers: it may have been recorded before, and was not recorded now.
 
-    The caller's transaction remembers nothing of it, whether it is rolled back or commits. A person, or the effect's
-    own table, may know.
+    The caller's transaction records nothing of it, whether it rolls back or commits. A person, or the effect's own
+    table, may know the answer.
     """
 
     def __init__(self, message: str, *, transaction_id: bytes = b"") -> None:

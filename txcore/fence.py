@@ -26,9 +26,9 @@ class FenceAnswer(enum.Enum):
     COMMIT = "COMMIT"  #: state 1: the local transaction committed
     ROLLBACK = "ROLLBACK"  #: state 2: the local transaction never commits
     VIA_TABLE = "VIA_TABLE"  #: state 3: committed; its messages wait in the message table, whose relay sends them
-    SENT = "SENT"  #: state 3, and the message table holds nothing of it any more: the relay has sent them
-    FORCED = "FORCED"  #: state 4: an operator decided against the fence; the op log says how
-    PRUNED = "PRUNED"  #: no row, and the id lies below the horizon: nobody can know any more
+    SENT = "SENT"  #: state 3, and the message table holds none of its messages: the relay has sent them
+    FORCED = "FORCED"  #: state 4: an operator decided against the fence; the op log holds the decision
+    PRUNED = "PRUNED"  #: no row, and the id lies below the horizon: the decision cannot be known any more
     ABSENT = "ABSENT"  #: no row (only from `peek` and `settled`, which write none)
     NO_ANSWER = "NO_ANSWER"  #: lock timeout, unreachable, standby: ask again, count nothing
 
@@ -136,13 +136,13 @@ class Fence(Protocol):
     def settled(
         self, transaction_ids: Sequence[bytes], connection: Any = None
     ) -> Mapping[bytes, FenceReading] | Awaitable[Mapping[bytes, FenceReading]]:
-        """Read the rows that are committed and durable for certain; ABSENT for every other id.
+        """Read the rows that are certainly committed and durable; ABSENT for every other id.
 
-        A producer may act on COMMIT and VIA_TABLE. What else this says is for `check` to decide. Never raises for the
-        database's sake: what could not be read is NO_ANSWER.
+        A producer may act on COMMIT and VIA_TABLE; `check` decides all other answers. A failure of the database never
+        raises: an unread id is NO_ANSWER.
 
-        Read on *connection*, which carried the row, where its holder still has it and no transaction is open on it: the
-        pool may have no other one. Else on a connection of the fence's own.
+        Reads on *connection*, which carried the row, if its holder still has it and no transaction is open on it: the
+        pool may have no other connection. Otherwise reads on a connection of the fence's own.
         """
 
     def force(self, transaction_id: bytes, group: str, database: bytes = b"") -> Awaitable[None] | None:

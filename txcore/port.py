@@ -69,8 +69,8 @@ class Reader(Protocol):
     def end(self) -> Future[Position]:
         """Return the end of the log: a position after every record that was stored before this call.
 
-        The answer comes from the log, never from silence, and never from a leader that was replaced without knowing it.
-        A backend whose broker does not tell appends a record of its own, which no reader returns. May be called again
+        The answer comes from the log, never from silence, and never from a leader that was replaced without noticing.
+        A backend whose broker does not report it appends its own record, which no reader returns. May be called again
         before an earlier answer came.
 
         Raises (through the Future):

@@ -140,7 +140,7 @@ class Op(msgspec.Struct, array_like=True, gc=False):
     """One entry of an op record; `transaction_id` is the nonce in a CLAIM or TICK.
 
     Attributes:
-        count: In CHECKED the answered checks so far; in a reply to a request, which one it answers (`reply_count`).
+        count: In CHECKED the answered checks so far; in a reply, the name of its request (`reply_count`).
         decision: COMMIT or ROLLBACK in DECIDED and FORCE, 0 elsewhere.
         token: The writing checker's claim; empty for producers and operators.
         by: The attempt that wrote it (producer or checker instance), or the operator's name.
@@ -168,14 +168,14 @@ def is_in_force(op: Op, token: bytes) -> bool:
 
 
 def reply_count(position: int) -> int:
-    """Return the `count` of a reply to the request that stands at *position* of the op log: its name, as it were."""
+    """Return the `count` of a reply to the request at *position* of the op log, as the request's name."""
     return 1 + position % COUNT_MAX
 
 
 def is_reply_to(reply: Op, position: int) -> bool:
-    """Return whether a reply answers the request at *position*; one without a name answers whichever stands.
+    """Return whether a reply answers the request at *position*; a reply without a name answers any request.
 
-    Another request may come while the first one is being refused. It must neither be taken for answered nor forgotten.
+    Another request may come while the first one is being refused. It must neither count as answered nor be forgotten.
     """
     return reply.count in {0, reply_count(position)}
 

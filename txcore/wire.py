@@ -154,8 +154,8 @@ def decode_parked(body: bytes) -> Parked:
 def encode_end_marker(group: str, kind: LogKind, partition: int, nonce: bytes, by: str) -> bytes:
     """Return the body of a record that a backend appends to find a log's end; no reader of that backend returns it.
 
-    A reader that takes it for a record of the log can ignore it: it is a TICK, a half without messages that is rolled
-    back already, or no parked record. *nonce* has the bytes of a transaction id.
+    A reader that reads it as a record of the log can ignore it: it is a TICK, a half without messages that is rolled
+    back already, or not a parked record. *nonce* has the bytes of a transaction id.
     """
     if kind is LogKind.OP:
         return encode_ops([Op(OpKind.TICK, nonce, 0, by)])

@@ -9,7 +9,7 @@ import pytest
 from benchmarks.instructions import STYLES, cost_of
 
 LIMITS = {"send_many": 2_730, "blocking": 3_410, "tasks": 4_050}
-"""Bytecode instructions of CPython 3.11 for one transaction on the broker in memory; about 3 % above the measured number.
+"""Bytecode instructions of CPython 3.11 for one transaction on the broker in memory; about 3 % above the count.
 
 `python -m benchmarks.instructions` lists where they go. A change that needs more lists its benefit here: ids that share
 a partition for a moment take 300 where few begin at once, and half of the requests to a broker when 16 callers wait;

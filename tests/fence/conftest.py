@@ -1,4 +1,4 @@
-"""Databases for the fence's tests: one server of each kind per session, tables of its own for each test."""
+"""Databases for the fence's tests: one server of each kind per session, separate tables for each test."""
 
 from __future__ import annotations
 
@@ -89,10 +89,10 @@ class World:
         return transaction_id
 
     def waiters(self) -> int:
-        """Return how many statements wait for a lock right now."""
+        """Return the number of statements that wait for a lock now."""
         sql = {
             "postgresql": "SELECT count(*) FROM pg_stat_activity WHERE wait_event_type = 'Lock'",
-            # Not innodb_trx: it is a copy that is renewed only when nobody has looked for a while.
+            # Not innodb_trx: it is a copy that the server renews only after a while without queries.
             "mariadb": "SELECT variable_value FROM information_schema.global_status "
             "WHERE variable_name = 'Innodb_row_lock_current_waits'",
         }
@@ -105,7 +105,7 @@ class World:
         return int(connection.execute(text(sql)).scalar_one())
 
     def kill_session(self, number: int) -> None:
-        """Have the server end one connection."""
+        """Let the server end one connection."""
         sql = {"postgresql": f"SELECT pg_terminate_backend({number})", "mariadb": f"KILL CONNECTION {number}"}
         with create_engine(self.url, poolclass=NullPool, isolation_level="AUTOCOMMIT").connect() as connection:
             connection.execute(text(sql[self.kind]))
@@ -158,7 +158,7 @@ def make_world(
 
 @pytest.fixture
 def world_on(request: pytest.FixtureRequest) -> Iterator[Callable[[servers.DatabaseServer], World]]:
-    """A factory of worlds on a server of the test's own."""
+    """A factory of worlds on a server that the test owns."""
     worlds: list[World] = []
 
     def make(server: servers.DatabaseServer) -> World:
@@ -202,7 +202,7 @@ def killable(server_world: World) -> World:
     """A server that may be killed."""
     assert server_world.server is not None
     if not server_world.server.can_be_killed:
-        pytest.skip("the server is run by somebody else")
+        pytest.skip("the server does not belong to the tests")
     return server_world
 
 
@@ -228,7 +228,7 @@ def eventually() -> Callable[[Callable[[], object]], None]:
 
 @pytest.fixture(scope="session")
 def raised() -> Callable[[Callable[[], object]], TxcoreError | None]:
-    """Return the error of ours that a call raises, or None."""
+    """Return the TxcoreError that a call raises, or None."""
 
     def catch(call: Callable[[], object]) -> TxcoreError | None:
         try:

@@ -16,7 +16,7 @@ GROUP = "orders"
 
 
 def test_check_before_the_producer_leaves_a_tombstone_and_the_late_producer_is_refused(world):
-    """Whoever comes first decides: after ROLLBACK the producer cannot commit any more."""
+    """The first of producer and checker decides: after ROLLBACK the producer cannot commit any more."""
     transaction_id = world.new_id()
     assert world.check(transaction_id) is FenceAnswer.ROLLBACK
     with pytest.raises(FencedError) as refusal:
@@ -52,7 +52,7 @@ def test_check_during_an_open_transaction_is_no_answer(world):
 
 
 def test_check_that_waits_for_the_producer_sees_how_it_ends(postgresql, threads, eventually):
-    """A check blocked behind the open row answers as soon as that transaction commits or rolls back."""
+    """A check blocked by the open row answers as soon as that transaction commits or rolls back."""
     fence = postgresql.new_fence(lock_timeout_s=30, attempts_max=1)
     for ends, expected in (("commit", FenceAnswer.COMMIT), ("rollback", FenceAnswer.ROLLBACK)):
         transaction_id = postgresql.new_id()
@@ -105,7 +105,7 @@ def test_rolled_back_transaction_becomes_a_tombstone(world):
 
 
 def test_id_prepared_twice_is_refused(world):
-    """One id per database attempt: the second insert is refused, the first one's commit stands."""
+    """One id per database attempt: the second insert is refused, the first one stays committed."""
     transaction_id = world.committed()
     with pytest.raises(FencedError):
         world.fence.begin(None, transaction_id, GROUP)
@@ -113,7 +113,7 @@ def test_id_prepared_twice_is_refused(world):
 
 
 def test_id_of_another_group_is_no_answer_with_that_reason(world):
-    """A foreign group's decision is never given out."""
+    """A foreign group's decision is never returned."""
     transaction_id = world.committed()
     reading = world.fence.check([transaction_id], "billing")[transaction_id]
     assert reading == FenceReading(FenceAnswer.NO_ANSWER, "the id belongs to group 'orders', not 'billing'")
@@ -130,7 +130,7 @@ def test_batch_answers_all_ids_in_one_call(world):
 
 
 def test_empty_batch_is_empty(world):
-    """Nothing asked, nothing answered."""
+    """Without ids there are no answers."""
     assert world.fence.check([], GROUP) == {}
 
 
@@ -200,7 +200,7 @@ def test_missing_table_is_no_answer_that_names_the_remedy(world):
 
 
 def test_unreachable_database_is_no_answer_without_the_password():
-    """Nothing listens there; the reason is for people and holds no secret."""
+    """No server listens there; the reason is a text for people and holds no secret."""
     for url in ("postgresql+psycopg://u:geheim@127.0.0.1:1/d", "mysql+pymysql://u:geheim@127.0.0.1:1/d"):
         fence = SqlFence(create_engine(url))
         reading = fence.check([bytes(16)], GROUP)[bytes(16)]
@@ -210,8 +210,8 @@ def test_unreachable_database_is_no_answer_without_the_password():
 
 
 def test_wrong_password_is_not_repeated_in_any_text(mariadb, raised):
-    """The driver's own text of a refused login goes through the same door."""
-    url = mariadb.engine.url.set(username="nobody", password="geheim")
+    """The driver's own text of a refused login is filtered in the same way."""
+    url = mariadb.engine.url.set(username="stranger", password="geheim")
     fence = SqlFence(create_engine(url))
     reading = fence.check([bytes(16)], GROUP)[bytes(16)]
     error = raised(lambda: fence.begin(None, bytes(16), GROUP))
@@ -274,7 +274,7 @@ def test_check_leaves_the_pooled_connection_as_it_was(world):
     before, locked = settings(), world.new_id()
     world.new_fence(engine).check([world.new_id()], GROUP)
     assert settings() == before
-    # Nor those of work that did not even begin.
+    # Neither do settings of work that did not begin.
     holder = world.fence.begin(world.engine, locked, GROUP)
     assert world.check(locked, world.new_fence(engine)) is FenceAnswer.NO_ANSWER
     world.fence.rollback(holder)

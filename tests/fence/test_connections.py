@@ -75,7 +75,7 @@ def test_connection_that_the_fence_opens_is_rolled_back_and_closed_by_it(world):
 
 
 def test_refused_begin_gives_its_connection_back(world):
-    """No connection leaks behind a FencedError."""
+    """No connection leaks after a FencedError."""
     transaction_id = world.new_id()
     world.check(transaction_id)
     with pytest.raises(FencedError):
@@ -84,7 +84,7 @@ def test_refused_begin_gives_its_connection_back(world):
 
 
 def test_connection_of_the_caller_is_never_committed_or_closed_by_the_fence(world):
-    """Who opens, commits; rollback only rolls back."""
+    """The opener of a connection commits it; rollback only rolls back."""
     transaction_id = world.new_id()
     with world.engine.connect() as connection:
         world.fence.insert(connection, transaction_id, GROUP)
@@ -96,7 +96,7 @@ def test_connection_of_the_caller_is_never_committed_or_closed_by_the_fence(worl
 
 
 def test_only_the_transaction_with_the_row_counts_as_open(world):
-    """A program may go on with its connection after the commit; that is another transaction."""
+    """A program may use its connection after the commit; that is another transaction."""
     with world.engine.connect() as connection:
         world.fence.insert(connection, world.new_id(), GROUP)
         assert world.fence.is_open(connection)
@@ -140,7 +140,7 @@ def test_session_carries_the_row(world, make):
 
 
 def test_refused_session_is_rolled_back(world):
-    """Also within `with session.begin()`, which then refuses to go on."""
+    """Also within `with session.begin()`, which then refuses to continue."""
     transaction_id = world.new_id()
     world.check(transaction_id)
 
@@ -274,7 +274,7 @@ def test_async_connection_and_session_of_the_caller_carry_the_row(async_world):
 
 
 def test_async_savepoint_and_autocommit_are_refused(async_world):
-    """The same rules behind run_sync."""
+    """The same rules apply within run_sync."""
     world = async_world
 
     async def produce():
@@ -340,7 +340,7 @@ def test_commit_that_fails_is_unknown(server_world):
 
 
 def test_unreachable_database_is_one_error_of_ours():
-    """begin, force, stats and create say that the database is away, without the password."""
+    """begin, force, stats and create report the unreachable database, without the password."""
     fence = SqlFence(create_engine("postgresql+psycopg://u:geheim@127.0.0.1:1/d"))
     calls = [
         lambda: fence.begin(None, bytes(16), GROUP),

@@ -1,4 +1,4 @@
-"""What the fence asks of the producer's connection, counted: round trips, what is left for the garbage collector."""
+"""The cost of the fence on the producer's connection: round trips, and objects for the garbage collector."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ GROUP = "orders"
 
 @contextlib.contextmanager
 def round_trips(connection, folder):
-    """Count what a psycopg connection sends and waits for."""
+    """Count the round trips of a psycopg connection."""
     trips, trace = [], folder / "trace"
     with trace.open("w") as file:
         connection.pgconn.trace(file.fileno())
@@ -55,7 +55,7 @@ def test_prepared_psycopg_transaction_pays_one_round_trip(postgresql, producer, 
 
 
 def test_database_style_pays_one_round_trip_once_the_statements_are_prepared(postgresql, producer, tmp_path):
-    """To verify the row behind the program's own statements; the row itself goes out together with BEGIN."""
+    """It verifies the row after the program's own statements; the row itself is sent together with BEGIN."""
     engine = postgresql.new_engine(pool_size=1)
     with engine.connect() as connection:
         driver = connection.connection.driver_connection
@@ -88,7 +88,7 @@ def test_row_and_messages_pay_one_round_trip_with_begin(postgresql, tmp_path):
 
 
 def test_a_relays_batch_has_few_statements(postgresql):
-    """However many slots and rows it takes: each statement waits for the processor as long as busy producers do."""
+    """With any number of slots and rows: each statement waits for the processor like busy producers."""
     producer = txcore.TransactionProducer(txcore.connect("memory://"), GROUP, fence=postgresql.fence, mode="table")
     relay = txcore.Relay(txcore.connect("memory://"), GROUP, postgresql.engine, table=postgresql.fence_table)
     assert not relay.run_once().sent
@@ -108,7 +108,7 @@ def test_a_relays_batch_has_few_statements(postgresql):
 
 @pytest.mark.parametrize("style", ["the fence's connection", "the caller's connection"])
 def test_connection_with_a_row_leaves_no_cycle_of_references(world, style):
-    """Else each transaction would leave its connection to the garbage collector."""
+    """Otherwise each transaction would leave its connection to the garbage collector."""
     gc.collect()
     gc.disable()
     try:
@@ -126,7 +126,7 @@ def test_connection_with_a_row_leaves_no_cycle_of_references(world, style):
 
 
 def test_connection_lost_before_verify_is_not_given_out_again(server_world):
-    """The statement runs past SQLAlchemy, which must learn all the same that the pooled connection is dead."""
+    """The statement bypasses SQLAlchemy, which must still notice that the pooled connection is dead."""
     engine = server_world.new_engine(pool_size=1, max_overflow=0)
     transaction_id = server_world.new_id()
     connection = server_world.fence.begin(engine, transaction_id, GROUP)

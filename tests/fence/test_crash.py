@@ -1,4 +1,4 @@
-"""Servers killed with SIGKILL: what was answered stays true after recovery."""
+"""Servers killed with SIGKILL: answers stay true after recovery."""
 
 from __future__ import annotations
 
@@ -48,7 +48,7 @@ def test_server_killed_between_fence_row_and_commit_rolls_back(killable):
 
 
 def test_server_killed_after_commit_keeps_it(killable):
-    """A COMMIT that the client was told of is found again."""
+    """An acknowledged COMMIT is found again."""
     ids = [killable.committed() for _ in range(5)]
     restart(killable)
     assert [killable.check(transaction_id) for transaction_id in ids] == [FenceAnswer.COMMIT] * 5
@@ -56,7 +56,7 @@ def test_server_killed_after_commit_keeps_it(killable):
 
 
 def test_server_killed_after_a_tombstone_keeps_it(killable):
-    """ROLLBACK that a checker was told of binds the producer after recovery as well."""
+    """ROLLBACK that a checker has read binds the producer after recovery as well."""
     ids = [killable.new_id() for _ in range(5)]
     assert [killable.check(transaction_id) for transaction_id in ids] == [FenceAnswer.ROLLBACK] * 5
     restart(killable)
@@ -86,7 +86,7 @@ def lazy_postgresql():
             pytest.fail(f"postgresql is required by TXCORE_REQUIRE: {error}")
         pytest.skip(str(error))
     if not server.can_be_killed:
-        pytest.skip("the server is run by somebody else")
+        pytest.skip("the server does not belong to the tests")
     yield server
     server.remove()
 
@@ -182,7 +182,7 @@ def test_restarted_server_costs_no_answer(killable):
 def test_paused_server_is_no_answer_when_the_engine_has_a_time_limit(mariadb):
     """SIGSTOP: connections stay open and silent; the driver's read timeout turns that into NO_ANSWER."""
     if not mariadb.server.can_be_killed:
-        pytest.skip("the server is run by somebody else")
+        pytest.skip("the server does not belong to the tests")
     fence = mariadb.new_fence(mariadb.new_engine(connect_args={"read_timeout": 1, "connect_timeout": 1}))
     transaction_id = mariadb.committed()
     assert mariadb.check(transaction_id, fence) is FenceAnswer.COMMIT

@@ -149,7 +149,7 @@ def test_process_that_died_before_the_fence_is_rolled_back(world, shop, eventual
 
 
 def test_half_without_a_row_waits_where_no_listener_can_be_asked(sqlite, shop, eventually):
-    """No listener can tell; it is neither rolled back nor parked, and the alert says so."""
+    """No listener can answer; the half is neither rolled back nor parked, and the alert says so."""
     listener = Listener(sqlite)
     listener.forgets = listener.dies_after = True
     send(shop.producer(sqlite.fence, listener=listener, policy=SOON))
@@ -184,7 +184,7 @@ class Believed(Listener):
 
 
 def catch_an_error(world, transaction):
-    """Have PostgreSQL turn COMMIT into ROLLBACK, without an error: a statement of the transaction has failed."""
+    """Make PostgreSQL turn COMMIT into ROLLBACK, without an error: a statement of the transaction has failed."""
     with world.engine.begin() as connection:
         transaction.fence(connection)
         with contextlib.suppress(ProgrammingError):
@@ -199,7 +199,7 @@ def forget_commit(world, transaction):
 
 
 def swallow_refusal(world, transaction):
-    """Go on although the fence has refused the transaction, and rolled it back."""
+    """Continue although the fence has refused the transaction, and rolled it back."""
     with world.engine.connect() as connection:
         world.add_order(connection, transaction.transaction_id)
         nested = connection.begin_nested()
@@ -222,7 +222,7 @@ def swallow_refusal(world, transaction):
         ("sqlite", swallow_refusal),
     ],
 )
-def test_what_was_rolled_back_is_not_sent_whatever_the_listener_says(
+def test_rolled_back_transaction_is_not_sent_on_any_answer_of_the_listener(
     make_world, shop, eventually, kind, local, is_many, listener_fences
 ):
     """The row is not there: a conflict if the fence decides alone, else the listener is asked."""
@@ -441,7 +441,7 @@ def test_commit_after_the_callers_own_rollback_is_a_conflict(world, shop):
 @pytest.mark.parametrize("is_attached", [False, True])
 @pytest.mark.parametrize("commits", [False, True])
 def test_commit_by_the_message_table_says_what_the_database_did(world, shop, is_attached, commits):
-    """After a rollback nothing waits in the table: a conflict, as with a half."""
+    """After a rollback no message waits in the table: a conflict, as with a half."""
     producer = shop.producer(world.fence, mode="table")
     transaction = producer.begin()
     transaction.publish(txcore.Message("t", b"tea"))
@@ -522,7 +522,7 @@ def test_second_holder_publishes_nothing_while_the_database_transaction_is_open(
 
 
 def test_caller_that_still_holds_its_connection_needs_no_other_one(world, shop):
-    """It is looked at there, and given back to the caller as it was: the pool may have no more."""
+    """The row is read there, and the caller keeps the connection unchanged: the pool may have no more."""
     engine = world.new_engine(pool_size=1, max_overflow=0, pool_timeout=0.05)
     transaction = shop.producer(world.new_fence(engine)).begin()
     transaction.publish(txcore.Message("t", b"tea"))
@@ -589,7 +589,7 @@ def test_database_style_does_not_look_again(sqlite, shop, monkeypatch):
 
 
 def test_ddl_between_prepare_and_commit_shows_at_the_rollback(mariadb, shop):
-    """On MariaDB and MySQL DDL commits the row; the caller who rolls back afterwards is told of the conflict."""
+    """On MariaDB and MySQL DDL commits the row; a later rollback by the caller reports the conflict."""
     producer = shop.producer(mariadb.fence)
     transaction = producer.begin()
     transaction.publish(txcore.Message("t", b"tea"))

@@ -1,4 +1,4 @@
-"""Which database decides: halves carry its identity, and no other database is asked, or written to."""
+"""The database that decides: halves carry its identity, and no other database is read or written."""
 
 from __future__ import annotations
 
@@ -56,7 +56,7 @@ class Shop:
             reader.close()
 
     def check(self, fence, eventually, **options):
-        """Run a checker until it was asked about what is there, and return the last report."""
+        """Run a checker until the fence was asked about each half, and return the last report."""
         asked = len(self.events.named("check.answered"))
         reports = []
         checker = txcore.Checker(
@@ -95,7 +95,7 @@ def other_schema(world, server_name="other"):
 
 
 def make_old(world):
-    """Take the fence's meta table back to schema version 1, with what it holds."""
+    """Downgrade the fence's meta table to schema version 1, and keep its row."""
     meta = f"{world.fence_table}_meta"
     with world.engine.begin() as connection:
         for column in ("identity", "server", "adopted"):
@@ -199,7 +199,7 @@ def refusals(shop):
 
 
 def test_rollback_in_another_database_is_no_rollback(world, shop):
-    """The producer's own tombstone goes nowhere else either."""
+    """The producer's own tombstone is not written elsewhere either."""
     foreign = other_schema(world)
     transaction = shop.producer(world.fence, policy=None).begin()
     transaction.publish(txcore.Message("t", b"tea"))
@@ -329,7 +329,7 @@ def test_former_identity_is_adopted_by_name(world, shop, eventually):
 
 
 def test_copy_in_another_database_is_another_one_until_it_is_adopted(postgresql, shop, eventually):
-    """CREATE DATABASE … TEMPLATE stands for dump and restore: the row is the same, the database is not."""
+    """CREATE DATABASE … TEMPLATE replaces dump and restore: the row is the same, the database is not."""
     identity = shop.orphan(postgresql)
     url = make_url(postgresql.url)
     admin = psycopg.connect(
@@ -482,7 +482,7 @@ def weak_fence(postgresql):
 
 
 def test_role_that_may_not_ask_for_the_server_takes_the_stored_identity(postgresql, weak_fence):
-    """`pg_control_system()` may be revoked: then a copy is not told apart, and nothing else fails."""
+    """`pg_control_system()` may be revoked: then a copy is not recognized, and nothing else fails."""
     seen = weak_fence.identity()
     assert seen.server == ""
     assert seen.current == postgresql.fence.identity().current
@@ -490,7 +490,7 @@ def test_role_that_may_not_ask_for_the_server_takes_the_stored_identity(postgres
 
 
 def test_role_that_may_not_ask_for_the_server_adopts_and_keeps_what_is_known_of_it(postgresql, weak_fence):
-    """s18: the meta row forgot its server, so that a copy was not told apart any more by any role."""
+    """s18: the meta row forgot its server, so that no role recognized a copy any more."""
     before = postgresql.fence.identity()
     with pytest.raises(UsageError, match="pg_control_system"):
         weak_fence.adopt("moved", "anna")

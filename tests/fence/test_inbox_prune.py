@@ -1,4 +1,4 @@
-"""The inbox's horizon: what lies below it and is not remembered is refused, never taken in twice, never dropped."""
+"""The inbox's horizon: what lies below it and is not remembered is refused, never received twice, never dropped."""
 
 from __future__ import annotations
 
@@ -60,8 +60,8 @@ def remembered(world, inbox):
         return connection.execute(text(f"SELECT count(*) FROM {inbox.table}")).scalar_one()
 
 
-def test_a_prune_forgets_what_is_old_and_nothing_else(world, inbox, calendar, message):
-    """All messages of an old transaction go, however many; the table's size follows what is kept."""
+def test_prune_forgets_old_messages_and_no_others(world, inbox, calendar, message):
+    """All messages of an old transaction go, however many; the table's size follows the kept messages."""
     old, new = message(0), message(8)
     for index in range(3):
         assert receive(world, inbox, {**old, "txcore-id": f"{old['txcore-id'][:-2]}:{index}"})
@@ -85,32 +85,32 @@ def test_more_than_one_page_is_pruned(world, inbox, calendar, message):
 
 
 def test_a_repeated_message_that_was_forgotten_is_refused(world, inbox, calendar, message):
-    """Nobody knows any more; nothing is written, and the transaction is rolled back like any other."""
+    """Its first receipt is unknown; nothing is written, and the transaction is rolled back like any other."""
     old = message(0)
     assert receive(world, inbox, old)
     calendar.days = 10
     inbox.prune(keep_s=DAY_S)
-    with pytest.raises(InboxHorizonError, match="nobody knows whether it was taken in before") as raised:
+    with pytest.raises(InboxHorizonError, match="it may have been received before") as raised:
         receive(world, inbox, old)
     assert id_text(raised.value.transaction_id) == old["txcore-id"][:-2]
     assert 0 == remembered(world, inbox)
 
 
-def test_a_refused_message_is_not_remembered_by_a_program_that_commits_all_the_same(world, inbox, calendar, message):
-    """It notes the message for a person, in the same transaction; taken in later, it is no repeated one."""
+def test_a_refused_message_is_not_remembered_by_a_program_that_still_commits(world, inbox, calendar, message):
+    """It stores the message for a person, in the same transaction; a later receipt is not a repeated one."""
     calendar.days = 10
     inbox.prune(keep_s=DAY_S)
     old = message(0)
     with world.engine.begin() as connection:
         with pytest.raises(InboxHorizonError), inbox.receive(connection, old) as first:
-            pytest.fail(f"taken in: {first}")
+            pytest.fail(f"received: {first}")
         world.add_order(connection, b"for a person")
     assert world.has_order(b"for a person")
     assert 0 == remembered(world, inbox)
     assert receive(world, inbox, old, old_is_first=True)
 
 
-def test_an_old_message_is_taken_in_when_a_person_says_so(world, inbox, calendar, message):
+def test_old_message_is_received_when_the_caller_allows_it(world, inbox, calendar, message):
     """A half that was parked for weeks and resumed; its repetition is known again."""
     calendar.days = 10
     inbox.prune(keep_s=DAY_S)
@@ -129,7 +129,7 @@ def test_the_horizon_never_goes_down(world, inbox, calendar, message):
 
 
 @pytest.mark.parametrize("isolation", ["READ COMMITTED", "REPEATABLE READ", "SERIALIZABLE"])
-def test_a_transaction_older_than_the_prune_takes_nothing_in_twice(server_world, calendar, isolation):
+def test_transaction_older_than_the_prune_receives_nothing_twice(server_world, calendar, isolation):
     """Its snapshot shows the old horizon, the deleted row is gone: refused, by the inbox or by the database."""
     world = server_world
     inbox = Inbox(world.engine, table=f"inbox_{world.number}", clock=calendar)
@@ -141,13 +141,13 @@ def test_a_transaction_older_than_the_prune_takes_nothing_in_twice(server_world,
         calendar.days = 10
         inbox.prune(keep_s=DAY_S)
         with pytest.raises((InboxHorizonError, DBAPIError)), inbox.receive(connection, old) as first:
-            pytest.fail(f"taken in again: {first}")
+            pytest.fail(f"received again: {first}")
         connection.rollback()
     assert 0 == remembered(world, inbox)
 
 
-def test_a_prune_just_before_the_row_is_written_takes_nothing_in_twice(world, inbox, calendar, message):
-    """The horizon counts as it is behind the insert: read before, it would not tell that the row was just deleted."""
+def test_prune_just_before_the_row_is_written_receives_nothing_twice(world, inbox, calendar, message):
+    """The horizon is read after the insert: read before, it would not show that the row was just deleted."""
     old, engine, pruned = message(0), world.new_engine(), []
     assert receive(world, inbox, old)
     calendar.days = 10
@@ -159,13 +159,13 @@ def test_a_prune_just_before_the_row_is_written_takes_nothing_in_twice(world, in
 
     with engine.connect() as connection:
         with pytest.raises(InboxHorizonError), inbox.receive(connection, old) as first:
-            pytest.fail(f"taken in again: {first}")
+            pytest.fail(f"received again: {first}")
         connection.rollback()
     assert [1] == [each.deleted for each in pruned]
     assert 0 == remembered(world, inbox)
 
 
-def test_a_time_that_is_none_is_refused(inbox):
-    """Zero would forget what is under way."""
+def test_invalid_time_is_refused(inbox):
+    """Zero would forget messages in progress."""
     with pytest.raises(ConfigError, match="keep_s=0"):
         inbox.prune(0)

@@ -1,4 +1,4 @@
-"""What operators read of the fence leaves no trace: no row, no tombstone, no counted check."""
+"""An operator's reading of the fence leaves no trace: no row, no tombstone, no counted check."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ def test_row_is_read_unchanged(world):
 
 
 def test_reading_leaves_no_tombstone_and_counts_no_check(world):
-    """However often: the producer still commits, and the check counter stands."""
+    """After any number of reads the producer still commits, and the check counter is unchanged."""
     transaction_id = world.new_id()
     for _ in range(3):
         assert world.row(transaction_id) is FenceAnswer.ABSENT
@@ -83,13 +83,13 @@ def test_ids_are_paged_through(world):
 
 
 def test_missing_table_is_reported_with_the_remedy(world):
-    """Not a row that is not there."""
+    """It is not reported as a missing row."""
     with pytest.raises(BackendUnavailableError, match=r"run SqlFence\.create"):
         SqlFence(world.engine, table="never_created").rows([bytes(16)])
 
 
 def test_rows_are_read_asynchronously(tmp_path):
-    """As everything of the fence's own is."""
+    """All methods on the fence's own engine are awaitable."""
 
     async def read() -> dict:
         engine = create_async_engine(f"sqlite+aiosqlite:///{tmp_path / 'service.db'}")

@@ -24,7 +24,7 @@ GONE = "the fence row is gone"
 
 
 def test_blocking_producer_refuses_a_fence_on_an_asynchronous_engine(tmp_path):
-    """It could insert the row, and then not look at it: told at once, by the parameter's name."""
+    """It could insert the row, but not read it: refused at once, by the parameter's name."""
     fence = SqlFence(create_async_engine(f"sqlite+aiosqlite:///{tmp_path}/shop.db"))
     with pytest.raises(ConfigError, match="AsyncTransactionProducer") as caught:
         txcore.TransactionProducer(txcore.connect("memory://"), GROUP, fence=fence)
@@ -32,7 +32,7 @@ def test_blocking_producer_refuses_a_fence_on_an_asynchronous_engine(tmp_path):
 
 
 def test_asyncio_producer_works_with_a_fence_on_a_blocking_engine(tmp_path):
-    """Its own connections block the event loop for a moment; nothing else is wrong with it."""
+    """The fence's own connections block the event loop for a moment; all else works."""
 
     async def run():
         fence = SqlFence(create_engine(f"sqlite:///{tmp_path}/shop.db"))
@@ -61,7 +61,7 @@ def test_autocommit_connection_is_refused(world):
 
 
 def test_row_that_autocommit_has_committed_is_found_by_verify(postgresql):
-    """Switched on behind the row's back, it is seen in the row itself, whose transaction is not this one."""
+    """Switched on after the row, it shows in the row itself, whose transaction is not this one."""
     transaction_id = postgresql.new_id()
     with postgresql.engine.connect() as connection:
         postgresql.fence.insert(connection, transaction_id, GROUP)
@@ -72,7 +72,7 @@ def test_row_that_autocommit_has_committed_is_found_by_verify(postgresql):
 
 @pytest.mark.parametrize("kind", ["postgresql", "mariadb"])
 def test_row_in_a_hidden_autocommit_is_found_at_the_insert(make_world, monkeypatch, kind):
-    """Where no driver tells of the transaction, the row itself is looked at, before anybody relies on it."""
+    """Where no driver reports the transaction, the row itself is checked before its first use."""
     world = make_world(kind)
     monkeypatch.setattr(SqlAlchemyBorder, "commits_each_statement", lambda _: False)
     monkeypatch.setattr(SqlAlchemyBorder, "is_surely_open", lambda _: False)
@@ -121,7 +121,7 @@ def test_raw_savepoint_is_refused(world):
 
 
 def test_raw_savepoint_on_psycopg_is_refused(postgresql):
-    """The row's own xmin tells, so no library needs to know of the savepoint."""
+    """The row's own xmin shows it, so no library needs to know of the savepoint."""
     transaction_id = postgresql.new_id()
     url = postgresql.engine.url.set(drivername="postgresql").render_as_string(hide_password=False)
     with psycopg.connect(url) as connection:
@@ -160,11 +160,11 @@ def test_savepoint_that_was_released_is_no_obstacle(world):
 
 
 def test_row_rolled_back_to_an_earlier_savepoint_is_found_by_verify(world):
-    """Whatever was not seen at the insert: a row that is gone stops the half."""
+    """Even if the insert did not detect it, a row that is gone stops the half."""
     transaction_id = world.new_id()
     with world.engine.connect() as connection:
         world.add_order(connection, transaction_id)
-        connection.connection.cursor().execute("SAVEPOINT unseen")  # past SQLAlchemy, so nobody watches
+        connection.connection.cursor().execute("SAVEPOINT unseen")  # bypasses SQLAlchemy, so it is not observed
         if world.kind == "postgresql":
             with pytest.raises(FenceMisuseError, match=SAVEPOINT):
                 world.fence.insert(connection, transaction_id, GROUP)
@@ -222,7 +222,7 @@ def test_verify_can_be_repeated(world):
 
 @pytest.mark.parametrize("kind", ["fenced", "nested"])
 def test_program_that_swallows_the_error_keeps_no_business_rows(world, kind):
-    """On MariaDB a failed statement leaves the rest standing; txcore itself rolls back."""
+    """On MariaDB a failed statement keeps the other changes; txcore itself rolls back."""
     transaction_id = world.new_id()
     if kind == "fenced":
         world.check(transaction_id)
@@ -316,7 +316,7 @@ def test_sqlite_journal_that_does_not_survive_a_crash_is_refused(sqlite, mode):
 
 
 def test_in_memory_sqlite_is_refused(sqlite):
-    """Nobody else can look into it: neither as the fence's engine nor as the producer's connection."""
+    """No other connection can read it: neither as the fence's engine nor as the producer's connection."""
     with pytest.raises(ConfigError, match="use a database file"):
         SqlFence(create_engine("sqlite://", poolclass=StaticPool))
     connection = sqlite3.connect(":memory:")
@@ -345,7 +345,7 @@ def test_connection_of_another_database_is_refused(sqlite, postgresql):
 
 
 def test_things_that_are_no_connection_are_refused(sqlite):
-    """One sentence that says what is taken."""
+    """One sentence names the accepted kinds."""
     with pytest.raises(FenceMisuseError, match=r"takes a SQLAlchemy Connection.*not a builtins\.str"):
         sqlite.fence.insert("sqlite:///business.db", sqlite.new_id(), GROUP)
     with pytest.raises(FenceMisuseError, match="Engine or AsyncEngine, not str"):
@@ -375,7 +375,7 @@ def test_ids_and_groups_are_checked(sqlite):
 
 @pytest.mark.parametrize("missing", ["msg", "slot"])
 def test_tables_of_an_older_txcore_are_refused_in_one_sentence(world, missing):
-    """Without the message table neither a producer nor a relay goes on, and both name the remedy."""
+    """Without the message table neither a producer nor a relay continues, and both name the remedy."""
     with world.engine.begin() as connection:
         connection.execute(text(f"DROP TABLE {world.fence_table}_{missing}"))
     backend = txcore.connect(f"memory://{world.fence_table}-{missing}")

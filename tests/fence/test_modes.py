@@ -1,4 +1,4 @@
-"""Producers in the modes table and auto: what is committed travels, by the half or by the message table."""
+"""Producers in the modes table and auto: committed messages are sent, by the half or by the message table."""
 
 from __future__ import annotations
 
@@ -41,14 +41,14 @@ TOPIC = "orders.created"
 
 
 class AckIsLost(Faults):
-    """The half is stored, and nobody is told."""
+    """The half is stored, and the producer gets no acknowledgement."""
 
     def fate(self, what, *_):
         return Fate.ACK_LOST if what == "half" else Fate.DONE
 
 
 class HandClock:
-    """A clock that stands until it is advanced."""
+    """A clock that moves only when it is advanced."""
 
     def __init__(self):
         self.now_s = 1_000.0
@@ -419,7 +419,7 @@ def test_rolled_back_primitive_style_sends_nothing(shop):
 
 
 def test_mode_without_a_fence_and_unknown_modes_are_refused(sqlite_shop):
-    """The table stands beside the fence's."""
+    """The message table is beside the fence table."""
     with pytest.raises(ConfigError, match="needs a fence"):
         sqlite_shop.producer("auto", fence=None)
     with pytest.raises(ConfigError, match="half, table, auto"):

@@ -1,4 +1,4 @@
-"""However a transaction is interrupted, none of its database transactions stays open, nor a connection in hand."""
+"""An interrupted transaction leaves no database transaction open and keeps no connection."""
 
 from __future__ import annotations
 
@@ -31,12 +31,12 @@ def shop():
 
 @pytest.fixture
 def engine(world):
-    """An engine whose connections in hand are counted."""
+    """An engine that counts the connections in use."""
     return world.new_engine(pool_size=3, max_overflow=0)
 
 
 def use_asyncio(tmp_path, run):
-    """Run *run* with an AsyncEngine and a fence on it; no connection is left in hand."""
+    """Run *run* with an AsyncEngine and a fence on it; no connection is left in use."""
 
     async def main():
         engine = create_async_engine(f"sqlite+aiosqlite:///{tmp_path}/shop.db", pool_size=3, max_overflow=0)
@@ -62,7 +62,7 @@ def busy(world, shop):
 
 
 def test_block_that_has_begun_ends_however_busy(world, engine, shop, busy):
-    """It is neither refused nor left open; only what begins is."""
+    """It is neither refused nor left open; only a new transaction is refused."""
     producer, fill = busy
     with producer.transaction(engine) as transaction:
         world.add_order(transaction.connection, transaction.transaction_id)
@@ -76,7 +76,7 @@ def test_block_that_has_begun_ends_however_busy(world, engine, shop, busy):
 
 
 def test_block_that_fails_rolls_back_however_busy(world, engine, busy):
-    """Its error comes out, not that there is no room."""
+    """It raises its own error, not the one for lack of room."""
     producer, fill = busy
 
     def fail():
@@ -106,7 +106,7 @@ def test_prepared_transaction_ends_however_busy(world, engine, shop, busy, commi
 
 
 def test_block_of_asyncio_ends_however_busy(tmp_path, shop):
-    """It waits for no place, so that no cancellation finds it waiting for one."""
+    """It waits for no place, so that no cancellation can interrupt such a wait."""
 
     async def run(engine, fence):
         producer = txcore.AsyncTransactionProducer(shop.backend, GROUP, fence=fence, partition_count=1, unsettled_max=1)
@@ -132,7 +132,7 @@ def test_block_of_asyncio_ends_however_busy(tmp_path, shop):
 
 
 class Stop(BaseException):
-    """What Ctrl-C raises, or a worker's time limit."""
+    """The exception of Ctrl-C, or of a worker's time limit."""
 
 
 def interrupt(*_):
@@ -141,7 +141,7 @@ def interrupt(*_):
 
 @pytest.mark.parametrize(("step", "publishes"), [("verify", True), ("enqueue", True), ("withdraw", False)])
 def test_interrupted_end_of_a_block_rolls_back(world, engine, shop, monkeypatch, step, publishes):
-    """Whichever statement it waited for; the connection goes back to its pool."""
+    """At any interrupted statement, the connection goes back to its pool."""
     mode = "table" if step == "enqueue" else "half"
     producer = txcore.TransactionProducer(shop.backend, GROUP, fence=world.fence, partition_count=1, mode=mode)
     monkeypatch.setattr(world.fence, step, interrupt)
@@ -156,7 +156,7 @@ def test_interrupted_end_of_a_block_rolls_back(world, engine, shop, monkeypatch,
 
 @pytest.mark.parametrize("mode", ["half", "table"])
 def test_interrupted_prepare_rolls_the_callers_transaction_back(world, engine, shop, monkeypatch, mode):
-    """Nobody knows whether the row is in it: a program that goes on all the same commits nothing."""
+    """It is unknown whether the row is in it: a program that still continues commits nothing."""
     producer = txcore.TransactionProducer(shop.backend, GROUP, fence=world.fence, partition_count=1, mode=mode)
     transaction = producer.begin()
     transaction.publish(txcore.Message("t", b"tea"))
@@ -177,7 +177,7 @@ def test_interrupted_prepare_rolls_the_callers_transaction_back(world, engine, s
 
 @pytest.mark.parametrize(("step", "publishes"), [("verify", True), ("withdraw", False)])
 def test_cancelled_end_of_a_block_rolls_back(tmp_path, shop, monkeypatch, step, publishes):
-    """The statement is on its way when the request's time is over."""
+    """The statement is in progress when the request's time is over."""
 
     async def run(engine, fence):
         producer = txcore.AsyncTransactionProducer(shop.backend, GROUP, fence=fence, partition_count=1)
@@ -209,7 +209,7 @@ def test_cancelled_end_of_a_block_rolls_back(tmp_path, shop, monkeypatch, step, 
 
 @pytest.mark.parametrize("is_refused", [False, True])
 def test_block_in_which_prepare_was_called_rolls_back_after_an_error(world, engine, shop, monkeypatch, is_refused):
-    """Whatever phase it is in: a connection in hand is given back."""
+    """In any phase, a connection in use is returned to its pool."""
     producer = txcore.TransactionProducer(shop.backend, GROUP, fence=world.fence, partition_count=1)
     shop.broker.down = is_refused
 

@@ -31,7 +31,7 @@ class Outage(Faults):
 
 @pytest.mark.parametrize("harness_type", [MemoryHarness, KafkaLikeHarness, NatsLikeHarness])
 def test_orders_continue_through_an_outage(world, harness_type):
-    """Some by halves, some by the table, some by both with the half closed behind: each exactly as committed."""
+    """Some by halves, some by the table, some by both with the half closed afterwards: each exactly as committed."""
     kit = Kit(harness_type())
     topic, faults = kit.topic(), Outage()
     policy = CheckPolicy(immunity_s=0.05)

@@ -1,4 +1,4 @@
-"""Outbox tables of other libraries, relayed as they are."""
+"""Outbox tables of other libraries, relayed unchanged."""
 
 from __future__ import annotations
 
@@ -131,7 +131,7 @@ def test_another_relay_waits_while_one_sends(server_world):
 
 
 def test_layout_error_names_the_mistake():
-    """A column's name goes into SQL, so nothing else is taken for one."""
+    """A column's name goes into SQL, so only plain names are accepted."""
     for name, changes, text_of in (
         ("oracle", {}, "debezium, eventuate, masstransit"),
         ("debezium", {"colour": "x"}, "no key 'colour'"),

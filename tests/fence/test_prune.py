@@ -1,4 +1,4 @@
-"""The horizon: raised first, waited behind, and nothing below it comes back."""
+"""The horizon: raised first, then a wait, and nothing below it comes back."""
 
 from __future__ import annotations
 
@@ -67,7 +67,7 @@ def test_row_whose_messages_are_sent_stays_until_it_is_named(world, prune):
 
 
 def test_pruned_id_is_pruned_and_gets_no_tombstone(world, prune):
-    """Nobody can know any more: neither COMMIT nor ROLLBACK, however often it is asked."""
+    """The decision cannot be known any more: neither COMMIT nor ROLLBACK, at any number of checks."""
     committed, never_seen = world.committed(), world.new_id()
     prune()
     for _ in range(2):
@@ -145,7 +145,7 @@ def test_row_of_an_open_producer_is_never_deleted(server_world, monkeypatch):
 
 
 def test_check_that_has_begun_holds_the_horizon_until_it_ends(server_world, threads, eventually):
-    """A prune cannot delete a committed row behind a check and so turn its answer into ROLLBACK."""
+    """A prune cannot delete a committed row during a check and so turn its answer into ROLLBACK."""
     committed = server_world.committed()
     fence = server_world.new_fence()
     dialect = fence._dialect
@@ -230,7 +230,7 @@ def test_horizon_never_goes_down(world, prune):
 
 
 def test_prune_works_in_chunks_and_can_be_interrupted_and_run_again(world, prune):
-    """What is_closed raises ends the prune; the next run goes on from the table as it is."""
+    """An exception of is_closed ends the prune; the next run continues with the remaining rows."""
     ids = [world.committed() for _ in range(5)]
     chunks = []
 

@@ -1,4 +1,4 @@
-"""What psycopg alone has: pipelines, and statements that it prepares, forgets and prepares again."""
+"""Features of psycopg alone: pipelines, and statements that it prepares, forgets and prepares again."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ GROUP = "orders"
 
 
 def test_pipeline_in_autocommit_is_refused_unless_a_transaction_was_begun(postgresql):
-    """What is queued without BEGIN is committed when the pipeline is left: behind the half, whatever becomes of it."""
+    """Statements queued without BEGIN are committed when the pipeline is left: after the half, even if it fails."""
     url = postgresql.engine.url.set(drivername="postgresql").render_as_string(hide_password=False)
     refused, block, queued = (postgresql.new_id() for _ in range(3))
     with psycopg.connect(url, autocommit=True) as connection:
@@ -42,7 +42,7 @@ def test_pipeline_in_autocommit_is_refused_unless_a_transaction_was_begun(postgr
 
 
 def test_pipeline_carries_the_row_after_statements_that_wait_for_their_answers(postgresql):
-    """The answer to the row comes behind theirs, so what has failed among them stops the half."""
+    """The answer to the row comes after theirs, so a failure among them stops the half."""
     url = postgresql.engine.url.set(drivername="postgresql").render_as_string(hide_password=False)
     good, bad = postgresql.new_id(), postgresql.new_id()
     with psycopg.connect(url) as connection:
@@ -65,7 +65,7 @@ def url(postgresql):
 
 @pytest.fixture
 def shortened(monkeypatch):
-    """How many statements went out without a cursor."""
+    """The number of statements sent without a cursor."""
     count = []
     original = psycopg3.prepared_rows
 
@@ -107,7 +107,7 @@ def test_statements_that_psycopg_has_prepared_go_out_without_a_cursor(postgresql
 
 @pytest.mark.parametrize("end", ["ROLLBACK", "DISCARD ALL", "DEALLOCATE ALL"])
 def test_statement_that_psycopg_has_forgotten_is_not_used_by_name(postgresql, url, shortened, end):
-    """It deallocates all that it has prepared behind these; the next row goes in by a cursor."""
+    """After these it deallocates all its prepared statements; a cursor inserts the next row."""
     with psycopg.connect(url) as connection:
         for _ in range(7):
             carry(postgresql.fence, connection, postgresql.new_id())
@@ -169,7 +169,7 @@ def test_begin_that_goes_out_with_the_row_keeps_the_isolation_level(postgresql, 
 
 
 def test_connection_that_died_in_the_pool_is_not_given_out_again(postgresql, warm_engine, shortened):
-    """BEGIN and the row find nobody: nothing is sent, and the next connection is a fresh one."""
+    """BEGIN and the row get no answer: nothing is sent, and the next connection is a fresh one."""
     with warm_engine.connect() as connection:
         number = postgresql.session_id(connection)
         connection.commit()
@@ -182,7 +182,7 @@ def test_connection_that_died_in_the_pool_is_not_given_out_again(postgresql, war
 
 
 def test_nothing_is_prepared_where_the_program_has_switched_it_off(postgresql, url, shortened):
-    """Behind a pooler that lends the server connection for each transaction."""
+    """A pooler may lend the server connection for each transaction."""
     with psycopg.connect(url, prepare_threshold=None) as connection:
         for _ in range(7):
             carry(postgresql.fence, connection, postgresql.new_id())

@@ -31,26 +31,26 @@ def test_one_producer_and_three_checkers_never_contradict_each_other(make_world,
     engine = world.new_engine(isolation_level=level, pool_size=8)
     checkers = world.new_fence(world.new_engine(isolation_level=level, pool_size=24), lock_timeout_s=0.2)
     answers: dict[bytes, list[FenceAnswer]] = {}
-    told: dict[bytes, bool] = {}
+    reported: dict[bytes, bool] = {}
 
     def produce(barrier, number, transaction_id):
         barrier.wait()
         try:
             connection = world.fence.begin(engine, transaction_id, GROUP)
         except NotSentError:
-            told[transaction_id] = False
+            reported[transaction_id] = False
             return
         world.add_order(connection, transaction_id)
         if number % 2:
             world.fence.rollback(connection)
-            told[transaction_id] = False
+            reported[transaction_id] = False
             return
         try:
             world.fence.verify(connection, transaction_id)
             world.fence.commit(connection)
         except (CommitUnknownError, NotSentError):
             return
-        told[transaction_id] = True
+        reported[transaction_id] = True
 
     def check(barrier, transaction_id):
         barrier.wait()
@@ -77,8 +77,8 @@ def test_one_producer_and_three_checkers_never_contradict_each_other(make_world,
         assert last[transaction_id].answer in FINAL
         assert final <= {last[transaction_id].answer}, (transaction_id.hex(), seen)
         assert world.has_order(transaction_id) is (last[transaction_id].answer is FenceAnswer.COMMIT)
-        if transaction_id in told:
-            assert told[transaction_id] is (last[transaction_id].answer is FenceAnswer.COMMIT)
+        if transaction_id in reported:
+            assert reported[transaction_id] is (last[transaction_id].answer is FenceAnswer.COMMIT)
         decided += bool(final)
     assert decided > 0, "the checkers never won or saw a race; the test proves nothing"
 

@@ -1,4 +1,4 @@
-"""The relay: everything committed is sent, in order for each key, by whichever relay is alive."""
+"""The relay: everything committed is sent, in order for each key, by any relay that is alive."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ FAST = RelayLimits(retry_s=0.001, retry_max_s=0.002, poll_s=0.002, idle_poll_s=0
 
 
 class Bench:
-    """A database of the world, a broker in memory, and what a relay finds there."""
+    """A database of the world, a broker in memory, and the rows of a relay."""
 
     def __init__(self, world):
         self.world = world
@@ -94,7 +94,7 @@ def key_elsewhere(key):
 
 
 def test_messages_of_a_key_are_sent_in_the_order_of_their_transactions(bench):
-    """And the table is empty behind them."""
+    """The table is empty afterwards."""
     for number in range(40):
         bench.put(key=b"%d" % (number % 3))
     assert bench.relay(limits=RelayLimits(row_max=7)).run_once().sent == 40
@@ -132,16 +132,16 @@ def test_row_with_a_lower_number_that_commits_later_is_sent(server_bench):
 
 
 def test_refused_message_holds_up_its_key_and_nothing_else(bench):
-    """The next one of its key waits; the others go on; once it is parked the next one goes."""
+    """The next one of its key waits; the others continue; after it is parked the next one is sent."""
     refused = bench.put(key=b"a", topic="refusing")
-    bench.put(key=b"a", body=b"behind")
+    bench.put(key=b"a", body=b"after")
     bench.put(key=b"b", body=b"beside")
     bench.broker.refusing.add("refusing")
     relay = bench.relay(limits=RelayLimits(retry_s=100, retry_max_s=100, tries_max=2))
     relay.run_once()
     assert bench.bodies() == [b"beside"]
     bench.relay(limits=RelayLimits(tries_max=2)).run_once()
-    assert bench.bodies() == [b"beside", b"behind"]
+    assert bench.bodies() == [b"beside", b"after"]
     (parked,) = bench.relay().parked()
     assert (parked.transaction_id, parked.index, parked.tries) == (refused, 0, 2)
     assert "refuses" in parked.reason
@@ -186,15 +186,15 @@ def test_parked_message_that_is_dropped_is_never_sent_and_stays_on_record(bench)
 
 
 def test_row_that_is_no_message_is_parked_at_once(bench):
-    """It could never be sent; what is behind it in its lane goes on."""
+    """It could never be sent; the later rows of its lane are sent."""
     identity = bench.put(key=b"a")
     with bench.world.engine.begin() as connection:
         connection.execute(text(f"UPDATE {bench.world.fence_table}_msg SET body = :body"), {"body": b"\xff"})
-    bench.put(key=b"a", body=b"behind")
+    bench.put(key=b"a", body=b"after")
     relay = bench.relay()
     relay.run_once()
     assert [each.transaction_id for each in relay.parked()] == [identity]
-    assert bench.bodies() == [b"behind"]
+    assert bench.bodies() == [b"after"]
 
 
 def test_outage_of_the_broker_uses_up_no_try(bench):
@@ -221,7 +221,7 @@ def test_backend_that_did_not_take_it_for_an_outage_is_an_outage(sqlite_bench):
 
 
 def test_lane_stops_at_a_message_without_a_certain_answer(sqlite_bench):
-    """It may not be stored: the next one of its key would overtake it. Other keys go on."""
+    """It may not be stored: the next one of its key would overtake it. Other keys continue."""
     sqlite_bench.put(key=b"a", body=b"first")
     sqlite_bench.put(key=b"a", body=b"second")
     sqlite_bench.put(key=key_elsewhere(b"a"), body=b"beside")
@@ -283,7 +283,7 @@ def test_slots_of_a_relay_whose_connection_died_are_free(server_bench):
 
 
 def test_slots_of_a_frozen_relay_are_taken_from_it(bench):
-    """The server ends its transaction, or its lease runs out; its late settling harms nobody."""
+    """The server ends its transaction, or its lease runs out; its late settling has no effect."""
     bench.put()
     first, second = bench.table("first", hold_s=1.0), bench.table("second")
     taken = first.take(GROUP, (), 10)
@@ -380,7 +380,7 @@ def test_transactions_that_overlap_are_all_sent(server_bench):
 
 
 def test_commit_wakes_a_relay_that_sleeps(postgresql):
-    """Producers ring, but only when somebody sleeps."""
+    """Producers ring, but only while a relay sleeps."""
     bench = Bench(postgresql)
     relay = bench.relay(limits=RelayLimits(poll_s=0.05, idle_poll_s=1_000.0))
     relay.start()
@@ -464,7 +464,7 @@ def test_lane_continues_after_a_temporary_refusal(sqlite_bench):
 
 
 def test_batch_that_is_late_from_the_start_sends_one_of_each_key(sqlite_bench):
-    """A machine that is too slow for the batch's time goes on all the same, however slowly."""
+    """A machine that is too slow for the batch's time still continues, however slowly."""
     sqlite_bench.put(key=b"a")
     sqlite_bench.put(key=b"a")
     sqlite_bench.put(key=b"b")

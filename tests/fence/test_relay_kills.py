@@ -61,7 +61,7 @@ class Relays:
 
 @pytest.mark.parametrize(("kills", "burst"), [(6, 40)])
 def test_relays_killed_anywhere_send_everything_in_order(world, tmp_path, kills, burst):
-    """Duplicates carry the same id; of each key the first copies stand in the order of their transactions."""
+    """Duplicates carry the same id; of each key the first copies are in the order of their transactions."""
     backend = txcore.connect(f"sqlite:///{tmp_path}/broker.db")
     backend.ensure_group(GROUP).result(10)
     producer = TransactionProducer(backend, GROUP, fence=world.fence, mode="table")

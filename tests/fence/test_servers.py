@@ -1,4 +1,4 @@
-"""The servers that the tests start: they come back after a kill and leave nothing behind."""
+"""The servers that the tests start: they come back after a kill and leave no process or file."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ def test_processes_end_with_the_program_that_started_them(request, kind, eventua
     """Even when that program is killed and can clean up nothing."""
     request.getfixturevalue(f"{kind}_server")
     if os.environ.get("TXCORE_POSTGRES_URL") or os.environ.get("TXCORE_MARIADB_URL"):
-        pytest.skip("the server is run by somebody else")
+        pytest.skip("the server does not belong to the tests")
     code = (
         "import os, signal\n"
         "from txcore_conformance import servers\n"
@@ -57,9 +57,9 @@ def test_fresh_databases_are_empty_and_apart(killable):
 
 def test_foreign_server_cannot_be_killed(monkeypatch):
     """A URL from the environment is used as it is."""
-    monkeypatch.setenv("TXCORE_POSTGRES_URL", "postgresql://somebody@db.example/theirs")
+    monkeypatch.setenv("TXCORE_POSTGRES_URL", "postgresql://stranger@db.example/theirs")
     server = servers.postgresql()
-    assert (server.url, server.can_be_killed) == ("postgresql+psycopg://somebody@db.example/theirs", False)
+    assert (server.url, server.can_be_killed) == ("postgresql+psycopg://stranger@db.example/theirs", False)
     for call in (server.start, server.kill, server.pause, server.resume):
         with pytest.raises(servers.ServerUnavailableError, match="not started by this program"):
             call()

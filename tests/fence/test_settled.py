@@ -1,4 +1,4 @@
-"""What a producer reads of the fence before it publishes: rows that nothing can take back any more."""
+"""The rows that a producer reads from the fence before it publishes: committed and durable ones only."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ GROUP = "orders"
 
 @pytest.fixture
 def dirty(world, tmp_path):
-    """A fence whose connections read what others have not committed."""
+    """A fence whose connections read uncommitted rows of others."""
     if world.kind == "sqlite":  # only connections that share a cache can
         path = tmp_path / "shared.db"
         create = create_engine(f"sqlite:///{path}")
@@ -33,7 +33,7 @@ def settled(fence, transaction_id):
 
 
 def test_row_of_an_open_transaction_is_not_settled(world, dirty):
-    """Whatever a plain read shows; it is settled when its transaction has committed, and nothing waits for it."""
+    """A plain read may show it; it is settled after its transaction has committed, and no read waits for it."""
     transaction_id = world.new_id()
     connection = dirty.begin(None, transaction_id, GROUP)
     if world.kind != "postgresql":
@@ -47,7 +47,7 @@ def test_row_of_an_open_transaction_is_not_settled(world, dirty):
 
 
 def test_settled_says_what_each_row_says(world):
-    """And writes none: the producer of an absent one still commits."""
+    """It writes no row: the producer of an absent one still commits."""
     committed, tombstone, forced, absent = world.committed(), world.new_id(), world.new_id(), world.new_id()
     world.check(tombstone)
     world.fence.force(forced, GROUP)
@@ -62,8 +62,8 @@ def test_settled_says_what_each_row_says(world):
     assert settled(world.fence, absent) is FenceAnswer.COMMIT
 
 
-def test_what_is_settled_is_on_disk_on_innodb(mariadb):
-    """Its log is flushed by a commit of one's own, made after the row was seen: a plain read may be first."""
+def test_settled_row_is_on_disk_on_innodb(mariadb):
+    """A commit of the fence, made after the row was read, flushes its log: a plain read may precede the flush."""
     transaction_id = mariadb.committed()
     with mariadb.spare.connect() as connection:
         flushes = text("SELECT variable_value FROM information_schema.global_status WHERE variable_name = :name")

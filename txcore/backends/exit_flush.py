@@ -72,7 +72,7 @@ def close_all(timeout_s: float = FLUSH_TIME_MAX_S) -> None:
         left_s = max(0.0, until_s - clock.elapsed_s())
         try:
             closings.append(backend.close(left_s / (len(mine) - index)))
-        except Exception as error:  # noqa: BLE001 - whatever it is, the others have something to send, too
+        except Exception as error:  # noqa: BLE001 - after any error the other backends must still send
             errors.append(error)
     wait(closings, max(0.0, until_s - clock.elapsed_s()))
     if errors:

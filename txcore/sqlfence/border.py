@@ -26,7 +26,7 @@ class Mark:
         transaction_id: The id of the row.
         transaction: The library's own object of the row's transaction; None where there is none.
         owned: True when the fence opened the connection and must close it.
-        carrier: Returns the library's connection that the row went through, as long as that lives.
+        carrier: Returns the library's connection that wrote the row, while that connection lives.
     """
 
     transaction_id: bytes
@@ -102,6 +102,6 @@ class Border(Protocol):
         """Return the mark, if there is one for this connection."""
 
     def idle(self) -> Border | None:
-        """Return the border over the connection that carried the marked row, if that has not been given back and has
-        no transaction open; None where this is not certain, as another program may use it by now.
+        """Return the border over the connection that carried the marked row, if its holder has kept it and it has no
+        open transaction; None where this is not certain, as another program may use it by now.
         """

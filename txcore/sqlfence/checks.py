@@ -173,7 +173,7 @@ def reading_of(rows: Rows, transaction_id: bytes, group: str | None) -> FenceRea
 
 
 def reading_of_state(state: int) -> FenceReading:
-    """Return what a row's state says."""
+    """Return the reading of a row's state."""
     answer = ANSWERS.get(state)
     if answer is None:
         return FenceReading(FenceAnswer.NO_ANSWER, f"state {state} is unknown to this txcore")

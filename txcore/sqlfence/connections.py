@@ -178,7 +178,7 @@ class SqlAlchemyBorder:
         return mark
 
     def idle(self) -> SqlAlchemyBorder | None:
-        """Return the border over the marked Connection, unless it was given back or is in use."""
+        """Return the border over the marked Connection, unless it was returned to its pool or is in use."""
         mark = self.marked()
         carrier: Connection | None = mark.carrier() if mark is not None else None
         if carrier is None or carrier.closed or carrier.invalidated or carrier.in_transaction():

@@ -132,9 +132,9 @@ class Dialect(ABC):
 
     @abstractmethod
     def settled(self, border: Border, ids: Sequence[bytes]) -> dict[bytes, int]:
-        """Return the states of the rows that are committed and durable for certain, whatever the isolation level.
+        """Return the states of the rows that are certainly committed and durable, at any isolation level.
 
-        Rows that another open transaction holds may be left out; none is waited for.
+        Rows that another open transaction holds may be missing; the method waits for none.
         """
 
     @abstractmethod

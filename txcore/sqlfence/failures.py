@@ -1,4 +1,4 @@
-"""What went wrong at the database, in the fence's words: the one place that knows drivers' errors."""
+"""Failures of the database, in the fence's words: the only module that knows drivers' errors."""
 
 from __future__ import annotations
 
@@ -19,15 +19,15 @@ _TEXT_MAX: Final = 300
 class Cause(enum.Enum):
     """Kinds of failure that the fence treats differently."""
 
-    DUPLICATE = "the row is there already"
+    DUPLICATE = "the row exists already"
     LOCKED = "a lock was not free in time"
-    COLLISION = "the database gave the transaction up; trying again may help"
-    READ_ONLY = "the database takes no writes (a standby?)"
+    COLLISION = "the database aborted the transaction; a retry may help"
+    READ_ONLY = "the database accepts no writes (a standby?)"
     POOL = "no connection of the pool was free in time"
     LOST = "the connection was lost or could not be made"
-    NO_TABLE = "the fence table is missing, or one beside it that an older txcore did not make: run SqlFence.create()"
-    OLD_TABLE = "a table of the fence lacks columns; `txcore doctor --database` says which"
-    COLUMN_THERE = "the column is there already"
+    NO_TABLE = "the fence table is missing, or a newer table beside it: run SqlFence.create()"
+    OLD_TABLE = "a table of the fence lacks columns; `txcore doctor --database` names them"
+    COLUMN_THERE = "the column exists already"
     OTHER = "the database refused"
 
 
@@ -41,11 +41,11 @@ class Failure:
 
     @property
     def is_undone(self) -> bool:
-        """Whether the database says by its code, also of a COMMIT, that it has rolled the whole transaction back."""
+        """Whether the database's code, also of a COMMIT, reports that it has rolled the whole transaction back."""
         return self.code in _UNDONE
 
     def __str__(self) -> str:
-        """Return one line for a person."""
+        """Return one line of text."""
         code = f" ({self.code})" if self.code else ""
         return f"{self.cause.value}{code}: {self.text}"
 
@@ -99,10 +99,10 @@ _SQLITE_DUPLICATES: Final = {sqlite3.SQLITE_CONSTRAINT_PRIMARYKEY, sqlite3.SQLIT
 
 
 def failure_of(error: BaseException, secret: str | None = None) -> Failure:
-    """Return what *error*, raised by SQLAlchemy or a driver, means.
+    """Return the failure that *error*, raised by SQLAlchemy or a driver, reports.
 
     Args:
-        secret: The password in use, taken out of the text should the driver repeat it.
+        secret: The password in use, removed from the text if the driver repeats it.
     """
     driver_error: Any = error.orig if isinstance(error, DBAPIError) and error.orig is not None else error
     arguments: Sequence[Any] = getattr(driver_error, "args", ())

@@ -371,10 +371,10 @@ class SqlFence:
     def settled(
         self, transaction_ids: Sequence[bytes], connection: Any = None
     ) -> Mapping[bytes, FenceReading] | Awaitable[Mapping[bytes, FenceReading]]:
-        """Read the rows that are committed and durable for certain; ABSENT for every other id. See `Fence.settled`.
+        """Read the rows that are certainly committed and durable; ABSENT for every other id. See `Fence.settled`.
 
-        Takes no tombstone's place: an ABSENT transaction may be open, and commit. On MariaDB and MySQL it writes to the
-        rows that it finds, as only a commit of one's own puts theirs on disk for certain.
+        Does not replace a tombstone: an ABSENT transaction may be open, and commit. On MariaDB and MySQL it writes to
+        the rows that it finds, because only a later commit certainly puts them on disk.
         """
         _check_arguments(transaction_ids, "")
         ids = sorted(set(transaction_ids))
@@ -503,10 +503,10 @@ class SqlFence:
     def _settled_on_idle(self, border: Border, ids: Sequence[bytes]) -> Readings:
         try:
             return self._settled(border, ids)
-        except Exception as error:  # noqa: BLE001 - whatever the driver raises is no answer
+        except Exception as error:  # noqa: BLE001 - any error of the driver is no answer
             return no_answers(ids, reason_of(error, self._secret))
         finally:
-            with suppress(Exception):  # else the connection is lost, as its holder will see
+            with suppress(Exception):  # otherwise the connection is lost, and its holder gets the error
                 border.rollback()
 
     def _on(self, connection: Any, action: Callable[[Border], None]) -> Awaitable[None] | None:

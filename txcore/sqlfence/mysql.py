@@ -117,10 +117,10 @@ class MySQL(Dialect):
         border.quick_change(f"SAVEPOINT {anchor_name(transaction_id)}", {})
 
     def settled(self, border: Border, ids: Sequence[bytes]) -> dict[bytes, int]:
-        """Lock what is committed, skipping what an open transaction holds, and commit a write of one's own.
+        """Lock the committed rows, skip rows that an open transaction holds, and commit an update of them.
 
-        At READ UNCOMMITTED a plain read shows rows that may yet be rolled back, and at every level a commit whose log
-        is not on disk yet.
+        At READ UNCOMMITTED a plain read shows rows that may still be rolled back, and at every level a commit whose
+        log is not on disk yet.
         """
         names, values = self._named(ids)
         where = f"{self.tables.fence} WHERE transaction_id IN ({names}) FOR UPDATE SKIP LOCKED"

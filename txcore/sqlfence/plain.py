@@ -98,7 +98,7 @@ class SqliteBorder:
         return None
 
     def idle(self) -> None:
-        """Return None: a driver's connection may be back in its pool, and another thread's."""
+        """Return None: a driver's connection may be back in its pool and in use by another thread."""
 
     def _cursor(self) -> sqlite3.Cursor:
         cursor = self._connection.cursor()

@@ -187,7 +187,7 @@ class PostgreSQL(Dialect):
             raise RowRefused("it lies below the prune horizon by now")
 
     def settled(self, border: Border, ids: Sequence[bytes]) -> dict[bytes, int]:
-        """Read: every level shows committed rows only, and a commit of the fence's is durable before it shows."""
+        """Read: every level shows only committed rows, and a fenced commit is durable before it is visible."""
         values = {"ids": f"{{{','.join(map(id_text, ids))}}}"}
         return states_of(border.quick_rows(self._settled, values))
 

@@ -117,7 +117,7 @@ class PsycopgBorder:
         return None
 
     def idle(self) -> None:
-        """Return None: a driver's connection may be back in its pool, and another thread's."""
+        """Return None: a driver's connection may be back in its pool and in use by another thread."""
 
     def _await_pipeline(self) -> None:
         """Wait for the answers to all statements, if the program has them in a pipeline."""

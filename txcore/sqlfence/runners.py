@@ -1,6 +1,6 @@
 """The fence's own connections, synchronous and asynchronous: the only place where the two differ.
 
-What runs on them is the same synchronous action on a border.
+Both run the same synchronous actions on a border.
 """
 
 from __future__ import annotations
@@ -41,7 +41,7 @@ class SyncRunner:
         self._sleep = sleep or time.sleep
 
     def begin(self, action: Callable[[Border], None]) -> Connection:
-        """Return a fresh connection on which *action* has run; closed again if that raises."""
+        """Return a fresh connection on which *action* has run; the connection is closed if *action* raises."""
         connection = self._open()
         try:
             action(border_of(connection))
@@ -51,24 +51,24 @@ class SyncRunner:
         return connection
 
     def answer(self, ids: Sequence[bytes], action: Answering) -> Readings:
-        """Return what *action* answers; NO_ANSWER for whatever the connection did not survive."""
+        """Return the answers of *action*; NO_ANSWER for ids on which the connection failed."""
         readings: Readings = {}
         for _ in range(_CONNECTIONS_MAX):
             try:
                 with self._engine.connect() as connection:
                     readings = action(own_border(connection, self._dialect), ids)
-            except Exception as error:  # noqa: BLE001 - whatever the driver or a hook raises is no answer
+            except Exception as error:  # noqa: BLE001 - any error of the driver or a hook is no answer
                 readings = no_answers(ids, reason_of(error, self._secret))
             if not _all_lost(readings):
                 break
         return readings
 
     def transact(self, action: Callable[[Border], Any], lock_timeout_s: float) -> Any:
-        """Return what *action* returns, run in a transaction of its own; raises BackendUnavailableError."""
+        """Return the result of *action*, run in a transaction of its own; raises BackendUnavailableError."""
         return _uncontended(self._contend(action, lock_timeout_s))
 
     def look(self, action: Callable[[Border], Any]) -> Any:
-        """Return what *action* reads, without a lock; raises BackendUnavailableError."""
+        """Return the result of *action*, which reads without a lock; raises BackendUnavailableError."""
         with self._open() as connection, _reading(self._secret):
             return action(own_border(connection, self._dialect))
 
@@ -98,7 +98,7 @@ class SyncRunner:
 
 
 class AsyncRunner:
-    """Runs the same actions on connections of an AsyncEngine; see `SyncRunner` for what each method does."""
+    """Runs the same actions on connections of an AsyncEngine; see `SyncRunner` for each method."""
 
     def __init__(
         self, engine: AsyncEngine, dialect: Dialect, secret: str | None, sleep: Callable[[float], Any] | None
@@ -109,7 +109,7 @@ class AsyncRunner:
         self._sleep = sleep or asyncio.sleep
 
     async def begin(self, action: Callable[[Border], None]) -> AsyncConnection:
-        """As the synchronous one."""
+        """See `SyncRunner`."""
         connection = await self._open()
         try:
             await connection.run_sync(lambda inner: action(border_of(inner)))
@@ -119,24 +119,24 @@ class AsyncRunner:
         return connection
 
     async def answer(self, ids: Sequence[bytes], action: Answering) -> Readings:
-        """As the synchronous one."""
+        """See `SyncRunner`."""
         readings: Readings = {}
         for _ in range(_CONNECTIONS_MAX):
             try:
                 async with self._engine.connect() as connection:
                     readings = await connection.run_sync(lambda inner: action(own_border(inner, self._dialect), ids))
-            except Exception as error:  # noqa: BLE001 - whatever the driver or a hook raises is no answer
+            except Exception as error:  # noqa: BLE001 - any error of the driver or a hook is no answer
                 readings = no_answers(ids, reason_of(error, self._secret))
             if not _all_lost(readings):
                 break
         return readings
 
     async def transact(self, action: Callable[[Border], Any], lock_timeout_s: float) -> Any:
-        """As the synchronous one."""
+        """See `SyncRunner`."""
         return _uncontended(await self._contend(action, lock_timeout_s))
 
     async def look(self, action: Callable[[Border], Any]) -> Any:
-        """As the synchronous one."""
+        """See `SyncRunner`."""
         connection = await self._open()
         try:
             with _reading(self._secret):
@@ -145,7 +145,7 @@ class AsyncRunner:
             await connection.close()
 
     async def drive(self, steps: PruneSteps) -> PruneResult:
-        """As the synchronous one."""
+        """See `SyncRunner`."""
         outcome: Any = None
         while True:
             try:
@@ -182,7 +182,7 @@ def runner_of(
     """Return the runner for *engine*.
 
     Raises:
-        FenceMisuseError: it is no engine of SQLAlchemy.
+        FenceMisuseError: it is not an engine of SQLAlchemy.
     """
     if isinstance(engine, AsyncEngine):
         return AsyncRunner(engine, dialect, secret, sleep)
@@ -209,7 +209,7 @@ def _reading(secret: str | None) -> Iterator[None]:
 
 
 def reason_of(error: Exception, secret: str | None) -> str:
-    """Return why there is no answer, for a reading."""
+    """Return the reason of a reading without an answer."""
     return str(error) if isinstance(error, TxcoreError) else str(failure_of(error, secret))
 
 

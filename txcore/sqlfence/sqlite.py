@@ -139,7 +139,7 @@ class SQLite(Dialect):
         border.quick_change(f"SAVEPOINT {anchor_name(transaction_id)}", {})
 
     def settled(self, border: Border, ids: Sequence[bytes]) -> dict[bytes, int]:
-        """Read, unless this connection sees what others have not committed (a shared cache, read_uncommitted)."""
+        """Read, unless this connection sees uncommitted rows of others (a shared cache, read_uncommitted)."""
         names, values = self._named(ids)
         sql = (
             f"SELECT transaction_id, state FROM {self.tables.fence} WHERE transaction_id IN ({names}) "  # noqa: S608

@@ -73,7 +73,7 @@ def test_backend_that_hangs_holds_the_process_up_no_longer_than_the_bound(opened
 
 
 def test_backend_that_cannot_be_closed_hinders_no_other(opened):
-    """Its error is raised when the others are closed: Python prints it."""
+    """Its error is raised after the others are closed: Python prints it."""
 
     class Broken(Open):
         def close(self, timeout_s=10.0):

@@ -77,7 +77,7 @@ class TestBlocking:
         assert ["7"] == beside
 
     def test_errors_are_raised_inside_the_flow(self, bridge):
-        """Of user code and of Futures."""
+        """The flow gets errors of user code and of Futures."""
         error = OSError("control call")
         got = run_blocking(flow_of(Call(raising), failed(error)), bridge)
         assert isinstance(got[0], ValueError)
@@ -100,7 +100,7 @@ class TestBlocking:
         assert "AsyncTransactionProducer" in str(error)
 
     def test_asynchronous_call_is_recognized_by_its_type(self, bridge):
-        """A generator made by `types.coroutine` is asynchronous; a proxy with every attribute, as of a connection, is not."""
+        """A generator of `types.coroutine` is asynchronous; a proxy with every attribute, like a connection, is not."""
 
         class Proxy:
             def __getattr__(self, name):
@@ -180,7 +180,7 @@ class TestAsync:
         assert ["awaited"] == beside
 
     def test_errors_are_raised_inside_the_flow(self, bridge):
-        """Of user code and of Futures."""
+        """The flow gets errors of user code and of Futures."""
         error = OSError("control call")
         got = self.run(flow_of(Call(raising), failed(error)), bridge)
         assert isinstance(got[0], ValueError)

@@ -322,7 +322,7 @@ def test_waiting_for_a_thread_uses_up_no_deadline(backend, clock):
 
 
 def test_a_call_that_had_to_wait_has_its_whole_deadline_from_its_start_on(backend, clock):
-    """The deadline is not shortened by the wait."""
+    """The wait neither shortens nor extends its deadline."""
     pool = CallPool(threads_max=1)
     loop, results, go_on = Loop(backend, clock, pool=pool), [], threading.Event()
     first, started = threading.Event(), threading.Event()
