@@ -1,7 +1,7 @@
-"""A leader that is replaced while it is frozen: what it still says must not be taken for the end of a log.
+"""A leader that is replaced while it is frozen: its later answers must not count as the end of a log.
 
-For the tests of a backend on a cluster: freeze the node that leads the half log of partition 0, have another node
-acknowledge halves, let the frozen one go on, and ask for the log's end until the old leader has heard of the new one.
+For the tests of a backend on a cluster: freeze the node that leads the half log of partition 0, let another node
+acknowledge halves, thaw the frozen node, and ask for the log's end until the old leader knows the new one.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ AFTER_S: Final = 8.0
 PAUSE_S: Final = 0.002
 ASKED_COUNT: Final = 5
 SPACE_S: Final = 0.05
-"""Between questions to the frozen leader, so that each is one of its own."""
+"""Pause, in seconds, between questions to the frozen leader, which keeps them separate."""
 
 
 def wrong_ends(
@@ -36,12 +36,12 @@ def wrong_ends(
     open_others: Callable[[], Backend],
     is_replaced: Callable[[], Any],
 ) -> int:
-    """Return how often a reader had passed an end and halves were missing that were acknowledged before the question.
+    """Return how often a reader passed an end without halves that were acknowledged before the question.
 
     Args:
-        leader: The node that leads the half log of partition 0.
-        asking: Reads; connected to the leader.
-        open_others: Opens what appends while the leader is frozen, connected to other nodes.
+        leader: Node that leads the half log of partition 0.
+        asking: Backend that reads, connected to the leader.
+        open_others: Opens the backend that appends while the leader is frozen, connected to other nodes.
         is_replaced: Whether another node leads the log now.
     """
     raw.append(kit, *[raw.half(kit, topic) for _ in range(BEFORE_COUNT)])
@@ -53,13 +53,13 @@ def wrong_ends(
         return reader.passed >= end
 
     end = kit.wait(reader.end())
-    kit.until(lambda: has_passed(end), "reading what was there before")
+    kit.until(lambda: has_passed(end), "reading the earlier halves")
     leader.pause()
     try:
         kit.until(is_replaced, "another leader")
         others = open_others()
         stored_count = kit.until(lambda: _append(kit, topic, others), "an acknowledgement by the new leader")
-        asked = deque(_spaced(reader.end) for _ in range(ASKED_COUNT))  # answered first of all after the thaw
+        asked = deque(_spaced(reader.end) for _ in range(ASKED_COUNT))  # the first to be answered after the thaw
     finally:
         leader.resume()
     wrong_count = 0

@@ -1,4 +1,4 @@
-"""Real owners of one partition on the memory broker, in simulated time: for tests that kill, drain and hinder them."""
+"""Real owners of one partition on the memory broker, in simulated time, for tests that kill, drain and delay them."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ SHORTEST_S: Final = 0.000_001
 
 
 def name_of(number: int) -> bytes:
-    """Return the transaction id that stands for a number."""
+    """Return the transaction id for a number."""
     return number.to_bytes(16, "big")
 
 
@@ -34,9 +34,9 @@ class Owners:
     """One partition, its writers, and the owners that a test starts, runs and kills.
 
     Attributes:
-        listener: Answers for a transaction, by its number.
-        asked: Which numbers the listener was asked about, in order.
-        call_s: How long a question to listener or fence takes.
+        listener: Answers by the number of the transaction.
+        asked: Numbers that the listener was asked about, in order.
+        call_s: Duration, in seconds, of a question to listener or fence.
     """
 
     def __init__(
@@ -72,7 +72,7 @@ class Owners:
     # -- owners ----------------------------------------------------------------------------------------------------
 
     def start(self) -> PartitionOwner:
-        """Start an owner from the checkpoint that is stored."""
+        """Start an owner from the stored checkpoint."""
         self._count += 1
         member = f"c{self._count}"
         claim = self.backend.claim(GROUP, member)
@@ -94,11 +94,11 @@ class Owners:
         return owner
 
     def kill(self, owner: PartitionOwner) -> None:
-        """End an owner where it stands; nothing of it goes on."""
+        """End an owner at once, with all of its flows."""
         self._tasks = [task for task in self._tasks if task.owner is not owner]
 
     def restart(self, owner: PartitionOwner, seconds: float = 60.0) -> PartitionOwner:
-        """Kill an owner and run the next one for so long."""
+        """Kill an owner and run the next one for the given time."""
         self.kill(owner)
         following = self.start()
         self.run(seconds)
@@ -111,7 +111,7 @@ class Owners:
         return self.listener(number)
 
     def run(self, seconds: float, until: Callable[[], bool] = lambda: False) -> bool:
-        """Let so much time pass, or as much as *until* needs; returns whether that came true."""
+        """Let the given time pass, or the time until *until* holds; returns whether it held."""
         end_s = self.clock.now_s + seconds
         while not until():
             ready = [task for task in self._tasks if task.ready_s <= self.clock.now_s]
@@ -135,7 +135,7 @@ class Owners:
         task.value = None
         try:
             task.value = self._carry_out(task, command)
-        except Exception as raised:  # noqa: BLE001 - the flow decides what it means
+        except Exception as raised:  # noqa: BLE001 - the flow handles it
             task.error = raised
 
     def _carry_out(self, task: Task, command: Any) -> Any:
@@ -161,7 +161,7 @@ class Owners:
     # -- writers -----------------------------------------------------------------------------------------------------
 
     def half(self, number: int, **fields: Any) -> Half:
-        """Append a producer's half, or with its fields a copy."""
+        """Append a producer's half, or a copy if the fields are those of a copy."""
         made: dict[str, Any] = {
             "generation": 0,
             "born_ms": self.clock.wall_ms(),
@@ -177,14 +177,14 @@ class Owners:
         return half
 
     def op(self, kind: OpKind, number: int, generation: int = 0, **fields: Any) -> int:
-        """Append an op, and return where it stands."""
+        """Append an op, and return its position."""
         made: dict[str, Any] = {"by": "p:1", "at_ms": self.clock.wall_ms()}
         op = Op(kind, name_of(number), generation, **(made | fields))
         self.broker.append_ops(GROUP, 0, [op])
         return int(self.log(LogKind.OP)[-1].position)
 
     def claim(self, token: bytes) -> None:
-        """Append the CLAIM of an owner that does nothing else."""
+        """Append the CLAIM of an owner that takes no other step."""
         self.broker.append_ops(GROUP, 0, [Op(OpKind.CLAIM, token, 0, "c:other", token=token)])
 
     def commit(self, number: int, **fields: Any) -> None:
@@ -201,7 +201,7 @@ class Owners:
         return list(self.broker.log(GROUP, kind, 0))
 
     def trim(self, kind: LogKind, before: int) -> None:
-        """Drop what stands before a position, as retention does."""
+        """Drop the records before a position, as retention does."""
         self.broker.trim(GROUP, kind, 0, before)
 
     def ops(self, number: int) -> list[Op]:
