@@ -182,7 +182,7 @@ def test_brokers(line, broker, broker_line):
 @pytest.mark.breaks("kafka.racks")
 def test_racks(line, broker, broker_line):
     """All three are in one."""
-    broker_line(broker.url, "g")("OK", "tell no racks")
+    broker_line(broker.url, "g")("OK", "report no racks")
     line("WARN", "all 3 brokers are in rack 'cellar'", "broker.rack")
 
 

@@ -109,7 +109,7 @@ MUTANTS = [
         "kafka-mark-overtakes",
         "A mark stands after every op that was queued before it.",
         replaced("ops", "OpMerger", "mark", overtake),
-        DATA_PATH + "test_a_mark_stands_after_the_ops_that_were_queued_before_it",
+        DATA_PATH + "test_a_mark_comes_after_the_ops_that_were_queued_before_it",
         "kafka",
     ),
     Mutant(
@@ -123,7 +123,7 @@ MUTANTS = [
         "kafka-ops-in-first-partition",
         "An op is written to the partition of its half.",
         replaced("ops", "OpMerger", "_record", write_into_the_first_partition),
-        DATA_PATH + "test_ops_stand_in_the_partition_of_their_half",
+        DATA_PATH + "test_ops_are_in_the_partition_of_their_half",
         "kafka",
     ),
     Mutant(

@@ -90,7 +90,7 @@ class KafkaKit(Kit):
         assert producer.flush(TIMEOUT_S) == 0
 
     def offsets(self, topic, partition=0):
-        """Return a log's first offset and the one behind its last."""
+        """Return a log's first offset and the one after its last."""
         consumer = Consumer({"bootstrap.servers": self.servers, "group.id": "plain", "log_level": 2})
         try:
             return consumer.get_watermark_offsets(TopicPartition(topic, partition), TIMEOUT_S, cached=False)
@@ -124,7 +124,7 @@ class KafkaKit(Kit):
 
 @pytest.fixture(scope="session")
 def started_broker():
-    """A function that starts a broker with options of its own; whoever calls it removes the broker."""
+    """A function that starts a broker with options of its own; the caller removes the broker."""
     return lambda version="", **options: started(lambda: brokers.kafka(version, **options))
 
 

@@ -55,7 +55,7 @@ def test_a_new_group_begins_with_the_first_message(kit, consuming):
     assert (received[0].key, dict(received[0].headers)) == (b"key", {"name": b"value"})
 
 
-def test_a_successor_goes_on_behind_the_last_acknowledged(kit, consuming):
+def test_a_successor_continues_after_the_last_acknowledged(kit, consuming):
     """What was polled and not acknowledged comes again."""
     first = consuming()
     publish(kit, first.topic, 10)

@@ -82,7 +82,7 @@ def test_a_name_that_no_topic_can_have_is_refused(kit, name):
     assert isinstance(refused.error, MessageRejectedError)
 
 
-def test_nobody_publishes_into_our_own_topics(kit):
+def test_our_own_topics_are_refused_as_targets(kit):
     """Nor into Kafka's."""
     for name in (topic_name(kit.group, LogKind.HALF), topic_name("other", LogKind.OP), "__consumer_offsets"):
         (refused,) = raw.append(kit, raw.half(kit, name))
@@ -114,7 +114,7 @@ def test_a_headers_value_arrives_whole(form, value, request):
 
 
 def test_ops_of_many_releases_share_records(kit, topic):
-    """Merged up to 4 KB, in the order of their releases; nobody's op is lost."""
+    """Merged up to 4 KB, in the order of their releases; no op is lost."""
     halves = [raw.half(kit, topic) for _ in range(500)]
     raw.append(kit, *halves)
     assert set(raw.statuses(raw.release(kit, *[raw.rollback(half, flush=False) for half in halves]))) == {DURABLE}
@@ -124,7 +124,7 @@ def test_ops_of_many_releases_share_records(kit, topic):
 
 
 def test_a_lone_op_leaves_by_itself(kit, topic):
-    """Nobody waits for it, and no later call pushes it; neither the first one nor those behind it."""
+    """No caller waits for it, and no later call pushes it; this holds for the first op and for later ones."""
     expected = []
     for _ in range(3):
         half = raw.half(kit, topic)
@@ -144,7 +144,7 @@ def test_flushed_ops_of_one_batch_share_a_record(kit, topic):
     assert 1 <= high - low <= 5
 
 
-def test_a_mark_stands_after_the_ops_that_were_queued_before_it(kit, topic):
+def test_a_mark_comes_after_the_ops_that_were_queued_before_it(kit, topic):
     """Else a checker that reads its tick back would judge a half whose op is still on its way."""
     halves = [raw.half(kit, topic) for _ in range(20)]
     raw.append(kit, *halves)
@@ -159,7 +159,7 @@ def test_a_mark_stands_after_the_ops_that_were_queued_before_it(kit, topic):
     assert ids_of(records) == [*(half.transaction_id for half in halves), nonce]
 
 
-def test_ops_stand_in_the_partition_of_their_half(kit, topic):
+def test_ops_are_in_the_partition_of_their_half(kit, topic):
     """Merged or not, each record holds those of one partition."""
     halves = [raw.half(kit, topic, partition=number % 2) for number in range(20)]
     raw.append(kit, *halves)
@@ -170,7 +170,7 @@ def test_ops_stand_in_the_partition_of_their_half(kit, topic):
 
 
 def test_keys_go_where_java_clients_put_them(kit):
-    """murmur2, so that txcore's messages stand in the partitions of everybody else's."""
+    """The hash is murmur2, so that txcore's messages go to the same partitions as other clients' messages."""
     wide = kit.make_topic(partition_count=7)
     keys = [b"", b"k", b"ke", b"key", b"key-%d" % 4, *(b"customer-%d" % number for number in range(60))]
     halves = [raw.half(kit, wide, body=key, key=key) for key in keys]
@@ -204,7 +204,7 @@ def test_the_brokers_time_comes_with_the_acknowledgement(kit, topic):
 
 
 def test_halves_and_ops_have_no_headers(kit, topic):
-    """They would cost twice the time; all fields stand in the body."""
+    """Headers would cost twice the time; all fields are in the body."""
     half = raw.half(kit, topic)
     raw.append(kit, half)
     raw.release(kit, raw.commit(half))
@@ -214,7 +214,7 @@ def test_halves_and_ops_have_no_headers(kit, topic):
 
 
 def test_a_target_that_vanished_is_refused_and_writes_no_op(kit):
-    """Nobody makes it again; the checker will park what names it."""
+    """The topic is not made again; the checker will park each half that names it."""
     gone = kit.make_topic()
     half = raw.half(kit, gone)
     raw.append(kit, half)

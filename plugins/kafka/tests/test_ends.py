@@ -158,7 +158,7 @@ def test_the_end_of_a_group_that_was_deleted_is_a_config_error(kit):
 
 
 def test_an_outage_is_a_timely_error_and_then_an_answer(hurt):
-    """Also for those who ask while a marker waits for the broker."""
+    """The same holds for callers that ask while a marker waits for the broker."""
     reader = hurt.connect(delivery_timeout_s="1.5").read(hurt.group, HALF, 0)
     hurt.wait(reader.end())
     hurt.broker.pause()
@@ -185,7 +185,7 @@ def cluster():
 
 
 @pytest.mark.heavy
-def test_a_leader_that_was_deposed_while_it_was_frozen_tells_no_end(cluster):
+def test_a_leader_that_was_deposed_while_it_was_frozen_reports_no_end(cluster):
     """It thaws, answers every question about its log, and has heard of no other leader."""
     harness = KafkaHarness(cluster.nodes[0])
     harness.start()
@@ -198,10 +198,10 @@ def test_a_leader_that_was_deposed_while_it_was_frozen_tells_no_end(cluster):
 
     def leading(client):
         try:
-            told = client.list_topics(log, TIMEOUT_S).topics[log].partitions.get(0)
+            found = client.list_topics(log, TIMEOUT_S).topics[log].partitions.get(0)
         except KafkaException:
             return -1
-        return -1 if told is None else told.leader
+        return -1 if found is None else found.leader
 
     kit.until(lambda: leading(admin) != -1)
     number = leading(admin)

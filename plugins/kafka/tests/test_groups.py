@@ -85,7 +85,7 @@ def test_another_setting_is_named(kit, kind, name, value):
 
 
 def test_every_difference_is_named_at_once(kit):
-    """Nobody wants to mend them one by one."""
+    """The operator need not correct them one by one."""
     kit.connect()
     change(kit, topic_name(kit.group, HALF), cleanup_policy="compact", retention_bytes="1000000")
     change(kit, topic_name(kit.group, OP), message_timestamp_type="CreateTime")
@@ -122,7 +122,7 @@ def test_a_lost_topic_is_not_made_in_silence(kit):
     assert topic_name(kit.group, OP) in str(error())
 
 
-def test_partitions_that_somebody_added_are_named(kit):
+def test_partitions_that_were_added_are_named(kit):
     """Half and op logs belong together, one to one."""
     kit.connect()
     topic = topic_name(kit.group, HALF)

@@ -1,4 +1,4 @@
-"""Who waits may poll the client itself; the poll thread stands back and takes over again."""
+"""A waiting caller may poll the client itself; the poll thread pauses and takes over again."""
 
 from __future__ import annotations
 
@@ -46,7 +46,7 @@ class AsyncCommitting(txcore.AsyncTransactionListener):
 
 @pytest.fixture
 def polls(kit, monkeypatch):
-    """Who polled the client, in order."""
+    """The threads that polled the client, in order."""
     seen, poll = [], kit.backend._producing._poll
 
     def watched(timeout_s):
@@ -57,8 +57,8 @@ def polls(kit, monkeypatch):
     return seen
 
 
-def test_whom_a_poll_concerns_is_told_behind_it(kit, topic, monkeypatch):
-    """Within the driver's poll nobody is woken, who would only wait for Python's lock, which it takes so often."""
+def test_waiters_are_notified_after_the_poll(kit, topic, monkeypatch):
+    """No waiter is woken within the driver's poll: it would only wait for Python's lock, taken so often."""
     backend, settled_in = kit.backend, []
     raw.append(kit, raw.half(kit, topic))  # the topic is known from now on
     client, is_polling = backend._producing._producer, threading.Event()
@@ -89,13 +89,13 @@ def test_whom_a_poll_concerns_is_told_behind_it(kit, topic, monkeypatch):
     assert settled_in == [False] * 20
 
 
-def test_an_error_behind_one_report_ends_none_of_the_others(kit, topic, caplog):
-    """Whatever whoever waits does with its outcome: it is logged, and the others of the same poll get theirs."""
+def test_an_error_after_one_report_ends_none_of_the_others(kit, topic, caplog):
+    """Whatever a waiter does with its outcome: its error is logged, and the others of the same poll get theirs."""
 
     class Batch(Recorder):
         def settle(self, index, outcome):
             if index == 3:
-                raise RuntimeError("somebody's bug")
+                raise RuntimeError("a caller's bug")
             super().settle(index, outcome)
 
     raw.append(kit, raw.half(kit, topic))
@@ -103,7 +103,7 @@ def test_an_error_behind_one_report_ends_none_of_the_others(kit, topic, caplog):
     kit.backend.append_halves(batch)
     kit.until(lambda: sum(outcome is not None for outcome in batch.outcomes) == 9, "nine outcomes")
     assert batch.outcomes[3] is None
-    kit.until(lambda: "somebody's bug" in caplog.text, "a word of it")
+    kit.until(lambda: "a caller's bug" in caplog.text, "a word of it")
     assert raw.statuses(raw.append(kit, raw.half(kit, topic))) == [Status.DURABLE]
 
 
@@ -113,7 +113,7 @@ def test_outcomes_come_on_the_thread_that_polls(kit, topic, monkeypatch):
     raw.append(kit, raw.half(kit, topic))  # the topic is known now
     kit.backend.poll(0.0, comes_again=True)
     batch = Threads([raw.half(kit, topic) for _ in range(100)])
-    kit.until(lambda: not kit.backend._producing._polling.locked(), "the poll thread to stand back")
+    kit.until(lambda: not kit.backend._producing._polling.locked(), "the poll thread to pause")
     kit.backend.poll(0.0, comes_again=True)
     kit.backend.append_halves(batch)
     assert kit.backend.poll(PATIENCE_S, batch.is_settled)
@@ -122,7 +122,7 @@ def test_outcomes_come_on_the_thread_that_polls(kit, topic, monkeypatch):
 
 
 @pytest.mark.parametrize("comes_again", [False, True])
-def test_the_poll_thread_takes_over_when_nobody_polls_any_more(kit, topic, comes_again):
+def test_the_poll_thread_takes_over_when_no_caller_polls_any_more(kit, topic, comes_again):
     """Even from one that said it would come again and does not."""
     raw.append(kit, raw.half(kit, topic))
     for _ in range(20):
@@ -133,7 +133,7 @@ def test_the_poll_thread_takes_over_when_nobody_polls_any_more(kit, topic, comes
 
 
 def test_a_lone_caller_polls_itself(kit, topic, polls, monkeypatch):
-    """The poll thread stands back for as long as it comes again in time."""
+    """The poll thread pauses for as long as the caller comes again in time."""
     monkeypatch.setattr(producing, "LENT_IDLE_S", 60.0)
     producer = txcore.TransactionProducer(kit.backend, kit.group, listener=Committing(), policy=POLICY)
     for _ in range(200):
@@ -153,7 +153,7 @@ def test_send_many_polls_itself(kit, topic, polls):
 
 
 def test_all_styles_at_once_are_served(kit, topic):
-    """Lone callers come and go, batches are sent, tasks wait: whoever leaves hands the work on."""
+    """Lone callers come and go, batches are sent, tasks wait: a caller that leaves hands the work on."""
     producer = txcore.TransactionProducer(kit.backend, kit.group, listener=Committing(), policy=POLICY)
     message, until_s = txcore.Message(topic, b"x"), time.monotonic() + 3.0
 
@@ -202,13 +202,13 @@ def test_a_closed_backend_lends_nothing(kit, topic):
     assert not kit.backend.poll(PATIENCE_S)
 
 
-def test_one_who_does_not_stay_leaves_the_work_to_the_poll_thread(kit, topic, monkeypatch):
-    """Callers that are not alone do so: the one who had borrowed it may be gone, and nobody else would poll."""
+def test_a_caller_that_does_not_stay_leaves_the_work_to_the_poll_thread(kit, topic, monkeypatch):
+    """Callers that are not alone do so: the borrower may be gone, and no other thread would poll."""
     monkeypatch.setattr(producing, "LENT_IDLE_S", 60.0)
     raw.append(kit, raw.half(kit, topic))
     for _ in range(3):
         kit.backend.poll(0.001)  # as a lone caller; idle now, so that the poll thread would wait for it
-        kit.until(lambda: not kit.backend._producing._polling.locked(), "the poll thread to stand back")
+        kit.until(lambda: not kit.backend._producing._polling.locked(), "the poll thread to pause")
         batch = Recorder([raw.half(kit, topic)])
         kit.backend.append_halves(batch)
         assert kit.backend.poll(0.0)
@@ -216,7 +216,7 @@ def test_one_who_does_not_stay_leaves_the_work_to_the_poll_thread(kit, topic, mo
 
 
 def test_work_that_is_not_lent_now_is_not_left_undone(kit, topic, monkeypatch):
-    """The poll thread is at work: it stands back for the shortest time only."""
+    """The poll thread is at work: it pauses for the shortest time only."""
     monkeypatch.setattr(producing, "LENT_AGAIN_S", 60.0)
     raw.append(kit, raw.half(kit, topic))
     producer = kit.backend._producing

@@ -152,7 +152,7 @@ def test_an_outage_is_no_refusal_although_the_topic_was_gone_before(hurt):
         assert raw.statuses(raw.release(hurt, target, backend=backend)) == [UNKNOWN]
 
 
-def test_a_relay_parks_a_row_whose_topic_is_missing_and_goes_on_with_the_others(kit, topic, tmp_path):
+def test_a_relay_parks_a_row_whose_topic_is_missing_and_delivers_the_others(kit, topic, tmp_path):
     """Each try counts, the relay reports no trouble, and messages of other keys are sent meanwhile."""
     engine = create_engine(f"sqlite:///{tmp_path}/shop.db")
     fence = SqlFence(engine)

@@ -56,7 +56,7 @@ def test_what_cannot_be_used_is_named(url, options, key):
     assert raised.value.key == key
 
 
-def test_no_password_stands_in_a_repr():
+def test_a_repr_shows_no_password():
     """Neither the user's nor the key's."""
     options = parse_url("kafka://user:hush@host", {"key_password": "quiet", "key_file": "k", "certificate_file": "c"})
     assert "hush" not in repr(options)
@@ -112,7 +112,7 @@ def test_transactions_refuse_a_short_immunity_by_name():
 
 
 def test_topics_are_named_after_their_group():
-    """And nobody publishes to them."""
+    """No application publishes to these topics."""
     names = [topic_name("orders", kind) for kind in LogKind] + [checkpoint_topic("orders")]
     assert names == ["txc.orders.half", "txc.orders.op", "txc.orders.parked", "txc.orders.checkpoint"]
     assert all(is_own_topic(name) for name in (*names, "__consumer_offsets"))

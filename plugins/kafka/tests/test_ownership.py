@@ -1,4 +1,4 @@
-"""Who owns a partition: draining, giving up, silence, and members that die or freeze."""
+"""Ownership of partitions: draining, giving up, silence, and members that die or freeze."""
 
 from __future__ import annotations
 
@@ -137,7 +137,7 @@ def test_draining_for_too_long_is_lost(kit):
     assert {(REVOKING, 0), (LOST, 0), (REVOKING, 1), (LOST, 1)} <= set(first.heard)
 
 
-def test_giving_up_unasked_disturbs_nobody(kit):
+def test_giving_up_unasked_disturbs_no_other_member(kit):
     """The other member of the group hears nothing."""
     first, second = Member(kit, "first"), Member(kit, "second")
     kit.until(lambda: first.poll() | second.poll() == {0, 1} and first.held and second.held, "a share for each")
@@ -151,7 +151,7 @@ def test_giving_up_unasked_disturbs_nobody(kit):
 
 
 def test_a_checker_that_never_looks_leaves_the_group(kit):
-    """Its process lives and its heartbeats go on, but its own loop is stuck: others take over, and it may come back."""
+    """Its process lives and sends heartbeats, but its own loop is stuck: others take over, and it may come back."""
     stuck = Member(kit, "stuck", silence_s="1.5")
     kit.until(lambda: stuck.poll() == {0, 1}, "every partition")
     other = Member(kit, "other")
@@ -198,7 +198,7 @@ def test_members_fetch_nothing(kit):
 
 
 def test_nothing_is_committed_to_the_consumer_group(kit):
-    """Checkpoints stand in their own topic, where no offset expires."""
+    """Checkpoints are in their own topic, where no offset expires."""
     member = Member(kit, "me")
     kit.until(lambda: member.poll() == {0, 1}, "every partition")
     kit.wait(member.claim.close(kit.timeout_s))
@@ -208,9 +208,9 @@ def test_nothing_is_committed_to_the_consumer_group(kit):
     assert [place.offset for place in answer.result(10).topic_partitions] == [-1001]
 
 
-def test_a_claim_for_a_group_that_nobody_made_says_so(kit):
+def test_a_claim_for_a_group_that_was_not_made_fails(kit):
     """Polling raises; closing is allowed."""
-    claim = kit.connect(partition_count=0).claim("nobody-made-it", "me")
+    claim = kit.connect(partition_count=0).claim("never-made", "me")
     with pytest.raises(ConfigError):
         kit.until(claim.poll, "the refusal")
     kit.wait(claim.close(5))
@@ -226,7 +226,7 @@ def test_a_closed_claim_refuses_to_poll(kit):
 
 
 def test_closing_while_draining_is_quick(kit):
-    """Nobody waits for `drain_s` then."""
+    """No member waits for `drain_s` then."""
     first = Member(kit, "first", drain_s="60")
     kit.until(lambda: first.poll() == {0, 1}, "every partition")
     second = Member(kit, "second")

@@ -1,4 +1,4 @@
-"""The permissions that README.md names are enough, and each missing one is told by name."""
+"""The permissions that README.md names are enough, and each missing one is reported by name."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ FOR_TRANSACTIONS = (("TRANSACTIONAL_ID", "txc.", "PREFIXED", ("DESCRIBE", "WRITE
 
 @pytest.fixture(scope="module")
 def guarded(started_broker):
-    """A broker that allows a user nothing but what it was told to; whoever comes without a name may do everything."""
+    """A broker that allows a user nothing but the given permissions; a client without a name may do everything."""
     broker = started_broker(
         credentials=True,
         authorizer_class_name="org.apache.kafka.metadata.authorizer.StandardAuthorizer",
@@ -124,8 +124,8 @@ def test_transactions_need_their_ids_besides(guarded, admin):
         assert any(walk(backend))
 
 
-def test_a_group_that_may_not_be_made_is_told(guarded, admin):
-    """With the topic that could not be."""
+def test_a_group_that_may_not_be_made_is_an_error(guarded, admin):
+    """The error names the topic that could not be made."""
     with opened(guarded) as backend:
         error = error_of(lambda: backend.ensure_group("orders"), TIMEOUT_S)
     assert isinstance(error, ConfigError)
@@ -133,7 +133,7 @@ def test_a_group_that_may_not_be_made_is_told(guarded, admin):
     assert "authoriz" in str(error).lower()
 
 
-def test_a_log_that_may_not_be_written_tells_no_end(guarded, admin):
+def test_a_log_that_may_not_be_written_reports_no_end(guarded, admin):
     """Where a log ends is the place of a marker; the topic is named."""
     allow(admin, *NEEDED)
     with opened(guarded) as backend:
@@ -149,8 +149,8 @@ def test_a_log_that_may_not_be_written_tells_no_end(guarded, admin):
         reader.close()
 
 
-def test_a_target_that_may_not_be_written_is_told_before_the_half(guarded, admin):
-    """As far as the broker tells: without DESCRIBE nothing is known of it."""
+def test_a_target_that_may_not_be_written_is_refused_before_the_half(guarded, admin):
+    """This holds as far as the broker reports: without DESCRIBE nothing is known of the target."""
     allow(admin, *NEEDED)
     with opened(guarded) as backend:
         transaction = txcore.TransactionProducer(backend, "orders").begin()

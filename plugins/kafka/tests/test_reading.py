@@ -29,7 +29,7 @@ def loss(kit, reader):
     return raised.value
 
 
-def test_a_log_of_which_nothing_is_left_goes_on_at_its_end(kit, topic):
+def test_a_log_of_which_nothing_is_left_continues_at_its_end(kit, topic):
     """The loss names where the next record will be; a reader opened there gets it."""
     appended(kit, topic, 5)
     kit.harness.trim(kit.group, HALF, 0, 5)
@@ -71,7 +71,7 @@ class NotYet:
     ],
 )
 def test_a_broker_that_does_not_know_yet_is_asked_again(kit, topic, code):
-    """It is no error to whoever reads, only nothing yet."""
+    """It is no error to the reader, only nothing yet."""
     (half,) = appended(kit, topic, 1)
     reader = kit.backend.read(kit.group, HALF, half.partition)
     connection = reader._readers.asking(kit.group)
@@ -91,7 +91,7 @@ def test_a_log_that_is_shorter_than_it_was_is_a_loss(kit, topic):
 
 
 def test_records_that_go_while_they_are_read_are_a_loss(kit, topic):
-    """A reader that lags behind retention says so instead of jumping over the gap."""
+    """A reader that is slower than retention reports it instead of jumping over the gap."""
     appended(kit, topic, 3)
     reader = kit.backend.read(kit.group, HALF, 0)
     assert len(kit.until(lambda: reader.read(10))) == 3
@@ -117,8 +117,8 @@ def test_everything_there_is_read_before_the_first_empty_result(kit, topic):
         reader.close()
 
 
-def test_records_are_read_again_on_one_connection_wherever_they_stand(kit, topic, monkeypatch):
-    """In the order of the log, with a jump where they stand far apart; what is between them is not given out."""
+def test_records_are_read_again_on_one_connection_wherever_they_are(kit, topic, monkeypatch):
+    """In the order of the log, with a jump where they are far apart; the records between them are not returned."""
     monkeypatch.setattr(readers, "NEAR_COUNT", 3)
     made = []
 
@@ -137,7 +137,7 @@ def test_records_are_read_again_on_one_connection_wherever_they_stand(kit, topic
 
 
 def test_records_that_are_gone_are_missing_where_others_are_read_again(kit, topic):
-    """Whether they stood before the log's beginning or would stand behind its end."""
+    """This holds for positions before the log's beginning and after its end."""
     halves = appended(kit, topic, 10)
     kit.harness.trim(kit.group, HALF, 0, 5)
     reader = kit.backend.read(kit.group, HALF, 0, Position(5))
@@ -148,7 +148,7 @@ def test_records_that_are_gone_are_missing_where_others_are_read_again(kit, topi
 
 
 def test_records_come_from_other_clients_too(kit):
-    """Whatever stands in the log is given out undecoded; poison is for the core."""
+    """Every record of the log is returned undecoded; poison is for the core."""
     kit.connect()
     kit.publish(topic_name(kit.group, OP), b"no op of ours", partition=1)
     found = raw.read(kit, OP, len, partition=1)
@@ -184,7 +184,7 @@ def test_the_largest_note_is_stored(kit):
 
 
 def test_a_group_that_was_deleted_is_gone(kit):
-    """Whoever comes new hears that there is no such group; nobody makes it in silence."""
+    """A new client gets the error that there is no such group; no client makes it in silence."""
     kit.connect()
     for kind in LogKind:
         kit.delete(topic_name(kit.group, kind))
@@ -219,8 +219,8 @@ def test_a_log_on_which_nothing_happens_is_read_without_a_consumer(kit, topic, k
     reader.close()
 
 
-def test_behind_a_mark_a_resting_reader_has_everything_before_it(kit, topic):
-    """Whoever rests looks for itself once a mark of its backend is stored, however long ago the ends were asked for."""
+def test_after_a_mark_a_resting_reader_has_everything_before_it(kit, topic):
+    """A resting reader looks for itself after a mark of its backend is stored, whenever the ends were asked for."""
     halves, ops = kit.backend.read(kit.group, HALF, 0), kit.backend.read(kit.group, OP, 0)
     for number in range(5):
         assert list(halves.read(10)) == list(ops.read(10)) == [] if not number else True
@@ -236,8 +236,8 @@ def test_behind_a_mark_a_resting_reader_has_everything_before_it(kit, topic):
     ops.close()
 
 
-def test_a_resting_reader_tells_of_an_outage(hurt):
-    """As one with a consumer does."""
+def test_a_resting_reader_reports_an_outage(hurt):
+    """A reader with a consumer does the same."""
     reader = hurt.backend.read(hurt.group, HALF, 0)
     assert list(reader.read(10)) == []
     assert reader._connection is None
@@ -248,7 +248,7 @@ def test_a_resting_reader_tells_of_an_outage(hurt):
 
 
 def test_the_end_lies_after_what_an_open_transaction_holds_back(kit, topic):
-    """The marker that tells the end is not read before what an open transaction wrote in front of it."""
+    """The marker that shows the end is not read before what an open transaction wrote in front of it."""
     appended(kit, topic, 2)
     half_topic = topic_name(kit.group, HALF)
     producer = kit.plain_producer(**{"transactional.id": f"stranger-{kit.group}"})
@@ -278,7 +278,7 @@ def test_the_end_lies_after_what_an_open_transaction_holds_back(kit, topic):
 
 
 def test_a_reader_that_rests_after_control_records_gives_up_its_consumer(kit, topic):
-    """Nothing but a marker stands after the last record: it is at the end, and an end asked for wakes it."""
+    """Only a marker comes after the last record: the reader is at the end, and an end asked for wakes it."""
     half_topic = topic_name(kit.group, HALF)
     appended(kit, topic, 1)
     producer = kit.plain_producer(**{"transactional.id": f"stranger-{kit.group}"})

@@ -18,7 +18,7 @@ TIMEOUT_S = 30.0
 
 @pytest.fixture(scope="module")
 def secured(started_broker):
-    """TLS with a client's certificate, and a user with a password behind TLS."""
+    """TLS with a client's certificate, and a user with a password over TLS."""
     broker = started_broker(tls=True, credentials=True, client_certificate=True)
     yield broker
     broker.remove()
@@ -72,7 +72,7 @@ def test_a_client_without_a_certificate_is_refused(secured):
     assert isinstance(error, BackendUnavailableError | BackendTimeoutError | ConfigError)
 
 
-def test_a_broker_that_nobody_vouches_for_is_refused(secured):
+def test_a_broker_without_a_trusted_certificate_is_refused(secured):
     """Another authority than the one that signed the broker's certificate."""
     stranger = secured.certificates.stranger_ca_file
     error = answer_of(secured.tls_url, **files(secured, ca_file=stranger))
@@ -86,8 +86,8 @@ def test_a_wrong_password_is_said_and_not_shown(secured, caplog):
         error = answer_of(secured.credentials_url.replace(PASSWORD, wrong), **files(secured))
     assert isinstance(error, ConfigError | BackendUnavailableError | BackendTimeoutError)
     assert "auth" in str(error).lower()
-    told = f"{error} {error!r} {error.__cause__!r} {caplog.text} {[record.__dict__ for record in caplog.records]}"
-    assert wrong not in told
+    shown = f"{error} {error!r} {error.__cause__!r} {caplog.text} {[record.__dict__ for record in caplog.records]}"
+    assert wrong not in shown
 
 
 def test_no_backend_shows_its_password(secured):

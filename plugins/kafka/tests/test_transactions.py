@@ -1,4 +1,4 @@
-"""`release=transaction`: all or nothing, for readers of committed records, and nobody hurts his neighbours."""
+"""`release=transaction`: all or nothing, for readers of committed records, and no release harms its neighbours."""
 
 from __future__ import annotations
 
@@ -69,7 +69,7 @@ def test_many_releases_share_a_transaction(together):
     assert {each.transaction_id for each in raw.ops(together)} == {half.transaction_id for half in halves}
 
 
-def test_one_refused_target_hurts_nobody_else(together):
+def test_one_refused_target_harms_no_other_release(together):
     """Its transaction is aborted and the others are tried again; of the refused one nothing is visible."""
     topic, small = together.make_topic(), together.make_topic(max_message_bytes=2_000)
     good = halves_of(together, topic, 20)
@@ -96,9 +96,9 @@ def test_readers_of_uncommitted_records_see_what_was_aborted(together):
 
 
 def test_a_missing_target_is_refused_without_a_transaction(together):
-    """It is asked for first, so that it delays nobody for as long as the driver would look for it."""
+    """It is asked for first, so that no release is delayed while the driver looks for it."""
     before = lane(together).commit_count, lane(together).rebuilt_count
-    (outcome,) = raw.release(together, raw.commit(raw.half(together, "nobody-made-this-topic")))
+    (outcome,) = raw.release(together, raw.commit(raw.half(together, "never-made-topic")))
     assert (outcome.status, outcome.missing) == (REFUSED, (0,))
     assert (lane(together).commit_count, lane(together).rebuilt_count) == before
 
@@ -185,7 +185,7 @@ def test_a_frozen_broker_leaves_nothing_half_done(together):
 
 
 def test_a_half_need_not_wait_for_a_releases_deadline(together):
-    """Each kind of item ends by its own timeout, whatever stands before it in the queue."""
+    """Each kind of item ends by its own timeout, whatever comes before it in the queue."""
     backend = together.connect(delivery_timeout_s="1", transaction_timeout_s="20")
     topic = together.topic()
     half = raw.half(together, topic)
@@ -222,7 +222,7 @@ def test_an_abandoned_transaction_hides_the_log_for_a_bounded_time(together):
     nonce, outcome = raw.mark(together, OpKind.TICK)
     assert outcome.status is DURABLE
     assert list(reader.read(10)) == []
-    found = together.until(lambda: reader.read(10), "the tick behind the abandoned record")
+    found = together.until(lambda: reader.read(10), "the tick after the abandoned record")
     assert [nonce in record.body for record in found] == [True]
     reader.close()
 
@@ -259,7 +259,7 @@ def test_a_broker_that_looks_less_often_is_named(kit):
 
 
 def test_the_group_shows_how_far_a_checker_is(together):
-    """Offsets in the consumer group are the checkpoints' half positions, for whoever watches its lag."""
+    """Offsets in the consumer group are the checkpoints' half positions, for tools that watch its lag."""
     topic = together.topic()
     half = halves_of(together, topic, 1)[0]
     claim, _ = assigned_claim(together)

@@ -63,7 +63,7 @@ class Fenced:
 
 
 def test_the_harness_waits_for_a_broker_that_is_fenced(kit, monkeypatch):
-    """Topics can be made on one that was frozen, as soon as it has told its controller that it lives."""
+    """Topics can be made on one that was frozen, as soon as it has reported to its controller that it lives."""
     monkeypatch.setattr(kit.harness, "_admin", Fenced(kit.admin))
     assert kit.harness.read_topic(kit.topic()) == []
 
@@ -86,7 +86,7 @@ def test_a_dead_client_is_replaced(kit, topic):
 
 
 def test_a_forked_child_opens_its_own(kit):
-    """The parent's backend refuses, dropping it does not hang, a new one works, and the parent goes on."""
+    """The parent's backend refuses, dropping it does not hang, a new one works, and the parent continues."""
     kit.connect()
     process = kit.child("fork", kit.address(), kit.group, "-")
     output, _ = process.communicate(timeout=60)
@@ -166,7 +166,7 @@ def test_a_confirmation_that_comes_late_writes_no_op(hurt):
     assert half.transaction_id not in [each.transaction_id for each in raw.ops(hurt, backend=backend)]
 
 
-def test_a_reader_goes_on_after_the_broker_was_killed(hurt):
+def test_a_reader_continues_after_the_broker_was_killed(hurt):
     """It says that the broker cannot be reached, or nothing, and then brings every record once."""
     topic = hurt.topic()
     backend = hurt.connect()
@@ -187,12 +187,12 @@ def test_a_reader_goes_on_after_the_broker_was_killed(hurt):
             found.extend(record.body for record in reader.read(10))
         return {half.body for half in halves} <= set(found)
 
-    hurt.until(read, "the records behind the kill")
+    hurt.until(read, "the records after the kill")
     assert found[:5] == [half.body for half in halves[:5]]
     reader.close()
 
 
-def test_an_outage_is_told_by_the_reader(hurt):
+def test_the_reader_reports_an_outage(hurt):
     """Once in a while, as BackendUnavailableError; reading is never long about it."""
     backend = hurt.connect()
     reader = backend.read(hurt.group, LogKind.HALF, 0)

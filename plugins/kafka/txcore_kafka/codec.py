@@ -72,7 +72,7 @@ _TIMEOUTS: Final = frozenset(
         KafkaError._TIMED_OUT,  # noqa: SLF001
         KafkaError._TIMED_OUT_QUEUE,  # noqa: SLF001
         KafkaError.REQUEST_TIMED_OUT,
-        # A new topic's leader, or one that just moved: whoever asks again is told.
+        # A new topic's leader, or one that just moved: a second request gets the answer.
         KafkaError.LEADER_NOT_AVAILABLE,
         KafkaError.NOT_LEADER_FOR_PARTITION,
     }

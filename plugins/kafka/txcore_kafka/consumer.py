@@ -42,7 +42,7 @@ class Received:
 class KafkaConsumer:
     """Reads one topic as a member of a consumer group. One thread at a time; any number of processes.
 
-    The members share the topic's partitions. Whoever takes over a partition continues behind the last acknowledged
+    The members share the topic's partitions. A member that takes over a partition continues after the last acknowledged
     message; a new group begins with the topic's first one. Only committed records are read.
     """
 
@@ -89,7 +89,7 @@ class KafkaConsumer:
         """Store that everything up to *position*, inclusive, is done; False when another member took some of it over.
 
         Raises:
-            BackendUnavailableError, BackendTimeoutError: nobody knows whether it was stored.
+            BackendUnavailableError, BackendTimeoutError: it is unknown whether it was stored.
         """
         self._require_open()
         if position < 1 or position > self._count:
@@ -105,7 +105,7 @@ class KafkaConsumer:
         return (not offsets or self._commit(offsets)) and is_ours
 
     def _commit(self, offsets: Mapping[int, int]) -> bool:
-        """Store where to go on in each partition; False when this member does not own them any more."""
+        """Store the next position of each partition; False when this member does not own them any more."""
         places = [TopicPartition(self.topic, partition, offset) for partition, offset in offsets.items()]
         try:
             errors = [place.error for place in self._consumer.commit(offsets=places, asynchronous=False)]

@@ -53,7 +53,7 @@ class Control:
         return self._admin
 
     def _translated(self, error: KafkaException, what: str) -> TxcoreError:
-        """Return our error; a timeout says why nobody answered, where the driver knows."""
+        """Return our error; a timeout says why no broker answered, where the driver knows."""
         ours = translated(error, what)
         if isinstance(ours, BackendTimeoutError | BackendUnavailableError) and self._news.refusal is not None:
             ours = BackendUnavailableError(f"{ours}; the last connection was refused: {self._news.refusal.str()}")
@@ -92,7 +92,7 @@ class Control:
         """Return a group's number of partitions.
 
         Raises:
-            ConfigError: nobody made the group.
+            ConfigError: the group was not made.
         """
         known = self.partition_counts.get(group)
         if known is not None:
@@ -121,9 +121,9 @@ class Control:
     def settings(self, topics: list[str]) -> dict[str, Mapping[str, str]]:
         """Return topic -> settings in force; topics that are missing or may not be described have none."""
         resources = [ConfigResource(ResourceType.TOPIC, topic) for topic in topics]
-        return {topic: told for topic, told in zip(topics, self._told(resources), strict=True) if told}
+        return {topic: found for topic, found in zip(topics, self._described(resources), strict=True) if found}
 
-    def _told(self, resources: Sequence[Any]) -> list[Mapping[str, str]]:
+    def _described(self, resources: Sequence[Any]) -> list[Mapping[str, str]]:
         found: list[Mapping[str, str]] = []
         request = self.admin.describe_configs(list(resources), request_timeout=self._options.request_timeout_s)
         for resource in resources:
@@ -138,17 +138,17 @@ class Control:
         return found
 
     def _verify_broker(self) -> None:
-        """Verify that the broker ends abandoned transactions as soon as the URL says, where it tells."""
+        """Verify that the broker ends abandoned transactions as soon as the URL says, where it reports its settings."""
         brokers = self.admin.list_topics(timeout=self._options.request_timeout_s).brokers
         if not brokers:
             return
-        (told,) = self._told([ConfigResource(ResourceType.BROKER, str(min(brokers)))])
+        (found,) = self._described([ConfigResource(ResourceType.BROKER, str(min(brokers)))])
         sweep_s, timeout_s = self._options.transaction_sweep_s, self._options.transaction_timeout_s
-        if float(told.get(SWEEP_SETTING, 0)) > sweep_s * 1000:
-            text = f"the broker has {SWEEP_SETTING}={told[SWEEP_SETTING]}; set transaction_sweep_s to it, in seconds"
+        if float(found.get(SWEEP_SETTING, 0)) > sweep_s * 1000:
+            text = f"the broker has {SWEEP_SETTING}={found[SWEEP_SETTING]}; set transaction_sweep_s to it, in seconds"
             raise ConfigError(text, key="transaction_sweep_s")
-        if float(told.get(TIMEOUT_SETTING, "inf")) < timeout_s * 1000:
-            text = f"the broker has {TIMEOUT_SETTING}={told[TIMEOUT_SETTING]}, less than transaction_timeout_s"
+        if float(found.get(TIMEOUT_SETTING, "inf")) < timeout_s * 1000:
+            text = f"the broker has {TIMEOUT_SETTING}={found[TIMEOUT_SETTING]}, less than transaction_timeout_s"
             raise ConfigError(text, key="transaction_timeout_s")
 
     def _make(self, settings: Mapping[str, Mapping[str, str]], found: Mapping[str, int], count: int) -> None:

@@ -13,7 +13,7 @@ from txcore_kafka.options import checkpoint_topic, consumer_group, parse_url, to
 _PURPOSES: Final = {
     LogKind.HALF: "halves, which no consumer reads",
     LogKind.OP: "what became of them",
-    LogKind.PARKED: "what was put aside, with its reason",
+    LogKind.PARKED: "parked transactions, with their reasons",
 }
 
 
@@ -29,7 +29,7 @@ def describe_group(url: str, group: str, partition_count: int) -> Sequence[Broke
     count = partition_count or options.partitions
     found = []
     for topic, settings in topic_settings(options, group).items():
-        told = [f"partitions={count}", f"replication-factor={options.replication_factor}"]
-        told += [f"{name}={value}" for name, value in settings.items()]
-        found.append(BrokerObject("topic", topic, " ".join(told), purposes[topic]))
-    return [*found, BrokerObject("group", consumer_group(group), "", "who of the checkers has which partition")]
+        shown = [f"partitions={count}", f"replication-factor={options.replication_factor}"]
+        shown += [f"{name}={value}" for name, value in settings.items()]
+        found.append(BrokerObject("topic", topic, " ".join(shown), purposes[topic]))
+    return [*found, BrokerObject("group", consumer_group(group), "", "which checker has which partition")]

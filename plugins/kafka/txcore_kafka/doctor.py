@@ -64,14 +64,14 @@ def _client(_subject: KafkaSubject) -> Finding:
 
 
 def _version(subject: KafkaSubject) -> Finding:
-    told = subject.broker_setting("inter.broker.protocol.version")
-    if not told:
+    version = subject.broker_setting("inter.broker.protocol.version")
+    if not version:
         return ok("Kafka 4.0 or later")
-    if version_of(told) < version_of(VERSION_OLDEST):
-        return fail(f"Kafka {told} is older than {VERSION_OLDEST}", f"upgrade to {VERSION_KEPT} or later")
-    if version_of(told) < version_of(VERSION_KEPT):
-        return warn(f"Kafka {told} gets no fixes any more", f"upgrade to {VERSION_KEPT} or later")
-    return ok(f"Kafka {told}")
+    if version_of(version) < version_of(VERSION_OLDEST):
+        return fail(f"Kafka {version} is older than {VERSION_OLDEST}", f"upgrade to {VERSION_KEPT} or later")
+    if version_of(version) < version_of(VERSION_KEPT):
+        return warn(f"Kafka {version} gets no fixes any more", f"upgrade to {VERSION_KEPT} or later")
+    return ok(f"Kafka {version}")
 
 
 def _brokers(subject: KafkaSubject) -> Finding:
@@ -91,7 +91,7 @@ def _racks(subject: KafkaSubject) -> Finding:
     if len(racks) > 1 and len(named) == 1:
         text = f"all {len(racks)} brokers are in rack {named.pop()!r}: they may lose power together"
         return warn(text, "broker.rack = its zone, in each broker's server.properties")
-    return ok(f"brokers stand in {len(named)} racks" if named else "brokers tell no racks")
+    return ok(f"brokers are in {len(named)} racks" if named else "brokers report no racks")
 
 
 def _auto_create(subject: KafkaSubject) -> Finding:
@@ -263,8 +263,10 @@ def _internal_topics(subject: KafkaSubject) -> Finding:
         view = subject.topic(name)
         count = int(subject.broker_setting(setting) or 1) if view is None else view.replica_count
         if count < REPLICAS_WANTED:
-            what = "transactions" if name == TRANSACTIONS_TOPIC else "who owns which partition"
-            text = f"{name} {'has' if view else 'will have'} {counted(count, 'replica')}: with a broker goes {what}"
+            what = "transactions" if name == TRANSACTIONS_TOPIC else "the ownership of partitions"
+            text = (
+                f"{name} {'has' if view else 'will have'} {counted(count, 'replica')}: a lost broker takes {what} along"
+            )
             judge = fail if name == TRANSACTIONS_TOPIC else warn
             return judge(text, f"{setting}=3 in server.properties before it is made, else {_reassign(name)}")
     return ok(f"{' and '.join(names)} have {REPLICAS_WANTED} or more replicas")
@@ -336,7 +338,7 @@ CHECKS: Final = (
     Check("kafka.client", "librdkafka is a version without known faults", _client),
     Check("kafka.version", "the brokers get fixes", _version),
     Check("kafka.brokers", "there are three brokers", _brokers),
-    Check("kafka.racks", "brokers do not all stand in one rack", _racks),
+    Check("kafka.racks", "brokers are not all in one rack", _racks),
     Check("kafka.auto-create", "topics are not made by asking for them", _auto_create),
     Check("kafka.session-timeout", "the brokers take the checkers' session timeout", _session_timeout),
     Check("kafka.transactions", "releases do not depend on the old transaction protocol", _transactions),

@@ -64,9 +64,9 @@ class KafkaSubject:
             _ = self.metadata
         except KafkaException as error:
             self.admin.poll(0)  # hands over what went wrong with the connections
-            told = [each for each in self.errors if each.code() in LOGIN_ERRORS]
-            said = (told or [*self.errors, error.args[0]])[0].str()
-            what = "refuses the login or the certificate" if told else "cannot be reached"
+            refusals = [each for each in self.errors if each.code() in LOGIN_ERRORS]
+            said = (refusals or [*self.errors, error.args[0]])[0].str()
+            what = "refuses the login or the certificate" if refusals else "cannot be reached"
             raise BackendUnavailableError(f"Kafka at {self.options.servers} {what}: {said}") from error
 
     @cached_property

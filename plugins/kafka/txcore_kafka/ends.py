@@ -1,7 +1,8 @@
 """Where a log ends: a marker of ours is appended, and its place is the answer.
 
-A leader that was replaced while it was frozen tells an old end until it hears of that. It cannot acknowledge a marker
-with `acks=all`: the replicas follow another leader. The marker is known by its key, and no reader of ours returns it.
+A leader that was replaced while it was frozen reports an old end until it learns of that. It cannot acknowledge a
+marker with `acks=all`: the replicas follow another leader. The marker is known by its key, and no reader of ours
+returns it.
 """
 
 from __future__ import annotations
@@ -44,7 +45,7 @@ class Log(NamedTuple):
 
     @property
     def topic(self) -> str:
-        """The topic in which it stands."""
+        """The topic of the marker."""
         return topic_name(self.group, self.kind)
 
 
@@ -62,7 +63,7 @@ class EndMarker(Record):
         if offset is not None and offset >= 0:
             self.settle(end=offset + 1)
         else:  # It was stored by an earlier try whose answer was lost.
-            self.settle(BackendTimeoutError(f"the broker does not tell where {self.topic!r} ends"))
+            self.settle(BackendTimeoutError(f"the broker does not report where {self.topic!r} ends"))
 
     def failed(self, error: KafkaError) -> None:
         """See `Record.failed`."""
@@ -141,11 +142,11 @@ class Ends:
         """Fail *marker*, whose topic the client does not find: with ConfigError if there is no such group."""
         self._control.partition_counts.pop(marker.log.group, None)
 
-        def told(found: Future[int]) -> None:
+        def answered(found: Future[int]) -> None:
             text = f"the broker does not know {marker.topic!r} yet"
             marker.settle(_error_of(found) or BackendTimeoutError(text))
 
-        self._find_group(marker).add_done_callback(told)
+        self._find_group(marker).add_done_callback(answered)
 
     def close(self) -> None:
         """Ask no more."""

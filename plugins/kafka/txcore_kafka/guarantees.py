@@ -17,7 +17,7 @@ NOTE_SIZE_MAX: Final = 32_000
 
 BLOCKED_FACTOR: Final = 1.5
 """A producer may hand over no later than this many times the longest life of a transaction before its immunity ends:
-until then it may be committed, and until then its op may stand where no reader of committed records can see it."""
+until then it may be committed, and until then its op may be where no reader of committed records can see it."""
 
 
 def release_time_max_s(options: Options) -> float:
@@ -60,7 +60,7 @@ _STEPS: Final = Guarantees(
         "a producer that was stopped for longer than its immunity after its last look at the clock",
         "a checker that acts once more after another one took over",
     ),
-    zombies="nothing stops its targets: duplicates with the same id; its records do not count behind the new claim",
+    zombies="nothing stops its targets: duplicates with the same id; its records do not count after the new claim",
     order="per partition of a topic, in the order in which transactions end; not across transactions of one key",
     message_size_max="1,000,000 bytes a transaction (`body_size_max`); a target's own `max.message.bytes`",
     retention="halves for 7 days (`half_retention_s`), pending ones are carried forward; ops twice as long; "

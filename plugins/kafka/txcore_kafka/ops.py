@@ -1,4 +1,4 @@
-"""Op records: ops of one partition wait a moment for each other and share a record; marks go behind them."""
+"""Op records: ops of one partition wait a moment for each other and share a record; marks follow them."""
 
 from __future__ import annotations
 
@@ -74,7 +74,7 @@ class OpMerger:
         self._count = 0
 
     def put(self, group: str, partition: int, op: Op, settle: Settle | None) -> TxcoreError | None:
-        """Queue *op*; with *settle* it leaves with the next `flush_urgent`, and how it ended is told.
+        """Queue *op*; with *settle* it leaves with the next `flush_urgent`, and its outcome is reported.
 
         Returns the reason when it is not queued, as too many are.
         """
@@ -102,7 +102,7 @@ class OpMerger:
         return None
 
     def mark(self, group: str, partition: int, op: Op, settle: Settle) -> None:
-        """Send *op* in a record of its own, behind everything queued for the partition."""
+        """Send *op* in a record of its own, after everything queued for the partition."""
         with self._lock:
             queue = self._queue(group, partition)
             refused = self._send(queue) if queue.ops else []
@@ -137,7 +137,7 @@ class OpMerger:
         return max(0.0, min(pause_s, due_s - now_s)) if due_s > now_s else pause_s
 
     def flush_urgent(self) -> None:
-        """Send the queues in which somebody waits for an answer."""
+        """Send the queues in which a caller waits for an answer."""
         self.flush_due(0.0)
 
     def flush_all(self) -> bool:

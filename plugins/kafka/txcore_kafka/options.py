@@ -166,7 +166,7 @@ def checkpoint_topic(group: str) -> str:
 
 
 def is_own_topic(topic: str) -> bool:
-    """Return whether *topic* is one of ours or Kafka's own, to which nobody publishes."""
+    """Return whether *topic* is one of ours or Kafka's own, to which no application publishes."""
     ours = (*(kind.value for kind in LogKind), "checkpoint")
     return topic.startswith("__") or (topic.startswith(f"{NAME_PREFIX}.") and topic.rpartition(".")[2] in ours)
 

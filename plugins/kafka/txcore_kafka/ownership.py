@@ -37,12 +37,12 @@ HEARTBEATS: Final = 10
 
 
 class Holding:
-    """What one member holds; its own lock, no I/O. The driver's thread tells, the checker's thread asks."""
+    """What one member holds; its own lock, no I/O. The driver's thread writes, the checker's thread reads."""
 
     def __init__(self) -> None:
         self.changed = threading.Condition()
         self._events: deque[ClaimEvent] = deque()
-        self._told: set[int] = set()  # ASSIGNED was returned and is not over yet
+        self._assigned: set[int] = set()  # ASSIGNED was returned and is not over yet
         self._held: set[int] = set()
         self._revoking: set[int] = set()
 
@@ -59,7 +59,7 @@ class Holding:
             self._events.clear()
             for event in events:
                 if event.kind is ClaimEventKind.ASSIGNED:
-                    self._told.add(event.partition)
+                    self._assigned.add(event.partition)
             return events
 
     def assigned(self, partitions: Sequence[int]) -> None:
@@ -73,7 +73,7 @@ class Holding:
         """The group wants *partitions* back; those never heard of are given back at once."""
         with self.changed:
             for partition in partitions:
-                if partition in self._told:
+                if partition in self._assigned:
                     self._revoking.add(partition)
                     self._events.append(ClaimEvent(ClaimEventKind.REVOKING, partition, drain_s))
                 else:
@@ -83,9 +83,9 @@ class Holding:
         """*partitions* are gone; nothing may be written for them."""
         with self.changed:
             for partition in partitions:
-                if partition in self._told:
+                if partition in self._assigned:
                     self._events.append(ClaimEvent(ClaimEventKind.LOST, partition))
-                    self._told.discard(partition)
+                    self._assigned.discard(partition)
                     self._held.discard(partition)
                     self._revoking.discard(partition)
                 else:
@@ -104,9 +104,9 @@ class Holding:
     def give_up(self, partition: int) -> None:
         """See `Claim.give_up`."""
         with self.changed:
-            if partition not in self._told:
+            if partition not in self._assigned:
                 return
-            self._told.discard(partition)
+            self._assigned.discard(partition)
             if partition in self._revoking:
                 self._forget(partition)
                 self.changed.notify_all()
@@ -171,7 +171,7 @@ class KafkaClaim:
         return self._checkpointed.get(partition, 0)
 
     def give_up(self, partition: int) -> None:
-        """See `Claim.give_up`; the group does not hear of it unless it asked, so that nobody else is disturbed."""
+        """See `Claim.give_up`; unless the group asked, it is not notified, so that no other member is disturbed."""
         self._holding.give_up(partition)
 
     def close(self, timeout_s: float) -> Future[None]:
@@ -270,7 +270,7 @@ class KafkaClaim:
     def _take(self, consumer: Any, partitions: Sequence[int]) -> None:
         """Own what was given. Only now, as the generation must be known before anything is written under it.
 
-        It is read here, behind the poll: another thread that asks the driver for it waits as long as this one polls.
+        It is read here, after the poll: another thread that asks the driver for it waits as long as this one polls.
         """
         self._given = None
         self._metadata = consumer.consumer_group_metadata()

@@ -1,10 +1,10 @@
-"""The producer: one idempotent client, who polls it, deadlines for what is under way, and a fresh client after a fatal
-error.
+"""The producer: one idempotent client, the threads that poll it, deadlines for what is under way, and a fresh
+client after a fatal error.
 
 Delivery reports, expiry and everything handed to `call` run on the thread that polls, one at a time: the poll thread,
 or one that waits and has borrowed its work (`poll`). The driver takes Python's lock for each delivery report, so a
-thread that polls while another one works costs both of them more than the work; those of one poll are therefore only
-collected, and whom they concern is woken behind it. `send` may be called on any thread.
+thread that polls while another one works costs both of them more than the work; the reports of one poll are
+therefore only collected, and the waiting threads are woken after it. `send` may be called on any thread.
 """
 
 from __future__ import annotations
@@ -39,17 +39,17 @@ QUEUE_KBYTES_MAX: Final = 512 * 1024
 ANY_PARTITION: Final = -1
 NOT_AGAIN: Final = float("inf")
 QUIET_TURNS: Final = 10
-"""After so many turns with nothing under way the poll thread sleeps until it is woken."""
+"""Turns with nothing under way after which the poll thread sleeps until it is woken."""
 LENT_AGAIN_S: Final = 0.2
-"""So long the poll thread waits for a thread that polled itself and said that it comes again."""
+"""Longest wait of the poll thread, in seconds, for a thread that polled itself and said that it comes again."""
 LENT_IDLE_S: Final = 0.005
-"""The same, where nothing is under way: a lone caller's next record wakes nobody."""
+"""The same wait, in seconds, while nothing is under way: a lone caller's next record wakes no thread."""
 SLEEP_S: Final = 0.5
-"""So late at most it hears of what nobody handed over: the driver's news about connections."""
+"""Longest sleep of the poll thread, in seconds: the driver's news about connections comes without a wake."""
 
 
 class Waiting(Protocol):
-    """Something that must end in time. `is_done` is set by whoever ends it."""
+    """Something that must end in time. `is_done` is set by the code that ends it."""
 
     is_done: bool
 
@@ -73,7 +73,7 @@ class Record(msgspec.Struct, eq=False):
         self.producing.reports.append((self, error, message))
 
     def reported(self, error: KafkaError | None, message: Any) -> None:
-        """Go on with the delivery report, behind the poll that brought it."""
+        """Handle the delivery report, after the poll that brought it."""
         if error is None:
             self.stored(message)
         elif is_too_large(error) and not self.is_alone:
@@ -91,7 +91,7 @@ class Record(msgspec.Struct, eq=False):
         raise NotImplementedError
 
     def failed(self, error: KafkaError) -> None:
-        """It was refused, or nobody knows."""
+        """It was refused, or its fate is unknown."""
         raise NotImplementedError
 
 
@@ -103,7 +103,7 @@ class Producing:
         self._options = options
         self._clock = clock
         self._lock = threading.Lock()
-        self.reports: list[tuple[Record, KafkaError | None, Any]] = []  #: of the poll that goes on
+        self.reports: list[tuple[Record, KafkaError | None, Any]] = []  #: of the current poll
         self._waiting: dict[str, deque[tuple[Waiting, float]]] = {}  # each kind has one timeout: its deadlines ascend
         self._calls: deque[Callable[[], None]] = deque()
         self._producer: Any = None
@@ -116,7 +116,7 @@ class Producing:
         self._pause_s = 0.0
         self._quiet_turns = 0
         self._is_asleep = False
-        self._stands_back = False
+        self._has_lent = False
         self._wake = threading.Event()
         self.on_turn: Callable[[float], float] = lambda _: NOT_AGAIN  #: after each poll; returns how long to wait
         self.on_stop: Callable[[], bool] = lambda: True  #: while closing, after each poll; True once nothing is queued
@@ -156,7 +156,7 @@ class Producing:
         self.wake()
 
     def wake(self) -> None:
-        """There is something to do; called behind handing it over. Who stands back is not woken: somebody polls."""
+        """Announce work that was handed over. A poll thread that has lent its work is not woken: the borrower polls."""
         if self._is_asleep:
             self._wake.set()
 
@@ -169,9 +169,9 @@ class Producing:
     def poll(self, timeout_s: float, is_done: Callable[[], Any], *, comes_again: bool) -> bool:
         """Do the poll thread's work on the calling thread until *is_done*, for at most *timeout_s*; False when closed.
 
-        The poll thread stands back meanwhile. Afterwards it goes on at once with what others wait for, unless the
-        caller *comes_again*, which it waits for a moment for. A caller that neither stays nor comes again leaves all
-        of it to the poll thread, which is awake then.
+        The poll thread pauses meanwhile. Afterwards it continues at once with what other threads wait for, unless the
+        caller *comes_again*: then it waits a moment for the caller. A caller that neither stays nor comes again
+        leaves all of it to the poll thread, which is awake then.
         """
         if self._producer is None or self._stop_at_s is not None:
             return False
@@ -181,7 +181,7 @@ class Producing:
             return True
         now_s = self._clock.elapsed_s()
         until_s = now_s + timeout_s
-        self._lent_until_s = until_s + LENT_IDLE_S  # no longer, as nobody may poll at all if it is not lent now
+        self._lent_until_s = until_s + LENT_IDLE_S  # no longer, as perhaps no thread polls if it is not lent now
         if not self._polling.acquire(timeout=timeout_s):
             return False
         try:
@@ -203,10 +203,10 @@ class Producing:
         return True
 
     def _take_over(self) -> None:
-        """See to it that somebody polls."""
+        """Wake the poll thread if no thread polls."""
         if not self._polling.locked():
             self._lent_until_s = 0.0
-            if self._stands_back:
+            if self._has_lent:
                 self._wake.set()
 
     def call(self, call: Callable[[], None]) -> None:
@@ -250,7 +250,7 @@ class Producing:
         is_over = False
         while not is_over:
             if self._is_lent():
-                self._stand_back()
+                self._lend()
                 continue
             with self._polling:
                 self._poll(self._pause_s)
@@ -291,21 +291,21 @@ class Producing:
         return self._lent_until_s > 0.0 and self._stop_at_s is None and self._clock.elapsed_s() < self._lent_until_s
 
     def _sleep(self) -> None:
-        """Wait for `wake`; whoever hands something over either sees that we sleep, or is seen by us."""
+        """Wait for `wake`; a thread that hands work over either sees that we sleep, or its work is seen by us."""
         self._wake.clear()
         self._is_asleep = True
         if self._stop_at_s is None and not self._is_busy() and self.on_turn(self._clock.elapsed_s()) == NOT_AGAIN:
             self._wake.wait(SLEEP_S)
         self._is_asleep = False
 
-    def _stand_back(self) -> None:
-        """Leave the work to the thread that polls; whoever finds it gone wakes us (`_take_over`)."""
+    def _lend(self) -> None:
+        """Leave the work to the thread that polls; a caller that finds it gone wakes us (`_take_over`)."""
         self._wake.clear()
-        self._stands_back = True
+        self._has_lent = True
         left_s = self._lent_until_s - self._clock.elapsed_s()
         if left_s > 0 and self._stop_at_s is None:
             self._wake.wait(left_s)
-        self._stands_back = False
+        self._has_lent = False
 
     def _poll(self, timeout_s: float) -> None:
         try:
@@ -371,7 +371,7 @@ class Producing:
 
 
 def _log_bug() -> None:
-    """Tell of an error in what was called back; it must not end the thread on which everybody waits."""
+    """Log an error of a callback; it must not end the thread on which all callers wait."""
     _log.exception("kafka.poll_thread")
 
 

@@ -51,8 +51,8 @@ class Connection:
 class Readers:
     """What all readers of one backend share. Thread safe.
 
-    No consumer that reads on is used for a second place: its next fetch would wait behind the one under way; a new one
-    takes 10 ms.
+    No consumer that reads on is used for a second place: its next fetch would wait for the one under way; a new
+    consumer takes 10 ms.
     """
 
     def __init__(self, options: Options, control: Control, worker: Worker, clock: Clock, log_ends: Ends) -> None:
@@ -81,7 +81,7 @@ class Readers:
     def asking(self, group: str) -> Connection:
         """Return the connection on which no fetch is ever under way, to ask where logs begin and end.
 
-        It is told the high watermark: something to go by, but no proof, as a deposed leader answers too (`log_ends`).
+        The broker reports the high watermark: a hint, but no proof, as a deposed leader answers too (`log_ends`).
         """
         with self._lock:
             self.require_open()
@@ -93,8 +93,8 @@ class Readers:
     def close(self, timeout_s: float) -> None:
         """Let go of what is shared; readers close their own consumers. Blocks for at most *timeout_s*.
 
-        Somebody may still be asking, and a consumer that is closed under a call ends the process: it ends with its
-        last use.
+        Another thread may still be asking, and a consumer that is closed under a call ends the process: it ends with
+        its last use.
         """
         with self._lock:
             self.is_closed = True
@@ -107,17 +107,17 @@ class Readers:
         return int(self.options.is_transactional and kind is not LogKind.HALF)
 
     def require_open(self) -> None:
-        """Refuse to go on after `close`."""
+        """Raise ClosedError after `close`."""
         if self.is_closed:
             raise ClosedError("this backend is closed")
 
     def bounds(self, connection: Connection, topic: str, partition: int, timeout_s: float) -> tuple[int, int]:
-        """Return a log's first offset and the one behind its last; blocks for at most *timeout_s*.
+        """Return a log's first offset and the one after its last; blocks for at most *timeout_s*.
 
-        A leader that was replaced without knowing it tells less than there is.
+        A leader that was replaced without knowing it reports less than there is.
 
         Raises:
-            BackendTimeoutError, BackendUnavailableError: the broker did not tell.
+            BackendTimeoutError, BackendUnavailableError: the broker did not report it.
         """
         place = TopicPartition(topic, partition)
         try:
@@ -125,23 +125,23 @@ class Readers:
         except KafkaException as error:
             self.is_answering = False
             what = f"asking for the bounds of {topic!r}"
-            if is_missing(error):  # A broker hears of a new topic a little later than whoever made it.
-                raise BackendTimeoutError(f"{what}: nobody knows of partition {partition} yet") from error
+            if is_missing(error):  # A broker hears of a new topic a little later than the client that made it.
+                raise BackendTimeoutError(f"{what}: no broker knows of partition {partition} yet") from error
             raise translated(error, what) from error
         self.is_answering = True
         return low, high
 
     def ends(self, places: Iterable[Place]) -> Mapping[Place, int]:
-        """Return what stands behind the last record of each log, as far as it can be told; blocks for `ARRIVAL_S`.
+        """Return the offset after the last record of each log, as far as it is known; blocks for `ARRIVAL_S`.
 
         Raises:
-            KafkaException: the broker did not tell; the worker that asks turns it into one of txcore's errors.
+            KafkaException: the broker did not report it; the worker that asks turns it into one of txcore's errors.
             ClosedError: the backend is closed.
         """
         asked = [TopicPartition(topic, partition, OFFSET_END) for topic, partition in places]
         connection = self.asking(self._group)
-        told = connection.consumer.offsets_for_times(asked, timeout=ARRIVAL_S)
-        return {(each.topic, each.partition): each.offset for each in told if each.error is None}
+        found = connection.consumer.offsets_for_times(asked, timeout=ARRIVAL_S)
+        return {(each.topic, each.partition): each.offset for each in found if each.error is None}
 
     @property
     def patience_s(self) -> float:
@@ -152,7 +152,7 @@ class Readers:
         """Return the messages at *offsets*, which ascend, as far as they are there; blocks, on the worker's thread.
 
         Raises:
-            ConfigError, BackendUnavailableError: the broker does not tell where the log ends.
+            ConfigError, BackendUnavailableError: the broker does not report where the log ends.
             BackendTimeoutError: the broker did not answer in time.
         """
         group, topic, partition = log.group, log.topic, log.partition
@@ -175,7 +175,7 @@ class Readers:
         """Return those of *offsets* that *log* holds; a leader said that it does not hold the first one.
 
         Raises:
-            ConfigError, BackendUnavailableError, BackendTimeoutError: the broker does not tell.
+            ConfigError, BackendUnavailableError, BackendTimeoutError: the broker does not report it.
         """
         low, high = self.bounds(self.asking(log.group), log.topic, log.partition, self.options.request_timeout_s)
         if offsets[-1] >= high:

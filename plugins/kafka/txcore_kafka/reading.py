@@ -35,8 +35,8 @@ class KafkaReader:
         self._topic = self._log.topic
         self._partition = partition
         self._next = 0 if start is None else int(start)
-        self._end = 0  #: behind the last record known to be there
-        self._asked_end = 0  #: the furthest end that `end` told; written by another thread
+        self._end = 0  #: after the last record known to be there
+        self._asked_end = 0  #: the furthest end that `end` returned; written by another thread
         self._ends: set[Future[Position]] = set()  #: without an answer yet
         self._doubt: Future[int] | None = None  #: where the log ends, which was said to end before what was read
         self._connection: Connection | None = None
@@ -54,7 +54,7 @@ class KafkaReader:
         What is known to be in the log is waited for, for at most `ARRIVAL_S` and never twice in a row. So, on a broker
         that answers, the first empty result says that everything was read that was there when reading began. A log on
         which nothing happens is looked at every `resting.ASK_MAX_S`, after each mark of this backend, and up to what
-        `end` told.
+        `end` returned.
         """
         if self._is_resting() or (connection := self._connection or self._begin()) is None:
             return ()
@@ -89,7 +89,7 @@ class KafkaReader:
         return False
 
     def _consider_rest(self, *, is_quiet: bool) -> None:
-        """Give the consumer up, once the broker says that there is nothing behind what was read a while ago."""
+        """Give the consumer up, once the broker says that there is nothing after the records read a while ago."""
         if not is_quiet or (self._rest is not None and self._rest.end not in {None, self._next}):
             self._wake()
         elif self._rest is not None and self._rest.end is not None:
@@ -137,38 +137,38 @@ class KafkaReader:
 
     @property
     def passed(self) -> Position:
-        """See `Reader.passed`; the driver says when nothing but control and aborted records stand before the end."""
+        """See `Reader.passed`; the driver says when nothing but control and aborted records come before the end."""
         return Position(self._next)
 
     def end(self) -> Future[Position]:
         """See `Reader.end`: after a marker, which only the log's present leader can acknowledge."""
         self._require_open()
-        told: Future[Position] = new_future()
-        self._ends.add(told)
+        asked: Future[Position] = new_future()
+        self._ends.add(asked)
         answer = self._readers.log_ends.ask(self._log)
-        answer.add_done_callback(lambda _: self._tell_end(told, answer))
-        return told
+        answer.add_done_callback(lambda _: self._settle_end(asked, answer))
+        return asked
 
-    def _tell_end(self, told: Future[Position], answer: Future[int]) -> None:
+    def _settle_end(self, asked: Future[Position], answer: Future[int]) -> None:
         error = answer.exception()
         if error is not None:
-            self._fail_end(told, error)
+            self._fail_end(asked, error)
             return
         self._asked_end = max(self._asked_end, answer.result())
         with contextlib.suppress(InvalidStateError):  # closed meanwhile
-            told.set_result(Position(answer.result()))
-        self._ends.discard(told)
+            asked.set_result(Position(answer.result()))
+        self._ends.discard(asked)
 
-    def _fail_end(self, told: Future[Position], error: BaseException) -> None:
+    def _fail_end(self, asked: Future[Position], error: BaseException) -> None:
         with contextlib.suppress(InvalidStateError):  # closed meanwhile
-            told.set_exception(error)
-        self._ends.discard(told)
+            asked.set_exception(error)
+        self._ends.discard(asked)
 
     def close(self) -> None:
         """See `Reader.close`."""
         self._is_closed = True
-        for told in tuple(self._ends):
-            self._fail_end(told, BackendUnavailableError("this reader was closed before the log's end was known"))
+        for asked in tuple(self._ends):
+            self._fail_end(asked, BackendUnavailableError("this reader was closed before the log's end was known"))
         self._wake()
         self._disconnect()
 
@@ -186,9 +186,9 @@ class KafkaReader:
         return self._readers.bounds(self._readers.asking(self._group), self._topic, self._partition, timeout_s)
 
     def _begin(self) -> Connection | None:
-        """Begin to read if our position is still there and something stands behind it; else rest.
+        """Begin to read if our position is still there and a record follows it; else rest.
 
-        None as well when the broker has not told yet where the log begins.
+        None as well when the broker has not reported yet where the log begins.
 
         Raises:
             DataLossError: the position is not within the log any more.
@@ -227,11 +227,11 @@ class KafkaReader:
     def _look_for_cut(self, low: int) -> None:
         """Find out, over several calls, whether the log really ends before what was read, as its leader says.
 
-        A deposed leader says so too. Only the present one acknowledges a marker, whose place tells.
+        A deposed leader says so too. Only the present one acknowledges a marker, whose place shows the end.
 
         Raises:
             DataLossError: it does.
-            BackendUnavailableError, ConfigError: the broker does not tell.
+            BackendUnavailableError, ConfigError: the broker does not report it.
         """
         doubt, self._doubt = self._doubt, None
         error = doubt.exception() if doubt is not None and doubt.done() else None
@@ -243,9 +243,9 @@ class KafkaReader:
             raise DataLossError(self._next, low)
 
     def _judge(self, error: KafkaError, offset: int, connection: Connection) -> None:
-        """Take in an error, or the news that nothing to read stands before *offset*, in the place of a record."""
+        """Handle an error, or the news that nothing to read comes before *offset*, in the place of a record."""
         if error.code() == KafkaError._AUTO_OFFSET_RESET:  # noqa: SLF001
-            # Our position is gone, or the broker was not ready; the bounds tell which.
+            # Our position is gone, or the broker was not ready; the bounds show which.
             self._disconnect()
         elif error.code() == KafkaError._PARTITION_EOF:  # noqa: SLF001
             self._next = max(self._next, offset)

@@ -120,8 +120,8 @@ class Releaser:
         refusal = outcome.error
         if isinstance(refusal, MessageRejectedError) and refusal.reason == "topic":
 
-            def take(told: Outcome) -> None:
-                batch.settle(index, msgspec.structs.replace(told, missing=outcome.missing))
+            def take(answer: Outcome) -> None:
+                batch.settle(index, msgspec.structs.replace(answer, missing=outcome.missing))
 
             self._ask(refusal.topic, take)
         else:
@@ -130,7 +130,7 @@ class Releaser:
     def mark(
         self, group: str, partition: int, op: Op, stored: Callable[[], None], claim: KafkaClaim | None = None
     ) -> Future[Outcome]:
-        """Append a CLAIM or TICK behind the ops queued so far; *stored* is called before the Future is resolved."""
+        """Append a CLAIM or TICK after the ops queued so far; *stored* is called before the Future is resolved."""
         deadline_s = self._clock.elapsed_s() + self._options.release_timeout_s
         marking = Marking(stored)
         lane, item = self.lane, cast("Any", marking)
@@ -173,7 +173,7 @@ class Releaser:
         return True
 
     def _send_deferred(self, sending: HalfSending) -> None:
-        """Go on once the targets were asked for; on the thread that polls, as an item may have expired meanwhile."""
+        """Continue once the targets were asked for; on the thread that polls, as an item may have expired meanwhile."""
         if sending.is_done:
             return
         try:
@@ -247,7 +247,7 @@ class Releaser:
         """Ask whether *topic* is there, and have *take* called with the outcome of what was meant for it."""
         self.targets.forget(topic)
 
-        def told(answer: Future[None]) -> None:
+        def answered(answer: Future[None]) -> None:
             error = cast("TxcoreError | None", answer.exception()) or self.targets.refusal(topic)
             if isinstance(error, MessageRejectedError):
                 take(Outcome(Status.REFUSED, error))
@@ -256,7 +256,7 @@ class Releaser:
                 take(Outcome(Status.UNKNOWN, error or BackendUnavailableError(text)))
 
         asked = self._worker.submit(functools.partial(self.targets.seek, [topic], self._producing.has_topic))
-        asked.add_done_callback(told)
+        asked.add_done_callback(answered)
 
     # -- what must be looked up first ---------------------------------------------------------------------------------
 

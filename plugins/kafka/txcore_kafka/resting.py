@@ -28,8 +28,8 @@ class Rest:
     """One reader's wish to rest.
 
     Attributes:
-        end: Behind the log's last record, as told after the rest was asked for; None before, UNKNOWN if the broker
-            did not tell.
+        end: The offset after the log's last record, as read after the rest was asked for; None before, UNKNOWN if the
+            broker did not report it.
     """
 
     __slots__ = ("end", "place")
@@ -54,7 +54,7 @@ class Resting:
         self._lock = threading.Lock()
 
     def begin(self, place: Place) -> Rest:
-        """Return a rest, whose `end` is told from now on whenever somebody calls `look`."""
+        """Return a rest, whose `end` is set from now on whenever a reader calls `look`."""
         rest = Rest(place)
         with self._lock:
             self._rests.add(rest)
@@ -77,14 +77,14 @@ class Resting:
             self._pause_s = min(self._pause_s * ASK_GROWTH, ASK_MAX_S)
             rests = tuple(self._rests)
         asked = self._worker.submit(lambda: self._ends({rest.place for rest in rests}))
-        asked.add_done_callback(lambda answer: self._told(rests, answer))
+        asked.add_done_callback(lambda answer: self._answered(rests, answer))
 
     def close(self, timeout_s: float) -> None:
         """Ask no more; blocks for at most *timeout_s*, for the question under way."""
         self._worker.stop(timeout_s)
 
-    def _told(self, rests: tuple[Rest, ...], answer: Future[Mapping[Place, int]]) -> None:
-        """Tell the ends; where nobody told them, every reader looks for itself."""
+    def _answered(self, rests: tuple[Rest, ...], answer: Future[Mapping[Place, int]]) -> None:
+        """Set the ends; where the broker did not report them, every reader looks for itself."""
         ends = {} if answer.exception() else answer.result()
         for rest in rests:
             rest.end = ends.get(rest.place, UNKNOWN)

@@ -90,7 +90,7 @@ class Targets:
         return target is not None and target.bytes_max < BATCH_BYTES
 
     def look_up(self, topics: Sequence[str]) -> None:
-        """Ask the broker about those of *topics* that nobody asked for a moment ago; blocks, on a worker's thread.
+        """Ask the broker about those of *topics* that were not asked for a moment ago; blocks, on a worker's thread.
 
         Raises:
             MessageRejectedError: one of them does not exist.

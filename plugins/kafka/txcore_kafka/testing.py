@@ -34,7 +34,7 @@ the broker must be able to write the 78 bytes that end a transaction: it tries f
 
 
 class KafkaHarness(BrokerHarness):
-    """A broker; topics are not created by publishing, so that a missing one can be told."""
+    """A broker; topics are not created by publishing, so that a missing one can be recognized."""
 
     broker_name: ClassVar[str] = "kafka"
     url_options: ClassVar[str] = "?drain_s=1&session_timeout_s=6"
@@ -83,7 +83,7 @@ class KafkaHarness(BrokerHarness):
 
     def missing_topic(self) -> str | None:
         """See `Harness.missing_topic`."""
-        return "nobody-made-this-topic"
+        return "never-made-topic"
 
     def refuse_topic(self, topic: str, *, refuses: bool) -> bool:
         """See `Harness.refuse_topic`; the topic's `max.message.bytes` is lowered, or set back."""
@@ -167,7 +167,7 @@ class KafkaTransactionHarness(KafkaHarness):
     timeout_s = 30.0
 
     def start(self) -> None:
-        """See `Harness.start`; on a broker of its own where somebody else's looks for such transactions too seldom."""
+        """See `Harness.start`; on a broker of its own where the shared one looks for such transactions too seldom."""
         super().start()
         if self._sweep_ms() > SWEEP_MS:
             self.stop()
@@ -189,7 +189,7 @@ def _bounds(consumer: Any, topic: str, partition: int) -> tuple[int, int]:
 
 
 def _await_markers(consumer: Any, topic: str, partition: int, end: int) -> None:
-    """Wait until every transaction has ended that stands before *end*: what was committed shows a little later."""
+    """Wait until every transaction before *end* has ended: what was committed shows a little later."""
     pause = threading.Event()
     for _ in range(round(TIMEOUT_S / PAUSE_S)):
         if _bounds(consumer, topic, partition)[1] >= end:
@@ -213,5 +213,5 @@ def _read_partition(consumer: Any, topic: str, partition: int) -> list[Delivered
                     return found
                 raise KafkaException(message.error())
             headers = dict(message.headers() or ())
-            told = (message.offset(), message.key(), message.value(), headers, message.timestamp()[1] or None)
-            found.append(Delivered(*told, partition))
+            fields = (message.offset(), message.key(), message.value(), headers, message.timestamp()[1] or None)
+            found.append(Delivered(*fields, partition))

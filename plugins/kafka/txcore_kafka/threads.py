@@ -1,4 +1,4 @@
-"""A thread that carries out blocking requests one after the other, and Futures that nobody can cancel."""
+"""A thread that carries out blocking requests one after the other, and Futures that no caller can cancel."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ def new_future() -> Future[Any]:
 
 
 class Worker:
-    """One daemon thread, started with the first request. Requests are bounded in time by whoever writes them."""
+    """One daemon thread, started with the first request. Requests are bounded in time by the code that makes them."""
 
     def __init__(self, name: str) -> None:
         self._name = name
@@ -43,7 +43,7 @@ class Worker:
         return future
 
     def stop(self, timeout_s: float) -> None:
-        """End the thread behind what it is doing; what still waits fails with ClosedError."""
+        """End the thread after its current request; what still waits fails with ClosedError."""
         self.is_stopping = True
         self._requests.put(None)
         if self._thread is not None:
@@ -57,7 +57,7 @@ class Worker:
                 continue
             try:
                 result = call()
-            except Exception as error:  # noqa: BLE001 - whatever it is, the waiter hears of it and the thread goes on
+            except Exception as error:  # noqa: BLE001 - whatever it is, the waiter is notified and the thread continues
                 future.set_exception(translated(error))
             else:
                 future.set_result(result)

@@ -1,8 +1,9 @@
 """`?release=transaction`: group commit. Targets, parked records and ops of many releases become visible together.
 
 One thread, one transactional client. Each transaction holds what has gathered since the last one: of producers, or of
-one claim. What a transaction cannot take is tried again alone, so that one refused target hurts nobody else. After an
-error that leaves the outcome open the client is given up for a new one, whose first act ends the old one's transaction.
+one claim. What a transaction cannot take is tried again alone, so that one refused target harms no other release. After
+an error that leaves the outcome open the client is given up for a new one, whose first act ends the old one's
+transaction.
 """
 
 from __future__ import annotations
@@ -343,7 +344,7 @@ class TransactionLane:
         self._producer.send_offsets_to_transaction(places, metadata)
 
     def _sort_out(self, attempt: _Attempt) -> None:
-        """After an abort: refuse who was alone with a refused record; let suspects try alone, the others together."""
+        """After an abort: refuse an entry that was alone with a refused record; try suspects alone, others together."""
         alone = len(attempt.entries) == 1
         again: list[Entry] = []
         suspects: list[Entry] = []
@@ -370,7 +371,7 @@ class TransactionLane:
             for entry in attempt.entries:
                 entry.settle(Outcome(Status.FENCED))
         elif is_committing and not is_abortable:
-            # It may have been committed, or be committed later: nobody knows.
+            # It may have been committed, or be committed later: the outcome is unknown.
             unknown = BackendUnavailableError(f"a transaction's end is uncertain: {error}")
             for entry in attempt.entries:
                 entry.expire(unknown)
