@@ -12,7 +12,7 @@ from txcore_kafka.options import checkpoint_topic, consumer_group, parse_url, to
 
 _PURPOSES: Final = {
     LogKind.HALF: "halves, which no consumer reads",
-    LogKind.OP: "what became of them",
+    LogKind.OP: "outcomes of the halves",
     LogKind.PARKED: "parked transactions, with their reasons",
 }
 

@@ -13,7 +13,7 @@ from txcore_nats.options import GroupNames, parse_url
 
 _PURPOSES: Final = {
     LogKind.HALF: "halves, which no consumer reads",
-    LogKind.OP: "what became of them",
+    LogKind.OP: "outcomes of the halves",
     LogKind.PARKED: "parked transactions, with their reasons",
 }
 _LEFT_OUT: Final = frozenset({"name", "description", "sealed"})

@@ -20,7 +20,7 @@ from txcore.records import LogKind, OpKind, Status
 
 
 def test_callers_that_wait_share_one_transaction(kit, opened, clock):
-    """What queues up while the lock is held is committed in at most two transactions, told by their times."""
+    """Batches queued while the lock is held are committed in at most two transactions, as their times show."""
     clock.tick_ms = 1
     backend = opened(clock=clock, busy_timeout_s=20.0)
     with kit.lock():
@@ -33,7 +33,7 @@ def test_callers_that_wait_share_one_transaction(kit, opened, clock):
 
 
 def test_callers_that_shared_a_transaction_share_the_next_one(kit, opened, clock, monkeypatch):
-    """The first to come back waits for the second, and for nobody else; who comes back alone waits for nobody long."""
+    """The first caller to come back waits for the second, and for no other; a caller alone does not wait long."""
     clock.tick_ms = 1
     backend = opened(clock=clock)
     kit.append(backend, kit.half())
@@ -133,7 +133,7 @@ def test_one_impossible_batch_does_not_hurt_those_beside_it(kit, opened):
 
 
 class FailingConnection(sqlite3.Connection):
-    """A connection whose next COMMITs fail with the given codes, or wait for an event before they go on."""
+    """A connection whose next COMMITs fail with the given codes, or wait for an event before they continue."""
 
     codes: list
     gate: threading.Event | None
@@ -141,7 +141,7 @@ class FailingConnection(sqlite3.Connection):
     def execute(self, statement, *parameters):
         if statement == "COMMIT":
             if self.codes:
-                error = sqlite3.OperationalError("as told by the test")
+                error = sqlite3.OperationalError("as set by the test")
                 error.sqlite_errorcode = self.codes.pop()
                 raise error
             if self.gate is not None:
@@ -166,7 +166,7 @@ def failing(monkeypatch):
     ],
 )
 def test_a_failed_commit_is_unknown_unless_it_is_certain(kit, opened, failing, code, status):
-    """A COMMIT that failed while syncing may be stored; without room or lock it certainly is not. Work goes on."""
+    """A COMMIT that failed while syncing may be stored; without room or lock it certainly is not. Work continues."""
     backend = opened()
     half = kit.half(topics=("a", "b"))
     failing.codes.append(code)
@@ -181,7 +181,7 @@ def test_a_failed_commit_is_unknown_unless_it_is_certain(kit, opened, failing, c
 
 
 def test_close_is_bounded_and_settles_everything(kit, opened, failing):
-    """While a COMMIT hangs, close returns in time: what is under way is UNKNOWN, what waits behind is REFUSED."""
+    """While a COMMIT hangs, close returns in time: the item under way is UNKNOWN, items that wait are REFUSED."""
     backend = opened()
     gate = failing.gate = threading.Event()
     under_way, waiting = kit.Recorder([kit.half()]), kit.Recorder([kit.half()])
@@ -251,26 +251,26 @@ def test_processes_that_disagree_get_one_decision(kit, backend):
 
 
 @pytest.mark.parametrize("count", [20, 200])
-def test_a_killed_writer_leaves_what_it_was_told_and_nothing_by_halves(kit, opened, count):
-    """After kill -9 every transaction told DURABLE is there, and each op has its target and each target its op."""
+def test_a_killed_writer_leaves_all_it_reported_and_no_part_of_a_release(kit, opened, count):
+    """After kill -9 every transaction reported DURABLE is there, and each op has its target and each target its op."""
     child = kit.child("stream", kit.path)
-    told = {child.stdout.readline().strip() for _ in range(count)}
+    reported = {child.stdout.readline().strip() for _ in range(count)}
     child.kill()
-    told |= {line for line in child.communicate(timeout=20)[0].split("\n") if len(line) == 32}
+    reported |= {line for line in child.communicate(timeout=20)[0].split("\n") if len(line) == 32}
     backend = opened()
     with kit.lock() as connection:
         assert connection.execute("PRAGMA integrity_check").fetchone() == ("ok",)
     halves = {wire.decode_half(record.body).transaction_id.hex() for record in kit.log(backend, LogKind.HALF)}
     ended = {identity.hex() for _, identity in kit.ops(backend)}
     delivered = {received.headers["txcore-id"][:36].replace("-", "") for received in read_topic(kit.path, "created")}
-    assert count <= len(told)
-    assert told <= ended <= halves
+    assert count <= len(reported)
+    assert reported <= ended <= halves
     assert ended == delivered
     assert kit.append(backend, kit.half())[0].status is Status.DURABLE
 
 
 def test_a_forked_child_must_open_its_own(kit):
-    """A backend that was started before a fork refuses calls in the child, and goes on in the parent."""
+    """A backend that was started before a fork refuses calls in the child, and works on in the parent."""
     child = kit.child("fork", kit.path)
     output = child.communicate(timeout=30)[0].split("\n")
     assert "child: this sqlite backend was opened before a fork; open another one in the child" in output

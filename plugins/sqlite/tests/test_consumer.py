@@ -43,7 +43,7 @@ def test_each_message_is_polled_once_in_order(kit, backend, consumers):
 
 
 def test_what_was_not_acknowledged_comes_again(kit, backend, consumers):
-    """The next consumer of the group starts behind the last acknowledged message."""
+    """The next consumer of the group starts after the last acknowledged message."""
     publish(kit, backend, b"1", b"2", b"3")
     consumer = consumers()
     received = consumer.poll()
@@ -96,7 +96,7 @@ def test_a_silent_consumer_is_replaced_and_cannot_acknowledge(kit, backend, cons
 
 
 def test_a_polling_consumer_keeps_its_place(kit, backend, consumers, clock):
-    """Polling renews the lease, and goes on where it was although nothing was acknowledged."""
+    """Polling renews the lease, and continues where it was although nothing was acknowledged."""
     publish(kit, backend, b"1", b"2", b"3")
     first, second = consumers(clock=clock), consumers(clock=clock)
     for expected in (b"1", b"2", b"3"):
@@ -145,6 +145,6 @@ def test_a_url_is_not_a_file():
         read_topic("sqlite:///broker.db", "created")
 
 
-def test_a_topic_that_nobody_made_is_empty(kit, backend):
+def test_a_topic_that_was_not_made_is_empty(kit, backend):
     """Reading it is no mistake, as it may come into being."""
-    assert read_topic(kit.path, "nobody made it") == []
+    assert read_topic(kit.path, "never made") == []

@@ -11,7 +11,7 @@ from txcore.records import RECORD_OVERHEAD_MAX, LogKind, OpKind, Resolution, Sta
 
 
 def test_halves_are_read_back_in_order_byte_for_byte(kit, backend):
-    """A durable half stands in its partition's log, unchanged and in order, with the time of its append."""
+    """A durable half is in its partition's log, unchanged and in order, with the time of its append."""
     halves = [kit.half(body=b"%d" % number) for number in range(300)]
     outcomes = kit.append(backend, *halves)
     records = kit.log(backend, LogKind.HALF)
@@ -147,8 +147,8 @@ def test_the_queue_has_a_bound(kit, opened):
     assert len(kit.log(backend, LogKind.HALF)) == 8
 
 
-def test_a_reader_starts_where_it_is_told_and_sees_what_comes(kit, backend):
-    """Reading starts at the given position, inclusive, and goes on with what is appended later."""
+def test_a_reader_starts_at_its_position_and_sees_later_records(kit, backend):
+    """Reading starts at the given position, inclusive, and continues with records appended later."""
     kit.append(backend, *[kit.half(body=bytes([number])) for number in range(5)])
     records = kit.log(backend, LogKind.HALF)
     reader = backend.read("orders", LogKind.HALF, 0, records[3].position)
@@ -188,10 +188,10 @@ def test_a_start_that_was_deleted_is_data_loss(kit, backend, deleted):
 
 def test_reading_a_group_that_does_not_exist_is_refused(backend):
     """An unknown group is a mistake, not an empty log."""
-    with pytest.raises(ConfigError, match="nobody"):
-        backend.read("nobody", LogKind.HALF, 0).read(1)
-    with pytest.raises(ConfigError, match="nobody"):
-        backend.load_checkpoint("nobody", 0).result(5)
+    with pytest.raises(ConfigError, match="never-made"):
+        backend.read("never-made", LogKind.HALF, 0).read(1)
+    with pytest.raises(ConfigError, match="never-made"):
+        backend.load_checkpoint("never-made", 0).result(5)
 
 
 def test_calls_after_close_raise(kit, backend):

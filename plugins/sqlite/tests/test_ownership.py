@@ -84,8 +84,8 @@ def test_a_partition_is_handed_over_only_when_it_was_given_up(kit, opened):
     assert not first.held & second.held
 
 
-def test_who_does_not_drain_in_time_loses_the_partition(kit, opened, clock):
-    """A member that ignores REVOKING for its drain time is told LOST, and the partition goes to the other."""
+def test_a_member_that_does_not_drain_in_time_loses_the_partition(kit, opened, clock):
+    """A member that ignores REVOKING for its drain time gets LOST, and the partition goes to the other."""
     first = Member(opened(clock=clock, lease_s=60), "a")
     kit.until(lambda: shared_out(first) == [4])
     second = Member(opened(clock=clock, lease_s=60), "b")
@@ -105,7 +105,7 @@ def beaten(member):
 
 
 def test_giving_up_unasked_is_answered_by_a_new_assignment(kit, backend):
-    """A member that stands down by itself competes again, and gets the partition back when nobody else wants it."""
+    """A member that gives up by itself competes again, and gets the partition back when no other member wants it."""
     member = Member(backend, "a")
     kit.until(lambda: shared_out(member) == [4])
     member.held.remove(2)
@@ -198,7 +198,7 @@ def test_a_checkpoint_that_cannot_be_stored_says_so(kit, opened):
         claim.checkpoint(1, Checkpoint(None, None)).result(5)
 
 
-def test_a_clock_that_was_set_back_keeps_nobody_alive(kit, backend):
+def test_a_clock_that_was_set_back_keeps_no_member_alive(kit, backend):
     """A dead member's heartbeat from the future does not hold its partitions until then."""
     with kit.lock() as connection:
         take_step(connection, "orders", "dead", 1_000_000, LEASE_MS)
@@ -214,9 +214,9 @@ def test_any_history_of_members_ends_even_and_never_overlaps(kit, backend, seed)
     with kit.lock() as connection:
 
         def step(name):
-            standing = take_step(connection, "many", name, now_ms, LEASE_MS)
-            alive[name] = (now_ms, standing.leases)
-            for partition, revoke_ms in list(standing.leases.items()):
+            holding = take_step(connection, "many", name, now_ms, LEASE_MS)
+            alive[name] = (now_ms, holding.leases)
+            for partition, revoke_ms in list(holding.leases.items()):
                 if revoke_ms is not None and chance.random() < 0.5:
                     _free(connection, "many", name, partition)
                     alive[name][1].pop(partition)

@@ -30,7 +30,7 @@ COMMIT, ROLLBACK, DISCARD = OpKind.COMMIT, OpKind.ROLLBACK, OpKind.DISCARD
     ],
 )
 def test_the_first_end_of_a_transaction_holds(kit, backend, first, second, is_stored, is_one_batch):
-    """A final op ends its transaction in every generation, a DISCARD those up to its own; who comes second is told."""
+    """A final op ends every generation, a DISCARD those up to its own; the second end gets the first one's decision."""
     half = kit.half()
     ends = [kit.end(half, kind, generation=generation) for kind, generation in (first, second)]
     outcomes = kit.release(backend, *ends) if is_one_batch else [kit.release(backend, end)[0] for end in ends]
@@ -45,7 +45,7 @@ def test_the_first_end_of_a_transaction_holds(kit, backend, first, second, is_st
 
 
 def test_a_final_after_a_resumed_discard_still_ends_everything(kit, backend):
-    """Behind DISCARD and a final op of the next generation, whatever comes is told of the final op."""
+    """After DISCARD and a final op of the next generation, every end gets the final op's decision."""
     half = kit.half()
     kit.release(backend, kit.end(half, DISCARD), kit.end(half, ROLLBACK, generation=1))
     outcomes = kit.release(backend, *[kit.end(half, COMMIT, generation=generation) for generation in (0, 1, 2)])
@@ -54,7 +54,7 @@ def test_a_final_after_a_resumed_discard_still_ends_everything(kit, backend):
 
 @pytest.mark.parametrize("kind", [OpKind.CHECKED, OpKind.DECIDED, OpKind.NUDGE, OpKind.FORCE])
 def test_journal_ops_may_repeat(kit, backend, kind):
-    """Ops that end nothing are stored as often as they are written, even behind a final op."""
+    """Ops that end nothing are stored as often as they are written, even after a final op."""
     half = kit.half()
     outcomes = kit.release(backend, kit.end(half, kind), kit.end(half, kind), kit.end(half), kit.end(half, kind))
     assert {Status.DURABLE} == {outcome.status for outcome in outcomes}
@@ -102,14 +102,14 @@ def test_a_claim_owns_its_own_partition_only(kit, backend):
 
 
 def test_producers_are_not_fenced(kit, backend):
-    """Without a claim no token is asked for: a producer ends its transaction whoever owns the partition."""
+    """Without a claim no token is asked for: a producer ends its transaction whichever member owns the partition."""
     kit.mark(backend, OpKind.CLAIM, b"owner")
     (outcome,) = kit.release(backend, kit.end(kit.half()))
     assert outcome.status is Status.DURABLE
 
 
-def test_a_mark_comes_behind_the_releases_before_it(kit, backend):
-    """A TICK stands in the log behind every op that was handed over before it."""
+def test_a_mark_comes_after_the_releases_before_it(kit, backend):
+    """A TICK comes in the log after every op that was handed over before it."""
     batches = [kit.Recorder([kit.end(kit.half()) for _ in range(20)]) for _ in range(20)]
     for batch in batches:
         backend.release(batch)

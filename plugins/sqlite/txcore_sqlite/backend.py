@@ -44,7 +44,7 @@ class SqliteBackend:
         path: The file; made when it is absent.
         options: See `Options`.
         clock: Its wall clock stamps records and leases; must agree among the processes that use the file.
-        randomness: Tells members of one name apart.
+        randomness: Distinguishes members of one name.
 
     Raises:
         ConfigError: the file belongs to another application or another version, or cannot be used with WAL.

@@ -69,7 +69,7 @@ class Catalog:
             self._stored_next = self.next
 
     def begin_log(self, connection: sqlite3.Connection, partition: Partition, kind: LogKind) -> None:
-        """Note that a log's first record stands at the next position."""
+        """Note that a log's first record is at the next position."""
         partition.begun.add(kind.value)
         connection.execute(
             "INSERT INTO log (group_id, partition, kind, first) VALUES (?, ?, ?, ?)",

@@ -39,7 +39,7 @@ def is_full(error: sqlite3.Error) -> bool:
 
 
 def certain_error(error: sqlite3.Error) -> TxcoreError:
-    """Return what to tell of a transaction that certainly left nothing behind."""
+    """Return the error of a transaction that certainly stored nothing."""
     translated: TxcoreError
     if is_busy(error):
         translated = BusyError("other processes held the file's write lock for the whole busy_timeout_s; try again")
@@ -52,7 +52,7 @@ def certain_error(error: sqlite3.Error) -> TxcoreError:
 
 
 def uncertain_error(error: BaseException | None) -> TxcoreError:
-    """Return what to tell of a transaction whose COMMIT ended in an unknown way."""
+    """Return the error of a transaction whose COMMIT ended in an unknown way."""
     translated = BackendTimeoutError(
         f"SQLite gave no certain answer to a COMMIT: {error or 'it did not return in time'}"
     )
@@ -61,7 +61,7 @@ def uncertain_error(error: BaseException | None) -> TxcoreError:
 
 
 def reading_error(error: sqlite3.Error) -> TxcoreError:
-    """Return what to tell of a failed SELECT."""
+    """Return the error of a failed SELECT."""
     translated = BackendUnavailableError(f"SQLite cannot read the file: {error}")
     translated.__cause__ = error
     return translated

@@ -1,6 +1,6 @@
 """Consuming target topics: one active consumer per topic and group, with its offset in the same file.
 
-Delivery is at least once: what was polled and not acknowledged is polled again by whoever comes next.
+Delivery is at least once: messages polled and not acknowledged are polled again by the next consumer.
 """
 
 from __future__ import annotations
@@ -77,9 +77,9 @@ class SqliteConsumer:
         self._is_closed = False
 
     def poll(self, count_max: int = 100) -> list[Received]:
-        """Return at most *count_max* messages behind those polled before, at once; empty when there are none.
+        """Return at most *count_max* messages after those polled before, at once; empty when there are none.
 
-        The first poll of an active consumer starts behind the last acknowledged message of its group.
+        The first poll of an active consumer starts after the last acknowledged message of its group.
 
         Raises:
             BusyError: other processes held the file's lock for `busy_timeout_s`.
@@ -123,7 +123,7 @@ class SqliteConsumer:
             self._store.close()
 
     def _renew(self, connection: sqlite3.Connection) -> int | None:
-        """Take or keep the lease; returns where to go on, or None when another consumer holds it."""
+        """Take or keep the lease; returns the next position, or None when another consumer holds it."""
         now_ms = self._clock.wall_ms()
         key = (self.topic, self.group)
         connection.execute("INSERT INTO consumer (topic, consumer_group) VALUES (?, ?) ON CONFLICT DO NOTHING", key)

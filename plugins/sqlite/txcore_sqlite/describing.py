@@ -9,8 +9,8 @@ from txcore.guarantees import BrokerObject
 _TABLES = (
     ("producer_group, partition, log", "the group and its partitions"),
     ("half", "halves, which no consumer reads"),
-    ("op, resolved", "what became of them, one end for each"),
-    ("parked", "what was put aside, with its reason"),
+    ("op, resolved", "outcomes of the halves, one end for each"),
+    ("parked", "parked transactions, with their reasons"),
     ("checkpoint, member", "how far checkers have read, and which ones there are"),
     ("topic, target", "target topics and their messages, for all groups"),
 )

@@ -109,7 +109,7 @@ def _journal(subject: SqliteSubject) -> Finding:
     (mode,) = subject.ask("PRAGMA journal_mode")
     if mode == "wal":
         return ok("journal_mode is wal")
-    text = f"journal_mode is {mode}: somebody changed it; readers block the writer"
+    text = f"journal_mode is {mode}: it was changed from wal; readers block the writer"
     return fail(text, f"sqlite3 {subject.path} 'PRAGMA journal_mode = WAL', with all processes stopped")
 
 
@@ -141,7 +141,7 @@ def _mount(subject: SqliteSubject) -> tuple[str, str]:
 def _access(subject: SqliteSubject) -> Finding:
     for place in (subject.path, subject.path.parent):
         if not os.access(place, os.W_OK):
-            text = f"{place} is not writable for this user: the write-ahead log stands beside the file"
+            text = f"{place} is not writable for this user: the write-ahead log is beside the file"
             return fail(text, f"chmod u+w {place}, or chown it")
     return ok("file and folder are writable")
 
@@ -154,7 +154,7 @@ def _lock(subject: SqliteSubject) -> Finding:
             connection.execute("ROLLBACK")
     except sqlite3.OperationalError as error:
         text = f"the write lock was not to be had within {wait_s:g} s ({error}): work is refused meanwhile"
-        return fail(text, f"find who holds it: fuser {subject.path}; a longer busy_timeout_s in the URL")
+        return fail(text, f"find the process that holds it: fuser {subject.path}; a longer busy_timeout_s in the URL")
     return ok("the write lock is free")
 
 

@@ -10,7 +10,7 @@ from txcore_sqlite.options import Options
 
 NOTE_SIZE_MAX: Final = 1_000_000
 COMMIT_ALLOWANCE_S: Final = 0.5
-"""What one transaction may take behind its BEGIN, for `release_time_max_s`."""
+"""Longest time of one transaction after its BEGIN, in seconds, for `release_time_max_s`."""
 BATCH_COUNT_MAX: Final = 1_000
 
 

@@ -1,6 +1,6 @@
 """One transaction in the making: what halves, releases and marks turn into rows, and how each item will end.
 
-Every item is judged before its rows are added, so that a refused one leaves nothing behind and hurts no neighbour.
+Every item is judged before its rows are added, so that a refused one leaves no rows and harms no neighbour.
 Rows gather in memory and are inserted together, just before COMMIT.
 """
 
@@ -34,7 +34,7 @@ LOOKUP_IDS_MAX: Final = 256
 """Ids in one SELECT; a power of two, as shorter lists are filled up to one so that few statements are prepared."""
 
 _LOG_COLUMNS: Final = "position, group_id, partition, body, appended_ms"
-_HALFS: Final = RowWriter("half", _LOG_COLUMNS)
+_HALVES: Final = RowWriter("half", _LOG_COLUMNS)
 _OPS: Final = RowWriter("op", _LOG_COLUMNS)
 _PARKED: Final = RowWriter("parked", _LOG_COLUMNS)
 _RESOLVED: Final = RowWriter("resolved", "transaction_id, group_id, generation, kind")
@@ -54,7 +54,7 @@ class Ledger:
         self.now_ms = now_ms
         self._options = options
         self._durable = Outcome(Status.DURABLE, appended_ms=now_ms)
-        self._halfs: _Rows = []
+        self._halves: _Rows = []
         self._ops: _Rows = []
         self._targets: _Rows = []
         self._parked: _Rows = []
@@ -66,7 +66,7 @@ class Ledger:
     def append_halves(self, halves: Sequence[HalfRecord]) -> list[Outcome]:
         """Add halves and return how each will end once the transaction is committed."""
         outcomes = []
-        catalog, rows, durable, now_ms = self.catalog, self._halfs, self._durable, self.now_ms
+        catalog, rows, durable, now_ms = self.catalog, self._halves, self._durable, self.now_ms
         topics, partitions = catalog.topics, catalog.partitions
         body_size_max = self._options.body_size_max + RECORD_OVERHEAD_MAX  # a carried copy is larger than its half
         for half in halves:
@@ -112,7 +112,7 @@ class Ledger:
         """Insert the rows gathered so far."""
         connection = self.connection
         for writer, rows in (
-            (_HALFS, self._halfs),
+            (_HALVES, self._halves),
             (_RESOLVED, self._new_resolved),
             (_TARGETS, self._targets),
             (_PARKED, self._parked),

@@ -33,7 +33,7 @@ class Submit(Protocol):
 class Standing:
     """What a member holds, and when its heartbeat was stored.
 
-    `leases` maps each partition to the time at which it is taken away, or None while nobody asks for it.
+    `leases` maps each partition to the time at which it is taken away, or None while no member asks for it.
     """
 
     beat_ms: int
@@ -53,7 +53,7 @@ class SqliteClaim:
         self._keeper = keeper
         self._lock = threading.Lock()
         self._held: dict[int, int | None] = {}  # partition -> when it is taken away, once REVOKING was said
-        self._told: set[int] = set()  # ASSIGNED was returned and is not over yet
+        self._assigned: set[int] = set()  # ASSIGNED was returned and is not over yet
         self._given: set[int] = set()  # given up here, perhaps not in the file yet
         self._events: list[ClaimEvent] = []
         self._beat_ms: int | None = None
@@ -77,9 +77,9 @@ class SqliteClaim:
             events, self._events = self._events, []
             for event in events:
                 if event.kind is ClaimEventKind.ASSIGNED:
-                    self._told.add(event.partition)
+                    self._assigned.add(event.partition)
                 elif event.kind is ClaimEventKind.LOST:
-                    self._told.discard(event.partition)
+                    self._assigned.discard(event.partition)
         return events
 
     def checkpoint(self, partition: int, checkpoint: Checkpoint) -> Future[None]:
@@ -96,9 +96,9 @@ class SqliteClaim:
         """See `Claim.give_up`; the others take it within a heartbeat."""
         self._require_open()
         with self._lock:
-            if partition not in self._told:
+            if partition not in self._assigned:
                 return
-            self._told.discard(partition)
+            self._assigned.discard(partition)
             del self._held[partition]
             self._given.add(partition)
             self._events = [event for event in self._events if event.partition != partition]
@@ -115,7 +115,7 @@ class SqliteClaim:
             self._closing = closing
             closing.set_running_or_notify_cancel()
             self._held.clear()
-            self._told.clear()
+            self._assigned.clear()
             self._events.clear()
         group, member = self.group, self.member
         self._keeper.forget(self)
@@ -138,13 +138,13 @@ class SqliteClaim:
     def _stepped(self, step: Future[Standing]) -> None:
         if step.exception() is not None:
             return  # not stored; the next beat tries again, and poll says LOST when the lease has run out
-        standing = step.result()
+        holding = step.result()
         with self._lock:
             if self._closing is not None:
                 return
-            self._beat_ms = standing.beat_ms
-            self._lose([partition for partition in self._held if partition not in standing.leases])
-            for partition, revoke_ms in standing.leases.items():
+            self._beat_ms = holding.beat_ms
+            self._lose([partition for partition in self._held if partition not in holding.leases])
+            for partition, revoke_ms in holding.leases.items():
                 if partition not in self._given:
                     self._hold(partition, revoke_ms)
 
@@ -161,7 +161,7 @@ class SqliteClaim:
     def _lose(self, partitions: Sequence[int]) -> None:
         for partition in partitions:
             del self._held[partition]
-            self._told.discard(partition)
+            self._assigned.discard(partition)
             self._events.append(ClaimEvent(ClaimEventKind.LOST, partition))
 
     def _freed(self, partition: int) -> None:
@@ -278,7 +278,7 @@ def take_step(connection: sqlite3.Connection, group: str, member: str, now_ms: i
 
 
 def _partitions(connection: sqlite3.Connection, group_id: int, member: str) -> tuple[list[int], list[int]]:
-    """Return the partitions that *member* keeps, and those that nobody holds."""
+    """Return the partitions that *member* keeps, and those without an owner."""
     rows = connection.execute(
         "SELECT partition, member, revoke_ms FROM partition WHERE group_id = ? ORDER BY partition", (group_id,)
     ).fetchall()
@@ -287,7 +287,7 @@ def _partitions(connection: sqlite3.Connection, group_id: int, member: str) -> t
 
 
 def _share(connection: sqlite3.Connection, group_id: int, member: str, partition_count: int) -> int:
-    """Return how many partitions fall to *member*; those who hold most keep the odd ones, so that few move."""
+    """Return how many partitions fall to *member*; the members that hold most keep the odd ones, so that few move."""
     ranked = connection.execute(
         "SELECT member FROM member WHERE group_id = ?1 ORDER BY (SELECT count(*) FROM partition WHERE group_id = ?1 "
         "AND partition.member = member.member AND revoke_ms IS NULL) DESC, joined",

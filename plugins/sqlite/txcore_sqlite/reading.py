@@ -47,7 +47,7 @@ class SqliteReader:
         self._partition = partition
         self._start = start
         self._next = 0 if start is None else int(start)
-        self._end = 0  #: the furthest end that was told
+        self._end = 0  #: the furthest end that was returned
         self._is_started = False
         self._is_closed = False
         self._group_id: int | None = None
@@ -73,7 +73,7 @@ class SqliteReader:
         if rows:
             self._next = rows[-1][0] + 1
         if len(rows) < count_max:
-            self._next = max(self._next, self._end)  # What stood before that end was committed before this read.
+            self._next = max(self._next, self._end)  # What came before that end was committed before this read.
         return [LogRecord(*row) for row in rows]
 
     def fetch(self, positions: Sequence[Position]) -> Future[Mapping[Position, LogRecord]]:

@@ -20,7 +20,7 @@ from txcore_sqlite.options import Options
 APPLICATION_ID: Final = 0x74786331  # "txc1"
 SCHEMA_VERSION: Final = 1
 BUSY_ATTEMPT_MS: Final = 50
-"""One attempt at a lock. Short, so that `close` never waits longer than that for a thread that stands at the lock."""
+"""Length of one attempt at a lock, in milliseconds: `close` waits no longer than that for a thread at the lock."""
 SWITCH_ATTEMPTS_MAX: Final = 200
 IDLE_READERS_MAX: Final = 4
 CHECKPOINT_PAGES: Final = 4_000
@@ -204,7 +204,7 @@ class RowWriter:
         self._statements = [(size * self.width, head + ",".join([row] * size)) for size in self._SIZES]
 
     def write(self, connection: sqlite3.Connection, values: Sequence[Any]) -> None:
-        """Insert the rows whose columns stand one after another in *values*, in order."""
+        """Insert the rows whose columns follow one another in *values*, in order."""
         begin, left = 0, len(values)
         for width, statement in self._statements:
             while left >= width:

@@ -20,7 +20,7 @@ from txcore_sqlite.options import Options
 
 
 class SqliteHarness(Harness):
-    """A file in a temporary folder. Topics are not created by publishing, so that a missing one can be told."""
+    """A file in a temporary folder. Topics are not created by publishing, so that a missing one can be recognized."""
 
     quiet_s = 0.0
     silent_member_max_s = 2.0
@@ -66,4 +66,4 @@ class SqliteHarness(Harness):
 
     def missing_topic(self) -> str | None:
         """See `Harness.missing_topic`."""
-        return "nobody-made-this-topic"
+        return "never-made-topic"

@@ -170,6 +170,6 @@ class CallWork:
         else:
             self.future.set_result(self.result)
 
-    def fail(self, status: Status, error: TxcoreError) -> None:  # noqa: ARG002 - the error tells it
+    def fail(self, status: Status, error: TxcoreError) -> None:  # noqa: ARG002 - the error says it
         """See `Work`."""
         self.future.set_exception(error)

@@ -157,7 +157,7 @@ class Writer:
         if self._connection is None:
             self._catalog = Catalog()
             self._connection = self._store.connect()
-        # The number of attempts is a bound of its own, for a clock that stands.
+        # The number of attempts is a bound of its own, for a clock that has stopped.
         for attempts_left in reversed(range(1 + round(self._store.options.busy_timeout_s * 1000 / BUSY_ATTEMPT_MS))):
             try:
                 self._connection.execute("BEGIN IMMEDIATE")
@@ -188,7 +188,7 @@ class Writer:
             ledger.flush()
             is_committing = True
             connection.execute("COMMIT")
-        except Exception as error:  # noqa: BLE001 - the thread goes on and every item is settled
+        except Exception as error:  # noqa: BLE001 - the thread continues and every item is settled
             self._undo(connection)
             # Only a COMMIT that fails while syncing may still turn out to be stored.
             if is_committing and not (isinstance(error, sqlite3.Error) and (is_full(error) or is_busy(error))):
