@@ -84,6 +84,10 @@ def judge(world: World) -> str:
     return ""
 
 
+IDLE_MAX: Final = 3
+"""Reads without a record after which both logs are read: one may only ask where the half log ends."""
+
+
 def restarted(
     world: World, checkpoint: Checkpoint | None, halves: Sequence[LogRecord], ops: Sequence[LogRecord]
 ) -> str:
@@ -92,8 +96,9 @@ def restarted(
     tenure.state = PartitionState(checkpoint)
     intake = Intake(tenure, checkpoint)
     try:
-        while intake.read():
-            pass
+        idle = 0
+        while idle < IDLE_MAX:
+            idle = 0 if intake.read() else idle + 1
         for flow in adapter.looking_back(intake, tenure.state):
             for _ in flow:
                 pass
