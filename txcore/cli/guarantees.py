@@ -29,8 +29,8 @@ The limits of "on every broker":
 With a fence, a half names the database that decides it, and no other one does. The listener style writes its half
 before the listener runs, so a half without a fence row is left to `check_local_transaction`, after a tombstone: a
 listener that forgets `fence(connection)` loses nothing. Only with `listener_fences=True` does a missing row alone mean
-ROLLBACK. A listener that called it is not believed but looked at: with no committed row, `COMMIT` publishes nothing
-(CONFLICT; TOO_LATE where the listener is asked). Where a store does not keep "one decision", two holders that both
+ROLLBACK. After `fence(connection)` a listener's COMMIT is believed only with a committed row: without one it is a
+CONFLICT, or TOO_LATE where the listener is asked. Where a store does not keep "one decision", two holders that both
 commit one `handle()` are one more cause of a message that is seen twice; where it does, the second one gets
 ALREADY_DONE. After another holder's rollback, and after a rollback of the database transaction itself, `commit()` is a
 CONFLICT, and publishes nothing; by the message table, too.

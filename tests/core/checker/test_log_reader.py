@@ -315,6 +315,20 @@ class TestNewer:
         checker.stop()
         assert stage.broker.checkpoint_of("g", 0) is None
 
+    def test_its_owner_holds_it_and_claims_it_once(self, kafka_like):
+        """To claim it again would change nothing, and fill the op log."""
+        stage = kafka_like
+        stage.append(LogKind.HALF, newer_half(stage, stage.ids.new()))
+        checker = stage.checker(limits=Limits(poll_s=0.001, idle_poll_s=0.001))
+        checker.run_once()
+        for _ in range(50):
+            stage.clock.advance(1)
+            checker._membership.poll()
+            checker._membership.loop.turn()
+        checker.run_once()
+        claims = [op for record in stage.broker.log("g", LogKind.OP, 0) for op in decode_ops(record.body)]
+        assert (1, 1) == (len(claims), stage.events.count(PARTITION_BLOCKED))
+
     def test_the_settings_may_have_a_half_parked_instead(self, stage):
         """Under its own id, so that its producer's end closes the entry, and an upgraded txcore can resume it."""
         earlier, identity = stage.send(b"a"), stage.ids.new()
