@@ -279,7 +279,7 @@ def test_payload(line, start, broker_line):
 @pytest.mark.breaks("nats.sync-interval")
 def test_sync_interval(line, broker, trio, start, broker_line):
     """Two minutes by default; only the monitoring port reports it."""
-    line("WARN", "clients are not told", "--monitor http://127.0.0.1:8222")
+    line("WARN", "the server does not report it to clients", "--monitor http://127.0.0.1:8222")
     line("WARN", "cannot be read", "check --monitor", monitor_url="http://127.0.0.1:1")
     line("WARN", "is an http URL", monitor_url="ftp://127.0.0.1")
     line("FAIL", "sync_interval is 2 min", "sync_interval: always", monitor_url=broker.monitor_url)

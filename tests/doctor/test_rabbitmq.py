@@ -214,7 +214,7 @@ def test_targets(line, channel, group):
 def test_management(line, broker, group, broker_line):
     """A missing URL, a dead port and a missing right are each reported, and checks that need it are not made."""
     line("OK", "answers for")
-    line("WARN", "AMQP does not tell", "--monitor http://127.0.0.1:15672", monitor="")
+    line("WARN", "AMQP does not report it", "--monitor http://127.0.0.1:15672", monitor="")
     line("WARN", "cannot be reached", "check --monitor", monitor="http://127.0.0.1:1")
     line("WARN", "is an http URL", monitor="ftp://127.0.0.1")
     place = broker.monitor_url.removeprefix("http://")

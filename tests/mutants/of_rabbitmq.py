@@ -50,7 +50,7 @@ MUTANTS = [
         "rabbitmq-mark-overtakes",
         "A mark stands after every op that was queued before it.",
         replaced("Releaser", "mark", lambda _: mark_at_once),
-        LOGS + "test_ops_share_records_and_a_tick_stands_alone_after_them",
+        LOGS + "test_ops_share_records_and_a_tick_comes_alone_after_them",
         "rabbitmq",
     ),
     Mutant(

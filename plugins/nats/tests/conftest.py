@@ -130,7 +130,7 @@ class NatsKit(Kit):
 
 @pytest.fixture(scope="session")
 def started_broker():
-    """A function that starts a broker with options of its own; whoever calls it removes the broker."""
+    """A function that starts a broker with options of its own; the caller removes the broker."""
     return lambda version="", **options: started(lambda: brokers.nats(version, **options))
 
 

@@ -17,7 +17,7 @@ from txcore.records import LogKind, Op, OpKind, Resolution, Status
 DURABLE, REFUSED, SUPERSEDED, FENCED = Status.DURABLE, Status.REFUSED, Status.SUPERSEDED, Status.FENCED
 
 
-def test_racing_ends_leave_no_target_behind_a_rollback(atomic):
+def test_racing_ends_leave_no_target_after_a_rollback(atomic):
     """Two backends end the same halves otherwise: targets exist for exactly those whose COMMIT holds."""
     topic = atomic.topic()
     other = atomic.connect()
@@ -158,7 +158,7 @@ def test_a_stream_that_is_missing_or_drops_is_refused(atomic):
 
 
 def test_a_group_keeps_the_way_it_was_made(atomic, kit):
-    """Plain clients are refused by an atomic group, atomic ones by a plain group; both are told why."""
+    """Plain clients are refused by an atomic group, atomic ones by a plain group; both errors say why."""
     assert atomic.backend
     assert kit.backend
     for made, asked in ((atomic, kit), (kit, atomic)):
@@ -190,7 +190,7 @@ def test_a_batch_cut_off_in_the_middle_is_not_there(atomic):
     assert len(atomic.bodies(topic)) == 400
 
 
-def test_an_older_server_is_told_apart(started_broker):
+def test_an_older_server_is_recognized(started_broker):
     """NATS before 2.12 has no atomic batches: `ensure_group` says so by the option's name."""
     broker = started_broker("2.9")
     try:

@@ -64,7 +64,7 @@ def test_plain_text_is_left_readable():
 
 
 def test_a_foreign_base64_header_is_left_alone():
-    """Somebody else's header of our name, or one that is no base64, changes nothing."""
+    """Another application's header of our name, or one that is no base64, changes nothing."""
     assert decode_headers({"a": "*", HEADER_BASE64: "a,b"}) == {"a": "*"}
     assert decode_headers(None) == {}
 
@@ -105,7 +105,7 @@ def test_other_topics_are_subjects(subject):
 
 
 def test_stream_subjects_cover_as_in_nats():
-    """`*` stands for one token, `>` for one or more."""
+    """`*` means one token, `>` for one or more."""
 
     def is_covered(pattern, subject):
         return covers(tuple(pattern.split(".")), subject.split("."))

@@ -55,7 +55,7 @@ def test_a_new_group_begins_with_the_first_message(kit, opened, topic):
 
 
 def test_a_successor_continues_after_the_last_acknowledgement(kit, opened, topic):
-    """What was read and not acknowledged comes again; the one who was replaced is told."""
+    """What was read and not acknowledged comes again; the replaced consumer gets an error."""
     killed = opened(topic)
     send(kit, topic, b"1", b"2", b"3")
     messages = received(kit, killed, 3)
@@ -70,7 +70,7 @@ def test_a_successor_continues_after_the_last_acknowledgement(kit, opened, topic
 
 
 def test_what_retention_took_is_skipped(kit, opened, topic):
-    """A group whose next message is gone goes on with the first one that is left."""
+    """A group whose next message is gone continues with the first one that is left."""
     consumer = opened(topic)
     send(kit, topic, b"1", b"2", b"3")
     messages = received(kit, consumer, 3)

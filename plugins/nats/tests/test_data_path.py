@@ -1,4 +1,4 @@
-"""Halves, targets and ends on the live server: what is refused, what is unique, what is in nobody's way."""
+"""Halves, targets and ends on the live server: refusals, uniqueness, and records that block nothing."""
 
 from __future__ import annotations
 
@@ -51,7 +51,7 @@ def test_of_many_racing_ends_one_wins_and_all_learn_which(kit):
 
 
 def test_a_commit_looks_before_its_targets_go_out(kit):
-    """Behind a ROLLBACK nothing is published, however often somebody tries."""
+    """After a ROLLBACK nothing is published, however often a caller tries."""
     topic = kit.topic()
     half = raw.half(kit, topic)
     raw.append(kit, half)
@@ -77,7 +77,7 @@ def answered_directly(kit, monkeypatch):
 
 
 def test_a_batch_of_commits_looks_with_one_request(kit, monkeypatch):
-    """Those behind a ROLLBACK or a DISCARD are found among the others, and only the others go out."""
+    """Commits after a ROLLBACK or a DISCARD are found among the others, and only the others go out."""
     topic = kit.topic()
     halves = [raw.half(kit, topic, body=b"%d" % number) for number in range(60)]
     raw.append(kit, *halves)
@@ -122,7 +122,7 @@ def test_the_first_final_op_holds_for_every_generation(kit):
 
 
 def test_a_discard_of_a_later_generation_holds_for_earlier_ones(kit):
-    """Discards follow each other by generation; an end from before them comes too late, one behind them does not."""
+    """Discards follow each other by generation; an end from before them comes too late, one after them does not."""
     topic = kit.topic()
     half = raw.half(kit, topic)
     generations = [half, *(raw.half(kit, topic, generation=number, of=half) for number in (1, 2))]
@@ -135,7 +135,7 @@ def test_a_discard_of_a_later_generation_holds_for_earlier_ones(kit):
     assert kit.bodies(topic) == [b"payload"]
 
 
-def test_journal_records_stand_in_no_ends_way(kit):
+def test_journal_records_block_no_end(kit):
     """Any number of CHECKED, DECIDED, NUDGE and FORCE before an end, and in its log order."""
     half = raw.half(kit, kit.topic())
     raw.append(kit, half)
@@ -271,7 +271,7 @@ def test_two_targets_on_one_subject_are_two_messages(kit):
 
 def test_something_that_is_no_stream_proves_nothing(kit):
     """A subscriber that answers a target's message beside its stream does not make it confirmed."""
-    topic = f"nobody.{secrets.token_hex(4)}"
+    topic = f"nowhere.{secrets.token_hex(4)}"
 
     async def answer():
         client = await kit.harness._connected()
@@ -315,7 +315,7 @@ def test_settings_that_differ_are_named(kit):
 
 
 def test_a_missing_stream_of_a_group_is_named(kit):
-    """Somebody deleted the op log: that is said, and not made anew."""
+    """A deleted op log is reported, and not made anew."""
     assert kit.backend
     kit.api(f"STREAM.DELETE.txc_{kit.group}_op")
     error = error_of(lambda: kit.connect(partition_count=0).ensure_group(kit.group), 20)

@@ -1,4 +1,4 @@
-"""What is removed: decided, older than `keep_s`, behind the checkpoint; and nothing else."""
+"""What is removed: decided, older than `keep_s`, before the checkpoint; and nothing else."""
 
 from __future__ import annotations
 
@@ -47,7 +47,7 @@ def counts(kit):
     return tuple(kit.state(f"txc_{kit.group}_{kind}")["messages"] for kind in ("half", "op", "parked"))
 
 
-def test_only_what_is_behind_the_checkpoint_and_old_goes(kit):
+def test_only_old_records_before_the_checkpoint_go(kit):
     """Young: all stays. Old: what lies before both bounds goes; CLAIMs, and other partitions, stay."""
     topic = kit.topic()
     raw.mark(kit, OpKind.CLAIM, b"t" * 16)
@@ -197,7 +197,7 @@ def test_a_checker_cleans_by_itself_and_a_successor_finds_its_way(kit):
 
 
 def test_a_half_log_that_fills_up_keeps_no_decided_halves(kit):
-    """Below half of its `max_bytes` young halves stay; above, those behind the checkpoint go, and no op with them."""
+    """Below half of its `max_bytes` young halves stay; above, those before the checkpoint go, and no op with them."""
     topic = kit.topic()
     halves = [raw.half(kit, topic, body=b"x" * 1_000) for _ in range(8)]
     raw.append(kit, *halves)
@@ -223,7 +223,7 @@ def test_a_half_log_that_fills_up_keeps_no_decided_halves(kit):
 
 
 def test_old_end_markers_go(kit):
-    """They are no parked records, and stand in the parked log for no transaction."""
+    """They are no parked records, and belong to no transaction in the parked log."""
     kit.connect()
     body = wire.encode_end_marker(kit.group, LogKind.PARKED, 0, b"n" * 16, "me")
     kit.publish(kit.backend._groups.names(kit.group).subject(LogKind.PARKED, 0), body, **{HEADER_END: "1"})

@@ -22,7 +22,7 @@ def test_a_bare_url_has_the_defaults():
 
 
 def test_several_hosts_and_an_account():
-    """Hosts stand behind each other with commas; user and password are percent-decoded."""
+    """Hosts are separated by commas; user and password are percent-decoded."""
     options = parsed("nats://me:p%40ss@a:1,b,[::1]:2?x=y")
     assert options.servers == ("nats://a:1", "nats://b:4222", "nats://[::1]:2")
     assert (options.user, options.password, options.token) == ("me", "p@ss", "")
@@ -72,7 +72,7 @@ def test_an_address_that_is_none_is_refused(url):
         parse_url(url, {})
 
 
-def test_another_scheme_is_somebody_elses():
+def test_another_scheme_is_not_ours():
     """The hook answers only for nats:// URLs, and the driver is there."""
     assert txcore_open_backend("kafka://h", {}) is None
     check_driver()

@@ -83,7 +83,7 @@ def test_members_share_evenly_and_never_one_partition(kit, members):
     kit.until(lambda: shared_out(first) == [8])
 
 
-def test_whoever_does_not_drain_in_time_loses(kit, members):
+def test_a_member_that_does_not_drain_in_time_loses(kit, members):
     """A member that ignores REVOKING hears LOST after the time it was given, and the other gets the partition."""
     (first,) = members("a")
     kit.until(lambda: shared_out(first) == [8])
@@ -94,8 +94,8 @@ def test_whoever_does_not_drain_in_time_loses(kit, members):
     assert not first.held & second.held
 
 
-def test_a_partition_given_up_goes_to_whoever_has_fewer(kit, members):
-    """A member that stands down leaves the partition to the others for a moment."""
+def test_a_partition_given_up_goes_to_a_member_with_fewer(kit, members):
+    """A member that gives up leaves the partition to the others for a moment."""
     first, second = members("a", "b")
     kit.until(lambda: shared_out(first, second) == [4, 4])
     partition = min(first.held)
@@ -105,7 +105,7 @@ def test_a_partition_given_up_goes_to_whoever_has_fewer(kit, members):
 
 
 def test_a_key_that_names_a_member_in_vain_is_freed(kit, members):
-    """Somebody else writes another owner: LOST; what nobody holds is taken again."""
+    """When another client writes another owner, the member gets LOST; a partition without an owner is taken again."""
     (first,) = members("a")
     kit.until(lambda: shared_out(first) == [8])
     assert kit.harness.expire_member(kit.group, "a")
@@ -113,7 +113,7 @@ def test_a_key_that_names_a_member_in_vain_is_freed(kit, members):
     kit.until(lambda: shared_out(first) == [8])
 
 
-def test_a_member_that_nobody_polls_is_as_good_as_dead(kit, members):
+def test_a_member_that_is_not_polled_counts_as_dead(kit, members):
     """Its heartbeat stops, others take over, and it hears LOST when it polls again."""
     first, second = members("a", "b")
     kit.until(lambda: shared_out(first, second) == [4, 4])
@@ -124,19 +124,19 @@ def test_a_member_that_nobody_polls_is_as_good_as_dead(kit, members):
 
 
 def test_a_claim_on_a_group_that_does_not_exist_says_so(kit):
-    """`poll` raises ConfigError, until somebody makes the group."""
+    """`poll` raises ConfigError, until a client makes the group."""
     backend = kit.connect(partition_count=0)
-    claim = backend.claim("nobody-made-" + kit.group, "a")
+    claim = backend.claim("never-made-" + kit.group, "a")
 
-    def told():
+    def polled():
         try:
             return [event.kind for event in claim.poll()]
         except ConfigError as error:
             return [error.key]
 
-    kit.until(lambda: told() == ["group"], "the error")
-    kit.wait(kit.backend.ensure_group("nobody-made-" + kit.group, 1))
-    kit.until(lambda: told() == [ASSIGNED], "the partition")
+    kit.until(lambda: polled() == ["group"], "the error")
+    kit.wait(kit.backend.ensure_group("never-made-" + kit.group, 1))
+    kit.until(lambda: polled() == [ASSIGNED], "the partition")
     claim.close(1.0).result(5)
 
 
@@ -175,7 +175,7 @@ def test_a_dead_or_frozen_members_partitions_are_taken_over_in_time(kit, fault, 
 
 
 def test_shares_add_up_and_move_little():
-    """Every number of members and partitions: all are given away, and nobody who has the odd one must give it up."""
+    """Every number of members and partitions: all are given away, and no member with an odd one must give it up."""
     for partitions in range(1, 10):
         for count in range(1, 6):
             counts = {f"m{number}": 0 for number in range(count)}
@@ -185,7 +185,7 @@ def test_shares_add_up_and_move_little():
 
 
 def test_everything_is_lost_after_a_lease_without_a_beat():
-    """Measured from when the last confirmed beat was sent, by the clock of whoever polls."""
+    """Measured from when the last confirmed beat was sent, by the polling member's clock."""
     clock = Clock()
     holdings = Holdings(clock, 5.0)
     holdings.assign(0)
@@ -224,7 +224,7 @@ def test_giving_up_an_assignment_that_is_over_leaves_the_next_one_alone():
 
 
 def test_a_process_that_stopped_for_long_notices_by_itself():
-    """`is_polled` turns false without anybody's doing."""
+    """`is_polled` turns false by itself."""
     clock = Clock()
     holdings = Holdings(clock, 1.0)
     assert holdings.is_polled

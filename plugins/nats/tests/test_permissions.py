@@ -15,7 +15,7 @@ README = Path(__file__).parents[1] / "README.md"
 
 
 class Restricted(NatsHarness):
-    """A server with an administrator, who makes the topics, and a user with the README's permissions."""
+    """A server with an administrator that makes the topics, and a user with the README's permissions."""
 
     url_options = "?half_bytes_max=1000000&lease_s=2&keep_s=10"
 

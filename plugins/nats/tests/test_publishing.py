@@ -11,7 +11,7 @@ from txcore.records import Status
 
 
 def test_an_end_that_raises_costs_no_other_its_deadline():
-    """Whatever becomes of one message: the clock goes on, and those that come later end too."""
+    """Whatever becomes of one message: the clock continues, and later messages end too."""
     ended = []
 
     async def expire():
@@ -22,7 +22,7 @@ def test_an_end_that_raises_costs_no_other_its_deadline():
         deadline_s, later = loop.time() - 1.0, loop.create_future()
 
         def broken(*_answer):
-            raise RuntimeError("somebody's bug")
+            raise RuntimeError("a caller's bug")
 
         publisher.send(Sending("a", b"", "", deadline_s, broken))
         publisher.send(Sending("b", b"", "", deadline_s, lambda *answer: ended.append(answer)))

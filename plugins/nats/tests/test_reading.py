@@ -1,4 +1,4 @@
-"""Readers: what is gone is told, what waits stays on the server, halves come before the ops that close them."""
+"""Readers: a loss is reported, waiting records stay on the server, halves come before the ops that close them."""
 
 from __future__ import annotations
 
@@ -12,8 +12,8 @@ from txcore.errors import BackendUnavailableError, DataLossError
 from txcore.records import LogKind, OpKind
 
 
-def test_reading_on_behind_records_that_were_removed_is_told(kit):
-    """A start that was trimmed, with something behind it and with nothing, and a log that begins anew."""
+def test_reading_on_after_removed_records_is_a_reported_loss(kit):
+    """A start that was trimmed, with records after it and without, and a log that begins anew."""
     topic = kit.topic()
     halves = [raw.half(kit, topic) for _ in range(6)]
     raw.append(kit, *halves[:2])
@@ -40,7 +40,7 @@ def test_reading_on_behind_records_that_were_removed_is_told(kit):
 
 
 def test_a_reader_takes_no_more_than_it_has_room_for(kit):
-    """Thousands of records wait on the server, not in the process, until somebody reads."""
+    """Thousands of records wait on the server, not in the process, until a reader reads."""
     topic = kit.topic()
     count = 6_000
     for _ in range(3):
@@ -89,7 +89,7 @@ def test_ops_wait_for_halves_whose_reader_was_opened_before(kit, monkeypatch):
     third.close()
 
 
-def test_readers_go_on_after_a_cut_without_loss_or_repetition(kit, proxy):
+def test_readers_continue_after_a_cut_without_loss_or_repetition(kit, proxy):
     """A reader that was cut off in mid-log brings each record once, in order."""
     topic = kit.topic()
     backend = kit.connect(proxied=True)
@@ -134,7 +134,7 @@ def test_a_readers_consumer_that_was_deleted_is_made_again(kit):
 
 
 def test_a_failing_taker_of_records_loses_none(kit):
-    """What a reader could not take in comes again with its next consumer."""
+    """A record that a reader could not take comes again with its next consumer."""
     topic = kit.topic()
     reader = kit.backend.read(kit.group, LogKind.HALF, 0)
     received, failures = reader.received, []
@@ -142,7 +142,7 @@ def test_a_failing_taker_of_records_loses_none(kit):
     def sometimes(message, sequence, appended_ms):
         if sequence == 2 and not failures:
             failures.append(sequence)
-            raise RuntimeError("somebody's bug")
+            raise RuntimeError("a caller's bug")
         received(message, sequence, appended_ms)
 
     reader.received = sometimes

@@ -79,7 +79,7 @@ def check_kept(kit, load, topic):
 
 
 def test_a_killed_broker_comes_back_with_all_that_was_durable(hurt):
-    """SIGKILL in mid-stream: everything is settled in time, and the same connection goes on by itself."""
+    """SIGKILL in mid-stream: everything is settled in time, and the same connection continues by itself."""
     topic = hurt.topic()
     load = Load(hurt, hurt.backend, topic)
     hurt.until(lambda: len(load.releases) > 20, "some load")
@@ -93,7 +93,7 @@ def test_a_killed_broker_comes_back_with_all_that_was_durable(hurt):
 
 
 def test_a_frozen_broker_leaves_nothing_hanging(hurt):
-    """SIGSTOP: what was sent is UNKNOWN within the timeout, what was not is UNKNOWN or REFUSED; then it goes on."""
+    """SIGSTOP: what was sent is UNKNOWN within the timeout, what was not is UNKNOWN or REFUSED; then it continues."""
     topic = hurt.topic()
     half = raw.half(hurt, topic)
     raw.append(hurt, half)
@@ -167,7 +167,7 @@ def test_a_cut_connection_comes_back_and_sends_nothing_late(kit, proxy):
 
 
 def test_what_waits_for_the_connection_goes_out_with_the_next_one(kit, proxy):
-    """A short interruption within the timeout is nobody's trouble."""
+    """A short interruption within the timeout causes no error."""
     topic = kit.topic()
     backend = kit.connect(proxied=True, delivery_timeout_s=20)
     raw.append(kit, raw.half(kit, topic), backend=backend)
@@ -269,7 +269,7 @@ def test_a_flood_is_turned_away_and_not_hoarded(hurt, monkeypatch):
 
 
 def test_a_forked_child_opens_its_own(kit):
-    """The parent's backend refuses to work there, closes there without harm, and goes on in the parent."""
+    """The parent's backend refuses to work there, closes there without harm, and works on in the parent."""
     topic = kit.topic()
     kit.wait(kit.backend.ensure_group(kit.group))
     child = kit.child("fork", kit.address(), kit.group, topic)
@@ -299,7 +299,7 @@ def test_an_error_inside_the_driver_ends_one_write_only(kit, monkeypatch):
     async def broken(commands):
         calls.append(commands)
         if len(calls) == 1:
-            raise RuntimeError("somebody's bug")
+            raise RuntimeError("a caller's bug")
         await write(commands)
 
     monkeypatch.setattr(client, "write", broken)
@@ -311,7 +311,7 @@ def test_an_error_inside_the_driver_ends_one_write_only(kit, monkeypatch):
 
 
 def test_what_expired_before_it_was_sent_takes_no_room(kit, proxy, monkeypatch):
-    """Halves that ended while there was no connection leave the queue: their bytes turn nobody away later."""
+    """Halves that ended while there was no connection leave the queue: their bytes cause no refusal later."""
     topic = kit.topic()
     backend = kit.connect(proxied=True, delivery_timeout_s="0.3")
     body = b"x" * 1_000

@@ -2,7 +2,7 @@
 
 Each batch costs the server a sync of its disk, so releases travel together: while some batches are under way, further
 releases gather. One that the server refuses takes its whole batch along: that is halved and sent again, until each
-refused release stands alone and its reason can be looked up. What a checker writes carries, on the first message of
+refused release is alone and its reason can be looked up. What a checker writes carries, on the first message of
 each release, the expectation that its CLAIM is still the newest: an outdated checker's batch is refused whole.
 
 Source: NATS ADR-50 (atomic batch publish). Everything runs on the loop's thread.
@@ -139,7 +139,7 @@ class AtomicReleaser:
         if item.token is not None:
             known = self._claims.get((item.names.group, item.partition))
             if known is None or known[0] != item.token:
-                self._look_for_claim(item, self._release_behind)
+                self._look_for_claim(item, self._release_after_claim)
                 return
             item.claim_sequence = known[1]
         if op is not None and item.is_unique and op.generation and not item.attempts:
@@ -211,11 +211,11 @@ class AtomicReleaser:
             for item in items:
                 item.settle(DURABLE)
         elif ack is None and not isinstance(error, NoStreamError):
-            # No answer, or never sent: nobody refused.
+            # No answer, or never sent: the server refused nothing.
             for item in items:
                 item.fail(Status.UNKNOWN, error)
         elif len(items) > 1 and is_conflict(ack) and not any(item.attempts for item in items):
-            # Looking is cheap, batches are not: most of those that stand in the way are found at once.
+            # Looking is cheap, batches are not: most of the conflicting releases are found at once.
             for item in items:
                 item.attempts = 1
                 self._look_again(item)
@@ -243,9 +243,9 @@ class AtomicReleaser:
     def _look_again(self, item: AtomicRelease) -> None:
         """Find out whether the claim or the op's place is another's, and send what may still go through."""
         if item.token is not None:
-            self._look_for_claim(item, self._conflict_behind)
+            self._look_for_claim(item, self._resolve_after_claim)
         else:
-            self._conflict_behind(item)
+            self._resolve_after_claim(item)
 
     def _explain(self, item: AtomicRelease, error: TxcoreError | None) -> None:
         """A message of the batch went nowhere: find the target that is in no stream any more."""
@@ -269,7 +269,7 @@ class AtomicReleaser:
             self._sender.explain(topic, problem, item.deadline_s, found)
 
     def _look_for_claim(self, item: AtomicRelease, then: Callable[[AtomicRelease], None]) -> None:
-        """Learn the newest CLAIM's place, and go on if it is the item's own."""
+        """Learn the newest CLAIM's place, and continue if it is the item's own."""
 
         def looked(status: Status, error: TxcoreError | None, found: Found | None) -> None:
             if status is not Status.DURABLE:
@@ -285,20 +285,20 @@ class AtomicReleaser:
 
         self._sender.look_up(item.names, item.names.claim_subject(item.partition), item.deadline_s, looked)
 
-    def _release_behind(self, item: AtomicRelease) -> None:
+    def _release_after_claim(self, item: AtomicRelease) -> None:
         if item.op is not None and item.is_unique and item.op.generation and not item.attempts:
             self._look_for_final(item)
         else:
             self._queue(item)
 
-    def _conflict_behind(self, item: AtomicRelease) -> None:
+    def _resolve_after_claim(self, item: AtomicRelease) -> None:
         if item.is_unique:
             self._look_for_final(item)
         else:
             self._queue(item)
 
     def _look_for_final(self, item: AtomicRelease) -> None:
-        """Learn what holds the op's place, and go on behind it if it is the DISCARD of an earlier generation."""
+        """Learn what holds the op's place, and write after it if it is the DISCARD of an earlier generation."""
         op = item.op
         assert op is not None
 

@@ -205,7 +205,7 @@ class NatsBackend:
             except asyncio.CancelledError:
                 future.set_exception(ClosedError("this nats backend was closed"))
                 raise
-            except Exception as error:  # noqa: BLE001 - told through the Future
+            except Exception as error:  # noqa: BLE001 - reported through the Future
                 future.set_exception(translate(error, doing))
             else:
                 future.set_result(result)

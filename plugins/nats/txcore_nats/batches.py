@@ -86,7 +86,7 @@ class Releaser:
     def mark(
         self, group: str, partition: int, op: Op, future: Future[Outcome], deadline_s: float, *, by_checker: bool
     ) -> None:
-        """Append a CLAIM or TICK behind the ops published before."""
+        """Append a CLAIM or TICK after the ops published before."""
 
         def start(names: GroupNames | None, error: TxcoreError | None) -> None:
             if names is None:
@@ -119,7 +119,7 @@ class Releaser:
         *,
         expected: int | None = None,
     ) -> None:
-        """Append an op; *expected* is the sequence of the message that it must stand behind on its subject."""
+        """Append an op; *expected* is the sequence of the message that it must directly follow on its subject."""
         headers = op_headers(op, id_text(op.transaction_id))
         if expected is not None:
             headers += expecting(expected)
@@ -137,7 +137,7 @@ class Releaser:
         deadline_s: float,
         take: Callable[[Status, TxcoreError | None], None],
     ) -> None:
-        """Find out why nobody took a target: no stream has its subject any more, or the stream has no leader now."""
+        """Find out why no stream took a target: its stream is gone, or has no leader now."""
         self._checks.forget(subject)
         held = self._publisher.hold(deadline_s, lambda *_: take(Status.UNKNOWN, error))
 

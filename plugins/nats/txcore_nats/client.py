@@ -53,7 +53,7 @@ class LinkClient(Client):
 class _AnswerParser(Parser):
     """A parser that takes answers by itself as long as they come one after the other, and leaves the rest to nats-py's.
 
-    That finds answers too, behind a PING or a line that came in two pieces: they are handed to `take`.
+    That parser finds answers too, after a PING or a line that came in two pieces: they are handed to `take`.
     """
 
     def __init__(self, client: Client) -> None:
@@ -86,7 +86,7 @@ class _AnswerParser(Parser):
             await super().parse(data)
 
     def _take_answers(self, data: bytes) -> bytes:
-        """Take the answers that stand first; return what follows, but an answer that has not all come yet."""
+        """Take the answers at the start; return the bytes after them, except an answer that is not complete yet."""
         assert self._take is not None
         self._rest = b""
         take, find, starts, (plain, with_headers) = self._take, data.find, self._starts, self._starts

@@ -140,7 +140,7 @@ def decode_headers(headers: Mapping[str, str] | None) -> dict[str, str | bytes]:
         try:
             decoded[name] = base64.b64decode(str(decoded[name]), validate=True)
         except (KeyError, binascii.Error):
-            continue  # written by somebody else; left as it is
+            continue  # written by another application; not changed
     return decoded
 
 
@@ -188,7 +188,7 @@ def check_subject(subject: str, reserved: tuple[str, ...]) -> None:
 
 
 def header_lines(headers: Mapping[str, str]) -> str:
-    """Return headers, of values as `encode_headers` makes them, as they stand in a message.
+    """Return headers, of values as `encode_headers` makes them, in the form of a message.
 
     Raises:
         MessageRejectedError: a name is none that NATS can carry.
@@ -206,7 +206,7 @@ def is_header_name(name: str) -> bool:
 
 
 def publish_command(subject: str, reply: str, headers: str, body: bytes, size_max: int) -> bytes:
-    """Return what tells a server to publish one message; *headers* as `header_lines` makes them.
+    """Return the command that publishes one message; *headers* as `header_lines` makes them.
 
     Raises:
         MessageRejectedError: the subject would be read as something else, or headers and body exceed *size_max*.
@@ -253,7 +253,7 @@ def is_end_marker(headers: Mapping[str, str] | None) -> bool:
 
 
 def expecting(sequence: int) -> str:
-    """Return the header of a message that must stand behind the one at *sequence* on its subject, 0 for none."""
+    """Return the header of a message that must follow the one at *sequence* on its subject, 0 for none."""
     return f"{HEADER_EXPECTED}: {sequence}\r\n"
 
 
@@ -300,13 +300,13 @@ def read_direct(
     subject: str, headers: Mapping[str, str] | None, data: bytes
 ) -> tuple[Status, TxcoreError | None, Found | None]:
     """Return what the answer to a direct get says."""
-    told = headers or {}
-    status = told.get(STATUS)
-    if status is None and SEQUENCE in told:
-        return Status.DURABLE, None, Found(data, int(told[SEQUENCE]))
+    fields = headers or {}
+    status = fields.get(STATUS)
+    if status is None and SEQUENCE in fields:
+        return Status.DURABLE, None, Found(data, int(fields[SEQUENCE]))
     if status == NOT_FOUND:
         return Status.DURABLE, None, None
-    return Status.UNKNOWN, BackendUnavailableError(f"looking up {subject!r}: {status} {told.get(DESCRIPTION)}"), None
+    return Status.UNKNOWN, BackendUnavailableError(f"looking up {subject!r}: {status} {fields.get(DESCRIPTION)}"), None
 
 
 def read_found(
@@ -325,7 +325,7 @@ def read_found(
 
 
 def is_conflict(ack: Ack | None) -> bool:
-    """Say whether the answer was that another message stands where this one was to stand."""
+    """Say whether the answer was that another message has the place that this one was to have."""
     return ack is not None and ack.error is not None and ack.error.err_code in WRONG_SEQUENCE_CODES
 
 
@@ -340,7 +340,7 @@ def translate(error: BaseException, doing: str) -> TxcoreError:
     if isinstance(error, errors.AuthorizationError) or "authorization" in text or "authentication" in text:
         translated = BackendUnavailableError(f"{doing}: NATS refuses the credentials ({error})")
     elif isinstance(error, errors.NoRespondersError):
-        translated = ConfigError(f"{doing}: nobody answers; JetStream is not enabled for this account", key="url")
+        translated = ConfigError(f"{doing}: no server answers; JetStream is not enabled for this account", key="url")
     elif isinstance(error, ssl.SSLError):
         translated = BackendUnavailableError(f"{doing}: no encrypted connection: {error}")
     elif isinstance(error, TimeoutError | asyncio.TimeoutError):

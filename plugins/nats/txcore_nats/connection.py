@@ -1,6 +1,6 @@
 """One thread with an asyncio loop, one connection on it that comes back when it is lost, and requests to JetStream.
 
-Each connection is a client of its own: nats-py's reconnecting would send what stood in its buffers later, long after
+Each connection is a client of its own: nats-py's reconnecting would send the contents of its buffers later, long after
 it was settled as unknown, and a flush that timed out ends its reading when the late answer comes.
 """
 
@@ -65,7 +65,7 @@ class LoopThread:
         self._inbox.append(request)
         if not self._is_woken:
             self._is_woken = True
-            with contextlib.suppress(RuntimeError):  # the loop was closed: nobody is left to answer
+            with contextlib.suppress(RuntimeError):  # the loop was closed: no caller is left to answer
                 self.loop.call_soon_threadsafe(self._drain)
 
     def spawn(self, coroutine: Coroutine[Any, Any, None]) -> asyncio.Task[None]:
@@ -103,7 +103,7 @@ class LoopThread:
             loop.close()
 
     def _drain(self) -> None:
-        # Cleared first: whoever appends from here on either is seen by this loop or wakes the thread again.
+        # Cleared first: a thread that appends from here on either is seen by this loop or wakes the thread again.
         self._is_woken = False
         while self._inbox:
             try:
@@ -118,7 +118,7 @@ class LoopThread:
 
 
 class LinkOwner(Protocol):
-    """Who is told about the connection; on the loop's thread."""
+    """Receives the connection's events; on the loop's thread."""
 
     async def link_up(self, client: LinkClient) -> None:
         """The connection is open."""
@@ -298,7 +298,7 @@ class Api:
 
         Raises:
             ApiError: JetStream answered with an error.
-            BackendUnavailableError, BackendTimeoutError, ConfigError: nobody answered.
+            BackendUnavailableError, BackendTimeoutError, ConfigError: no server answered.
         """
         timeout_s = self._options.control_timeout_s
         client = await self._link.connected(timeout_s)

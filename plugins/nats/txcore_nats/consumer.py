@@ -1,7 +1,8 @@
 """Consuming a target for demos and tests: a subject read by any number of groups, each from its first message on.
 
-Whatever consumes streams today goes on doing so; this one keeps, besides, the position of each group in a key-value
-bucket, changed by compare-and-set: who opens a group's consumer last is the active one. Delivery is at least once.
+Existing consumers of streams stay as they are; this one keeps, besides, the position of each group in a key-value
+bucket, changed by compare-and-set: the consumer of a group that was opened last is the active one. Delivery is at
+least once.
 """
 
 from __future__ import annotations
@@ -219,13 +220,13 @@ class NatsConsumer:
         for _ in range(ACK_ATTEMPTS_MAX):
             if await self._put(position):
                 return True
-            # Perhaps an own write whose answer was lost stands in the way.
+            # Perhaps an own write whose answer was lost has changed the revision.
             if await self._load() != self._identity:
                 return False
         return False
 
     async def _put(self, position: int) -> bool:
-        """Write the position; returns False if somebody has written since.
+        """Write the position; returns False if another consumer has written since.
 
         Raises:
             TxcoreError: it may be written.

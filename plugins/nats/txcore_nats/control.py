@@ -61,7 +61,7 @@ class Groups:
         return self._counts.get(group, 0)
 
     def is_direct(self, group: str) -> bool:
-        """Whether the group's op stream has one replica, which may be asked directly and is never behind."""
+        """Whether the group's op stream has one replica, which may be asked directly and never lags."""
         return group in self._direct
 
     def takes_many(self, group: str) -> bool:
@@ -96,7 +96,7 @@ class Groups:
             error: TxcoreError | None = None
             try:
                 await self.find(group)
-            except Exception as raised:  # noqa: BLE001 - told to whoever waits
+            except Exception as raised:  # noqa: BLE001 - reported to the waiting callers
                 error = translate(raised, f"looking for group {group!r}")
             take(error)
 
@@ -175,7 +175,7 @@ class Groups:
             try:
                 await self._api.call(f"STREAM.CREATE.{config['name']}", config)
             except ApiError as error:
-                # Somebody else makes the group at the same time; what came of it is verified next.
+                # Another client makes the group at the same time; the result is verified next.
                 if error.err_code != STREAM_EXISTS:
                     raise translate(error, f"making stream {config['name']!r}") from error
 
@@ -272,7 +272,7 @@ def plain_op_stream(names: GroupNames) -> str:
 
 
 def missing_group(group: str) -> ConfigError:
-    """Return what is wrong with a call for a group that nobody made."""
+    """Return the error of a call for a group that was not made."""
     return ConfigError(f"group {group!r} does not exist; call ensure_group first", key="group")
 
 

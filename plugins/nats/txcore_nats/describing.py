@@ -14,7 +14,7 @@ from txcore_nats.options import GroupNames, parse_url
 _PURPOSES: Final = {
     LogKind.HALF: "halves, which no consumer reads",
     LogKind.OP: "what became of them",
-    LogKind.PARKED: "what was put aside, with its reason",
+    LogKind.PARKED: "parked transactions, with their reasons",
 }
 _LEFT_OUT: Final = frozenset({"name", "description", "sealed"})
 
@@ -28,11 +28,11 @@ def describe_group(url: str, group: str, partition_count: int) -> Sequence[Broke
     options = parse_url(url, dict(parse_qsl(urlsplit(url).query)))
     names = GroupNames(group, options)
     purposes = {names.stream(kind): purpose for kind, purpose in _PURPOSES.items()}
-    purposes[names.bucket_stream] = "who of the checkers has which partition, and how far it has read"
+    purposes[names.bucket_stream] = "which checker has which partition, and how far it has read"
     found = []
     for config in stream_configs(names, partition_count or options.partitions, options):
-        told = [f"{key}={_text(value)}" for key, value in config.items() if key not in _LEFT_OUT]
-        found.append(BrokerObject("stream", config["name"], " ".join(told), purposes[config["name"]]))
+        shown = [f"{key}={_text(value)}" for key, value in config.items() if key not in _LEFT_OUT]
+        found.append(BrokerObject("stream", config["name"], " ".join(shown), purposes[config["name"]]))
     if options.is_atomic:
         purpose = "targets, and what became of halves; it must exist"
         found.append(BrokerObject("stream", options.stream, "allow_atomic=true", purpose))

@@ -166,10 +166,10 @@ def _in_sync(subject: NatsSubject) -> Finding:
         replicas = view.cluster.get("replicas") or ()
         if view.replica_count > 1 and not view.cluster.get("leader"):
             return fail(f"{view.name} has no leader: nothing can be written", "start the servers that are down")
-        behind = [each["name"] for each in replicas if each.get("offline") or not each.get("current")]
-        behind += [each["name"] for each in replicas if each.get("lag", 0) > LAG_MAX and each["name"] not in behind]
-        if behind:
-            text = f"{view.name} is not current on {shortened(behind)}"
+        lagging = [each["name"] for each in replicas if each.get("offline") or not each.get("current")]
+        lagging += [each["name"] for each in replicas if each.get("lag", 0) > LAG_MAX and each["name"] not in lagging]
+        if lagging:
+            text = f"{view.name} is not current on {shortened(lagging)}"
             return warn(text, "start the server, or see its log: nats server report jetstream")
     return ok("all replicas are current")
 

@@ -37,7 +37,7 @@ CUT_SHORT: Final = (ConnectionResetError, BrokenPipeError, errors.UnexpectedEOF)
 
 @dataclass(frozen=True, slots=True)
 class StreamView:
-    """One stream, as JetStream tells it."""
+    """One stream, as JetStream reports it."""
 
     name: str
     config: Mapping[str, Any]
@@ -142,7 +142,7 @@ class NatsSubject:
         """What the account may use and does use.
 
         Raises:
-            UntoldError: nobody answers, or JetStream is off.
+            UntoldError: no server answers, or JetStream is off.
         """
         return self.asked("INFO")
 
@@ -223,7 +223,8 @@ class NatsSubject:
         if not url:
             host = urlsplit(self.options.servers[0]).hostname
             raise UntoldError(
-                "clients are not told", f"--monitor http://{host}:8222 (http: 8222 in the server's config)"
+                "the server does not report it to clients",
+                f"--monitor http://{host}:8222 (http: 8222 in the server's config)",
             )
         if urlsplit(url).scheme not in {"http", "https"}:
             raise UntoldError("--monitor is an http URL", "--monitor http://host:8222")

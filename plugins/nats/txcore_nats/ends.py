@@ -1,6 +1,6 @@
 """Where a log of a replicated stream ends: a marker of ours is appended, and its place is the answer.
 
-A leader that was replaced while it was frozen tells an old end until it hears of that. A marker is acknowledged only
+A leader that was replaced while it was frozen reports an old end until it learns of that. A marker is acknowledged only
 after a majority has stored it. It is known by a header, and no reader of ours returns it.
 """
 
@@ -34,19 +34,19 @@ async def append_marker(shared: Shared, names: GroupNames, kind: LogKind, partit
     if kind is LogKind.OP:
         subject = names.op_subject(partition, OpKind.TICK, NONCE)
     body = encode_end_marker(names.group, kind, partition, NONCE, AUTHOR)
-    told: asyncio.Future[int] = asyncio.get_running_loop().create_future()
+    place: asyncio.Future[int] = asyncio.get_running_loop().create_future()
 
     def ended(status: Status, error: TxcoreError | None, ack: Any) -> None:
-        if told.done():
+        if place.done():
             return
         if status is Status.DURABLE:
-            told.set_result(ack.seq)
+            place.set_result(ack.seq)
         else:
-            told.set_exception(_failure(error, names.stream(kind)))
+            place.set_exception(_failure(error, names.stream(kind)))
 
     deadline_s = shared.clock.elapsed_s() + shared.options.control_timeout_s
     shared.publisher.send(Sending(subject, body, f"{HEADER_END}: 1\r\n", deadline_s, ended))
-    return await told
+    return await place
 
 
 def _failure(error: TxcoreError | None, stream: str) -> TxcoreError:

@@ -18,14 +18,14 @@ GUARANTEES: Final = (
                 "an answer that was lost or late, a producer that stalls past its immunity, or a takeover"
             ),
         ),
-        zombies="a second end is refused by the store, whoever writes it; the targets of an outdated checker are "
-        "dropped within the duplicate window, else duplicates; its records do not count behind the new claim",
+        zombies="a second end is refused by the store, from any writer; the targets of an outdated checker are "
+        "dropped within the duplicate window, else duplicates; its records do not count after the new claim",
         order="per stream, in the order of the releases of one process; none between processes",
         message_size_max="1,000,000 bytes a transaction (`body_size_max`); the server's `max_payload` of 1 MiB, and "
         "the target stream's `max_msg_size`",
-        retention="pending halves for ever: a half log of 1 GiB (`half_bytes_max`) refuses when it is full; what is "
-        "decided is removed six hours later (`keep_s`), halves sooner when the log is half full, behind the checkpoint "
-        "only; parked records are kept",
+        retention="pending halves for ever: a half log of 1 GiB (`half_bytes_max`) refuses when it is full; decided "
+        "halves and ops are removed six hours later (`keep_s`), halves sooner when the log is half full, before the "
+        "checkpoint only; parked records are kept",
         version_min="NATS 2.9",
         versions_tested=("2.9.25", "2.15.2"),
     ),

@@ -1,4 +1,4 @@
-"""What one member of a group has been told to own: shared by the thread that polls and the loop that keeps it."""
+"""The partitions assigned to one member of a group: shared by the thread that polls and the loop that keeps it."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from txcore.clock import Clock
 from txcore.records import ClaimEvent, ClaimEventKind
 
 UNPOLLED_LEASES: Final = 3
-"""A member that nobody polled for so many leases is as good as dead: its beats stop."""
+"""Time without a poll, in leases, after which a member's beats stop: it counts as dead."""
 
 
 class Holdings:
@@ -21,7 +21,7 @@ class Holdings:
         self._lease_s = lease_s
         self._lock = threading.Lock()
         self._held: dict[int, float | None] = {}  # partition -> when it is taken away, once REVOKING was said
-        self._told: set[int] = set()  # ASSIGNED was returned and is not over yet
+        self._assigned: set[int] = set()  # ASSIGNED was returned and is not over yet
         self._events: list[ClaimEvent] = []
         self._beaten_s = -1.0  # when the last beat that was confirmed was sent
         self._polled_s = clock.elapsed_s()
@@ -29,7 +29,7 @@ class Holdings:
 
     @property
     def held(self) -> set[int]:
-        """The partitions that this member has been told to own, and not given up."""
+        """The partitions that this member was notified to own and has not given up."""
         with self._lock:
             return set(self._held)
 
@@ -46,7 +46,7 @@ class Holdings:
 
     @property
     def is_polled(self) -> bool:
-        """Somebody still asks for events."""
+        """The checker still asks for events."""
         return self._clock.elapsed_s() - self._polled_s < UNPOLLED_LEASES * self._lease_s
 
     def take_events(self) -> Sequence[ClaimEvent]:
@@ -57,9 +57,9 @@ class Holdings:
             events, self._events = self._events, []
             for event in events:
                 if event.kind is ClaimEventKind.ASSIGNED:
-                    self._told.add(event.partition)
+                    self._assigned.add(event.partition)
                 elif event.kind is ClaimEventKind.LOST:
-                    self._told.discard(event.partition)
+                    self._assigned.discard(event.partition)
         return events
 
     def beaten(self, sent_s: float) -> None:
@@ -83,9 +83,9 @@ class Holdings:
     def give_up(self, partition: int) -> bool:
         """Say whether an assignment that was polled was held; it is no more, and nothing is said of it any more."""
         with self._lock:
-            if partition not in self._told:
+            if partition not in self._assigned:
                 return False
-            self._told.discard(partition)
+            self._assigned.discard(partition)
             del self._held[partition]
             self._events = [event for event in self._events if event.partition != partition]
             return True
@@ -95,7 +95,7 @@ class Holdings:
         with self._lock:
             if partition in self._held:
                 del self._held[partition]
-                self._told.discard(partition)
+                self._assigned.discard(partition)
                 self._events.append(ClaimEvent(ClaimEventKind.LOST, partition))
 
     def lose_overdue(self) -> None:
@@ -116,5 +116,5 @@ class Holdings:
         with self._lock:
             self._is_closed = True
             self._held.clear()
-            self._told.clear()
+            self._assigned.clear()
             self._events.clear()

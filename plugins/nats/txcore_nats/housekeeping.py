@@ -1,10 +1,10 @@
-"""Removing what is decided: halves and ops behind the checkpoint and older than `keep_s`, partition by partition.
+"""Removes decided halves and ops that are before the checkpoint and older than `keep_s`, partition by partition.
 
 When the half log is half full, decided halves go whatever their age, so that it is not full of them. Nothing else is
-ever removed, and nothing by age alone. A half that stays has all its ops: it stands at the checkpoint or behind it,
+ever removed, and nothing by age alone. A half that stays has all its ops: it is at or after the checkpoint,
 where the checkpoint vouches for that, or is younger than `keep_s`, and so are its ops. CLAIMs stay, so
 that a reader from the beginning knows the token in force. A parked record goes once its transaction has a final op, or
-once a CLOSED record stands after it; the others stay visible, and can be resumed, without half and ops. Ops go only
+once a CLOSED record follows it; the others stay visible, and can be resumed, without half and ops. Ops go only
 after every old parked record was looked at, however many runs that takes: else an entry would outlive its end.
 """
 
@@ -31,9 +31,9 @@ RUNS_PER_KEEP: Final = 100
 RUN_EVERY_MIN_S: Final = 10.0
 LOOK_EVERY_S: Final = 5.0
 FULL_SHARE: Final = 0.5
-"""From this share of its `max_bytes` on a half log keeps no decided halves."""
+"""Share of its `max_bytes` from which on a half log keeps no decided halves."""
 PARKED_COUNT_MAX: Final = 1_000
-"""Parked records that one run looks at; the next one goes on from there."""
+"""Most parked records that one run looks at; the next run continues there."""
 
 
 @dataclass(slots=True)
@@ -42,7 +42,7 @@ class _Pass:
 
     Attributes:
         before: The ops before this position go once the pass is over.
-        sequence: Where it goes on.
+        sequence: Where the next run continues.
         open: The records that stay so far, per transaction: their generations and sequences.
     """
 
@@ -115,7 +115,7 @@ class Housekeeper:
             _log.info("nats.cleaning_failed", extra={"group": names.group, "reason": str(error)})
 
     async def _first_since(self, stream: str, subject: str, since: datetime) -> int:
-        """Return the sequence from which on messages are younger than *since*, as a new consumer is told it."""
+        """Return the sequence from which on messages are younger than *since*, as reported to a new consumer."""
         config = {
             "deliver_policy": "by_start_time",
             "opt_start_time": since.isoformat().replace("+00:00", "Z"),

@@ -68,16 +68,16 @@ class LookUps:
         def read(
             subject: str, headers: Mapping[str, str] | None, data: bytes
         ) -> tuple[Status, TxcoreError | None, Any] | None:
-            told = headers or {}
-            status = told.get(STATUS)
-            if status is None and SUBJECT in told:
-                found[told[SUBJECT]] = Found(data, int(told[SEQUENCE]))
+            fields = headers or {}
+            status = fields.get(STATUS)
+            if status is None and SUBJECT in fields:
+                found[fields[SUBJECT]] = Found(data, int(fields[SEQUENCE]))
                 return None
             if status == NOT_FOUND:
                 return Status.DURABLE, None, True
             if status == END_OF_BATCH:
-                return Status.DURABLE, None, told.get(NUM_PENDING) == "0"
-            text = f"{status} {told.get(DESCRIPTION)}"
+                return Status.DURABLE, None, fields.get(NUM_PENDING) == "0"
+            text = f"{status} {fields.get(DESCRIPTION)}"
             return Status.REFUSED, MessageRejectedError(text, topic=subject, reason="request"), None
 
         def ended(status: Status, error: TxcoreError | None, is_complete: Any) -> None:

@@ -1,10 +1,10 @@
-"""Who owns which partition: members that keep a heartbeat in the group's bucket, and one key per partition.
+"""Ownership of partitions: members that keep a heartbeat in the group's bucket, and one key per partition.
 
 `own.member.<id>` is rewritten with every beat; empty, it says that the member has left. `own.lease.<partition>` names
-the partition's owner and changes by compare-and-set only. Everybody follows both and acts on what it sees: a member
-whose beats stopped for `lease_s` is gone, by the clock of whoever looks; its partitions are taken by those who have
-fewer than their share. Who has more gives the last ones up; who does not in time, or has not polled for long, loses
-them. All this is a hint; CLAIM records are the truth.
+the partition's owner and changes by compare-and-set only. Each member follows both and acts on what it sees: a member
+whose beats stopped for `lease_s` is gone, by the clock of each observer; its partitions are taken by members with
+fewer than their share. A member with more gives the last ones up. A member that does not do so in time, or has not
+polled for long, loses them. All this is a hint; CLAIM records are the truth.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ FORGET_LEASES: Final = 20
 
 
 class Lease:
-    """What a partition's key says: the owner's id, "" for nobody, and the key's revision."""
+    """What a partition's key says: the owner's id, "" for no owner, and the key's revision."""
 
     __slots__ = ("owner", "revision")
 
@@ -138,7 +138,7 @@ class Membership:
         _log.info("nats.claim_not_reading", extra={"group": self._group, "reason": str(error)})
 
     def has_room(self) -> bool:
-        """See `Receiver`; what arrives is taken in at once."""
+        """See `Receiver`; what arrives is applied at once."""
         return True
 
     # -- what is done about it ----------------------------------------------------------------------------------------
@@ -243,7 +243,7 @@ class Membership:
         revision = self._leases[partition].revision if partition in self._leases else 0
         self._writing.add(partition)
 
-        def written(status: Status, error: TxcoreError | None, ack: Any) -> None:  # noqa: ARG001 - the tail tells
+        def written(status: Status, error: TxcoreError | None, ack: Any) -> None:  # noqa: ARG001 - the tail reports it
             self._writing.discard(partition)
             if status is Status.DURABLE:
                 lease = self._leases.get(partition)
@@ -299,7 +299,7 @@ def _lease(owner: str) -> bytes:
 
 
 def _share(counts: dict[str, int], identity: str, partition_count: int) -> int:
-    """Return how many partitions fall to a member; those who hold most keep the odd ones, so that few move."""
+    """Return how many partitions fall to a member; the members that hold most keep the odd ones, so that few move."""
     ranked = sorted(counts, key=lambda name: (-counts[name], name))
     base, odd = divmod(partition_count, len(ranked))
     return base + (ranked.index(identity) < odd)

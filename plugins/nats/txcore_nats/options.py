@@ -36,14 +36,14 @@ class Options:
     """One backend's settings; each field from `partitions` on is an option of the URL.
 
     Attributes:
-        servers: Where to connect; others that these tell of are tried too.
+        servers: Where to connect; others that these report are tried too.
         partitions: Of a group that is made without a number; 1 to 256.
         delivery_timeout_s: From handing an item over to its being settled; 0.1 to 60.
         control_timeout_s: How long a control call waits for the broker; 0.1 to 60.
         connect_timeout_s: How long one attempt to connect may take; 0.1 to 60.
         ping_interval_s: A connection whose pings stay unanswered for two intervals is given up; 0.5 to 600.
         lease_s: A member of a group that was silent for so long has lost its partitions; 0.5 to 600.
-        keep_s: How long decided halfs and their ops are kept behind the checkpoint; 10 to 31,536,000.
+        keep_s: How long decided halves and their ops are kept before the checkpoint; 10 to 31,536,000.
         replicas: Of each stream; 0 takes what exists and makes one.
         half_bytes_max: Size at which the half log refuses; 0 for no bound but the account's, -1 takes what exists and
             makes 1 GiB.
@@ -184,7 +184,7 @@ class GroupNames:
 
     @property
     def bucket_stream(self) -> str:
-        """The stream behind the key-value bucket."""
+        """The stream of the key-value bucket."""
         return f"KV_{self.bucket}"
 
     def stream(self, kind: LogKind) -> str:

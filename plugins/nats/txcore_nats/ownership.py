@@ -37,7 +37,7 @@ class LeaseClaim:
         return self._holdings.take_events()
 
     def checkpoint(self, partition: int, checkpoint: Checkpoint) -> Future[None]:
-        """See `Claim.checkpoint`; a plain put: the last one written holds, whoever wrote it."""
+        """See `Claim.checkpoint`; a plain put: the last one written holds, from any writer."""
         self._require_open()
         future: Future[None] = Future()
         future.set_running_or_notify_cancel()

@@ -51,7 +51,7 @@ class LogReader:
         self._is_known = threading.Event()
         self._next = 0 if start is None else int(start)  # after the last record that was returned
         self._got = self._next - 1  # the last record that arrived; this and the next five are the loop's
-        self._end = 0  # the furthest end that was told
+        self._end = 0  # the furthest end that was returned
         self._is_replicated = False  # as far as it is known: a leader may be deposed without knowing it
         self._is_asking = False
         self._late: list[Future[Position]] = []  # asked since that question was sent
@@ -96,7 +96,7 @@ class LogReader:
             try:
                 names = shared.groups.names(self._group)
                 future.set_result(await self._fetch(names, self._kind, self._partition, sorted(set(positions))))
-            except Exception as error:  # noqa: BLE001 - told through the Future
+            except Exception as error:  # noqa: BLE001 - reported through the Future
                 future.set_exception(translate(error, "fetching records"))
 
         def spawn() -> None:
@@ -115,13 +115,13 @@ class LogReader:
         """See `Reader.end`: after the stream's last message, or where it is replicated, after a marker in the log."""
         if self._is_closed:
             raise ClosedError("this reader is closed")
-        told: Future[Position] = Future()
-        told.set_running_or_notify_cancel()
-        self._ends.add(told)
+        asked: Future[Position] = Future()
+        asked.set_running_or_notify_cancel()
+        self._ends.add(asked)
         if self._is_closed:  # by its backend, since the call began
             self._fail_ends()
-        self._shared.loop.call(lambda: self._ask_end(told))
-        return told
+        self._shared.loop.call(lambda: self._ask_end(asked))
+        return asked
 
     def close(self) -> None:
         """Stop reading."""
@@ -136,7 +136,7 @@ class LogReader:
     def received(self, message: Any, sequence: int, appended_ms: int) -> None:
         """See `Receiver`."""
         if self._error is not None:
-            self._error = None  # it is over; nobody has asked meanwhile
+            self._error = None  # it is over; no caller has asked meanwhile
         self._got = sequence
         if is_end_marker(message.headers):
             self._clear = max(self._clear, sequence + 1)
@@ -160,33 +160,33 @@ class LogReader:
             self._is_thirsty = True
         return has_room
 
-    def _ask_end(self, told: Future[Position]) -> None:
-        self._late.append(told)
+    def _ask_end(self, asked: Future[Position]) -> None:
+        self._late.append(asked)
         if not self._is_asking:
             self._is_asking = True
-            self._shared.loop.spawn(self._tell_ends())
+            self._shared.loop.spawn(self._answer_ends())
 
-    async def _tell_ends(self) -> None:
+    async def _answer_ends(self) -> None:
         """Answer all that wait, and those that come meanwhile with a question of their own."""
         while self._late:
             asking, self._late = self._late, []
             try:
                 end = await self._find_end()
-            except Exception as raised:  # noqa: BLE001 - told through the Futures
+            except Exception as raised:  # noqa: BLE001 - reported through the Futures
                 error = _end_error(raised, self._group)
-                for told in asking:
-                    self._answer(told, partial(told.set_exception, error))
+                for asked in asking:
+                    self._answer(asked, partial(asked.set_exception, error))
                 continue
             self._end = max(self._end, end)
-            for told in asking:
-                self._answer(told, partial(told.set_result, Position(end)))
+            for asked in asking:
+                self._answer(asked, partial(asked.set_result, Position(end)))
             if not self._is_looking:
                 self._is_looking = True
                 self._shared.loop.spawn(self._clear_up_to_end())
         self._is_asking = False
 
     async def _find_end(self) -> int:
-        """Return where the log ends, as told by a node that cannot be wrong about it."""
+        """Return where the log ends, as reported by a node that cannot be wrong about it."""
         names = self._shared.groups.names(self._group)
         info = await self._shared.api.call(f"STREAM.INFO.{names.stream(self._kind)}")
         self._is_replicated = info["config"].get("num_replicas", 1) > 1
@@ -200,13 +200,13 @@ class LogReader:
             with contextlib.suppress(InvalidStateError, KeyError):  # answered meanwhile
                 self._ends.pop().set_exception(closed)
 
-    def _answer(self, told: Future[Position], settle: Callable[[], None]) -> None:
+    def _answer(self, asked: Future[Position], settle: Callable[[], None]) -> None:
         with contextlib.suppress(InvalidStateError):  # closed meanwhile
             settle()
-        self._ends.discard(told)
+        self._ends.discard(asked)
 
     async def _clear_up_to_end(self) -> None:
-        """Find out what stands before the end but is of other logs, or gone, so that it never arrives."""
+        """Find the records before the end that never arrive, as they are of other logs or gone."""
         seen = -1
         try:
             while self._clear < self._end and not self._is_closed and not self._is_lost:

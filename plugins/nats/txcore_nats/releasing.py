@@ -1,7 +1,7 @@
 """One release: at most four steps, each after the answer to the one before.
 
 Look up what holds the transaction's final subject (before anything is published), publish the targets or the parked
-record, write the op behind what was found there and nothing else, and when that place was taken meanwhile, look again.
+record, write the op after what was found there and nothing else, and when that place was taken meanwhile, look again.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ class Sender(Protocol):
     def send_op(
         self, names: GroupNames, partition: int, op: Op, deadline_s: float, end: End, *, expected: int | None = None
     ) -> None:
-        """Append an op; *expected* is the sequence of the message that it must stand behind on its subject."""
+        """Append an op; *expected* is the sequence of the message that it must directly follow on its subject."""
 
     def look_up(self, names: GroupNames, subject: str, deadline_s: float, end: End) -> None:
         """Find the last message on a subject of the op stream."""
@@ -44,7 +44,7 @@ class Sender(Protocol):
     def explain(
         self, subject: str, error: TxcoreError, deadline_s: float, take: Callable[[Status, TxcoreError | None], None]
     ) -> None:
-        """Find out why nobody took a target: no stream has its subject any more, or the stream has no leader now."""
+        """Find out why no stream took a target: its stream is gone, or has no leader now."""
 
 
 class Release:
@@ -108,13 +108,13 @@ class Release:
     def looked(self, status: Status, error: TxcoreError | None, found: Found | None) -> None:
         """Take what holds the op's place, and the next step."""
         if status is not Status.DURABLE:
-            # Nothing was published, but nobody refused anything either.
+            # Nothing was published, but nothing was refused either.
             self._settle(Outcome(Status.UNKNOWN, _reached(error), missing=tuple(self._resolution.targets)))
         elif not self._is_superseded(found):
             self.publish()
 
     def _is_superseded(self, found: Found | None) -> bool:
-        """Settle if what was found stands in the way; else remember it as what the op must stand behind."""
+        """Settle if the record found supersedes the op; else remember it as the one that the op must follow."""
         op = self._resolution.op
         assert op is not None
         if found is None:
@@ -172,7 +172,7 @@ class Release:
             if index >= 0:
                 self._missing.append(index)
             if isinstance(error, BackendUnavailableError):
-                status = Status.UNKNOWN  # nobody said no
+                status = Status.UNKNOWN  # no server refused it
             # An unknown target outweighs a refused one: only then nothing is claimed that is not so.
             if self._status is not Status.UNKNOWN:
                 self._status, self._error = status, error
@@ -216,4 +216,4 @@ class Release:
 
 
 def _reached(error: TxcoreError | None) -> TxcoreError:
-    return error or BackendUnavailableError("nobody answered")
+    return error or BackendUnavailableError("no server answered")

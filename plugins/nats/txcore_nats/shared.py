@@ -23,7 +23,7 @@ class Closable(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class Shared:
-    """One backend's thread, connection and what stands on them."""
+    """One backend's thread, connection and what depends on them."""
 
     options: Options
     clock: Clock
@@ -36,4 +36,4 @@ class Shared:
     readers: set[Closable] = field(default_factory=set)
     """Open readers; they end with their backend."""
     half_tails: dict[tuple[str, int], list[Tail]] = field(default_factory=dict)
-    """Readers of halves that have not brought yet what stood in the log when they were opened, by partition."""
+    """Readers of halves that have not brought yet what was in the log when they were opened, by partition."""

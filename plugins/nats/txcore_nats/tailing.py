@@ -32,11 +32,11 @@ _IDLE: Final = "100"
 
 
 Take = Callable[[Any, int, int, int], None]
-"""Takes a message, its sequence, the time of its append, and how many are left behind it."""
+"""Takes a message, its sequence, the time of its append, and how many are left after it."""
 
 
 class Receiver(Protocol):
-    """Who takes what a tail reads; on the loop's thread."""
+    """Takes what a tail reads; on the loop's thread."""
 
     def received(self, message: Any, sequence: int, appended_ms: int) -> None:
         """One of nats-py's messages, in log order, once; with its sequence and the broker's time of its append."""
@@ -45,7 +45,7 @@ class Receiver(Protocol):
         """The record at the start is gone; nothing more comes."""
 
     def failed(self, error: TxcoreError) -> None:
-        """Reading does not go on now; it is tried again."""
+        """Reading is interrupted now; it is tried again."""
 
     def has_room(self) -> bool:
         """Whether more may be asked for."""
@@ -57,7 +57,7 @@ class Tail:
     Args:
         start: The sequence of a message that was seen before; None for the beginning.
         is_keyed: Each subject keeps its last message only: older ones go without being missed.
-        after: Tails that are to bring first what stood in their logs when they were opened, if they can in time.
+        after: Tails that are to bring first what was in their logs when they were opened, if they can in time.
     """
 
     def __init__(
@@ -74,7 +74,7 @@ class Tail:
         is_keyed: bool = False,
         after: Sequence[Tail] = (),
     ) -> None:
-        self.is_level = asyncio.Event()  #: set once everything that stood in the log at the opening was brought
+        self.is_level = asyncio.Event()  #: set once everything that was in the log at the opening was brought
         self.left = 0  #: how many records the server held back when it sent the last one
         self._after = after
         self._loop = loop
@@ -133,7 +133,7 @@ class Tail:
 
     async def _follow(self, client: Client) -> None:
         """Read with one consumer until it ends."""
-        # Inclusive of the last record that was read, so that a hole behind it cannot go unnoticed.
+        # Inclusive of the last record that was read, so that a gap after it cannot go unnoticed.
         asked = self._last if self._last is not None else self._start
         if self._is_keyed:
             asked = None if self._last is None else self._last + 1
@@ -273,11 +273,11 @@ class _Consumer:
             return
         self._heard_s = asyncio.get_running_loop().time()
         if not message.reply.startswith("$JS.ACK."):
-            self._told(message.headers or {})
+            self._reported(message.headers or {})
             return
         sequence, delivered, appended_ms, left = _metadata(message.reply)
         if delivered != self._sequence + 1:
-            self.ended.set()  # something went missing on the way: a new consumer begins behind the last record
+            self.ended.set()  # something went missing on the way: a new consumer begins after the last record
             return
         self._sequence = delivered
         self._pulled -= 1
@@ -290,7 +290,7 @@ class _Consumer:
         if self._pulled <= PULL_COUNT // 2:
             self.pull()
 
-    def _told(self, headers: Mapping[str, str]) -> None:
+    def _reported(self, headers: Mapping[str, str]) -> None:
         status = headers.get(STATUS)
         if status == _IDLE:
             return
@@ -313,7 +313,7 @@ def reading_error(error: BaseException, what: str) -> TxcoreError:
 
 
 def _metadata(reply: str) -> tuple[int, int, int, int]:
-    """Return stream sequence, consumer sequence, time and number of those behind, as the reply subject tells them."""
+    """Return stream sequence, consumer sequence, time and number of those after it, from the reply subject."""
     tokens = reply.split(".")
     at = 5 if len(tokens) < 11 else 7  # newer servers put domain and account in front of the stream
     return int(tokens[at]), int(tokens[at + 1]), int(tokens[at + 2]) // 1_000_000, int(tokens[at + 3])

@@ -96,7 +96,7 @@ class TargetChecks:
         error: TxcoreError | None = None
         try:
             await self._find(subject)
-        except Exception as raised:  # noqa: BLE001 - told to whoever waits
+        except Exception as raised:  # noqa: BLE001 - reported to the waiting callers
             error = translate(raised, f"looking for the stream of {subject!r}")
         for found in self._asking.pop(subject):
             found(error)

@@ -72,7 +72,7 @@ class NatsHarness(BrokerHarness):
 
     def missing_topic(self) -> str | None:
         """See `Harness.missing_topic`."""
-        return "nobody.made.this"
+        return "never.made"
 
     def refuse_topic(self, topic: str, *, refuses: bool) -> bool:
         """See `Harness.refuse_topic`: the topic's stream is full."""
@@ -104,7 +104,7 @@ class NatsHarness(BrokerHarness):
         return self.url.replace(f"half_bytes_max={HALF_BYTES_MAX}", f"half_bytes_max={size}")
 
     def expire_member(self, group: str, member: str) -> bool:
-        """See `Harness.expire_member`: the keys of its partitions are set to nobody."""
+        """See `Harness.expire_member`: the keys of its partitions are set to no owner."""
 
         async def expire() -> bool:
             client = await self._connected()

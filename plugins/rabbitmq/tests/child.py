@@ -67,7 +67,7 @@ class CommittingLater(txcore.AsyncTransactionListener):
         return txcore.LocalTransactionState.COMMIT
 
 
-def tell(transaction_id, end):
+def say_end(transaction_id, end):
     say(end.state.name, transaction_id.hex())
 
 
@@ -80,13 +80,13 @@ def end_normally(url, group, topic, way):
     producer = txcore.TransactionProducer(backend, group, listener=Committing())
     if way == "many":
         for result in producer.send_many((txcore.Message(topic, b"%d" % n), None) for n in range(60)):
-            tell(result.transaction_id, result.end)
+            say_end(result.transaction_id, result.end)
         return
     for number in range(3):
         transaction = producer.begin()
         transaction.publish(txcore.Message(topic, b"%d" % number))
         transaction.prepare()
-        tell(transaction.transaction_id, transaction.commit())
+        say_end(transaction.transaction_id, transaction.commit())
     if way == "closes":
         backend.close()
     elif way == "fails":
@@ -98,11 +98,11 @@ def end_normally(url, group, topic, way):
 async def commit_many(backend, group, topic):
     producer = txcore.AsyncTransactionProducer(backend, group, listener=CommittingLater())
     for result in await producer.send_many([(txcore.Message(topic, b"%d" % n), None) for n in range(60)]):
-        tell(result.transaction_id, result.end)
+        say_end(result.transaction_id, result.end)
 
 
 def end_without_broker(url, group, topic):
-    """Commit one transaction; end when told so."""
+    """Commit one transaction; end on a line from stdin."""
     end_normally(url, group, topic, "forgets")
     say("ready")
     sys.stdin.readline()

@@ -37,7 +37,7 @@ def test_a_queue_whose_node_is_down_is_not_a_missing_queue():
 
 
 def test_a_setting_that_differs_is_the_errors_key():
-    """So that a program can tell which option to change."""
+    """A program can thus find which option to change."""
     error = translate(
         CLOSED(406, "PRECONDITION_FAILED - inequivalent arg 'x-max-age' for queue 'q' in vhost '/': received …"),
         "group 'g'",
@@ -50,13 +50,13 @@ def test_a_setting_that_differs_is_the_errors_key():
 def test_only_the_brokers_own_word_is_a_refused_login(kind):
     """pika calls a connection that was lost at that moment the same."""
     lost = translate(kind("StreamLostError: (\"Stream connection lost: ConnectionResetError(104, 'reset')\",)"), "x")
-    told = translate(kind("ConnectionClosedByBroker: (403) 'ACCESS_REFUSED - Login was refused'"), "x")
-    assert [type(lost), type(told)] == [BackendUnavailableError] * 2
-    assert [is_login_refused(lost), is_login_refused(told)] == [False, True]
+    said = translate(kind("ConnectionClosedByBroker: (403) 'ACCESS_REFUSED - Login was refused'"), "x")
+    assert [type(lost), type(said)] == [BackendUnavailableError] * 2
+    assert [is_login_refused(lost), is_login_refused(said)] == [False, True]
     assert "refused" not in str(lost)
 
 
-def test_the_innermost_of_nested_connection_errors_is_told():
+def test_the_innermost_of_nested_connection_errors_is_reported():
     """pika wraps a refused connection four times."""
     inner = exceptions.AMQPConnectionError(exceptions.AMQPConnectionError(ConnectionRefusedError(111, "refused")))
     assert str(translate(inner, "connecting")) == "connecting: ConnectionRefusedError(111, 'refused')"

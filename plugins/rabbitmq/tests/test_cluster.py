@@ -140,7 +140,7 @@ def test_orphans_are_judged_although_the_checkers_node_is_lost(cluster, kit, cou
 
 
 def test_a_node_is_lost_and_comes_back(cluster, kit):
-    """Acknowledged halves and targets are there afterwards; the client goes on at another node by itself."""
+    """Acknowledged halves and targets are there afterwards; the client continues at another node by itself."""
     queue = target(cluster, kit)
     stored = [raw.half(kit, queue, body=b"%d" % number) for number in range(200)]
     assert {outcome.status for outcome in raw.append(kit, *stored)} == {DURABLE}

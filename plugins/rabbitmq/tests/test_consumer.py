@@ -71,7 +71,7 @@ def test_the_topic_is_made_and_every_group_begins_with_its_first_message(readers
         assert consumer.poll() == []
 
 
-def test_a_successor_goes_on_behind_the_last_ack(readers):
+def test_a_successor_continues_after_the_last_ack(readers):
     """What was polled and not acknowledged comes again."""
     first = readers.open("group")
     readers.publish(b"0", b"1", b"2", b"3")
@@ -95,7 +95,7 @@ def test_one_consumer_of_a_group_is_active(kit, readers):
     assert bodies(readers.take(waiting, 2)) == [b"0", b"1"]
 
 
-def test_a_killed_consumers_successor_goes_on(kit, readers):
+def test_a_killed_consumers_successor_continues(kit, readers):
     """SIGKILL in the middle: nothing is lost, and what was acknowledged does not come again."""
     readers.open("other")  # makes the topic
     readers.publish(*[b"%d" % number for number in range(5)])
@@ -130,7 +130,7 @@ def test_the_demo_finds_it(kit, readers):
 
 
 def test_a_consumer_outlives_its_broker(hurt):
-    """It polls nothing while the broker is away, and goes on behind its last ack afterwards."""
+    """It polls nothing while the broker is away, and continues after its last ack afterwards."""
     readers = Readers(hurt)
     consumer = readers.open("group")
     readers.publish(b"0", b"1")

@@ -1,4 +1,4 @@
-"""`Reader.end` and `Reader.passed`: a stream's end is told by a marker of the plugin's own, which no reader returns."""
+"""`Reader.end` and `Reader.passed`: a stream's end is found by the plugin's own marker, which no reader returns."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ def records_of(kit, kind):
 
 
 @pytest.mark.parametrize("kind", list(LogKind))
-def test_the_end_of_an_empty_log_is_told_and_reached(kit, kind):
+def test_the_end_of_an_empty_log_is_found_and_reached(kit, kind):
     """The log has nothing, and the reader knows it without waiting for silence."""
     reader = kit.connect().read(kit.group, kind, 0)
     end = kit.wait(reader.end())
@@ -44,7 +44,7 @@ def test_the_end_of_an_empty_log_is_told_and_reached(kit, kind):
     reader.close()
 
 
-def test_the_end_is_told_although_nothing_was_read_and_is_reached_with_the_last_record(kit):
+def test_the_end_is_found_although_nothing_was_read_and_is_reached_with_the_last_record(kit):
     """A log longer than what is read ahead: the answer does not wait for the reader."""
     backend, queue = kit.connect(), kit.queue()
     halves = [raw.half(kit, queue) for _ in range(1_000)]

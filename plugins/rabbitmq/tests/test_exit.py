@@ -16,8 +16,8 @@ def test_each_accepted_commit_has_its_op(kit, way):
     kit.wait(kit.backend.ensure_group(kit.group, 2))
     topic = kit.queue()
     child = kit.child("end_normally", kit.address(merge_delay_s=1.5), kit.group, topic, way)
-    told, _ = child.communicate(timeout=60)
-    ids = {bytes.fromhex(line.split()[1]) for line in told.splitlines() if line.startswith("ACCEPTED ")}
+    printed, _ = child.communicate(timeout=60)
+    ids = {bytes.fromhex(line.split()[1]) for line in printed.splitlines() if line.startswith("ACCEPTED ")}
     assert len(ids) == (60 if way in {"many", "asyncio"} else 3)
     assert child.returncode == {"fails": 1, "exits": 3}.get(way, 0)
     ended = {op.transaction_id for p in range(2) for op in raw.ops(kit, partition=p) if op.kind in FINAL_KINDS}

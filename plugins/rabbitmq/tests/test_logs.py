@@ -60,8 +60,8 @@ def test_a_group_whose_parked_streams_expire_is_used_on_and_its_other_settings_a
     for name in parked:
         kit.channel().queue_declare(name, durable=True, arguments=old)
     assert kit.wait(kit.backend.ensure_group(kit.group, 2)) == 2
-    told = {record.stream for record in caplog.records if record.message == "rabbitmq.parked_expires"}
-    assert sorted(told) == parked
+    logged = {record.stream for record in caplog.records if record.message == "rabbitmq.parked_expires"}
+    assert sorted(logged) == parked
     half = raw.half(kit, kit.queue())
     raw.append(kit, half)
     assert raw.release(kit, raw.discard(half))[0].status is Status.DURABLE
@@ -74,7 +74,7 @@ def test_a_group_whose_parked_streams_expire_is_used_on_and_its_other_settings_a
 
 
 def test_a_queue_in_the_place_of_a_stream_is_named(kit):
-    """Somebody declared a queue of the group's name."""
+    """A client declared a queue of the group's name."""
     name = log_name(f"{kit.group}-x", LogKind.OP, 1)
     kit.channel().queue_declare(name, durable=True, arguments={"x-queue-type": "classic"})
     error = error_of(lambda: kit.backend.ensure_group(f"{kit.group}-x", 2), kit.timeout_s)
@@ -108,7 +108,7 @@ def test_a_record_larger_than_the_broker_takes_is_found_out_at_the_start(kit):
     assert Status.DURABLE is raw.append(kit, raw.half(kit, kit.queue()), backend=group)[0].status
 
 
-def test_ops_share_records_and_a_tick_stands_alone_after_them(kit):
+def test_ops_share_records_and_a_tick_comes_alone_after_them(kit):
     """Few records for many ops, in the order of the releases."""
     queue = kit.queue()
     halves = [raw.half(kit, queue) for _ in range(300)]
@@ -220,7 +220,7 @@ def test_a_few_records_are_acknowledged_in_time(hurt, monkeypatch):
 
 
 def test_the_last_checkpoint_of_many_is_loaded(kit):
-    """Whatever stands in the stream beside it: markers of other loaders, records of a newer plugin."""
+    """It is found among any other records: markers of other loaders, records of a newer plugin."""
     claim, queue = kit.backend.claim(kit.group, "me"), checkpoint_name(kit.group, 0)
     kit.history.unjudged = "its checkpoints are made up"
     for number in range(300):

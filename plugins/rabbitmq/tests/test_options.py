@@ -46,7 +46,7 @@ def test_an_empty_password_stays_empty():
     ],
 )
 def test_nodes_of_one_cluster(authority, hosts):
-    """Several nodes are separated by commas; IPv6 stands in brackets."""
+    """Several nodes are separated by commas; IPv6 is written in brackets."""
     assert hosts == parse_url(f"rabbitmq://{authority}/").hosts
 
 
@@ -88,7 +88,7 @@ def test_a_wrong_option_is_named(query, key):
 
 @pytest.mark.parametrize("authority", ["ann:s3cret@h:x", "ann:s3cret@h:0", "ann:s3cret@h:70000"])
 def test_a_wrong_port_is_named_without_the_password(authority):
-    """The part behind the last colon is no port."""
+    """The part after the last colon is no port."""
     with pytest.raises(ConfigError) as raised:
         parse_url(f"rabbitmq://{authority}/")
     assert raised.value.key == "port"

@@ -52,7 +52,7 @@ def poll(members):
 
 
 def test_five_members_come_and_go(kit):
-    """Shares differ by one at most once they come to rest, and every partition is held."""
+    """Shares differ by one at most once they no longer change, and every partition is held."""
     backend = kit.connect(partition_count=8)
     members = []
     for count in range(1, 6):
@@ -83,7 +83,7 @@ def test_a_member_that_does_not_obey_loses_its_surplus_after_drain_s(kit):
 
 
 def test_a_late_answer_does_not_give_up_a_new_assignment(kit):
-    """`give_up` means the last assignment that was polled, not the one behind it."""
+    """`give_up` means the last assignment that was polled, not the one after it."""
     member = Member(kit.connect(), kit.group, "me", obeys=False)
     kit.until(lambda: poll([member]) == [2])
     link, loop = member.claim._link, kit.opened[0]._reading
@@ -111,7 +111,7 @@ def test_giving_up_what_is_over_or_never_was_changes_nothing(kit):
     lost = [member.claim._events.popleft() for _ in range(2)]
     assert {LOST} == {event.kind for event, _ in lost}
     for event, assignment in lost:  # polled by themselves, the new assignments not yet
-        member.claim._told.pop(event.partition)
+        member.claim._polled.pop(event.partition)
         member.claim.give_up(event.partition)
         assert member.claim._owned[event.partition] > assignment
     seen = threading.Event()
@@ -150,8 +150,8 @@ def test_takeover_after_a_freeze_and_the_thawed_owner_is_harmless(kit):
     kit.until(lambda: poll([other]) == [2])
 
 
-def test_claims_are_told_in_log_order_whoever_holds_the_lock(kit):
-    """What a replaced owner writes late stands behind the new claim, where it does not count."""
+def test_claims_are_in_log_order_whichever_member_holds_the_lock(kit):
+    """A late record of a replaced owner comes after the new claim, where it does not count."""
     first, second = kit.connect(claim_heartbeat_s=1), kit.connect(claim_heartbeat_s=1)
     old = Member(first, kit.group, "old")
     kit.until(lambda: len(old.poll()) == 2)
@@ -173,7 +173,7 @@ def test_claims_are_told_in_log_order_whoever_holds_the_lock(kit):
     kit.until(lambda: (LOST, 0) in ((old.poll() and old.heard) or old.heard))
 
 
-def test_a_lock_that_somebody_else_holds_is_left_alone_and_taken_later(kit):
+def test_a_lock_that_another_client_holds_is_left_alone_and_taken_later(kit):
     """A plain client declares a partition's queue: the other partition is taken, and this one when it is free."""
     backend, channel = kit.connect(), kit.channel()
     channel.queue_declare(claim_name(kit.group, 0), exclusive=True, arguments={"x-queue-type": "classic"})
@@ -234,7 +234,7 @@ def test_members_that_cannot_hear_each_other_still_never_hold_one_together(kit):
     kit.until(lambda: poll([first, second]) == [1, 1])
 
 
-def test_a_group_that_nobody_made_cannot_be_joined(kit):
+def test_a_group_that_was_not_made_cannot_be_joined(kit):
     """`poll` says so, again and again; nothing is made."""
     claim = kit.backend.claim(f"no-{kit.group}", "me")
 
@@ -266,7 +266,7 @@ def test_a_closed_claim_is_closed(kit):
 
 
 def test_strange_announcements_are_ignored(kit):
-    """Anybody may publish to an exchange; a newer plugin may announce in another form."""
+    """Any client may publish to an exchange; a newer plugin may announce in another form."""
     member = Member(kit.connect(), kit.group, "me")
     kit.until(lambda: len(member.poll()) == 2)
     channel = kit.channel()

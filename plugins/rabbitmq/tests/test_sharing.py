@@ -8,45 +8,45 @@ import pytest
 from txcore_rabbitmq.sharing import Roll, Standing, shares, surplus_of, wanted_by
 
 
-def standing(*kept, revoking=()):
+def holding(*kept, revoking=()):
     return Standing(frozenset(kept), frozenset(revoking))
 
 
-def test_odd_partitions_stay_with_those_who_hold_most():
+def test_odd_partitions_stay_with_the_members_that_hold_most():
     """So that few partitions move."""
-    members = {"a": standing(0), "b": standing(1, 2)}
+    members = {"a": holding(0), "b": holding(1, 2)}
     assert shares(members, 3) == {"a": 1, "b": 2}
     assert tuple(surplus_of(name, members, 3) for name in members) == ([], [])
 
 
 def test_a_newcomer_gets_its_share_of_what_the_others_have():
     """They give up what is too much; it takes nothing before that is free."""
-    members = {"a": standing(0, 1, 2, 3), "b": standing()}
+    members = {"a": holding(0, 1, 2, 3), "b": holding()}
     assert surplus_of("a", members, 4) == [2, 3]
     assert wanted_by("b", members, 4, ()) == []
-    members["a"] = standing(0, 1, revoking=(2, 3))
+    members["a"] = holding(0, 1, revoking=(2, 3))
     assert wanted_by("b", members, 4, ()) == []
-    members["a"] = standing(0, 1)
+    members["a"] = holding(0, 1)
     assert wanted_by("b", members, 4, ()) == [2, 3]
     assert wanted_by("a", members, 4, ()) == []
 
 
 def test_members_that_see_the_same_want_different_partitions():
-    """Nobody runs into another's lock."""
-    members = {name: standing() for name in "abc"}
+    """No member runs into another's lock."""
+    members = {name: holding() for name in "abc"}
     wanted = [wanted_by(name, members, 8, ()) for name in members]
     assert sorted(partition for each in wanted for partition in each) == list(range(8))
     assert [len(each) for each in wanted] == [3, 3, 2]
 
 
 def test_what_is_locked_is_left_alone_and_the_rest_is_taken():
-    """A member that was killed a moment ago holds locks that nobody announces."""
-    assert wanted_by("a", {"a": standing()}, 4, {0, 2}) == [1, 3]
+    """A member that was killed a moment ago holds locks that no member announces."""
+    assert wanted_by("a", {"a": holding()}, 4, {0, 2}) == [1, 3]
 
 
 def test_more_members_than_partitions():
-    """Those without one wait; nobody gives up its only one for them."""
-    members = {"a": standing(0), "b": standing(1), "c": standing()}
+    """Members without a partition wait; no member gives up its only one for them."""
+    members = {"a": holding(0), "b": holding(1), "c": holding()}
     assert [surplus_of(name, members, 2) for name in members] == [[], [], []]
     assert wanted_by("c", members, 2, ()) == []
 
@@ -63,24 +63,24 @@ def test_any_group_comes_to_rest_with_equal_shares(seed):
         elif len(held) > 1:
             del held[chance.choice(sorted(held))]
         for _ in range(4):
-            members = {name: standing(*partitions) for name, partitions in held.items()}
+            members = {name: holding(*partitions) for name, partitions in held.items()}
             for name in held:
                 held[name] -= set(surplus_of(name, members, count))
-            members = {name: standing(*partitions) for name, partitions in held.items()}
+            members = {name: holding(*partitions) for name, partitions in held.items()}
             for name in held:
                 held[name] |= set(wanted_by(name, members, count, ()))
         assert sorted(partition for each in held.values() for partition in each) == list(range(count))
         assert max(map(len, held.values())) - min(map(len, held.values())) <= 1
 
 
-def test_who_is_silent_for_too_long_is_gone():
-    """Until it is heard again; while nobody can be heard, nobody is."""
+def test_a_member_that_is_silent_for_too_long_is_gone():
+    """It is gone until it is heard again; while no member can be heard, none is gone."""
     roll = Roll(3.0)
-    roll.hear("a", standing(1), 10.0)
-    roll.hear("b", standing(2), 12.0)
-    assert {"a": standing(1), "b": standing(2)} == roll.present(12.9)
-    assert {"b": standing(2)} == roll.present(13.5)
+    roll.hear("a", holding(1), 10.0)
+    roll.hear("b", holding(2), 12.0)
+    assert {"a": holding(1), "b": holding(2)} == roll.present(12.9)
+    assert {"b": holding(2)} == roll.present(13.5)
     roll.refresh(16.0)
-    assert {"b": standing(2)} == roll.present(18.0)
+    assert {"b": holding(2)} == roll.present(18.0)
     roll.leave("b")
     assert roll.present(18.0) == {}

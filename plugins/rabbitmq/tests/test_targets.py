@@ -1,4 +1,4 @@
-"""Targets on a real broker: what is refused, when it is found out, and that nobody else is hurt by it."""
+"""Targets on a real broker: refusals, when they are found out, and that they harm no other message."""
 
 from __future__ import annotations
 
@@ -49,7 +49,7 @@ def test_missing_queue_and_missing_exchange_refuse_the_half(kit):
     assert raw.statuses(raw.append(kit, *halves[:2])) == [DURABLE, DURABLE]
 
 
-def test_an_exclusive_queue_of_somebody_else_is_a_target(kit):
+def test_an_exclusive_queue_of_another_client_is_a_target(kit):
     """Publishing to it is allowed, although it cannot be declared."""
     channel, queue = kit.channel(), f"exclusive-{kit.group}"
     channel.queue_declare(queue, exclusive=True, arguments={"x-queue-type": "classic"})
@@ -63,14 +63,14 @@ def test_an_unroutable_key_is_refused_by_name_and_its_twin_is_delivered(kit):
     channel, exchange, queue = kit.channel(), f"exchange-{kit.group}", kit.queue()
     channel.exchange_declare(exchange, "topic", durable=True)
     channel.queue_bind(queue, exchange, "known.*")
-    lost = [raw.half(kit, f"{exchange}/known.{number}", f"{exchange}/nobody.{number}") for number in range(20)]
+    lost = [raw.half(kit, f"{exchange}/known.{number}", f"{exchange}/nowhere.{number}") for number in range(20)]
     good = [raw.half(kit, f"{exchange}/known.{number}") for number in range(20)]
     pairs = [half for pair in zip(lost, good, strict=True) for half in pair]
     raw.append(kit, *pairs)
     outcomes = raw.release(kit, *[raw.commit(half) for half in pairs])
     assert raw.statuses(outcomes) == [REFUSED, DURABLE] * 20
     assert {outcome.missing for outcome in outcomes[::2]} == {(1,)}
-    assert [outcome.error.topic for outcome in outcomes[::2]] == [f"{exchange}/nobody.{n}" for n in range(20)]
+    assert [outcome.error.topic for outcome in outcomes[::2]] == [f"{exchange}/nowhere.{n}" for n in range(20)]
     assert {outcome.error.reason for outcome in outcomes[::2]} == {"unroutable"}
     assert {each.transaction_id for each in raw.ops(kit)} == {half.transaction_id for half in good}
     assert count_in(channel, queue) == 40
@@ -103,10 +103,10 @@ def test_two_targets_on_one_topic(kit):
 
 
 def test_one_target_twice_under_way_and_one_of_them_returned(kit):
-    """Two attempts share a message id; which of them came back cannot be told, so neither is called certain."""
+    """Two attempts share a message id; which of them came back cannot be known, so neither is called certain."""
     channel, exchange = kit.channel(), f"exchange-{kit.group}"
     channel.exchange_declare(exchange, "topic", durable=True)
-    half = raw.half(kit, f"{exchange}/nobody")
+    half = raw.half(kit, f"{exchange}/nowhere")
     raw.append(kit, half)
     outcomes = raw.release(kit, *[raw.commit(half)] * 5)
     assert set(raw.statuses(outcomes)) <= {REFUSED, UNKNOWN}
@@ -220,7 +220,7 @@ def test_nothing_is_published_for_a_group_that_does_not_exist(kit):
     """A release that this object has not made the group for asks first: its op could never be written."""
     queue = kit.queue()
     half = raw.half(kit, queue)
-    half.group = f"nobody-made-{kit.group}"
+    half.group = f"never-made-{kit.group}"
     (outcome,) = raw.release(kit, raw.commit(half))
     assert (outcome.status, type(outcome.error)) == (REFUSED, ConfigError)
     assert count_in(kit.channel(), queue) == 0

@@ -1,4 +1,4 @@
-"""A real TLS listener: own authority, client certificate, names, and what is told when one of them is wrong."""
+"""A real TLS listener: own authority, client certificate, names, and the errors when one of them is wrong."""
 
 from __future__ import annotations
 
@@ -64,7 +64,7 @@ def test_large_records_travel_over_tls(secure):
         ({"tls_ca_file": "{stranger}"}, "CERTIFICATE_VERIFY_FAILED"),
     ],
 )
-def test_a_broker_that_cannot_be_trusted_is_told_at_once(secure, changed, words):
+def test_a_broker_that_cannot_be_trusted_is_reported_at_once(secure, changed, words):
     """An authority that signed nothing here, or another name in the certificate: no login is sent."""
     stranger = secure.broker.certificates.stranger_ca_file
     backend = connect(secure, **{key: value and value.format(stranger=stranger) for key, value in changed.items()})
@@ -87,7 +87,7 @@ def test_a_missing_client_certificate_is_refused(secure):
     assert isinstance(error, BackendUnavailableError)
 
 
-def test_a_wrong_password_over_tls_is_told_at_once(secure):
+def test_a_wrong_password_over_tls_is_reported_at_once(secure):
     """As without TLS."""
     url = secure.broker.credentials_url.replace(brokers.PASSWORD, "wrong-pass")
     backend = connect(secure, url=url)

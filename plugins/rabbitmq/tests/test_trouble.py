@@ -29,7 +29,7 @@ def alarmed(broker):
 
 
 class Load:
-    """Appends halves and releases them from a thread, as fast as it is told to, until stopped."""
+    """Appends halves and releases them from a thread, at a given rate, until stopped."""
 
     def __init__(self, kit, backend, queue):
         self._kit, self._backend, self._queue = kit, backend, queue
@@ -106,7 +106,7 @@ def test_a_broker_killed_in_mid_stream(hurt):
 
 
 def test_a_broker_frozen_for_ten_seconds(hurt):
-    """SIGSTOP: items end within their timeout; thawed, the same connection goes on, and certain is certain."""
+    """SIGSTOP: items end within their timeout; thawed, the same connection continues, and certain is certain."""
     backend, queue = hurt.connect(delivery_timeout_s=1), hurt.queue()
     load = Load(hurt, backend, queue)
     hurt.until(lambda: len(load.releases) > 20)
@@ -195,7 +195,7 @@ def test_a_confirm_lost_with_its_connection_is_unknown(hurt):
 
 
 def test_an_alarm_blocks_publishers_and_is_named(hurt, caplog):
-    """Memory above the watermark: nothing hangs, what was not sent is certain, the reason is told, and it passes."""
+    """Memory above the watermark: nothing hangs, what was not sent is certain, the reason is named, and it passes."""
     caplog.set_level(logging.WARNING, "txcore.rabbitmq")
     backend, queue = hurt.connect(delivery_timeout_s=0.5), hurt.queue()
     first, stored = raw.half(hurt, queue), raw.half(hurt, queue)
@@ -216,7 +216,7 @@ def test_an_alarm_blocks_publishers_and_is_named(hurt, caplog):
         (release,) = raw.release(hurt, raw.commit(stored), backend=backend)
         assert (release.status, release.missing) == (UNKNOWN, (0,))
         assert hurt.lasts_s(lambda: error_of(lambda: backend.load_checkpoint(hurt.group, 0), 20.0))[0] < 5.0
-        assert raw.halves(hurt, 1, backend=backend)  # reading goes on
+        assert raw.halves(hurt, 1, backend=backend)  # reading continues
     hurt.until(lambda: raw.statuses(raw.append(hurt, raw.half(hurt, queue), backend=backend)) == [DURABLE])
     assert raw.statuses(raw.release(hurt, raw.commit(stored), backend=backend)) == [DURABLE]
     messages = [record.message for record in caplog.records]
@@ -225,7 +225,7 @@ def test_an_alarm_blocks_publishers_and_is_named(hurt, caplog):
 
 
 def test_members_keep_their_partitions_through_an_alarm(hurt):
-    """Nobody can announce anything meanwhile; nobody counts as gone."""
+    """No member can announce anything meanwhile; none counts as gone."""
     claims = [hurt.connect().claim(hurt.group, name) for name in ("a", "b")]
     held = [[], []]
 
@@ -277,12 +277,12 @@ def test_a_broker_that_is_absent_at_the_start_is_waited_for(hurt):
     ("login", "words"),
     [
         ("guest:wrong-pass", "user or password are refused"),
-        ("nobody:guest", "user or password are refused"),
+        ("no-user:guest", "user or password are refused"),
         ("guest:guest", "virtual host"),
     ],
 )
-def test_a_refused_login_is_told_at_once(kit, login, words):
-    """No timeout is waited for, by nobody; the password is not in the text."""
+def test_a_refused_login_is_reported_at_once(kit, login, words):
+    """No caller waits for a timeout; the password is not in the text."""
     host = kit.broker.url.rpartition("@")[2].rstrip("/")
     vhost = "none-of-that-name" if login == "guest:guest" else ""
     backend = txcore.connect(f"rabbitmq://{login}@{host}/{vhost}?delivery_timeout_s=5")
@@ -327,7 +327,7 @@ def test_a_connection_lost_while_logging_in_is_no_refused_login(hurt):
         assert error is None or ("refused:" not in str(error).lower() and "user or password" not in str(error))
 
 
-def test_a_user_who_may_not_write_is_told_what_is_missing(hurt):
+def test_a_missing_right_to_write_is_named(hurt):
     """Permissions are the broker's own answer: no retry would help, and others are not disturbed."""
     broker, queue = hurt.broker, hurt.queue()
     hurt.wait(hurt.backend.ensure_group(hurt.group))
@@ -423,8 +423,8 @@ def test_closing_is_bounded_whatever_the_broker_does(hurt, trouble):
         backend.append_halves(Recorder([half]))
 
 
-def test_a_checker_goes_on_after_its_broker_was_killed(hurt):
-    """Every stored half is decided after the restart; nobody has to restart anything."""
+def test_a_checker_continues_after_its_broker_was_killed(hurt):
+    """Every stored half is decided after the restart; no operator has to restart anything."""
     backend, queue = hurt.connect(), hurt.queue()
     hurt.adopt(backend)
     identities = [hurt.orphan(txcore.Message(queue, b"%d" % number)).transaction_id for number in range(30)]
@@ -440,7 +440,7 @@ def test_a_checker_goes_on_after_its_broker_was_killed(hurt):
 
 
 def test_a_forked_child_opens_its_own(kit):
-    """The parent's backend refuses to work there, closes there without harm, and goes on in the parent."""
+    """The parent's backend refuses to work there, closes there without harm, and works on in the parent."""
     kit.wait(kit.backend.ensure_group(kit.group))
     child = kit.child("fork", kit.address(), kit.group, kit.queue())
     lines, _ = child.communicate(timeout=60)

@@ -52,7 +52,7 @@ class _CheckpointRecord(msgspec.Struct, array_like=True, tag="txcp"):
 
 
 class Announcement(msgspec.Struct, array_like=True, tag="txca"):
-    """What a member of a group tells the others: what it keeps, what it is giving up.
+    """A member's message to its group: the partitions it keeps, and those it is giving up.
 
     Attributes:
         asks: It has just joined and wants to hear the others now.
@@ -127,7 +127,7 @@ def stored_properties() -> Any:
 
 
 def transient_properties() -> Any:
-    """Return the properties of a message that nobody needs to find again."""
+    """Return the properties of a message that no reader needs to find again."""
     return pika.BasicProperties(delivery_mode=TRANSIENT)
 
 
@@ -194,9 +194,11 @@ def translate(error: BaseException, doing: str) -> TxcoreError:
     # 404 and 406 are also said of queues that are still starting, just after the broker has come back.
     if code in _REFUSALS and not _is_down(error) and (code != _PRECONDITION_FAILED or _OTHER_SETTINGS in text):
         translated = ConfigError(f"{doing}: the broker refuses: {text}", key=different_setting(error))
-    elif _is_told(error) and isinstance(error, exceptions.ProbableAuthenticationError | exceptions.AuthenticationError):
+    elif _is_said_by_broker(error) and isinstance(
+        error, exceptions.ProbableAuthenticationError | exceptions.AuthenticationError
+    ):
         translated = BackendUnavailableError(f"{doing}: user or password are refused")
-    elif _is_told(error) and isinstance(error, exceptions.ProbableAccessDeniedError):
+    elif _is_said_by_broker(error) and isinstance(error, exceptions.ProbableAccessDeniedError):
         translated = BackendUnavailableError(f"{doing}: the virtual host is missing or closed to this user")
     else:
         translated = BackendUnavailableError(f"{doing}: {_plain(error)}")
@@ -216,11 +218,11 @@ def is_login_refused(error: BaseException) -> bool:
     """Say whether *error*, one of ours, comes from a broker that was reached and refuses user, vhost or certificate."""
     cause = error.__cause__
     if isinstance(cause, _LOGIN_ERRORS):
-        return _is_told(cause)
+        return _is_said_by_broker(cause)
     return "CERTIFICATE_VERIFY_FAILED" in str(error)
 
 
-def _is_told(error: BaseException) -> bool:
+def _is_said_by_broker(error: BaseException) -> bool:
     """Say whether the broker itself said why it closed the connection; a lost one looks the same to pika."""
     return "ConnectionClosedByBroker" in str(error)
 

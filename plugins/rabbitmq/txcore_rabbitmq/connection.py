@@ -104,7 +104,7 @@ class LoopThread:
                 _log.exception("rabbitmq.loop_error", extra={"loop": self._name})
 
     def _drain(self) -> None:
-        # Cleared first: whoever appends from here on either is seen by this loop or wakes the thread again.
+        # Cleared first: a thread that appends from here on either is seen by this loop or wakes the thread again.
         self._is_woken = False
         while self._inbox:
             self._guarded(self._inbox.popleft())
@@ -117,7 +117,7 @@ class LoopThread:
 
 
 class LinkOwner(Protocol):
-    """Who is told about a connection; on the loop's thread."""
+    """Receives a connection's events; on the loop's thread."""
 
     def link_up(self, connection: Any) -> None:
         """The connection is open."""

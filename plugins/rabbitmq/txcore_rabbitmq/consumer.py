@@ -1,7 +1,7 @@
 """Consuming a target for demos and tests: a stream as topic, read by any number of groups, with pika's blocking client.
 
-Whatever consumes queues today goes on doing so; this one exists because several groups are to read one topic from its
-first message on, and to go on after a kill where the last acknowledgement stands. Delivery is at least once.
+Existing consumers of queues stay as they are; this one exists because several groups are to read one topic from its
+first message on, and to continue after a kill at the last acknowledgement. Delivery is at least once.
 """
 
 from __future__ import annotations
@@ -82,9 +82,9 @@ class RabbitmqConsumer:
             raise translate(error, f"opening {topic!r}") from error
 
     def poll(self, count_max: int = 100) -> list[Received]:
-        """Return at most *count_max* messages behind those polled before, at once; empty when there are none.
+        """Return at most *count_max* messages after those polled before, at once; empty when there are none.
 
-        The first poll of an active consumer starts behind the last acknowledged message of its group.
+        The first poll of an active consumer starts after the last acknowledged message of its group.
 
         Raises:
             ConfigError: the topic was made anew as a queue of another kind.
@@ -165,7 +165,7 @@ class RabbitmqConsumer:
         return True
 
     def _load(self) -> int | str:
-        """Return where to go on: behind the largest position that was stored before a marker of our own."""
+        """Return where to continue: after the largest position that was stored before a marker of our own."""
         nonce = secrets.token_bytes(16)
         self._store(_Done(-1, nonce))
         largest, is_read = -1, False

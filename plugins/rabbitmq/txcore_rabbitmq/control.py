@@ -30,7 +30,7 @@ T = TypeVar("T")
 
 
 def new_future() -> Future[T]:
-    """Return a Future that is marked running, so that a waiter that gives up cannot hurt the thread behind it."""
+    """Return a Future that is marked running, so that a waiter that gives up cannot harm the thread that answers."""
     future: Future[T] = Future()
     future.set_running_or_notify_cancel()
     return future

@@ -13,7 +13,7 @@ from txcore_rabbitmq.options import parse_url
 _PURPOSES: Final = {
     LogKind.HALF: "halves, which no consumer reads",
     LogKind.OP: "what became of them",
-    LogKind.PARKED: "what was put aside, with its reason",
+    LogKind.PARKED: "parked transactions, with their reasons",
 }
 
 
@@ -29,8 +29,8 @@ def describe_group(url: str, group: str, partition_count: int) -> Sequence[Broke
         purposes = {log_name(group, kind, partition): purpose for kind, purpose in _PURPOSES.items()}
         purposes[checkpoint_name(group, partition)] = "how far checkers have read"
         for name, arguments in stream_arguments(options, group, partition).items():
-            told = ["durable", *(f"{key}={value}" for key, value in arguments.items())]
-            found.append(BrokerObject("queue", name, " ".join(told), purposes[name]))
+            shown = ["durable", *(f"{key}={value}" for key, value in arguments.items())]
+            found.append(BrokerObject("queue", name, " ".join(shown), purposes[name]))
         found.append(
             BrokerObject("queue", claim_name(group, partition), "exclusive", "which checker has the partition")
         )

@@ -1,4 +1,4 @@
-"""`txcore doctor` on RabbitMQ: what AMQP tells, and, where the management API is given, what only it tells.
+"""`txcore doctor` on RabbitMQ: facts from AMQP, and, where the management API is given, from it.
 
 Source: RabbitMQ documentation, "Streams", "Quorum Queues", "Clustering and Network Partitions", "Memory and Disk
 Alarms", "Negotiating limits" (`max_message_size`, `frame_max`), HTTP API.
@@ -261,7 +261,7 @@ def _network_partitions(subject: RabbitmqSubject) -> Finding:
     flags = {flag["name"]: flag["state"] for flag in subject.managed("feature-flags")}
     if len(nodes) > 1 and flags.get("khepri_db") != "enabled":
         return warn(
-            "metadata is not in Khepri, so what a split does depends on cluster_partition_handling, which no API tells",
+            "metadata is not in Khepri, so what a split does depends on cluster_partition_handling, which no API shows",
             "rabbitmqctl enable_feature_flag khepri_db (4.0 and later), or cluster_partition_handling = pause_minority",
         )
     return ok("no node sees the cluster split")

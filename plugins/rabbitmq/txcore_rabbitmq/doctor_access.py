@@ -100,7 +100,7 @@ class RabbitmqSubject:
         """Say whether a queue or exchange exists.
 
         Raises:
-            UntoldError: the broker refuses to tell.
+            UntoldError: the broker refuses to answer.
         """
         with self.channel() as channel:
             try:
@@ -139,7 +139,7 @@ class RabbitmqSubject:
         """
         if not self.request.monitor_url:
             raise UntoldError(
-                "AMQP does not tell",
+                "AMQP does not report it",
                 f"--monitor http://{self.options.host}:15672 (rabbitmq-plugins enable rabbitmq_management)",
             )
         parts = urlsplit(self.request.monitor_url)

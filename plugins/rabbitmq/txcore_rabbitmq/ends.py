@@ -1,4 +1,4 @@
-"""Where a stream ends: AMQP does not tell it, so a record of our own is appended and read back.
+"""Where a stream ends: AMQP does not report it, so a record of our own is appended and read back.
 
 The marker is known by its message id; no reader of ours returns it.
 """
@@ -32,7 +32,7 @@ def is_end_marker(message_id: str | None) -> bool:
 
 
 class EndSearch:
-    """Answers where one stream ends, with one marker for all who ask before it is sent; on the reading loop's thread.
+    """Answers where one stream ends, with one marker for all calls before it is sent; on the reading loop's thread.
 
     The consumer that waits for the marker gets only what is appended from now on, so the answer does not depend on
     how far the log was read.

@@ -102,7 +102,7 @@ class Sending:
 
 class Lane:
     """One channel in confirm mode: for our logs, or for one target exchange, so that an error that closes it
-    hurts nobody else.
+    harms no other target.
     """
 
     def __init__(self, name: str, connection: CoalescingConnection, freed: Callable[[], None]) -> None:
@@ -214,7 +214,7 @@ class Lane:
 
     def _conclude(self, sending: Sending, *, is_ack: bool) -> None:
         if sending.is_returned:
-            # The return came first; the ack behind it says only that the broker is done with the message.
+            # The return came first; the ack after it says only that the broker is done with the message.
             sending.settle(Status.REFUSED, self._no_route(sending.routing_key))
         elif sending.is_doubtful:
             sending.settle(Status.UNKNOWN, BackendUnavailableError("one of several messages with this id came back"))
@@ -225,11 +225,11 @@ class Lane:
                 Status.UNKNOWN, BackendUnavailableError(f"stream {sending.routing_key!r} did not take a record")
             )
         else:
-            # One of several queues behind an exchange may have taken it.
+            # One of several queues bound to an exchange may have taken it.
             topic = self._topic(sending.routing_key)
             sending.settle(
                 Status.REFUSED,
-                MessageRejectedError(f"a queue behind {topic!r} refuses messages (full?)", topic=topic, reason=FULL),
+                MessageRejectedError(f"a queue bound to {topic!r} refuses messages (full?)", topic=topic, reason=FULL),
             )
 
     def _no_route(self, routing_key: str) -> TxcoreError:

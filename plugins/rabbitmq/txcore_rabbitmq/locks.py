@@ -47,7 +47,7 @@ class _Refused:
 class Locks:
     """One member's locks, on a channel of its own, as a "no" closes the channel.
 
-    *answered* is told of each `take` whether it succeeded; *freed* of each `free`, and may be told twice. A lock that
+    *answered* is called for each `take`, with its success; *freed* for each `free`, perhaps twice. A lock that
     is refused for *lost_after_s* is lost; the next `take` asks for its substitute.
     """
 

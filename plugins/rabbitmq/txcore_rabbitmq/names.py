@@ -9,7 +9,7 @@ from txcore_rabbitmq.options import Options
 
 NAME_PREFIX: Final = "txc"
 NOWHERE: Final = f"{NAME_PREFIX}.nowhere"
-"""A routing key that leads nowhere; nobody may declare a queue of this name."""
+"""A routing key that leads nowhere; no client may declare a queue of this name."""
 SHORT_STRING_BYTES_MAX: Final = 255
 """AMQP's limit on names of queues and exchanges, routing keys and header names."""
 HEADERS_BYTES_MAX: Final = 64 * 1024

@@ -54,7 +54,7 @@ class ExclusiveClaim:
         self._clock = clock
         self._drain_s = options.drain_s
         self._events: deque[tuple[ClaimEvent, int]] = deque()
-        self._told: dict[int, int] = {}  # assignments that the core knows of; on the core's thread
+        self._polled: dict[int, int] = {}  # assignments that the core knows of; on the core's thread
         self._owned: dict[int, int] = {}  # partition -> number of its assignment
         self._revoking: set[int] = set()
         self._freeing: set[int] = set()
@@ -93,9 +93,9 @@ class ExclusiveClaim:
             event, assignment = self._events.popleft()
             events.append(event)
             if event.kind is ClaimEventKind.ASSIGNED:
-                self._told[event.partition] = assignment
+                self._polled[event.partition] = assignment
             elif event.kind is ClaimEventKind.LOST:
-                self._told.pop(event.partition, None)
+                self._polled.pop(event.partition, None)
         return events
 
     def checkpoint(self, partition: int, checkpoint: Checkpoint) -> Future[None]:
@@ -109,12 +109,12 @@ class ExclusiveClaim:
 
         Nothing happens where the assignment meant is gone already and a new one has not been polled yet.
         """
-        assignment = self._told.pop(partition, None)
+        assignment = self._polled.pop(partition, None)
         if assignment is not None:
             self._loop.call(lambda: self._release(partition, assignment))
 
     def close(self, timeout_s: float) -> Future[None]:
-        """Give the locks back, tell the others, close the connection; a broker that does not answer is left alone."""
+        """Give the locks back, notify the others, close the connection; a broker that does not answer is left alone."""
         with self._closing:  # the core and the backend may close it at the same time
             if self._closed is None:
                 self._closed = Future()
@@ -136,7 +136,7 @@ class ExclusiveClaim:
         self._error = error
 
     def link_up(self, connection: Any) -> None:
-        """The connection is open: look who is there."""
+        """The connection is open: find the members that are there."""
         self._connection = connection
         self._is_blocked = False
         self._presence.open(connection)
@@ -157,12 +157,12 @@ class ExclusiveClaim:
         _log.info("rabbitmq.claim_down", extra={"group": self._group, "reason": str(error)})
 
     def link_blocked(self, reason: str) -> None:
-        """While the broker has an alarm nobody can be heard; then everybody counts as there."""
+        """While the broker has an alarm no member can be heard; then every member counts as there."""
         self._is_blocked = bool(reason)
         self._roll.refresh(self._clock.elapsed_s())
 
     def _audible(self) -> None:
-        """Others can be heard from now on; those who are there answer at once."""
+        """Others can be heard from now on; those that are there answer at once."""
         self._announce(asks=True)
         connection = self._connection
         self._loop.later(ANSWERS_S, lambda: self._begin(connection))
@@ -177,8 +177,8 @@ class ExclusiveClaim:
             self._roll.leave(announcement.member)
             self._avoided.clear()
         else:
-            standing = Standing(frozenset(announcement.kept), frozenset(announcement.revoking))
-            self._roll.hear(announcement.member, standing, self._clock.elapsed_s())
+            holding = Standing(frozenset(announcement.kept), frozenset(announcement.revoking))
+            self._roll.hear(announcement.member, holding, self._clock.elapsed_s())
             self._locks.held_by_other([*announcement.kept, *announcement.revoking])
         if announcement.asks:
             self._announce()
@@ -190,12 +190,12 @@ class ExclusiveClaim:
             self._balance()
             self._loop.later(ANNOUNCE_S, self._tick)
 
-    def _standing(self) -> Standing:
+    def _holding(self) -> Standing:
         return Standing(frozenset(self._owned.keys() - self._revoking), frozenset(self._revoking | self._freeing))
 
     def _announce(self, *, asks: bool = False, leaves: bool = False) -> None:
         if not self._is_blocked:
-            kept, revoking = self._standing()
+            kept, revoking = self._holding()
             self._presence.say(Announcement(self._member, sorted(kept), sorted(revoking), asks, leaves))
 
     def _balance(self) -> None:
@@ -203,7 +203,7 @@ class ExclusiveClaim:
         if self._closed is not None or not self._is_listening or self._is_blocked:
             return
         now_s = self._clock.elapsed_s()
-        members = self._roll.present(now_s) | {self._member: self._standing()}
+        members = self._roll.present(now_s) | {self._member: self._holding()}
         surplus = surplus_of(self._member, members, self._partition_count)
         for partition in surplus:
             self._revoke(partition)
@@ -223,12 +223,12 @@ class ExclusiveClaim:
             return
         self._assignment_count += 1
         self._owned[partition] = self._assignment_count
-        self._tell(ClaimEventKind.ASSIGNED, partition)
+        self._report(ClaimEventKind.ASSIGNED, partition)
         self._announce()
 
     def _revoke(self, partition: int) -> None:
         self._revoking.add(partition)
-        self._tell(ClaimEventKind.REVOKING, partition, self._drain_s)
+        self._report(ClaimEventKind.REVOKING, partition, self._drain_s)
         assignment = self._owned[partition]
         self._loop.later(self._drain_s, lambda: self._take_away(partition, assignment))
 
@@ -260,14 +260,14 @@ class ExclusiveClaim:
             self._part()
 
     def _lose(self, partition: int) -> None:
-        self._tell(ClaimEventKind.LOST, partition)
+        self._report(ClaimEventKind.LOST, partition)
         del self._owned[partition]
 
     def _avoid(self, partition: int, for_s: float) -> None:
         self._avoided[partition] = self._clock.elapsed_s() + for_s
         self._loop.later(for_s + 0.01, self._balance)
 
-    def _tell(self, kind: ClaimEventKind, partition: int, drain_s: float = 0.0) -> None:
+    def _report(self, kind: ClaimEventKind, partition: int, drain_s: float = 0.0) -> None:
         self._events.append((ClaimEvent(kind, partition, drain_s), self._owned[partition]))
 
     def _leave(self, timeout_s: float) -> None:

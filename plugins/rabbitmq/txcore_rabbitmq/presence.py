@@ -63,7 +63,7 @@ class Presence:
         self._queue = ""
 
     def say(self, announcement: Announcement) -> None:
-        """Tell the others; not heard while there is no channel."""
+        """Notify the others; not heard while there is no channel."""
         if not self._queue or self._channel is None or not self._channel.is_open:
             return
         now_s = self._clock.elapsed_s()

@@ -169,7 +169,7 @@ class StreamReader:
             if offset > asked:
                 self._lose(asked, offset)
             elif consumer is self._consumer:
-                # The log goes on below: the broker was slow, or has lost its tail and this place with it.
+                # The log continues below: the broker was slow, or has lost its tail and this place with it.
                 self._attach()
 
         def silent() -> None:

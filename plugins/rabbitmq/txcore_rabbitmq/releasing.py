@@ -71,7 +71,7 @@ class Release:
             self.targets_done()
 
     def targets_done(self) -> None:
-        """Settle a failed item, or go on to the op."""
+        """Settle a failed item, or continue with the op."""
         resolution = self.resolution
         if self.status is not Status.DURABLE:
             self.settle(Outcome(self.status, self.error, missing=tuple(sorted(self.missing))))
@@ -188,7 +188,7 @@ class Releaser:
         self._checks.ask(op_stream, found)
 
     def mark(self, group: str, partition: int, op: Op, future: Future[Outcome], deadline_s: float) -> None:
-        """Append a record of one op behind those queued before."""
+        """Append a record of one op after those queued before."""
         self.flush(group, partition)
         self._send_ops(group, partition, [op], [future.set_result], deadline_s)
 

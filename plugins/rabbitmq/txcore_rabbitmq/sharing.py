@@ -11,14 +11,14 @@ from typing import NamedTuple
 
 
 class Standing(NamedTuple):
-    """What one member holds: to keep, and to give up once it has finished what is in hand."""
+    """The partitions of one member: those it keeps, and those it gives up once it has finished the work in hand."""
 
     kept: frozenset[int] = frozenset()
     revoking: frozenset[int] = frozenset()
 
 
 def shares(members: Mapping[str, Standing], partition_count: int) -> dict[str, int]:
-    """Return how many partitions fall to each member, those who hold most first: so that few move."""
+    """Return how many partitions fall to each member, the members that hold most first: so that few move."""
     ranked = sorted(members, key=lambda member: (-len(members[member].kept), member))
     base, odd = divmod(partition_count, len(ranked))
     return {member: base + (index < odd) for index, member in enumerate(ranked)}
@@ -31,11 +31,11 @@ def surplus_of(me: str, members: Mapping[str, Standing], partition_count: int) -
 
 
 def wanted_by(me: str, members: Mapping[str, Standing], partition_count: int, avoided: Collection[int]) -> list[int]:
-    """Return the free partitions that *me* is to take, and nobody else who sees the same.
+    """Return the free partitions that *me* is to take, and no other member that sees the same.
 
-    *avoided* are those that are not free although nobody says so (a member that died a moment ago, say).
+    *avoided* are those that are not free although no member says so (a member that died a moment ago, say).
     """
-    held = {partition for standing in members.values() for partition in (*standing.kept, *standing.revoking)}
+    held = {partition for holding in members.values() for partition in (*holding.kept, *holding.revoking)}
     free = [partition for partition in range(partition_count) if partition not in held and partition not in avoided]
     for member, share in shares(members, partition_count).items():
         missing = max(0, share - len(members[member].kept))
@@ -52,24 +52,24 @@ class Roll:
         self._silence_max_s = silence_max_s
         self._heard: dict[str, tuple[float, Standing]] = {}
 
-    def hear(self, member: str, standing: Standing, now_s: float) -> None:
+    def hear(self, member: str, holding: Standing, now_s: float) -> None:
         """Note what *member* has announced."""
-        self._heard[member] = (now_s, standing)
+        self._heard[member] = (now_s, holding)
 
     def leave(self, member: str) -> None:
         """*member* has left."""
         self._heard.pop(member, None)
 
     def refresh(self, now_s: float) -> None:
-        """Nobody could be heard for a while: begin to count anew."""
-        self._heard = {member: (now_s, standing) for member, (_, standing) in self._heard.items()}
+        """Start the silences anew: no member could be heard for a while."""
+        self._heard = {member: (now_s, holding) for member, (_, holding) in self._heard.items()}
 
     def clear(self) -> None:
-        """Forget everybody."""
+        """Forget every member."""
         self._heard.clear()
 
     def present(self, now_s: float) -> dict[str, Standing]:
-        """Return who is there."""
+        """Return the members that are there."""
         oldest_s = now_s - self._silence_max_s
         self._heard = {member: heard for member, heard in self._heard.items() if heard[0] > oldest_s}
-        return {member: standing for member, (_, standing) in self._heard.items()}
+        return {member: holding for member, (_, holding) in self._heard.items()}

@@ -102,7 +102,7 @@ class Consumer:
 
 
 class ReadingLink:
-    """The reading connection and what is open on it; tells everyone when it comes and goes."""
+    """The reading connection and what is open on it; notifies its users when it comes and goes."""
 
     def __init__(self, loop: LoopThread, body_size_max: int) -> None:
         self.loop = loop
@@ -245,7 +245,7 @@ class Fetch:
             self._consumers[0].ack(tag)
 
     def _look_for_end(self, wanted: Position) -> None:
-        """Nothing came: if the stream still tells its last records, this one lies behind its end."""
+        """Nothing came: if the stream still delivers its last records, this one lies after its end."""
         if not self._is_awaited(wanted) or self._link.connection is None or len(self._consumers) > 1:
             return
 
@@ -255,7 +255,7 @@ class Fetch:
 
         def nothing() -> None:
             if self._is_awaited(wanted):
-                self._wanted.clear()  # ascending, so that the others are behind the end, too
+                self._wanted.clear()  # ascending, so that the others are after the end, too
                 self.open()
 
         self._consume("last", deliver)

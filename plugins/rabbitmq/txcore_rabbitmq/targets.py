@@ -15,11 +15,11 @@ from txcore.errors import MessageRejectedError, TxcoreError
 from txcore_rabbitmq.codec import Target, is_forbidden, is_locked, is_login_refused, is_missing, translate
 
 KNOWN_S: Final = 60.0
-"""How long a target that was there counts as there."""
+"""Time, in seconds, for which a target that was found counts as there."""
 KNOWN_COUNT_MAX: Final = 10_000
 
 Found = Callable[[TxcoreError | None], None]
-"""Told None, or why the target is refused."""
+"""Called with None, or the reason why the target is refused."""
 
 
 class TargetChecks:
@@ -40,7 +40,7 @@ class TargetChecks:
         return self._known.get(_what(target), 0.0) > self._clock.elapsed_s()
 
     def ask(self, target: Target, found: Found) -> None:
-        """Find out and tell *found*, perhaps never: the caller keeps a deadline."""
+        """Find out and call *found*, perhaps never: the caller keeps a deadline."""
         if self._refusal is not None:
             found(self._refusal)
             return
@@ -99,7 +99,7 @@ class TargetChecks:
             return
         target = self._queue[0]
         if is_locked(error) or is_forbidden(error):
-            # Exclusive to another connection, but there; or not to be asked for by this user, who may publish to it.
+            # Exclusive to another connection, but there; or not to be asked for by this user, which may publish to it.
             self._answer(None)
         elif is_missing(error):
             kind, name = ("exchange", target.exchange) if target.exchange else ("queue", target.routing_key)

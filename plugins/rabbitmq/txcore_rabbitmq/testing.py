@@ -25,7 +25,7 @@ STORE_TIMEOUT_S: Final = 60.0
 PAUSE_S: Final = 0.05
 FIRST_STREAM: Final = b"rabbit_stream_coordinator"
 
-# Tells of each refused connection in ten lines, which bury what a failed test has to say.
+# pika logs ten lines for each refused connection, which bury the output of a failed test.
 logging.getLogger("pika").setLevel(logging.CRITICAL)
 
 
@@ -99,7 +99,7 @@ class RabbitmqHarness(BrokerHarness):
         return taken
 
     def _await_count(self, channel: Any, queue: str, count: int) -> None:
-        """Wait until all is put back: a queue answers how much it holds before what it was told earlier."""
+        """Wait until all is put back: a queue reports its count before it has handled earlier requests."""
         deadline_s = time.monotonic() + STORE_TIMEOUT_S
         while channel.queue_declare(queue, passive=True).method.message_count < count:
             if time.monotonic() > deadline_s:
@@ -108,7 +108,7 @@ class RabbitmqHarness(BrokerHarness):
 
     def missing_topic(self) -> str | None:
         """See `Harness.missing_topic`."""
-        return "nobody-made-this-queue"
+        return "never-made-queue"
 
     def refuse_topic(self, topic: str, *, refuses: bool) -> bool:
         """See `Harness.refuse_topic`: without its binding, an exchange returns what is published."""
@@ -142,7 +142,7 @@ class RabbitmqHarness(BrokerHarness):
 
 
 def connect(url: str, **settings: Any) -> Any:
-    """Return a plain, blocking connection to the broker behind a `rabbitmq://` URL."""
+    """Return a plain, blocking connection to the broker of a `rabbitmq://` URL."""
     options = parse_url(url)
     credentials = pika.PlainCredentials(options.user, options.password)
     parameters: Mapping[str, Any] = {"heartbeat": 0, **settings}
