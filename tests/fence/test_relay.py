@@ -172,6 +172,17 @@ def test_resumed_message_has_all_its_tries_again(bench):
     assert (relay._batch().parked, relay._batch().parked) == (0, 1)
 
 
+def test_parked_message_is_not_sent_with_others_of_its_slot(bench):
+    """Its target has recovered meanwhile, but nobody has resumed it."""
+    bench.put(topic="refusing")
+    bench.broker.refusing.add("refusing")
+    relay = bench.relay(limits=RelayLimits(tries_max=1))
+    relay.run_once()
+    bench.broker.refusing.clear()
+    bench.put()
+    assert (relay.run_once().sent, bench.bodies("refusing"), len(relay.parked())) == (1, [], 1)
+
+
 def test_parked_message_that_is_dropped_is_never_sent_and_stays_on_record(bench):
     """Its half may be closed, its fence row is not pruned, and only what is parked can be dropped."""
     identity, waiting = bench.put(topic="refusing"), bench.put(topic="refusing", key=b"b")
