@@ -226,7 +226,7 @@ def _first_resolution(context: RelayContext, work: _Work, rows: deque[TableRow])
                 names.RELAY_NEWER, transaction_id=row.transaction_id, index=row.index, error=str(error)
             )
             _rest(context, row.lane)
-            return None
+            break
         except WireFormatError as error:
             _refuse(context, work, rows.popleft(), error, is_parked=True)
     return None
