@@ -33,9 +33,9 @@ CARRY_DISTANCE: Final = 2
 """Records behind a half, for each undecided one, that do not count as holding the checkpoint back."""
 NO_LISTENER_REASON: Final = "no listener here takes these topics: give the checker a listener or a callback that does"
 NO_ROW_REASON: Final = (
-    "no fence row, and the producer's listener may have committed without one: give the checker a listener or a callback "
-    "that takes these topics; or, if that listener always fences, make the producer with listener_fences=True, and "
-    "decide what is pending now with txcore rollback or commit"
+    "no fence row, and the producer's listener may have committed without one: give the checker a listener or a "
+    "callback that takes these topics; or, if that listener always fences, make the producer with "
+    "listener_fences=True, and decide what is pending now with txcore rollback or commit"
 )
 _DECISIONS = {FenceAnswer.COMMIT: OpKind.COMMIT, FenceAnswer.ROLLBACK: OpKind.ROLLBACK, FenceAnswer.SENT: OpKind.COMMIT}
 

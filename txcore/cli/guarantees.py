@@ -28,14 +28,14 @@ The limits of "everywhere":
 - A record of a newer txcore stops its partition until its checkers are upgraded: see [versions](compatibility.md).
 
 With a fence, a half names the database that decides it; a database of another identity decides nothing. A copy of a
-database keeps its identity on MariaDB and SQLite, and as a physical copy on PostgreSQL: it answers as the original does.
-A half without an identity, as schema version 1 gives, is decided by the database that the checker names. On MySQL and
-MariaDB a DDL statement commits the open transaction. Between `prepare` and the commit it makes the transaction final too
-early, which only its end shows; so run no DDL there.
+database keeps its identity on MariaDB and SQLite, and as a physical copy on PostgreSQL: it answers as the original
+does. A half without an identity, as schema version 1 gives, is decided by the database that the checker names. On MySQL
+and MariaDB a DDL statement commits the open transaction. Between `prepare` and the commit it makes the transaction
+final too early, which only its end shows; so run no DDL there.
 
 The listener style writes its half before the listener runs, so a half without a fence row is left to
-`check_local_transaction`, after a tombstone. A listener that forgets `fence(connection)` therefore loses nothing, if its
-check answers rightly. Only with `listener_fences=True` does a missing row alone mean ROLLBACK.
+`check_local_transaction`, after a tombstone. A listener that forgets `fence(connection)` therefore loses nothing, if
+its check answers rightly. Only with `listener_fences=True` does a missing row alone mean ROLLBACK.
 
 Where a store does not keep "one decision", two holders that both commit one `handle()` are one more cause of a message
 that is seen twice; where it does, the second one gets ALREADY_DONE. With a fence, `commit()` after another holder's
