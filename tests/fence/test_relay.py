@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import itertools
 import threading
+import time
+from dataclasses import replace
 
 import pytest
 from sqlalchemy import event, text
@@ -218,6 +220,29 @@ def test_row_that_is_no_message_is_parked_at_once(bench):
     relay.run_once()
     assert [each.transaction_id for each in relay.parked()] == [identity]
     assert bench.bodies() == [b"behind"]
+
+
+def test_row_of_a_newer_txcore_waits_for_an_upgraded_relay(bench, monkeypatch):
+    """It uses up no try and only its key waits; the reason shows, and the upgraded relay sends it in its order."""
+    with monkeypatch.context() as patch:
+        patch.setattr(wire, "VERSION", 2)
+        newer = bench.put(key=b"a", body=b"newer")
+    bench.put(key=b"a", body=b"next")
+    bench.put(key=key_elsewhere(b"a"), body=b"other")
+    relay = bench.relay(limits=replace(FAST, tries_max=1))
+    for _ in range(5):
+        relay.run_once()
+        time.sleep(0.005)
+    assert (bench.bodies(), relay.parked(), relay.stats().refused) == ([b"other"], [], 0)
+    assert "an upgraded" in relay.stats().newer
+    assert bench.observed.named(instrumentation.RELAY_NEWER)[0]["transaction_id"] == newer
+    monkeypatch.setattr(wire, "VERSION", 2)
+    upgraded = bench.relay()
+    upgraded.run_once()
+    assert (bench.bodies(), upgraded.stats().newer) == ([b"other", b"newer", b"next"], "")
+    time.sleep(0.005)
+    relay.run_once()
+    assert not relay.stats().newer
 
 
 def test_outage_of_the_broker_uses_up_no_try(bench):
