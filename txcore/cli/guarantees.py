@@ -41,9 +41,9 @@ TOO_LATE where the listener is asked.
 
 Where a store does not keep "one decision", two holders that both commit one `handle()` are one more cause of a message
 that is seen twice; where it does, the second one gets ALREADY_DONE. With a fence, `commit()` after another holder's
-rollback, or after a rollback of the database transaction itself, is a CONFLICT and publishes nothing, also by the message
-table. Without a fence
-only a store that keeps one decision refuses a commit after another holder's rollback; elsewhere it is published.
+rollback, or after a rollback of the database transaction itself, is a CONFLICT and publishes nothing, also by the
+message table. Without a fence only a store that keeps one decision refuses a commit after another holder's rollback;
+elsewhere it is published.
 """
 LEGEND: Final = """
 - **atomic release**: a transaction's messages and the record of its end become visible together or not at all.
