@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import itertools
 import threading
+import time
+from dataclasses import replace
 
 import pytest
 from sqlalchemy import event, text
@@ -173,6 +175,17 @@ def test_resumed_message_has_all_its_tries_again(bench):
     assert (relay._batch().parked, relay._batch().parked) == (0, 1)
 
 
+def test_parked_message_is_not_sent_with_others_of_its_slot(bench):
+    """Its target has recovered meanwhile, but nobody has resumed it."""
+    bench.put(topic="refusing")
+    bench.broker.refusing.add("refusing")
+    relay = bench.relay(limits=RelayLimits(tries_max=1))
+    relay.run_once()
+    bench.broker.refusing.clear()
+    bench.put()
+    assert (relay.run_once().sent, bench.bodies("refusing"), len(relay.parked())) == (1, [], 1)
+
+
 def test_parked_message_that_is_dropped_is_never_sent_and_stays_on_record(bench):
     """Its half may be closed, its fence row is not pruned, and only what is parked can be dropped."""
     identity, waiting = bench.put(topic="refusing"), bench.put(topic="refusing", key=b"b")
@@ -208,6 +221,29 @@ def test_row_that_is_no_message_is_parked_at_once(bench):
     relay.run_once()
     assert [each.transaction_id for each in relay.parked()] == [identity]
     assert bench.bodies() == [b"after"]
+
+
+def test_row_of_a_newer_txcore_waits_for_an_upgraded_relay(bench, monkeypatch):
+    """It uses up no try and only its key waits; the reason shows, and the upgraded relay sends it in its order."""
+    with monkeypatch.context() as patch:
+        patch.setattr(wire, "VERSION", 2)
+        newer = bench.put(key=b"a", body=b"newer")
+    bench.put(key=b"a", body=b"next")
+    bench.put(key=key_elsewhere(b"a"), body=b"other")
+    relay = bench.relay(limits=replace(FAST, tries_max=1))
+    for _ in range(5):
+        relay.run_once()
+        time.sleep(0.005)
+    assert (bench.bodies(), relay.parked(), relay.stats().refused) == ([b"other"], [], 0)
+    assert "an upgraded" in relay.stats().newer
+    assert bench.observed.named(instrumentation.RELAY_NEWER)[0]["transaction_id"] == newer
+    monkeypatch.setattr(wire, "VERSION", 2)
+    upgraded = bench.relay()
+    upgraded.run_once()
+    assert (bench.bodies(), upgraded.stats().newer) == ([b"other", b"newer", b"next"], "")
+    time.sleep(0.005)
+    relay.run_once()
+    assert not relay.stats().newer
 
 
 def test_outage_of_the_broker_uses_up_no_try(bench):
