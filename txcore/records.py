@@ -104,8 +104,9 @@ class Half(msgspec.Struct, array_like=True, tag="txh", gc=False):
     `first_appended_ms` on are empty in a producer's half and filled in a carried or resumed copy, which folds the
     journal up to op position `folded_to`; `token` is the claim in force there, `missing` the targets still to publish
     (empty for all). `database` is the identity of the database whose fence decides, in copies too; zeros where the
-    fence knows none, empty without a fence. A half that has one and is not `fenced` may have a fence row: without
-    a row, the listener decides.
+    fence knows none, empty without a fence. `may_lack_row` says of a `fenced` half that its listener may have committed
+    without the fence row: a row decides, and without one the listener does. `release` to `held_at` are
+    reserved: copied as they are, and not looked at.
     """
 
     version: int
@@ -129,11 +130,22 @@ class Half(msgspec.Struct, array_like=True, tag="txh", gc=False):
     reason: str = ""
     missing: list[Count] = msgspec.field(default_factory=list)
     database: bytes = b""
+    release: Any = 0
+    order_key: Any = b""
+    first_position: Any = -1
+    final_at: Any = -1
+    held_at: Any = -1
+    may_lack_row: bool = False
 
     @property
     def asks_fence(self) -> bool:
         """Whether the fence is asked, alone or before the listener."""
         return self.fenced or bool(self.database)
+
+    @property
+    def fence_decides(self) -> bool:
+        """Whether the fence decides alone, so that a missing row means ROLLBACK."""
+        return self.fenced and not self.may_lack_row
 
 
 class Op(msgspec.Struct, array_like=True, gc=False):

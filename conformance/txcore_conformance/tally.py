@@ -32,7 +32,7 @@ def tally_of(facts: Facts, *, check_max: int = 15, interval_ms: int = 30_000, im
         halves=len(journey.halves),
         generation=journey.generation,
         declared=len(half.messages) if half is not None else 0,
-        fenced=int(any(each.fenced for each in journey.halves)),
+        fenced=int(any(each.fence_decides for each in journey.halves)),
         deadline_ms=max(deadlines, default=0),
         half_ms=min(times, default=FAR),
         op_ms=min((_time_ms(journey, n) for n, _ in finals), default=FAR),

@@ -24,6 +24,7 @@ for (const { kind, name, hex, fields: raw } of records) {
     found = encodeHalf({
       ...fields, messages, transactionId: fields.transaction_id, bornMs: fields.born_ms,
       immunityMs: fields.immunity_ms, intervalMs: fields.interval_ms, checkMax: fields.check_max,
+      mayLackRow: fields.may_lack_row,
     });
   } else if (kind === "op" && fields.length === 1 && !fields[0].token.length && !fields[0].forced) {
     const [op] = fields;

@@ -52,6 +52,8 @@ export function encodeHalf(half) {
     0, 0, 0, -1, 0, new Uint8Array(0), "", [],
     // The identity of the database whose fence decides it; empty without a fence.
     bytes(half.database ?? new Uint8Array(0)),
+    // Reserved, then: the fence row of a fenced half may be missing although it was committed; ask the listener then.
+    0, new Uint8Array(0), -1, -1, -1, half.mayLackRow ?? false,
   ]);
 }
 

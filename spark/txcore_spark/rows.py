@@ -130,7 +130,7 @@ class Rows:
         ts_ms = half.born_ms if appended_ms is None else appended_ms
         deadline_ms = min(ts_ms + self._patience_ms(half), POSITION_MAX)  # the broker's time is any 64-bit number
         for index, message in enumerate(half.messages or [None]):
-            flags = FENCED if half.fenced else 0
+            flags = FENCED if half.fence_decides else 0
             topic = None if message is None else message.topic
             if topic is not None and self.topics is not None and topic not in self.topics:
                 flags |= UNSEEN

@@ -45,6 +45,15 @@ def test_a_half_with_an_absurd_number_is_no_row(name, value):
     assert (1, 1) == (found.strange, found.take().num_rows)
 
 
+@pytest.mark.parametrize(("may_lack_row", "flags"), [(False, 1), (True, 0)])
+def test_only_a_half_that_the_fence_decides_alone_needs_its_row(may_lack_row, flags):
+    """A listener may have committed without one, so its COMMIT without a row is no wrong decision."""
+    found = rows()
+    half = msgspec.structs.replace(HALF, fenced=True, may_lack_row=may_lack_row)
+    found.add_half(1, wire.encode_half(half), None)
+    assert [flags] == found.take().column("flags").to_pylist()
+
+
 @pytest.mark.parametrize("value", ABSURD)
 @pytest.mark.parametrize("name", ["generation", "at_ms", "count", "decision", "forced"])
 def test_an_op_with_an_absurd_number_is_no_row(name, value):

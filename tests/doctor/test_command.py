@@ -60,6 +60,28 @@ def test_all_ok(command, url, fence_url):
     assert ran.stdout.splitlines()[-1] == "0 FAIL, 0 WARN, 26 OK of 26 checks"
 
 
+def test_undecided_half_of_another_database_is_a_failure(command, url, fence_url, tmp_path):
+    """The checker with that database would leave it undecided for ever; the line says so and what to do."""
+    other = create_engine(f"sqlite:///{tmp_path}/other.db")
+    fence = txcore.SqlFence(other)
+    fence.create()
+    backend = txcore.connect(url)
+    transaction = txcore.TransactionProducer(backend, GROUP, fence=fence).begin()
+    transaction.publish(txcore.Message("mail", b"hello"))
+    with other.connect() as connection:
+        transaction.prepare(connection)
+        connection.commit()
+    backend.close().result(5)
+    ran = command(url, "--group", GROUP, "--target", "mail", "--database", fence_url, "--json")
+    (line,) = (each for each in json.loads(ran.stdout)["checks"] if each["check"] == "sqlite-fence.tables")
+    assert (ran.returncode, line["level"]) == (1, "FAIL")
+    assert fence.identity().current.hex() in line["text"]
+    assert "name the producers' database" in line["change"]
+    ran = command(url, "--group", GROUP, "--target", "mail", "--database", f"sqlite:///{tmp_path}/other.db", "--json")
+    assert "FAIL" not in {each["level"] for each in json.loads(ran.stdout)["checks"]}, ran.stdout
+    other.dispose()
+
+
 def test_warning(command, url):
     """Exit code 3, and the change on a line of its own."""
     ran = command(url, "--group", GROUP)

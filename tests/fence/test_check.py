@@ -219,6 +219,24 @@ def test_wrong_password_is_not_repeated_in_any_text(mariadb, raised):
     assert "geheim" not in reading.reason + str(error)
 
 
+class DriverError(Exception):
+    """An error as drivers raise it: a state, or a number first."""
+
+    def __init__(self, code):
+        super().__init__(*((code, "text") if isinstance(code, int) else ("text",)))
+        self.sqlstate = code if isinstance(code, str) else None
+
+
+@pytest.mark.parametrize(
+    ("code", "is_undone"),
+    [("40001", True), ("40P01", True), ("23505", True), (1213, True), (3101, True)]
+    + [(code, False) for code in ("40003", "08007", "57P01", "57014", 1205, 1317, 2013)],
+)
+def test_only_what_certainly_undoes_a_commit_is_said_to(code, is_undone):
+    """A completion that is unknown, a lock wait that undid one statement, a lost connection: it may have applied."""
+    assert failure_of(DriverError(code)).is_undone is is_undone
+
+
 def test_password_in_a_drivers_text_is_taken_out():
     """Some drivers repeat the whole connection string."""
     error = RuntimeError("cannot parse host=db password=geheim\nsecond line")

@@ -155,6 +155,7 @@ def test_half_without_a_row_waits_where_no_listener_can_be_asked(sqlite, shop, e
     send(shop.producer(sqlite.fence, listener=listener, policy=SOON))
     checker = shop.checker(fence=sqlite.fence)
     eventually(lambda: checker.run_once().pending and shop.events.named("check.wrong_listener"))
+    assert "listener_fences=True" in shop.events.named("check.wrong_listener")[0]["reason"]
     report = checker.run_once()
     assert (report.committed, report.rolled_back, report.parked, report.pending) == (0, 0, 0, 1)
 

@@ -20,6 +20,7 @@ from txcore.fence import NO_DATABASE, FenceAnswer
 from txcore.memory import KAFKA_LIKE, MemoryBackend, MemoryBroker
 from txcore.records import LogKind, OpKind
 from txcore.sqlfence import SqlFence, dialects
+from txcore.sqlfence.identity import Adoption, Database
 
 GROUP = "orders"
 SOON = txcore.CheckPolicy(immunity_s=2.1, interval_s=0.1)
@@ -300,6 +301,15 @@ def test_identity_that_changes_under_a_connection_is_read_again(world, shop):
         connection.execute(text(f"UPDATE {meta} SET identity = {place}"), {"i": value})
     shop.orphan(world, body=b"milk")
     assert shop.halves()[-1].database == fresh
+
+
+def test_copy_that_nobody_has_adopted_decides_for_no_former_database():
+    """It was copied together with the list of those that its original decides for."""
+    former, original = b"f" * 16, b"o" * 16
+    adopted = (Adoption(former.hex(), "", "ann", "moved"),)
+    assert Database(original, original, "here", adopted).decides(former)
+    copy = Database(original, b"c" * 16, "there", adopted)
+    assert [False, False, True] == [copy.decides(each) for each in (former, original, copy.current)]
 
 
 def test_former_identity_is_adopted_by_name(world, shop, eventually):

@@ -31,6 +31,7 @@ from txcore import (
 from txcore.errors import BackendUnavailableError, FencedError, FenceMisuseError, NotSentError
 from txcore.fence import FenceAnswer
 from txcore.memory import STRONG, Fate, Faults, MemoryBackend, MemoryBroker
+from txcore.message_table import TableRow
 from txcore.port import failed
 from txcore.records import LogKind, OpKind
 from txcore.runtime import instrumentation
@@ -367,6 +368,17 @@ def test_decision_of_a_check_refuses_row_and_messages(shop):
     assert (shop.waiting(), shop.world.has_order(tx.transaction_id)) == (0, False)
     with pytest.raises(TransactionStateError):
         tx.commit()
+
+
+def test_messages_go_into_the_table_only_with_the_fence_row(shop):
+    """Without it the half of a fallback would be published as well."""
+    identity = shop.world.new_id()
+    with shop.world.engine.connect() as connection:
+        connection.begin()
+        with pytest.raises(FenceMisuseError, match="not in this transaction"):
+            shop.world.fence.enqueue(connection, identity, GROUP, [TableRow(identity, 0, 0, b"body")])
+        connection.commit()
+    assert shop.waiting() == 0
 
 
 def test_row_and_messages_are_refused_inside_a_savepoint(shop):

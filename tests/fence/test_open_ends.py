@@ -156,7 +156,7 @@ def test_interrupted_end_of_a_block_rolls_back(world, engine, shop, monkeypatch,
 
 @pytest.mark.parametrize("mode", ["half", "table"])
 def test_interrupted_prepare_rolls_the_callers_transaction_back(world, engine, shop, monkeypatch, mode):
-    """It is unknown whether the row is in it: a program that still continues commits nothing."""
+    """The row may be in it: a program that goes on all the same commits nothing."""
     producer = txcore.TransactionProducer(shop.backend, GROUP, fence=world.fence, partition_count=1, mode=mode)
     transaction = producer.begin()
     transaction.publish(txcore.Message("t", b"tea"))

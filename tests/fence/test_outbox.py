@@ -115,6 +115,25 @@ def test_refused_message_of_an_outbox_stays_and_holds_up_only_its_key(debezium):
     assert relay.stop()
 
 
+def test_resting_lanes_of_an_outbox_are_left_alone(debezium):
+    """The oldest of the others come instead."""
+    for number in range(4):
+        debezium.insert(
+            id=str(uuid.uuid4()),
+            aggregatetype="order",
+            aggregateid="ab"[number % 2],
+            type="t",
+            payload=f"{number}",
+            created_at=number,
+        )
+    table = debezium.relay(layout_of("debezium", {"order": "created_at"})).table
+    every = table.take(GROUP, (), 10)
+    table.drop(every)
+    taken = table.take(GROUP, {every.rows[0].lane}, 10)
+    table.drop(taken)
+    assert [every.rows[1], every.rows[3]] == taken.rows
+
+
 def test_another_relay_waits_while_one_sends(server_world):
     """The lock is the database's, so it ends with the connection."""
     bench = Bench(server_world, "id varchar(36), topic varchar(9), payload varchar(9), n integer")

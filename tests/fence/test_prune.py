@@ -166,6 +166,23 @@ def test_check_that_has_begun_holds_the_horizon_until_it_ends(server_world, thre
     assert server_world.check(committed) is FenceAnswer.PRUNED
 
 
+def test_check_of_the_fence_holds_the_horizon_that_it_read(server_world, threads, eventually, monkeypatch):
+    """The check itself asks for that lock, whatever the dialect could do."""
+    committed, below = server_world.committed(), server_world.new_id()
+    fence = server_world.new_fence()
+    leave, pruned = fence._dialect.leave_tombstones, []
+
+    def leave_behind_a_prune(border, ids, group):
+        prune = server_world.new_fence(sleep=lambda seconds: None).prune
+        pruned.append(threads.submit(prune, below, everything))
+        eventually(server_world.waiters)
+        return leave(border, ids, group)
+
+    monkeypatch.setattr(fence._dialect, "leave_tombstones", leave_behind_a_prune)
+    assert fence.check([committed], GROUP)[committed].answer is FenceAnswer.COMMIT
+    assert pruned[0].result(20).deleted == 1
+
+
 def test_prune_racing_checks_never_makes_a_rollback_of_a_commit(world, threads):
     """Checkers ask while their ids are pruned away: COMMIT, PRUNED or no answer, never ROLLBACK."""
     ids = [world.committed() for _ in range(40)]

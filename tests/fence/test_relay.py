@@ -4,13 +4,15 @@ from __future__ import annotations
 
 import itertools
 import threading
+import time
+from dataclasses import replace
 
 import pytest
 from sqlalchemy import event, text
 from txcore_conformance.kit import Observed, wait_until
 
 from txcore import Message, Relay, RelayLimits, TransactionProducer, wire
-from txcore.errors import BackendTimeoutError, BackendUnavailableError, HalfRefusedError, UsageError
+from txcore.errors import BackendTimeoutError, BackendUnavailableError, ClosedError, HalfRefusedError, UsageError
 from txcore.fence import FenceAnswer
 from txcore.memory import MemoryBackend, MemoryBroker
 from txcore.message_table import SLOT_COUNT, lane_of
@@ -160,6 +162,30 @@ def test_parked_message_is_sent_when_it_is_resumed(bench):
     assert len(bench.bodies("refusing")) == 1
 
 
+def test_resumed_message_has_all_its_tries_again(bench):
+    """And what is parked keeps no relay busy."""
+    identity = bench.put(topic="refusing")
+    bench.broker.refusing.add("refusing")
+    relay = bench.relay(limits=RelayLimits(tries_max=2, retry_s=1e-9, retry_max_s=1e-9))
+    for _ in range(2):
+        relay._batch()
+    assert [each.tries for each in relay.parked()] == [2]
+    assert relay.table.take(GROUP, (), 10) is None
+    assert relay.resume(identity) == 1
+    assert (relay._batch().parked, relay._batch().parked) == (0, 1)
+
+
+def test_parked_message_is_not_sent_with_others_of_its_slot(bench):
+    """Its target has recovered meanwhile, but nobody has resumed it."""
+    bench.put(topic="refusing")
+    bench.broker.refusing.add("refusing")
+    relay = bench.relay(limits=RelayLimits(tries_max=1))
+    relay.run_once()
+    bench.broker.refusing.clear()
+    bench.put()
+    assert (relay.run_once().sent, bench.bodies("refusing"), len(relay.parked())) == (1, [], 1)
+
+
 def test_parked_message_that_is_dropped_is_never_sent_and_stays_on_record(bench):
     """Its half may be closed, its fence row is not pruned, and only what is parked can be dropped."""
     identity, waiting = bench.put(topic="refusing"), bench.put(topic="refusing", key=b"b")
@@ -197,6 +223,29 @@ def test_row_that_is_no_message_is_parked_at_once(bench):
     assert bench.bodies() == [b"after"]
 
 
+def test_row_of_a_newer_txcore_waits_for_an_upgraded_relay(bench, monkeypatch):
+    """It uses up no try and only its key waits; the reason shows, and the upgraded relay sends it in its order."""
+    with monkeypatch.context() as patch:
+        patch.setattr(wire, "VERSION", 2)
+        newer = bench.put(key=b"a", body=b"newer")
+    bench.put(key=b"a", body=b"next")
+    bench.put(key=key_elsewhere(b"a"), body=b"other")
+    relay = bench.relay(limits=replace(FAST, tries_max=1))
+    for _ in range(5):
+        relay.run_once()
+        time.sleep(0.005)
+    assert (bench.bodies(), relay.parked(), relay.stats().refused) == ([b"other"], [], 0)
+    assert "an upgraded" in relay.stats().newer
+    assert bench.observed.named(instrumentation.RELAY_NEWER)[0]["transaction_id"] == newer
+    monkeypatch.setattr(wire, "VERSION", 2)
+    upgraded = bench.relay()
+    upgraded.run_once()
+    assert (bench.bodies(), upgraded.stats().newer) == ([b"other", b"newer", b"next"], "")
+    time.sleep(0.005)
+    relay.run_once()
+    assert not relay.stats().newer
+
+
 def test_outage_of_the_broker_uses_up_no_try(bench):
     """Only a target's own no counts; everything is sent when the broker is back."""
     bench.put()
@@ -209,12 +258,13 @@ def test_outage_of_the_broker_uses_up_no_try(bench):
     assert relay.run_once().sent == 1
 
 
-def test_backend_that_did_not_take_it_for_an_outage_is_an_outage(sqlite_bench):
-    """REFUSED says that nothing is stored; that the broker was out of reach is not the message's fault."""
+@pytest.mark.parametrize("error", [BackendUnavailableError("down"), ClosedError("closed")], ids=["down", "closed"])
+def test_backend_that_did_not_take_it_for_an_outage_is_an_outage(sqlite_bench, error):
+    """REFUSED says that nothing is stored; a broker out of reach or a closed backend is not the message's fault."""
     sqlite_bench.put()
     relay = sqlite_bench.relay(limits=RelayLimits(tries_max=1))
     backend = relay._backend
-    refusal = Outcome(Status.REFUSED, BackendUnavailableError("down"))
+    refusal = Outcome(Status.REFUSED, error)
     backend.release = lambda batch, claim=None: [batch.settle(n, refusal) for n in range(len(batch.items))]
     assert relay.run_once().uncertain == 1
     assert relay.parked() == []
@@ -296,6 +346,18 @@ def test_slots_of_a_frozen_relay_are_taken_from_it(bench):
         with pytest.raises(BackendUnavailableError):
             first.settle(taken, taken.rows, [])
     assert second.stats().waiting == 0
+
+
+def test_late_relay_ends_no_lease_but_its_own(sqlite_bench):
+    """The slot is in another one's hands by then; a third one would send the same beside it."""
+    sqlite_bench.put()
+    first, second, third = (sqlite_bench.table(name, hold_s=1.0 if name == "a" else 60.0) for name in "abc")
+    taken = first.take(GROUP, (), 10)
+    again = wait_until(lambda: second.take(GROUP, (), 10), "a free slot")
+    first.drop(taken)
+    assert third.take(GROUP, (), 10) is None
+    second.drop(again)
+    assert third.take(GROUP, (), 10) is not None
 
 
 def test_mariadb_commits_a_write_before_anything_is_published(mariadb):
@@ -421,14 +483,17 @@ def test_rows_that_a_batch_reads_do_not_grow_with_the_waiting_rows(postgresql):
     assert sum(counts) < 3 * len(taken.rows)
 
 
-def test_relay_reports_trouble_and_continues_after_it(bench):
-    """A database that fails is waited out; the event says so once."""
+@pytest.mark.parametrize(
+    "error", [BackendUnavailableError("gone"), OSError("a driver's own")], ids=["ours", "driver's"]
+)
+def test_relay_reports_trouble_and_goes_on_behind_it(bench, error):
+    """A database that fails is waited out, whatever is raised; the event says so once."""
     relay = bench.relay()
     take, failures = relay.table.take, iter(range(3))
 
     def failing(*args):
         if next(failures, None) is not None:
-            raise BackendUnavailableError("gone")
+            raise error
         return take(*args)
 
     relay.table.take = failing

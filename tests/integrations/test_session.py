@@ -222,7 +222,7 @@ def test_as_many_sessions_commit_at_once_as_the_pool_has_connections(server, nam
 
 
 def test_a_session_whose_commit_rolled_back_sends_nothing(server):
-    """PostgreSQL says nothing of it: another listener of the Session has caught an error behind the half."""
+    """PostgreSQL says nothing of it: another listener of the Session has caught an error after the half."""
     engine = sqlalchemy.create_engine(server("postgresql").fresh_database())
     shop = Shop(engine)
 

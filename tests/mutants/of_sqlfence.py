@@ -14,13 +14,13 @@ from txcore.sqlfence.mysql import MySQL
 from txcore.sqlfence.sqlite import SQLite
 
 CHECK, PRUNE, MISUSE = (f"tests/fence/test_{name}.py::" for name in ("check", "prune", "misuse"))
-_horizon, _transact, _make, _begin = Dialect.horizon, checks.Check._transact, SQLite.__init__, SQLite.begin
+_meta, _transact, _make, _begin = Dialect.meta, checks.Check._transact, SQLite.__init__, SQLite.begin
 
 
 def unlocked_horizon(self, border, *, locked=False):
     """Read the horizon without holding it."""
     del locked
-    return _horizon(self, border)
+    return _meta(self, border)
 
 
 def undo_tombstones(self, border, ids):
@@ -72,8 +72,8 @@ MUTANTS = [
     Mutant(
         "fence-horizon-unlocked",
         "A check holds the prune horizon that it has read until it ends.",
-        replaced(Dialect, "horizon", unlocked_horizon),
-        PRUNE + "test_check_that_has_begun_holds_the_horizon_until_it_ends[postgresql]",
+        replaced(Dialect, "meta", unlocked_horizon),
+        PRUNE + "test_check_of_the_fence_holds_the_horizon_that_it_read[postgresql]",
     ),
     Mutant(
         "fence-tombstone-not-durable",

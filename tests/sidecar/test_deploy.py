@@ -74,6 +74,8 @@ def test_every_metric_of_trouble_has_an_alert():
         "txcore_partitions",
         "txcore_takeovers_total",
         "txcore_wrong_listener_total",
+        "txcore_wrong_database_total",
+        "txcore_blocked_partitions",
     ):
         assert name in text
 

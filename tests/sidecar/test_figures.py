@@ -37,6 +37,7 @@ def test_events_become_figures(clock):
         (names.CHECK_ANSWERED, {"transaction_id": ID, "answer": "UNKNOWN"}),
         (names.CHECK_ANSWERED, {"transaction_id": ID, "answer": "NO_ANSWER"}),
         (names.CHECK_NO_ANSWER, {"transaction_id": ID, "reason": "locked"}),
+        (names.CHECK_WRONG_DATABASE, {"transaction_id": ID, "reason": "another one"}),
         (names.HALF_FINISHED, {"transaction_id": ID, "end": "COMMIT"}),
         (names.HALF_FINISHED, {"transaction_id": ID, "end": "ROLLBACK"}),
         (names.HALF_PARKED, {"transaction_id": ID, "code": "POISON", "reason": "x"}),
@@ -45,12 +46,13 @@ def test_events_become_figures(clock):
         (names.CHECKER_CLAIMED, {"partition": 1}),
     ):
         figures.txcore_on_event(Event(name, fields))
-    assert {"COMMIT": 1, "ROLLBACK": 0, "UNKNOWN": 1, "PRUNED": 0, "none": 1} == dict(figures.answers)
+    assert {"COMMIT": 1, "ROLLBACK": 0, "UNKNOWN": 1, "PRUNED": 0, "none": 2} == dict(figures.answers)
     assert {"COMMIT": 1, "ROLLBACK": 1} == dict(figures.ends)
     assert ({"POISON": 1}, 2, 1) == (dict(figures.parked), figures.broker_errors, figures.events[names.CHECKER_CLAIMED])
     counts, total = figures.visible_s.read()
     assert (1, 5.0) == (counts[-1], total)
-    assert [names.CHECK_NO_ANSWER, names.HALF_PARKED, names.CHECKER_ERROR] == [each.event for each in figures.alerts]
+    told = [names.CHECK_NO_ANSWER, names.CHECK_WRONG_DATABASE, names.HALF_PARKED, names.CHECKER_ERROR]
+    assert told == [each.event for each in figures.alerts]
     assert {"transaction_id": id_text(ID), "reason": "locked"} == figures.alerts[0].facts
 
 

@@ -1,4 +1,6 @@
-"""The wire format as the version before 0.1 read and wrote it: a frozen copy, never to be changed (commit aed14bf).
+"""The wire format as the version before 0.1 wrote it, and the rule of its check: a frozen copy (commit aed14bf).
+
+Never to be changed.
 
 `test_versions.py` has it read what this txcore writes, and the other way round.
 """
@@ -241,3 +243,12 @@ def _check_headers(message: TargetMessage) -> None:
 def _check_id(transaction_id: bytes) -> None:
     if len(transaction_id) != ID_BYTES:
         raise WireFormatError(f"a transaction id has {ID_BYTES} bytes, not {len(transaction_id)}")
+
+
+def check(half: Half, read_fence: Any, ask_listener: Any) -> str:
+    """Return what that version's checker did about a half that was due.
+
+    This is the rule of its `judging.Judge.judge`, `_check_fence` and `_ask`. A fenced half is the fence's business
+    alone; of any other one only the listener is asked.
+    """
+    return str(read_fence(half.transaction_id) if half.fenced else ask_listener(half))

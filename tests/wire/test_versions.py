@@ -9,9 +9,21 @@ from pathlib import Path
 
 import msgspec
 import pytest
+import sqlalchemy
 from txcore_conformance.clocks import RunningClock
 
-from txcore import Checker, CheckPolicy, Limits, LocalTransactionState, Message, Operator, TransactionProducer, wire
+import txcore
+from txcore import (
+    Checker,
+    CheckPolicy,
+    Limits,
+    LocalTransactionState,
+    Message,
+    Operator,
+    SqlFence,
+    TransactionProducer,
+    wire,
+)
 from txcore.errors import NewerRecordError, TransactionStateError
 from txcore.memory import KAFKA_LIKE, NATS_LIKE, RABBITMQ_LIKE, STRONG, MemoryBackend, MemoryBroker
 from txcore.operator import plan as planning
@@ -183,6 +195,65 @@ def test_a_previous_checker_reads_this_producers_records(world):
         previous.decode_half(record.body)
     for record in world.broker.log("g", LogKind.OP, 0):
         previous.decode_ops(record.body)
+
+
+class TestFencedListener:
+    """A half of the listener style in a group with a fence, whose producer died after or before its fence row."""
+
+    @pytest.fixture
+    def fence(self, tmp_path):
+        """The fence of a real database."""
+        made = SqlFence(sqlalchemy.create_engine(f"sqlite:///{tmp_path / 'shop.db'}"))
+        made.create()
+        return made
+
+    @pytest.fixture
+    def half(self, world, fence):
+        """Return a function that sends one, with its row or without; it returns the record's bytes."""
+        producer = TransactionProducer(
+            world.backend, "g", fence=fence, listener=world.listener, clock=world.clock, partition_count=1
+        )
+
+        def send(*, has_row):
+            def execute(message, argument):
+                if has_row:
+                    with fence.engine.begin() as connection:
+                        txcore.current_transaction().fence(connection)
+                return LocalTransactionState.UNKNOWN
+
+            with world.patch.context() as patch:
+                patch.setattr(world.listener, "execute_local_transaction", execute)
+                producer.send_message_in_transaction(Message("t", b"A"))
+            return world.broker.log("g", LogKind.HALF, 0)[-1].body
+
+        return send
+
+    @pytest.mark.parametrize(("has_row", "answer"), [(True, "COMMIT"), (False, "ROLLBACK")])
+    def test_a_previous_checker_lets_the_fence_decide(self, half, fence, has_row, answer):
+        """As with a producer of its own version; its listener, which says ROLLBACK, is not asked."""
+        read = previous.decode_half(half(has_row=has_row))
+        assert answer == previous.check(
+            read, lambda identity: fence.check([identity], "g")[identity].answer.value, lambda _: "ROLLBACK, unasked"
+        )
+
+    @pytest.mark.parametrize(("has_row", "is_asked"), [(True, False), (False, True)])
+    def test_this_checker_asks_the_listener_where_there_is_no_row(self, world, half, fence, has_row, is_asked):
+        """A listener that forgets its row, and answers rightly, loses nothing."""
+        read, asked = wire.decode_half(half(has_row=has_row)), []
+        assert (True, True, False) == (read.fenced, read.may_lack_row, read.fence_decides)
+
+        def answer(view):
+            asked.append(view.transaction_id)
+            return LocalTransactionState.COMMIT
+
+        world.patch.setattr(world.listener, "check_local_transaction", answer)
+        world.clock.advance(10)
+        checker = Checker(world.backend, "g", fence=fence, listener=world.listener, clock=world.clock)
+        for _ in range(3):
+            checker.run_once()
+            world.clock.advance(10)
+        checker.stop()
+        assert ([b"A"], [read.transaction_id] if is_asked else []) == (world.delivered, asked)
 
 
 def test_a_newer_half_is_listed_as_such(world):

@@ -32,6 +32,12 @@ from txcore.runtime.commands import Call, Flow, Spawn
 
 CARRY_DISTANCE: Final = 2
 """Records behind a half, for each undecided one, that do not count as holding the checkpoint back."""
+NO_LISTENER_REASON: Final = "no listener here takes these topics: give the checker a listener or a callback that does"
+NO_ROW_REASON: Final = (
+    "no fence row, and the producer's listener may have committed without one: give the checker a listener or a "
+    "callback that takes these topics; or, if that listener always fences, make the producer with "
+    "listener_fences=True, and decide what is pending now with txcore rollback or commit"
+)
 _DECISIONS = {FenceAnswer.COMMIT: OpKind.COMMIT, FenceAnswer.ROLLBACK: OpKind.ROLLBACK, FenceAnswer.SENT: OpKind.COMMIT}
 
 
@@ -181,7 +187,8 @@ class Judge:
         listener = listener_for(self._context.listeners, half)
         if listener is None:
             topics = sorted({message.topic for message in half.messages})
-            context.report.event(names.CHECK_WRONG_LISTENER, group=context.group, topics=topics)
+            reason = NO_ROW_REASON if pending.terms.asks_fence else NO_LISTENER_REASON
+            context.report.event(names.CHECK_WRONG_LISTENER, group=context.group, topics=topics, reason=reason)
             self._fail(pending, None)
             return
         call = Call(listener.check_local_transaction, (view_of(half, pending.count),), context.limits.check_deadline_s)

@@ -69,7 +69,7 @@ class Terms(msgspec.Struct, frozen=True, gc=False):
     """How a half is to be judged; most halves of a group have the same, so they share it.
 
     Attributes:
-        fenced: The fence decides it.
+        fenced: The fence decides it alone.
         database: The identity of the fence's database. Of a half that is not `fenced`: a row there decides it, and
             without one the listener does.
     """

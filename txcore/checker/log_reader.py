@@ -25,6 +25,7 @@ from txcore.errors import (
     NewerRecordError,
     WireFormatError,
 )
+from txcore.fence import NO_DATABASE
 from txcore.ids import ID_BYTES
 from txcore.port import Reader
 from txcore.records import MARK_KINDS, Checkpoint, Half, LogKind, LogRecord, Op, OpKind, ParkCode, Position
@@ -261,8 +262,8 @@ class Intake:
             max(half.immunity_ms, immunity_min_ms),
             half.interval_ms or self._interval_ms,
             half.check_max or self._context.policy.check_max,
-            half.fenced,
-            half.database,
+            half.fence_decides,
+            half.database or (NO_DATABASE if half.may_lack_row else b""),
         )
         immune_until_ms = start_ms + terms.immunity_ms
         pending = Pending(
@@ -290,7 +291,7 @@ class Intake:
         an owner finds when it begins, and for copies, must an append time count, as far as clocks that differ by so
         much allow. A fenced half needs no such allowance: checked too early, it is at worst delivered twice.
         """
-        skew_ms = 0.0 if half.fenced else self._context.backend.capabilities.clock_skew_max_s * 1000
+        skew_ms = 0.0 if half.fence_decides else self._context.backend.capabilities.clock_skew_max_s * 1000
         first_ms = (float(half.first_appended_ms) or copied_ms) + skew_ms
         if not self.is_claimed:
             return first_ms

@@ -17,7 +17,7 @@ from txcore.message_table import Mode
 from txcore.registry import connect, open_doctor
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Callable, Mapping, Sequence
 
 CLOSE_TIMEOUT_S: Final = 5.0
 STATUS: Final = {Level.OK: 0, Level.FAIL: 1, Level.WARN: 3}
@@ -55,8 +55,10 @@ def doctor(
         raise UsageError("memory:// lives inside one process: there is no live broker to examine")
     request = Request(group, tuple(target or ()), max_body, horizon, monitor)
     with contextlib.ExitStack() as stack:
-        # All are opened before the first check, so that a wrong URL or password is reported at once.
-        examinations = [*_broker(stack, url, request), *_database(stack, database, table, mode)]
+        # All are opened before the first check, so that a wrong URL or password is said at once.
+        broker = _broker(stack, url, request)
+        undecided = broker[-1].subject.undecided
+        examinations = [*broker, *_database(stack, database, table, mode, undecided)]
         report = Report((), ())
         for examination in examinations:
             report = report.joined(examine(examination))
@@ -80,7 +82,9 @@ def _broker(stack: contextlib.ExitStack, url: str, request: Request) -> list[Exa
     return [common] if own is None else [own, common]
 
 
-def _database(stack: contextlib.ExitStack, url: str, table: str, mode: Mode) -> list[Examination[Any]]:
+def _database(
+    stack: contextlib.ExitStack, url: str, table: str, mode: Mode, undecided: Callable[[], Mapping[bytes, bytes]]
+) -> list[Examination[Any]]:
     if not url:
         return []
     try:
@@ -89,7 +93,7 @@ def _database(stack: contextlib.ExitStack, url: str, table: str, mode: Mode) -> 
         raise BackendNotInstalledError("txcore doctor --database", "SQLAlchemy", "sql") from error
     from txcore.doctor.database_checks import database_examination  # noqa: PLC0415
 
-    examination = database_examination(url, table=table, mode=mode)
+    examination = database_examination(url, table=table, mode=mode, undecided=undecided)
     stack.callback(examination.close)
     return [examination]
 

@@ -26,14 +26,23 @@ The limits of "on every broker":
 - A power failure may lose records that a broker has acknowledged before they are on disk: see *fsync before ack*.
 - A record of a newer txcore stops its partition until its checkers are upgraded: see [versions](compatibility.md).
 
-With a fence, a half names the database that decides it, and no other one does. The listener style writes its half
-before the listener runs, so a half without a fence row is left to `check_local_transaction`, after a tombstone: a
-listener that forgets `fence(connection)` loses nothing. Only with `listener_fences=True` does a missing row alone mean
-ROLLBACK. A listener that called it is not believed but looked at: with no committed row, `COMMIT` publishes nothing
-(CONFLICT; TOO_LATE where the listener is asked). Where a store does not keep "one decision", two holders that both
-commit one `handle()` are one more cause of a message that is seen twice; where it does, the second one gets
-ALREADY_DONE. After another holder's rollback, and after a rollback of the database transaction itself, `commit()` is a
-CONFLICT, and publishes nothing; by the message table, too.
+With a fence, a half names the database that decides it; a database of another identity decides nothing. A copy of a
+database keeps its identity on MariaDB and SQLite, and as a physical copy on PostgreSQL: it answers as the original
+does. A half without an identity, as schema version 1 gives, is decided by the database that the checker names. On MySQL
+and MariaDB a DDL statement commits the open transaction. Between `prepare` and the commit it makes the transaction
+final too early, which only its end shows; so run no DDL there.
+
+The listener style writes its half before the listener runs, so a half without a fence row is left to
+`check_local_transaction`, after a tombstone. A listener that forgets `fence(connection)` therefore loses nothing, if
+its check answers rightly. Only with `listener_fences=True` does a missing row alone mean ROLLBACK.
+After `fence(connection)` a listener's COMMIT is believed only with a committed row. Without one it is a CONFLICT, or
+TOO_LATE where the listener is asked.
+
+Where a store does not keep "one decision", two holders that both commit one `handle()` are one more cause of a message
+that is seen twice; where it does, the second one gets ALREADY_DONE. With a fence, `commit()` after another holder's
+rollback, or after a rollback of the database transaction itself, is a CONFLICT and publishes nothing, also by the
+message table. Without a fence only a store that keeps one decision refuses a commit after another holder's rollback;
+elsewhere it is published.
 """
 LEGEND: Final = """
 - **atomic release**: a transaction's messages and the record of its end become visible together or not at all.

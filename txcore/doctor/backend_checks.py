@@ -121,6 +121,12 @@ class PortSubject:
         except TxcoreError as error:
             return error
 
+    def undecided(self) -> dict[bytes, bytes]:
+        """Return the undecided halves, and which database each names; none where the logs could not be read."""
+        views = [] if isinstance(self.views, TxcoreError) else self.views
+        pending = [aged.journey for view in views for aged in view.halves if aged.journey.is_pending]
+        return {each.transaction_id: each.half.database for each in pending if each.half is not None}
+
 
 def port_examination(
     backend: Backend, request: Request, clock: Clock | None = None, randomness: Randomness | None = None

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Final
 
@@ -42,9 +43,16 @@ ID_TYPES: Final = {
 
 
 def database_examination(
-    database: str | Engine, *, table: str = "txcore_tx", mode: Mode = Mode.HALF, clock: Clock | None = None
+    database: str | Engine,
+    *,
+    table: str = "txcore_tx",
+    mode: Mode = Mode.HALF,
+    clock: Clock | None = None,
+    undecided: Callable[[], Mapping[bytes, bytes]] = dict,
 ) -> Examination[DatabaseSubject]:
     """Connect and return the checks of *database*: a URL, or a program's own engine with its settings.
+
+    *undecided* returns the group's undecided halves, and which database each names.
 
     Raises:
         UsageError: not a database URL, a database without a fence, an asynchronous driver, or no such SQLite file.
@@ -72,7 +80,7 @@ def database_examination(
         if not isinstance(database, Engine):
             engine.dispose()
 
-    subject = DatabaseSubject(engine, connection, dialect, clock or SystemClock(), ID_TYPES[family], mode)
+    subject = DatabaseSubject(engine, connection, dialect, clock or SystemClock(), ID_TYPES[family], mode, undecided)
     return Examination(CHECKS[family], subject, close)
 
 

@@ -5,7 +5,7 @@ The statements of producer, check and prune are tried in one transaction that is
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from typing import Any, Final
@@ -16,7 +16,7 @@ from sqlalchemy.exc import NoSuchTableError
 from txcore.clock import Clock, system_randomness
 from txcore.errors import TxcoreError
 from txcore.findings import Finding, UntoldError, fail, ok, version_of, warn
-from txcore.ids import IdFactory
+from txcore.ids import IdFactory, id_text
 from txcore.message_table import Mode, Refused, TableRow
 from txcore.outbox.slots import Slots
 from txcore.sqlfence import identity
@@ -49,6 +49,7 @@ class DatabaseSubject:
     clock: Clock
     id_type: str  #: the database's name for the type of the id column
     mode: Mode = Mode.HALF  #: of the group's producers
+    undecided: Callable[[], Mapping[bytes, bytes]] = dict  #: the group's undecided halves: which database each names
 
     def ask(self, sql: str) -> tuple[Any, ...]:
         """Return the first row of a query.
@@ -134,11 +135,25 @@ def _identity_finding(subject: DatabaseSubject) -> Finding | None:
     finally:
         subject.connection.rollback()
     if not database.is_copy:
-        return None
+        return _foreign_finding(subject, database)
     return fail(
         f"this is a copy: its tables were made in another server, database or schema, as {database.stored.hex()}, and "
         "checks here answer nothing about transactions that were fenced there",
         "name the former database in --database; or, if this one replaces it for good: txcore fence adopt --reason …",
+    )
+
+
+def _foreign_finding(subject: DatabaseSubject, database: identity.Database) -> Finding | None:
+    """Look whether the group's undecided halves were fenced in another database."""
+    foreign = {each: named for each, named in subject.undecided().items() if not database.decides(named)}
+    if not foreign:
+        return None
+    first, named = min(foreign.items())
+    return fail(
+        f"undecided halves were fenced in another database: {len(foreign)}, the first {id_text(first)}, in database "
+        f"{named.hex()}; this one is {database.current.hex()}, and checks here answer nothing about them",
+        "name the producers' database in --database and in the checker's settings; or, if this one replaces it for "
+        f"good: txcore fence adopt --former {named.hex()} --reason …",
     )
 
 

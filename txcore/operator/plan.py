@@ -102,13 +102,13 @@ def fence_text(journey: Journey, reading: FenceReading | None) -> str:
         return "not asked: no --database"
     if reading.answer is FenceAnswer.NO_ANSWER:
         return f"no answer: {reading.reason}"
-    texts = FENCE_TEXTS if half.fenced else {**FENCE_TEXTS, **NO_ROW_TEXTS}
+    texts = FENCE_TEXTS if half.fence_decides else {**FENCE_TEXTS, **NO_ROW_TEXTS}
     return texts[reading.answer]
 
 
 def decider_text(half: Half) -> str:
-    """Return the source that a check asks about *half*, as part of a sentence."""
-    if half.fenced:
+    """Return what a check asks about *half*, as it stands in a sentence."""
+    if half.fence_decides:
         return "the fence"
     return "the fence, or without a row the listener" if half.asks_fence else "the listener"
 
@@ -147,8 +147,8 @@ def _force(
     if journey.decided:
         return _decided(journey, kind, override=override)
     if not half.asks_fence:
-        return Step.ACT, f"will {verb.words}; there is no fence to contradict it"
-    if not half.fenced and reading is not None and reading.answer in NO_ROW_TEXTS:
+        return Step.ACT, f"will {verb.words}; no fence stands against it"
+    if not half.fence_decides and reading is not None and reading.answer in NO_ROW_TEXTS:
         return Step.ACT, f"will {verb.words}, in the listener's place; the fence has no row"
     if not has_database or reading is None:
         allowed, why = False, "the fence was not asked; give --database"

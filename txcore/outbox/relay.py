@@ -46,8 +46,9 @@ class RelayStats:
     """The counts of a relay since it was made.
 
     Attributes:
-        trouble: The reason why it sends nothing now; "" when nothing is wrong.
-        waiting: The waiting rows at the last count, at most `COUNT_EVERY_S` ago while it runs.
+        trouble: Why it sends nothing now; "" when nothing is wrong.
+        newer: Why messages that a newer txcore wrote wait, and their keys with them; "" when there are none.
+        waiting: What waited in the table when it was last counted, at most `COUNT_EVERY_S` ago while it runs.
     """
 
     sent: int = 0
@@ -56,6 +57,7 @@ class RelayStats:
     batches: int = 0
     is_running: bool = False
     trouble: str = ""
+    newer: str = ""
     waiting: TableStats = EMPTY
 
 
@@ -240,6 +242,7 @@ class Relay:
             refused=stats.refused + report.refused,
             parked=stats.parked + report.parked,
             batches=stats.batches + bool(report.taken),
+            newer=next(iter(context.newer.values()), ""),
         )
         return report
 

@@ -20,6 +20,7 @@ from txcore.clock import Clock
 from txcore.errors import (
     BackendUnavailableError,
     MessageRejectedError,
+    NewerRecordError,
     OutcomeUnknownError,
     TxcoreError,
     UsageError,
@@ -79,7 +80,8 @@ class RelayContext:
     Attributes:
         together_max: Most messages that are handed to the backend together.
         resting: Lanes whose oldest message was refused, by lane.
-        is_probing: The broker was down at the last try: take only a few messages, to find out whether it is back.
+        newer: Why lanes whose oldest message a newer txcore wrote wait for an upgraded relay, by lane.
+        is_probing: The broker was down at the last try: take a few messages only, to find out whether it is back.
     """
 
     group: str
@@ -91,6 +93,7 @@ class RelayContext:
     by: str
     together_max: int
     resting: dict[int, Rest] = field(default_factory=dict)
+    newer: dict[int, str] = field(default_factory=dict)
     is_probing: bool = False
 
 
@@ -141,6 +144,10 @@ def relay_batch(context: RelayContext) -> Flow[BatchReport]:
     resting = {lane for lane, rest in context.resting.items() if rest.until_s > now_s}
     row_max = PROBE_ROWS if context.is_probing else context.limits.row_max
     taken: Taken | None = yield Call(context.table.take, (context.group, resting, row_max))
+    if context.newer and not (taken and taken.is_full):
+        waiting = resting.union(row.lane for row in taken.rows) if taken else resting
+        for lane in context.newer.keys() - waiting:
+            del context.newer[lane]  # another relay has sent it
     if taken is None:
         return BatchReport()
     work = None
@@ -204,10 +211,21 @@ def _continued(
 
 
 def _first_resolution(context: RelayContext, work: _Work, rows: deque[TableRow]) -> Resolution | None:
-    """Return the release of the first row that can be read; those before it are parked."""
+    """Return the release of the first row that can be read; those before it are parked.
+
+    A row of a newer txcore stops its lane and uses up no try: an upgraded relay sends it.
+    """
     while rows:
         try:
             return _resolution(context, rows[0])
+        except NewerRecordError as error:
+            row = rows[0]
+            context.newer[row.lane] = str(error)
+            context.report.event(
+                names.RELAY_NEWER, transaction_id=row.transaction_id, index=row.index, error=str(error)
+            )
+            _rest(context, row.lane)
+            break
         except WireFormatError as error:
             _refuse(context, work, rows.popleft(), error, is_parked=True)
     return None
@@ -218,6 +236,7 @@ def _is_through(context: RelayContext, work: _Work, row: TableRow, outcome: Outc
     if outcome.status is Status.DURABLE:
         work.sent.append(row)
         context.resting.pop(row.lane, None)
+        context.newer.pop(row.lane, None)
         return True
     if outcome.status is Status.REFUSED and _is_verdict(outcome.error):
         is_parked = row.tries + 1 >= context.limits.tries_max

@@ -159,7 +159,7 @@ def look_before_publishing(transaction: LocalTransaction) -> Flow[EndResult | No
     if reading.answer is not FenceAnswer.ROLLBACK:
         return (yield from _leave(transaction, EndState.UNKNOWN, _no_answer(reading)))
     why = "the fence has no committed row of it: it was rolled back; nothing was published"
-    if transaction.is_vowed:
+    if not transaction.may_lack_row:
         return EndResult(EndState.CONFLICT, identity, TransactionStateError(why))
     return (yield from _leave(transaction, EndState.TOO_LATE, TransactionStateError(f"{why}; the listener is asked")))
 

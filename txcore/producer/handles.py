@@ -65,10 +65,10 @@ def attach(context: ProducerContext, handle: str) -> LocalTransaction:
         half.transaction_id,
         half.messages,
         phase=Phase.PREPARED,
-        fenced=half.fenced,
+        fenced=half.fence_decides,
         half=record,
         give_way_s=unpacked.give_way_s if is_comparable else None,
         is_via_table=unpacked.is_via_table,
         database=half.database,
-        must_look=half.fenced,
+        must_look=half.fence_decides,
     )

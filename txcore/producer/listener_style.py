@@ -187,9 +187,9 @@ def _half(transaction: LocalTransaction, message: Message) -> HalfRecord:
     if transaction.context.mode is Mode.TABLE:
         raise TransactionStateError("the listener style needs a half, which mode table never writes")
     publish(transaction, message)
-    transaction.fenced = transaction.context.fence is not None
-    # The half is written before the listener runs: it may call `fence`, and forget it.
-    transaction.is_vowed = transaction.context.listener_fences
+    if transaction.context.fence is not None:
+        # The half is written before the listener runs: it may call `fence`, and forget it.
+        transaction.fenced, transaction.may_lack_row = True, not transaction.context.listener_fences
     transaction.phase = Phase.PREPARING
     return preparing.half_of(transaction)
 
@@ -289,7 +289,7 @@ def _vouch(transaction: LocalTransaction) -> Flow[EndResult | None]:
         yield Call(context.fence.commit, (connection,))
     except FencedError as error:
         # After its tombstone the checker asks the listener, unless the half says that there is none to ask.
-        state = EndState.CONFLICT if transaction.is_vowed else EndState.TOO_LATE
+        state = EndState.TOO_LATE if transaction.may_lack_row else EndState.CONFLICT
         return EndResult(state, transaction.transaction_id, error)
     except Exception as error:  # noqa: BLE001 - the database's; the check decides
         return EndResult(EndState.UNKNOWN, transaction.transaction_id, error)

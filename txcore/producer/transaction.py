@@ -112,7 +112,7 @@ class LocalTransaction(msgspec.Struct):
         began_s: When its database transaction was opened, in the database style.
         is_via_table: Its messages are in the message table, so it publishes nothing and writes no op.
         fenced: It has a fence row, or its listener may write one.
-        is_vowed: Its half says `fenced`: without a row it was certainly not committed.
+        may_lack_row: Its half says so: its listener may have committed without the fence row.
         database: The identity of the database that has the row, or is to have it.
         notice: What is to be told beside the result.
         must_look: The fence is looked at before targets are published, as nothing here proves that the row is there.
@@ -125,7 +125,7 @@ class LocalTransaction(msgspec.Struct):
     phase: Phase = Phase.OPEN
     connection: Any = None
     fenced: bool = False
-    is_vowed: bool = True
+    may_lack_row: bool = False
     database: bytes = b""
     must_look: bool = False
     notice: Exception | None = None
@@ -272,10 +272,11 @@ def make_half(transaction: LocalTransaction) -> HalfRecord:
         round(immunity_s * 1000),
         round(interval_s * 1000),
         check_max,
-        transaction.fenced and transaction.is_vowed,
+        transaction.fenced,
         context.by,
         transaction.messages,
         database=transaction.database,
+        may_lack_row=transaction.may_lack_row,
     )
     body = wire.encode_half(half)
     if len(body) > context.body_size_max:

@@ -26,6 +26,7 @@ RELAY_SENT: Final = "relay.sent"
 RELAY_ERROR: Final = "relay.error"  #: an alert: database or broker failed; the messages in hand are sent again
 RELAY_REFUSED: Final = "relay.refused"
 RELAY_PARKED: Final = "relay.parked"  #: an alert: a message that its target refuses, or that cannot be read
+RELAY_NEWER: Final = "relay.newer"  #: an alert: a message of a newer txcore waits, with its key, for an upgraded relay
 CHECK_ASKED: Final = "check.asked"
 CHECK_ANSWERED: Final = "check.answered"
 CHECK_NO_ANSWER: Final = "check.no_answer"  #: an alert: nothing was counted, the check is repeated
@@ -51,6 +52,7 @@ ALERTS: Final = frozenset(
         PRODUCER_TO_BROKER,
         RELAY_ERROR,
         RELAY_PARKED,
+        RELAY_NEWER,
         CHECK_NO_ANSWER,
         CHECK_WRONG_LISTENER,
         CHECK_WRONG_DATABASE,

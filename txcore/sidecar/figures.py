@@ -91,7 +91,7 @@ class Figures:
         if name == names.CHECK_ANSWERED:
             if fields["answer"] in ANSWERS:
                 self.answers[fields["answer"]] += 1
-        elif name == names.CHECK_NO_ANSWER:
+        elif name in {names.CHECK_NO_ANSWER, names.CHECK_WRONG_DATABASE}:
             self.answers[NO_ANSWER] += 1
         elif name == names.HALF_FINISHED:
             self._finished(fields["transaction_id"], fields["end"])

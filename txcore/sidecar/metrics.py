@@ -90,6 +90,14 @@ TRUNCATED: Final = Metric(
 WRONG_LISTENER: Final = Metric(
     "txcore_wrong_listener_total", "counter", "Times that no source here could be asked about a half's topics."
 )
+WRONG_DATABASE: Final = Metric(
+    "txcore_wrong_database_total",
+    "counter",
+    "Checks that decided nothing, as the database here is not the producer's.",
+)
+BLOCKED: Final = Metric(
+    "txcore_blocked_partitions", "gauge", "Partitions here that wait for an upgrade: a newer txcore wrote into them."
+)
 STARTS_FAILED: Final = Metric("txcore_group_starts_failed_total", "counter", "Failed tries to start the group.")
 CALLBACKS: Final = Metric(
     "txcore_callback_requests_total",
@@ -118,6 +126,7 @@ BY_EVENT: Final = {
     POISON: names.LOG_POISON,
     TRUNCATED: names.LOG_TRUNCATED,
     WRONG_LISTENER: names.CHECK_WRONG_LISTENER,
+    WRONG_DATABASE: names.CHECK_WRONG_DATABASE,
 }
 CALLBACK_RESULTS: Final = ("answered", "refused", "malformed", "timeout", "unreachable")
 
@@ -159,6 +168,7 @@ def _samples(runner: GroupRunner) -> Iterator[tuple[Metric, tuple[str, ...], Any
     yield IN_HAND, (), sum(each.in_hand for each in partitions)
     for each in partitions:
         yield CHECKPOINT_AGE, (str(each.partition),), each.checkpoint_age_s
+    yield BLOCKED, (), sum(bool(each.blocked) for each in partitions)
     yield LOOP_LAG, (), status.checker.lag_s
     yield STUCK_CALLS, (), status.checker.stuck_calls
     yield HALVES, (), runner.halves_read

@@ -24,6 +24,8 @@ from txcore.records import (
     Checkpoint,
     LogKind,
     LogRecord,
+    Op,
+    OpKind,
 )
 from txcore_conformance.refine import adapter
 from txcore_conformance.refine.history import GROUP
@@ -84,6 +86,10 @@ def judge(world: World) -> str:
     return ""
 
 
+IDLE_MAX: Final = 3
+"""Reads without a record after which both logs are read: one may only ask where the half log ends."""
+
+
 def restarted(
     world: World, checkpoint: Checkpoint | None, halves: Sequence[LogRecord], ops: Sequence[LogRecord]
 ) -> str:
@@ -91,9 +97,12 @@ def restarted(
     tenure = Tenure(world.context(), 0)
     tenure.state = PartitionState(checkpoint)
     intake = Intake(tenure, checkpoint)
+    # An owner judges, and so looks back, only behind a mark of its own.
+    world.backend.mark(GROUP, 0, Op(OpKind.TICK, tenure.nonce()))
     try:
-        while intake.read():
-            pass
+        idle = 0
+        while idle < IDLE_MAX:
+            idle = 0 if intake.read() else idle + 1
         for flow in adapter.looking_back(intake, tenure.state):
             for _ in flow:
                 pass

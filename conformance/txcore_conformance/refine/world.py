@@ -12,19 +12,20 @@ from txcore import wire
 from txcore.checker.context import CheckContext
 from txcore.checker.limits import Limits
 from txcore.checker.partition_owner import PartitionOwner
-from txcore.checker.partition_state import PartitionState
 from txcore.listener import HalfView
 from txcore.memory import Faults, MemoryBackend, MemoryBroker, Profile
 from txcore.memory.reading import MemoryReader
 from txcore.message import CheckPolicy, LocalTransactionState
 from txcore.port import Reader
 from txcore.records import (
+    FINAL_KINDS,
     Checkpoint,
     Half,
     HalfRecord,
     LogKind,
     LogRecord,
     Op,
+    OpKind,
     Outcome,
     Position,
     Resolution,
@@ -37,6 +38,8 @@ from txcore_conformance.refine.whole import halves_in, ops_in
 
 SILENCE_S: Final = 200.0
 PAUSE_S: Final = 90.0
+LATE_S: Final = 2.0
+ENDS: Final = FINAL_KINDS | {OpKind.DISCARD}
 STRAY: Final = (b"", b"stray bytes that are no record", wire.encode_ops([Op(1, b"x" * 16)])[:-3])
 
 
@@ -65,6 +68,7 @@ class Quiet:
     def __init__(self, rng: Random) -> None:
         self.rng = rng
         self.silent: dict[LogKind, float] = {}  #: until when
+        self.alone = 0.0  #: how many readers find nothing for a time while others go on
         self.is_over = False
 
 
@@ -75,13 +79,14 @@ class QuietReader(MemoryReader):
         super().__init__(broker, (GROUP, kind, 0), start)
         self._kind = kind
         self._quiet = quiet
+        self.silent_until_s = 0.0  #: this one alone
 
     def read(self, count_max: int) -> Sequence[LogRecord]:
         """See `Reader.read`; empty proves nothing."""
         quiet = self._quiet
         if quiet.is_over:
             return super().read(count_max)
-        if quiet.silent.get(self._kind, 0.0) > self._broker.clock.elapsed_s():
+        if max(quiet.silent.get(self._kind, 0.0), self.silent_until_s) > self._broker.clock.elapsed_s():
             return ()
         return super().read(min(count_max, 1 + int(quiet.rng.random() * 4)))
 
@@ -94,8 +99,11 @@ class QuietBackend(MemoryBackend):
         self._quiet = quiet
 
     def read(self, group: str, kind: LogKind, partition: int, start: Position | None = None) -> Reader:  # noqa: ARG002
-        """See `Backend.read`."""
-        return QuietReader(self.broker, kind, start, self._quiet)
+        """See `Backend.read`; now and then a reader finds nothing for a time, while those opened before go on."""
+        reader = QuietReader(self.broker, kind, start, self._quiet)
+        if not self._quiet.is_over and self._quiet.rng.random() < self._quiet.alone:
+            reader.silent_until_s = self.broker.clock.elapsed_s() + SILENCE_S * self._quiet.rng.random()
+        return reader
 
 
 @dataclass(slots=True)
@@ -208,6 +216,7 @@ class World:
     frozen: PartitionOwner | None = None
     owners: list[PartitionOwner] = field(default_factory=list)
     haste: float = 0.0
+    late: float = 0.0  #: how many answers take their time
     wrong: str = ""
     quiet: Quiet = field(init=False)
     broker: MemoryBroker = field(init=False)
@@ -226,6 +235,8 @@ class World:
             self.rng, self.logs, is_unique=is_unique, owners=self.rng.random() < 0.4
         )
         self.haste = 0.8 * self.rng.random()
+        self.late = max(1.6 * self.rng.random() - 0.8, 0.0)
+        self.quiet.alone = max(self.rng.random() - 0.5, 0.0)
 
     # -- owners --------------------------------------------------------------------------------------------------------
 
@@ -251,11 +262,9 @@ class World:
 
     def check_local_transaction(self, half: HalfView) -> LocalTransactionState:
         """Answer an owner's question; it must not be about what its owner has read the end of."""
-        owner = self._asking
-        state = owner.tenure.state
-        pending = state.pending.get(half.transaction_id)
-        if pending is not None and not self.wrong:
-            self.wrong = self._asked_after_end(state, half.transaction_id, pending.generation)
+        pending = self._asking.tenure.state.pending.get(half.transaction_id)
+        if pending is not None:
+            self._judge_act("was asked about", half.transaction_id, pending.generation)
         draw = self.rng.random()
         if draw < 0.1:
             raise RuntimeError("no answer")
@@ -265,13 +274,22 @@ class World:
 
     _asking: PartitionOwner = field(init=False)
 
-    def _asked_after_end(self, state: PartitionState, identity: bytes, generation: int) -> str:
+    def _judge_act(self, act: str, identity: bytes, generation: int) -> None:
+        """An owner does nothing about a half whose end it has read, however long ago it took it in hand."""
+        op_read = self._asking.tenure.state.op_read
         self.logs.sync()
         known = self.history.known.get(identity)
-        if known is None or state.op_read is None:
-            return ""
-        truth = known.seen_at(state.op_read, generation)
-        return f"{identity[-1]} was asked about, its end at op {truth.closed_at} was read" if truth.closed_by else ""
+        if known is None or op_read is None or self.wrong:
+            return
+        truth = known.seen_at(op_read, generation)
+        if truth.closed_by:
+            self.wrong = f"{identity[-1]} {act}, its end at op {truth.closed_at} was read"
+
+    def _judge_write(self, command: HalfRecord | Resolution) -> None:
+        if isinstance(command, HalfRecord):
+            self._judge_act("was carried", command.transaction_id, command.generation)
+        elif command.op is not None and command.op.kind in ENDS:
+            self._judge_act("was ended again", command.op.transaction_id, command.op.generation)
 
     # -- steps ---------------------------------------------------------------------------------------------------------
 
@@ -337,6 +355,10 @@ class World:
             task.error = raised
 
     def _carry_out(self, task: Task, command: Any) -> Any:
+        if isinstance(command, HalfRecord | Resolution):
+            self._judge_write(command)
+        if isinstance(command, HalfRecord | Resolution | Future) and self.rng.random() < self.late:
+            task.ready_s = self.clock.now_s + LATE_S * self.rng.random()  # done at once, but the answer takes its time
         if isinstance(command, HalfRecord):
             half: One = One(command)
             self.backend.append_halves(half)

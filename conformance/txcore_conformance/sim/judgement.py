@@ -9,7 +9,7 @@ from txcore.audit import invariants
 from txcore.audit.invariants import Facts, Local, Promises, TargetFact
 from txcore.history.journey import Journey
 from txcore.ids import id_text
-from txcore.records import FINAL_KINDS, Checkpoint, LogKind, LogRecord, Op, OpKind, Outcome
+from txcore.records import FINAL_KINDS, Checkpoint, Forced, LogKind, LogRecord, Op, OpKind, Outcome
 from txcore_conformance.sim.cast import Cast, Truth, journeys
 
 
@@ -122,6 +122,8 @@ def judge_all(cast: Cast) -> int:
         )
         if facts.is_via_table and journey.halves and journey.final:
             world.note("half of a fallback closed")
+        if any(op.forced == Forced.OVERRIDE for _, op in journey.ops):  # no operator here asks for one
+            world.break_rule(f"S4 {id_text(identity)} was decided against the fence, although nobody asked for that")
         duplicates += max(len(facts.targets) - len({target.index for target in facts.targets}), 0)
         is_ignored = cast.resumed.get(identity, -1) > journey.discarded_generation
         if journey.is_parked and is_ignored and not facts.is_excused:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import random
+
 from txcore.history.journey import Journey, force_op, next_generation
 from txcore.ids import first_id_at
 from txcore.records import Forced, HalfRecord, OpKind, Resolution
@@ -27,6 +29,7 @@ def operate(cast: Cast) -> None:
                 send(cast, process, record, lambda record=record: _note_resume(cast, record))  # type: ignore[misc]
         elif journey.is_pending:
             _force(cast, process, journey)
+            _force_fenced(cast, process, journey)
 
 
 def _force(cast: Cast, process: Process, journey: Journey) -> None:
@@ -38,6 +41,20 @@ def _force(cast: Cast, process: Process, journey: Journey) -> None:
         return
     kind = OpKind.COMMIT if known else OpKind.ROLLBACK
     cast.world.note(f"operator forces {kind.name}")
+    _ask(cast, process, journey, kind)
+
+
+def _force_fenced(cast: Cast, process: Process, journey: Journey) -> None:
+    """Ask for any end of a half that the fence decides, right or wrong: it decides all the same. Drawn apart."""
+    if journey.half is None or not journey.half.fenced:
+        return
+    rng = random.Random(f"force {cast.world.seed} {journey.transaction_id.hex()}")
+    if rng.random() < 0.3:
+        cast.world.note("operator forces a fenced half")
+        _ask(cast, process, journey, rng.choice([OpKind.COMMIT, OpKind.ROLLBACK]))
+
+
+def _ask(cast: Cast, process: Process, journey: Journey, kind: OpKind) -> None:
     op = force_op(journey, kind, journey.generation, "operator", 0, Forced.YES, "known")
     record = HalfRecord(GROUP, journey.partition, journey.transaction_id, journey.generation, b"", ())
     send(cast, process, Resolution(record, op, (), b"", "operator", flush=True))

@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import itertools
+import threading
 
 import pytest
 from confluent_kafka import KafkaError, KafkaException
 from sqlalchemy import create_engine
 from txcore_conformance import raw
-from txcore_conformance.kit import COMMIT, Answers
+from txcore_conformance.kit import COMMIT, Answers, Recorder
 
 from txcore import Message, Relay, RelayLimits, SqlFence, TransactionProducer
 from txcore.errors import MessageRejectedError
@@ -197,3 +198,23 @@ def test_in_a_transaction_a_topic_that_is_gone_hurts_no_other_release(together):
     assert raw.statuses(outcomes) == [DURABLE] * 2 + [REFUSED] + [DURABLE] * 3
     assert together.backend._releaser.lane.rebuilt_count == before
     assert together.bodies(topic) == [half.messages[0].body for half in good]
+
+
+def test_in_a_transaction_a_question_without_an_answer_ends_with_the_backend(together, monkeypatch):
+    """The release is settled by its close, although the broker never says whether the topic is gone."""
+    backend = together.connect()
+    gone = together.make_topic()
+    half, again = raw.half(together, gone), raw.half(together, gone)
+    raw.append(together, half, again, backend=backend)
+    assert raw.statuses(raw.release(together, raw.commit(again), backend=backend)) == [DURABLE]
+    delete(together, gone)
+    is_asked, may_answer = threading.Event(), threading.Event()
+    monkeypatch.setattr(backend._producing, "has_topic", lambda _: is_asked.set() or may_answer.wait(60))
+    recorder = Recorder([raw.commit(half)])
+    backend.release(recorder, None)
+    assert is_asked.wait(30)
+    backend.close(3.0).result(20)
+    try:
+        assert [each.status for each in recorder.wait(backend, 5.0)] == [UNKNOWN]
+    finally:
+        may_answer.set()

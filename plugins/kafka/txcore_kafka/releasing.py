@@ -21,7 +21,7 @@ from txcore_kafka.ops import OpMerger
 from txcore_kafka.options import Options, topic_name
 from txcore_kafka.ownership import KafkaClaim
 from txcore_kafka.producing import ANY_PARTITION, Producing
-from txcore_kafka.sendings import PARKED_INDEX, HalfSending, Marking, Release, TargetSend
+from txcore_kafka.sendings import PARKED_INDEX, HalfSending, Marking, Question, Release, TargetSend
 from txcore_kafka.targets import Targets
 from txcore_kafka.threads import Worker
 from txcore_kafka.transactions import Entry, TransactionLane
@@ -30,6 +30,7 @@ HALVES: Final = "halves"
 RELEASES: Final = "releases"
 MARKS: Final = "marks"
 IN_TRANSACTIONS: Final = "in transactions"
+QUESTIONS: Final = "questions"
 
 
 class Releaser:
@@ -240,20 +241,22 @@ class Releaser:
 
     def explain(self, record: TargetSend) -> None:
         """Ask the broker about a target whose topic the client does not know: gone is REFUSED, all else is UNKNOWN."""
-        release, call = record.release, self._producing.call
-        self._ask(record.topic, lambda outcome: call(functools.partial(release.failed, outcome)))
+        self._ask(record.topic, record.release.failed)
 
     def _ask(self, topic: str, take: Callable[[Outcome], None]) -> None:
-        """Ask whether *topic* is there, and have *take* called with the outcome of what was meant for it."""
+        """Ask whether *topic* is there; *take* learns on the thread that polls what that means for a record."""
         self.targets.forget(topic)
+        question = Question(take)
+        self._producing.watch(QUESTIONS, [question], self._clock.elapsed_s() + self._options.request_timeout_s)
 
         def answered(answer: Future[None]) -> None:
             error = cast("TxcoreError | None", answer.exception()) or self.targets.refusal(topic)
             if isinstance(error, MessageRejectedError):
-                take(Outcome(Status.REFUSED, error))
+                outcome = Outcome(Status.REFUSED, error)
             else:
                 text = f"the client does not know topic {topic!r} yet, and the broker does not say that it is gone"
-                take(Outcome(Status.UNKNOWN, error or BackendUnavailableError(text)))
+                outcome = Outcome(Status.UNKNOWN, error or BackendUnavailableError(text))
+            self._producing.call(functools.partial(question.settle, outcome))
 
         asked = self._worker.submit(functools.partial(self.targets.seek, [topic], self._producing.has_topic))
         asked.add_done_callback(answered)

@@ -162,6 +162,26 @@ class Marking:
         self.settle(Outcome(Status.REFUSED, error))
 
 
+class Question:
+    """A question about a topic under way; answered once, on the thread that polls."""
+
+    __slots__ = ("_take", "is_done")
+
+    def __init__(self, take: Callable[[Outcome], None]) -> None:
+        self.is_done = False
+        self._take = take
+
+    def settle(self, outcome: Outcome) -> None:
+        """End, unless the deadline came first."""
+        if not self.is_done:
+            self.is_done = True
+            self._take(outcome)
+
+    def expire(self, error: TxcoreError) -> None:
+        """See `Waiting.expire`."""
+        self.settle(Outcome(Status.UNKNOWN, error))
+
+
 @functools.lru_cache(maxsize=16)
 def _stored_at(at_ms: int) -> Outcome:
     """Return one outcome for all that was appended in the same millisecond, which is most of a batch."""

@@ -232,6 +232,28 @@ def test_stray_bytes_in_the_op_log_stop_no_resumed_half(stage, stray):
     assert 1 == second.counts["claims"]
 
 
+@pytest.mark.parametrize("stray", [b"junk", encode_ops([])[:-1]])
+def test_stray_bytes_stop_no_look_back(stage, stray):
+    """The journal of a carried copy is read again from where it was folded, over what is no op record."""
+    identity = stage.send(b"x1")
+    first = stage.checker()
+    sweep(first, 1)
+    first.stop()
+    record = stage.broker.log("g", LogKind.HALF, 0)[-1]
+    copy = msgspec.structs.replace(
+        decode_half(record.body), folded_to=stage.broker.log("g", LogKind.OP, 0)[-1].position, first_appended_ms=1
+    )
+    stage.append(LogKind.OP, stray)
+    stage.append(LogKind.HALF, encode_half(copy))
+    stage.broker.trim("g", LogKind.HALF, 0, record.position + 1)
+    stage.listener.answers[identity] = State.COMMIT
+    second = stage.checker("c2")
+    sweep(second, 1)
+    stage.clock.advance(10)
+    report = sweep(second)
+    assert (1, 0, 1) == (stage.delivered(b"x1"), report.pending, second.counts["claims"])
+
+
 class TestGap:
     """The op log lost its beginning."""
 
@@ -314,6 +336,20 @@ class TestNewer:
         assert 0 == stage.delivered(b"a")
         checker.stop()
         assert stage.broker.checkpoint_of("g", 0) is None
+
+    def test_its_owner_holds_it_and_claims_it_once(self, kafka_like):
+        """To claim it again would change nothing, and fill the op log."""
+        stage = kafka_like
+        stage.append(LogKind.HALF, newer_half(stage, stage.ids.new()))
+        checker = stage.checker(limits=Limits(poll_s=0.001, idle_poll_s=0.001))
+        checker.run_once()
+        for _ in range(50):
+            stage.clock.advance(1)
+            checker._membership.poll()
+            checker._membership.loop.turn()
+        checker.run_once()
+        claims = [op for record in stage.broker.log("g", LogKind.OP, 0) for op in decode_ops(record.body)]
+        assert (1, 1) == (len(claims), stage.events.count(PARTITION_BLOCKED))
 
     def test_the_settings_may_have_a_half_parked_instead(self, stage):
         """Under its own id, so that its producer's end closes the entry, and an upgraded txcore can resume it."""

@@ -6,7 +6,7 @@ import pytest
 
 from txcore.checker.decide import Extras, Pending, terms_of
 from txcore.checker.partition_state import PartitionState
-from txcore.records import Checkpoint, Op, OpKind, ParkCode, reply_count
+from txcore.records import COUNT_MAX, WALL_MS_MAX, Checkpoint, Op, OpKind, ParkCode, reply_count
 
 A, B, C = (bytes([n]) * 16 for n in (1, 2, 3))
 OURS, THEIRS = b"ours" * 4, b"them" * 4
@@ -134,10 +134,11 @@ class TestCheckpoint:
         assert {A: 5_000} == PartitionState(made).ages_ms
 
     def test_its_note_is_bounded(self, partition):
-        """It never exceeds what the backend stores."""
+        """It never exceeds what the backend stores, however large its numbers."""
         for number in range(1, 200):
-            partition.half(number, number.to_bytes(16, "big"))
-        assert 0 < len(partition.state.checkpoint(0.0, 400).note) <= 400
+            partition.half(number, number.to_bytes(16, "big"), generation=COUNT_MAX, count=COUNT_MAX)
+        for now_ms in (0.0, float(WALL_MS_MAX)):
+            assert 0 < len(partition.state.checkpoint(now_ms, 400).note) <= 400
         assert b"" == partition.state.checkpoint(0.0, 0).note
 
     def test_a_damaged_note_is_no_note(self):

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import threading
+from dataclasses import replace
 
 from txcore import (
     AsyncTransactionListener,
@@ -16,7 +17,7 @@ from txcore import (
     TransactionListener,
     TransactionProducer,
 )
-from txcore.memory import MemoryBackend, MemoryBroker
+from txcore.memory import KAFKA_LIKE, MemoryBackend, MemoryBroker
 from txcore.records import LogKind
 
 STATE = LocalTransactionState
@@ -72,6 +73,22 @@ def test_a_carried_half_is_not_carried_again_until_its_copy_ages(running_clock):
     for _ in range(5):
         checker.run_once()
     assert once == checker.counts["carried"]
+    checker.stop()
+
+
+def test_a_half_is_carried_before_retention_takes_it(running_clock):
+    """At half of what is kept, so that a checker which is away for a while finds the copy."""
+    clock = running_clock
+    kept = replace(KAFKA_LIKE.capabilities, half_retention_s=1_000.0)
+    backend = MemoryBackend(MemoryBroker(replace(KAFKA_LIKE, capabilities=kept), clock=clock))
+    policy = CheckPolicy(immunity_s=10_000)
+    producer = TransactionProducer(backend, "g", listener=Listener(), clock=clock, partition_count=1, policy=policy)
+    producer.send_message_in_transaction(Message("t", b"x"), STATE.UNKNOWN)
+    checker = Checker(backend, "g", listener=Listener(), clock=clock, limits=Limits(poll_s=0.0005))
+    for advance_s, carried in ((400, 0), (150, 1), (400, 1), (150, 2)):
+        clock.advance(advance_s)
+        checker.run_once()
+        assert carried == checker.counts.get("carried", 0)
     checker.stop()
 
 

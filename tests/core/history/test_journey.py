@@ -116,6 +116,13 @@ def test_a_poison_record_in_the_half_log_is_skipped():
     assert [A] == list(told([b"poison", half()]))
 
 
+@pytest.mark.parametrize(("folded_to", "is_parked"), [(1, False), (5, True)])
+def test_a_decision_that_only_a_copy_holds_voids_a_discard_behind_it(folded_to, is_parked):
+    """Retention may have eaten the DECIDED itself."""
+    copy = half(decided=OpKind.COMMIT, folded_to=folded_to)
+    assert is_parked is told([copy], [CLAIM, DISCARD], [parked()])[A].is_parked
+
+
 class TestNextGeneration:
     def test_it_holds_the_half_with_a_fresh_budget_and_no_immunity(self):
         """One generation on, its journal folded up to the last op read."""
@@ -143,6 +150,27 @@ class TestNextGeneration:
         """The parked record holds it."""
         journey = told([], [CLAIM, DISCARD], [parked()])[A]
         assert 1 == next_generation(journey, "a", "r").generation
+
+    def test_what_a_carried_copy_has_counted_is_not_taken_along(self):
+        """The budget is a fresh one."""
+        discard = Op(OpKind.DISCARD, A, 1, token=OURS, reason=ParkCode.CHECKS_EXHAUSTED)
+        journey = told([half(), half(generation=1, count=2, folded_to=1)], [CLAIM, discard], [parked(generation=1)])[A]
+        assert 0 == wire.decode_half(next_generation(journey, "a", "r").body).count
+
+    def test_it_is_above_all_that_was_discarded_or_closed(self):
+        """Else an old DISCARD or CLOSED would take it off again. Only the parked record may hold the half."""
+        third = Op(OpKind.DISCARD, A, 2, token=OURS, reason=ParkCode.CHECKS_EXHAUSTED)
+        assert 3 == next_generation(told([half()], [CLAIM, third], [parked()])[A], "a", "r").generation
+        closed = Parked(1, A, 4, ParkCode.CLOSED, "", 0, "c", 0, OURS, b"")
+        assert 5 == next_generation(told([half()], [CLAIM, DISCARD], [parked(), closed])[A], "a", "r").generation
+
+    @pytest.mark.parametrize("code", [ParkCode.POISON, ParkCode.NEWER])
+    def test_what_no_checker_could_read_keeps_its_immunity(self, code):
+        """Its producer may still be at work: it was never due."""
+        entry = parked()
+        entry.code = code
+        journey = told([half()], [CLAIM, DISCARD], [entry])[A]
+        assert 100 == wire.decode_half(next_generation(journey, "a", "r").body).immunity_ms
 
     def test_poison_cannot_be_resumed(self):
         """There is no half in it."""

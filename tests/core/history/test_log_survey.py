@@ -212,7 +212,9 @@ def test_a_half_that_came_after_the_tick_is_not_shown_without_its_end(world, mon
     class Busy(Instead):
         def mark(self, *args):
             told = self._backend.mark(*args)
-            world.op(world.half(next(count).to_bytes(16, "big"), partition=args[1]), OpKind.ROLLBACK)
+            halves = [world.half(next(count).to_bytes(16, "big"), partition=args[1]) for _ in range(20)]
+            for half in reversed(halves):
+                world.op(half, OpKind.ROLLBACK)
             return told
 
     backend = Busy(world.backend, lambda reader, _kind, _partition, count_max: reader.read(count_max))

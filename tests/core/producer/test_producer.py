@@ -23,6 +23,7 @@ from txcore import (
     TransactionStateError,
     UsageError,
 )
+from txcore.fence import FenceAnswer
 from txcore.ids import partition_of
 from txcore.memory import KAFKA_LIKE, STRONG, MemoryBackend, MemoryBroker
 from txcore.producer.send_many import FIRST_COUNT, TOGETHER_COUNT, WINDOW_COUNT
@@ -193,6 +194,22 @@ class TestSendMany:
         assert isinstance(results[1].error, UsageError)
         assert boom is results[2].error
         assert [b"1", b"5"] == [each.body for each in broker.topics["t"]]
+
+    @pytest.mark.parametrize(
+        ("answer", "state", "ops"),
+        [
+            (FenceAnswer.ROLLBACK, EndState.ACCEPTED, [OpKind.ROLLBACK]),
+            (FenceAnswer.COMMIT, EndState.CONFLICT, []),
+            (FenceAnswer.NO_ANSWER, EndState.UNKNOWN, []),
+        ],
+    )
+    def test_a_rollback_needs_the_fences_tombstone(self, backend, broker, fence, answer, state, ops):
+        """As for one alone (R5): the listener may be wrong about what it committed."""
+        fence.answer = answer
+        producer = TransactionProducer(backend, "g", listener=Committing(), fence=fence, partition_count=1)
+        (result,) = producer.send_many([(Message("t", b"x"), LocalTransactionState.ROLLBACK)])
+        assert state is result.end.state
+        assert ops == [op.kind for record in broker.log("g", LogKind.OP, 0) for op in decode_ops(record.body)]
 
     def test_slow_local_transactions_let_none_publish_too_late(self, clock, monkeypatch):
         """Who ran first is published before the others run; past its time nobody publishes: the checker may decide."""

@@ -453,7 +453,11 @@ class TestListenerStyle:
         """The row is written in a transaction of its own before anything is published; the result tells of it."""
         steps, _ = self.send(context)
         half = wire.decode_half(next(steps).body)
-        assert (False, NO_DATABASE) == (half.fenced, half.database)  # without a row the listener is asked
+        assert (False, True, NO_DATABASE) == (
+            half.fence_decides,
+            half.asks_fence,
+            half.database,
+        )  # without a row the listener is asked
         steps.send(DURABLE)
         begin = steps.send(COMMIT)
         assert context.fence.begin == begin.function

@@ -125,7 +125,7 @@ def pending_row(journey: Journey, names: Mapping[bytes, str]) -> Sequence[str]:
     elif journey.request is not None:
         decider = f"{journey.request.by} asks"
     else:
-        decider = "fence" if half.fenced else "fence, listener" if half.asks_fence else "listener"
+        decider = "fence" if half.fence_decides else "fence, listener" if half.asks_fence else "listener"
     checks = f"{journey.count}/{half.check_max}" if half and half.check_max else str(journey.count)
     return (
         names[journey.transaction_id],
