@@ -193,7 +193,7 @@ def test_parked(line, channel, group, broker, make_group):
     channel.queue_delete(name)
     old = {"x-queue-type": "stream", "x-max-age": "1209600s", "x-stream-max-segment-size-bytes": 20_000_000}
     channel.queue_declare(name, durable=True, arguments=old)
-    line("FAIL", f"what is parked expires: {name} with x-max-age", f"rabbitmqctl delete_queue {name}")
+    line("FAIL", f"parked records expire: {name} with x-max-age", f"rabbitmqctl delete_queue {name}")
     channel.queue_delete(name)
     make_group(broker.url, group, 2)
     line("OK", "never expires")

@@ -10,14 +10,14 @@ from txcore.records import Capabilities
 from txcore_kafka.options import TRANSACTION, Options
 
 SETTLE_TICK_S: Final = 0.2
-"""How much later than its deadline an item may be settled."""
+"""Longest delay, in seconds, of an item's settling after its deadline."""
 BATCH_COUNT_MAX: Final = 2_000
 NOTE_SIZE_MAX: Final = 32_000
 
 
 BLOCKED_FACTOR: Final = 1.5
-"""A producer may hand over no later than this many times the longest life of a transaction before its immunity ends:
-until then it may be committed, and until then its op may be where no reader of committed records can see it."""
+"""Least time from a producer's hand-over to the end of its immunity, in longest lives of a transaction: until then the
+transaction may be committed, and until then its op may be where no reader of committed records can see it."""
 
 
 def release_time_max_s(options: Options) -> float:
@@ -28,7 +28,8 @@ def release_time_max_s(options: Options) -> float:
 
 
 CLOCK_SKEW_MAX_S: Final = 10.0
-"""Half and op partitions may have leaders on different nodes; clocks that differ by more shorten an immunity."""
+"""Largest difference of clocks, in seconds, that shortens no immunity: half and op partitions may have leaders on
+different nodes."""
 
 
 def capabilities_of(options: Options) -> Capabilities:

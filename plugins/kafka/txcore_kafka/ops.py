@@ -17,13 +17,13 @@ from txcore_kafka.options import topic_name
 from txcore_kafka.producing import IDLE_POLL_S, NOT_AGAIN, Producing, Record
 
 RECORD_BYTES: Final = 4_096
-"""A merged record is sent when it has so many bytes, about; as in RocketMQ."""
+"""Approximate size, in bytes, at which a merged record is sent; as in RocketMQ."""
 OP_BYTES: Final = 48
-"""An op without its texts."""
+"""Size of an op without its texts, in bytes."""
 MERGE_BUSY_S: Final = 0.005
 MERGE_IDLE_S: Final = 0.05
 BUSY_COUNT: Final = 8
-"""A partition whose last record held so many ops is busy."""
+"""Number of ops in its last record from which on a partition is busy."""
 QUEUED_MAX: Final = 100_000
 
 Settle = Callable[[Outcome], None]

@@ -19,7 +19,7 @@ PORT_DEFAULT: Final = 9092
 NAME_PREFIX: Final = "txc"
 TOPIC_NAME: Final = re.compile(r"[a-zA-Z0-9._-]{1,249}")
 GROUP_NAME_SIZE_MAX: Final = 230
-"""A topic's name has 249 characters at most, of which ours need some."""
+"""Longest name of a group, in characters: a topic's name has 249 at most, of which ours need some."""
 PARTITION_COUNT_MAX: Final = 256
 BATCH_BYTES: Final = 1_000_000
 """The driver's `batch.size`: a topic that takes less gets its messages one by one."""

@@ -23,10 +23,10 @@ from txcore_kafka.threads import Worker
 PREFETCH_KBYTES: Final = 512
 SILENT_S: Final = 0.25
 ARRIVAL_S: Final = 2.0
-"""How long a read waits for records that are there but have not arrived; never twice in a row."""
+"""Longest wait of a read, in seconds, for records that are there but have not arrived; never twice in a row."""
 FETCH_POLL_S: Final = 0.05
 NEAR_COUNT: Final = 500
-"""Reading so many records costs less than going to another place."""
+"""Number of records whose reading costs less than a jump to another place."""
 FETCHING: Final = {"queued.min.messages": 1, "fetch.message.max.bytes": 262_144, "fetch.wait.max.ms": 10}
 """For single records: little beyond them is read, and no jump waits long for the request before it."""
 

@@ -19,9 +19,9 @@ from txcore_kafka.threads import Worker, new_future
 
 MISSES_MAX: Final = 4
 RETRY_S: Final = 0.6
-"""Between two questions to a broker that did not answer the first."""
+"""Pause, in seconds, between two questions to a broker that did not answer the first."""
 REST_AFTER_S: Final = 5.0
-"""A log without a record for so long is read no more until its end moves."""
+"""Time without a record, in seconds, after which a log is read no more until its end moves."""
 
 
 class KafkaReader:

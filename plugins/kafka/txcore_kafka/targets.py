@@ -23,9 +23,9 @@ REFRESH_AFTER_S: Final = 45.0
 FRESH_S: Final = 0.5
 """Many halves that wait for news of one topic share one answer, also a bad one."""
 AGAIN_S: Final = 0.5
-"""Between two questions for a topic that the broker does not have; a thawed node hears of it meanwhile."""
+"""Pause, in seconds, between two questions for a topic that the broker lacks; a thawed node learns of it meanwhile."""
 ABSENT_FOR_S: Final = 5.0
-"""So old at most is the broker's "no" that refuses a release: others may have been asked for after it."""
+"""Greatest age, in seconds, of a "no" that refuses a release: the broker may have been asked for others since."""
 OVERHEAD_MAX: Final = 600
 """Bytes of a message without headers beside its body and key, at most; see `record_size`."""
 TOPIC_COUNT_MAX: Final = 10_000

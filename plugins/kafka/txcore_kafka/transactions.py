@@ -29,7 +29,7 @@ from txcore_kafka.producing import ANY_PARTITION, producer_config
 _log = logging.getLogger("txcore.kafka")
 
 INTERVAL_S: Final = 0.015
-"""From the end of one transaction to the next: committing back to back meets the broker's own clean-up."""
+"""Pause, in seconds, between two transactions: committing back to back meets the broker's own clean-up."""
 ENTRY_COUNT_MAX: Final = 1_000
 RECORD_COUNT_MAX: Final = 10_000
 OPS_PER_RECORD: Final = 1_000
@@ -38,7 +38,7 @@ POLL_S: Final = 0.05
 RETRY_S: Final = 0.2
 RETRY_MAX_S: Final = 2.0
 CALL_S: Final = 5.0
-"""How long one call to the transaction coordinator may block before it is made again."""
+"""Longest block, in seconds, of one call to the transaction coordinator before it is made again."""
 
 
 class Entry:

@@ -39,7 +39,7 @@ from txcore_nats.tailing import Tail
 
 BUCKET: Final = f"{NAME_PREFIX}_consumers"
 NATS_HEADERS: Final = "nats-"
-"""What the server's own headers begin with; no user's header may."""
+"""Prefix of the server's own headers; no user's header may have it."""
 ROOM_COUNT: Final = 2_000
 ACK_ATTEMPTS_MAX: Final = 3
 IDENTITY_BITS: Final = 64

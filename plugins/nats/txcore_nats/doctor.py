@@ -115,10 +115,10 @@ def _sync_interval(subject: NatsSubject) -> Finding:
     if config.get("sync_always"):
         return ok("each message is synced before it is acknowledged (sync_interval: always)")
     if "sync_interval" not in config:
-        text = f"NATS {subject.server_version} syncs every 2 minutes: a power failure loses what was acknowledged since"
+        text = f"NATS {subject.server_version} syncs every 2 minutes: a power failure loses records acknowledged since"
         return fail(text, "upgrade to 2.10 or later, then sync_interval: always under jetstream")
     interval_s = int(config["sync_interval"]) / NANOSECONDS
-    text = f"sync_interval is {duration(interval_s)}: a power failure loses what was acknowledged since the last sync"
+    text = f"sync_interval is {duration(interval_s)}: a power failure loses records acknowledged since the last sync"
     judge = fail if interval_s > SYNC_MAX_S else warn
     return judge(text, "sync_interval: always under jetstream in each server's config")
 
@@ -204,9 +204,9 @@ def _room(subject: NatsSubject) -> Finding:
 def _persist_mode(subject: NatsSubject) -> Finding:
     wrong = [view for view in subject.present_streams if view.config.get("persist_mode") == "async"]
     if wrong:
-        text = f"persist_mode is async on {_names(wrong)}: what is acknowledged is not stored yet"
+        text = f"persist_mode is async on {_names(wrong)}: acknowledged records are not stored yet"
         return fail(text, "streams without persist_mode: it cannot be changed; another group name")
-    return ok("what is acknowledged is stored")
+    return ok("acknowledged records are stored")
 
 
 def _flags(subject: NatsSubject) -> Finding:
@@ -216,7 +216,7 @@ def _flags(subject: NatsSubject) -> Finding:
         return fail(f"{view.name} is {flag}: no record is taken, or none acknowledged", "another group name")
     kept = [view for view in subject.present_streams if view.config.get("deny_purge") or view.config.get("deny_delete")]
     if kept:
-        text = f"{_names(kept)} deny purging or deleting: what is decided stays, until they are full"
+        text = f"{_names(kept)} deny purging or deleting: decided records stay until the streams are full"
         return warn(text, "another group name: these flags stay for ever")
     return ok("none is sealed, unacknowledged, or closed to purging")
 
@@ -240,7 +240,7 @@ def _target_streams(subject: NatsSubject) -> Finding:
     body = subject.request.body_size
     small = [view for view in views if 0 < view.config.get("max_msg_size", -1) < body + OWN_HEADERS_BYTES_MAX]
     if lossy:
-        text = f"{_names(lossy)} acknowledges nothing, or what is not stored yet: messages for it are refused"
+        text = f"{_names(lossy)} acknowledges nothing, or messages not stored yet: messages for it are refused"
         return fail(text, "a stream with acknowledgements and without persist_mode")
     if forgetful:
         text = (
@@ -320,7 +320,7 @@ CHECKS: Final = (
     Check("nats.discard", "full streams refuse", _discard, needs="nats.streams"),
     Check("nats.max-age", "no stream drops pending records for their age", _max_age, needs="nats.streams"),
     Check("nats.room", "no stream is near its bound", _room, needs="nats.streams"),
-    Check("nats.persist-mode", "what is acknowledged is stored", _persist_mode, needs="nats.streams"),
+    Check("nats.persist-mode", "acknowledged records are stored", _persist_mode, needs="nats.streams"),
     Check("nats.flags", "streams are neither sealed nor closed to purging", _flags, needs="nats.streams"),
     Check("nats.targets", "targets are in streams", _targets, needs="nats.jetstream"),
     Check("nats.target-streams", "these are durable, and take the largest body", _target_streams, needs="nats.targets"),

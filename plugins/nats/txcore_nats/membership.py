@@ -28,9 +28,9 @@ _log = logging.getLogger("txcore.nats")
 
 BEATS_PER_LEASE: Final = 4
 STAND_BACK_S: Final = 0.5
-"""How long a member leaves a partition that it gave up to others."""
+"""Time, in seconds, for which a member leaves to others a partition that it gave up."""
 FORGET_LEASES: Final = 20
-"""A member silent for so many leases is removed from the bucket."""
+"""Silence, in leases, after which a member is removed from the bucket."""
 
 
 class Lease:

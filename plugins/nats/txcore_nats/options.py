@@ -21,14 +21,15 @@ GROUP_BYTES_MAX: Final = 128
 BATCH_COUNT_MAX: Final = 4_000
 NOTE_SIZE_MAX: Final = 32_000
 EXPIRY_TICK_S: Final = 0.05
-"""How finely deadlines are kept; an item may be settled so much later than its delivery timeout."""
+"""Resolution of deadlines, in seconds; an item may be settled this much later than its delivery timeout."""
 UNIQUE_KINDS: Final = FINAL_KINDS | {OpKind.DISCARD}
 """Ops that share one subject per transaction, where each is a compare-and-set on the one before it."""
 RELEASES: Final = ("plain", "atomic")
 _TRUE: Final = frozenset({"true", "1", "yes", "on"})
 _FALSE: Final = frozenset({"false", "0", "no", "off"})
 CLOCK_SKEW_MAX_S: Final = 10.0
-"""Streams of one group may have leaders on different nodes; clocks that differ by more shorten an immunity."""
+"""Largest difference of clocks, in seconds, that shortens no immunity: streams of one group may have leaders on
+different nodes."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -33,7 +33,7 @@ _log = logging.getLogger("txcore.nats")
 WINDOW_COUNT: Final = 4_000
 """Messages that may wait for their answers."""
 WRITE_BYTES: Final = 64 << 10
-"""What is written at once; the server reads it while the next is made."""
+"""Bytes written at once; the server reads them while the next ones are made."""
 WAITING_COUNT_MAX: Final = 50_000
 """Messages that may wait for the connection or the window."""
 WAITING_BYTES_MAX: Final = 256 << 20

@@ -27,9 +27,9 @@ ROOM_BYTES: Final = 16 << 20
 FIRST_READ_WAIT_S: Final = 1.0
 FETCH_AT_ONCE_MAX: Final = 16
 LOOK_EVERY_S: Final = 0.05
-"""Between two looks for what never arrives, while records are on their way."""
+"""Pause, in seconds, between two looks for records that never arrive, while others are on their way."""
 AGAIN_S: Final = 2.0
-"""A marker that has not arrived by then, though nothing else is on its way, is taken for removed."""
+"""Time, in seconds, after which a marker counts as removed, if nothing else is on its way."""
 
 
 class LogReader:

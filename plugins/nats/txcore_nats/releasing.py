@@ -22,7 +22,7 @@ from txcore_nats.publishing import End, NoStreamError, Sending
 _log = logging.getLogger("txcore.nats")
 
 ATTEMPTS_MAX: Final = 4
-"""How often the place of an op may be taken by a DISCARD of an earlier generation while it is written."""
+"""Most times that a DISCARD of an earlier generation may take an op's place while it is written."""
 
 Settle = Callable[[Outcome], None]
 

@@ -23,7 +23,7 @@ PULL_BYTES_MIN: Final = 4 << 20
 PULL_EXPIRES_S: Final = 30.0
 PULL_HEARTBEAT_S: Final = 4.0
 SILENCE_MAX_S: Final = 9.0
-"""A pull without a message or a heartbeat for so long is lost with its consumer."""
+"""Time without a message or a heartbeat, in seconds, after which a pull is lost with its consumer."""
 CONSUMER_KEPT_S: Final = 60
 RETRY_S: Final = 0.5
 RETRY_MISSING_S: Final = 2.0

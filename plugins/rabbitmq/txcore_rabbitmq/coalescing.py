@@ -15,7 +15,7 @@ from pika import frame, spec  # type: ignore[import-untyped]
 from pika.adapters.select_connection import SelectConnection  # type: ignore[import-untyped]
 
 WRITE_BYTES: Final = 64 << 10
-"""What is given to the socket at once, without waiting for the end of the turn."""
+"""Bytes written to the socket at once, without waiting for the end of the turn."""
 METHODS_CACHED: Final = 1_000
 _LOG_FLAGS: Final = spec.BasicProperties.FLAG_DELIVERY_MODE | spec.BasicProperties.FLAG_MESSAGE_ID
 _TARGET_FLAGS: Final = _LOG_FLAGS | spec.BasicProperties.FLAG_HEADERS

@@ -26,9 +26,9 @@ _log = logging.getLogger("txcore.rabbitmq")
 RECONNECT_DELAY_FIRST_S: Final = 0.1
 RECONNECT_DELAY_MAX_S: Final = 2.0
 STABLE_S: Final = 5.0
-"""A connection that lives so long is good: the next loss of it is answered at once again."""
+"""Age, in seconds, from which on a connection is good: its next loss is answered at once again."""
 CLOSE_GRACE_S: Final = 1.0
-"""How long a broker may take to agree to a close."""
+"""Longest wait, in seconds, for a broker to agree to a close."""
 
 
 class LoopThread:

@@ -37,7 +37,7 @@ VERSION_KEPT: Final = "4.0"
 CLIENT_OLDEST: Final = "1.3.2"
 NODES_WANTED: Final = 3
 HEARTBEAT_MAX_S: Final = 13
-"""A frozen owner is noticed after about three heartbeats; more than 40 s is late."""
+"""Longest heartbeat, in seconds: a frozen owner is noticed after about three; more than 40 s is late."""
 DISK_LIMIT_WANTED: Final = 1_000_000_000
 DURABLE_TYPES: Final = frozenset({"quorum", "stream"})
 
@@ -150,12 +150,12 @@ def _parked(subject: RabbitmqSubject) -> Finding:
     names = [name for name in refused if name in parked and different_setting(refused[name]) == AGE_ARGUMENT]
     if names:
         return fail(
-            f"what is parked expires: {shortened(names)} with {AGE_ARGUMENT} "
+            f"parked records expire: {shortened(names)} with {AGE_ARGUMENT} "
             f"({counted(len(names), 'stream')}, made before 0.1); queue arguments are fixed",
             f"resume or end what `txcore parked` lists, then: rabbitmqctl delete_queue {names[0]}; "
             "the start of a producer makes it again, without an age",
         )
-    return ok("what is parked never expires")
+    return ok("parked records never expire")
 
 
 def _parked_names(subject: RabbitmqSubject) -> set[str]:
@@ -236,7 +236,7 @@ def _policies(subject: RabbitmqSubject) -> Finding:
         policy = str(queue.get("policy") or queue.get("operator_policy"))
         harmful.extend((name, key, policy) for key in sorted(keys))
     if not harmful:
-        return ok("no policy shortens what the streams keep")
+        return ok("no policy shortens the streams' retention")
     name, key, policy = harmful[0]
     count = len({other for other, _, _ in harmful})
     text = f"policy {policy!r} sets {key} on {count} streams ({name}): halves may go early"
@@ -261,7 +261,7 @@ def _network_partitions(subject: RabbitmqSubject) -> Finding:
     flags = {flag["name"]: flag["state"] for flag in subject.managed("feature-flags")}
     if len(nodes) > 1 and flags.get("khepri_db") != "enabled":
         return warn(
-            "metadata is not in Khepri, so what a split does depends on cluster_partition_handling, which no API shows",
+            "metadata is not in Khepri, so a split's effect depends on cluster_partition_handling, which no API shows",
             "rabbitmqctl enable_feature_flag khepri_db (4.0 and later), or cluster_partition_handling = pause_minority",
         )
     return ok("no node sees the cluster split")
@@ -298,12 +298,12 @@ CHECKS: Final = (
     Check("rabbitmq.message-size", "the largest record is taken", _message_size, needs="rabbitmq.alarm"),
     Check("rabbitmq.streams", "each partition has its streams", _streams),
     Check("rabbitmq.arguments", "they have the arguments of the URL's options", _arguments, needs="rabbitmq.streams"),
-    Check("rabbitmq.parked", "what is parked never expires", _parked, needs="rabbitmq.streams"),
+    Check("rabbitmq.parked", "parked records never expire", _parked, needs="rabbitmq.streams"),
     Check("rabbitmq.targets", "targets exist", _targets),
     Check("rabbitmq.management", "the management API answers", _management),
     Check("rabbitmq.nodes", "three nodes run", _nodes, needs="rabbitmq.management"),
     Check("rabbitmq.replicas", "each stream has three replicas online", _replicas, needs="rabbitmq.management"),
-    Check("rabbitmq.policies", "no policy shortens what the streams keep", _policies, needs="rabbitmq.management"),
+    Check("rabbitmq.policies", "no policy shortens the streams' retention", _policies, needs="rabbitmq.management"),
     Check(
         "rabbitmq.disk-limit",
         "publishers are stopped before the disk is full",

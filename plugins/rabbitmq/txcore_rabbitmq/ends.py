@@ -16,9 +16,9 @@ from txcore_rabbitmq.codec import translate
 from txcore_rabbitmq.streams import Consumer, ReadingLink
 
 MARKER_PREFIX: Final = "txcore-end."
-"""How the message ids of markers begin; those of other records of ours are numbers."""
+"""Prefix of the message ids of markers; those of other records of ours are numbers."""
 AGAIN_S: Final = 1.0
-"""A marker that has not come back by then is sent again: the broker answers a consumer before it attaches it."""
+"""Wait, in seconds, before a marker is sent again: the broker answers a consumer before it attaches it."""
 AUTHOR: Final = "txcore_rabbitmq"
 
 Ended = Callable[[Status, TxcoreError | None], None]

@@ -11,7 +11,7 @@ from txcore_rabbitmq.options import Options
 NOTE_SIZE_MAX: Final = 32_000
 BATCH_COUNT_MAX: Final = 10_000
 SETTLING_ALLOWANCE_S: Final = 0.15
-"""What deadlines are late at most: they are looked at twenty times a second, and once more for what was sent."""
+"""Longest delay of deadlines, in seconds: they are checked twenty times a second, once more for sent items."""
 
 
 def capabilities_of(options: Options) -> Capabilities:

@@ -27,18 +27,18 @@ _log = logging.getLogger("txcore.rabbitmq")
 
 ANNOUNCE_S: Final = 1.0
 SILENCE_MAX_S: Final = 3.0
-"""A member that was not heard for so long is gone, or frozen: then its locks are tried."""
+"""Silence, in seconds, after which a member is gone, or frozen: then its locks are tried."""
 ANSWERS_S: Final = 0.05
-"""How long a new member waits for the others' answers before it takes what seems to be free."""
+"""Wait, in seconds, of a new member for the others' answers before it takes partitions that seem free."""
 RETRY_S: Final = 1.0
-"""How long a lock that another one holds is left alone."""
+"""Pause, in seconds, before a lock that another member holds is tried again."""
 LOST_HEARTBEATS: Final = 3
 """A frozen member's connection is closed by the broker after two to three; what is locked for longer is held by no
 connection that lives (its node is down)."""
 STAND_BACK_S: Final = 0.5
-"""How long a partition that was given up unasked is left to others."""
+"""Time, in seconds, for which a partition that was given up unasked is left to others."""
 HANDED_OVER_S: Final = 0.2
-"""How long the locks may take to be given back at a close, before the connection is closed with them."""
+"""Longest time, in seconds, to give the locks back at a close, before the connection is closed with them."""
 
 Store = Callable[[int, Checkpoint], Future[None]]
 

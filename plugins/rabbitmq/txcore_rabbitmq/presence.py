@@ -21,7 +21,7 @@ _log = logging.getLogger("txcore.rabbitmq")
 UNREAD_COUNT_MAX: Final = 1_000
 """Announcements kept for a member that does not read; the oldest are dropped."""
 DEAF_S: Final = 3.0
-"""A member that has not heard even itself for so long lost its binding: it begins anew."""
+"""Time, in seconds, without even its own announcements after which a member lost its binding: it begins anew."""
 REOPEN_DELAY_S: Final = 1.0
 
 

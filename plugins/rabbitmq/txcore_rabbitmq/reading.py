@@ -17,9 +17,9 @@ from txcore_rabbitmq.streams import Consumer, Fetch, ReadingLink
 REOPEN_DELAY_S: Final = 0.5
 FIRST_READ_S: Final = 1.0
 FIRST_RECORD_S: Final = 0.1
-"""How long a stream that was asked for its beginning may take to bring its first record; then it counts as empty."""
+"""Longest wait, in seconds, for the first record of a stream read from its beginning; then it counts as empty."""
 IDLE_ACK_S: Final = 60.0
-"""How long a few records may stay unacknowledged; before 4.3 the broker closes the channel for it after 30 minutes."""
+"""Time, in seconds, that a few records may stay unacknowledged; brokers before 4.3 close the channel after 30 min."""
 START_TIMEOUT_S: Final = 2.0
 """A record that was seen before comes at once, or is gone; below that, brokers that elect a leader look alike."""
 

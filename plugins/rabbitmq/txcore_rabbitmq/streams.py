@@ -19,10 +19,10 @@ from txcore_rabbitmq.connection import LoopThread
 PREFETCH_COUNT_MIN: Final = 8
 PREFETCH_COUNT_MAX: Final = 400
 PREFETCH_BYTES: Final = 64_000_000
-"""What may be under way to one reader; more makes reading no faster."""
+"""Most bytes under way to one reader; more makes reading no faster."""
 ACKS_PER_PREFETCH: Final = 4
 FETCH_SPAN: Final = 200
-"""A wanted record at most this far ahead is waited for on the consumer that is open."""
+"""Greatest distance, in records, at which a wanted record is waited for on the consumer that is open."""
 FETCH_COUNT_MAX: Final = 16
 """Fetches that run at once; each takes a channel."""
 FETCH_TIMEOUT_S: Final = 5.0

@@ -22,9 +22,9 @@ from txcore_sqlite.store import BUSY_ATTEMPT_MS, Store
 from txcore_sqlite.work import Work
 
 TRANSACTION_ITEMS_MAX: Final = 4_000
-"""Items after which a transaction takes no further work in; bounds memory and how long others wait for the lock."""
+"""Items after which a transaction accepts no further work; bounds memory and how long others wait for the lock."""
 COMPANY_S: Final = 0.0003
-"""How long a transaction that is smaller than the one before waits for the next caller to come back."""
+"""Wait, in seconds, of a transaction smaller than the one before for the next caller to come back."""
 
 _LOG: Final = logging.getLogger("txcore.sqlite")
 
