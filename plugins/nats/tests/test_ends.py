@@ -165,7 +165,7 @@ def ask(url, subject, **request):
 
 
 @pytest.mark.heavy
-def test_a_leader_that_was_deposed_while_it_was_frozen_tells_no_end(cluster):
+def test_a_leader_that_was_deposed_while_it_was_frozen_reports_no_end(cluster):
     """The reader is connected to it."""
     harness = NatsHarness(cluster.nodes[0])
     harness.start()
