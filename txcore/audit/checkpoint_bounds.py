@@ -46,6 +46,7 @@ def judge_bounds(
     closed, journals, token_at = _closings(ops, checkpoint)
     if checkpoint.op is not None and token_at != checkpoint.token:
         return f"token {checkpoint.token.hex()} is not the one in force at op {checkpoint.op}"
+    known_to = ops[-1][0] if ops else -1
     newest: dict[bytes, int] = {}
     copies: dict[bytes, list[tuple[int, Half]]] = {}
     for position, half in halves:
@@ -62,7 +63,8 @@ def judge_bounds(
         if is_first_kept and journal and checkpoint.op is not None and journal[0][0] < checkpoint.op:
             return f"op bound {checkpoint.op} passes the first op {journal[0][0]} of {id_text(identity)}"
         for half in kept if journal else ():
-            if half.folded_to >= 0 and (text := judge_copy(half, journal)):
+            # Of a copy whose journal goes further than these logs it is not known what it lacks.
+            if 0 <= half.folded_to <= known_to and (text := judge_copy(half, journal)):
                 return f"half bound {checkpoint.half} relies on a copy of {id_text(identity)} that {text}"
     return ""
 

@@ -46,7 +46,7 @@ def _force(cast: Cast, process: Process, journey: Journey) -> None:
 
 def _force_fenced(cast: Cast, process: Process, journey: Journey) -> None:
     """Ask for any end of a half that the fence decides, right or wrong: it decides all the same. Drawn apart."""
-    if journey.half is None or not journey.half.fenced:
+    if journey.half is None or not journey.half.fence_decides:
         return
     rng = random.Random(f"force {cast.world.seed} {journey.transaction_id.hex()}")
     if rng.random() < 0.3:

@@ -308,6 +308,11 @@ class TestCopy:
         """Its reader finds the end."""
         assert "" == self.judged(2, self.CHECKED, COMMIT)
 
+    def test_a_copy_is_not_judged_by_logs_that_end_before_its_journal(self):
+        """The reply to the request may come after them (seed 125 of the simulator)."""
+        assert "lacks the request" in self.judged(4, self.REQUEST, self.TICK, self.TICK)
+        assert "" == self.judged(5, self.REQUEST, self.TICK, self.TICK)
+
     @pytest.mark.parametrize("folded_to", [2, 3])
     def test_a_copy_at_or_after_the_end_is_a_breach(self, folded_to):
         """A reader of it alone takes it for undecided."""
