@@ -147,7 +147,7 @@ def _force(
     if journey.decided:
         return _decided(journey, kind, override=override)
     if not half.asks_fence:
-        return Step.ACT, f"will {verb.words}; no fence stands against it"
+        return Step.ACT, f"will {verb.words}; there is no fence to contradict it"
     if not half.fence_decides and reading is not None and reading.answer in NO_ROW_TEXTS:
         return Step.ACT, f"will {verb.words}, in the listener's place; the fence has no row"
     if not has_database or reading is None:

@@ -161,7 +161,7 @@ class SqlFence:
         """Insert the row in the caller's open top-level transaction and make its commit durable.
 
         After it returns, the row certainly belongs to that transaction. *rows* go into the message table (state 3).
-        **expected* is the database identity in the half, if the half was written before.
+        *expected* is the database identity in the half, if the half was written before.
 
         Raises:
             FenceMisuseError: autocommit connection, open savepoint, or a database that does not keep commits.

@@ -332,7 +332,7 @@ class TestNewer:
             assert 1 == checker.run_once().blocked
         assert ops == len(stage.broker.log("g", LogKind.OP, 0))
         assert 1 == stage.events.count(PARTITION_BLOCKED)
-        assert "upgraded" in checker.stats().partitions[0].blocked
+        assert "a newer txcore reads it" in checker.stats().partitions[0].blocked
         assert 0 == stage.delivered(b"a")
         checker.stop()
         assert stage.broker.checkpoint_of("g", 0) is None
