@@ -31,7 +31,6 @@ HEADER_BASE64: Final = "txcore-base64"
 """Names, separated by commas, the headers whose values are base64; a NATS header holds nothing but a line of text."""
 HEADER_GENERATION: Final = "txcore-generation"
 HEADER_KIND: Final = "txcore-kind"
-HEADER_END: Final = "txcore-end"  #: of a record that only marks where a log ends, and of no other one
 HEADER_EXPECTED: Final = "Nats-Expected-Last-Subject-Sequence"
 HEADER_EXPECTED_SUBJECT: Final = "Nats-Expected-Last-Subject-Sequence-Subject"
 HEADER_MESSAGE_ID: Final = "Nats-Msg-Id"
@@ -244,11 +243,6 @@ def half_headers(transaction_id: str, generation: int) -> str:
 def op_headers(op: Op, transaction_id: str) -> str:
     """Return what headers-only readers learn of an op."""
     return f"{half_headers(transaction_id, op.generation)}{HEADER_KIND}: {KIND_NAMES[op.kind]}\r\n"
-
-
-def is_end_marker(headers: Mapping[str, str] | None) -> bool:
-    """Say whether the record with these headers marks an end and holds nothing else."""
-    return headers is not None and HEADER_END in headers
 
 
 def expecting(sequence: int) -> str:

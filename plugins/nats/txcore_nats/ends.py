@@ -7,20 +7,29 @@ after a majority has stored it. It is known by a header, and no reader of ours r
 from __future__ import annotations
 
 import asyncio
-from typing import Any, Final
+from collections.abc import Mapping
+from typing import TYPE_CHECKING, Any, Final
 
 from txcore.errors import BackendTimeoutError, BackendUnavailableError, ConfigError, MessageRejectedError, TxcoreError
 from txcore.ids import ID_BYTES
 from txcore.records import LogKind, OpKind, Status
 from txcore.wire import encode_end_marker
-from txcore_nats.codec import HEADER_END
 from txcore_nats.options import GroupNames
 from txcore_nats.publishing import Sending
-from txcore_nats.shared import Shared
 
+if TYPE_CHECKING:
+    from txcore_nats.shared import Shared
+
+HEADER_END: Final = "txcore-end"
+"""A header of every marker; no other record of ours has it."""
 AUTHOR: Final = "txcore_nats"
 NONCE: Final = AUTHOR.encode().ljust(ID_BYTES, b"\0")
 """In the place of a transaction id, for readers that do not know markers; nothing is ever looked up by it."""
+
+
+def is_end_marker(headers: Mapping[str, str] | None) -> bool:
+    """Say whether the record with these headers marks an end and holds nothing else."""
+    return headers is not None and HEADER_END in headers
 
 
 async def append_marker(shared: Shared, names: GroupNames, kind: LogKind, partition: int) -> int:
