@@ -56,7 +56,8 @@ def test_demo_without_the_databases_driver_names_the_extra(txcore):
 def test_plugin_without_a_consumer_is_said_so(txcore):
     """A plugin need not help the demo."""
     ran = txcore("demo", "--broker", "sqlite:///b.db", before="import txcore_sqlite; del txcore_sqlite.open_consumer")
-    assert ran.sentence == "the sqlite backend offers no open_consumer(), so the demo could not read the delivered messages"
+    why = "so the demo could not read the delivered messages"
+    assert ran.sentence == f"the sqlite backend offers no open_consumer(), {why}"
     assert ran.status == 2
 
 

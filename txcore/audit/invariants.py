@@ -67,7 +67,7 @@ class Invariant(enum.Enum):
     S8 = "an acknowledged send with a committed database is never lost"
     S9 = "checks are bounded by check_max and stop after the decision"
     S10 = "a discard is visible and never followed by a target unless resumed or forced"
-    S11 = "a checkpoint never passes an undecided half, nor an op of what lies behind it"
+    S11 = "a checkpoint never passes an undecided half, nor an op of a half after it"
     S12 = "the promised order is kept"
     L1 = "after faults end every half is decided or parked in bounded time"
     L2 = "a stuck transaction blocks no other"
@@ -108,18 +108,18 @@ class Facts:
     """Everything known about one transaction.
 
     Attributes:
-        is_acknowledged: Its producer was told that the half is durable before the database committed.
+        is_acknowledged: Its producer knew that the half is durable before the database committed.
         duplicate_causes: How many causes for a second delivery the history holds (crash between target and op,
             ambiguous answer, pause past the margin, takeover, resend, a second commit of one handle on a store without
             one decision); None where they were not counted.
         is_excused: Records of it were lost by the broker itself (an unsynced tail): nothing can be said.
         late_releases: Targets published before the DISCARD, or by releases that took effect after their sender had
-            given up: those may stand beside a discard.
-        unknown_answers: How often a listener really answered UNKNOWN; None where nobody counted.
+            given up: those may coexist with a discard.
+        unknown_answers: How often a listener really answered UNKNOWN; None where they were not counted.
         has_contrary_caller: The application itself asked for both ends; then only the first in the log must hold.
         is_via_table: Its fence row has state 3: its messages travel by the message table, with or without a half.
-        messages: What was published, where no half tells.
-        in_table: Messages that still stand in the message table, parked ones included.
+        messages: The published messages, where no half holds them.
+        in_table: Messages that are still in the message table, parked ones included.
         dropped: Messages of which an operator said that the relay must not send them any more.
     """
 
@@ -139,7 +139,7 @@ class Facts:
 
     @property
     def declared(self) -> Sequence[TargetMessage]:
-        """The messages that the transaction holds, as far as anybody knows."""
+        """The messages that the transaction holds, as far as is known."""
         half = self.journey.half
         return self.messages if half is None else half.messages
 

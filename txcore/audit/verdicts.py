@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from typing import Any, Final
 
 FAR: Final = 1 << 62
-"""Stands for "there is none" in a position or time of which the smallest counts."""
+"""Means "there is none" in a position or time of which the smallest counts."""
 SENT: Final = 5
 """Read instead of a fence row's state 3 when the message table holds nothing of the transaction any more."""
 DROPPED: Final = 6
@@ -21,7 +21,7 @@ DROPPED: Final = 6
 PARKED: Final = 7
 """Read instead of a fence row's state 3 when the relay has parked a message of it."""
 OPS_PER_RECORD: Final = 4_096
-"""Ops of one merged record are told apart in a place; those behind share the last one."""
+"""Places for ops of one merged record; later ops share the last one."""
 
 
 class Severity(enum.IntEnum):
@@ -81,7 +81,7 @@ class Thresholds:
         now_ms: When the logs were cut; ages are measured up to here.
         grace_ms: Added to the time that all checks of a half may take, before it counts as stuck.
         late_ms: Longest time from half to decision that is not LATE_CHECK.
-        release_ms: A target this long behind its DISCARD cannot stem from a release that was under way.
+        release_ms: A target this long after its DISCARD cannot stem from a release that was under way.
     """
 
     now_ms: int
@@ -149,7 +149,7 @@ class Tally:
     row_absence: int = 0
 
 
-# A tally is a `Tally` of integers, or an object whose attributes are columns: `Any` stands for both.
+# A tally is a `Tally` of integers, or an object whose attributes are columns: `Any` means both.
 Predicate = Callable[[Any, Thresholds], Any]
 
 

@@ -31,7 +31,7 @@ from txcore.runtime import instrumentation as names
 from txcore.runtime.commands import Call, Flow, Spawn
 
 CARRY_DISTANCE: Final = 2
-"""Records behind a half, for each undecided one, that do not count as holding the checkpoint back."""
+"""Records after a half, per undecided half, that do not count as holding the checkpoint back."""
 NO_LISTENER_REASON: Final = "no listener here takes these topics: give the checker a listener or a callback that does"
 NO_ROW_REASON: Final = (
     "no fence row, and the producer's listener may have committed without one: give the checker a listener or a "
@@ -42,7 +42,7 @@ _DECISIONS = {FenceAnswer.COMMIT: OpKind.COMMIT, FenceAnswer.ROLLBACK: OpKind.RO
 
 
 class Judge:
-    """Judges the halves of one tenure, behind ticks that the owner has read back."""
+    """Judges the halves of one tenure, after ticks that the owner has read back."""
 
     def __init__(self, tenure: Tenure, intake: Intake) -> None:
         self._tenure = tenure
@@ -99,17 +99,17 @@ class Judge:
         """Carry forward what retention would soon eat, or what holds the checkpoint back too far (R8)."""
         limits, state = self._context.limits, self._tenure.state
         retention_s = self._context.backend.capabilities.half_retention_s
-        # A restart reads the undecided ones in any case; carried for each other's sake, they would never come to rest.
+        # A restart reads the undecided ones in any case; carried for each other's sake, they would be carried for ever.
         far = limits.replay_max + CARRY_DISTANCE * state.pending_count
         if retention_s is None and state.replay_count <= far:
             return
         state.pass_closed()
         now_ms = self._tenure.now_ms()
         chosen: list[Pending] = []
-        for behind, pending in islice(state.oldest_open(), limits.batch_count_max):
+        for after, pending in islice(state.oldest_open(), limits.batch_count_max):
             is_old = retention_s is not None and now_ms - pending.copied_ms > retention_s * 500
-            must_carry = (is_old or behind > far) and pending.extras.poison is None
-            if not must_carry and behind <= far:
+            must_carry = (is_old or after > far) and pending.extras.poison is None
+            if not must_carry and after <= far:
                 break
             if self._tenure.in_hand + len(chosen) >= limits.batch_count_max:
                 break
@@ -312,7 +312,7 @@ class Judge:
         yield from self._journal_decision(pending, wanted, forced, f"{request.by}: {request.reason}")
 
     def _refuse_force(self, pending: Pending, position: int, wanted: OpKind, refusal: str) -> Flow[None]:
-        """Answer the operator's request at *position* with why it is not done; it stands until that was read back."""
+        """Refuse the operator's request at *position*, with a reason; it stays open until that was read back."""
         if not self._tenure.may_write or pending.is_closed:
             return
         count = reply_count(position)
@@ -448,7 +448,7 @@ class Judge:
             if outcome.decision == OpKind.DISCARD and _lacks_ops(pending):
                 self._tenure.state.close(pending, outcome.decision)  # it is parked already; the op itself was eaten
             elif outcome.decision == OpKind.DISCARD:
-                # Only reading tells whether it is in force. If the half is still open behind the next tick it is not.
+                # Only reading shows whether it is in force. If the half is still open after the next tick it is not.
                 pending.note(is_outdone=True)
                 pending.due_ms = AT_ONCE_MS
             else:
@@ -471,5 +471,5 @@ class Judge:
 
 
 def _lacks_ops(pending: Pending) -> bool:
-    """Return whether ops of a half are gone, so that reading the log tells nothing more of it."""
+    """Return whether ops of a half are gone, so that reading the log shows nothing more of it."""
     return pending.extras.park is not None and pending.extras.park[0] is ParkCode.COVERAGE_GAP

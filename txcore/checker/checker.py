@@ -74,7 +74,7 @@ class Membership:
         self.turned_at_s = loop.clock.elapsed_s()
 
     def poll(self) -> bool:
-        """Take in ownership changes, start owners, give up what has ended; returns whether anything changed."""
+        """Apply ownership changes, start owners, give up ended ones; returns whether anything changed."""
         try:
             events = self.context.claim.poll()
         except TxcoreError as error:
@@ -215,7 +215,7 @@ class Checker:
         """Judge everything that is due now on the partitions that fall to this checker, and return what was done.
 
         Raises:
-            BackendTimeoutError: not finished within *timeout_s*; calling again goes on.
+            BackendTimeoutError: not finished within *timeout_s*; calling again continues.
         """
         if self._thread is not None:
             raise TransactionStateError("this checker runs in a thread; stop it before run_once")
@@ -324,6 +324,6 @@ class Checker:
     def _turn(self, loop: Loop) -> None:
         try:
             loop.turn()
-        except Exception as error:  # noqa: BLE001 - the other flows go on; a dead thread would check nothing
+        except Exception as error:  # noqa: BLE001 - the other flows continue; a dead thread would check nothing
             self._report.event(names.CHECKER_ERROR, error=repr(error))
         loop.wait()

@@ -1,4 +1,4 @@
-"""What a checkpoint's note says: which halves were undecided, and how old, where the broker's clock does not tell.
+"""What a checkpoint's note says: which halves were undecided, and how old, where the broker gives no time.
 
 Where a log's records carry no time, an owner must know of each half that it finds how long the log has kept it: else
 retention takes it before it is carried forward. A note has room for some halves only. But whatever stands in the log at
@@ -30,7 +30,7 @@ class NoteEntry(msgspec.Struct, array_like=True):
 
     Attributes:
         age_ms: Since its immunity began.
-        position: Where its newest record stands; -1 in older notes, and where nothing is known of it.
+        position: The place of its newest record; -1 in older notes, and where nothing is known of it.
         copy_age_ms: Since that record was stored, at least; records before it are no younger.
     """
 
@@ -50,7 +50,7 @@ def note_of(
     Args:
         undecided: The halves in log order.
         unread: What the note before said of halves after these, which were not read again yet.
-        tells_ages: Nothing else tells ages, so half of the room is for entries from all over the log.
+        tells_ages: Only notes show ages, so half of the room is for entries from all over the log.
     """
     room = max(size_max - 16, 0)
     count_max = room // (ENTRY_BYTES if tells_ages else ENTRY_BYTES_MIN)

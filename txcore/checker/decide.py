@@ -34,12 +34,12 @@ class Extras(msgspec.Struct, frozen=True, gc=False):
 
     Attributes:
         forced: How an operator's hand shows in the decision.
-        force, force_at: An operator's open request; where it stands in the op log, and the claim in force there.
+        force, force_at: An operator's open request; its place in the op log, and the claim in force there.
         missing: Indices of targets still to publish, once a release was refused in part.
         refusals: Releases that a target refused.
         failures: Checks in a row without an answer, and failed writes.
         is_outdone: A DISCARD holds this generation's place on a store that keeps resolutions unique. If it is not in
-            force (void, or under an outdated claim), the half goes on under the next generation.
+            force (void, or under an outdated claim), the half continues under the next generation.
         look_back: Of a carried or resumed copy, the op position to read from before it may be judged, and the claim
             in force there; None when its journal is known.
         carry_again_ms: Not carried before that.
@@ -104,7 +104,7 @@ class Pending(msgspec.Struct, gc=False):
     A checker may hold very many, so that each byte counts.
 
     Attributes:
-        position: Where its newest copy stands in the half log.
+        position: The place of its newest copy in the half log.
         immune_until_ms: When the first check may be made.
         count: Answered checks of this generation.
         decision: COMMIT or ROLLBACK once known: journaled (DECIDED), or read from the fence; else 0.

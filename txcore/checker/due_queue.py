@@ -8,10 +8,10 @@ from collections.abc import Callable
 
 
 class DueQueue:
-    """A priority queue. An id may stand in it several times; whoever takes one judges whether that is still so."""
+    """A priority queue. An id may be in it several times; the caller judges whether an entry is still true."""
 
     def __init__(self) -> None:
-        # What comes in order stands in a line, as two bare values; a heap's entry is four times as large.
+        # Entries that come in order are kept in a line, as two bare values; a heap's entry is four times as large.
         self._times_ms: deque[float] = deque()
         self._line: deque[bytes] = deque()
         self._heap: list[tuple[float, bytes]] = []

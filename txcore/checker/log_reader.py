@@ -1,6 +1,6 @@
 """The owner's reading: both logs of a partition, decoded and folded into its state, in log order.
 
-Bytes that are no record are stray: parked if they stand in the half log, skipped in the op log, and counted. A record
+Bytes that are no record are stray: parked in the half log, skipped in the op log, and counted. A record
 of a newer txcore is neither: the reading stops there, unless the checker's settings say otherwise.
 """
 
@@ -49,7 +49,7 @@ class _End:
 
     @property
     def is_void(self) -> bool:
-        """Whether the broker did not tell."""
+        """Whether the broker did not answer."""
         return self.end.done() and self.end.exception() is not None
 
     @property
@@ -173,7 +173,7 @@ class Intake:
     def find_lost(self) -> Flow[None]:
         """Have parked what the checkpoint names as undecided and the half log no longer holds, read to its end.
 
-        An end that stands in the op log closes such a half as any other.
+        An end in the op log closes such a half as any other.
         """
         if not (yield from self.read_to_end()):
             return
@@ -186,7 +186,7 @@ class Intake:
         self._missing.clear()
 
     def ask_end(self) -> None:
-        """Ask the half log where it ends, unless an earlier question is still open; `passed_end` tells more."""
+        """Ask the half log where it ends, unless an earlier question is still open; see `passed_end`."""
         if self._end is None:
             self._end = self._ask_end()
 
@@ -221,7 +221,7 @@ class Intake:
         return False
 
     def _take_ended(self, record: LogRecord) -> bool:
-        """Take in a half whose end is known already, of which nothing but the id matters; says whether it is one."""
+        """Add a half whose end is known already, of which only the id matters; returns whether it is one."""
         try:
             head = wire.decode_head(record.body)
         except WireFormatError:
@@ -387,7 +387,7 @@ class Intake:
             self._tenure.stand_down("another checker's claim was read")
 
     def _is_foreign(self, op: Op) -> bool:
-        """Return whether a CLAIM came behind our own; those before it are our predecessors'."""
+        """Return whether a CLAIM came after our own; those before it are our predecessors'."""
         return op.token != self._tenure.token and (self.awaited != self._tenure.token or self.is_back)
 
     def look_back(self, copies: Sequence[Pending]) -> Flow[None]:
@@ -452,7 +452,7 @@ class Intake:
         return pending.half
 
     def _is_eaten(self, position: int) -> Flow[bool]:
-        """Return whether the half log begins after *position*; False where it does not tell in time."""
+        """Return whether the half log begins after *position*; False where the broker does not answer in time."""
         if position < self._halves_from or self._is_probing:
             return position < self._halves_from
         clock, limits = self._context.clock, self._context.limits
@@ -506,7 +506,7 @@ class Intake:
     def hides_gap(self) -> bool:
         """Return whether a checkpoint would hide from the next owner what is gone: a half, or ops of an open one.
 
-        A half that is gone stands for no place in the log; its entry must be stored before a checkpoint passes it.
+        A half that is gone has no place in the log; its entry must be stored before a checkpoint passes it.
         """
         self._lost = [pending for pending in self._lost if not pending.is_closed]
         if self._missing or self._lost:

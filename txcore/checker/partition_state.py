@@ -43,9 +43,9 @@ STALE_MAX: Final = 10_000
 
 
 class _Seen(msgspec.Struct, gc=False):
-    """A half record that was read: where it stands, the first op that concerns it, and what closed it.
+    """A half record that was read: its place, the first op that concerns it, and the op that closed it.
 
-    It stands for closed ones behind it, too, that were left out: how many they are, and their first op.
+    It represents closed records after it that were left out, too: their number, and their first op.
     """
 
     position: int
@@ -81,7 +81,7 @@ class PartitionState:
         #: What the checkpoint's note says, in log order.
         self.noted = sorted(decode_note(checkpoint.note), key=lambda entry: entry.position) if checkpoint else []
         self.ages_ms = {entry.transaction_id: entry.age_ms for entry in self.noted}
-        self.tells_ages = False  #: nothing but the notes of checkpoints tells how old halves are
+        self.tells_ages = False  #: only the notes of checkpoints show how old halves are
         self._reread = -1  #: the last half record that was read here
         self._entries: dict[bytes, int] = {}  #: of undecided halves: the generation of an entry that may be stored
         self._live_from: int | None = None  #: ops after it were written under the owner's claim
@@ -100,7 +100,7 @@ class PartitionState:
     # -- reading -----------------------------------------------------------------------------------------------
 
     def read_half(self, position: Position, pending: Pending, folded_to: int = -1, copied_under: bytes = b"") -> None:
-        """Take in a half record, already turned into what it would be if it stood alone; copies merge by id.
+        """Add a half record, already turned into the pending half that it would be alone; copies merge by id.
 
         Args:
             folded_to: For a carried or resumed copy, the op position up to which its journal is folded into it.
@@ -114,7 +114,7 @@ class PartitionState:
         seen = _Seen(position, identity, pending.generation, None)
         self._seen.append(seen)
         if known is not None:
-            # A copy tells from where its journal is read, so the ops before that hold no checkpoint back for it.
+            # A copy names where its journal is read from, so the ops before that hold no checkpoint back for it.
             if known.first_op is not None and folded_to < 0:
                 self._note_op(seen, known.first_op)
             self._merge(known, seen, pending, look_back)
@@ -127,7 +127,7 @@ class PartitionState:
         return self._newest.get(identity) or self._recent.get(identity)
 
     def _take_orphans(self, identity: bytes) -> None:
-        """Fold the ops that were read before the newest half of *identity*; those of later halves go on waiting."""
+        """Fold the ops that were read before the newest half of *identity*; those of later halves keep waiting."""
         ops, seen = self._orphans.pop(identity, ()), self._known(identity)
         assert seen is not None
         for position, op in ops:
@@ -137,7 +137,7 @@ class PartitionState:
                 self._take(seen, position, op)
 
     def read_ended(self, position: Position, identity: bytes, generation: int) -> bool:
-        """Take in a half record whose end was read before it, as most are when a log is read again.
+        """Add a half record whose end was read before it, as most are when a log is read again.
 
         Returns False for every other one, which is left to `read_half`.
         """
@@ -160,7 +160,7 @@ class PartitionState:
             self._leave_out()
 
     def _leave_out(self) -> None:
-        """Keep of closed records that stand behind an undecided one no more than a checkpoint must know of them.
+        """Keep of closed records after an undecided one no more than a checkpoint must know of them.
 
         So a checker that comes back to a log of millions holds what is undecided, not what was written meanwhile.
         """
@@ -227,7 +227,7 @@ class PartitionState:
             self.schedule(current, AT_ONCE_MS)
 
     def read_op(self, position: Position, op: Op) -> bool:
-        """Take in one op in log order; returns False for a record under an outdated claim, which changes nothing."""
+        """Add one op in log order; returns False for a record under an outdated claim, which changes nothing."""
         self.op_read = position
         if op.kind in MARK_KINDS:
             if op.kind == OpKind.CLAIM:
@@ -266,7 +266,7 @@ class PartitionState:
         """Fold an op from where a copy's journal begins, in log order, up to where this owner has read.
 
         Args:
-            position: Where it stands.
+            position: Its place in the op log.
             token: The claim in force there.
         """
         if not is_in_force(op, token):
@@ -336,14 +336,14 @@ class PartitionState:
         self._live_from = self.op_read
 
     def _note_discard(self, seen: _Seen, op: Op) -> None:
-        """A DISCARD that closes nothing tells of a parked record all the same."""
+        """Note the parked record of a DISCARD that closes nothing."""
         if seen.closed_by in FINAL_KINDS:
             self._report_entry(op.transaction_id, op.generation)
         elif seen.pending is not None and op.generation >= seen.generation:
             self.note_entry(op.transaction_id, op.generation)
 
     def _end(self, pending: Pending, op: Op) -> None:
-        """Close a half with its final op; an earlier generation was parked, and its entry may stand still."""
+        """Close a half with its final op; an earlier generation was parked, and its entry may still be listed."""
         entry = _entry_left(op, pending.generation)
         if entry >= 0:
             self.note_entry(pending.transaction_id, entry)
@@ -390,25 +390,25 @@ class PartitionState:
         while len(due) < count_max and (first := self._due.first()) is not None and first[0] <= now_ms:
             self._due.pop()
             if (pending := self._waiting(*first)) is not None:
-                pending.is_busy = True  # It may stand in the queue twice for one time (a NUDGE): it is taken once.
+                pending.is_busy = True  # It may be in the queue twice for one time (a NUDGE): it is taken once.
                 due.append(pending)
         return due
 
     def pass_closed(self) -> None:
-        """Leave behind what is closed and stands before the oldest undecided half; the last record stays."""
+        """Pass the closed records before the oldest undecided half; the last record stays."""
         while len(self._seen) > 1 and self._seen[0].closed_by:
             seen = self._seen.popleft()
             self._left_out -= seen.left_out
             self._forget(seen)
 
     def oldest_open(self) -> Iterator[tuple[int, Pending]]:
-        """Yield (number of records behind it, half) for undecided halves in log order."""
-        behind = self.replay_count
+        """Yield (number of records after it, half) for undecided halves in log order."""
+        after = self.replay_count
         for seen in self._seen:
-            behind -= 1
+            after -= 1
             if seen.pending is not None:
-                yield behind, seen.pending
-            behind -= seen.left_out
+                yield after, seen.pending
+            after -= seen.left_out
 
     @property
     def pending(self) -> dict[bytes, Pending]:
@@ -422,7 +422,7 @@ class PartitionState:
     # -- how far a checkpoint may go --------------------------------------------------------------------------------
 
     def checkpoint(self, now_ms: float, note_size_max: int) -> Checkpoint:
-        """Return the two lower bounds: nothing undecided lies before them, and no op of what lies behind them."""
+        """Return the two lower bounds: nothing undecided is before them, and no op of a half after them."""
         self.pass_closed()
         half = self._seen[0].position if self._seen else self.half_read
         firsts = itertools.chain.from_iterable((seen.first_op, seen.first_op_left_out) for seen in self._seen)
@@ -470,7 +470,7 @@ class PartitionState:
             yield identity, seen.closed_by
 
     def waiting_from(self, identity: bytes) -> tuple[int, bytes] | None:
-        """Return where the first op stands that waits for a half of *identity*, and the claim in force there."""
+        """Return the place of the first op that waits for a half of *identity*, and the claim in force there."""
         ops = self._orphans.get(identity)
         return (ops[0][0], self._token_at(ops[0][0])) if ops else None
 

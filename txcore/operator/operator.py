@@ -84,7 +84,7 @@ class Awaited:
 
     @classmethod
     def after(cls, journey: Journey, kind: OpKind | None) -> Awaited:
-        """Return what to wait for behind a request about *journey*, as it was when the request was made."""
+        """Return the end that a request about *journey* waits for, as it was when the request was made."""
         generation = journey.generation
         if journey.is_parked:
             generation = max(journey.discarded_generation, generation) + 1
@@ -95,8 +95,8 @@ class Operator:
     """Looks into one group and asks its checker for decisions.
 
     Args:
-        by: Who acts; written into every record of a resume or forced decision.
-        on_progress: Told now and then how many records of a log have been read.
+        by: The operator's name; written into every record of a resume or forced decision.
+        on_progress: Called now and then with the number of records of a log that were read.
     """
 
     def __init__(
@@ -128,7 +128,7 @@ class Operator:
     def parked(self) -> list[ParkedHalf]:
         """Return the discarded halves that are neither resumed nor finished, oldest first.
 
-        Reads the whole logs when an entry is open: only they tell what has become of it.
+        Reads the whole logs when an entry is open: only they say how it ended.
         """
         with closing(self.look()) as survey:
             identities = {journey.transaction_id for journey in survey.journeys() if journey.entry is not None}
@@ -154,9 +154,9 @@ class Operator:
         raise UsageError(f"group {self._group!r} knows no transaction {id_text(transaction_id)}")
 
     def look(self, *, forget_finished: bool = True) -> Survey:
-        """Return a survey, read to the end, of what lies behind the checkpoints and of all that was ever parked.
+        """Return a survey, read to the end, of the logs after the checkpoints and of every parked entry.
 
-        Every undecided half is in it; whether a parked one is still parked, `watch` tells. Close it.
+        Every undecided half is in it; `watch` shows whether a parked one is still parked. Close it.
         """
         return self._read(from_checkpoint=True, forget_finished=forget_finished)
 

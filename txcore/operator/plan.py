@@ -107,7 +107,7 @@ def fence_text(journey: Journey, reading: FenceReading | None) -> str:
 
 
 def decider_text(half: Half) -> str:
-    """Return what a check asks about *half*, as it stands in a sentence."""
+    """Return the name of the decider of *half*, for use in a sentence."""
     if half.fence_decides:
         return "the fence"
     return "the fence, or without a row the listener" if half.asks_fence else "the listener"

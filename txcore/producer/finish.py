@@ -40,7 +40,7 @@ def end(transaction: LocalTransaction, kind: OpKind) -> Flow[EndResult]:
         raise TransactionStateError("the prepared connection's transaction is still open; end it first")
     began_s = now_s(transaction)
     transaction.asked = kind
-    # Whoever asks again while this end is under way, or after it was cancelled, learns that it is not certain.
+    # A caller that repeats the end while this one is under way, or after a cancellation, learns that it is uncertain.
     transaction.phase, transaction.result = Phase.ENDED, EndResult(EndState.UNKNOWN, transaction.transaction_id)
     result = None
     if needs_tombstone(transaction, kind):
@@ -59,7 +59,7 @@ def end(transaction: LocalTransaction, kind: OpKind) -> Flow[EndResult]:
 def choose_end(transaction: LocalTransaction, kind: OpKind) -> tuple[Resolution | None, EndResult | None]:
     """Return what to release now, and the result where that does not depend on how the release goes.
 
-    To be handed over at once: a producer gives way by the clock, and this is where it is read. Behind a tombstone
+    To be handed over at once: a producer gives way by the clock, and this is where it is read. After a tombstone
     the fence has decided, so that it may take as long as it likes.
     """
     identity = transaction.transaction_id
@@ -85,7 +85,7 @@ def end_result(transaction: LocalTransaction, kind: OpKind, outcome: Outcome) ->
 
 
 def finish_end(transaction: LocalTransaction, kind: OpKind, result: EndResult, began_s: float) -> EndResult:
-    """Keep the result for whoever asks again, and tell the observer."""
+    """Keep the result for repeated calls, and notify the observer."""
     transaction.asked, transaction.phase, transaction.result = kind, Phase.ENDED, result
     observer = transaction.context.observer
     if observer is not None:
@@ -94,13 +94,13 @@ def finish_end(transaction: LocalTransaction, kind: OpKind, result: EndResult, b
 
 
 def now_s(transaction: LocalTransaction) -> float:
-    """Return the reading of the clock for an observer; 0 where nobody observes."""
+    """Return the reading of the clock for an observer; 0 without an observer."""
     context = transaction.context
     return 0.0 if context.observer is None else context.clock.elapsed_s()
 
 
 def ran_local(transaction: LocalTransaction, began_s: float, state: str) -> None:
-    """Tell the observer how the local transaction ended."""
+    """Notify the observer how the local transaction ended."""
     if transaction.context.observer is not None:
         transaction.context.observer.ran_local(transaction.transaction_id, began_s, state)
 

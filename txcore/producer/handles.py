@@ -42,7 +42,7 @@ def handle_of(core: LocalTransaction) -> str:
 
 
 def attach(context: ProducerContext, handle: str) -> LocalTransaction:
-    """Return the transaction behind *handle*.
+    """Return the transaction that *handle* names.
 
     Raises:
         UsageError: damaged, or of another group.

@@ -81,7 +81,7 @@ def send_in_transaction(
 
 
 def send_all(sendings: Sequence[Sending], listener: Listener) -> Flow[None]:
-    """Send many, at least one of one producer: what the broker answers together goes on together. Raises nothing.
+    """Send many, at least one of one producer; those that are answered together continue together. Raises nothing.
 
     The same steps as for one, with one command for many. A local transaction that takes long, or a half without an
     answer, holds up no other's end.
@@ -213,7 +213,7 @@ def _learn_database(context: ProducerContext) -> Flow[bytes]:
 
 
 def _learn_databases(sendings: Sequence[Sending]) -> Flow[bool]:
-    """Tell each of *sendings*, which are of one producer, its fence's database; False if none can be sent."""
+    """Give each of *sendings*, which are of one producer, its fence's database; False if none can be sent."""
     context = sendings[0].transaction.context
     if context.fence is None:
         return True
@@ -268,7 +268,7 @@ def _kind(state: LocalTransactionState) -> OpKind:
 
 
 def _note_forgotten(transaction: LocalTransaction) -> None:
-    """Tell, each time, that the listener has committed without the row, as a crash before this place shows nothing."""
+    """Report, each time, that the listener has committed without the row: a crash before this place shows nothing."""
     context = transaction.context
     transaction.notice = FenceMisuseError(
         "execute_local_transaction answered COMMIT without current_transaction().fence(connection) in its database "

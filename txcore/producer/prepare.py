@@ -128,7 +128,7 @@ def half_of(transaction: LocalTransaction) -> HalfRecord:
 
     Raises:
         MessageRejectedError: the messages together are larger than the backend takes.
-        HalfRefusedError: the broker has never answered, so that nobody knows where halves belong.
+        HalfRefusedError: the broker has never answered, so the partition of the half is not known.
     """
     context = transaction.context
     if not context.has_joined():

@@ -179,7 +179,7 @@ class TransactionProducer:
         listener_fences: Your promise that the listener calls `current_transaction().fence(connection)` in each database
             transaction that it commits. The fence alone then decides its halves. Without the promise a half with no
             fence row is left to `check_local_transaction`. A broken promise and a crash together lose the message.
-        plugins: Told of events, such as `txcore.integrations.opentelemetry.Tracing`; see `hookspecs`.
+        plugins: Are notified of events, such as `txcore.integrations.opentelemetry.Tracing`; see `hookspecs`.
 
     Thread safe. A forked child makes its own.
     """
@@ -253,7 +253,7 @@ class TransactionProducer:
         return self.run(send_in_transaction(begin(self._context), self._require_listener(), message, arg))
 
     def send_many(self, messages: Iterable[tuple[Message, Any]]) -> list[TransactionSendResult]:
-        """Send many in the listener style, pipelined: what the broker answers together goes on together.
+        """Send many in the listener style, pipelined: transactions whose answers come together continue together.
 
         The listener runs in this thread. Results are in the order given. A transaction of which nothing was sent, or
         whose half is uncertain, has its error in `error` and the state UNKNOWN; the others are not affected.
@@ -265,7 +265,7 @@ class TransactionProducer:
         return send_many(self._backend, self._context, self._require_listener(), messages)
 
     def attach(self, handle: str) -> Transaction:
-        """Return the prepared transaction behind a `handle`, from this or another process.
+        """Return the prepared transaction that a `handle` names, of this or another process.
 
         On another machine, or after a restart of this one, there is no comparable clock reading: then `commit`
         publishes nothing and leaves it to the checker (TOO_LATE), except where the store itself arbitrates.

@@ -30,7 +30,7 @@ ENOUGH_COUNT: Final = 8
 
 @direct
 class Phase(enum.Enum):
-    """Where a transaction stands on its producer's side."""
+    """The phase of a transaction on its producer's side."""
 
     OPEN = "open"
     PREPARING = "being prepared"
@@ -40,7 +40,7 @@ class Phase(enum.Enum):
 
 
 class Observer(Protocol):
-    """Who is told how a producer's flows go; `instrumentation.ProducerReporter` is one."""
+    """The observer of a producer's flows; `instrumentation.ProducerReporter` is one."""
 
     def headers(self, transaction_id: bytes) -> Mapping[str, str]:
         """Return headers for the messages of a new transaction."""
@@ -114,7 +114,7 @@ class LocalTransaction(msgspec.Struct):
         fenced: It has a fence row, or its listener may write one.
         may_lack_row: Its half says so: its listener may have committed without the fence row.
         database: The identity of the database that has the row, or is to have it.
-        notice: What is to be told beside the result.
+        notice: An error that is reported beside the result.
         must_look: The fence is looked at before targets are published, as nothing here proves that the row is there.
     """
 

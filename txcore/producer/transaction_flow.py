@@ -6,7 +6,7 @@ A flow yields what it wants done and receives the result; it never touches a bac
 * a `HalfRecord`, or one that is `Timed`: append it; receives an `Outcome`
 * a `Resolution`: release it; receives an `Outcome`
 * a `Call`: call user or database code, awaiting the result if need be; receives its value or has its error raised
-* an `Each` of halves or resolutions: the same for many at once; go on when all have gone on
+* an `Each` of halves or resolutions: the same for many at once; the flow continues when all have
 * a `Future`: wait for it; a number: wait so many seconds; a `Spawn`: run another flow beside this one
 
 Every yield is a place where the process may die; `drivers` run flows for real, the simulator kills them there.
@@ -116,12 +116,12 @@ def database_finish(transaction: LocalTransaction) -> Flow[EndResult | None]:
         # An error around COMMIT may have applied (R5): no op is written, the check finds out.
         transaction.phase = Phase.FAILED
         ran_local(transaction, transaction.began_s, type(error).__name__)
-        who = "the relay of the message table finds out, and delivers if it did"
+        finder = "the relay of the message table finds out, and delivers if it did"
         if not transaction.is_via_table:
-            who = "the check will find out, and deliver if it did"
+            finder = "the check will find out, and deliver if it did"
             yield resolution_of(transaction, OpKind.NUDGE)
         raise CommitUnknownError(
-            f"the database's COMMIT of {id_text(transaction.transaction_id)} failed and may have applied; {who}",
+            f"the database's COMMIT of {id_text(transaction.transaction_id)} failed and may have applied; {finder}",
             transaction_id=transaction.transaction_id,
         ) from (error.__cause__ if isinstance(error, CommitUnknownError) else error)
     transaction.connection = None
