@@ -1,6 +1,6 @@
 """SqlFence: the fence port on SQLAlchemy 2, for PostgreSQL, MariaDB / MySQL and SQLite.
 
-The public face. `rows` handles the producer's row, `checks` the check, `prune` the pruning, the dialects the SQL.
+The public face. `fence_row` handles the producer's row, `checks` the check, `prune` the pruning, the dialects the SQL.
 """
 
 from __future__ import annotations
@@ -23,11 +23,11 @@ from txcore.sqlfence.border import MYSQL, POSTGRESQL, SQLITE, Border
 from txcore.sqlfence.checks import Check, Readings, no_answers, reading_of, reading_of_state
 from txcore.sqlfence.connections import border_of, family_of, inner_of, is_open, on_border, on_idle
 from txcore.sqlfence.dialects import ROWS_MAX, Dialect
+from txcore.sqlfence.fence_row import RowKeeper
 from txcore.sqlfence.identity import Adoption, Database
 from txcore.sqlfence.mysql import MySQL
 from txcore.sqlfence.postgresql import PostgreSQL
 from txcore.sqlfence.prune import IsClosed, prune_steps, via_table
-from txcore.sqlfence.rows import RowKeeper
 from txcore.sqlfence.runners import reason_of, runner_of
 from txcore.sqlfence.savepoints import watch_savepoints
 from txcore.sqlfence.schema import GROUP_LENGTH_MAX, LOWEST_ID, Tables, tables_named

@@ -17,7 +17,7 @@ from txcore.records import DURABLE, HalfRecord, LogKind, Op, Outcome, Resolution
 from txcore.wire import target_headers
 from txcore_kafka.codec import as_sent, is_missing
 from txcore_kafka.control import Control
-from txcore_kafka.ops import OpMerger
+from txcore_kafka.op_merging import OpMerger
 from txcore_kafka.options import Options, topic_name
 from txcore_kafka.ownership import KafkaClaim
 from txcore_kafka.producing import ANY_PARTITION, Producing
