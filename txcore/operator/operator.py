@@ -1,4 +1,4 @@
-"""What operators do, as library calls: list, show, resume, force. It reads any log and owns none.
+"""An operator's actions as library calls: list, show, resume, force. They read any log and own none.
 
 A forced commit or rollback is a request in the op log that the partition's owner executes under its own token,
 through the fence; nothing here ever publishes a target.
@@ -46,8 +46,8 @@ REASON_TEXT: Final = "a forced decision needs a reason; it is kept in the op log
 class PendingHalf:
     """An undecided half: `check_times` answered checks, `born_ms` its producer's wall clock.
 
-    `newer_version` is the wire version of a half that a newer txcore wrote, else 0. Of such a half nothing else is
-    known; its partition waits for an upgraded checker.
+    `newer_version` is the wire version of a half that a newer txcore wrote, else 0. Nothing else is known of such a
+    half; its partition waits for an upgraded checker.
     """
 
     transaction_id: bytes
@@ -61,7 +61,7 @@ class PendingHalf:
 
 @dataclass(frozen=True, slots=True)
 class ParkedHalf:
-    """A discarded half: why, when, after how many checks, and which targets are missing."""
+    """A discarded half: the reason, the time, the count of checks, and the targets that are missing."""
 
     transaction_id: bytes
     partition: int
@@ -84,7 +84,7 @@ class Awaited:
 
     @classmethod
     def after(cls, journey: Journey, kind: OpKind | None) -> Awaited:
-        """Return the end that a request about *journey* waits for, as it was when the request was made."""
+        """Return the end to wait for after a request about *journey*, as read when the request was made."""
         generation = journey.generation
         if journey.is_parked:
             generation = max(journey.discarded_generation, generation) + 1
@@ -96,7 +96,7 @@ class Operator:
 
     Args:
         by: The operator's name; written into every record of a resume or forced decision.
-        on_progress: Called now and then with the number of records of a log that were read.
+        on_progress: Called now and then with the number of records of a log that have been read.
     """
 
     def __init__(
@@ -120,7 +120,7 @@ class Operator:
     # -- looking -----------------------------------------------------------------------------------------------------
 
     def pending(self) -> list[PendingHalf]:
-        """Return the undecided halves, oldest first. Reads from the checkpoints on, up to a tick of its own."""
+        """Return the undecided halves, oldest first. Reads from the checkpoints to a tick of its own."""
         with closing(self.look()) as survey:
             found = [_pending_half(journey) for journey in survey.journeys() if journey.is_pending]
         return sorted(found, key=lambda half: (half.born_ms, half.transaction_id))
@@ -128,7 +128,7 @@ class Operator:
     def parked(self) -> list[ParkedHalf]:
         """Return the discarded halves that are neither resumed nor finished, oldest first.
 
-        Reads the whole logs when an entry is open: only they say how it ended.
+        Reads the whole logs when an entry is open: only they show whether it was resumed or finished.
         """
         with closing(self.look()) as survey:
             identities = {journey.transaction_id for journey in survey.journeys() if journey.entry is not None}
@@ -141,7 +141,7 @@ class Operator:
     def show(self, transaction_id: bytes) -> Journey:
         """Return everything the logs hold about one transaction.
 
-        Reads from the checkpoints on where that is the whole story, else everything.
+        Reads from the checkpoints where they cover the whole transaction, else reads all records.
 
         Raises:
             UsageError: the group's logs hold nothing about it.
@@ -154,18 +154,18 @@ class Operator:
         raise UsageError(f"group {self._group!r} knows no transaction {id_text(transaction_id)}")
 
     def look(self, *, forget_finished: bool = True) -> Survey:
-        """Return a survey, read to the end, of the logs after the checkpoints and of every parked entry.
+        """Return a survey, read to the end, of the records after the checkpoints and of every parked record.
 
-        Every undecided half is in it; `watch` shows whether a parked one is still parked. Close it.
+        It holds every undecided half; `watch` shows whether a parked one is still parked. The caller closes it.
         """
         return self._read(from_checkpoint=True, forget_finished=forget_finished)
 
     def watch(self, transaction_ids: Iterable[bytes], *, from_checkpoint: bool) -> Survey:
-        """Return a survey, read to the end, of these transactions only. Close it."""
+        """Return a survey, read to the end, of these transactions only. The caller closes it."""
         return self.search(frozenset(transaction_ids).__contains__, from_checkpoint=from_checkpoint)
 
     def search(self, wanted: Callable[[bytes], bool], *, from_checkpoint: bool = False) -> Survey:
-        """Return a survey, read to the end, of the transactions that are *wanted*. Close it."""
+        """Return a survey, read to the end, of the transactions that are *wanted*. The caller closes it."""
         return self._read(from_checkpoint=from_checkpoint, wanted=wanted)
 
     def finished(self, wanted: Callable[[bytes], bool]) -> set[bytes]:
@@ -184,17 +184,17 @@ class Operator:
     def resume(self, transaction_id: bytes, reason: str = "") -> None:
         """Give a parked half a fresh check budget: one append of the half with the next generation.
 
-        Of poison that holds a half of this group, that half is resumed under its own id, and the entry is closed.
-        Resuming twice is harmless: the second finds it pending.
+        Where poison holds a half of this group, that half is resumed under its own id, and the entry is closed.
+        A second resume is harmless: it finds the half pending.
 
         Raises:
-            TransactionStateError: it is not parked, or nothing is known that could be resumed; says why.
-            HalfRefusedError, HalfUnknownError: the append; in the second case look again before repeating it.
+            TransactionStateError: the half is not parked, or no record is known that could be resumed; says why.
+            HalfRefusedError, HalfUnknownError: the append failed; after the second one, look again before repeating.
         """
         self.resume_journey(self.show(transaction_id), reason)
 
     def resume_journey(self, journey: Journey, reason: str = "") -> int:
-        """Resume what was read just now, see `resume`; returns the new generation."""
+        """Resume a journey that was read just now, see `resume`; returns the new generation."""
         if not journey.is_parked:
             state = "finished" if journey.final else "pending already"
             raise TransactionStateError(f"{id_text(journey.transaction_id)} is {state}; only a parked half is resumed")
@@ -204,7 +204,7 @@ class Operator:
         return self._append(next_generation(journey, self._by, reason))
 
     def _resume_inner(self, poison: Journey, half: Half, reason: str) -> int:
-        """Resume what an older txcore took for poison; when its entry cannot be closed, the next resume only does that.
+        """Resume a half that an older txcore took for poison; if its entry stays open, the next resume only closes it.
 
         Raises: as `resume`.
         """
@@ -215,8 +215,8 @@ class Operator:
         result = self._dismiss(poison, f"resumed as {id_text(half.transaction_id)}: {reason}")
         if result.state is EndState.UNKNOWN:
             raise HalfUnknownError(
-                f"{id_text(half.transaction_id)} is resumed, but the entry of {id_text(poison.transaction_id)} may be "
-                "open still; resume it again, which only closes it",
+                f"{id_text(half.transaction_id)} is resumed, but the entry of {id_text(poison.transaction_id)} may "
+                "still be open; resume it again, which only closes it",
                 transaction_id=half.transaction_id,
             )
         return generation
@@ -238,8 +238,8 @@ class Operator:
     ) -> EndResult:
         """Write a request; the partition's owner executes it after immunity, through the fence.
 
-        Without *wait_s* the result is UNKNOWN: asked for. With it: ACCEPTED when the final op agrees, CONFLICT when
-        another holds or the fence refused, UNKNOWN when the owner did not get to it in time.
+        Without *wait_s* the result is UNKNOWN: requested. With it: ACCEPTED when the final op agrees, CONFLICT when
+        another final op holds or the fence refused, UNKNOWN when the owner did not execute it in time.
 
         Raises:
             UsageError: no reason given, or the id is unknown.
@@ -255,14 +255,14 @@ class Operator:
             return next(iter(self.follow(survey, [Awaited.after(journey, kind)], wait_s)))
 
     def ask(self, journey: Journey, kind: OpKind, reason: str, *, override_fence: bool = False) -> EndResult:
-        """Write a request for a decision about what was read just now, and do not wait.
+        """Write a request for a decision about a journey that was read just now, and do not wait.
 
-        Returns UNKNOWN: asked for (with an error: perhaps); ALREADY_DONE or CONFLICT for what is finished.
+        Returns UNKNOWN: requested (with an error: perhaps); ALREADY_DONE or CONFLICT for a finished transaction.
 
         Raises:
             UsageError: no reason given.
-            TransactionStateError: a decision is journaled, so targets may be out: it can neither be overridden nor
-                turned round. Or it is poison, of which only a ROLLBACK takes effect, at once: it is parked no more.
+            TransactionStateError: a decision is journaled, so targets may be published: it can be neither overridden
+                nor reversed. Or it is poison: only a ROLLBACK takes effect, at once, and it is no longer parked.
             HalfRefusedError, HalfUnknownError: as for `resume`, where it is parked.
         """
         if not reason:
@@ -294,7 +294,7 @@ class Operator:
         return EndResult(EndState.UNKNOWN, transaction_id, None if outcome.status is Status.DURABLE else outcome.error)
 
     def _dismiss(self, journey: Journey, reason: str) -> EndResult:
-        """Close the entry of a record that no owner has in hand: nothing of it can be published."""
+        """Close the entry of a record that no owner works on: nothing of it can be published."""
         identity = journey.transaction_id
         generation = max(journey.discarded_generation, *(each.generation for each in journey.parked)) + 1
         at_ms, reason = self._clock.wall_ms(), reason[:REASON_SIZE_MAX]
@@ -308,7 +308,7 @@ class Operator:
         return run_blocking(_one(Resolution(half, op, (), parked, self._by, flush=True)), self._bridge)
 
     def follow(self, survey: Survey, awaited: Iterable[Awaited], wait_s: float) -> Iterator[EndResult]:
-        """Yield how each request of this operator ended, as its end is read; UNKNOWN for those left after *wait_s*.
+        """Yield the result of each request of this operator, as its end is read; UNKNOWN for the rest after *wait_s*.
 
         ACCEPTED: the final op agrees. CONFLICT: another final op holds, the owner refused, or it was parked (again);
         the error says which.

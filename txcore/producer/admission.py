@@ -1,4 +1,4 @@
-"""How many callers may be under way at a time."""
+"""The limit on the callers that are under way at a time."""
 
 from __future__ import annotations
 
@@ -7,9 +7,9 @@ from collections import deque
 
 
 class Places:
-    """A fixed number of places; a caller that finds none waits for one. Thread safe.
+    """A number of places; a caller that finds none free waits for one. Thread safe.
 
-    A semaphore that takes no lock where no caller has to wait: threading's costs more than many a step of a
+    A semaphore, but one that takes no lock where no caller has to wait: threading's costs more than many a step of a
     transaction. A place is an element of a deque, whose `pop` and `append` are atomic.
     """
 
@@ -29,7 +29,7 @@ class Places:
     def give_back(self) -> None:
         """Give one place back, which was taken."""
         self._free.append(None)
-        if self._waiting_count:  # a waiting caller is counted before its last look
+        if self._waiting_count:  # a waiting thread has raised this count before it looked for the last time
             with self._is_free:
                 self._is_free.notify()
 

@@ -1,4 +1,4 @@
-"""How a prepared transaction ends: commit, rollback, or giving way to the checker."""
+"""The end of a prepared transaction: commit, rollback, or giving way to the checker."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from txcore.runtime.commands import Call, Flow
 
 _COMMITTED: Final = frozenset({FenceAnswer.COMMIT, FenceAnswer.VIA_TABLE, FenceAnswer.SENT})
 _CERTAIN: Final = _COMMITTED | {FenceAnswer.NO_ANSWER}
-"""What a look need not be followed by a check for: a database without an answer is not asked once more."""
+"""The fence answers after which no check is needed: a database without an answer is not asked once more."""
 _NO_FENCE: Final = (
     "this transaction has a fence row, and the producer that ends it has no fence to ask; nothing was published here, "
     "the checker decides, or the message table's relay"
@@ -40,7 +40,7 @@ def end(transaction: LocalTransaction, kind: OpKind) -> Flow[EndResult]:
         raise TransactionStateError("the prepared connection's transaction is still open; end it first")
     began_s = now_s(transaction)
     transaction.asked = kind
-    # A caller that repeats the end while this one is under way, or after a cancellation, learns that it is uncertain.
+    # A caller that asks again while this end is under way, or after it was cancelled, reads that it is not certain.
     transaction.phase, transaction.result = Phase.ENDED, EndResult(EndState.UNKNOWN, transaction.transaction_id)
     result = None
     if needs_tombstone(transaction, kind):
@@ -57,10 +57,10 @@ def end(transaction: LocalTransaction, kind: OpKind) -> Flow[EndResult]:
 
 
 def choose_end(transaction: LocalTransaction, kind: OpKind) -> tuple[Resolution | None, EndResult | None]:
-    """Return what to release now, and the result where that does not depend on how the release goes.
+    """Return the resolution to release now, and the result where it does not depend on how the release ends.
 
-    To be handed over at once: a producer gives way by the clock, and this is where it is read. After a tombstone
-    the fence has decided, so that it may take as long as it likes.
+    The caller hands it over at once: a producer gives way by the clock, and the clock is read here. After a tombstone
+    the fence has decided, so the release may take any time.
     """
     identity = transaction.transaction_id
     if transaction.is_via_table:  # a half that is there all the same is closed by the check
@@ -85,7 +85,7 @@ def end_result(transaction: LocalTransaction, kind: OpKind, outcome: Outcome) ->
 
 
 def finish_end(transaction: LocalTransaction, kind: OpKind, result: EndResult, began_s: float) -> EndResult:
-    """Keep the result for repeated calls, and notify the observer."""
+    """Keep the result for a caller that asks again, and notify the observer."""
     transaction.asked, transaction.phase, transaction.result = kind, Phase.ENDED, result
     observer = transaction.context.observer
     if observer is not None:
@@ -94,7 +94,7 @@ def finish_end(transaction: LocalTransaction, kind: OpKind, result: EndResult, b
 
 
 def now_s(transaction: LocalTransaction) -> float:
-    """Return the reading of the clock for an observer; 0 without an observer."""
+    """Return the reading of the clock for an observer; 0 where there is no observer."""
     context = transaction.context
     return 0.0 if context.observer is None else context.clock.elapsed_s()
 
@@ -115,7 +115,7 @@ def resolution_of(transaction: LocalTransaction, kind: OpKind) -> Resolution:
 
 
 def needs_tombstone(transaction: LocalTransaction, kind: OpKind) -> bool:
-    """Return whether the fence must say first that nothing of it was committed (R5)."""
+    """Return whether the fence must first answer that nothing of *transaction* was committed (R5)."""
     return kind is OpKind.ROLLBACK and transaction.fenced
 
 
@@ -137,9 +137,9 @@ def tombstone(transaction: LocalTransaction) -> Flow[EndResult | None]:
 
 
 def look_before_publishing(transaction: LocalTransaction) -> Flow[EndResult | None]:
-    """See that the row is committed, as another holder may have rolled back, or the caller its connection.
+    """Verify that the row is committed, as another holder, or the caller on its connection, may have rolled back.
 
-    Only a row that is settled lets it pass: a dirty read, or a commit that is not on disk yet, may be taken back.
+    Only a settled row counts: a dirty read, or a commit that is not on disk yet, may be undone.
     Returns the result where nothing may be published: CONFLICT after a tombstone, which is written where there is no
     row, or TOO_LATE where the checker asks the listener after it; UNKNOWN, and the checker is asked, where the fence
     does not answer.
@@ -165,7 +165,7 @@ def look_before_publishing(transaction: LocalTransaction) -> Flow[EndResult | No
 
 
 def are_settled(transactions: Sequence[LocalTransaction]) -> Flow[set[bytes]]:
-    """Return the ids of those, of one producer, that need no look of their own, as their rows are settled."""
+    """Return the ids of those *transactions*, all of one producer, that need no further look: their rows are settled."""
     fence = transactions[0].context.fence if transactions else None
     if fence is None:
         return set()
@@ -196,10 +196,10 @@ def _no_answer(reading: FenceReading) -> Exception:
 
 
 def require(transaction: LocalTransaction, phase: Phase) -> None:
-    """Refuse what *transaction* is not in the phase for.
+    """Require that *transaction* is in *phase*.
 
     Raises:
-        TransactionStateError: it is in another one.
+        TransactionStateError: it is in another phase.
     """
     if transaction.phase is not phase:
         raise TransactionStateError(
@@ -208,7 +208,7 @@ def require(transaction: LocalTransaction, phase: Phase) -> None:
 
 
 def _must_give_way(transaction: LocalTransaction) -> bool:
-    """Return whether the checker may have decided by now, with nothing but the clock to keep both apart (R6)."""
+    """Return whether the checker may have decided by now, where only the clock keeps both apart (R6)."""
     context, until_s = transaction.context, transaction.give_way_s
     if context.store_arbitrates:
         if context.arbitrates_s is None:

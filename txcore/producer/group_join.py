@@ -8,7 +8,7 @@ from concurrent.futures import Future
 from txcore.errors import BackendTimeoutError, BackendUnavailableError, TxcoreError
 
 UNREACHED = (BackendTimeoutError, BackendUnavailableError, TimeoutError)
-"""What says that the broker did not answer; anything else is a mistake that must be raised."""
+"""The exceptions of a broker that did not answer; any other one is a mistake that must be raised."""
 
 
 class Joining:

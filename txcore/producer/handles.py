@@ -1,4 +1,4 @@
-"""Handles: a prepared transaction as a text, with which another process of its group ends it."""
+"""Handles: a prepared transaction as a text, with which another process of its group can end it."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from txcore.records import HalfRecord
 
 
 class _Handle(msgspec.Struct, array_like=True):
-    """What `Transaction.handle` carries: the half, and the reading past which its producer gives way."""
+    """The content of a handle: the half, and the clock reading after which its producer gives way."""
 
     version: int
     half: bytes
@@ -28,7 +28,7 @@ def handle_of(core: LocalTransaction) -> str:
     """Return the portable form of a prepared transaction.
 
     Raises:
-        TransactionStateError: not prepared.
+        TransactionStateError: the transaction is not prepared.
     """
     if core.phase is not Phase.PREPARED or core.half is None:
         raise TransactionStateError(
@@ -45,7 +45,7 @@ def attach(context: ProducerContext, handle: str) -> LocalTransaction:
     """Return the transaction that *handle* names.
 
     Raises:
-        UsageError: damaged, or of another group.
+        UsageError: the handle is damaged, or of another group.
     """
     try:
         raw = base64.urlsafe_b64decode(handle.encode("ascii"))

@@ -31,23 +31,23 @@ from txcore.results import EndResult, EndState, TransactionSendResult
 from txcore.runtime.commands import Answered, Call, Each, Flow
 
 TURN_S: Final = 0.02
-"""When local transactions have taken so long, those that ran are released before the next ones run."""
+"""Longest time, in seconds, for local transactions; after it those that ran are released before the next ones run."""
 _STATES: Final = {OpKind.COMMIT: LocalTransactionState.COMMIT, OpKind.ROLLBACK: LocalTransactionState.ROLLBACK}
 
 
 class Listener(Protocol):
-    """What the listener style asks of user code; `TransactionListener` and its async twin have this shape."""
+    """The interface of the user's listener; `TransactionListener` and its async twin have this shape."""
 
     def execute_local_transaction(self, message: Message, arg: Any) -> Any:
         """Run the local transaction."""
 
 
 class Sending(msgspec.Struct):
-    """One message of many on its way; has a result or an error in the end.
+    """One message of many on its way; in the end it has a result or an error.
 
     Attributes:
-        kind: How it is being ended.
-        end: How that went, as soon as it is known.
+        kind: The op with which it is being ended.
+        end: The result of that end, as soon as it is known.
     """
 
     transaction: LocalTransaction
@@ -64,8 +64,8 @@ def send_in_transaction(
 ) -> Flow[TransactionSendResult]:
     """Send one message.
 
-    Raises: as `flow.prepare`; NotSentError if the fence's database cannot be asked which it is. What the listener
-        raises is not raised: it may have committed, so the state is UNKNOWN.
+    Raises: as `flow.prepare`; NotSentError if the identity of the fence's database cannot be read. An exception of the
+        listener is not raised: the listener may have committed, so the state is UNKNOWN.
     """
     if transaction.context.fence is not None:
         transaction.database = yield from _learn_database(transaction.context)
@@ -81,7 +81,7 @@ def send_in_transaction(
 
 
 def send_all(sendings: Sequence[Sending], listener: Listener) -> Flow[None]:
-    """Send many, at least one of one producer; those that are answered together continue together. Raises nothing.
+    """Send many, at least one, of one producer; those that the broker answers together continue together. Never raises.
 
     The same steps as for one, with one command for many. A local transaction that takes long, or a half without an
     answer, holds up no other's end.
@@ -134,7 +134,7 @@ def _run_some(left: deque[Sending], listener: Listener) -> Flow[list[Sending]]:
 
 
 def _look(ran: Sequence[Sending]) -> Flow[None]:
-    """Give those their end that committed by their listener's word, and not by their rows."""
+    """Set the end of those that committed by the answer of their listener, and not by their rows."""
     fenced = [each for each in ran if each.kind is OpKind.COMMIT and each.transaction.must_look]
     if fenced:
         settled = yield from ending.are_settled([each.transaction for each in fenced])
@@ -195,7 +195,7 @@ def _half(transaction: LocalTransaction, message: Message) -> HalfRecord:
 
 
 def _learn_database(context: ProducerContext) -> Flow[bytes]:
-    """Return what halves say of the fence's database; it is asked once.
+    """Return the identity of the fence's database for halves; it is read once.
 
     Raises:
         NotSentError: the database could not be asked.
@@ -213,7 +213,7 @@ def _learn_database(context: ProducerContext) -> Flow[bytes]:
 
 
 def _learn_databases(sendings: Sequence[Sending]) -> Flow[bool]:
-    """Give each of *sendings*, which are of one producer, its fence's database; False if none can be sent."""
+    """Note the fence's database in each of *sendings*, all of one producer; False if none of them can be sent."""
     context = sendings[0].transaction.context
     if context.fence is None:
         return True
@@ -268,12 +268,12 @@ def _kind(state: LocalTransactionState) -> OpKind:
 
 
 def _note_forgotten(transaction: LocalTransaction) -> None:
-    """Report, each time, that the listener has committed without the row: a crash before this place shows nothing."""
+    """Report, each time, that the listener has committed without the row: a crash before this step shows nothing."""
     context = transaction.context
     transaction.notice = FenceMisuseError(
         "execute_local_transaction answered COMMIT without current_transaction().fence(connection) in its database "
         "transaction. The message is sent all the same; had the process died before, only the answer of "
-        "check_local_transaction could have told that it was committed. Call fence(connection) first, in each "
+        "check_local_transaction could have shown that it was committed. Call fence(connection) first, in each "
         "transaction that commits"
     )
     if context.forgot_fence is not None:

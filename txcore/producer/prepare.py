@@ -1,4 +1,4 @@
-"""How a transaction's messages are made durable before its database commits: as a half, or in the message table."""
+"""The steps that make a transaction's messages durable before its database commits: a half, or the message table."""
 
 from __future__ import annotations
 
@@ -38,9 +38,9 @@ def put_into_table(transaction: LocalTransaction, connection: Any) -> Flow[None]
 
 
 def or_roll_back(transaction: LocalTransaction, connection: Any, steps: Flow[None]) -> Flow[None]:
-    """Take *steps* in the open transaction of *connection*; when they fail or are interrupted, roll it back.
+    """Run *steps* in the open transaction of *connection*; when they fail or are interrupted, roll it back.
 
-    A step of the fence that fails has done so itself; one that was cancelled, or interrupted by Ctrl-C, may not have.
+    A step of the fence that fails has rolled back itself; one that was cancelled, or interrupted by Ctrl-C, may not.
     """
     fence = transaction.context.fence
     assert fence is not None
@@ -55,10 +55,10 @@ def or_roll_back(transaction: LocalTransaction, connection: Any, steps: Flow[Non
 
 
 def keep(transaction: LocalTransaction) -> Flow[None]:
-    """Make the messages durable, or with the open database transaction durable.
+    """Make the messages durable, or as durable as the open database transaction.
 
     In mode auto a half that the broker has not certainly stored is no failure: the messages then travel in the same
-    database transaction. What the broker refuses for its own sake, such as an unknown topic, is one in every mode.
+    database transaction. A refusal of the message itself, such as an unknown topic, is a failure in every mode.
 
     Raises: as `flow.prepare`.
     """
@@ -80,7 +80,7 @@ def keep(transaction: LocalTransaction) -> Flow[None]:
         try:
             yield from append(transaction, context.half_deadline_s)
         except (NotSentError, OutcomeUnknownError, UsageError) as error:
-            # A target without room answers at once, and says nothing of the others.
+            # A target without room answers at once; its answer says nothing of the other targets.
             has_answered = isinstance(error, MessageRejectedError) or not is_outage(error)
             _tell(transaction, breaker.succeeded() if has_answered else breaker.failed(), str(error))
             if not is_outage(error):
@@ -96,7 +96,7 @@ def _tell(transaction: LocalTransaction, switch: Switch | None, reason: str) -> 
 
 
 def _enqueue(transaction: LocalTransaction, fence: Fence, reason: str) -> Flow[None]:
-    """Put the messages into the message table; fence state 3 keeps a half that turns up from being published too."""
+    """Put the messages into the message table; with fence state 3 a half that turns up is not published, too."""
     identity, group = transaction.transaction_id, transaction.context.group
     yield Call(fence.enqueue, (transaction.connection, identity, group, table_rows(transaction)))
     _is_in_table(transaction, reason)
@@ -115,7 +115,7 @@ def append(transaction: LocalTransaction, deadline_s: float | None = None) -> Fl
     Raises:
         MessageRejectedError, HalfRefusedError: nothing was stored.
         UsageError: nothing was stored; the backend was opened before a fork.
-        HalfUnknownError: it may be stored.
+        HalfUnknownError: the half may be stored.
     """
     half = half_of(transaction)
     began_s = transaction.context.clock.elapsed_s()
@@ -128,7 +128,7 @@ def half_of(transaction: LocalTransaction) -> HalfRecord:
 
     Raises:
         MessageRejectedError: the messages together are larger than the backend takes.
-        HalfRefusedError: the broker has never answered, so the partition of the half is not known.
+        HalfRefusedError: the broker has never answered, so the partition of a half is not known.
     """
     context = transaction.context
     if not context.has_joined():

@@ -50,7 +50,7 @@ def make_context(
     clock: Clock | None,
     randomness: Randomness | None,
 ) -> ProducerContext:
-    """Join the group and return what all flows of one producer share.
+    """Join the group and return the context that all flows of one producer share.
 
     Raises:
         ConfigError: no group name, other group settings, an immunity that the backend's delivery time exceeds, or a
@@ -69,7 +69,7 @@ def make_context(
     joining = Joining(lambda: backend.ensure_group(group, partition_count))
     if chosen is Mode.HALF:
         count = backend.ensure_group(group, partition_count).result(GROUP_TIMEOUT_S)
-    else:  # In mode table nothing is ever asked of the broker here, so it need not be up.
+    else:  # In mode table the producer never calls the broker here, so the broker need not be up.
         count = 1 if chosen is Mode.TABLE else joining.first(half_deadline_s)
     return ProducerContext(
         group,
@@ -99,14 +99,14 @@ def _mode(mode: str, fence: Fence | None) -> Mode:
     except ValueError:
         raise ConfigError(f"mode is one of {', '.join(Mode)}, not {mode!r}", key="mode") from None
     if chosen is not Mode.HALF and fence is None:
-        raise ConfigError(f"mode {mode!r} needs a fence: the message table stands beside its table", key="mode")
+        raise ConfigError(f"mode {mode!r} needs a fence: the message table is in its database", key="mode")
     return chosen
 
 
 class Transaction:
-    """One transaction in the primitive style; also what the database style hands to its block.
+    """One transaction in the primitive style; the database style passes it to its block, too.
 
-    One thread at a time. The order is `publish`…, `prepare`, the database's commit, `commit`.
+    For one thread at a time. The order is `publish`…, `prepare`, the database's commit, `commit`.
     """
 
     def __init__(self, producer: TransactionProducer, core: LocalTransaction) -> None:
@@ -125,34 +125,34 @@ class Transaction:
 
     @property
     def result(self) -> EndResult | None:
-        """How the end went; None before it."""
+        """The result of the end; None before the end."""
         return self._core.result
 
     def publish(self, message: Message) -> None:
-        """Add a message; any number, any topics. See `publish` for what is raised."""
+        """Add a message; any number, any topics. See `publish` for the exceptions."""
         publish(self._core, message)
 
     def prepare(self, connection: Any = None) -> None:
         """Make the half durable, with the fence row first if an open database *connection* is given.
 
-        See `flow.prepare` for what is raised and what it says about the message.
+        See `flow.prepare` for the exceptions and the meaning of each for the message.
         """
         self._producer.run(flow.prepare(self._core, connection))
 
     def commit(self) -> EndResult:
         """Publish the targets after the local transaction committed. Idempotent; see `EndState` for the outcomes.
 
-        With a fence its row is looked at before: on the prepared connection, if that is still held and has no
-        transaction open, else on one more of the fence's engine. So do not call this within the next transaction.
+        With a fence the producer reads its row first: on the prepared connection, if that is still held and has no
+        open transaction, else on another one of the fence's engine. So do not call this within the next transaction.
         """
         return self._producer.finish(end(self._core, OpKind.COMMIT))
 
     def rollback(self) -> EndResult:
-        """End without a target. With a fence only once the tombstone is certain; else CONFLICT or UNKNOWN."""
+        """End without a target. With a fence only after the tombstone is certain; else CONFLICT or UNKNOWN."""
         return self._producer.finish(end(self._core, OpKind.ROLLBACK))
 
     def handle(self) -> str:
-        """Return a text from which another process of the group ends this prepared transaction.
+        """Return a text with which another process of the group ends this prepared transaction.
 
         Raises:
             TransactionStateError: not prepared.
@@ -164,14 +164,15 @@ class TransactionProducer:
     """Sends transactional messages for one group.
 
     Args:
-        backend: An open backend; it stays the caller's.
-        group: The producer group; its checker decides what this producer leaves open.
-        fence: Makes checks decisive; needed for the database style. Its engine is a blocking one, as it is asked too.
+        backend: An open backend; the caller closes it.
+        group: The producer group; its checker decides the transactions that this producer leaves open.
+        fence: Makes checks decisive; needed for the database style. Its engine is a blocking one, as the producer
+            reads through it, too.
         listener: Runs local transactions in the listener style.
         policy: Immunity of this group's halves; interval and count are the checker's unless a message has its own.
-        partition_count: Verified against the group, or used to create it; None takes what exists.
-        unsettled_max: So many callers at once may begin, prepare, or send with the listener; those beyond wait up to
-            `busy_timeout_s`. Callers that end a transaction count too, but never wait.
+        partition_count: Verified against the group, or used to create it; None accepts the existing count.
+        unsettled_max: Most callers that may begin, prepare, or send with the listener at once; further ones wait up to
+            `busy_timeout_s`. Callers that end a transaction count, too, but never wait.
         mode: "half"; "table": the messages go into the message table of the fence's database, with the local
             transaction, and a relay publishes them; "auto": a half, and the table while the broker is down, slow or
             full. The table needs a fence and, somewhere, a relay: the checker process is one.
@@ -179,7 +180,7 @@ class TransactionProducer:
         listener_fences: Your promise that the listener calls `current_transaction().fence(connection)` in each database
             transaction that it commits. The fence alone then decides its halves. Without the promise a half with no
             fence row is left to `check_local_transaction`. A broken promise and a crash together lose the message.
-        plugins: Are notified of events, such as `txcore.integrations.opentelemetry.Tracing`; see `hookspecs`.
+        plugins: Notified of events, such as `txcore.integrations.opentelemetry.Tracing`; see `hookspecs`.
 
     Thread safe. A forked child makes its own.
     """
@@ -236,8 +237,8 @@ class TransactionProducer:
     def transaction(self, engine: Any) -> DatabaseTransaction:
         """Return the database style's context manager; entering opens the database transaction.
 
-        Leaving without an error: the half is stored, the database commits, the targets are published; the result is
-        `result`. Leaving with one: the database rolls back and nothing was sent.
+        The block ends without an error: the half is stored, the database commits, the targets are published; the
+        result is in `result`. It ends with an error: the database rolls back and nothing was sent.
         """
         self._require_open()
         return DatabaseTransaction(self, begin(self._context), engine)
@@ -253,25 +254,25 @@ class TransactionProducer:
         return self.run(send_in_transaction(begin(self._context), self._require_listener(), message, arg))
 
     def send_many(self, messages: Iterable[tuple[Message, Any]]) -> list[TransactionSendResult]:
-        """Send many in the listener style, pipelined: transactions whose answers come together continue together.
+        """Send many in the listener style, pipelined: those that the broker answers together continue together.
 
         The listener runs in this thread. Results are in the order given. A transaction of which nothing was sent, or
         whose half is uncertain, has its error in `error` and the state UNKNOWN; the others are not affected.
 
-        At most 1,000 are under way, and fewer where the listener is slow: as many as are ended, at the rate so far, in
-        half of the time that a producer has (`immunity_s` less the backend's `release_time_max_s`). So none but some of
-        the first 100 end TOO_LATE for the others' sake.
+        At most 1,000 are under way, and fewer where the listener is slow: as many as can end, at the rate so far, in
+        half of a producer's time (`immunity_s` less the backend's `release_time_max_s`). So only some of the first 100
+        can end TOO_LATE because of the others.
         """
         return send_many(self._backend, self._context, self._require_listener(), messages)
 
     def attach(self, handle: str) -> Transaction:
-        """Return the prepared transaction that a `handle` names, of this or another process.
+        """Return the prepared transaction that a `handle` names, from this or another process.
 
         On another machine, or after a restart of this one, there is no comparable clock reading: then `commit`
-        publishes nothing and leaves it to the checker (TOO_LATE), except where the store itself arbitrates.
+        publishes nothing and leaves the transaction to the checker (TOO_LATE), except where the store arbitrates.
 
         Raises:
-            UsageError: no handle of this group, or damaged.
+            UsageError: the handle is damaged, or not of this group.
         """
         self._require_open()
         return Transaction(self, attach(self._context, handle))
@@ -300,9 +301,9 @@ class TransactionProducer:
             self._places.give_back()
 
     def finish(self, step: Flow[R]) -> R:
-        """Run a flow that ends what has begun: it takes a place where one is free, and is never held back.
+        """Run a flow that ends a begun transaction: it takes a place where one is free, and is never held back.
 
-        Refused, it would leave a database transaction open, or say of a committed one that nothing was sent.
+        A refusal would leave a database transaction open, or report that nothing of a committed one was sent.
         """
         has_place = self._places.take_free()
         try:

@@ -15,11 +15,11 @@ from txcore.runtime.commands import Flow
 from txcore.runtime.flow_loop import Loop
 
 WINDOW_COUNT: Final = 1_000
-"""Transactions under way at most."""
+"""Most transactions under way."""
 FIRST_COUNT: Final = 100
-"""The same until the first have ended, and with them it is known how long local transactions take."""
+"""Most transactions under way until the first have ended, which show how long local transactions take."""
 TOGETHER_COUNT: Final = 250
-"""So many are begun together, when there is room for them."""
+"""Number of transactions that begin together, when there is room for them."""
 
 
 def send_many(
@@ -51,9 +51,9 @@ def send_many(
 
 
 class _Window:
-    """How many may be under way: what can be ended, at the rate so far, in half of the time that producers have.
+    """The number of transactions under way: as many as can end, at the rate so far, in half of a producer's time.
 
-    And in half of what the backend itself takes at most: what waits in it for longer than its timeout is uncertain.
+    And in half of the backend's longest time: a half that waits in it for longer than its timeout is uncertain.
     """
 
     def __init__(self, context: ProducerContext, together_count: int) -> None:
@@ -66,7 +66,7 @@ class _Window:
         self._ended_count = 0
 
     def room_count(self) -> int:
-        """Return how many to begin together now; 0 to wait until there is room for as many as are worth it."""
+        """Return how many to begin together now; 0 to wait until there is room for a whole batch."""
         most = FIRST_COUNT
         if self._ended_count:
             spent_s = max(self._clock.elapsed_s() - self._began_s, 1e-3)

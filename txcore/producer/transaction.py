@@ -1,4 +1,4 @@
-"""One transaction on its producer's side: what it holds, what may be put in, and the half made of it."""
+"""One transaction on its producer's side: its state, the messages that it accepts, and its half."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ from txcore.results import EndResult
 from txcore.runtime.circuit_breaker import CircuitBreaker
 
 ENOUGH_COUNT: Final = 8
-"""Halves of one partition that fill a request."""
+"""Number of halves of one partition that fill a request."""
 
 
 @direct
@@ -40,37 +40,37 @@ class Phase(enum.Enum):
 
 
 class Observer(Protocol):
-    """The observer of a producer's flows; `instrumentation.ProducerReporter` is one."""
+    """An object that a producer's flows notify; `instrumentation.ProducerReporter` is one."""
 
     def headers(self, transaction_id: bytes) -> Mapping[str, str]:
         """Return headers for the messages of a new transaction."""
 
     def prepared(self, transaction_id: bytes, began_s: float, status: Status) -> None:
-        """Take note of how the append of the half ended."""
+        """Note how the append of the half ended."""
 
     def ran_local(self, transaction_id: bytes, began_s: float, state: str) -> None:
-        """Take note of how the local transaction ended."""
+        """Note how the local transaction ended."""
 
     def enqueued(self, transaction_id: bytes, reason: str) -> None:
-        """Take note that the messages went into the message table, and why ("" where they always do)."""
+        """Note that the messages went into the message table, and why ("" where they always do)."""
 
     def switched(self, *, is_open: bool, reason: str) -> None:
-        """Take note that the circuit breaker has turned to the message table, or back to the broker."""
+        """Note that the circuit breaker has turned to the message table, or back to the broker."""
 
     def ended(self, transaction_id: bytes, began_s: float, end: str, state: str) -> None:
-        """Take note of how a commit or rollback ended."""
+        """Note how a commit or rollback ended."""
 
 
 @dataclass(slots=True)
 class ProducerContext:
-    """What all flows of one producer share.
+    """The settings and objects that all flows of one producer share.
 
     Attributes:
-        margin_s: So many seconds before immunity ends the producer gives way.
+        margin_s: Seconds before the end of immunity at which the producer gives way.
         store_arbitrates: Targets and op are one atomic release on a store that keeps resolutions unique: then a late
             producer need not give way, as the store refuses it before anything is delivered.
-        arbitrates_s: For so long after the half, as the store forgets resolutions later; None for ever.
-        mode: How messages travel.
+        arbitrates_s: Seconds after the half for which that holds; later the store forgets resolutions. None for ever.
+        mode: The path of the messages: half, table or auto.
         breaker, half_deadline_s: In mode auto: when to try the broker, and how long a half may take there.
         listener_fences: The user has promised that the listener commits nothing without the fence row.
         forgot_fence: Reports that a listener has committed without the fence row.
@@ -97,25 +97,25 @@ class ProducerContext:
     forgot_fence: Callable[[bytes], None] | None = None
 
     def has_joined(self) -> bool:
-        """Return whether the group's number of partitions is known, asking on without waiting if it is not."""
+        """Return whether the group's number of partitions is known; if it is not, ask again without waiting."""
         if not self.partition_count and self.joining is not None:
             self.partition_count = self.joining.poll()
         return self.partition_count > 0
 
 
 class LocalTransaction(msgspec.Struct):
-    """One transaction on its producer's side, and what `current_transaction()` returns inside a listener.
+    """One transaction on its producer's side; inside a listener `current_transaction()` returns it.
 
     Attributes:
         half, immunity_s: Set when the half is made.
-        give_way_s: Reading of the clock past which the producer publishes nothing; None without a reading.
+        give_way_s: Reading of the clock after which the producer publishes nothing; None without a reading.
         began_s: When its database transaction was opened, in the database style.
         is_via_table: Its messages are in the message table, so it publishes nothing and writes no op.
         fenced: It has a fence row, or its listener may write one.
-        may_lack_row: Its half says so: its listener may have committed without the fence row.
+        may_lack_row: Its half says that its listener may have committed without the fence row.
         database: The identity of the database that has the row, or is to have it.
-        notice: An error that is reported beside the result.
-        must_look: The fence is looked at before targets are published, as nothing here proves that the row is there.
+        notice: An error to report beside the result.
+        must_look: The fence is read before targets are published, as nothing here proves that the row is there.
     """
 
     context: ProducerContext
@@ -169,7 +169,7 @@ class LocalTransaction(msgspec.Struct):
         return inserted
 
     async def _fence_awaited(self, inserted: Awaitable[None]) -> None:
-        self.must_look = True  # not before: what is never awaited was forgotten
+        self.must_look = True  # not before: an awaitable that is never awaited is a forgotten fence
         await inserted
 
 
@@ -191,8 +191,8 @@ def current_transaction() -> LocalTransaction:
 def begin(context: ProducerContext, together_count: int = 1) -> LocalTransaction:
     """Return a new open transaction with an id of its own; *together_count* begin at once.
 
-    Few of one moment share partitions, so that requests to the broker are full. So many that each partition has enough
-    are spread over all of them: a client waits for five requests of a partition at a time.
+    A few that begin at one moment share partitions, so that requests to the broker are full. Where each partition gets
+    enough of them, they are spread over all partitions: a client waits for five requests of a partition at a time.
     """
     are_many = together_count >= ENOUGH_COUNT * context.partition_count
     return LocalTransaction(context, context.ids.new(1 if are_many else context.partition_count))
@@ -203,7 +203,7 @@ def publish(transaction: LocalTransaction, message: Message) -> None:
 
     Raises:
         TransactionStateError: the transaction is prepared already: one half holds all of its messages.
-        MessageRejectedError: see `validate_message`; or there are too many messages, or they are too large together.
+        MessageRejectedError: see `validate_message`; or the messages are too many, or too large together.
         ConfigError: the message's immunity leaves no room for the backend's delivery timeout.
     """
     if transaction.phase is not Phase.OPEN:
@@ -227,7 +227,7 @@ def publish(transaction: LocalTransaction, message: Message) -> None:
 
 
 def require_room(policy: CheckPolicy, margin_s: float) -> None:
-    """Refuse an immunity that a producer could never use.
+    """Refuse an immunity that leaves a producer no time.
 
     Raises:
         ConfigError: `immunity_s` is not longer than *margin_s*.
@@ -250,7 +250,7 @@ def transaction_policy(overrides: Sequence[CheckPolicy]) -> CheckPolicy:
 
 
 def make_half(transaction: LocalTransaction) -> HalfRecord:
-    """Give *transaction* its encoded half and its immunity, and return the half.
+    """Set the encoded half and the immunity of *transaction*, and return the half.
 
     Raises:
         MessageRejectedError: the messages together are larger than the backend takes.

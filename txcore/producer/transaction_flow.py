@@ -1,12 +1,12 @@
 """The producer's side of the protocol, stated once, as generators: primitives and database style here, the end of all
 of them in `ending`, the listener style in `sending`.
 
-A flow yields what it wants done and receives the result; it never touches a backend, a thread or an event loop:
+A flow yields commands and receives their results; it never touches a backend, a thread or an event loop:
 
 * a `HalfRecord`, or one that is `Timed`: append it; receives an `Outcome`
 * a `Resolution`: release it; receives an `Outcome`
 * a `Call`: call user or database code, awaiting the result if need be; receives its value or has its error raised
-* an `Each` of halves or resolutions: the same for many at once; the flow continues when all have
+* an `Each` of halves or resolutions: the same for many at once; continue when all have continued
 * a `Future`: wait for it; a number: wait so many seconds; a `Spawn`: run another flow beside this one
 
 Every yield is a place where the process may die; `drivers` run flows for real, the simulator kills them there.
@@ -87,7 +87,7 @@ def database_begin(transaction: LocalTransaction, engine: Any) -> Flow[Any]:
 
 
 def database_finish(transaction: LocalTransaction) -> Flow[EndResult | None]:
-    """Leave a database-style block without an error: half, database COMMIT, targets, op; or the message table.
+    """End a database-style block without an error: half, database COMMIT, targets, op; or the message table.
 
     Returns None when the block published nothing: then no half is written and the fence row is withdrawn.
 
@@ -116,12 +116,12 @@ def database_finish(transaction: LocalTransaction) -> Flow[EndResult | None]:
         # An error around COMMIT may have applied (R5): no op is written, the check finds out.
         transaction.phase = Phase.FAILED
         ran_local(transaction, transaction.began_s, type(error).__name__)
-        finder = "the relay of the message table finds out, and delivers if it did"
+        remedy = "the relay of the message table finds out, and delivers if it did"
         if not transaction.is_via_table:
-            finder = "the check will find out, and deliver if it did"
+            remedy = "the check will find out, and deliver if it did"
             yield resolution_of(transaction, OpKind.NUDGE)
         raise CommitUnknownError(
-            f"the database's COMMIT of {id_text(transaction.transaction_id)} failed and may have applied; {finder}",
+            f"the database's COMMIT of {id_text(transaction.transaction_id)} failed and may have applied; {remedy}",
             transaction_id=transaction.transaction_id,
         ) from (error.__cause__ if isinstance(error, CommitUnknownError) else error)
     transaction.connection = None
@@ -130,7 +130,7 @@ def database_finish(transaction: LocalTransaction) -> Flow[EndResult | None]:
 
 
 def _ask(of_fence: Callable[..., Any], transaction: LocalTransaction) -> Flow[None]:
-    """Have the fence do something with the row of *transaction*."""
+    """Call *of_fence* for the row of *transaction*."""
     yield Call(of_fence, (transaction.connection, transaction.transaction_id))
 
 
@@ -142,7 +142,7 @@ def _verify_and_keep(transaction: LocalTransaction) -> Flow[None]:
 
 
 def database_abort(transaction: LocalTransaction) -> Flow[None]:
-    """Leave a database-style block after an error: roll back, whatever the block has called; nothing was sent."""
+    """End a database-style block after an error: roll back, whatever the block has called; nothing was sent."""
     fence, connection = transaction.context.fence, transaction.connection
     if fence is not None and connection is not None:
         transaction.phase, transaction.connection = Phase.FAILED, None
