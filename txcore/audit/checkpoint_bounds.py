@@ -105,7 +105,7 @@ def judge_copy(copy: Half, journal: Sequence[tuple[int, Op]]) -> str:
 
 
 def _is_decided_at(journal: Sequence[tuple[int, Op]], place: int) -> bool:
-    """Return whether the first DECIDED is at *place* itself, from where a copy is read."""
+    """Whether the first DECIDED is at *place* itself, from where a copy is read."""
     first = next((position for position, op in journal if op.kind == OpKind.DECIDED), None)
     return first == place
 

@@ -67,7 +67,7 @@ class Invariant(enum.Enum):
     S8 = "an acknowledged send with a committed database is never lost"
     S9 = "checks are bounded by check_max and stop after the decision"
     S10 = "a discard is visible and never followed by a target unless resumed or forced"
-    S11 = "a checkpoint never passes an undecided half, nor an op of a half after it"
+    S11 = "a checkpoint never passes an undecided half, nor an op of a half at or after it"
     S12 = "the promised order is kept"
     L1 = "after faults end every half is decided or parked in bounded time"
     L2 = "a stuck transaction blocks no other"
@@ -76,7 +76,7 @@ class Invariant(enum.Enum):
 
 
 class Local(enum.Enum):
-    """What became of a local transaction, as its database says."""
+    """The outcome of a local transaction, as its database reports it."""
 
     COMMITTED = "committed"
     ROLLED_BACK = "rolled back"
@@ -108,19 +108,19 @@ class Facts:
     """Everything known about one transaction.
 
     Attributes:
-        is_acknowledged: Its producer knew that the half is durable before the database committed.
-        duplicate_causes: How many causes for a second delivery the history holds (crash between target and op,
+        is_acknowledged: Its producer had the acknowledgement of the half before the database committed.
+        duplicate_causes: Number of causes for a second delivery in the history (crash between target and op,
             ambiguous answer, pause past the margin, takeover, resend, a second commit of one handle on a store without
             one decision); None where they were not counted.
         is_excused: Records of it were lost by the broker itself (an unsynced tail): nothing can be said.
         late_releases: Targets published before the DISCARD, or by releases that took effect after their sender had
-            given up: those may coexist with a discard.
-        unknown_answers: How often a listener really answered UNKNOWN; None where they were not counted.
+            given up: those may exist beside a discard.
+        unknown_answers: How often a listener really answered UNKNOWN; None where it was not counted.
         has_contrary_caller: The application itself asked for both ends; then only the first in the log must hold.
         is_via_table: Its fence row has state 3: its messages travel by the message table, with or without a half.
-        messages: The published messages, where no half holds them.
+        messages: The messages that were published, where no half shows them.
         in_table: Messages that are still in the message table, parked ones included.
-        dropped: Messages of which an operator said that the relay must not send them any more.
+        dropped: Messages that the relay must no longer send, by an operator's decision.
     """
 
     journey: Journey
@@ -139,7 +139,7 @@ class Facts:
 
     @property
     def declared(self) -> Sequence[TargetMessage]:
-        """The messages that the transaction holds, as far as is known."""
+        """The messages that the transaction holds, as far as they are known."""
         half = self.journey.half
         return self.messages if half is None else half.messages
 
@@ -266,7 +266,7 @@ def _judge_order(targets: Sequence[TargetFact], broken: _Broken) -> None:
     for target in sorted(targets, key=lambda target: target.position):
         key = (target.topic, target.partition, target.by)
         if target.index < first.get(key, -1):
-            broken(Invariant.S12, f"target {target.index} stands behind target {first[key]}")
+            broken(Invariant.S12, f"target {target.index} comes after target {first[key]}")
         first[key] = target.index
 
 
@@ -287,7 +287,7 @@ def _judge_checks(facts: Facts, broken: _Broken) -> None:
         if op.generation not in generations:
             broken(Invariant.S10, f"DISCARD of generation {op.generation} without a parked record")
     if journey.undeliverable_generation >= 0 and journey.decided != OpKind.COMMIT:
-        broken(Invariant.S3, "parked undeliverable, and no decision to commit stands in the log")
+        broken(Invariant.S3, "parked undeliverable, and no decision to commit is in the log")
     resumed = max((half.generation for half in journey.halves), default=0) > journey.discarded_generation
     is_forced = journey.forced > 0
     # Relays publish what is in the table whatever becomes of a half; targets of others are S6's concern.
@@ -295,7 +295,7 @@ def _judge_checks(facts: Facts, broken: _Broken) -> None:
     if facts.targets and journey.is_parked and not (resumed or is_forced or is_by_relay):
         undeliverable = any(parked.code == ParkCode.UNDELIVERABLE for parked in journey.parked)
         if not undeliverable and len(facts.targets) > facts.late_releases:
-            broken(Invariant.S10, "targets of a discarded half that nobody resumed")
+            broken(Invariant.S10, "targets of a discarded half that was not resumed")
 
 
 def _judge_rest(facts: Facts, broken: _Broken) -> None:

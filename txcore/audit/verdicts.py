@@ -2,7 +2,7 @@
 
 The predicates use nothing but `&`, `|`, comparison, `+` and `-`, so one and the same function judges a `Tally` of
 Python integers (the oracle) and a table of columns with the same names (the audit).
-What an absent record proves depends on what was looked at: `absence` and `row_absence` say whether it was.
+The meaning of an absent record depends on the logs that were read: see `absence` and `row_absence`.
 """
 
 from __future__ import annotations
@@ -13,15 +13,15 @@ from dataclasses import dataclass
 from typing import Any, Final
 
 FAR: Final = 1 << 62
-"""Means "there is none" in a position or time of which the smallest counts."""
+"""The value for "there is none" in a position or time of which the smallest counts."""
 SENT: Final = 5
-"""Read instead of a fence row's state 3 when the message table holds nothing of the transaction any more."""
+"""The state read instead of a fence row's 3 when the message table no longer holds a row of the transaction."""
 DROPPED: Final = 6
-"""Read instead of a fence row's state 3 when all that the message table holds of it was dropped by an operator."""
+"""The state read instead of a fence row's 3 when an operator has dropped all its rows in the message table."""
 PARKED: Final = 7
-"""Read instead of a fence row's state 3 when the relay has parked a message of it."""
+"""The state read instead of a fence row's 3 when the relay has parked a message of it."""
 OPS_PER_RECORD: Final = 4_096
-"""Places for ops of one merged record; later ops share the last one."""
+"""Number of places for the ops of one merged record; further ops share the last one."""
 
 
 class Severity(enum.IntEnum):
@@ -34,23 +34,23 @@ class Severity(enum.IntEnum):
 
 
 class Verdict(enum.Enum):
-    """What may be said of one transaction; the value is the rule in one sentence."""
+    """A verdict on one transaction; the value is the rule in one sentence."""
 
     CONFLICT = "two different final decisions, and the first one in the log is not all there is"
-    CONFLICT_REFUSED = "a COMMIT behind a ROLLBACK, without a target: refused by whoever read it"
+    CONFLICT_REFUSED = "a COMMIT after a ROLLBACK, without a target: refused by each reader"
     LOST = "committed, but a declared target does not exist, or neither half nor target does"
     LEAK = "a target exists of a transaction that was rolled back or discarded"
     PHANTOM = "a target or a decision without a half, and not by the message table"
     MISDECIDED = "the decision is not the database's outcome"
     CORRUPT = "a target's topic, key, body or headers are not the half's"
-    DUP_TARGET = "one target stands at several positions"
+    DUP_TARGET = "one target is at several positions"
     DUP_OP = "one decision was written several times"
     STUCK = "undecided for longer than all its checks may take"
     DISCARDED = "given up after its last check, and not resumed"
     UNDELIVERABLE = "committed, but a target refuses; parked"
     FORCED = "decided by an operator against the fence, or a message dropped by one"
     LATE_CHECK = "decided later than the service level allows"
-    COVERAGE_GAP = "what was to be read is not all there"
+    COVERAGE_GAP = "some of the records to read are missing"
 
 
 SEVERITIES: Final[Mapping[Verdict, Severity]] = {
@@ -78,10 +78,10 @@ class Thresholds:
     """The times against which verdicts are given, in milliseconds.
 
     Attributes:
-        now_ms: When the logs were cut; ages are measured up to here.
+        now_ms: Time at which the logs were cut; ages are measured up to it.
         grace_ms: Added to the time that all checks of a half may take, before it counts as stuck.
         late_ms: Longest time from half to decision that is not LATE_CHECK.
-        release_ms: A target this long after its DISCARD cannot stem from a release that was under way.
+        release_ms: A target this long after its DISCARD cannot come from a release that was under way.
     """
 
     now_ms: int
@@ -149,7 +149,7 @@ class Tally:
     row_absence: int = 0
 
 
-# A tally is a `Tally` of integers, or an object whose attributes are columns: `Any` means both.
+# A tally is a `Tally` of integers, or an object whose attributes are columns: `Any` covers both.
 Predicate = Callable[[Any, Thresholds], Any]
 
 

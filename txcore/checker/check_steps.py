@@ -1,4 +1,4 @@
-"""What the owner does about one half: ask, finish, refuse, park, carry. Each half in hand has a flow of its own."""
+"""The owner's steps for one half: ask, finish, refuse, park, carry. Each half in hand has a flow of its own."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ from txcore.runtime import instrumentation as names
 from txcore.runtime.commands import Call, Flow, Spawn
 
 CARRY_DISTANCE: Final = 2
-"""Records after a half, per undecided half, that do not count as holding the checkpoint back."""
+"""Number of records after a half, for each undecided one, that do not count as holding the checkpoint back."""
 NO_LISTENER_REASON: Final = "no listener here takes these topics: give the checker a listener or a callback that does"
 NO_ROW_REASON: Final = (
     "no fence row, and the producer's listener may have committed without one: give the checker a listener or a "
@@ -96,20 +96,20 @@ class Judge:
             yield chunk
 
     def carry_oldest(self) -> Flow[None]:
-        """Carry forward what retention would soon eat, or what holds the checkpoint back too far (R8)."""
+        """Carry forward halves that retention would soon eat, or that hold the checkpoint back too far (R8)."""
         limits, state = self._context.limits, self._tenure.state
         retention_s = self._context.backend.capabilities.half_retention_s
-        # A restart reads the undecided ones in any case; carried for each other's sake, they would be carried for ever.
+        # A restart reads the undecided ones in any case; if each copy made others be carried, it would never end.
         far = limits.replay_max + CARRY_DISTANCE * state.pending_count
         if retention_s is None and state.replay_count <= far:
             return
         state.pass_closed()
         now_ms = self._tenure.now_ms()
         chosen: list[Pending] = []
-        for after, pending in islice(state.oldest_open(), limits.batch_count_max):
+        for after_count, pending in islice(state.oldest_open(), limits.batch_count_max):
             is_old = retention_s is not None and now_ms - pending.copied_ms > retention_s * 500
-            must_carry = (is_old or after > far) and pending.extras.poison is None
-            if not must_carry and after <= far:
+            must_carry = (is_old or after_count > far) and pending.extras.poison is None
+            if not must_carry and after_count <= far:
                 break
             if self._tenure.in_hand + len(chosen) >= limits.batch_count_max:
                 break
@@ -312,7 +312,7 @@ class Judge:
         yield from self._journal_decision(pending, wanted, forced, f"{request.by}: {request.reason}")
 
     def _refuse_force(self, pending: Pending, position: int, wanted: OpKind, refusal: str) -> Flow[None]:
-        """Refuse the operator's request at *position*, with a reason; it stays open until that was read back."""
+        """Answer the operator's request at *position* with its refusal; it stays open until the reply was read back."""
         if not self._tenure.may_write or pending.is_closed:
             return
         count = reply_count(position)
@@ -448,7 +448,7 @@ class Judge:
             if outcome.decision == OpKind.DISCARD and _lacks_ops(pending):
                 self._tenure.state.close(pending, outcome.decision)  # it is parked already; the op itself was eaten
             elif outcome.decision == OpKind.DISCARD:
-                # Only reading shows whether it is in force. If the half is still open after the next tick it is not.
+                # Only the log shows whether it is in force. If the half is still open after the next tick, it is not.
                 pending.note(is_outdone=True)
                 pending.due_ms = AT_ONCE_MS
             else:
@@ -471,5 +471,5 @@ class Judge:
 
 
 def _lacks_ops(pending: Pending) -> bool:
-    """Return whether ops of a half are gone, so that reading the log shows nothing more of it."""
+    """Return whether ops of a half are gone, so that the log holds nothing more of it."""
     return pending.extras.park is not None and pending.extras.park[0] is ParkCode.COVERAGE_GAP

@@ -25,12 +25,12 @@ from txcore.runtime.instrumentation import Reporter
 
 GROUP_TIMEOUT_S = 30.0
 MEMBERSHIP_PAUSE_MAX_S = 0.25
-"""However calm it is: whoever is asked to give a partition up, or has lost it, learns of it so soon."""
+"""Longest time, in seconds, until a checker learns that it must give a partition up, or has lost it."""
 
 
 @dataclass(frozen=True, slots=True)
 class CheckReport:
-    """What one `run_once` did: partitions owned, halves committed, rolled back, parked, and still pending here.
+    """The result of one `run_once`: partitions owned, halves committed, rolled back, parked, and still pending here.
 
     `blocked` counts the partitions that were not swept, because a newer txcore has written to them.
     """
@@ -45,14 +45,14 @@ class CheckReport:
 
 @dataclass(frozen=True, slots=True)
 class CheckerStats:
-    """How a checker is doing.
+    """The state of a checker.
 
     Attributes:
         is_running: It has joined its group and, where `start` was called, its thread is alive.
         lag_s: How late its loop was when it last woke up.
-        turned_s: Seconds since that.
+        turned_s: Seconds since that wake-up.
         stuck_calls: Calls of listener or fence that have passed their deadline and still run.
-        partitions: Those in its hands.
+        partitions: The partitions that it owns.
     """
 
     is_running: bool
@@ -74,7 +74,7 @@ class Membership:
         self.turned_at_s = loop.clock.elapsed_s()
 
     def poll(self) -> bool:
-        """Apply ownership changes, start owners, give up ended ones; returns whether anything changed."""
+        """Apply ownership changes, start owners, give up partitions that ended; returns whether anything changed."""
         try:
             events = self.context.claim.poll()
         except TxcoreError as error:
@@ -215,7 +215,7 @@ class Checker:
         """Judge everything that is due now on the partitions that fall to this checker, and return what was done.
 
         Raises:
-            BackendTimeoutError: not finished within *timeout_s*; calling again continues.
+            BackendTimeoutError: not finished within *timeout_s*; the next call continues.
         """
         if self._thread is not None:
             raise TransactionStateError("this checker runs in a thread; stop it before run_once")

@@ -1,8 +1,8 @@
-"""What a checkpoint's note says: which halves were undecided, and how old, where the broker gives no time.
+"""A checkpoint's note: the halves that were undecided, and their ages where the broker's clock does not give them.
 
-Where a log's records carry no time, an owner must know of each half that it finds how long the log has kept it: else
-retention takes it before it is carried forward. A note has room for some halves only. But whatever stands in the log at
-or before a half that the note names is at least as old as that one.
+Where a log's records carry no time, an owner must know how long the log has kept each half that it finds: else
+retention takes the half before it is carried forward. A note has room for some halves only. But each record in the log
+at or before a half that the note names is at least as old as that half.
 """
 
 from __future__ import annotations
@@ -18,20 +18,20 @@ from txcore.checker.decide import Pending
 from txcore.records import Count, FoldedTo, Time, TransactionId
 
 ENTRY_BYTES: Final = 56
-"""Most bytes of an entry."""
+"""Most bytes in an entry."""
 ENTRY_BYTES_MIN: Final = 24
 GRAIN_MS: Final = 1000.0
-"""Halves that were stored within so many milliseconds may count as equally old; within a multiple, if they are many."""
+"""Time, in milliseconds, within which stored halves may count as equally old; a multiple of it if they are many."""
 T = TypeVar("T")
 
 
 class NoteEntry(msgspec.Struct, array_like=True):
-    """What a note says of one undecided half.
+    """The entry of a note about one undecided half.
 
     Attributes:
-        age_ms: Since its immunity began.
-        position: The place of its newest record; -1 in older notes, and where nothing is known of it.
-        copy_age_ms: Since that record was stored, at least; records before it are no younger.
+        age_ms: Time since its immunity began.
+        position: The position of its newest record; -1 in older notes, and where nothing is known of it.
+        copy_age_ms: Least time since that record was stored; records before it are no younger.
     """
 
     transaction_id: TransactionId
@@ -45,12 +45,12 @@ class NoteEntry(msgspec.Struct, array_like=True):
 def note_of(
     undecided: Sequence[Pending], unread: Sequence[NoteEntry], now_ms: float, size_max: int, *, tells_ages: bool
 ) -> bytes:
-    """Return a note of at most *size_max* bytes: on the oldest halves, and on others whose ages stand for many.
+    """Return a note of at most *size_max* bytes: on the oldest halves, and on others whose ages count for many.
 
     Args:
         undecided: The halves in log order.
-        unread: What the note before said of halves after these, which were not read again yet.
-        tells_ages: Only notes show ages, so half of the room is for entries from all over the log.
+        unread: The previous note's entries of halves after these, which were not read again yet.
+        tells_ages: Only notes give ages, so half of the room is for entries from all over the log.
     """
     room = max(size_max - 16, 0)
     count_max = room // (ENTRY_BYTES if tells_ages else ENTRY_BYTES_MIN)
@@ -88,9 +88,9 @@ def _encoded(entries: Sequence[NoteEntry], room: int) -> bytes:
 def spread_of(items: Sequence[T], count_max: int, stored_ms: Callable[[T], float]) -> list[T]:
     """Return at most *count_max* of *items*, given in log order, so that each other one is little older than its next.
 
-    The last of those that are equally old stands for all of them. After a restart these are taken to be as old as it,
+    The last item of equal age represents all of that age. After a restart they count as old as that item,
     so it must be chosen again, or their ages would fade from restart to restart. Therefore the choice begins at the
-    oldest ones and keeps a distance: what was chosen once stays chosen until all that it stands for have ended.
+    oldest ones and keeps a distance: a chosen item stays chosen until all that it represents have ended.
     """
     grain_ms = 0.0
     while count_max >= 2:
@@ -118,7 +118,7 @@ def _chosen(items: Sequence[T], count_max: int, stored_ms: Callable[[T], float],
 
 
 def decode_note(note: bytes) -> list[NoteEntry]:
-    """Return what a note says, oldest first; nothing where it is damaged, as it is only a hint."""
+    """Return the entries of a note, oldest first; none where it is damaged, as it is only a hint."""
     if not note:
         return []
     try:
@@ -128,6 +128,6 @@ def decode_note(note: bytes) -> list[NoteEntry]:
 
 
 def copy_age_of(entries: Sequence[NoteEntry], position: int) -> int | None:
-    """Return how long a log has kept the record at *position* at least, where a note tells that; else None."""
+    """Return how long a log has kept the record at *position* at least, where a note holds that; else None."""
     index = bisect_left(entries, position, key=lambda entry: entry.position)
     return entries[index].copy_age_ms if index < len(entries) else None

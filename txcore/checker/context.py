@@ -58,7 +58,7 @@ class CheckContext:
 
 
 def listener_for(listeners: Sequence[CheckListener], half: Half) -> CheckListener | None:
-    """Return the first listener that declared all topics of *half*, or none at all; None when no listener did."""
+    """Return the first listener that declared all topics of *half*, or none at all; None if there is no such one."""
     for listener in listeners:
         topics = getattr(listener, "topics", None)
         if topics is None or all(message.topic in topics for message in half.messages):

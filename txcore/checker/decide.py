@@ -1,4 +1,4 @@
-"""The decision: what is to be done about one half now. Pure; checker, simulator and tests call the same one."""
+"""The decision: the next step for one half. Pure; checker, simulator and tests call the same function."""
 
 from __future__ import annotations
 
@@ -12,12 +12,12 @@ from txcore.enums import direct
 from txcore.records import Half, Op, ParkCode
 
 AT_ONCE_MS: Final = 0.0
-"""When the next step of a judgement is due: it belongs to the sweep that began it, however long the last step took."""
+"""Time, in milliseconds, at which the next step of a judgement is due: in its own sweep, however long a step took."""
 
 
 @direct
 class Decision(enum.Enum):
-    """What the owner of a partition does about a half."""
+    """The owner's next step for a half."""
 
     WAIT = "wait"  #: not yet due
     DONE = "done"  #: closed by a final op or a DISCARD
@@ -30,11 +30,11 @@ class Decision(enum.Enum):
 
 
 class Extras(msgspec.Struct, frozen=True, gc=False):
-    """What only few halves have.
+    """The fields that only few halves have.
 
     Attributes:
-        forced: How an operator's hand shows in the decision.
-        force, force_at: An operator's open request; its place in the op log, and the claim in force there.
+        forced: An operator's part in the decision.
+        force, force_at: An operator's open request; its position in the op log, and the claim in force there.
         missing: Indices of targets still to publish, once a release was refused in part.
         refusals: Releases that a target refused.
         failures: Checks in a row without an answer, and failed writes.
@@ -42,9 +42,9 @@ class Extras(msgspec.Struct, frozen=True, gc=False):
             force (void, or under an outdated claim), the half continues under the next generation.
         look_back: Of a carried or resumed copy, the op position to read from before it may be judged, and the claim
             in force there; None when its journal is known.
-        carry_again_ms: Not carried before that.
-        copied_ms: When the newest copy was appended, where that is not when immunity began.
-        park: Why it cannot be checked at all.
+        carry_again_ms: Earliest time at which it is carried again.
+        copied_ms: Append time of the newest copy, where that is not the start of immunity.
+        park: The reason why it cannot be checked at all.
         poison: The raw bytes of a record that is no half.
     """
 
@@ -66,12 +66,12 @@ NO_EXTRAS: Final = Extras()
 
 
 class Terms(msgspec.Struct, frozen=True, gc=False):
-    """How a half is to be judged; most halves of a group have the same, so they share it.
+    """The terms by which a half is judged; most halves of a group have the same, so they share one object.
 
     Attributes:
         fenced: The fence decides it alone.
-        database: The identity of the fence's database. Of a half that is not `fenced`: a row there decides it, and
-            without one the listener does.
+        database: The identity of the fence's database. For a half that is not `fenced`: a row there decides it, and
+            without a row the listener does.
     """
 
     immunity_ms: float
@@ -104,8 +104,8 @@ class Pending(msgspec.Struct, gc=False):
     A checker may hold very many, so that each byte counts.
 
     Attributes:
-        position: The place of its newest copy in the half log.
-        immune_until_ms: When the first check may be made.
+        position: The position of its newest copy in the half log.
+        immune_until_ms: Earliest time of the first check.
         count: Answered checks of this generation.
         decision: COMMIT or ROLLBACK once known: journaled (DECIDED), or read from the fence; else 0.
         was_replayed: Stored before the owner's claim was back, so it may be older than any op still in the log.

@@ -1,4 +1,4 @@
-"""What is due next: ids by their time. Most are given in the order of their times, and those cost little memory."""
+"""A queue of ids by their due time. Most arrive in the order of their times, and those cost little memory."""
 
 from __future__ import annotations
 
@@ -8,10 +8,10 @@ from collections.abc import Callable
 
 
 class DueQueue:
-    """A priority queue. An id may be in it several times; the caller judges whether an entry is still true."""
+    """A priority queue. An id may be in it several times; a caller that takes one judges whether it is still due."""
 
     def __init__(self) -> None:
-        # Entries that come in order are kept in a line, as two bare values; a heap's entry is four times as large.
+        # An id that comes in order is kept in a line, as two bare values; a heap's entry is four times as large.
         self._times_ms: deque[float] = deque()
         self._line: deque[bytes] = deque()
         self._heap: list[tuple[float, bytes]] = []

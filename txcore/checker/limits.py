@@ -12,7 +12,7 @@ from txcore.errors import ConfigError
 
 @direct
 class NewerRecords(enum.StrEnum):
-    """What a checker does about a record that a newer txcore has written."""
+    """A checker's answer to a record that a newer txcore has written."""
 
     STOP = "stop"  #: nothing more of its partition is judged until an upgraded checker takes over
     PARK = "park"  #: a half is parked with its bytes, to be resumed after the upgrade; an op is skipped and counted

@@ -1,6 +1,6 @@
 """The owner's reading: both logs of a partition, decoded and folded into its state, in log order.
 
-Bytes that are no record are stray: parked in the half log, skipped in the op log, and counted. A record
+Bytes that are no record are stray: parked if they are in the half log, skipped in the op log, and counted. A record
 of a newer txcore is neither: the reading stops there, unless the checker's settings say otherwise.
 """
 
@@ -33,9 +33,9 @@ from txcore.runtime import instrumentation as names
 from txcore.runtime.commands import Flow
 
 ORPHANS_MAX: Final = 20_000
-"""While so many halves have ops that were read before them, no more ops are read."""
+"""Number of halves with ops that were read before them at which no more ops are read."""
 MERGED_COUNT: Final = 50
-"""So many ops are taken to be in a record until one was read."""
+"""Number of ops that a record is assumed to hold until one was read."""
 POISON_TERMS: Final = terms_of(0.0, 1000.0, 1, fenced=False)
 
 
@@ -171,7 +171,7 @@ class Intake:
             del self._missing[identity]
 
     def find_lost(self) -> Flow[None]:
-        """Have parked what the checkpoint names as undecided and the half log no longer holds, read to its end.
+        """Park each half that the checkpoint names as undecided and the half log, read to its end, no longer holds.
 
         An end in the op log closes such a half as any other.
         """
@@ -221,7 +221,7 @@ class Intake:
         return False
 
     def _take_ended(self, record: LogRecord) -> bool:
-        """Add a half whose end is known already, of which only the id matters; returns whether it is one."""
+        """Fold a half whose end is known already, so that only its id matters; returns whether it is such a half."""
         try:
             head = wire.decode_head(record.body)
         except WireFormatError:
@@ -287,9 +287,9 @@ class Intake:
     def _server_start_ms(self, half: Half, copied_ms: float, now_ms: float) -> float:
         """Return when immunity began, where both logs carry the broker's time, though perhaps of different nodes.
 
-        What the claimed owner reads for the first time was stored before now, whatever any clock says. Only for what
-        an owner finds when it begins, and for copies, must an append time count, as far as clocks that differ by so
-        much allow. A fenced half needs no such allowance: checked too early, it is at worst delivered twice.
+        A half that the claimed owner reads for the first time was stored before now, whatever any clock says. Only for
+        halves that an owner finds when it begins, and for copies, the append time counts, less the allowance for clocks
+        that differ. A fenced half needs no such allowance: checked too early, it is at worst delivered twice.
         """
         skew_ms = 0.0 if half.fence_decides else self._context.backend.capabilities.clock_skew_max_s * 1000
         first_ms = (float(half.first_appended_ms) or copied_ms) + skew_ms
@@ -452,7 +452,7 @@ class Intake:
         return pending.half
 
     def _is_eaten(self, position: int) -> Flow[bool]:
-        """Return whether the half log begins after *position*; False where the broker does not answer in time."""
+        """Return whether the half log begins after *position*; False where it does not answer in time."""
         if position < self._halves_from or self._is_probing:
             return position < self._halves_from
         clock, limits = self._context.clock, self._context.limits
@@ -504,7 +504,7 @@ class Intake:
             pending.note(park=(ParkCode.COVERAGE_GAP, reason))
 
     def hides_gap(self) -> bool:
-        """Return whether a checkpoint would hide from the next owner what is gone: a half, or ops of an open one.
+        """Return whether a checkpoint would hide lost records from the next owner: a half, or ops of an open one.
 
         A half that is gone has no place in the log; its entry must be stored before a checkpoint passes it.
         """

@@ -77,7 +77,7 @@ class PartitionOwner:
         return self._sweeps_since_s is not None and not self.blocked
 
     def run(self) -> Flow[None]:
-        """Own the partition until a request to stop, or until another checker's CLAIM is read."""
+        """Own the partition until a stop is requested or another checker's CLAIM is read."""
         try:
             yield from self._own()
         except NewerRecordError as error:
@@ -172,7 +172,7 @@ class PartitionOwner:
             pause_s = min(pause_s * 2, context.limits.retry_max_s)
 
     def _round(self, intake: Intake, judge: Judge) -> Flow[int]:
-        """Judge the halves that are due after a tick of our own; returns how many halves were judged."""
+        """Judge the halves that are due, after a tick of our own; returns how many halves were judged."""
         limits = self.context.limits
         now_ms = self.tenure.now_ms()
         due_ms = self.tenure.state.next_due_ms()

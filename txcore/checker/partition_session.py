@@ -18,10 +18,10 @@ TOKEN_BYTES: Final = 16
 
 
 class Tenure:
-    """What intake, judging and owner share of one partition. Everything runs on the checker's loop.
+    """The state of one partition that intake, judging and owner share. Everything runs on the checker's loop.
 
     Attributes:
-        is_active: False: stand down at once and write nothing more.
+        is_active: False: the owner stops at once and writes nothing more.
         is_blocked: True: a record of a newer txcore was read; the partition is kept, and nothing of it is judged.
         in_hand: How many halves have a flow of their own now.
         offset_ms: From the process's clock to the broker's, where the broker has one; it may fall, but never rises.

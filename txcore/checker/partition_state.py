@@ -37,15 +37,15 @@ from txcore.records import (
 
 RECENT_MAX: Final = 10_000
 LEFT_IN_MAX: Final = 20_000
-"""Among so many of the newest records, those that are closed stay; a long log's others are left out (`_leave_out`)."""
+"""Number of newest records of which the closed ones are kept; a long log's others are left out (`_leave_out`)."""
 STALE_MAX: Final = 10_000
-"""Times of halves that are due no more, beyond as many as there are undecided halves."""
+"""Most times kept of halves that are no longer due, beyond as many as there are undecided halves."""
 
 
 class _Seen(msgspec.Struct, gc=False):
-    """A half record that was read: its place, the first op that concerns it, and the op that closed it.
+    """A half record that was read: its position, the first op that concerns it, and the kind of op that closed it.
 
-    It represents closed records after it that were left out, too: their number, and their first op.
+    It also represents the closed records after it that were left out: their number, and their first op.
     """
 
     position: int
@@ -78,10 +78,10 @@ class PartitionState:
         self.conflicts: list[Conflict] = []
         self.ended_parked: list[tuple[bytes, int]] = []  #: (id, generation) of entries whose halves ended after all
         self.closed_count = 0
-        #: What the checkpoint's note says, in log order.
+        #: The entries of the checkpoint's note, in log order.
         self.noted = sorted(decode_note(checkpoint.note), key=lambda entry: entry.position) if checkpoint else []
         self.ages_ms = {entry.transaction_id: entry.age_ms for entry in self.noted}
-        self.tells_ages = False  #: only the notes of checkpoints show how old halves are
+        self.tells_ages = False  #: only the notes of checkpoints give the ages of halves
         self._reread = -1  #: the last half record that was read here
         self._entries: dict[bytes, int] = {}  #: of undecided halves: the generation of an entry that may be stored
         self._live_from: int | None = None  #: ops after it were written under the owner's claim
@@ -100,7 +100,7 @@ class PartitionState:
     # -- reading -----------------------------------------------------------------------------------------------
 
     def read_half(self, position: Position, pending: Pending, folded_to: int = -1, copied_under: bytes = b"") -> None:
-        """Add a half record, already turned into the pending half that it would be alone; copies merge by id.
+        """Fold a half record, already decoded as if it were the only copy; copies merge by id.
 
         Args:
             folded_to: For a carried or resumed copy, the op position up to which its journal is folded into it.
@@ -114,7 +114,7 @@ class PartitionState:
         seen = _Seen(position, identity, pending.generation, None)
         self._seen.append(seen)
         if known is not None:
-            # A copy names where its journal is read from, so the ops before that hold no checkpoint back for it.
+            # A copy names the position from which its journal is read, so earlier ops hold no checkpoint back for it.
             if known.first_op is not None and folded_to < 0:
                 self._note_op(seen, known.first_op)
             self._merge(known, seen, pending, look_back)
@@ -127,7 +127,7 @@ class PartitionState:
         return self._newest.get(identity) or self._recent.get(identity)
 
     def _take_orphans(self, identity: bytes) -> None:
-        """Fold the ops that were read before the newest half of *identity*; those of later halves keep waiting."""
+        """Fold the ops that were read before the newest half of *identity*; those of later halves still wait."""
         ops, seen = self._orphans.pop(identity, ()), self._known(identity)
         assert seen is not None
         for position, op in ops:
@@ -137,7 +137,7 @@ class PartitionState:
                 self._take(seen, position, op)
 
     def read_ended(self, position: Position, identity: bytes, generation: int) -> bool:
-        """Add a half record whose end was read before it, as most are when a log is read again.
+        """Fold a half record whose end was read before it, as most are when a log is read again.
 
         Returns False for every other one, which is left to `read_half`.
         """
@@ -160,9 +160,9 @@ class PartitionState:
             self._leave_out()
 
     def _leave_out(self) -> None:
-        """Keep of closed records after an undecided one no more than a checkpoint must know of them.
+        """Keep of closed records after an undecided one only as much as a checkpoint must know of them.
 
-        So a checker that comes back to a log of millions holds what is undecided, not what was written meanwhile.
+        So a checker that comes back to a log of millions holds the undecided halves, not all records written meanwhile.
         """
         self.pass_closed()
         kept: deque[_Seen] = deque()
@@ -227,7 +227,7 @@ class PartitionState:
             self.schedule(current, AT_ONCE_MS)
 
     def read_op(self, position: Position, op: Op) -> bool:
-        """Add one op in log order; returns False for a record under an outdated claim, which changes nothing."""
+        """Fold one op in log order; returns False for a record under an outdated claim, which changes nothing."""
         self.op_read = position
         if op.kind in MARK_KINDS:
             if op.kind == OpKind.CLAIM:
@@ -266,7 +266,7 @@ class PartitionState:
         """Fold an op from where a copy's journal begins, in log order, up to where this owner has read.
 
         Args:
-            position: Its place in the op log.
+            position: Its position.
             token: The claim in force there.
         """
         if not is_in_force(op, token):
@@ -336,14 +336,14 @@ class PartitionState:
         self._live_from = self.op_read
 
     def _note_discard(self, seen: _Seen, op: Op) -> None:
-        """Note the parked record of a DISCARD that closes nothing."""
+        """A DISCARD that closes nothing still shows that there is a parked record."""
         if seen.closed_by in FINAL_KINDS:
             self._report_entry(op.transaction_id, op.generation)
         elif seen.pending is not None and op.generation >= seen.generation:
             self.note_entry(op.transaction_id, op.generation)
 
     def _end(self, pending: Pending, op: Op) -> None:
-        """Close a half with its final op; an earlier generation was parked, and its entry may still be listed."""
+        """Close a half with its final op; an earlier generation was parked, and its entry may still be open."""
         entry = _entry_left(op, pending.generation)
         if entry >= 0:
             self.note_entry(pending.transaction_id, entry)
@@ -395,7 +395,7 @@ class PartitionState:
         return due
 
     def pass_closed(self) -> None:
-        """Pass the closed records before the oldest undecided half; the last record stays."""
+        """Drop closed records before the oldest undecided half; the last record stays."""
         while len(self._seen) > 1 and self._seen[0].closed_by:
             seen = self._seen.popleft()
             self._left_out -= seen.left_out
@@ -403,12 +403,12 @@ class PartitionState:
 
     def oldest_open(self) -> Iterator[tuple[int, Pending]]:
         """Yield (number of records after it, half) for undecided halves in log order."""
-        after = self.replay_count
+        after_count = self.replay_count
         for seen in self._seen:
-            after -= 1
+            after_count -= 1
             if seen.pending is not None:
-                yield after, seen.pending
-            after -= seen.left_out
+                yield after_count, seen.pending
+            after_count -= seen.left_out
 
     @property
     def pending(self) -> dict[bytes, Pending]:
@@ -422,7 +422,7 @@ class PartitionState:
     # -- how far a checkpoint may go --------------------------------------------------------------------------------
 
     def checkpoint(self, now_ms: float, note_size_max: int) -> Checkpoint:
-        """Return the two lower bounds: nothing undecided is before them, and no op of a half after them."""
+        """Return the two lower bounds: before them is no undecided half, and no op of a half at or after them."""
         self.pass_closed()
         half = self._seen[0].position if self._seen else self.half_read
         firsts = itertools.chain.from_iterable((seen.first_op, seen.first_op_left_out) for seen in self._seen)
@@ -470,18 +470,18 @@ class PartitionState:
             yield identity, seen.closed_by
 
     def waiting_from(self, identity: bytes) -> tuple[int, bytes] | None:
-        """Return the place of the first op that waits for a half of *identity*, and the claim in force there."""
+        """Return the position of the first op that waits for a half of *identity*, and the claim in force there."""
         ops = self._orphans.get(identity)
         return (ops[0][0], self._token_at(ops[0][0])) if ops else None
 
     @property
     def orphan_count(self) -> int:
-        """Of how many halves ops were read that were not read themselves."""
+        """The number of unread halves of which ops were read."""
         return len(self._orphans)
 
     @property
     def replay_count(self) -> int:
-        """How many half records a restart would read again."""
+        """The number of half records that a restart would read again."""
         return len(self._seen) + self._left_out
 
     def _forget(self, seen: _Seen) -> None:

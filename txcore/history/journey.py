@@ -40,7 +40,7 @@ GONE_TEXT: Final = "its half is gone from the log, there is nothing to decide"
 
 @dataclass(slots=True)
 class Journey:
-    """One transaction as its logs show it: every copy of the half, every op in log order, what was parked.
+    """One transaction as its logs show it: every copy of the half, every op in log order, every parked record.
 
     `parked` holds every parked record but CLOSED; `entry` is the one that no later CLOSED has closed.
     """
@@ -72,7 +72,7 @@ class Journey:
     checked: dict[int, int] = field(default_factory=dict)  #: answered checks, in force, per generation
 
     def add_half(self, half: Half, appended_ms: int | None) -> None:
-        """Add a copy of the half; a carried or resumed one brings what its journal held."""
+        """Add a copy of the half; a carried or resumed one brings the contents of its journal."""
         self.halves.append(half)
         self.half_times_ms.append(appended_ms)
         self.copied_decision = self.copied_decision or half.decided
@@ -81,7 +81,7 @@ class Journey:
             self.count = self.checked.get(self.generation, 0)
 
     def add_parked(self, entry: Parked) -> None:
-        """Add a parked record, in log order: a CLOSED concerns those before it."""
+        """Add a parked record, in log order: a CLOSED applies to those before it."""
         if entry.code != ParkCode.CLOSED:
             self.parked.append(entry)
             self.entry = entry
@@ -104,7 +104,7 @@ class Journey:
 
     @property
     def born_ms(self) -> int:
-        """The producer's wall clock, from the half or else the id; 0 where no half is known."""
+        """The producer's wall clock, from the half or else from the id; 0 where no half is known."""
         if self.half is not None:
             return self.half.born_ms
         return born_ms(self.transaction_id) if self.newer_version else 0
@@ -115,7 +115,7 @@ class Journey:
         return self.journaled or self.copied_decision
 
     def was_decided_at(self, position: int) -> bool:
-        """Return whether a DECIDED in force is before *position*, as far as ops and copies show."""
+        """Return whether a DECIDED in force comes before *position*, as far as ops and copies show."""
         return bool(self.journaled) or any(half.decided and half.folded_to <= position for half in self.halves)
 
     @property
@@ -164,7 +164,7 @@ class Journey:
         return None if asked is None else self._reply_at(asked)
 
     def _reply_at(self, asked: int) -> Op | None:
-        """Return the reply to the request at *asked*."""
+        """Return the reply to the request at position *asked*."""
         return next((op for position, op in self.replies if position > asked and is_reply_to(op, asked)), None)
 
     @property
@@ -182,8 +182,8 @@ class Journeys:
 
     Args:
         token: The claim in force where the op log begins.
-        wanted: Selects the transactions to fold; None for all.
-        group: Whose logs they are; "" where that does not matter.
+        wanted: Returns whether to fold a transaction; None for all.
+        group: The group of the logs; "" where it does not matter.
     """
 
     def __init__(
@@ -321,7 +321,7 @@ def inner_half(journey: Journey) -> Half | None:
 
 
 def resumable_id(journey: Journey) -> bytes:
-    """Return the id under which a parked transaction may continue; poison may hold a half of a newer txcore."""
+    """Return the id under which a parked transaction may resume: poison may hold a half, perhaps of a newer txcore."""
     if journey.is_poison:
         try:
             return wire.decode_head(journey.parked[-1].half).transaction_id

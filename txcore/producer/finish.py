@@ -165,7 +165,7 @@ def look_before_publishing(transaction: LocalTransaction) -> Flow[EndResult | No
 
 
 def are_settled(transactions: Sequence[LocalTransaction]) -> Flow[set[bytes]]:
-    """Return the ids of those *transactions*, all of one producer, that need no further look: their rows are settled."""
+    """Return the ids of those *transactions*, all of one producer, that need no second look: their row is settled."""
     fence = transactions[0].context.fence if transactions else None
     if fence is None:
         return set()
