@@ -13,7 +13,7 @@ MISSING = "plugins/kafka/tests/test_missing_topics.py::"
 
 
 def replaced(module, owner, name, make):
-    """Return a patch of one function of the plugin; *make* gets the original and returns what stands in its place."""
+    """Return a patch of one function of the plugin; *make* gets the original and returns its replacement."""
 
     @contextlib.contextmanager
     def patch():
@@ -107,7 +107,7 @@ MUTANTS = [
     ),
     Mutant(
         "kafka-mark-overtakes",
-        "A mark stands after every op that was queued before it.",
+        "A mark comes after every op that was queued before it.",
         replaced("ops", "OpMerger", "mark", overtake),
         DATA_PATH + "test_a_mark_comes_after_the_ops_that_were_queued_before_it",
         "kafka",

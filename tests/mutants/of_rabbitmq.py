@@ -48,7 +48,7 @@ MUTANTS = [
     ),
     Mutant(
         "rabbitmq-mark-overtakes",
-        "A mark stands after every op that was queued before it.",
+        "A mark comes after every op that was queued before it.",
         replaced("Releaser", "mark", lambda _: mark_at_once),
         LOGS + "test_ops_share_records_and_a_tick_comes_alone_after_them",
         "rabbitmq",

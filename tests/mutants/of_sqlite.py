@@ -12,7 +12,7 @@ _release, _publish = Ledger.release, Ledger._publish
 
 
 def publish_what_is_known(self, resolution):
-    """Go on to the op although a target was refused."""
+    """Continue with the op although a target was refused."""
     _publish(self, resolution)
 
 
