@@ -34,13 +34,13 @@ _LOG: Final = logging.getLogger("txcore.conformance")
 
 @dataclass(slots=True)
 class History:
-    """What a test knows and no log tells.
+    """The facts that a test knows and no log holds.
 
     Attributes:
-        local: What became of local transactions; ids that are not named are UNKNOWN.
-        acknowledged: Ids whose producer was told that the half is durable.
+        local: The outcomes of local transactions; ids that are not named are UNKNOWN.
+        acknowledged: Ids whose producer had an acknowledgement that the half is durable.
         causes: How many causes for a second delivery the test made, by id; `causes_default` for the others.
-        reasons: What those causes were, for reports.
+        reasons: The names of those causes, for reports.
         late_releases: How many releases took effect after their sender gave up, by id.
         topics: Topics to read beside those that the halves name.
         at_rest: Everything must be decided by now; else what is still pending is not judged for L1, S3 and S8.
@@ -175,7 +175,7 @@ def judge_group(
 
 
 def _judge_reading(group: str, part: PartitionLogs) -> list[Violation]:
-    """Fold the logs as they stand in other orders, and from the checkpoint; judge the checkpoint and every copy."""
+    """Fold the same logs in other orders, and from the checkpoint; judge the checkpoint and every copy."""
     place = f"partition {part.partition}"
     if part.is_truncated or part.lacks_ops:
         _LOG.info("logs of %s, %s: retention cut them, so they are not replayed", group, place)

@@ -62,33 +62,33 @@ class TestWhatTheWholeLogsSay:
     """The rules of the oracle, one by one."""
 
     @staticmethod
-    def told(halves, *ops, token=TOKEN):
-        """Return what these logs say, all ops under one claim."""
+    def truth_in(halves, *ops, token=TOKEN):
+        """Return the truth of these logs, all ops under one claim."""
         return truth_of(halves, [Placed(place, token, each) for place, each in enumerate(ops)])
 
     def test_the_first_final_op_wins_whatever_its_claim(self):
         """A later one changes nothing."""
-        truth = self.told([half()], op(OpKind.ROLLBACK, token=b"old"), op(OpKind.COMMIT))
+        truth = self.truth_in([half()], op(OpKind.ROLLBACK, token=b"old"), op(OpKind.COMMIT))
         assert (OpKind.ROLLBACK, 0) == (truth.closed_by, truth.closed_at)
 
     def test_an_op_under_an_outdated_claim_does_not_count(self):
         """Neither a check, nor a decision, nor a discard."""
         kinds = (OpKind.CHECKED, OpKind.DECIDED, OpKind.DISCARD)
-        truth = self.told([half()], *(op(kind, token=b"old", count=1, decision=1) for kind in kinds))
+        truth = self.truth_in([half()], *(op(kind, token=b"old", count=1, decision=1) for kind in kinds))
         assert ((0, 0, 0, None), 0) == (truth.open_state, truth.closed_by)
 
     def test_a_discard_for_exhausted_checks_is_void_after_a_decision_and_not_before(self):
         """Their order in the log decides."""
         discard, decided = op(OpKind.DISCARD, reason=EXHAUSTED), op(OpKind.DECIDED, decision=OpKind.COMMIT)
-        assert 0 == self.told([half()], decided, discard).closed_by
-        assert OpKind.DISCARD == self.told([half()], discard, decided).closed_by
+        assert 0 == self.truth_in([half()], decided, discard).closed_by
+        assert OpKind.DISCARD == self.truth_in([half()], discard, decided).closed_by
 
     def test_checks_count_for_their_generation_and_a_decision_for_all(self):
         """A resumed half has a fresh budget, and is not asked again."""
         ops = (op(OpKind.CHECKED, count=2), op(OpKind.DECIDED, decision=OpKind.COMMIT))
-        assert (1, 0, OpKind.COMMIT, None) == self.told([half(), half(1, 0)], *ops).open_state
+        assert (1, 0, OpKind.COMMIT, None) == self.truth_in([half(), half(1, 0)], *ops).open_state
 
-    def test_journeys_take_a_discard_before_the_decision_for_void_when_a_copy_tells_the_decision(self):
+    def test_journeys_take_a_discard_before_the_decision_for_void_when_a_copy_holds_the_decision(self):
         """Where the reader for operators and oracles is wrong: it folds a copy's decision before all ops."""
         discard, decided = op(OpKind.DISCARD, reason=EXHAUSTED), op(OpKind.DECIDED, decision=OpKind.COMMIT)
         copies = [half(), half(1, 2, decided=OpKind.COMMIT)]
@@ -99,7 +99,7 @@ class TestWhatTheWholeLogsSay:
             journeys.read_half(record)
         for record in ops:
             journeys.read_ops(record)
-        assert 0 == self.told(copies, discard, decided, closing).closed_by
+        assert 0 == self.truth_in(copies, discard, decided, closing).closed_by
         assert not journeys.found[A].is_parked
 
 

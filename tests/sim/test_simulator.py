@@ -19,7 +19,7 @@ def test_no_history_breaks_an_invariant(first):
     assert {} == bad
 
 
-def test_what_a_frozen_operator_resumes_behind_the_faults_is_decided_before_it_is_judged():
+def test_a_resume_of_a_frozen_operator_after_the_faults_is_decided_before_it_is_judged():
     """At rest but for one process that is still frozen: what it resumes when it thaws is asked about three times."""
     assert run(940_519).violations == ()
 

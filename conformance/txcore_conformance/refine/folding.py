@@ -161,7 +161,7 @@ def _difference(state: PartitionState, expected: dict[bytes, adapter.OpenState])
 
 
 def _misclosed(state: PartitionState, truths: dict[bytes, Truth], *, is_whole: bool) -> str:
-    for identity, kind in dict(state.closings()).items():  # The newest of an id tells.
+    for identity, kind in dict(state.closings()).items():  # The newest of an id counts.
         truth = truths.get(identity)
         if truth is None or kind == truth.closed_by:
             continue

@@ -1,8 +1,8 @@
-"""Random valid logs of one partition: what producers, operators, owners and their outdated predecessors may write.
+"""Random valid logs of one partition: the records of producers, operators, owners and their outdated predecessors.
 
-Each record is valid at the moment at which it lands: ops of a generation follow its half, a copy tells what its writer
-had read, and owned ops carry a claim that was made. Writers may be late, outdated, contradict each other, or repeat
-themselves.
+Each record is valid at the moment at which it lands: ops of a generation follow its half, a copy holds the state that
+its writer had read, and owned ops carry a claim that was made. Writers may be late, outdated, contradict each other, or
+repeat themselves.
 """
 
 from __future__ import annotations
@@ -52,7 +52,7 @@ class Known:
 
 
 class History:
-    """Writes one history to *logs*, an action at a time. `took_half` and `took_ops` tell it what has landed.
+    """Writes one history to *logs*, an action at a time. `took_half` and `took_ops` report the landed records.
 
     Args:
         is_unique: The store refuses a second final op or DISCARD for one generation, and an op after a final one.
@@ -241,7 +241,7 @@ class History:
             return
         folded_to = place
         if seen.requested is not None:
-            # A copy holds no request, so its journal begins where the request stands.
+            # A copy holds no request, so its journal begins at the position of the request.
             folded_to, token = seen.requested.place, seen.requested.token
         if self._is_outdone(known, generation, place):
             generation += 1
@@ -254,7 +254,7 @@ class History:
         return any(half.folded_to <= place for half in copies)
 
     def _is_outdone(self, known: Known, generation: int, place: int) -> bool:
-        """Whether a DISCARD that does not count holds the generation's place, and its owner goes on under the next."""
+        """Whether a DISCARD that does not count holds the generation's place, so its owner continues under the next."""
         is_newest = generation == max(half.generation for half in known.halves)
         discards = [p.op for p in known.journal if p.place <= place and p.op.kind == OpKind.DISCARD]
         return self._is_unique and is_newest and any(op.generation == generation for op in discards)

@@ -38,7 +38,7 @@ _look_back = Intake.look_back
 
 
 def _drop_early(self: PartitionState, position: Position, op: Op) -> bool:
-    """Take in an op; one about a generation that was not read yet is thrown away."""
+    """Fold an op; one about a generation that was not read yet is thrown away."""
     known = self._known(op.transaction_id)
     if known is not None and op.generation > known.generation and op.kind not in FINAL_KINDS:
         self.op_read = position

@@ -1,4 +1,4 @@
-"""Layer two: real owners with their intake, look-back, carrying and checkpoints; a history goes on writing meanwhile.
+"""Layer two: real owners with their intake, look-back, carrying and checkpoints; a history still writes meanwhile.
 
 Readers are silent for a time, or give one record at a time; owners are frozen between any two of their steps, killed,
 and started again from the checkpoint that is stored. All owners' steps and all writers' records interleave at random.
@@ -97,7 +97,7 @@ def restarted(
     tenure = Tenure(world.context(), 0)
     tenure.state = PartitionState(checkpoint)
     intake = Intake(tenure, checkpoint)
-    # An owner judges, and so looks back, only behind a mark of its own.
+    # An owner judges, and so looks back, only after a mark of its own.
     world.backend.mark(GROUP, 0, Op(OpKind.TICK, tenure.nonce()))
     try:
         idle = 0

@@ -20,7 +20,7 @@ MARKS: Final = (OpKind.CLAIM, OpKind.TICK)
 
 
 class Placed(NamedTuple):
-    """An op where it stands, with the claim in force there."""
+    """An op with its position and the claim in force there."""
 
     place: int
     token: bytes
@@ -33,11 +33,11 @@ class Truth:
 
     Attributes:
         closed_by: COMMIT, ROLLBACK or DISCARD; 0 for an undecided one.
-        closed_at: Where the op stands that closed it; -1 for an undecided one.
+        closed_at: Position of the op that closed it; -1 for an undecided one.
         count: Answered checks of its newest generation.
         decided: COMMIT or ROLLBACK once journaled, else 0.
-        request: The operator's request that nothing has answered yet.
-        requested: Where that request stands.
+        request: The operator's request that was not answered yet.
+        requested: Position of that request.
     """
 
     generation: int
@@ -110,7 +110,7 @@ def whole(halves: Iterable[Half], ops: Iterable[tuple[int, Sequence[Op]]]) -> di
 
 
 def journals_of(ops: Iterable[tuple[int, Sequence[Op]]]) -> tuple[dict[bytes, list[Placed]], list[tuple[int, bytes]]]:
-    """Return each transaction's ops where they stand, and the claims as (place, token)."""
+    """Return each transaction's ops with their places, and the claims as (place, token)."""
     journals: dict[bytes, list[Placed]] = {}
     claims: list[tuple[int, bytes]] = []
     token = b""

@@ -68,7 +68,7 @@ class Quiet:
     def __init__(self, rng: Random) -> None:
         self.rng = rng
         self.silent: dict[LogKind, float] = {}  #: until when
-        self.alone = 0.0  #: how many readers find nothing for a time while others go on
+        self.alone = 0.0  #: share of the readers that find nothing for a time while others read
         self.is_over = False
 
 
@@ -99,7 +99,7 @@ class QuietBackend(MemoryBackend):
         self._quiet = quiet
 
     def read(self, group: str, kind: LogKind, partition: int, start: Position | None = None) -> Reader:  # noqa: ARG002
-        """See `Backend.read`; now and then a reader finds nothing for a time, while those opened before go on."""
+        """See `Backend.read`; now and then a reader finds nothing for a time, while those opened before read on."""
         reader = QuietReader(self.broker, kind, start, self._quiet)
         if not self._quiet.is_over and self._quiet.rng.random() < self._quiet.alone:
             reader.silent_until_s = self.broker.clock.elapsed_s() + SILENCE_S * self._quiet.rng.random()
@@ -144,7 +144,7 @@ class Report(Reporter):
 
 @dataclass(slots=True, eq=False)
 class Task:
-    """A flow of one owner, and what it goes on with."""
+    """A flow of one owner, and the value with which it continues."""
 
     owner: PartitionOwner
     flow: Flow[None]
@@ -166,7 +166,7 @@ class One:
 
 
 class BrokerLogs:
-    """Writes a history to a memory broker, and tells it what has landed there, from any writer."""
+    """Writes a history to a memory broker, and reports to it the records that landed there, from any writer."""
 
     def __init__(self, broker: MemoryBroker, rng: Random) -> None:
         self.history: History | None = None
@@ -191,7 +191,7 @@ class BrokerLogs:
         self._broker.append(GROUP, LogKind.OP if is_op else LogKind.HALF, 0, stray)
 
     def sync(self) -> None:
-        """Tell the history what has landed since."""
+        """Report to the history the records that have landed since."""
         assert self.history is not None
         halves = self._broker.log(GROUP, LogKind.HALF, 0)
         ops = self._broker.log(GROUP, LogKind.OP, 0)
@@ -256,7 +256,7 @@ class World:
         self.tasks.append(Task(owner, owner.run()))
 
     def kill(self, owner: PartitionOwner) -> None:
-        """End an owner where it stands; nothing of it goes on."""
+        """End an owner at its current step; none of its flows continues."""
         self.tasks = [task for task in self.tasks if task.owner is not owner]
         self.owners.remove(owner)
 
@@ -335,7 +335,7 @@ class World:
         if not ready:
             self.clock.now_s = min(task.ready_s for task in tasks)
             return
-        # What an owner has spawned may be slow to begin: its own flow goes on meanwhile.
+        # A flow that an owner has spawned may be slow to begin: the owner's own flow runs meanwhile.
         is_first = self.rng.random() < self.haste
         self._resume(ready[0 if is_first else int(self.rng.random() * len(ready))])
 

@@ -42,7 +42,7 @@ class Archive:
         self.strays: set[tuple[LogKind, int, int]] = set()
 
     def add(self, kind: LogKind, partition: int, record: LogRecord) -> Sequence[Op]:
-        """Take in a record that was just appended; returns the ops in it."""
+        """Add a record that was just appended; returns the ops in it."""
         kept = self._partitions[partition]
         kept.records[kind].append(record)
         ops: list[Op] = []
@@ -100,7 +100,7 @@ class Archive:
         return self._partitions[partition].journeys.found.values()
 
     def newest_half(self, partition: int) -> tuple[Position, Half] | None:
-        """Return the newest half of a partition and where it stands."""
+        """Return the newest half of a partition and its position."""
         halves = self._partitions[partition].halves
         return halves[-1] if halves else None
 

@@ -1,4 +1,4 @@
-"""Who is in one seed, what each transaction really was, and what every part of the play needs."""
+"""The processes of one seed, the real outcome of each transaction, and the objects that all parts of the play need."""
 
 from __future__ import annotations
 
@@ -89,7 +89,7 @@ class Cast:
     faults_end_s: float = 30.0
     silence_at_s: float | None = None  #: when one log falls silent
     holders_chance: float = 0.0  #: that a prepared transaction has two holders
-    strewn: list[tuple[int, bytes]] = field(default_factory=list)  #: what stands in half logs and is none
+    strewn: list[tuple[int, bytes]] = field(default_factory=list)  #: records in half logs that are no halves
     newer: dict[tuple[LogKind, int], int] = field(default_factory=dict)  #: where a newer txcore wrote first
     has_met_newer: bool = False  #: one was written; a checker may have stopped at it, even if the log has lost it since
     is_upgraded: bool = False

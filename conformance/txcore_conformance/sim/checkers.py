@@ -59,7 +59,7 @@ def _restart(cast: Cast) -> None:
 
 
 def _watch(cast: Cast, process: Process) -> None:
-    """Expire a checker's membership while it stands still, as a session timeout does."""
+    """Expire a checker's membership while it is frozen, as a session timeout does."""
     world = cast.world
 
     def look() -> None:

@@ -1,6 +1,6 @@
 """The twin of the fence and of the user's database: one table of fence rows, open transactions, crashes.
 
-It answers as the SQL fence does: a check waits for nobody (an open producer is NO_ANSWER), a tombstone beats a late
+It answers as the SQL fence does: a check never waits (an open producer is NO_ANSWER), a tombstone beats a late
 producer, the horizon refuses inserts and forbids tombstones. A commit without `durable` is a ghost until the next
 sync: a database crash takes it back although readers saw it.
 """
@@ -23,7 +23,7 @@ STATES = {1: FenceAnswer.COMMIT, 2: FenceAnswer.ROLLBACK, 3: FenceAnswer.VIA_TAB
 
 
 class SimDatabaseError(Exception):
-    """The database failed; around COMMIT nobody knows on which side."""
+    """The database failed; around COMMIT it is unknown on which side."""
 
 
 @dataclass(slots=True, eq=False)

@@ -1,4 +1,4 @@
-"""Rules of the fence and of the database that it stands in, switched off; `mutants` lists them."""
+"""Rules of the fence and of its database, switched off; `mutants` lists them."""
 
 from __future__ import annotations
 

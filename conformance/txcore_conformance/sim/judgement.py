@@ -66,9 +66,9 @@ def _judge_copy(cast: Cast, partition: int, record: LogRecord) -> None:
 
 
 def _judge_checkpoint(cast: Cast, member: str, partition: int, checkpoint: Checkpoint) -> None:
-    """Judge a checkpoint against what its writer had read back by then; where it holds there, it holds for ever.
+    """Judge a checkpoint by the records that its writer had read back by then; where it holds there, it holds for ever.
 
-    Where resolutions are unique the store's word may stand for the reading, so the whole log counts.
+    Where resolutions are unique the store's answer may replace the reading, so the whole log counts.
     """
     if not is_judgeable(cast):
         return
@@ -123,7 +123,7 @@ def judge_all(cast: Cast) -> int:
         if facts.is_via_table and journey.halves and journey.final:
             world.note("half of a fallback closed")
         if any(op.forced == Forced.OVERRIDE for _, op in journey.ops):  # no operator here asks for one
-            world.break_rule(f"S4 {id_text(identity)} was decided against the fence, although nobody asked for that")
+            world.break_rule(f"S4 {id_text(identity)} was decided against the fence, although not requested")
         duplicates += max(len(facts.targets) - len({target.index for target in facts.targets}), 0)
         is_ignored = cast.resumed.get(identity, -1) > journey.discarded_generation
         if journey.is_parked and is_ignored and not facts.is_excused:
@@ -141,7 +141,7 @@ def judge_all(cast: Cast) -> int:
 
 
 def _first_places(cast: Cast) -> dict[tuple[bytes, int], int]:
-    """Return where the first copy of each message stands in its topic."""
+    """Return the place of the first copy of each message in its topic."""
     places: dict[tuple[bytes, int], int] = {}
     for identity, targets in targets_of(cast).items():
         for target in targets:
@@ -169,7 +169,7 @@ def _may_be_asked_again(cast: Cast, truth: Truth, journey: Journey) -> bool:
 
 
 def targets_of(cast: Cast) -> dict[bytes, list[TargetFact]]:
-    """Return what stands in the target topics, by transaction."""
+    """Return the targets in the target topics, by transaction."""
     found: dict[bytes, list[TargetFact]] = {}
     for topic, messages in cast.world.broker.topics.items():
         for message in messages:
@@ -205,7 +205,7 @@ def _judge_owners(cast: Cast) -> None:
 
 
 def _judge_strewn(cast: Cast) -> None:
-    """Nothing is dropped silently: what stands in a half log and is none is parked, with its bytes."""
+    """Nothing is dropped silently: a record in a half log that is no half is parked, with its bytes."""
     if not is_judgeable(cast):
         return
     for partition, body in cast.strewn:

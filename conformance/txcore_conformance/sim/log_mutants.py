@@ -96,7 +96,7 @@ _take_newer = Intake._take_newer  # noqa: SLF001
 
 
 def park_newer(self: Intake, record: LogRecord, error: Any) -> None:
-    """Go past a record of a newer txcore without being told to (hole 12)."""
+    """Pass a record of a newer txcore although no setting says so (hole 12)."""
     limits = self._context.limits
     was, limits.newer_records = limits.newer_records, NewerRecords.PARK
     try:

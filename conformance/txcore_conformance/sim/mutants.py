@@ -67,7 +67,7 @@ _appended = preparing.appended
 
 
 def _appended_uncertainly(transaction: LocalTransaction, outcome: Outcome, began_s: float) -> None:
-    """Go on after an unknown answer as if it were an ack."""
+    """Continue after an unknown answer as if it were an ack."""
     _appended(transaction, Outcome(Status.DURABLE) if outcome.status is Status.UNKNOWN else outcome, began_s)
 
 
@@ -250,7 +250,7 @@ def _resume_as_op() -> Iterator[None]:
 
 @contextlib.contextmanager
 def _stale_epoch_goes_on() -> Iterator[None]:
-    """Neither stand down on a foreign CLAIM nor let it end one's own epoch; the checkpoint is accepted as it is."""
+    """Neither stop at a foreign CLAIM nor let it end one's own epoch; the checkpoint is accepted unchanged."""
 
     def read_op(self: PartitionState, position: Position, op: Op) -> bool:
         if op.kind == OpKind.CLAIM and self._claims:
@@ -266,7 +266,7 @@ def _stale_epoch_goes_on() -> Iterator[None]:
 
 
 def _single_bound(self: PartitionState, now_ms: float, note_size_max: int) -> Checkpoint:
-    """The oldest undecided half, but the op log's read position: the ops of decided halves behind it are lost."""
+    """The oldest undecided half, but the op log's read position: the ops of decided halves after it are lost."""
     right = _checkpoint(self, now_ms, note_size_max)
     op = self.op_read
     return Checkpoint(right.half, None if op is None else Position(op), self._token_before(op), right.note)
@@ -307,7 +307,7 @@ MUTANTS: Mapping[str, Mutant] = {
         "R12",
         _replace(Judge, "_finish", _closed_on_ack),
         (KAFKA, RABBITMQ),
-        "where resolutions are unique the store's word may stand for the reading (R12, SUPERSEDED)",
+        "where resolutions are unique the store's answer may replace the reading (R12, SUPERSEDED)",
     ),
     "checkpoint_single_bound": Mutant("R12", _replace(PartitionState, "checkpoint", _single_bound)),
     "late_producer_publishes": Mutant(
@@ -355,6 +355,6 @@ MUTANTS: Mapping[str, Mutant] = {
     ),
     "resume_as_op": Mutant("R11", _resume_as_op),
     "stale_checkpoint_accepted": Mutant(
-        "R13", _stale_epoch_goes_on, STEPPED, "the store fences a replaced checker, which then stands down"
+        "R13", _stale_epoch_goes_on, STEPPED, "the store fences a replaced checker, which then stops"
     ),
 }

@@ -1,4 +1,4 @@
-"""The operator, who resumes and forces, and the pruner of the fence table."""
+"""The operator, which resumes and forces, and the pruner of the fence table."""
 
 from __future__ import annotations
 

@@ -15,7 +15,7 @@ from txcore.runtime.flow_loop import Loop, Task
 from txcore_conformance.sim.world import SimClock, World
 
 _COSTLY: Final = (HalfRecord, Timed, Resolution, Call, Each)
-"""Commands at which a process may die or stand still."""
+"""Commands at which a process may die or freeze."""
 
 
 class SimBackend(MemoryBackend):
@@ -108,7 +108,7 @@ class Process:
             action()
 
     def freeze(self, seconds: float) -> None:
-        """Stand still; time goes on."""
+        """Freeze the process while time passes."""
         self.frozen_until_s = max(self.frozen_until_s, self.world.now_s + seconds)
         self.world.log("freeze", self.name)
         self.world.note("freeze")
@@ -126,7 +126,7 @@ class Process:
 
 
 class SimLoop(Loop):
-    """The real loop under simulated time; every dispatch is a place to crash, freeze or go on."""
+    """The real loop under simulated time; every dispatch is a place to crash, freeze or continue."""
 
     def __init__(self, process: Process) -> None:
         super().__init__(process.backend, process.clock)

@@ -187,7 +187,7 @@ def _primitive_style(cast: Cast, truth: Truth) -> Flow[None]:
     if cast.surprise_rng.random() < cast.holders_chance:
         cast.world.note(f"second holder beside {kind.name}")
         if kind is OpKind.COMMIT:
-            cast.world.causes[core.transaction_id] += 1  # committed twice: delivered twice, where no store tells
+            cast.world.causes[core.transaction_id] += 1  # committed twice: delivered twice, where no store arbitrates
         _hold_twice(cast, truth, cast.surprise_rng, cast.surprise_rng.choice([0.01, 1.0]))
     result = yield from end(core, kind)
     cast.world.note(f"end {kind.name} {result.state.value}")

@@ -1,8 +1,8 @@
 """The real SqlFence, message table and inbox on SQLite, beside the twin: both must answer the same.
 
-The twin goes on to say who holds a lock, what a crash undoes and which answer is lost, as SQLite with its one lock per
-file cannot be held by several producers at once. So the real statements of a transaction run together when it commits;
-a check runs when no lock stands in its way. The file is in memory where the system has such a folder.
+The twin still decides which process holds a lock, what a crash undoes and which answer is lost, as SQLite with its one
+lock per file cannot be held by several producers at once. So the real statements of a transaction run together when it
+commits; a check runs when no lock blocks it. The file is in memory where the system has such a folder.
 """
 
 from __future__ import annotations

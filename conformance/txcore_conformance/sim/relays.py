@@ -15,7 +15,7 @@ from txcore_conformance.sim.world import SimReporter
 
 LIMITS = RelayLimits(row_max=6, batch_s=0.5, tries_max=40, retry_s=0.2, retry_max_s=2.0)
 PATIENT = replace(LIMITS, batch_s=2.5)
-"""Goes on with a lane after an answer that took a second: uncertain ones do."""
+"""Limits of a relay that continues with a lane after an answer that took a second: uncertain ones do."""
 RELAYS_MAX = 3
 
 

@@ -81,7 +81,7 @@ def plan_surprises(cast: Cast) -> None:
 
 
 def _fall_silent(cast: Cast, kind: LogKind, partition: int) -> None:
-    """Every reader of one log reads nothing for a minute, without an error; those of the other log go on."""
+    """Every reader of one log reads nothing for a minute, without an error; those of the other log read on."""
     cast.world.silent_until_s[kind, partition] = cast.world.now_s + SILENCE_S
 
 
@@ -170,7 +170,7 @@ def _jump(cast: Cast) -> None:
 
 
 def _grow(cast: Cast) -> None:
-    """Start a process that was told of more partitions than there are: it must be refused, by name."""
+    """Start a process that is configured with more partitions than there are: it must be refused, by name."""
     process = Process(cast.world, "grown")
     error = process.backend.ensure_group(GROUP, cast.partition_count + 1).exception()
     if isinstance(error, ConfigError) and error.key == "partition_count":

@@ -24,7 +24,7 @@ class SimRow:
     """A message in the table.
 
     Attributes:
-        begun: Its place in the order of insertion, which may be before or behind that of its commit.
+        begun: Its place in the order of insertion, which may be before or after that of its commit.
         committed: The place of its transaction's commit, on the same count.
     """
 
@@ -74,7 +74,7 @@ class SimTable:
             bell.set_result(None)
 
     def holds(self, transaction_id: bytes) -> frozenset[int]:
-        """Return the messages of a transaction that still stand here."""
+        """Return the messages of a transaction that are still here."""
         return frozenset(index for identity, index in self.rows if identity == transaction_id)
 
     def is_drained(self) -> bool:
@@ -85,7 +85,7 @@ class SimTable:
         """Yield what was sent before a message of its lane and topic that had been committed before it began.
 
         Args:
-            places: Where the first copy of each message stands in its topic.
+            places: The place of the first copy of each message in its topic.
         """
         lanes: dict[tuple[int, str], list[tuple[SimRow, tuple[bytes, int]]]] = {}
         for key, each in self.history.items():
@@ -160,7 +160,7 @@ class SimRelayTable:
         table = self.table
         yield 0.002
         if not any(holder is taken.hold for holder in table.holders.values()):
-            raise BackendUnavailableError("the database has ended the transaction of a relay that stood still")
+            raise BackendUnavailableError("the database has ended the transaction of a frozen relay")
         try:
             self._maybe_fail()
             if table.real is not None:

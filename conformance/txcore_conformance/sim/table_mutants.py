@@ -25,7 +25,7 @@ def fall_back_without_state_3(self: SimDatabase, identity: bytes, queued: list[t
 
 
 def skip_gaps(self: SimRelayTable, slots: Collection[int], resting: Collection[int]) -> list[TableRow]:
-    """Go on behind the last number that was confirmed: what has a lower one and commits later is never seen."""
+    """Continue after the last number that was confirmed: a row with a lower one that commits later is never seen."""
     passed = _cursors.setdefault(self.table, {})
     for row in _visible(self, range(64), ()):
         passed.setdefault(row.slot, 0)
@@ -46,7 +46,7 @@ def settle_up_to_a_cursor(self: SimRelayTable, taken: Taken, sent: Sequence[Tabl
 def delete_before_publishing(
     self: SimRelayTable, group: str, resting: Collection[int], row_max: int
 ) -> Generator[Any, Any, Taken | None]:
-    """Take rows out of the table at once: whoever dies with them in hand loses them."""
+    """Take rows out of the table at once: a relay that dies with them in hand loses them."""
     taken = yield from _take(self, group, resting, row_max)
     for row in taken.rows if taken is not None else ():
         self.table.rows.pop((row.transaction_id, row.index), None)

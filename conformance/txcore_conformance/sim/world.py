@@ -114,7 +114,7 @@ class World:
         self.sometimes[name] += 1
 
     def log(self, *facts: object) -> None:
-        """Add to the trace; its hash tells whether two runs were the same."""
+        """Add to the trace; its hash shows whether two runs were the same."""
         self.trace.update(repr((round(self.now_s, 6), *facts)).encode())
 
     def break_rule(self, text: str) -> None:

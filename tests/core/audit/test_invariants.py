@@ -108,7 +108,7 @@ FAULTLESS = {
     ),
     "by the message table, without a half": Facts(journey(halves=0), **BY_TABLE),
     "by the message table, with a half that turned up": Facts(journey(COMMIT), **BY_TABLE),
-    "by the message table, behind a half that nobody could judge any more": Facts(
+    "by the message table, after a half that no checker could judge any more": Facts(
         journey(op(OpKind.DISCARD, reason=ParkCode.COVERAGE_GAP), parked=[ParkCode.COVERAGE_GAP]), **BY_TABLE
     ),
     "a message that is parked in the table": Facts(
@@ -190,7 +190,7 @@ BREACHES = {
         Promises(),
         [S10],
     ),
-    "a discard that nobody can see": (Facts(journey(DISCARD)), ATOMIC, [S10]),
+    "a discard without a parked record": (Facts(journey(DISCARD)), ATOMIC, [S10]),
     "a discard with targets": (Facts(journey(DISCARD, parked=[ParkCode.CHECKS_EXHAUSTED]), BOTH), Promises(), [S10]),
     "messages of one release, each in its own partition": (
         Facts(journey(COMMIT), [target(0, 5), target(1, 4, partition=1)]),
@@ -199,7 +199,7 @@ BREACHES = {
     ),
     "messages of one release in another order": (Facts(journey(COMMIT), [target(0, 5), target(1, 4)]), ATOMIC, [S12]),
     "an end without a half, by the message table": (Facts(journey(COMMIT, halves=0), **BY_TABLE), ATOMIC, [S5]),
-    "a message of the table that nobody sent": (
+    "a message of the table that was not sent": (
         Facts(journey(halves=0), **BY_TABLE | {"targets": BY_TABLE["targets"][:1]}),
         ATOMIC,
         [S8],
@@ -224,14 +224,14 @@ BREACHES = {
 
 
 @pytest.mark.parametrize("what", BREACHES)
-def test_a_breach_is_told_by_its_id(what):
+def test_a_breach_is_reported_by_its_id(what):
     """Each predicate broken once; the text names the transaction."""
     facts, promises, expected = BREACHES[what]
     assert expected == broken(facts, promises)
     assert all("61616161" in str(violation) for violation in judge(facts, promises, at_rest=True))
 
 
-def test_undecided_is_allowed_while_faults_go_on():
+def test_an_undecided_half_is_allowed_while_faults_last():
     """Only at rest does it count."""
     assert [] == broken(Facts(journey()), at_rest=False)
 
@@ -269,7 +269,7 @@ class TestCheckpoint:
         assert "passes the first op" in judge_checkpoint(Checkpoint(Position(1), Position(2)), self.HALVES, ops)
 
     def test_another_token_is_a_breach(self):
-        """Ops behind the bound would be judged wrongly."""
+        """Ops after the bound would be judged wrongly."""
         ops = self.ops(Op(OpKind.CLAIM, OURS, token=OURS), op(OpKind.CHECKED, token=OURS))
         assert "token" in judge_checkpoint(Checkpoint(Position(1), Position(2), THEIRS), self.HALVES, ops)
 
@@ -291,14 +291,14 @@ class TestCopy:
 
     @staticmethod
     def judged(folded_to, *ops, generation=0, **fields):
-        """Return what is wrong with a checkpoint at a copy; the claim stands at op 1, *ops* from 2 on."""
+        """Return the fault of a checkpoint at a copy; the claim is at op 1, *ops* from 2 on."""
         copy = replace(half(generation), folded_to=folded_to, token=OURS, **fields)
         halves = [*TestCheckpoint.HALVES, LogRecord(Position(2), wire.encode_half(copy))]
         written = TestCheckpoint.ops(TestCopy.CLAIM, *ops)
         return judge_checkpoint(Checkpoint(Position(2), Position(1)), halves, written)
 
     def test_a_copy_that_holds_its_journal_is_allowed(self):
-        """What stands at the place itself is read again, so it need not be folded in."""
+        """An op at the place itself is read again, so it need not be folded in."""
         assert "" == self.judged(3, self.CHECKED, self.DECIDED, count=1, decided=OpKind.COMMIT)
         assert "" == self.judged(2, self.CHECKED)
         assert "" == self.judged(2, self.DECIDED)
@@ -319,7 +319,7 @@ class TestCopy:
         assert "COMMIT at op 2 closed it" in self.judged(folded_to, COMMIT, self.TICK)
         assert "DISCARD at op 2 closed it" in self.judged(folded_to, self.DISCARD, self.TICK)
 
-    def test_a_resumed_copy_stands_after_its_discard(self):
+    def test_a_resumed_copy_comes_after_its_discard(self):
         """The discard closed the generation before it; a void one closed none."""
         assert "" == self.judged(2, self.DISCARD, generation=1)
         assert "" == self.judged(3, self.DECIDED, self.DISCARD, decided=OpKind.COMMIT)
@@ -329,7 +329,7 @@ class TestCopy:
         [(CHECKED, "lacks a check"), (DECIDED, "lacks the decision COMMIT"), (REQUEST, "lacks the request at op 2")],
     )
     def test_a_copy_that_lacks_an_op_is_a_breach(self, written, lack):
-        """It stands before the place from which the copy's reader reads."""
+        """The op is before the place from which the copy's reader reads."""
         assert lack in self.judged(3, written, self.TICK)
 
 

@@ -116,7 +116,7 @@ class TestReadingAgain:
         assert 50 == len(broker.topics["t"])
 
     def test_another_half_at_a_known_position_is_not_taken_for_it(self, running_clock, monkeypatch):
-        """A log that lost its end may hold another record there; nobody's message is delivered in its name."""
+        """A log that lost its end may hold another record there; no other message is delivered in its name."""
         broker, backend = waiting(running_clock, 2)
         fetch = MemoryReader.fetch
 

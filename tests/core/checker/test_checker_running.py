@@ -1,4 +1,4 @@
-"""What a running checker tells about itself, and the bounds that the sidecar sets."""
+"""The statistics of a running checker, and the bounds that the sidecar sets."""
 
 from __future__ import annotations
 
@@ -63,7 +63,7 @@ class PostponingFence:
 
 
 def orphan(broker, clock, *, immunity_s=6.0, fenced=False, count=1):
-    """Leave halves that nobody ends, as a killed producer does."""
+    """Leave halves without an end, as a killed producer does."""
     producer = TransactionProducer(
         MemoryBackend(broker), "g", clock=clock, partition_count=1, policy=CheckPolicy(immunity_s=immunity_s)
     )
@@ -79,7 +79,7 @@ def make_checker(broker, clock, **settings):
     return Checker(MemoryBackend(broker), "g", clock=clock, limits=limits, **settings)
 
 
-def test_a_postponed_check_waits_as_long_as_it_is_told(running_clock):
+def test_a_postponed_check_waits_as_long_as_requested(running_clock):
     """Back-off alone would have asked a dozen times; nothing is counted, and the answer comes at last."""
     broker = MemoryBroker(clock=running_clock)
     orphan(broker, running_clock)
@@ -100,7 +100,7 @@ def test_a_postponed_check_waits_as_long_as_it_is_told(running_clock):
 
 
 def test_a_fence_may_say_when_to_ask_again(running_clock):
-    """As a listener does; the database behind it is left in peace."""
+    """A fence may name the delay as a listener does; its database gets no calls until then."""
     broker = MemoryBroker(clock=running_clock)
     orphan(broker, running_clock, fenced=True)
     running_clock.advance(10)
@@ -135,7 +135,7 @@ def test_immunity_can_be_lengthened_by_the_checker(running_clock):
         checker.stop()
 
 
-def test_stats_tell_what_is_pending_and_how_old(running_clock):
+def test_stats_show_the_pending_halves_and_their_age(running_clock):
     """Before it joined there is nothing; afterwards each partition with its oldest half."""
     broker = MemoryBroker(clock=running_clock)
     orphan(broker, running_clock, immunity_s=1_000, count=3)
@@ -151,11 +151,11 @@ def test_stats_tell_what_is_pending_and_how_old(running_clock):
     assert 3 == checker.counts["halves"]
     checker.stop()
     assert not checker.stats().is_running
-    assert 3 == checker.counts["halves"], "kept for whoever counts on"
+    assert 3 == checker.counts["halves"], "kept after the stop"
 
 
 def test_stats_of_very_many_halves_do_not_look_at_each_every_time(running_clock, monkeypatch):
-    """A dashboard that asks ten times a second must not take the checker's time; the age goes on all the same."""
+    """A dashboard that asks ten times a second must not take the checker's time; the age still grows."""
     broker = MemoryBroker(clock=running_clock)
     orphan(broker, running_clock, immunity_s=1_000, count=3)
     checker = make_checker(broker, running_clock, listener=Postponing(running_clock, until_s=0.0))
@@ -261,14 +261,14 @@ def test_a_sweep_asks_about_each_half_once_however_slow_the_backend(running_cloc
 
 
 class LateAnswers(MemoryBackend):
-    """Tells the outcome of an op only after its owner has read it back."""
+    """Reports the outcome of an op only after its owner has read it back."""
 
     def __init__(self, broker):
         super().__init__(broker)
-        self.untold = []
+        self.unreported = []
 
     def request(self, what, apply, done, transaction_ids=()):
-        super().request(what, apply, done if what != "op" else lambda outcome: self.untold.append((done, outcome)))
+        super().request(what, apply, done if what != "op" else lambda outcome: self.unreported.append((done, outcome)))
 
     def read(self, *args):
         reader = super().read(*args)
@@ -277,8 +277,8 @@ class LateAnswers(MemoryBackend):
         def read_then_tell(count):
             records = read(count)
             if not records:
-                told, self.untold = self.untold, []
-                for done, outcome in told:
+                reported, self.unreported = self.unreported, []
+                for done, outcome in reported:
                     done(outcome)
             return records
 
@@ -306,7 +306,7 @@ def test_one_sweep_takes_every_step_of_a_judgement(backend_type, check_max, runn
         assert 3 * is_commit == len(broker.topics.get("t", ()))
 
 
-def test_a_check_that_outlasts_the_time_to_stop_ends_behind_it_without_an_error(monkeypatch):
+def test_a_check_that_outlasts_the_time_to_stop_ends_later_without_an_error(monkeypatch):
     """The thread still drains when the group is left; nothing is left for it to fall over."""
     raised, asked, released = [], threading.Event(), threading.Event()
     monkeypatch.setattr(threading, "excepthook", raised.append)

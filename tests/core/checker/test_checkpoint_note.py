@@ -1,4 +1,4 @@
-"""Ages of halves where the broker's clock does not tell them: a restart must know what retention is about to take."""
+"""Ages of halves where the broker's clock does not give them: a restart must know which ones retention soon takes."""
 
 from __future__ import annotations
 
@@ -44,8 +44,8 @@ def test_a_spread_has_room(count_max):
             assert chosen[-1] == times[-1]
 
 
-def test_the_last_of_those_that_are_equally_old_stands_for_them():
-    """What stands before it in the log is no younger."""
+def test_the_last_of_those_that_are_equally_old_represents_them():
+    """A half before it in the log is no younger."""
     items = [(1.0, "a"), (1.0, "b"), (1.0, "c"), (2.0, "d"), (3.0, "e"), (3.0, "f")]
     assert ["c", "d", "f"] == [name for _, name in spread_of(items, 3, lambda item: item[0])]
 
@@ -67,7 +67,7 @@ def test_ages_do_not_fade_from_restart_to_restart():
     assert max(taken_ms[identity] - true_ms[identity] for identity in taken_ms) < span_ms / 4
 
 
-def test_a_note_tells_the_oldest_halves_and_ages_from_all_over_the_log():
+def test_a_note_holds_the_oldest_halves_and_ages_from_all_over_the_log():
     """Half of the room is for each."""
     note = note_of(halves(*map(float, range(0, 1_000_000, 1_000))), (), 1_000_000.0, 3_000, tells_ages=True)
     entries = decode_note(note)

@@ -33,8 +33,8 @@ def test_the_times_come_out_ascending(times):
     assert sorted((time_ms, bytes([number])) for number, time_ms in enumerate(times)) == sorted(found)
 
 
-def test_one_that_is_due_late_lets_those_behind_it_through():
-    """In whatever part of the queue they stand."""
+def test_one_that_is_due_late_lets_later_ones_through():
+    """They pass it in each part of the queue."""
     queue = DueQueue()
     for time_ms, identity in ((900.0, b"late"), (1.0, b"a"), (2.0, b"b")):
         queue.push(time_ms, identity)

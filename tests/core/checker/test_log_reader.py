@@ -472,7 +472,7 @@ def test_a_copy_is_not_parked_for_a_gap_in_the_journal_of_another(has_neighbour)
     assert has_neighbour == (world.parked() == [(7, ParkCode.COVERAGE_GAP)])
 
 
-def test_what_stands_after_a_gap_is_judged_by_the_claim_in_force_there():
+def test_an_op_after_a_gap_is_judged_by_the_claim_in_force_there():
     """The claims in between are gone; a discard under the one from before the gap does not count."""
     world = Owners(listener=lambda _: State.COMMIT)
     old, new = b"o" * 16, b"n" * 16

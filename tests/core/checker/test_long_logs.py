@@ -52,7 +52,7 @@ def answers(events):
             state.read_half(place, Pending(rest[0], place, rest[1], TERMS, 100.0, 100.0))
         found.append(
             (
-                [(behind, each.transaction_id, each.generation) for behind, each in state.oldest_open()],
+                [(after_count, each.transaction_id, each.generation) for after_count, each in state.oldest_open()],
                 state.checkpoint(0.0, 3_000) if place % 3 else None,
                 state.replay_count,
                 state.closed_count,
@@ -74,8 +74,8 @@ def test_what_is_left_out_changes_no_answer(first, monkeypatch):
         assert whole == answers(events), seed
 
 
-def test_a_long_log_behind_an_undecided_half_takes_little_memory():
-    """What was closed is counted, not kept; the bounds stay at the oldest, and go on once that is closed."""
+def test_a_long_log_after_an_undecided_half_takes_little_memory():
+    """Closed records are counted, not kept; the bounds stay at the oldest half, and advance once that is closed."""
     state, count = PartitionState(), 5 * LEFT_IN_MAX
     state.read_half(1, Pending(bytes(16), 1, 0, TERMS, 100.0, 100.0))
     for number in range(2, count):
@@ -85,7 +85,7 @@ def test_a_long_log_behind_an_undecided_half_takes_little_memory():
     assert len(state._newest) <= 2 * LEFT_IN_MAX
     assert len(state._seen) <= 2 * LEFT_IN_MAX
     assert len(state._due) <= STALE_MAX + 2
-    assert (count - 1, [count - 2]) == (state.replay_count, [behind for behind, _ in state.oldest_open()])
+    assert (count - 1, [count - 2]) == (state.replay_count, [after_count for after_count, _ in state.oldest_open()])
     made = state.checkpoint(0.0, 0)
     assert (1, 2) == (made.half, made.op)
     state.read_op(count, Op(OpKind.COMMIT, bytes(16)))
@@ -93,8 +93,8 @@ def test_a_long_log_behind_an_undecided_half_takes_little_memory():
     assert (count - 1, count - 1, 1) == (made.half, made.op, state.replay_count)
 
 
-def test_a_final_op_behind_a_discard_that_was_left_behind_holds():
-    """A resume behind both stays closed, whether or not the checkpoint has passed the half."""
+def test_a_final_op_after_a_discard_that_was_left_out_holds():
+    """A resume after both stays closed, whether or not the checkpoint has passed the half."""
     state = PartitionState()
     state.read_half(1, Pending(bytes(16), 1, 0, TERMS, 100.0, 100.0))
     state.read_op(1, Op(OpKind.DISCARD, bytes(16)))
@@ -160,7 +160,7 @@ def test_ops_wait_for_their_halves_however_few_are_read_at_a_time(monkeypatch, i
 
 
 def test_ops_without_halves_hold_up_no_claim(monkeypatch):
-    """Their halves stand before the checkpoint; the end of the half log says that none is to come."""
+    """Their halves are before the checkpoint; the end of the half log proves that none is to come."""
     monkeypatch.setattr(intake, "ORPHANS_MAX", 5)
     world = Owners()
     for number in range(1, 100):

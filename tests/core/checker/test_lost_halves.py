@@ -99,7 +99,7 @@ def test_a_lost_half_is_parked_however_its_first_finder_ends(hindered):
 
 
 def test_a_lost_half_that_waits_reopens_none_that_ended():
-    """It stands for no place in the half log, so no checkpoint may be made of one."""
+    """It has no place in the half log, so no checkpoint may be made of one."""
     faults = Unanswered()
     world = gone_half(faults=faults, listener=lambda _: None)
     killed(world, faults)
@@ -130,7 +130,7 @@ def late():
 
 @pytest.mark.parametrize("fenced", [False, True])
 def test_a_half_that_is_gone_under_a_running_owner_is_parked(fenced):
-    """Its record is read again when it is due; asking for it for ever would tell no operator."""
+    """Its record is read again when it is due; an endless wait for it would notify no operator."""
     limits = Limits(body_bytes_max=1, checkpoint_interval_s=0.0)
     world = Owners(limits=limits, fence=Committed(), listener=lambda _: LocalTransactionState.COMMIT)
     world.half(7, immunity_ms=5_000, fenced=fenced)
@@ -146,7 +146,7 @@ def test_a_half_that_is_gone_under_a_running_owner_is_parked(fenced):
 
 
 def test_a_record_that_cannot_be_read_for_a_while_is_not_lost():
-    """Only the log's beginning tells that it is gone."""
+    """Only the log's beginning proves that it is gone."""
     world = Owners(limits=Limits(body_bytes_max=1), listener=lambda _: LocalTransactionState.COMMIT)
     world.half(7, immunity_ms=5_000)
     world.half(8)

@@ -28,7 +28,7 @@ def one(command):
 @pytest.mark.parametrize("profile", [NATS_LIKE, STRONG], ids=["nats-like", "strong"])
 @pytest.mark.parametrize("answer", [LocalTransactionState.COMMIT, LocalTransactionState.UNKNOWN])
 def test_a_stale_discard_does_not_close_a_half(profile, answer, running_clock):
-    """A replaced owner's DISCARD lands behind the new claim: the half goes on under the next generation."""
+    """A replaced owner's DISCARD lands after the new claim: the half continues under the next generation."""
     listener, clock = Answers(answer), running_clock
     broker = MemoryBroker(profile, clock=clock)
     backend = MemoryBackend(broker)

@@ -1,4 +1,4 @@
-"""The state of a partition, folded from its logs: who is undecided, who is due, how far a checkpoint may go."""
+"""The state of a partition, folded from its logs: the undecided halves, the due ones, the bounds of a checkpoint."""
 
 from __future__ import annotations
 
@@ -55,7 +55,7 @@ class TestCheckpoint:
         assert (None, None) == partition.bounds()
 
     def test_it_is_a_pair(self, partition):
-        """The op bound is the first op of any half at or behind the half bound, not the reading position."""
+        """The op bound is the first op of any half at or after the half bound, not the reading position."""
         partition.half(1, A)
         partition.half(2, B)
         partition.op(10, OpKind.COMMIT, B)
@@ -70,7 +70,7 @@ class TestCheckpoint:
         partition.op(10, OpKind.COMMIT, A)
         assert (2, 10) == partition.bounds()
 
-    def test_the_ops_of_halves_left_behind_are_left_behind(self, partition):
+    def test_the_ops_of_passed_halves_are_passed(self, partition):
         """Once a half is passed its ops bind nothing."""
         partition.half(1, A)
         partition.half(2, B)
@@ -78,7 +78,7 @@ class TestCheckpoint:
         partition.op(11, OpKind.CHECKED, B, count=1)
         assert (2, 11) == partition.bounds()
 
-    def test_the_ops_before_a_carried_copy_are_left_behind(self, partition):
+    def test_the_ops_before_a_carried_copy_are_passed(self, partition):
         """It names the place from where its journal is read; a half that stays open would hold all ops for ever."""
         partition.half(1, A)
         partition.op(10, OpKind.CHECKED, A, count=1)
@@ -95,7 +95,7 @@ class TestCheckpoint:
         assert (None, 5) == partition.bounds()
 
     def test_its_token_is_the_one_in_force_at_the_op_bound(self, partition):
-        """A restart judges the ops behind the bound as this reader did."""
+        """A restart judges the ops after the bound as this reader did."""
         partition.claim(1, THEIRS)
         partition.half(1, A)
         partition.op(2, OpKind.CHECKED, A, token=THEIRS, count=1)
@@ -209,7 +209,7 @@ class TestFinals:
         conflict = partition.state.conflicts.pop()
         assert (A, OpKind.COMMIT, "late") == (conflict.transaction_id, conflict.first, conflict.second.by)
 
-    def test_it_is_reported_behind_the_checkpoint_too(self, partition):
+    def test_it_is_reported_after_the_checkpoint_too(self, partition):
         """Ends are remembered for a while."""
         partition.half(1, A)
         partition.half(2, B)
@@ -226,7 +226,7 @@ class TestFinals:
         assert [] == partition.state.conflicts
 
     def test_it_counts_under_any_token(self, partition):
-        """Whoever wrote it (R7)."""
+        """A final op counts under any writer's token (R7)."""
         partition.claim(1, OURS)
         half = partition.half(1, A)
         assert partition.op(2, OpKind.ROLLBACK, A, token=THEIRS)
@@ -281,8 +281,8 @@ class TestJournal:
     @pytest.mark.parametrize(
         ("reason", "is_closed"), [(ParkCode.CHECKS_EXHAUSTED, False), (ParkCode.UNDELIVERABLE, True)]
     )
-    def test_a_discard_behind_a_decision_is_void_unless_undeliverable(self, partition, reason, is_closed):
-        """Both may land late, in this order; whoever reads the decision publishes."""
+    def test_a_discard_after_a_decision_is_void_unless_undeliverable(self, partition, reason, is_closed):
+        """Both may land late, in this order; an owner that reads the decision publishes."""
         half = partition.half(1, A)
         partition.op(2, OpKind.DECIDED, A, decision=OpKind.COMMIT)
         partition.op(3, OpKind.DISCARD, A, reason=reason)
@@ -295,7 +295,7 @@ class TestJournal:
         assert 0 == half.count
 
     def test_a_final_op_closes_a_discarded_half_for_good(self, partition):
-        """It closes the parked entry; a resume behind it stays closed."""
+        """It closes the parked entry; a resume after it stays closed."""
         partition.half(1, A)
         partition.op(2, OpKind.DISCARD, A)
         partition.op(3, OpKind.COMMIT, A)
@@ -330,7 +330,7 @@ class TestCopies:
         assert (7, 2, 50.0, 60.0) == (first.position, first.count, first.start_ms, first.copied_ms)
         assert 7 == partition.bounds()[0]
 
-    def test_an_older_generation_behind_a_newer_one_is_nothing(self, partition):
+    def test_an_older_generation_after_a_newer_one_changes_nothing(self, partition):
         """A carried copy of the generation before a resume."""
         newer = partition.half(3, A, generation=1)
         partition.half(4, A, generation=0)
@@ -370,7 +370,7 @@ class TestCopies:
         assert (4, 17) == partition.bounds()
 
     def test_until_it_was_looked_back_for_only_a_final_op_counts(self, partition):
-        """A DISCARD for exhausted checks is void after a DECIDED, which may stand before this owner's reading."""
+        """A DISCARD for exhausted checks is void after a DECIDED, which may be before this owner's reading."""
         partition.claim(50, OURS)
         half = partition.half(1, A, folded_to=40)
         partition.op(51, OpKind.DISCARD, A, token=OURS, reason="CHECKS_EXHAUSTED")
@@ -399,7 +399,7 @@ class TestEnded:
         assert {(A, OpKind.COMMIT), (B, 0)} == set(partition.state.closings())
 
     def test_it_binds_the_checkpoint_as_long_as_an_older_one_is_open(self, partition):
-        """Its op lies behind the op bound."""
+        """Its op is after the op bound."""
         partition.half(1, B)
         partition.op(7, OpKind.COMMIT, A)
         partition.op(8, OpKind.TICK, C)
@@ -407,8 +407,8 @@ class TestEnded:
         assert (1, 7) == partition.bounds()
         assert 2 == partition.state.replay_count
 
-    def test_a_contradiction_behind_it_is_reported(self, partition):
-        """As behind every end."""
+    def test_a_contradiction_after_it_is_reported(self, partition):
+        """It is reported as after every end."""
         partition.op(7, OpKind.COMMIT, A)
         partition.state.read_ended(1, A, 0)
         partition.op(8, OpKind.ROLLBACK, A)
@@ -426,7 +426,7 @@ class TestEnded:
 
 class TestDue:
     def test_the_earliest_is_first_and_each_is_taken_once(self, partition):
-        """A half that stands twice in the heap for one time is taken once."""
+        """A half that is twice in the heap for one time is taken once."""
         late = partition.half(1, A, due_ms=30.0)
         early = partition.half(2, B, due_ms=20.0)
         partition.state.schedule(early, 20.0)
@@ -443,16 +443,17 @@ class TestDue:
         assert 1.0 == partition.state.next_due_ms()
 
     def test_one_half_holds_up_no_other(self, partition):
-        """A half rescheduled far away lets those behind it through (R9)."""
+        """A half rescheduled far away lets those after it through (R9)."""
         stuck = partition.half(1, A, due_ms=1.0)
         other = partition.half(2, B, due_ms=1.0)
         partition.state.schedule(stuck, 10_000.0)
         assert [other] == partition.state.take_due(5.0, 10)
 
-    def test_the_oldest_open_ones_are_told_with_their_distance(self, partition):
-        """How many records stand behind each."""
+    def test_the_oldest_open_ones_are_returned_with_their_distance(self, partition):
+        """The distance is the number of records after each."""
         for number, identity in enumerate((A, B, C), 1):
             partition.half(number, identity)
         partition.op(9, OpKind.COMMIT, B)
-        assert [(2, A), (0, C)] == [(behind, each.transaction_id) for behind, each in partition.state.oldest_open()]
+        found = [(after_count, each.transaction_id) for after_count, each in partition.state.oldest_open()]
+        assert [(2, A), (0, C)] == found
         assert 3 == partition.state.replay_count

@@ -1,4 +1,4 @@
-"""An operator's request stands until it was carried out, or until a reply that names it was read back."""
+"""An operator's request stays open until it was executed, or until a reply that names it was read back."""
 
 from __future__ import annotations
 

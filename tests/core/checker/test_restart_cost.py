@@ -43,7 +43,7 @@ def made(clock, count, pending_every):
 
 
 def replayed(broker):
-    """Return how many half records stand at or behind the stored checkpoint."""
+    """Return how many half records are at or after the stored checkpoint."""
     checkpoint = broker.checkpoint_of("g", 0)
     return sum(record.position >= checkpoint.half for record in broker.log("g", LogKind.HALF, 0))
 
@@ -92,7 +92,7 @@ def test_a_half_is_carried_before_retention_takes_it(running_clock):
     checker.stop()
 
 
-def test_more_undecided_halves_than_replay_max_come_to_rest(running_clock):
+def test_more_undecided_halves_than_replay_max_are_not_carried_for_ever(running_clock):
     """They are read again at a restart whether carried or not; carried for each other's sake, that would never end."""
     clock = running_clock
     _, backend = made(clock, 300, 1)

@@ -157,7 +157,7 @@ def test_an_immunity_is_not_ended_by_a_clock_that_goes_ahead(ahead):
 
 
 def test_an_immunity_is_not_ended_by_a_claim_that_was_slow_to_come_back():
-    """While a long op log is read, the broker's clock goes on; a tick that comes back soon tells so."""
+    """While a long op log is read, the broker's clock advances; a tick that comes back soon shows it."""
     world = Ahead(KAFKA_LIKE, [], 0, clock_skew_max_s=10.0)
     with mock.patch.object(world.faults, "readable", side_effect=lambda kind, _, count: count * (kind is LogKind.HALF)):
         world.start()
@@ -169,7 +169,7 @@ def test_an_immunity_is_not_ended_by_a_claim_that_was_slow_to_come_back():
     assert world.asked_s(7) >= 19.0
 
 
-def test_a_copy_tells_the_next_owner_no_start_before_the_first_one():
+def test_a_copy_names_no_start_before_the_first_one():
     """By the clock of the op log's leader, which its writer's timeline may lag."""
     world = Ahead(KAFKA_LIKE, [LogKind.OP], 9_000, clock_skew_max_s=0.0, half_retention_s=4.0)
     owner = world.start()

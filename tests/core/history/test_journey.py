@@ -36,7 +36,7 @@ def parked(identity=A, generation=0, body=None, missing=()):
     return Parked(1, identity, generation, ParkCode.CHECKS_EXHAUSTED, "r", 3, "c", 0, OURS, body, list(missing))
 
 
-def told(halves=(), ops=(), park=(), **options):
+def fold(halves=(), ops=(), park=(), **options):
     """Return journeys folded from records at positions 1, 2, 3…"""
     return journeys_of(
         0,
@@ -53,80 +53,80 @@ DISCARD = Op(OpKind.DISCARD, A, token=OURS, reason=ParkCode.CHECKS_EXHAUSTED)
 
 def test_an_undecided_half_is_pending():
     """Neither parked nor finished."""
-    journey = told([half()])[A]
+    journey = fold([half()])[A]
     assert (True, False, 0) == (journey.is_pending, journey.is_parked, journey.final)
 
 
 def test_the_first_final_op_is_the_end():
-    """Whatever comes behind it."""
-    journey = told([half()], [Op(OpKind.ROLLBACK, A), Op(OpKind.COMMIT, A)])[A]
+    """No record after it changes the end."""
+    journey = fold([half()], [Op(OpKind.ROLLBACK, A), Op(OpKind.COMMIT, A)])[A]
     assert (OpKind.ROLLBACK, False, 2) == (journey.final, journey.is_pending, len(journey.ops))
 
 
 def test_a_discard_parks_and_a_resume_makes_it_pending_again():
     """DISCARD closes up to its generation."""
-    assert told([half()], [CLAIM, DISCARD], [parked()])[A].is_parked
-    resumed = told([half(), half(generation=1)], [CLAIM, DISCARD], [parked()])[A]
+    assert fold([half()], [CLAIM, DISCARD], [parked()])[A].is_parked
+    resumed = fold([half(), half(generation=1)], [CLAIM, DISCARD], [parked()])[A]
     assert (True, 1) == (resumed.is_pending, resumed.generation)
 
 
 def test_a_final_op_closes_a_parked_entry():
     """It is listed no more."""
-    journey = told([half()], [CLAIM, DISCARD, Op(OpKind.COMMIT, A)], [parked()])[A]
+    journey = fold([half()], [CLAIM, DISCARD, Op(OpKind.COMMIT, A)], [parked()])[A]
     assert not journey.is_parked
 
 
 def test_what_a_replaced_checker_wrote_is_kept_but_does_not_count():
     """It is shown to operators and changes nothing."""
     stale = [Op(OpKind.CHECKED, A, token=THEIRS, count=2), Op(OpKind.DISCARD, A, token=THEIRS)]
-    journey = told([half()], [CLAIM, *stale, Op(OpKind.CHECKED, A, token=OURS, count=1)])[A]
+    journey = fold([half()], [CLAIM, *stale, Op(OpKind.CHECKED, A, token=OURS, count=1)])[A]
     assert (1, True, 3) == (journey.count, journey.is_pending, len(journey.ops))
 
 
 def test_the_token_in_force_at_the_start_is_given():
     """Reading need not begin at the first claim."""
-    assert 2 == told([half()], [Op(OpKind.CHECKED, A, token=THEIRS, count=2)], token=THEIRS)[A].count
+    assert 2 == fold([half()], [Op(OpKind.CHECKED, A, token=THEIRS, count=2)], token=THEIRS)[A].count
 
 
 def test_checks_of_an_earlier_generation_do_not_count():
     """A resumed half has a fresh budget."""
-    journey = told([half(generation=1)], [CLAIM, Op(OpKind.CHECKED, A, 0, token=OURS, count=3)])[A]
+    journey = fold([half(generation=1)], [CLAIM, Op(OpKind.CHECKED, A, 0, token=OURS, count=3)])[A]
     assert 0 == journey.count
 
 
 def test_merged_ops_reach_their_own_transactions():
     """One record, several ids."""
-    found = told([half(), half(B)], [[Op(OpKind.COMMIT, A), Op(OpKind.ROLLBACK, B)]])
+    found = fold([half(), half(B)], [[Op(OpKind.COMMIT, A), Op(OpKind.ROLLBACK, B)]])
     assert (OpKind.COMMIT, OpKind.ROLLBACK) == (found[A].final, found[B].final)
 
 
 def test_ticks_and_claims_are_no_transactions():
     """Their nonces are not ids."""
-    assert {} == told([], [CLAIM, Op(OpKind.TICK, b"n" * 16)])
+    assert {} == fold([], [CLAIM, Op(OpKind.TICK, b"n" * 16)])
 
 
 def test_only_one_transaction_may_be_asked_for():
     """Others are skipped, in all three logs."""
-    found = told([half(), half(B)], [Op(OpKind.COMMIT, A), Op(OpKind.COMMIT, B)], [parked(), parked(B)], only=B)
+    found = fold([half(), half(B)], [Op(OpKind.COMMIT, A), Op(OpKind.COMMIT, B)], [parked(), parked(B)], only=B)
     assert [B] == list(found)
 
 
 def test_a_poison_record_in_the_half_log_is_skipped():
     """The parked log shows it."""
-    assert [A] == list(told([b"poison", half()]))
+    assert [A] == list(fold([b"poison", half()]))
 
 
 @pytest.mark.parametrize(("folded_to", "is_parked"), [(1, False), (5, True)])
-def test_a_decision_that_only_a_copy_holds_voids_a_discard_behind_it(folded_to, is_parked):
+def test_a_decision_that_only_a_copy_holds_voids_a_discard_after_it(folded_to, is_parked):
     """Retention may have eaten the DECIDED itself."""
     copy = half(decided=OpKind.COMMIT, folded_to=folded_to)
-    assert is_parked is told([copy], [CLAIM, DISCARD], [parked()])[A].is_parked
+    assert is_parked is fold([copy], [CLAIM, DISCARD], [parked()])[A].is_parked
 
 
 class TestNextGeneration:
     def test_it_holds_the_half_with_a_fresh_budget_and_no_immunity(self):
         """One generation on, its journal folded up to the last op read."""
-        journey = told([half()], [CLAIM, DISCARD], [parked()])[A]
+        journey = fold([half()], [CLAIM, DISCARD], [parked()])[A]
         record = next_generation(journey, "anna", "the listener was down")
         copy = wire.decode_half(record.body)
         assert (A, 1, 1, ()) == (record.transaction_id, record.generation, copy.generation, record.messages)
@@ -136,59 +136,59 @@ class TestNextGeneration:
 
     def test_only_missing_targets_are_sent_again(self):
         """An undeliverable park names them."""
-        journey = told([half()], [CLAIM, DISCARD], [parked(missing=[1])])[A]
+        journey = fold([half()], [CLAIM, DISCARD], [parked(missing=[1])])[A]
         assert [1] == wire.decode_half(next_generation(journey, "a", "r").body).missing
 
     def test_a_journaled_decision_goes_along(self):
         """It is never asked again."""
         decided = Op(OpKind.DECIDED, A, token=OURS, decision=OpKind.COMMIT)
         undeliverable = Op(OpKind.DISCARD, A, token=OURS, reason=ParkCode.UNDELIVERABLE)
-        journey = told([half()], [CLAIM, decided, undeliverable], [parked()])[A]
+        journey = fold([half()], [CLAIM, decided, undeliverable], [parked()])[A]
         assert OpKind.COMMIT == wire.decode_half(next_generation(journey, "a", "r").body).decided
 
     def test_the_half_may_be_gone_from_its_log(self):
         """The parked record holds it."""
-        journey = told([], [CLAIM, DISCARD], [parked()])[A]
+        journey = fold([], [CLAIM, DISCARD], [parked()])[A]
         assert 1 == next_generation(journey, "a", "r").generation
 
     def test_what_a_carried_copy_has_counted_is_not_taken_along(self):
         """The budget is a fresh one."""
         discard = Op(OpKind.DISCARD, A, 1, token=OURS, reason=ParkCode.CHECKS_EXHAUSTED)
-        journey = told([half(), half(generation=1, count=2, folded_to=1)], [CLAIM, discard], [parked(generation=1)])[A]
+        journey = fold([half(), half(generation=1, count=2, folded_to=1)], [CLAIM, discard], [parked(generation=1)])[A]
         assert 0 == wire.decode_half(next_generation(journey, "a", "r").body).count
 
     def test_it_is_above_all_that_was_discarded_or_closed(self):
         """Else an old DISCARD or CLOSED would take it off again. Only the parked record may hold the half."""
         third = Op(OpKind.DISCARD, A, 2, token=OURS, reason=ParkCode.CHECKS_EXHAUSTED)
-        assert 3 == next_generation(told([half()], [CLAIM, third], [parked()])[A], "a", "r").generation
+        assert 3 == next_generation(fold([half()], [CLAIM, third], [parked()])[A], "a", "r").generation
         closed = Parked(1, A, 4, ParkCode.CLOSED, "", 0, "c", 0, OURS, b"")
-        assert 5 == next_generation(told([half()], [CLAIM, DISCARD], [parked(), closed])[A], "a", "r").generation
+        assert 5 == next_generation(fold([half()], [CLAIM, DISCARD], [parked(), closed])[A], "a", "r").generation
 
     @pytest.mark.parametrize("code", [ParkCode.POISON, ParkCode.NEWER])
     def test_what_no_checker_could_read_keeps_its_immunity(self, code):
         """Its producer may still be at work: it was never due."""
         entry = parked()
         entry.code = code
-        journey = told([half()], [CLAIM, DISCARD], [entry])[A]
+        journey = fold([half()], [CLAIM, DISCARD], [entry])[A]
         assert 100 == wire.decode_half(next_generation(journey, "a", "r").body).immunity_ms
 
     def test_poison_cannot_be_resumed(self):
         """There is no half in it."""
-        journey = told([], [CLAIM, DISCARD], [parked(body=b"poison")])[A]
+        journey = fold([], [CLAIM, DISCARD], [parked(body=b"poison")])[A]
         assert half_in(journey.parked[0]) is None
         with pytest.raises(TransactionStateError, match="poison"):
             next_generation(journey, "a", "r")
 
     def test_a_long_reason_is_cut(self):
         """Records stay within their overhead."""
-        journey = told([half()], [CLAIM, DISCARD], [parked()])[A]
+        journey = fold([half()], [CLAIM, DISCARD], [parked()])[A]
         assert REASON_SIZE_MAX == len(wire.decode_half(next_generation(journey, "a", "r" * 9_999).body).reason)
         assert REASON_SIZE_MAX == len(force_op(journey, OpKind.COMMIT, 0, "a", 1, Forced.YES, "r" * 9_999).reason)
 
 
-def test_a_request_says_who_when_why_and_what():
+def test_a_request_names_operator_time_reason_and_decision():
     """It carries no token: the owner executes it."""
-    journey = told([half()])[A]
+    journey = fold([half()])[A]
     op = force_op(journey, OpKind.ROLLBACK, 2, "anna", 7, Forced.OVERRIDE, "why")
     assert (OpKind.FORCE, A, 2, "anna", 7, b"", OpKind.ROLLBACK, Forced.OVERRIDE, "why") == (
         op.kind,

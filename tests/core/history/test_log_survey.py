@@ -1,4 +1,4 @@
-"""Reading a group without owning it: what is undecided, on a broker that stands still, is busy, or has lost records."""
+"""Reading a group without owning it: its undecided halves, on a broker that is idle, is busy, or has lost records."""
 
 from __future__ import annotations
 
@@ -132,7 +132,7 @@ def test_a_survey_sees_what_is_undecided_and_forgets_what_has_ended(world):
 
 
 def test_a_survey_is_kept_up_to_date(world):
-    """Polling takes in what has come since, and tells who owns a partition."""
+    """Polling reads the new records, and shows the owner of a partition."""
     record = world.half(A)
     with world.survey() as survey:
         survey.catch_up()
@@ -205,17 +205,17 @@ def test_a_log_that_is_silent_for_a_while_is_read_to_its_end(world, silent):
 
 
 def test_a_half_that_came_after_the_tick_is_not_shown_without_its_end(world, monkeypatch):
-    """Its end may stand after the tick too; the next look shows both."""
+    """Its end may be after the tick, too; the next look shows both."""
     monkeypatch.setattr("txcore.history.log_survey.READ_COUNT_MAX", 1)
     count = itertools.count(1)
 
     class Busy(Instead):
         def mark(self, *args):
-            told = self._backend.mark(*args)
+            marked = self._backend.mark(*args)
             halves = [world.half(next(count).to_bytes(16, "big"), partition=args[1]) for _ in range(20)]
             for half in reversed(halves):
                 world.op(half, OpKind.ROLLBACK)
-            return told
+            return marked
 
     backend = Busy(world.backend, lambda reader, _kind, _partition, count_max: reader.read(count_max))
     with world.survey(backend=backend) as survey:
@@ -307,7 +307,7 @@ def test_logs_whose_beginning_is_gone_are_read_from_what_is_left(world):
         assert [0] == survey.cut_partitions
 
 
-def test_progress_is_told():
+def test_progress_is_reported():
     """So that a long reading shows that it moves."""
     world = World()
     for number in range(5):
@@ -320,7 +320,7 @@ def test_progress_is_told():
 
 
 def test_nothing_parked_means_that_the_old_log_is_not_read():
-    """Only what lies behind the checkpoints."""
+    """Only the records after the checkpoints are read."""
     world = World()
     reads = []
     original = world.backend.read
@@ -374,8 +374,8 @@ class TestForce:
         assert EndState.UNKNOWN is world.operator.commit(A, "the topic is back").state
         assert 1 == world.operator.show(A).generation
 
-    def test_a_refusal_is_told_with_its_reason(self, world):
-        """The owner's reply behind one's own request, not an older one."""
+    def test_a_refusal_is_returned_with_its_reason(self, world):
+        """The owner's reply after this operator's request counts, not an older one."""
         record = world.half(A)
         world.claim()
         world.op(record, OpKind.FORCE, token=TOKEN, reason="an old refusal", decision=OpKind.COMMIT)
@@ -390,7 +390,7 @@ class TestForce:
         assert world.operator.show(A).request is None
 
     def test_many_are_followed_at_once(self, world):
-        """Each is told when its end is read; those left over at last are UNKNOWN."""
+        """Each result is returned when its end is read; those left over are UNKNOWN."""
         records = {identity: world.half(identity) for identity in (A, B, C)}
         with closing(world.operator.watch([A, B, C], from_checkpoint=True)) as survey:
             awaited = [Awaited.after(survey.find(identity), OpKind.COMMIT) for identity in (A, B, C)]
@@ -401,7 +401,7 @@ class TestForce:
             ends = {end.transaction_id: end.state for end in world.operator.follow(survey, awaited, 0.1)}
         assert {A: EndState.CONFLICT, B: EndState.ACCEPTED, C: EndState.UNKNOWN} == ends
 
-    def test_what_is_parked_again_is_told(self, world):
+    def test_a_half_that_is_parked_again_is_reported(self, world):
         """A commit whose topic still refuses ends there, not at the end of the wait."""
         world.park(world.half(A))
         with closing(world.operator.watch([A], from_checkpoint=False)) as survey:
@@ -439,7 +439,7 @@ class TestForce:
         assert (OpKind.ROLLBACK, "anna", "a stray script") == (last.kind, last.by, last.reason)
 
     def test_a_request_for_what_is_finished_writes_nothing(self, world):
-        """It is told what holds."""
+        """The result is the end that holds."""
         world.op(world.half(A), OpKind.ROLLBACK)
         assert EndState.ALREADY_DONE is world.operator.rollback(A, "why").state
         assert EndState.CONFLICT is world.operator.commit(A, "why", wait_s=5).state

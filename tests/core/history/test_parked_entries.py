@@ -128,7 +128,7 @@ def test_a_parked_half_that_nothing_has_ended_stays(world):
 
 
 def test_a_resumed_half_that_is_parked_again_is_listed_and_closed_by_its_own_end(world):
-    """A CLOSED speaks of what stands before it, up to its generation."""
+    """A CLOSED applies to the records before it, up to its generation."""
     identity = world.park()
     world.operator.resume(identity, "once")
     world.check(UNKNOWN)
@@ -215,7 +215,7 @@ def forgotten(world):
 
 @pytest.mark.parametrize("profile", [KAFKA_LIKE, NATS_LIKE], ids=lambda profile: profile.name)
 def test_a_commit_between_a_parked_record_and_its_discard_leaves_no_entry(profile):
-    """Where the store keeps resolutions unique the DISCARD is refused; elsewhere it stands after the COMMIT."""
+    """Where the store keeps resolutions unique the DISCARD is refused; elsewhere it comes after the COMMIT."""
     world = ended_late(profile)
     assert [(7, ParkCode.CHECKS_EXHAUSTED), (7, ParkCode.CLOSED)] == world.parked()[:2]
     assert ([b"b7"], []) == (world.delivered(), forgotten(world))

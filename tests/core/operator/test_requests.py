@@ -56,31 +56,31 @@ def checker(broker, running_clock):
     checker.stop()
 
 
-def told(broker, randomness):
+def decisions_in(broker, randomness):
     entries, count = requests.read_decisions(MemoryBackend(broker), "g", SystemClock(), randomness)
     assert len(entries) == count
     return [(each.what, each.by, each.reason) for each in reversed(entries)]
 
 
-def test_a_forced_end_is_told_from_its_request_to_its_execution(broker, randomness, orphan, checker):
-    """Who, what and why, in the order of the log though the clocks differ; what was not forced is left out."""
+def test_a_forced_end_is_listed_from_its_request_to_its_execution(broker, randomness, orphan, checker):
+    """The steps are in the order of the log though the clocks differ; ends that were not forced are left out."""
     identity = orphan()
     Operator(MemoryBackend(broker), "g", by="ann").rollback(identity, "it is void")
     checker.run_once()
-    steps = told(broker, randomness)
+    steps = decisions_in(broker, randomness)
     assert ("asked for ROLLBACK", "ann", "it is void") == steps[0]
     assert ["decided ROLLBACK", "executed ROLLBACK"] == [what for what, _, _ in steps[1:]]
     assert "ann: it is void" == steps[1][2]
 
 
-def test_a_resume_is_told_with_its_reason(broker, running_clock, randomness, orphan, checker):
-    """The half that it appended says who and why."""
+def test_a_resume_is_listed_with_its_reason(broker, running_clock, randomness, orphan, checker):
+    """The half that it appended names the operator and the reason."""
     identity = orphan()
     for _ in range(3):
         checker.run_once()
         running_clock.advance(5)
     Operator(MemoryBackend(broker), "g", by="bo").resume(identity, "it knows: now")
-    assert [("resumed", "bo", "it knows: now")] == told(broker, randomness)
+    assert [("resumed", "bo", "it knows: now")] == decisions_in(broker, randomness)
 
 
 def test_the_newest_are_kept_and_all_are_counted(monkeypatch):

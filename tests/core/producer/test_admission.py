@@ -7,7 +7,7 @@ import threading
 from txcore.producer.admission import Places
 
 
-def test_who_finds_no_place_is_told_so_in_time():
+def test_a_caller_without_a_place_is_refused_in_time():
     """And has one as soon as one was given back."""
     places = Places(2)
     assert [places.take(0.0), places.take(0.0), places.take(0.01)] == [True, True, False]
@@ -15,8 +15,8 @@ def test_who_finds_no_place_is_told_so_in_time():
     assert [places.take(0.0), places.take(0.01)] == [True, False]
 
 
-def test_who_waits_has_the_place_that_is_given_back():
-    """Whoever gives back wakes it."""
+def test_a_waiting_caller_gets_the_place_that_is_given_back():
+    """A caller that gives back wakes it."""
     places, has_it = Places(1), threading.Event()
     assert places.take(0.0)
     thread = threading.Thread(target=lambda: places.take(60.0) and has_it.set())

@@ -177,7 +177,7 @@ class TestSendMany:
         assert {(0.0, True)} == set(polls)
 
     def test_one_failure_hides_no_other_result(self, backend, broker):
-        """A rejected message and a raising listener stand beside the good ones."""
+        """A rejected message and a raising listener are among good ones."""
         producer = TransactionProducer(backend, "g", listener=Committing())
         boom = ValueError("boom")
         results = producer.send_many(
@@ -212,7 +212,7 @@ class TestSendMany:
         assert ops == [op.kind for record in broker.log("g", LogKind.OP, 0) for op in decode_ops(record.body)]
 
     def test_slow_local_transactions_let_none_publish_too_late(self, clock, monkeypatch):
-        """Who ran first is published before the others run; past its time nobody publishes: the checker may decide."""
+        """The first ones are published before the others run; past its time none is: the checker may decide."""
         backend = MemoryBackend(MemoryBroker(KAFKA_LIKE))
         began_s, released_s = clock.now_s, []
 
@@ -336,7 +336,7 @@ class TestSendMany:
 
 class TestMisuse:
     def test_a_listener_is_needed_for_the_listener_style(self, producer):
-        """Told by the parameter's name."""
+        """The error names the parameter."""
         with pytest.raises(TransactionStateError, match="listener="):
             producer.send_message_in_transaction(Message("t", b""))
 

@@ -134,7 +134,7 @@ class TestPrepare:
             steps.send(None)
 
     def test_a_cancelled_append_rolls_the_connection_back(self, transaction, context):
-        """Cancellation while the half is under way leaves no open transaction behind."""
+        """Cancellation while the half is under way leaves no open transaction."""
         steps = flow.prepare(transaction, object())
         for _ in range(2):
             next(steps)
@@ -223,7 +223,7 @@ class TestEnd:
         assert state is by_hand.run_to_end(end(prepared, again)).state
 
     def test_an_end_that_was_cancelled_is_unknown(self, prepared, by_hand):
-        """The release may be under way: whoever asks again learns that it is not certain."""
+        """The release may be under way: a caller that asks again learns that it is not certain."""
         steps = end(prepared, OpKind.COMMIT)
         next(steps)
         with pytest.raises(asyncio.CancelledError):
@@ -270,7 +270,7 @@ class TestEnd:
         assert OpKind.NUDGE == next(end(prepared, OpKind.COMMIT)).op.kind
 
     def test_without_a_reading_it_gives_way_to_a_store_that_forgets(self, prepared, context):
-        """A handle from another boot cannot tell how long it was away."""
+        """A handle from another boot cannot show how long it was away."""
         context.store_arbitrates, context.arbitrates_s, prepared.give_way_s = True, 60.0, None
         assert OpKind.NUDGE == next(end(prepared, OpKind.COMMIT)).op.kind
 
@@ -388,7 +388,7 @@ class TestListenerStyle:
         with pytest.raises(TransactionStateError, match="only inside execute_local_transaction"):
             transactions.current_transaction()
 
-    def test_a_flow_that_is_dropped_takes_nobody_s_current_transaction(self, unfenced):
+    def test_a_flow_that_is_dropped_takes_no_other_current_transaction(self, unfenced):
         """Its process died, or its event loop: it is collected while another local transaction runs."""
         dropped, _ = self.send(unfenced)
         next(dropped)
@@ -450,7 +450,7 @@ class TestListenerStyle:
         assert isinstance(result.error, TransactionStateError)
 
     def test_a_fenced_listener_that_forgot_its_row_is_vouched_for(self, context, by_hand):
-        """The row is written in a transaction of its own before anything is published; the result tells of it."""
+        """The row is written in a transaction of its own before anything is published; the result reports it."""
         steps, _ = self.send(context)
         half = wire.decode_half(next(steps).body)
         assert (False, True, NO_DATABASE) == (
@@ -497,7 +497,7 @@ class TestDatabaseStyle:
         assert transaction.fenced
 
     def test_it_needs_a_fence(self, transaction, context):
-        """Told by the parameter's name."""
+        """The error names the parameter."""
         context.fence = None
         with pytest.raises(TransactionStateError, match="fence=SqlFence"):
             next(flow.database_begin(transaction, "engine"))
