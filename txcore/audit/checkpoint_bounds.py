@@ -1,4 +1,4 @@
-"""S11, against whole logs: what a checkpoint passes, and what the copies that it relies on hold of their journals."""
+"""S11, against whole logs: the records that a checkpoint passes, and the journals of the copies that it relies on."""
 
 from __future__ import annotations
 
@@ -63,14 +63,14 @@ def judge_bounds(
         if is_first_kept and journal and checkpoint.op is not None and journal[0][0] < checkpoint.op:
             return f"op bound {checkpoint.op} passes the first op {journal[0][0]} of {id_text(identity)}"
         for half in kept if journal else ():
-            # Of a copy whose journal goes further than these logs it is not known what it lacks.
+            # A copy whose journal reaches further than these logs cannot be judged.
             if 0 <= half.folded_to <= known_to and (text := judge_copy(half, journal)):
                 return f"half bound {checkpoint.half} relies on a copy of {id_text(identity)} that {text}"
     return ""
 
 
 def judge_copy(copy: Half, journal: Sequence[tuple[int, Op]]) -> str:
-    """Return what a carried or resumed copy lacks of its journal, or "".
+    """Return the fault of a carried or resumed copy that lacks a part of its journal, or "".
 
     A checker that reads the copy alone reads the op log from `folded_to` on, that place included.
 

@@ -51,11 +51,11 @@ __all__ = [
 
 
 DECIDERS: Final = ("p:", "c:")
-"""How producers and checkers begin the name of an attempt; a relay's begins with `r:`."""
+"""The prefixes of the attempt names of producers and checkers; a relay's begins with `r:`."""
 
 
 class Invariant(enum.Enum):
-    """What must hold, for every transaction and every run."""
+    """The rules that must hold, for every transaction and every run."""
 
     S1 = "at most one final decision per half"
     S2 = "a target exists only for a COMMIT decision of a committed local transaction"
@@ -158,7 +158,7 @@ class Violation:
 
 @dataclass(frozen=True, slots=True)
 class Promises:
-    """What the backend under judgement promises beyond delivery (from its capabilities)."""
+    """The promises of the backend under judgement beyond delivery (from its capabilities)."""
 
     atomic_release: bool = False
     resolution_is_unique: bool = False
@@ -168,7 +168,7 @@ def judge(facts: Facts, promises: Promises, *, at_rest: bool) -> list[Violation]
     """Return every violation in one transaction.
 
     Args:
-        at_rest: Faults are over and the checker had its bounded time: what is still undecided or missing counts.
+        at_rest: Faults are over and the checker had its bounded time: an undecided half or missing target counts.
     """
     found: list[Violation] = []
     identity = facts.journey.transaction_id
@@ -290,7 +290,7 @@ def _judge_checks(facts: Facts, broken: _Broken) -> None:
         broken(Invariant.S3, "parked undeliverable, and no decision to commit is in the log")
     resumed = max((half.generation for half in journey.halves), default=0) > journey.discarded_generation
     is_forced = journey.forced > 0
-    # Relays publish what is in the table whatever becomes of a half; targets of others are S6's concern.
+    # Relays publish the rows of the table whether or not a half ends; targets of others are S6's concern.
     is_by_relay = facts.is_via_table
     if facts.targets and journey.is_parked and not (resumed or is_forced or is_by_relay):
         undeliverable = any(parked.code == ParkCode.UNDELIVERABLE for parked in journey.parked)
@@ -326,4 +326,4 @@ INVARIANTS_OF: Final[Mapping[Verdict, frozenset[Invariant]]] = {
     Verdict.DUP_TARGET: frozenset({Invariant.S6}),
     Verdict.STUCK: frozenset({Invariant.L1}),
 }
-"""What each verdict of the audit says in the words of this list."""
+"""The invariants that each verdict of the audit breaks."""

@@ -25,7 +25,7 @@ OPS_PER_RECORD: Final = 4_096
 
 
 class Severity(enum.IntEnum):
-    """How bad a verdict is; `exit_code` gives the order in which they decide a run."""
+    """The severity of a verdict; `exit_code` gives the order in which severities decide a run."""
 
     INFO = 0
     WARNING = 1
@@ -92,7 +92,7 @@ class Thresholds:
 
 @dataclass(slots=True)
 class Tally:
-    """What all logs hold of one transaction, in numbers.
+    """The records of one transaction in all logs, in numbers.
 
     Attributes:
         halves: Copies of the half; a resumed or carried one counts.
@@ -191,7 +191,7 @@ def _conflict_refused(t: Any, _: Thresholds) -> Any:
 
 
 def _lost(t: Any, _: Thresholds) -> Any:
-    is_out = _is_by_half(t) | (t.row == SENT)  # what the message table still holds is not lost
+    is_out = _is_by_half(t) | (t.row == SENT)  # a message that is still in the message table is not lost
     has_hole = _is_commit(t) & (t.halves > 0) & (t.present < t.declared) & is_out
     is_owed = (t.row == 1) | (t.row == SENT)
     has_nothing = is_owed & (t.row_early == 1) & (t.halves == 0) & (t.targets == 0) & _is_open(t)
@@ -209,7 +209,7 @@ def _phantom(t: Any, _: Thresholds) -> Any:
     # An operator takes poison off the list with a ROLLBACK of a name that never had a half.
     is_no_dismissal = (t.parked == 0) | (t.poison < t.parked) | (t.first_rollback >= t.first_commit)
     has_op = (t.commits + t.rollbacks > 0) & is_no_dismissal
-    # What came by the message table never needed a half.
+    # A target that came by the message table never needed a half.
     has_target = (t.targets > 0) & _is_by_half(t)
     return (t.absence == 1) & (t.halves == 0) & (has_target | has_op)
 

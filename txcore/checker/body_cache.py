@@ -1,7 +1,7 @@
-"""What was read of half records lately, for all partitions of one checker, so that few are read a second time.
+"""The half records read lately, for all partitions of one checker, so that few are read a second time.
 
-A checker holds no bodies of waiting halves: it reads them again when they are due. Of a half that is due soon after
-it was read, as most are, the bytes are still here.
+A checker holds no bodies of waiting halves: it reads them again when they are due. Most halves are due soon after they
+were read; their bytes are still here.
 """
 
 from __future__ import annotations
@@ -10,7 +10,7 @@ from collections import deque
 from typing import Final
 
 ENTRY_BYTES: Final = 250
-"""What an entry takes besides its bytes, about."""
+"""Approximate size, in bytes, of an entry besides its body."""
 
 Place = tuple[int, int]
 """A partition and a position."""
@@ -37,5 +37,5 @@ class Bodies:
             self._bytes -= len(self._kept.pop(self._order.popleft())) + ENTRY_BYTES
 
     def get(self, place: Place) -> bytes | None:
-        """Return what is kept of a place."""
+        """Return the body that is kept for a place."""
         return self._kept.get(place)

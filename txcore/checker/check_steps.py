@@ -86,7 +86,7 @@ class Judge:
         return [pending for pending in halves if pending.extras.look_back is None]
 
     def _chunks(self, halves: list[Pending]) -> Iterator[list[Pending]]:
-        """Take halves in hand, so many at a time as one question or one reading may be about."""
+        """Take halves in hand, in chunks of the size that one question or one reading may have."""
         size = self._context.limits.fence_batch_count_max
         for index in range(0, len(halves), size):
             chunk = halves[index : index + size]
@@ -141,7 +141,7 @@ class Judge:
         return self._carry(pending)
 
     def _go_on(self, pending: Pending) -> Flow[None]:
-        """Finish what is decided, ask about the others."""
+        """Finish the decided halves, ask about the others."""
         return self._finish(pending) if pending.decision else self._ask(pending)
 
     def _together(self, chunk: list[Pending], step: Callable[[Pending], Flow[None]]) -> Flow[None]:
@@ -369,7 +369,7 @@ class Judge:
                 pending.note(missing=outcome.missing)
 
     def _refused(self, pending: Pending, outcome: Outcome) -> None:
-        """Retry what a target refused by itself; at last have it parked as undeliverable (R9)."""
+        """Retry a release that a target itself refused; after `refusals_max`, park the half as undeliverable (R9)."""
         pending.note(missing=outcome.missing, refusals=pending.extras.refusals + 1)
         self._context.report.event(
             names.RELEASE_REFUSED, transaction_id=pending.transaction_id, error=repr(outcome.error)

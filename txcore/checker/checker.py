@@ -110,7 +110,7 @@ class Membership:
             self.context.report.event(names.CHECKER_ERROR, error=repr(task.error))
 
     def stop(self) -> None:
-        """Let every owner finish what is in hand; nothing new is started."""
+        """Let every owner finish the halves in hand; no new one is started."""
         self.is_stopping = True
         for owner in self.owners.values():
             owner.is_draining = True
@@ -200,7 +200,7 @@ class Checker:
         self._thread.start()
 
     def stop(self, timeout_s: float = 30.0) -> None:
-        """Finish what is in hand, checkpoint, leave the group; idempotent, bounded by *timeout_s*."""
+        """Finish the halves in hand, checkpoint, leave the group; idempotent, bounded by *timeout_s*."""
         thread = self._thread
         self._stop.set()
         if thread is not None:
@@ -212,7 +212,7 @@ class Checker:
         self._pool.close()
 
     def run_once(self, timeout_s: float = 30.0) -> CheckReport:
-        """Judge everything that is due now on the partitions that fall to this checker, and return what was done.
+        """Judge every half that is due now on the partitions assigned to this checker, and return the counts.
 
         Raises:
             BackendTimeoutError: not finished within *timeout_s*; the next call continues.
@@ -247,7 +247,7 @@ class Checker:
 
     @property
     def counts(self) -> Mapping[str, int]:
-        """What this checker did since it last joined, by name; kept when it has left.
+        """The counts of this checker since it last joined, by name; kept after it has left.
 
         halves (read), asked, commit, rollback, parked, carried, claims, stood_down, stale, conflicts.
         """
@@ -255,7 +255,7 @@ class Checker:
 
     @property
     def partitions(self) -> tuple[int, ...]:
-        """The partitions in this checker's hands now."""
+        """The partitions that this checker owns now."""
         return () if self._membership is None else tuple(sorted(self._membership.owners))
 
     def stats(self) -> CheckerStats:
@@ -314,7 +314,7 @@ class Checker:
         self._drain(membership)
 
     def _drain(self, membership: Membership) -> None:
-        """Finish what is in hand, until `stop` leaves the group because that takes too long."""
+        """Finish the halves in hand, until `stop` leaves the group because that takes too long."""
         membership.stop()
         clock = membership.loop.clock
         deadline_s = clock.elapsed_s() + self._limits.check_deadline_s + self._limits.mark_timeout_s

@@ -1,4 +1,4 @@
-"""What all partition owners of one checker share, and which of its listeners is asked about a half."""
+"""The context that all partition owners of one checker share, and the choice of the listener for a half."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from txcore.runtime.instrumentation import Reporter, trace_of
 
 @dataclass(slots=True)
 class CheckContext:
-    """What all owners of one checker share. `answers` is None where only the fence answers."""
+    """The objects that all owners of one checker share. `answers` is None where only the fence answers."""
 
     backend: Backend
     group: str
@@ -67,6 +67,6 @@ def listener_for(listeners: Sequence[CheckListener], half: Half) -> CheckListene
 
 
 def view_of(half: Half, check_times: int) -> HalfView:
-    """Return what a listener is shown of *half*."""
+    """Return the view of *half* for a listener."""
     messages = tuple(Message(m.topic, m.body, m.key, m.headers) for m in half.messages)
     return HalfView(half.transaction_id, half.group, messages, check_times, half.born_ms)

@@ -129,18 +129,18 @@ class Pending(msgspec.Struct, gc=False):
 
     @property
     def start_ms(self) -> float:
-        """When immunity began: the broker's append time of the first copy, or when it was first seen."""
+        """The start of immunity: the broker's append time of the first copy, or the time when it was first seen."""
         return self.immune_until_ms - self.terms.immunity_ms
 
     @property
     def copied_ms(self) -> float:
-        """When its newest copy was appended, as far as that is known; retention counts from there."""
+        """The append time of its newest copy, as far as it is known; retention counts from it."""
         copied_ms = self.extras.copied_ms
         return self.start_ms if copied_ms is None else copied_ms
 
     def note(self, **changes: Any) -> None:
         """Change fields of `extras`."""
-        # Most notes say what is so already.
+        # Most notes change no value.
         if any(getattr(self.extras, name) != value for name, value in changes.items()):
             self.extras = msgspec.structs.replace(self.extras, **changes)
 
@@ -152,7 +152,7 @@ class Pending(msgspec.Struct, gc=False):
 
 
 def decide(pending: Pending, now_ms: float, *, must_carry: bool) -> Decision:
-    """Return what is to be done about *pending* at *now_ms*, knowing all ops written before.
+    """Return the next step for *pending* at *now_ms*, knowing all ops written before.
 
     Immunity ends at its last millisecond exactly (RocketMQ #544 skipped that one) and uses up no check.
     """

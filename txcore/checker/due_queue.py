@@ -31,11 +31,11 @@ class DueQueue:
         return (self._times_ms[0], self._line[0]) if self._times_ms else None
 
     def __len__(self) -> int:
-        """Return how many there are."""
+        """Return the number of entries."""
         return len(self._line) + len(self._heap)
 
     def keep(self, is_wanted: Callable[[float, bytes], bool]) -> None:
-        """Remove every one that is not wanted any more."""
+        """Remove every entry that is no longer wanted."""
         line = [each for each in zip(self._times_ms, self._line, strict=True) if is_wanted(*each)]
         self._times_ms = deque(due_ms for due_ms, _ in line)
         self._line = deque(identity for _, identity in line)
@@ -43,7 +43,7 @@ class DueQueue:
         heapq.heapify(self._heap)
 
     def pop(self) -> None:
-        """Remove what `first` returns."""
+        """Remove the entry that `first` returns."""
         if self._heap and (not self._times_ms or self._heap[0][0] < self._times_ms[0]):
             heapq.heappop(self._heap)
         else:

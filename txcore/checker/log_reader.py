@@ -90,7 +90,7 @@ class Intake:
         self._is_probing = False
 
     def read(self) -> int:
-        """Read what has arrived in both logs, halves first; returns how many records that were.
+        """Read the records that have arrived in both logs, halves first; returns their number.
 
         An op record holds many ops, so that in long logs these would run far ahead of their halves, and fill memory; as
         they would while the half log is silent. Once that was read to its end, ops that still wait are for no half.
@@ -117,7 +117,7 @@ class Intake:
             self.ask_end()
 
     def claimed(self) -> None:
-        """Note that the owner's claim is back; what is stored from here on is new."""
+        """Note that the owner's claim is back; records that are stored from now on are new."""
         self.is_claimed = True
         self._tenure.state.begin_live()
         self._claimed_end = self._halves.end()
@@ -128,7 +128,7 @@ class Intake:
         self._ops.close()
 
     def read_halves(self) -> int:
-        """Read what has arrived in the half log; returns how many records that were."""
+        """Read the records that have arrived in the half log; returns their number."""
         try:
             records = self._halves.read(self._context.limits.read_count_max)
         except DataLossError as loss:
@@ -319,7 +319,7 @@ class Intake:
         self._tenure.state.read_half(record.position, pending)
 
     def read_ops(self, count_max: int) -> int:
-        """Read at most *count_max* records of what has arrived in the op log; returns how many that were."""
+        """Read at most *count_max* of the records that have arrived in the op log; returns their number."""
         try:
             records = self._ops.read(count_max)
         except DataLossError as loss:
@@ -496,8 +496,8 @@ class Intake:
     def note_gap(self, pending: Pending) -> None:
         """Mark a half whose ops retention may have eaten: its end may be among the lost ones (R12).
 
-        A fenced half needs none: its fence knows how it ended. Nor does one that is younger than what is kept of ops:
-        nothing was eaten but what is older.
+        A fenced half needs no mark: its fence knows how it ended. Nor does a half that is younger than the retention of
+        ops: only older ops were eaten.
         """
         if pending.extras.park is None and self._may_lack_ops(pending):
             reason = "the op log begins after this half was born, and no checkpoint covers it"
@@ -521,7 +521,7 @@ class Intake:
         if self._tenure.has_server_time:
             capabilities = self._context.backend.capabilities
             kept_s = capabilities.op_retention_s
-            # Counted from when the gap was found: what came after that this owner has read.
+            # Counted from the discovery of the gap: this owner has read all later records.
             found_ms = self._tenure.now_ms() + (self._gap_found_s - self._context.clock.elapsed_s()) * 1000
             kept_since_ms = math.inf if kept_s is None else found_ms - kept_s * 1000
             lost_before_ms = min(self._gap_before_ms, kept_since_ms) + capabilities.clock_skew_max_s * 1000

@@ -1,4 +1,4 @@
-"""The owner of one partition, as one flow: claim, read, tick, judge what is due, checkpoint, give up.
+"""The owner of one partition, as one flow: claim, read, tick, judge the due halves, checkpoint, give up.
 
 Whatever is written carries the owner's token. A half is judged only after the owner's own TICK, written after the
 half was read, came back from the op log.
@@ -22,7 +22,7 @@ from txcore.runtime import instrumentation as names
 from txcore.runtime.commands import Flow, Spawn
 
 LOOK_SHARE: Final = 200
-"""To find the oldest half takes a look at each; that is done again after so many times as long as it took."""
+"""Pause before the next search of all halves for the oldest one, as a multiple of the time that the last one took."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -54,7 +54,7 @@ class PartitionOwner:
     def __init__(self, context: CheckContext, partition: int) -> None:
         self.context = context
         self.tenure = Tenure(context, partition)
-        self.is_draining = False  #: True: start nothing new, finish what is in hand, checkpoint, give up
+        self.is_draining = False  #: True: start nothing new, finish the halves in hand, checkpoint, give up
         self.has_ended = False
         self.blocked = ""  #: why its reading stopped for good, at a record of a newer txcore
         self._sweeps_since_s: float | None = None  #: see `begin_sweep`
@@ -68,7 +68,7 @@ class PartitionOwner:
         self._bounded_at_s = context.clock.elapsed_s()  #: when the stored checkpoint was last known to be up to date
 
     def begin_sweep(self) -> None:
-        """Judge what is due now; `is_sweeping` until that is done and read back. What is due again by then can wait."""
+        """Judge the halves due now; `is_sweeping` until that is done and read back. Those due again by then can wait."""
         self._sweeps_since_s = self.context.clock.elapsed_s()
 
     @property
@@ -260,7 +260,7 @@ class PartitionOwner:
 
     @property
     def pending_count(self) -> int:
-        """How many undecided halves this owner knows."""
+        """The number of undecided halves that this owner knows."""
         return self.tenure.state.pending_count
 
     def stats(self) -> PartitionStats:

@@ -1,4 +1,4 @@
-"""One checker's hold on one partition: its token, its clock, whether it still holds it, and what it writes."""
+"""One checker's hold on one partition: its token, its clock, whether it still holds it, and the ops that it writes."""
 
 from __future__ import annotations
 
@@ -60,7 +60,7 @@ class Tenure:
 
     @property
     def may_write(self) -> bool:
-        """Whether what is in hand may still be written."""
+        """Whether the ops of halves in hand may still be written."""
         return self.is_active and not self.is_blocked
 
     @property
@@ -96,7 +96,7 @@ class Tenure:
         forced: int = Forced.NO,
         reason: str = "",
     ) -> Resolution:
-        """Return an op about *pending* under this token, with what is released before it."""
+        """Return an op about *pending* under this token, with the targets released before it."""
         context = self.context
         op = Op(
             kind,

@@ -186,13 +186,13 @@ class PartitionState:
         self.schedule(pending, pending.due_ms)
 
     def _merge(self, known: _Seen, seen: _Seen, new: Pending, look_back: tuple[int, bytes] | None) -> None:
-        """Highest generation and count, earliest start; what is closed stays closed up to its generation."""
+        """Highest generation and count, earliest start; a closed half stays closed up to its generation."""
         current = known.pending
         if current is None:
             if known.closed_by in FINAL_KINDS or seen.generation <= known.generation:
                 seen.closed_by = known.closed_by
                 return
-            # What was decided while it was closed is not kept here, so the copy is judged by the log.
+            # A decision made while it was closed is not kept here, so the copy is judged by the log.
             new.note(look_back=look_back)
             self._open(seen, new)
             return
@@ -222,7 +222,7 @@ class PartitionState:
         current.count = max(current.count, new.count)
         current.begin_by(new.start_ms)
         current.note(carry_again_ms=0.0, copied_ms=copied_ms)
-        if new.extras.poison is not None:  # a newer txcore's copy takes the place of what can be read
+        if new.extras.poison is not None:  # a newer txcore's copy replaces the readable one
             current.note(poison=new.extras.poison, park=new.extras.park)
             self.schedule(current, AT_ONCE_MS)
 
@@ -353,7 +353,7 @@ class PartitionState:
         if generation >= 0:
             self.ended_parked.append((identity, generation))
 
-    # -- what is due ---------------------------------------------------------------------------------------------
+    # -- due halves ----------------------------------------------------------------------------------------------
 
     def schedule(self, pending: Pending, due_ms: float) -> None:
         """Set when *pending* is looked at next."""

@@ -47,7 +47,7 @@ elsewhere it is published.
 LEGEND: Final = """
 - **atomic release**: a transaction's messages and the record of its end become visible together or not at all.
 - **one decision**: the store itself refuses a second, different end.
-- **fences checkers**: the store refuses what a checker writes after another one has taken its partition.
+- **fences checkers**: the store refuses a checker's records after another one has taken its partition.
 - **fsync before ack**: an acknowledged record is on disk; *configured*: the broker's own setting decides.
 - **refuses when full**: a full half log refuses new halves instead of dropping old ones.
 - **drops repeats**: for how long the store drops a second message with the same id.

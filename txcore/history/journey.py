@@ -1,4 +1,4 @@
-"""What a group's logs say about each transaction: pure reading, for operators, oracles and the simulator."""
+"""Each transaction as a group's logs show it: pure reading, for operators, oracles and the simulator."""
 
 from __future__ import annotations
 
@@ -60,8 +60,8 @@ class Journey:
     newer_generation: int = -1  #: the highest generation among those
     final: int = 0
     count: int = 0
-    journaled: int = 0  #: what the first DECIDED in force says
-    copied_decision: int = 0  #: what a copy says whose journal held a DECIDED
+    journaled: int = 0  #: the decision of the first DECIDED in force
+    copied_decision: int = 0  #: the decision in a copy whose journal held a DECIDED
     discarded_generation: int = -1
     exhausted: set[int] = field(default_factory=set)  #: generations discarded, in force, for exhausted checks
     undeliverable_generation: int = -1  #: the highest one discarded, in force, because a target refuses
@@ -176,9 +176,9 @@ class Journey:
 class Journeys:
     """One partition's logs folded into a journey per transaction, record by record.
 
-    Each log is given in its own order; the two may be interleaved in any way. What this version cannot read is
-    skipped: poison in the half log is parked by the checker, and the parked log shows it. Of a newer txcore's half is
-    known that it exists.
+    Each log is given in its own order; the two may be interleaved in any way. Records that this version cannot
+    read are skipped: poison in the half log is parked by the checker, and the parked log shows it. Of a newer txcore's
+    half only the existence is known.
 
     Args:
         token: The claim in force where the op log begins.
@@ -279,7 +279,7 @@ def next_generation(journey: Journey, by: str, reason: str) -> HalfRecord:
     A half that no checker could read when it was parked keeps its immunity: its producer may still be at work.
 
     Raises:
-        TransactionStateError: there is no half to resume, or what is there makes none that can be read; says why.
+        TransactionStateError: there is no half to resume, or the new record would not be readable; says why.
     """
     entry = journey.parked[-1] if journey.parked else None
     half = journey.half or (half_in(entry) if entry is not None else None)
@@ -302,7 +302,7 @@ def next_generation(journey: Journey, by: str, reason: str) -> HalfRecord:
     )
     body = wire.encode_half(copy)
     try:
-        wire.decode_half(body)  # what its reader refuses would only be parked again
+        wire.decode_half(body)  # a record that its reader refuses would only be parked again
     except WireFormatError as error:
         raise TransactionStateError(f"{id_text(journey.transaction_id)} cannot be resumed: {error}") from error
     return HalfRecord(half.group, half.partition, half.transaction_id, generation, body, ())
@@ -336,7 +336,7 @@ def next_of_inner(poison: Journey, own: Journey | None, by: str, reason: str) ->
     """Return the half to append for a resume of the half inside *poison*; None where that is under way or finished.
 
     Args:
-        own: What the logs say of the half under its own id; None for nothing.
+        own: The journey of the half under its own id; None where the logs hold nothing.
 
     Raises:
         TransactionStateError: *poison* holds no half.
@@ -371,7 +371,7 @@ def closed_record(transaction_id: bytes, generation: int, by: str, at_ms: int, t
 def close_entry(
     group: str, partition: int, transaction_id: bytes, generation: int, by: str, at_ms: int, token: bytes = b""
 ) -> Resolution:
-    """Return what closes the entry of a half that its producer ended while it was parked: a CLOSED record, no op."""
+    """Return the CLOSED record, without an op, for the entry of a half that its producer ended while it was parked."""
     parked = closed_record(transaction_id, generation, by, at_ms, token)
     half = HalfRecord(group, partition, transaction_id, generation, b"", ())
     return Resolution(half, None, (), parked, by, flush=True)

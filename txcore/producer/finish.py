@@ -72,7 +72,7 @@ def choose_end(transaction: LocalTransaction, kind: OpKind) -> tuple[Resolution 
 
 
 def end_result(transaction: LocalTransaction, kind: OpKind, outcome: Outcome) -> EndResult:
-    """Return what the outcome of a release says about the end."""
+    """Return the result of the end for the outcome of its release."""
     identity = transaction.transaction_id
     if outcome.status is Status.DURABLE:
         return EndResult(EndState.ACCEPTED, identity)
@@ -177,7 +177,7 @@ def are_settled(transactions: Sequence[LocalTransaction]) -> Flow[set[bytes]]:
 
 
 def _leave(transaction: LocalTransaction, state: EndState, error: Exception) -> Flow[EndResult]:
-    """Publish nothing, and ask for a check soon; none is needed for what a relay publishes, if it committed."""
+    """Publish nothing, and ask for a check soon; a relay publishes its messages without one, if it committed."""
     if not transaction.is_via_table:
         yield resolution_of(transaction, OpKind.NUDGE)
     return EndResult(state, transaction.transaction_id, error)

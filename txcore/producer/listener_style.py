@@ -31,7 +31,7 @@ from txcore.results import EndResult, EndState, TransactionSendResult
 from txcore.runtime.commands import Answered, Call, Each, Flow
 
 TURN_S: Final = 0.02
-"""Longest time, in seconds, for local transactions; after it those that ran are released before the next ones run."""
+"""Time, in seconds, of local transactions after which those that ran are released before the next ones run."""
 _STATES: Final = {OpKind.COMMIT: LocalTransactionState.COMMIT, OpKind.ROLLBACK: LocalTransactionState.ROLLBACK}
 
 
@@ -102,7 +102,7 @@ def send_all(sendings: Sequence[Sending], listener: Listener) -> Flow[None]:
 
 
 def _go_on(opened: Sequence[Sending], listener: Listener, began_s: float, answered: Answered) -> Flow[None]:
-    """Run the local transactions of halves that were answered together, and release what they say."""
+    """Run the local transactions of halves that were answered together, and release the ends that they chose."""
     left = deque(opened[index] for index, outcome in answered if _is_stored(opened[index], outcome, began_s))
     while left:
         ran = yield from _run_some(left, listener)

@@ -78,11 +78,11 @@ class _Window:
         return count if self._under_way_count + count <= most else 0
 
     def begun(self, count: int) -> None:
-        """Note that so many are under way."""
+        """Note that *count* more are under way."""
         self._under_way_count += count
 
     def ended(self, count: int) -> None:
-        """Note that so many have ended."""
+        """Note that *count* have ended."""
         self._under_way_count -= count
         self._ended_count += count
 

@@ -7,7 +7,7 @@ A flow yields commands and receives their results; it never touches a backend, a
 * a `Resolution`: release it; receives an `Outcome`
 * a `Call`: call user or database code, awaiting the result if need be; receives its value or has its error raised
 * an `Each` of halves or resolutions: the same for many at once; continue when all have continued
-* a `Future`: wait for it; a number: wait so many seconds; a `Spawn`: run another flow beside this one
+* a `Future`: wait for it; a number: wait that many seconds; a `Spawn`: run another flow beside this one
 
 Every yield is a place where the process may die; `drivers` run flows for real, the simulator kills them there.
 """

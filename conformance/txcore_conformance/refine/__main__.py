@@ -35,7 +35,7 @@ TURN: Final = {1: 400, 2: 20}
 
 @dataclass(frozen=True, slots=True)
 class Chunk:
-    """What some histories came to."""
+    """The result of some histories."""
 
     count: int
     cpu_s: float
@@ -111,7 +111,7 @@ def _show(layer: int, seed: int) -> int:
 
 @dataclass(slots=True)
 class Totals:
-    """What one layer came to."""
+    """The result of one layer."""
 
     count: int = 0
     bad: int = 0

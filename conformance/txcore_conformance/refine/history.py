@@ -23,7 +23,7 @@ UNIQUE_KINDS: Final = FINAL_KINDS | {OpKind.DISCARD}
 
 
 class Logs(Protocol):
-    """Where a history is written."""
+    """The logs to which a history is written."""
 
     def append_half(self, half: Half) -> None:
         """Append a half record."""
@@ -46,7 +46,7 @@ class Known:
     is_final: bool = False
 
     def seen_at(self, place: int, generation: int) -> Truth:
-        """What an owner knew that had read ops up to *place*, and halves up to *generation*."""
+        """The knowledge of an owner that had read ops up to *place*, and halves up to *generation*."""
         halves = (half for half in self.halves if half.generation <= generation)
         return truth_of(halves, (placed for placed in self.journal if placed.place <= place))
 

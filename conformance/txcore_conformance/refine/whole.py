@@ -1,4 +1,4 @@
-"""What whole logs say: all half records first, then all op records in log order. Shares no code with the fold.
+"""The truth of whole logs: all half records first, then all op records in log order. Shares no code with the fold.
 
 The rules, all of them: the first final op wins, from any writer. CHECKED, DECIDED, DISCARD and replies count under the
 claim in force at their place only. The newest generation is judged. A DISCARD closes generations up to its own; one for
@@ -29,7 +29,7 @@ class Placed(NamedTuple):
 
 @dataclass(slots=True)
 class Truth:
-    """What the logs say of one transaction.
+    """The truth of the logs about one transaction.
 
     Attributes:
         closed_by: COMMIT, ROLLBACK or DISCARD; 0 for an undecided one.
@@ -50,7 +50,7 @@ class Truth:
 
     @property
     def open_state(self) -> tuple[int, int, int, Op | None]:
-        """What a checker must know of it. A decided one needs no request."""
+        """The state that a checker must know of it. A decided transaction needs no request."""
         return self.generation, self.count, self.decided, None if self.decided else self.request
 
 

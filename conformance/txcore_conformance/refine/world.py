@@ -63,7 +63,7 @@ class Clock:
 
 
 class Quiet:
-    """What readers give: nothing of a silent log, else few records or all."""
+    """The limits of readers: no record of a silent log, else few records or all."""
 
     def __init__(self, rng: Random) -> None:
         self.rng = rng

@@ -87,7 +87,7 @@ SOMETIMES_SEEDS_MIN = 20_000
 
 @dataclass(slots=True)
 class Totals:
-    """What a run of many seeds came to."""
+    """The result of a run of many seeds."""
 
     seeds: int = 0
     steps: int = 0

@@ -38,7 +38,7 @@ def _limits(**drawn: Any) -> Limits:
 
 @dataclass(slots=True)
 class Bounds:
-    """What the checkers of one seed are given.
+    """The bounds of the checkers of one seed.
 
     Attributes:
         constants: Bounds that are no setting, by module and name.

@@ -25,7 +25,7 @@ CHECK_MAX = 3
 
 
 class Style(enum.Enum):
-    """How a transaction is made."""
+    """The style in which a transaction is made."""
 
     DATABASE = "database"
     PRIMITIVE = "primitive"
@@ -34,7 +34,7 @@ class Style(enum.Enum):
 
 
 class Wish(enum.Enum):
-    """What the application wants."""
+    """The end that the application wants."""
 
     COMMIT = "commit"
     ROLLBACK = "rollback"
@@ -43,7 +43,7 @@ class Wish(enum.Enum):
 
 @dataclass(slots=True, eq=False)
 class Truth:
-    """What really happened to one transaction, beside what the logs say."""
+    """The real outcome of one transaction, independent of the logs."""
 
     style: Style
     wish: Wish

@@ -1,4 +1,4 @@
-"""What is judged: every checkpoint where it is written, and every transaction once all is at rest."""
+"""The judgement of every checkpoint when it is written, and of every transaction after all processes are at rest."""
 
 from __future__ import annotations
 
@@ -191,7 +191,7 @@ def targets_of(cast: Cast) -> dict[bytes, list[TargetFact]]:
 
 
 def _judge_owners(cast: Cast) -> None:
-    """What each living owner took for an end must be the first final op in the log."""
+    """Each end that a living owner has read must be the first final op in the log."""
     finals = {identity: journey for identity, journey in journeys(cast).items() if journey.final}
     for process, membership in cast.memberships:
         if not process.is_alive:

@@ -50,7 +50,7 @@ PROFILES: tuple[Profile, ...] = tuple(
 
 @dataclass(frozen=True, slots=True)
 class SeedResult:
-    """How one seed went."""
+    """The result of one seed."""
 
     seed: int
     profile: str

@@ -218,7 +218,7 @@ class SimLoop(Loop):
                 self.process.published.add(item.half.transaction_id)
 
     def _put_off(self, items: Sequence[Any]) -> None:
-        """What is handed over now goes out when the process thaws, however late; no clock prevents that."""
+        """A command that is handed over now is sent when the process thaws, however late; no clock prevents that."""
         for item in (*items, *self._resolutions._items):  # noqa: SLF001 - what waits for the end of this turn
             if isinstance(item, Resolution) and item.targets:
                 self.process.world.late[item.half.transaction_id] += len(item.targets)

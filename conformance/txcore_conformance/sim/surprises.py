@@ -1,4 +1,4 @@
-"""What no process expects: silent logs, strays and newer records, wrong clocks, a growing group, a normal end.
+"""Events that no process expects: silent logs, strays and newer records, wrong clocks, a growing group, a normal end.
 
 Each surprise is drawn with randomness of its own, so that it changes nothing in seeds without it.
 """

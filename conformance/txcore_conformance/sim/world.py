@@ -20,7 +20,7 @@ EPOCH_MS = 1_700_000_000_000
 
 @dataclass(slots=True)
 class Swarm:
-    """How likely each fault is in one seed; drawn per seed so that every mixture occurs."""
+    """The likelihood of each fault in one seed; drawn per seed so that every mixture occurs."""
 
     crash: float
     pause: float
@@ -37,7 +37,7 @@ class Swarm:
 
     @property
     def any_fate(self) -> float:
-        """How likely a request has another fate than DONE, at most."""
+        """The highest likelihood that a request has another fate than DONE."""
         return self.lost + self.ack_lost + self.late + self.refused + self.twice
 
     @classmethod
