@@ -115,7 +115,7 @@ def test_leaving_a_rule_out_gives_the_shortest_counterexample(mutant):
 
 @pytest.fixture
 def fresh_answers():
-    """What the production code said is worked out anew, before and after."""
+    """The results of the production code are worked out anew, before and after."""
     for answers in (model_fold.landed, model_fold.judged):
         answers.cache_clear()
     yield

@@ -1,4 +1,4 @@
-"""What a mutant is, and the list of all: each file `of_*.py` beside this one holds a list `MUTANTS`."""
+"""The definition of a mutant, and the list of all: each file `of_*.py` beside this one holds a list `MUTANTS`."""
 
 from __future__ import annotations
 

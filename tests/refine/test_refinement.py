@@ -1,4 +1,4 @@
-"""Whatever is read of a partition's two logs, and however: it ends as the whole logs say."""
+"""A partition's two logs, read in any pieces and in any order, end in the state of the whole logs."""
 
 from __future__ import annotations
 
@@ -72,7 +72,7 @@ class TestWhatTheWholeLogsSay:
         assert (OpKind.ROLLBACK, 0) == (truth.closed_by, truth.closed_at)
 
     def test_an_op_under_an_outdated_claim_does_not_count(self):
-        """Neither a check, nor a decision, nor a discard."""
+        """No check, decision or discard under an outdated claim counts."""
         kinds = (OpKind.CHECKED, OpKind.DECIDED, OpKind.DISCARD)
         truth = self.truth_in([half()], *(op(kind, token=b"old", count=1, decision=1) for kind in kinds))
         assert ((0, 0, 0, None), 0) == (truth.open_state, truth.closed_by)
@@ -89,7 +89,7 @@ class TestWhatTheWholeLogsSay:
         assert (1, 0, OpKind.COMMIT, None) == self.truth_in([half(), half(1, 0)], *ops).open_state
 
     def test_journeys_take_a_discard_before_the_decision_for_void_when_a_copy_holds_the_decision(self):
-        """Where the reader for operators and oracles is wrong: it folds a copy's decision before all ops."""
+        """The reader for operators and oracles is wrong here: it folds a copy's decision before all ops."""
         discard, decided = op(OpKind.DISCARD, reason=EXHAUSTED), op(OpKind.DECIDED, decision=OpKind.COMMIT)
         copies = [half(), half(1, 2, decided=OpKind.COMMIT)]
         closing = op(OpKind.DISCARD, 1, reason=EXHAUSTED)
@@ -107,7 +107,7 @@ class TestReplayedLogs:
     """Logs as a broker holds them."""
 
     def test_ordinary_logs_pass(self):
-        """Also with bytes that are no record in both."""
+        """They pass with bytes that are no record in both logs, too."""
         halves, ops = logs([half(), half(folded_to=1, count=1)], [CLAIM, op(OpKind.CHECKED, count=1)])
         halves.append(LogRecord(Position(9), b"stray"))
         ops.append(LogRecord(Position(9), b"stray"))

@@ -1,4 +1,4 @@
-"""What no process expects is played and judged: silent logs, strays, newer records, wrong clocks, small bounds."""
+"""Unexpected events are played and judged: silent logs, strays, newer records, wrong clocks, small bounds."""
 
 from __future__ import annotations
 
@@ -76,7 +76,7 @@ def test_a_group_that_grew_is_noticed():
 
 
 def test_strange_bytes_that_are_never_parked_are_noticed():
-    """What is no record is not dropped silently."""
+    """Bytes that are no record are not dropped silently."""
     cast = play._stage(0, may_be_real=False)
     cast.strewn.append((0, b"strange"))
     judgement._judge_strewn(cast)

@@ -66,7 +66,7 @@ def check(backend, clock, limits, runs=2):
 
 class TestBodies:
     def test_the_newest_are_kept(self):
-        """Older ones make room."""
+        """Older bodies make room for newer ones."""
         bodies = Bodies(2 * (ENTRY_BYTES + 10))
         for position in range(3):
             bodies.keep((0, position), bytes([position]) * 10)
@@ -81,7 +81,7 @@ class TestBodies:
         assert (b"x" * 10, b"y" * 10) == (bodies.get((0, 1)), bodies.get((1, 1)))
 
     def test_what_is_larger_than_all_room_is_not_kept(self):
-        """And drives nothing out."""
+        """A body that is larger than all room displaces no other."""
         bodies = Bodies(ENTRY_BYTES + 10)
         bodies.keep((0, 1), b"x" * 10)
         bodies.keep((0, 2), b"y" * 11)
@@ -90,14 +90,14 @@ class TestBodies:
 
 class TestReadingAgain:
     def test_halves_due_together_are_read_again_in_one_request(self, running_clock, fetches):
-        """Not each by itself: a request to a broker costs as much as reading hundreds of records."""
+        """One request to a broker costs as much as reading hundreds of records."""
         broker, backend = waiting(running_clock, 50)
         check(backend, running_clock, Limits(body_bytes_max=1))
         assert 50 == len(fetches[0])
         assert 50 == len(broker.topics["t"])
 
     def test_what_was_read_lately_is_not_read_again(self, running_clock, fetches):
-        """As long as it fits into the room for it."""
+        """A body is kept while it fits into the room."""
         broker, backend = waiting(running_clock, 50)
         check(backend, running_clock, Limits())
         assert ([], 50) == (fetches, len(broker.topics["t"]))

@@ -208,7 +208,7 @@ def test_a_checkers_log_lines_name_their_group(running_clock, caplog):
 
 
 def test_calls_at_once_are_bounded():
-    """As many as asked for, no more."""
+    """At most the configured number of calls runs at once."""
     with pytest.raises(Exception, match="calls_max is a whole number from 1") as raised:
         Limits(calls_max=0)
     assert "calls_max" == raised.value.key
@@ -239,7 +239,7 @@ class SlowMarks(MemoryBackend):
 
 
 def test_a_sweep_asks_about_each_half_once_however_slow_the_backend(running_clock):
-    """What falls due again meanwhile is the next sweep's, else this one would never end."""
+    """A half that is due again meanwhile belongs to the next sweep, else this one would never end."""
     broker = MemoryBroker(clock=running_clock)
     orphan(broker, running_clock, count=3)
     running_clock.advance(10)

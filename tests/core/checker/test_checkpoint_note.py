@@ -33,7 +33,7 @@ def seconds(item):
 
 @pytest.mark.parametrize("count_max", [0, 1, 2, 3, 10, 100])
 def test_a_spread_has_room(count_max):
-    """However many there are, and however old."""
+    """The room holds for any number and any age of halves."""
     rng = random.Random(1)
     for count in (0, 1, 2, 5, 1_000):
         times = sorted(float(rng.randrange(1, 10 ** rng.randrange(1, 9))) for _ in range(count))
@@ -79,7 +79,7 @@ def test_a_note_holds_the_oldest_halves_and_ages_from_all_over_the_log():
 
 
 def test_a_note_without_places_is_read():
-    """As older versions wrote it."""
+    """Older versions wrote notes without places."""
     note = msgspec.msgpack.encode([(name_of(7), 0, 1, 5_000)])
     assert [NoteEntry(name_of(7), 0, 1, 5_000)] == decode_note(note)
     assert copy_age_of(decode_note(note), 3) is None

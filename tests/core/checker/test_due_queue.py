@@ -18,7 +18,7 @@ def drained(queue):
 
 
 def test_an_empty_queue_has_no_first():
-    """None."""
+    """The first entry of an empty queue is None."""
     assert DueQueue().first() is None
 
 

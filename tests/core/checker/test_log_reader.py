@@ -1,4 +1,4 @@
-"""What a checker concludes from the two logs of a partition, however they are read: late, silent, cut or strange."""
+"""A checker's conclusions from the two logs of a partition, read in any way: late, silent, cut or strange."""
 
 from __future__ import annotations
 
@@ -352,7 +352,7 @@ class TestNewer:
         assert (1, 1) == (len(claims), stage.events.count(PARTITION_BLOCKED))
 
     def test_the_settings_may_have_a_half_parked_instead(self, stage):
-        """Under its own id, so that its producer's end closes the entry, and an upgraded txcore can resume it."""
+        """It keeps its own id, so that its producer's end closes the entry, and an upgraded txcore can resume it."""
         earlier, identity = stage.send(b"a"), stage.ids.new()
         stage.listener.answers[earlier] = State.COMMIT
         stage.append(LogKind.HALF, newer_half(stage, identity))

@@ -38,7 +38,7 @@ def test_what_was_not_read_is_lost(read, expected):
 
 @pytest.mark.parametrize("damaged", [b"", b"\xc1garbage", b"\x91\x94\xc4\x01a\x00\x00\x00", b"\x91\x01"])
 def test_a_damaged_note_names_nothing(damaged):
-    """It is a hint."""
+    """A note is only a hint."""
     assert [] == decode_note(damaged)
 
 

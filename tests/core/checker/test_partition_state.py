@@ -63,7 +63,7 @@ class TestCheckpoint:
         assert (1, 10) == partition.bounds()
 
     def test_it_passes_a_half_once_its_end_was_read_back(self, partition):
-        """Not before."""
+        """Before the end was read back, the checkpoint does not pass the half."""
         partition.half(1, A)
         partition.half(2, B)
         assert (1, None) == partition.bounds()
@@ -142,7 +142,7 @@ class TestCheckpoint:
         assert b"" == partition.state.checkpoint(0.0, 0).note
 
     def test_a_damaged_note_is_no_note(self):
-        """It holds only hints."""
+        """A note holds only hints."""
         assert {} == PartitionState(Checkpoint(None, None, b"", b"\xc1garbage")).ages_ms
 
 
@@ -243,7 +243,7 @@ class TestTokens:
         assert (0, 0, False) == (half.count, half.decision, half.is_closed)
 
     def test_what_the_owner_writes_counts(self, partition):
-        """Under the newest claim."""
+        """Ops of the owner count under the newest claim."""
         partition.claim(1, THEIRS)
         partition.claim(2, OURS)
         half = partition.half(1, A)
@@ -253,7 +253,7 @@ class TestTokens:
 
 class TestJournal:
     def test_a_nudge_brings_the_check_forward_to_the_end_of_immunity(self, partition):
-        """Never into immunity."""
+        """The check is never brought forward into immunity."""
         partition.half(1, A, due_ms=9_000.0)
         partition.op(2, OpKind.NUDGE, A)
         assert 100.0 == partition.state.next_due_ms()
@@ -337,7 +337,7 @@ class TestCopies:
         assert {A: newer} == partition.state.pending
 
     def test_a_newer_generation_takes_the_decision_along(self, partition):
-        """What was decided is never asked again."""
+        """A decided half is never asked about again."""
         partition.half(1, A)
         partition.op(2, OpKind.DECIDED, A, decision=OpKind.COMMIT, forced=1)
         newer = partition.half(3, A, generation=1)
@@ -416,7 +416,7 @@ class TestEnded:
 
     @pytest.mark.parametrize("kind", [OpKind.NUDGE, OpKind.CHECKED, OpKind.DISCARD])
     def test_every_other_one_is_left_alone(self, partition, kind):
-        """What is no end must be folded."""
+        """A record that is no end must be folded."""
         assert not partition.state.read_ended(1, A, 0)
         partition.op(7, kind, A)
         partition.op(8, OpKind.COMMIT, A)
@@ -436,7 +436,7 @@ class TestDue:
         assert partition.state.next_due_ms() is None
 
     def test_no_more_are_taken_than_asked_for(self, partition):
-        """The rest stays due."""
+        """The remaining halves stay due."""
         for number in range(5):
             partition.half(number, bytes([number]) * 16, due_ms=1.0)
         assert 3 == len(partition.state.take_due(1.0, 3))

@@ -27,7 +27,7 @@ class Silent(MemoryBackend):
 
 @pytest.mark.parametrize("profile", [STRONG, KAFKA_LIKE, RABBITMQ_LIKE, NATS_LIKE], ids=lambda profile: profile.name)
 def test_a_sweep_is_not_over_before_every_half_was_read(profile):
-    """What was stored before `run_once` is judged by it, however long the half log brings nothing."""
+    """A half that was stored before `run_once` is judged by it, after any silence of the half log."""
     broker = MemoryBroker(profile)
     backend = MemoryBackend(broker)
     backend.ensure_group("g", 2).result()

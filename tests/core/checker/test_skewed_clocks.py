@@ -78,7 +78,7 @@ def asks_once_immunity_is_over(checker, listener, clock):
 
 @pytest.mark.parametrize("skew_ms", [-24 * HOUR_MS, -HOUR_MS, -7_000, 0, 7_000, HOUR_MS])
 def test_an_owner_counts_immunity_from_when_it_read_the_half(running_clock, skew_ms):
-    """Whatever the two clocks say of a half that came after its claim: not asked early, and not much later."""
+    """A half that came after the claim is asked about neither early nor much later, under any two clocks."""
     _, backend = cluster(running_clock, skew_ms)
     listener = Answers(txcore.LocalTransactionState.ROLLBACK)
     checker = checker_of(backend, running_clock, listener)
@@ -89,7 +89,7 @@ def test_an_owner_counts_immunity_from_when_it_read_the_half(running_clock, skew
 
 @pytest.mark.parametrize("skew_ms", [-9_000, -7_000, 0, 7_000, HOUR_MS])
 def test_a_new_owner_allows_for_clocks_that_differ(running_clock, skew_ms):
-    """What it finds when it begins is old only if the append time says so by more than clocks may differ."""
+    """A half that it finds when it begins is old only if its append time says so by more than clocks may differ."""
     _, backend = cluster(running_clock, skew_ms)
     prepared(backend, running_clock)
     listener = Answers(txcore.LocalTransactionState.ROLLBACK)
@@ -170,7 +170,7 @@ def test_an_immunity_is_not_ended_by_a_claim_that_was_slow_to_come_back():
 
 
 def test_a_copy_names_no_start_before_the_first_one():
-    """By the clock of the op log's leader, which its writer's timeline may lag."""
+    """The start is by the clock of the op log's leader, which its writer's timeline may lag."""
     world = Ahead(KAFKA_LIKE, [LogKind.OP], 9_000, clock_skew_max_s=0.0, half_retention_s=4.0)
     owner = world.start()
     world.run(2)

@@ -1,4 +1,4 @@
-"""What the logs say about each transaction, and the half that a resume appends."""
+"""The journey of each transaction in the logs, and the half that a resume appends."""
 
 from __future__ import annotations
 
@@ -52,7 +52,7 @@ DISCARD = Op(OpKind.DISCARD, A, token=OURS, reason=ParkCode.CHECKS_EXHAUSTED)
 
 
 def test_an_undecided_half_is_pending():
-    """Neither parked nor finished."""
+    """An undecided half is neither parked nor finished."""
     journey = fold([half()])[A]
     assert (True, False, 0) == (journey.is_pending, journey.is_parked, journey.final)
 
@@ -95,7 +95,7 @@ def test_checks_of_an_earlier_generation_do_not_count():
 
 
 def test_merged_ops_reach_their_own_transactions():
-    """One record, several ids."""
+    """One record may hold ops of several ids."""
     found = fold([half(), half(B)], [[Op(OpKind.COMMIT, A), Op(OpKind.ROLLBACK, B)]])
     assert (OpKind.COMMIT, OpKind.ROLLBACK) == (found[A].final, found[B].final)
 
@@ -158,7 +158,7 @@ class TestNextGeneration:
         assert 0 == wire.decode_half(next_generation(journey, "a", "r").body).count
 
     def test_it_is_above_all_that_was_discarded_or_closed(self):
-        """Else an old DISCARD or CLOSED would take it off again. Only the parked record may hold the half."""
+        """Otherwise an old DISCARD or CLOSED would close it again. Only the parked record may hold the half."""
         third = Op(OpKind.DISCARD, A, 2, token=OURS, reason=ParkCode.CHECKS_EXHAUSTED)
         assert 3 == next_generation(fold([half()], [CLAIM, third], [parked()])[A], "a", "r").generation
         closed = Parked(1, A, 4, ParkCode.CLOSED, "", 0, "c", 0, OURS, b"")
@@ -204,5 +204,5 @@ def test_a_request_names_operator_time_reason_and_decision():
 
 
 def test_topics_are_listed_once_and_sorted():
-    """For operators' lists."""
+    """Operators' lists show the topics of a half."""
     assert ("t1", "t2") == topics_of(half())

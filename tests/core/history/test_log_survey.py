@@ -120,7 +120,7 @@ def world(request):
 
 
 def test_a_survey_sees_what_is_undecided_and_forgets_what_has_ended(world):
-    """In all partitions; a late copy of a finished half is not taken for a new one."""
+    """The survey covers all partitions; a late copy of a finished half does not count as a new one."""
     world.half(A)
     world.op(world.half(B, partition=1), OpKind.COMMIT)
     with world.survey(forget_finished=True) as survey:
@@ -235,7 +235,7 @@ def test_an_unknown_group_is_said_to_be_unknown_and_not_created(world):
 
 
 def test_a_broker_that_says_nothing_ends_the_reading(world):
-    """With the broker's own trouble, or with a sentence when it gives none."""
+    """The error is the broker's own, or a sentence where the broker gives none."""
 
     class Silent:
         def __init__(self, trouble=None):
@@ -277,7 +277,7 @@ def test_a_broker_that_says_nothing_ends_the_reading(world):
 
 
 def test_a_tick_that_the_broker_refuses_is_its_error(world):
-    """Without the tick nothing can be said."""
+    """Without the tick the survey has no result."""
 
     class Refusing:
         def __init__(self):
@@ -294,7 +294,7 @@ def test_a_tick_that_the_broker_refuses_is_its_error(world):
 
 
 def test_logs_whose_beginning_is_gone_are_read_from_what_is_left(world):
-    """And the survey says so."""
+    """The survey reports that the beginning is gone."""
     world.half(A)
     world.half(B)
     with world.survey() as survey:
@@ -308,7 +308,7 @@ def test_logs_whose_beginning_is_gone_are_read_from_what_is_left(world):
 
 
 def test_progress_is_reported():
-    """So that a long reading shows that it moves."""
+    """A long reading shows that it advances."""
     world = World()
     for number in range(5):
         world.half(number.to_bytes(16, "big"))
@@ -352,7 +352,7 @@ def test_checks_count_in_whatever_order_the_two_logs_are_read():
 
 @pytest.mark.parametrize("log", ["half", "ops", "parked"])
 def test_what_cannot_be_read_is_skipped(log):
-    """Operators see the rest."""
+    """Operators see the readable records."""
     fold = Journeys(0)
     assert not getattr(fold, f"read_{log}")(LogRecord(1, b"\xc1 no record"))
     assert {} == fold.found

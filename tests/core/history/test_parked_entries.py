@@ -1,4 +1,4 @@
-"""What was parked, resumed and ended stays off the list, also when retention has left nothing but its parked record."""
+"""A half that was parked, resumed and ended stays off the list, also when retention has left only its parked record."""
 
 from __future__ import annotations
 
@@ -171,7 +171,7 @@ def test_a_dismissed_entry_does_not_come_back(world):
 
 
 def test_a_closed_record_is_no_transaction_of_its_own():
-    """Of a name with nothing else there is nothing to show."""
+    """An id without any other record is not shown."""
     world = World(KAFKA_LIKE)
     world.send(b"other", COMMIT)
     world.broker.append("g", LogKind.PARKED, 0, closed_record(b"n" * 16, 3, "c", 1))

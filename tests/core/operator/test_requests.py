@@ -1,4 +1,4 @@
-"""What operators decided in a group, read back from its logs."""
+"""The operators' decisions in a group, read back from its logs."""
 
 from __future__ import annotations
 
@@ -84,7 +84,7 @@ def test_a_resume_is_listed_with_its_reason(broker, running_clock, randomness, o
 
 
 def test_the_newest_are_kept_and_all_are_counted(monkeypatch):
-    """Whatever their order in the logs; memory is bounded."""
+    """The order in the logs does not matter; memory is bounded."""
     monkeypatch.setattr(requests, "KEPT_MAX", 3)
     newest = requests._Newest()
     for at_ms in (5, 1, 9, 7, 3, 8):

@@ -1,4 +1,4 @@
-"""How many callers may be under way at a time."""
+"""The limit on the callers that are under way at a time."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from txcore.producer.admission import Places
 
 
 def test_a_caller_without_a_place_is_refused_in_time():
-    """And has one as soon as one was given back."""
+    """The caller gets a place after one was given back."""
     places = Places(2)
     assert [places.take(0.0), places.take(0.0), places.take(0.01)] == [True, True, False]
     places.give_back()
@@ -30,7 +30,7 @@ def test_a_waiting_caller_gets_the_place_that_is_given_back():
 
 
 def test_no_more_than_there_are_places_are_under_way():
-    """Whatever the threads do; none waits for ever, and all places are there again in the end."""
+    """No thread waits for ever, and all places are free again in the end."""
     places, lock, under_way, most, done = Places(3), threading.Lock(), [0], [0], []
 
     def work():

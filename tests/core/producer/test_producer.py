@@ -115,7 +115,7 @@ class TestHandles:
         assert [OpKind.NUDGE] == [op.kind for op in decode_ops(record.body)]
 
     def test_only_a_prepared_transaction_has_a_handle(self, producer):
-        """Neither an open nor an ended one."""
+        """Neither an open nor an ended transaction has a handle."""
         with pytest.raises(TransactionStateError, match="only a prepared one"):
             producer.begin().handle()
         transaction = prepared(producer)
@@ -204,7 +204,7 @@ class TestSendMany:
         ],
     )
     def test_a_rollback_needs_the_fences_tombstone(self, backend, broker, fence, answer, state, ops):
-        """As for one alone (R5): the listener may be wrong about what it committed."""
+        """The rule is the same as for one alone (R5): the listener may be wrong about its commit."""
         fence.answer = answer
         producer = TransactionProducer(backend, "g", listener=Committing(), fence=fence, partition_count=1)
         (result,) = producer.send_many([(Message("t", b"x"), LocalTransactionState.ROLLBACK)])
@@ -252,7 +252,7 @@ class TestSendMany:
         assert {EndState.ACCEPTED} == set(states[FIRST_COUNT:])
 
     def test_three_things_are_no_message(self, backend):
-        """What is handed in is pairs; nothing is sent of what comes with a wrong one."""
+        """The caller hands in pairs; none is sent of a list with a wrong one."""
         producer = TransactionProducer(backend, "g", listener=Committing())
         with pytest.raises(ValueError, match="too many values"):
             producer.send_many([(Message("t", b"x"), None, "more")])
@@ -296,7 +296,7 @@ class TestSendMany:
         refs, held_count = [], 0
 
         class Arg:
-            """What the caller hands in beside a message."""
+            """The argument that the caller hands in beside a message."""
 
         class Indifferent(TransactionListener):
             def execute_local_transaction(self, message, arg):
@@ -315,7 +315,7 @@ class TestSendMany:
         assert TOGETHER_COUNT <= held_count <= 2 * WINDOW_COUNT  # the window follows the rate, so it may be smaller
 
     def test_asyncio_sends_many_too(self, backend, broker):
-        """With an asynchronous listener."""
+        """The listener is an asynchronous one."""
 
         class Async(AsyncTransactionListener):
             async def execute_local_transaction(self, message, arg):
@@ -347,12 +347,12 @@ class TestMisuse:
         assert "group" == caught.value.key
 
     def test_another_number_of_partitions_than_the_groups_is_refused(self, backend, producer):
-        """It never changes."""
+        """The number of a group's partitions never changes."""
         with pytest.raises(ConfigError, match="has 1 partitions, not 2"):
             TransactionProducer(backend, "orders", partition_count=2)
 
     def test_a_closed_producer_starts_nothing_new(self, producer):
-        """What is under way ends normally; closing twice is harmless."""
+        """Transactions under way end normally; closing twice is harmless."""
         transaction = prepared(producer)
         with producer:
             pass

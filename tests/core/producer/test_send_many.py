@@ -1,4 +1,4 @@
-"""How many transactions `send_many` has under way at once."""
+"""The number of transactions that `send_many` has under way at once."""
 
 from __future__ import annotations
 

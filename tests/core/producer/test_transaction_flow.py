@@ -158,7 +158,7 @@ class TestPrepare:
         assert "size" == caught.value.reason
 
     def test_a_connection_without_a_fence_is_refused_and_may_be_tried_again(self, transaction, context):
-        """The transaction stays open."""
+        """The transaction stays open after the refusal."""
         context.fence = None
         with pytest.raises(TransactionStateError, match="made with fence="):
             next(flow.prepare(transaction, object()))
@@ -181,7 +181,7 @@ class TestEnd:
         assert EndState.ACCEPTED is by_hand.run_to_end(steps, DURABLE).state
 
     def test_rollback_releases_no_target(self, prepared, by_hand):
-        """Only the op."""
+        """A rollback writes only the op."""
         steps = end(prepared, OpKind.ROLLBACK)
         resolution = next(steps)
         assert (OpKind.ROLLBACK, []) == (resolution.op.kind, list(resolution.targets))
@@ -298,7 +298,7 @@ class TestEnd:
         assert state is by_hand.run_to_end(steps, {prepared.transaction_id: FenceReading(answer)}).state
 
     def test_a_fenced_rollback_with_its_tombstone_is_written(self, prepared, context, by_hand):
-        """Even past the horizon: the fence has decided already."""
+        """This holds after the horizon, too: the fence has decided already."""
         prepared.fenced = True
         context.clock.advance(100)
         steps = end(prepared, OpKind.ROLLBACK)
@@ -414,7 +414,7 @@ class TestListenerStyle:
             steps.send(outcome)
 
     def test_a_rollback_releases_nothing(self, unfenced, by_hand):
-        """Only the op."""
+        """A rollback writes only the op."""
         steps, _ = self.send(unfenced)
         next(steps)
         steps.send(DURABLE)
@@ -423,7 +423,7 @@ class TestListenerStyle:
         assert EndState.ACCEPTED is by_hand.run_to_end(steps, DURABLE).end.state
 
     def test_unknown_writes_nothing(self, unfenced, by_hand):
-        """The check decides."""
+        """The check decides an UNKNOWN transaction."""
         steps, _ = self.send(unfenced)
         next(steps)
         steps.send(DURABLE)
