@@ -108,7 +108,7 @@ MUTANTS = [
     Mutant(
         "kafka-mark-overtakes",
         "A mark comes after every op that was queued before it.",
-        replaced("ops", "OpMerger", "mark", overtake),
+        replaced("op_merging", "OpMerger", "mark", overtake),
         DATA_PATH + "test_a_mark_comes_after_the_ops_that_were_queued_before_it",
         "kafka",
     ),
@@ -122,7 +122,7 @@ MUTANTS = [
     Mutant(
         "kafka-ops-in-first-partition",
         "An op is written to the partition of its half.",
-        replaced("ops", "OpMerger", "_record", write_into_the_first_partition),
+        replaced("op_merging", "OpMerger", "_record", write_into_the_first_partition),
         DATA_PATH + "test_ops_are_in_the_partition_of_their_half",
         "kafka",
     ),
