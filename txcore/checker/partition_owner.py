@@ -68,7 +68,7 @@ class PartitionOwner:
         self._bounded_at_s = context.clock.elapsed_s()  #: when the stored checkpoint was last known to be up to date
 
     def begin_sweep(self) -> None:
-        """Judge the halves due now; `is_sweeping` until that is done and read back. Halves due again later can wait."""
+        """Judge the due halves; `is_sweeping` until that is done and read back. Halves due again by then can wait."""
         self._sweeps_since_s = self.context.clock.elapsed_s()
 
     @property

@@ -252,7 +252,7 @@ class TestSendMany:
         assert {EndState.ACCEPTED} == set(states[FIRST_COUNT:])
 
     def test_three_things_are_no_message(self, backend):
-        """The caller hands in pairs; none is sent of a list with a wrong one."""
+        """The caller hands in pairs; no message of a list with a wrong one is sent."""
         producer = TransactionProducer(backend, "g", listener=Committing())
         with pytest.raises(ValueError, match="too many values"):
             producer.send_many([(Message("t", b"x"), None, "more")])
