@@ -188,7 +188,7 @@ def test_arguments(line, broker):
 @pytest.mark.breaks("rabbitmq.parked")
 def test_parked(line, channel, group, broker, make_group):
     """A group made before 0.1 lets parked messages expire; its other arguments are in order. The way out works."""
-    line("OK", "never expires")
+    line("OK", "never expire")
     name = f"txc.{group}.parked.1"
     channel.queue_delete(name)
     old = {"x-queue-type": "stream", "x-max-age": "1209600s", "x-stream-max-segment-size-bytes": 20_000_000}
@@ -196,7 +196,7 @@ def test_parked(line, channel, group, broker, make_group):
     line("FAIL", f"parked records expire: {name} with x-max-age", f"rabbitmqctl delete_queue {name}")
     channel.queue_delete(name)
     make_group(broker.url, group, 2)
-    line("OK", "never expires")
+    line("OK", "never expire")
 
 
 @pytest.mark.breaks("rabbitmq.targets")

@@ -22,7 +22,7 @@ from txcore_conformance.sim.play import PROFILES, SeedResult, profile_of, run
 from txcore_conformance.sim.surprises import PATHS
 
 CHUNK = 50
-MUTANT_SEEDS_MAX = 5_000
+MUTANT_SEEDS_MAX = 20_000
 SHOWN_MAX = 20
 #: Rare paths that a large run must have hit; a run which never hit one has not tested what it claims.
 SOMETIMES = (
