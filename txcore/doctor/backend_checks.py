@@ -337,11 +337,10 @@ class _Tail:
 
 
 def _views(subject: PortSubject) -> list[PartitionView]:
-    backend, group = subject.backend, subject.request.group
     halves: dict[int, dict[bytes, None]] = {p: {} for p in range(subject.partition_count)}  # ids in log order
     survey = Survey(
-        backend,
-        group,
+        subject.backend,
+        subject.request.group,
         clock=subject.clock,
         randomness=subject.randomness,
         by=AUTHOR,
@@ -357,7 +356,7 @@ def _views(subject: PortSubject) -> list[PartitionView]:
     return [
         PartitionView(
             p,
-            subject.wait(backend.load_checkpoint(group, p)) is not None,
+            survey.checkpoints[p] is not None,
             tuple(_aged(journeys[identity], now_ms) for identity in identities if identity in journeys),
         )
         for p, identities in halves.items()

@@ -97,12 +97,13 @@ class Survey:
         self.halves_read = 0
         self.owners: dict[int, OwnerSeen] = {}
         self.partition_count = existing_partitions(backend, group, timeout_s)
-        checkpoints = {p: self._checkpoint(p) if from_checkpoint else None for p in range(self.partition_count)}
+        #: the checkpoints that reading began at, by partition; None where there was none, or it was not asked for
+        self.checkpoints = {p: self._checkpoint(p) if from_checkpoint else None for p in range(self.partition_count)}
         self._folds = {
             p: Journeys(p, checkpoint.token if checkpoint else b"", self._wanted(wanted), group)
-            for p, checkpoint in checkpoints.items()
+            for p, checkpoint in self.checkpoints.items()
         }
-        self._logs = [self._open(kind, p, _start(kind, c)) for kind in LogKind for p, c in checkpoints.items()]
+        self._logs = [self._open(kind, p, _start(kind, c)) for kind in LogKind for p, c in self.checkpoints.items()]
 
     # -- the result ------------------------------------------------------------------------------------------------
 
