@@ -239,7 +239,7 @@ class PartitionOwner:
         if not self.tenure.is_active or (not force and now_s < self._checkpoint_at_s):
             return
         self._checkpoint_at_s = now_s + context.limits.checkpoint_interval_s
-        self._drop_orphans(intake)
+        intake.drop_orphans()
         if intake.hides_gap() or self._unclosed or self.tenure.state.ended_parked:
             return
         checkpoint = self.tenure.state.checkpoint(self.tenure.now_ms(), context.backend.capabilities.note_size_max)
@@ -252,9 +252,6 @@ class PartitionOwner:
         except TxcoreError as error:
             # A checkpoint is only a lower bound: the old one holds, a restart reads more.
             context.report.event(names.CHECKER_ERROR, partition=self.tenure.partition, error=repr(error))
-
-    def _drop_orphans(self, intake: Intake) -> None:
-        intake.drop_orphans()
 
     # -- what others ask -----------------------------------------------------------------------------------------------
 

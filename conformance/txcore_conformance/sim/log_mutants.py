@@ -12,7 +12,6 @@ from txcore.checker.check_steps import Judge
 from txcore.checker.decide import Pending, terms_of
 from txcore.checker.limits import NewerRecords
 from txcore.checker.log_reader import Intake
-from txcore.checker.partition_owner import PartitionOwner
 from txcore.checker.partition_state import PartitionState
 from txcore.memory import MemoryBackend
 from txcore.records import FINAL_KINDS, Half, LogRecord, Op, OpKind, ParkCode, Position
@@ -61,10 +60,9 @@ def end_by_silence() -> Iterator[None]:
         yield
 
 
-def drop_orphans_at_once(self: PartitionOwner, intake: Intake) -> None:
+def drop_orphans_at_once(self: Intake) -> None:
     """Forget ops without a half while halves still come."""
-    del intake
-    state = self.tenure.state
+    state = self._tenure.state
     state.drop_orphans(-1 if state.op_read is None else state.op_read)
 
 

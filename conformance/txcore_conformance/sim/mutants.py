@@ -17,7 +17,6 @@ from unittest import mock
 from txcore.checker.check_steps import Judge
 from txcore.checker.decide import Pending
 from txcore.checker.log_reader import Intake
-from txcore.checker.partition_owner import PartitionOwner
 from txcore.checker.partition_state import PartitionState
 from txcore.errors import CommitUnknownError
 from txcore.memory import MemoryBackend
@@ -341,7 +340,7 @@ MUTANTS: Mapping[str, Mutant] = {
         "R6", _replace(Intake, "_pending", log_mutants.ignore_immunity), (KAFKA, RABBITMQ), ARBITRATED
     ),
     "end_by_silence": Mutant("R12", log_mutants.end_by_silence),
-    "orphans_dropped_early": Mutant("R12", _replace(PartitionOwner, "_drop_orphans", log_mutants.drop_orphans_at_once)),
+    "orphans_dropped_early": Mutant("R12", _replace(Intake, "drop_orphans", log_mutants.drop_orphans_at_once)),
     "stray_op_ends_tenure": Mutant("R9", log_mutants.stray_op_ends_looking_back, (RABBITMQ,), RARE),
     "newer_half_parked": Mutant(
         "R12", _replace(Intake, "_take_newer", log_mutants.park_newer), (STRONG, RABBITMQ, NATS), RARE
