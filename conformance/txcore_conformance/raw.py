@@ -98,6 +98,17 @@ def append(kit: Kit, *halves: HalfRecord, backend: Backend | None = None) -> lis
     return batch.wait(backend, kit.timeout_s)
 
 
+def appended(kit: Kit, topic: str, count: int) -> list[HalfRecord]:
+    """Append halves, each after the one before it was acknowledged, and return them in the order of their log.
+
+    Of one batch the order is not promised: a half whose target must be looked up first is appended later.
+    """
+    halves = [half(kit, topic) for _ in range(count)]
+    for each in halves:
+        assert statuses(append(kit, each)) == [Status.DURABLE]
+    return halves
+
+
 def release(
     kit: Kit, *resolutions: Resolution, claim: Claim | None = None, backend: Backend | None = None
 ) -> list[Outcome]:

@@ -240,6 +240,12 @@ def raised() -> Callable[[Callable[[], object]], TxcoreError | None]:
     return catch
 
 
+@pytest.fixture
+def replicated() -> Iterator[servers.DatabaseServer]:
+    """Return a PostgreSQL server that a standby can follow."""
+    yield from _server("postgresql", lambda: servers.postgresql(wal_level="replica"))
+
+
 def _server(kind: str, start: Callable[[], servers.DatabaseServer]) -> Iterator[servers.DatabaseServer]:
     try:
         server = start()

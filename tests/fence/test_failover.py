@@ -11,7 +11,6 @@ from pathlib import Path
 import pytest
 import sqlalchemy
 from txcore_conformance import servers
-from txcore_conformance.servers import ServerUnavailableError
 
 import txcore
 from txcore.fence import FenceAnswer
@@ -36,7 +35,8 @@ class Standby:
         os.chown(folder, self.owner.pw_uid, self.owner.pw_gid)
         self.tools = Path(f"/usr/lib/postgresql/{int(version) // 10_000}/bin")
         if not (self.tools / "pg_basebackup").exists():
-            pytest.skip("needs pg_basebackup of the server's version")
+            give_up = pytest.fail if servers.is_required("postgresql") else pytest.skip
+            give_up("needs pg_basebackup of the server's version")
 
     def run(self, tool, *arguments):
         subprocess.run(
@@ -63,21 +63,17 @@ class Standby:
 
 
 @pytest.mark.heavy
-def test_promoted_standby_has_the_identity_of_the_primary():
+def test_promoted_standby_has_the_identity_of_the_primary(replicated):
     """Neither the copy nor the promotion changes it; what was committed before is answered COMMIT, with no adoption."""
-    try:
-        server = servers.postgresql(wal_level="replica")
-    except ServerUnavailableError as error:
-        pytest.skip(str(error))
     folder = Path(f"/tmp/txcore-failover-{os.getpid()}")
     folder.mkdir(mode=0o700)
     standby = None
     try:
-        primary = sqlalchemy.create_engine(server.url)
+        primary = sqlalchemy.create_engine(replicated.url)
         fence = txcore.SqlFence(primary)
         fence.create()
         named = fence.identity().current
-        standby = Standby(server.url, folder)
+        standby = Standby(replicated.url, folder)
         with primary.begin() as connection:
             fence.insert(connection, b"committed-before", "g")
         standby.start()
@@ -94,5 +90,4 @@ def test_promoted_standby_has_the_identity_of_the_primary():
     finally:
         if standby is not None:
             standby.stop()
-        server.stop()
         shutil.rmtree(folder)

@@ -15,7 +15,7 @@ from txcore_kafka.options import topic_name
 from txcore_kafka.testing import TIMEOUT_S, KafkaHarness
 
 from txcore.errors import BackendTimeoutError, BackendUnavailableError, ConfigError
-from txcore.records import LogKind, Position, Status
+from txcore.records import LogKind, Position
 
 HALF = LogKind.HALF
 
@@ -32,12 +32,6 @@ def keys_of(kit, kind, partition=0):
         return [message.key() for message in found]
     finally:
         consumer.close()
-
-
-def appended(kit, topic, count):
-    halves = [raw.half(kit, topic) for _ in range(count)]
-    assert {outcome.status for outcome in raw.append(kit, *halves)} == {Status.DURABLE}
-    return halves
 
 
 def read_to(kit, reader, end):
@@ -78,11 +72,11 @@ def depose(reader, high):
 def test_what_a_deposed_leader_says_is_no_end(kit, topic):
     """Its high watermark lies before what the new leader has acknowledged."""
     reader = kit.connect().read(kit.group, HALF, 0)
-    first = appended(kit, topic, 2)
+    first = raw.appended(kit, topic, 2)
     assert read_to(kit, reader, kit.wait(reader.end())) == [half.body for half in first]
     passed = reader.passed
     heard = depose(reader, int(passed))
-    later = appended(kit, topic, 3)
+    later = raw.appended(kit, topic, 3)
     end = kit.wait(reader.end())
     heard()
     assert end == passed + 3 + 1
@@ -92,7 +86,7 @@ def test_what_a_deposed_leader_says_is_no_end(kit, topic):
 
 def test_what_a_deposed_leader_does_not_have_is_no_loss(kit, topic):
     """It holds less than was read from the new one."""
-    halves = appended(kit, topic, 5)
+    halves = raw.appended(kit, topic, 5)
     backend = kit.connect()
     reader = backend.read(kit.group, HALF, 0, Position(4))
     heard = depose(reader, 2)
@@ -106,7 +100,7 @@ def test_what_a_deposed_leader_does_not_have_is_no_loss(kit, topic):
 
 def test_what_a_deposed_leader_does_not_have_is_not_gone(kit, topic):
     """A record that is read again is an error while only that leader answers, and not missing."""
-    halves = appended(kit, topic, 5)
+    halves = raw.appended(kit, topic, 5)
     reader = kit.connect().read(kit.group, HALF, 0)
     reader._readers._read = lambda *_: None
     heard = depose(reader, 2)

@@ -17,12 +17,6 @@ from txcore.records import Checkpoint, LogKind, OpKind, Position, Status
 HALF, OP = LogKind.HALF, LogKind.OP
 
 
-def appended(kit, topic, count):
-    halves = [raw.half(kit, topic) for _ in range(count)]
-    assert {outcome.status for outcome in raw.append(kit, *halves)} == {Status.DURABLE}
-    return halves
-
-
 def loss(kit, reader):
     with pytest.raises(DataLossError) as raised:
         kit.until(lambda: reader.read(10), "the loss")
@@ -31,7 +25,7 @@ def loss(kit, reader):
 
 def test_a_log_of_which_nothing_is_left_continues_at_its_end(kit, topic):
     """The loss names where the next record will be; a reader opened there gets it."""
-    appended(kit, topic, 5)
+    raw.appended(kit, topic, 5)
     kit.harness.trim(kit.group, HALF, 0, 5)
     for start in (None, Position(2)):
         reader = kit.backend.read(kit.group, HALF, 0, start)
@@ -40,7 +34,7 @@ def test_a_log_of_which_nothing_is_left_continues_at_its_end(kit, topic):
         reader.close()
     reader = kit.backend.read(kit.group, HALF, 0, Position(5))
     assert list(reader.read(10)) == []
-    (half,) = appended(kit, topic, 1)
+    (half,) = raw.appended(kit, topic, 1)
     assert [record.body for record in kit.until(lambda: reader.read(10))] == [half.body]
     reader.close()
 
@@ -72,7 +66,7 @@ class NotYet:
 )
 def test_a_broker_that_does_not_know_yet_is_asked_again(kit, topic, code):
     """It is no error to the reader, only nothing yet."""
-    (half,) = appended(kit, topic, 1)
+    (half,) = raw.appended(kit, topic, 1)
     reader = kit.backend.read(kit.group, HALF, half.partition)
     connection = reader._readers.asking(kit.group)
     connection.consumer = NotYet(connection.consumer, code)
@@ -83,7 +77,7 @@ def test_a_broker_that_does_not_know_yet_is_asked_again(kit, topic, code):
 
 def test_a_log_that_is_shorter_than_it_was_is_a_loss(kit, topic):
     """A position beyond the end: the topic was made anew, or its last replica came back without its tail."""
-    appended(kit, topic, 3)
+    raw.appended(kit, topic, 3)
     reader = kit.backend.read(kit.group, HALF, 0, Position(1_000))
     error = loss(kit, reader)
     assert (error.asked, error.first) == (1_000, 0)
@@ -92,11 +86,11 @@ def test_a_log_that_is_shorter_than_it_was_is_a_loss(kit, topic):
 
 def test_records_that_go_while_they_are_read_are_a_loss(kit, topic):
     """A reader that is slower than retention reports it instead of jumping over the gap."""
-    appended(kit, topic, 3)
+    raw.appended(kit, topic, 3)
     reader = kit.backend.read(kit.group, HALF, 0)
     assert len(kit.until(lambda: reader.read(10))) == 3
     reader._connection.consumer.pause(reader._connection.consumer.assignment())
-    appended(kit, topic, 5)
+    raw.appended(kit, topic, 5)
     kit.harness.trim(kit.group, HALF, 0, 6)
     reader._connection.consumer.resume(reader._connection.consumer.assignment())
 
@@ -108,7 +102,7 @@ def test_records_that_go_while_they_are_read_are_a_loss(kit, topic):
 def test_everything_there_is_read_before_the_first_empty_result(kit, topic):
     """On a broker that answers, a fresh reader brings all that was there when it was opened."""
     for count in (1, 400):
-        appended(kit, topic, count)
+        raw.appended(kit, topic, count)
         reader = kit.backend.read(kit.group, HALF, 0)
         seen = 0
         while records := reader.read(50):
@@ -127,7 +121,7 @@ def test_records_are_read_again_on_one_connection_wherever_they_are(kit, topic, 
         return Connection(config)
 
     monkeypatch.setattr(readers, "Connection", connected)
-    halves = appended(kit, topic, 30)
+    halves = raw.appended(kit, topic, 30)
     reader = kit.backend.read(kit.group, HALF, 0)
     for wanted in ([7], [0, 1, 4, 20, 29], [0, 1, 4, 20, 29], list(range(30)), [28, 3]):
         found = reader.fetch([Position(each) for each in wanted]).result(30)
@@ -138,7 +132,7 @@ def test_records_are_read_again_on_one_connection_wherever_they_are(kit, topic, 
 
 def test_records_that_are_gone_are_missing_where_others_are_read_again(kit, topic):
     """This holds for positions before the log's beginning and after its end."""
-    halves = appended(kit, topic, 10)
+    halves = raw.appended(kit, topic, 10)
     kit.harness.trim(kit.group, HALF, 0, 5)
     reader = kit.backend.read(kit.group, HALF, 0, Position(5))
     for wanted in ((2, 3, 7), (7, 900), (900,)):
@@ -210,7 +204,7 @@ def test_a_log_on_which_nothing_happens_is_read_without_a_consumer(kit, topic, k
     found = []
     for count in (1, 2, 3):
         if kind is HALF:
-            appended(kit, topic, 1)
+            raw.appended(kit, topic, 1)
         else:
             assert raw.mark(kit, OpKind.TICK)[1].status is Status.DURABLE
         kit.until(lambda wanted=count: found.extend(reader.read(10)) or len(found) == wanted, "the record")
@@ -224,7 +218,7 @@ def test_after_a_mark_a_resting_reader_has_everything_before_it(kit, topic):
     halves, ops = kit.backend.read(kit.group, HALF, 0), kit.backend.read(kit.group, OP, 0)
     for number in range(5):
         assert list(halves.read(10)) == list(ops.read(10)) == [] if not number else True
-        (half,) = appended(kit, topic, 1)
+        (half,) = raw.appended(kit, topic, 1)
         assert raw.mark(kit, OpKind.TICK)[1].status is Status.DURABLE
         assert [half.body] == [record.body for record in halves.read(10)]
         assert len(ops.read(10)) == 1
@@ -249,7 +243,7 @@ def test_a_resting_reader_reports_an_outage(hurt):
 
 def test_the_end_lies_after_what_an_open_transaction_holds_back(kit, topic):
     """The marker that shows the end is not read before what an open transaction wrote in front of it."""
-    appended(kit, topic, 2)
+    raw.appended(kit, topic, 2)
     half_topic = topic_name(kit.group, HALF)
     producer = kit.plain_producer(**{"transactional.id": f"stranger-{kit.group}"})
     producer.init_transactions(TIMEOUT_S)
@@ -280,7 +274,7 @@ def test_the_end_lies_after_what_an_open_transaction_holds_back(kit, topic):
 def test_a_reader_that_rests_after_control_records_gives_up_its_consumer(kit, topic):
     """Only a marker comes after the last record: the reader is at the end, and an end asked for wakes it."""
     half_topic = topic_name(kit.group, HALF)
-    appended(kit, topic, 1)
+    raw.appended(kit, topic, 1)
     producer = kit.plain_producer(**{"transactional.id": f"stranger-{kit.group}"})
     producer.init_transactions(TIMEOUT_S)
     producer.begin_transaction()
@@ -289,7 +283,7 @@ def test_a_reader_that_rests_after_control_records_gives_up_its_consumer(kit, to
     reader = kit.backend.read(kit.group, HALF, 0)
     kit.until(lambda: reader.read(10))
     kit.until(lambda: reader.read(10) is None or (reader._rest is not None and reader._connection is None))
-    appended(kit, topic, 1)
+    raw.appended(kit, topic, 1)
     end = kit.wait(reader.end())
     found = []
     kit.until(lambda: found.extend(reader.read(10)) or reader.passed >= end)
