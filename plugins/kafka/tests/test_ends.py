@@ -10,7 +10,7 @@ from confluent_kafka.admin import AdminClient
 from txcore_conformance import brokers, raw
 from txcore_conformance.deposed import wrong_ends
 from txcore_conformance.kit import Kit, error_of
-from txcore_kafka.ends import END_KEY
+from txcore_kafka.ends import END_KEY, Log
 from txcore_kafka.options import topic_name
 from txcore_kafka.testing import TIMEOUT_S, KafkaHarness
 
@@ -96,6 +96,15 @@ def test_what_a_deposed_leader_does_not_have_is_no_loss(kit, topic):
     heard()
     assert [record.body for record in kit.until(lambda: reader.read(10))] == [halves[4].body]
     reader.close()
+
+
+def test_the_thread_that_waits_for_an_end_need_not_find_its_group(kit, topic):
+    """The group is looked up on another thread when the client has lost it; else both would wait for the deadline."""
+    backend = kit.connect()
+    raw.append(kit, raw.half(kit, topic), backend=backend)
+    backend._control.partition_counts.clear()
+    asked = backend._worker.submit(lambda: backend._readers.log_ends.ask(Log(kit.group, HALF, 0)).result())
+    assert kit.wait(asked) == 2
 
 
 def test_what_a_deposed_leader_does_not_have_is_not_gone(kit, topic):

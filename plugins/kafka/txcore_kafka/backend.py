@@ -14,7 +14,6 @@ from confluent_kafka import KafkaError
 from txcore.backends import exit_flush as exiting
 from txcore.clock import Clock, Randomness, SystemClock, system_randomness
 from txcore.errors import ClosedError, TxcoreError, UsageError
-from txcore.ids import ID_BYTES
 from txcore.port import Batch, Claim, never_done
 from txcore.records import (
     MARK_KINDS,
@@ -66,16 +65,15 @@ class KafkaBackend:
         self._worker = Worker("txcore-kafka-control")
         self._lookups = Worker("txcore-kafka-topics")
         self._targets = Targets(self._control, self._lookups, self._clock)
-        randomness = randomness or system_randomness()
-        nonce = randomness.getrandbits(8 * ID_BYTES).to_bytes(ID_BYTES, "big")
-        ends = Ends(self._producing, self._control, self._worker, self._clock, self._options.delivery_timeout_s, nonce)
+        ends = Ends(self._producing, self._control, self._lookups, self._clock, self._options.delivery_timeout_s)
         self._readers = Readers(self._options, self._control, self._worker, self._clock, ends)
         self._releaser = Releaser(
             self._options, self._producing, self._control, self._targets, self._lookups, self._clock
         )
         self._capabilities = capabilities_of(self._options)
         if self._options.is_transactional:
-            name = f"{NAME_PREFIX}.{randomness.getrandbits(64):016x}"
+            number = (randomness or system_randomness()).getrandbits(64)
+            name = f"{NAME_PREFIX}.{number:016x}"
             self._releaser.lane = TransactionLane(self._options, self._clock, name)
 
     @property

@@ -17,6 +17,7 @@ from confluent_kafka import KafkaError
 
 from txcore.clock import Clock
 from txcore.errors import BackendTimeoutError, BackendUnavailableError, BusyError, ClosedError, TxcoreError
+from txcore.ids import ID_BYTES
 from txcore.records import LogKind
 from txcore.wire import encode_end_marker
 from txcore_kafka.codec import is_missing, translated
@@ -28,6 +29,8 @@ from txcore_kafka.threads import Worker, new_future
 END_KEY: Final = b"txcore-end"
 """The key of every marker; no other record of a half, op or parked log has one."""
 AUTHOR: Final = "txcore_kafka"
+NONCE: Final = AUTHOR.encode().ljust(ID_BYTES, b"\0")
+"""In the place of a transaction id, for readers that do not know markers; nothing is ever looked up by it."""
 MARKERS: Final = "end markers"
 
 
@@ -90,17 +93,17 @@ class EndMarker(Record):
 
 
 class Ends:
-    """Appends markers, one at a time to each log. Thread safe; never blocks."""
+    """Appends markers, one at a time to each log. Thread safe; never blocks.
 
-    def __init__(
-        self, producing: Producing, control: Control, worker: Worker, clock: Clock, timeout_s: float, nonce: bytes
-    ) -> None:
+    Groups are looked up on *worker*. It must not be the thread on which anything waits for an end.
+    """
+
+    def __init__(self, producing: Producing, control: Control, worker: Worker, clock: Clock, timeout_s: float) -> None:
         self._producing = producing
         self._control = control
         self._worker = worker
         self._clock = clock
         self._timeout_s = timeout_s
-        self._nonce = nonce
         self._lock = threading.Lock()
         self._under_way: dict[Log, EndMarker] = {}
         self._late: defaultdict[Log, list[Future[int]]] = defaultdict(list)  #: asked after that marker was sent
@@ -157,7 +160,7 @@ class Ends:
             marker.settle(_closed())
 
     def _begin(self, log: Log, asking: Sequence[Future[int]]) -> EndMarker:
-        body = encode_end_marker(log.group, log.kind, log.partition, self._nonce, AUTHOR)
+        body = encode_end_marker(log.group, log.kind, log.partition, NONCE, AUTHOR)
         marker = EndMarker(
             self._producing,
             log.topic,

@@ -179,7 +179,6 @@ class Readers:
         """
         low, high = self.bounds(self.asking(log.group), log.topic, log.partition, self.options.request_timeout_s)
         if offsets[-1] >= high:
-            self.control.partition_count(log.group)
             marker = self.log_ends.ask(log).result() - 1
             if any(high <= offset < marker for offset in offsets):
                 raise _stale(log.topic)

@@ -131,16 +131,14 @@ class Targets:
 
     def _ask(self, topics: Sequence[str], has_topic: Callable[[str], bool]) -> Sequence[str]:
         """Note what the broker says of *topics* until it says nothing; returns those that it does not have."""
-        absent = []
-        is_answering = True
         for topic in topics:
             self._absent.pop(topic, None)  # What was so a while ago is no answer.
+        absent = []
+        for topic in topics:
             try:
-                is_there = is_answering and has_topic(topic)
+                is_there = has_topic(topic)
             except (KafkaException, TxcoreError):
-                is_answering = False
-            if not is_answering:
-                continue
+                break
             if not is_there:
                 absent.append(topic)
                 continue
