@@ -370,7 +370,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         if not harness.url:
             parser.error(f"{chosen.harness} has no url: no other process can reach it")
         if chosen.list:
-            with CrashKit(harness) as kit:
+            with CrashKit(harness, database) as kit:
                 for step in kit.steps(programs):
                     print(step)
             return 0

@@ -35,7 +35,6 @@ from txcore_conformance.live_orders import NEVER_KNOWN, Deliberate, OrderListene
 from txcore_conformance.live_record import Journal, Recording
 
 PRODUCERS: Final = ("database", "fenced", "listener", "pipelined")
-ROLES: Final = (*PRODUCERS, "checker")
 CLOSE_TIMEOUT_S: Final = 5.0
 RETRY_S: Final = 0.2
 PIPELINE: Final = 20

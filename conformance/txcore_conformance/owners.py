@@ -121,22 +121,9 @@ class Owners:
                 if next_s >= end_s:
                     return until()
             for task in ready:
-                if task in self._tasks:
-                    self._resume(task)
+                if task in self._tasks and not task.advance(self._carry_out):
+                    self._tasks = [each for each in self._tasks if each is not task]
         return True
-
-    def _resume(self, task: Task) -> None:
-        error, task.error = task.error, None
-        try:
-            command = task.flow.throw(error) if error is not None else task.flow.send(task.value)
-        except StopIteration:
-            self._tasks = [each for each in self._tasks if each is not task]
-            return
-        task.value = None
-        try:
-            task.value = self._carry_out(task, command)
-        except Exception as raised:  # noqa: BLE001 - the flow handles it
-            task.error = raised
 
     def _carry_out(self, task: Task, command: Any) -> Any:
         if isinstance(command, HalfRecord):

@@ -233,7 +233,7 @@ class _Life:
                 first = sum(self._apply(connection, message) for message in batch)
                 self._executioner.reach("before inbox commit")
                 connection.commit()
-            self._line.send(("delivered", (first, len(batch) - first)))
+            self._line.send(("duplicates", len(batch) - first))
             self._executioner.reach("after inbox commit")
             consumer.ack(batch[-1].position)
         consumer.close()

@@ -184,8 +184,8 @@ class Supervisor:
             place.dies_at = value
         elif kind == "declined":
             progress.declined.add(value)
-        elif kind == "delivered":
-            progress.duplicates += value[1]
+        elif kind == "duplicates":
+            progress.duplicates += value
         elif kind == "again":
             progress.again += 1
         elif kind == "attempt":

@@ -33,7 +33,6 @@ class Verdict:
 
     Attributes:
         orders: Committed orders in the database.
-        messages: Messages in the target topic, duplicates included.
         identical: Orders whose message is equal to their row, in the topic and in the consumer's table.
         rolled_back: Transactions that the check rolled back because their process died before the COMMIT.
         in_doubt: Transactions that are neither committed nor rolled back.
@@ -43,7 +42,6 @@ class Verdict:
     """
 
     orders: int = 0
-    messages: int = 0
     identical: int = 0
     rolled_back: int = 0
     in_doubt: int = 0
@@ -118,7 +116,6 @@ def judge(
     by_row = _by_transaction(messages)
     verdict = Verdict(
         orders=len(rows),
-        messages=len(messages),
         rolled_back=sum(each.final == OpKind.ROLLBACK for each in journeys.values()),
         in_doubt=sum(each.is_pending or each.is_parked for each in journeys.values()),
         lost=sum(identity not in by_row for identity in rows),

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from concurrent.futures import Future
 from dataclasses import dataclass, field
 from random import Random
@@ -151,6 +151,20 @@ class Task:
     ready_s: float = 0.0
     value: Any = None
     error: BaseException | None = None
+
+    def advance(self, carry_out: Callable[[Task, Any], Any]) -> bool:
+        """Let the flow take its next step, and have *carry_out* execute it; returns whether the flow continues."""
+        error, self.error = self.error, None
+        try:
+            command = self.flow.throw(error) if error is not None else self.flow.send(self.value)
+        except StopIteration:
+            return False
+        self.value = None
+        try:
+            self.value = carry_out(self, command)
+        except Exception as raised:  # noqa: BLE001 - the flow decides what it means
+            self.error = raised
+        return True
 
 
 class One:
@@ -341,18 +355,8 @@ class World:
 
     def _resume(self, task: Task) -> None:
         self._asking = task.owner
-        error, task.error = task.error, None
-        try:
-            command = task.flow.throw(error) if error is not None else task.flow.send(task.value)
-        except StopIteration:
-            if task in self.tasks:
-                self.tasks.remove(task)
-            return
-        task.value = None
-        try:
-            task.value = self._carry_out(task, command)
-        except Exception as raised:  # noqa: BLE001 - the flow decides what it means
-            task.error = raised
+        if not task.advance(self._carry_out) and task in self.tasks:
+            self.tasks.remove(task)
 
     def _carry_out(self, task: Task, command: Any) -> Any:
         if isinstance(command, HalfRecord | Resolution):

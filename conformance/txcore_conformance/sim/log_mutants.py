@@ -12,33 +12,8 @@ from txcore.checker.check_steps import Judge
 from txcore.checker.decide import Pending, terms_of
 from txcore.checker.limits import NewerRecords
 from txcore.checker.log_reader import Intake
-from txcore.checker.partition_state import PartitionState
 from txcore.memory import MemoryBackend
-from txcore.records import FINAL_KINDS, Half, LogRecord, Op, OpKind, ParkCode, Position
-
-_read_op = PartitionState.read_op
-_merge = PartitionState._merge  # noqa: SLF001
-
-
-@contextlib.contextmanager
-def early_ops_dropped() -> Iterator[None]:
-    """Throw away the ops of the next generation that are read before its half, and never look back (hole 1)."""
-
-    def read_op(self: PartitionState, position: Position, op: Op) -> bool:
-        seen = self._newest.get(op.transaction_id)
-        is_early = seen is not None and op.generation > seen.generation and op.kind not in FINAL_KINDS
-        if is_early and seen is not None and seen.closed_by == OpKind.DISCARD:
-            self.op_read = position
-            return True
-        return _read_op(self, position, op)
-
-    def merge(self: PartitionState, known: Any, seen: Any, new: Pending, look_back: Any) -> None:
-        del look_back
-        _merge(self, known, seen, new, None)
-
-    with mock.patch.object(PartitionState, "read_op", read_op), mock.patch.object(PartitionState, "_merge", merge):
-        yield
-
+from txcore.records import Half, LogRecord, Op, ParkCode
 
 _read_halves = Intake.read_halves
 

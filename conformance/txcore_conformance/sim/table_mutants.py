@@ -7,7 +7,6 @@ from collections.abc import Collection, Generator, Sequence
 from typing import Any, Final
 
 from txcore.message_table import TableRow, Taken
-from txcore.outbox import relay_steps as relaying
 from txcore.outbox.relay_steps import RelayContext
 from txcore.records import Outcome, Status
 from txcore_conformance.sim.database import SimDatabase
@@ -59,11 +58,3 @@ def go_on_behind_a_refusal(context: RelayContext, work: Any, row: TableRow, outc
     if outcome.status is Status.DURABLE:
         work.sent.append(row)
     return True
-
-
-_is_through = relaying._is_through  # noqa: SLF001
-
-
-def go_on_after_an_uncertain(context: RelayContext, work: Any, row: TableRow, outcome: Outcome) -> bool:
-    """Send the next message of a key although it is unknown whether the one before is there."""
-    return _is_through(context, work, row, outcome) or outcome.status is Status.UNKNOWN
