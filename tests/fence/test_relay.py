@@ -176,7 +176,7 @@ def test_resumed_message_has_all_its_tries_again(bench):
 
 
 def test_parked_message_is_not_sent_with_others_of_its_slot(bench):
-    """Its target has recovered meanwhile, but nobody has resumed it."""
+    """Its target has recovered meanwhile, but no operator has resumed it."""
     bench.put(topic="refusing")
     bench.broker.refusing.add("refusing")
     relay = bench.relay(limits=RelayLimits(tries_max=1))

@@ -7,6 +7,7 @@ after a majority has stored it. It is known by a header, and no reader of ours r
 from __future__ import annotations
 
 import asyncio
+import base64
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any, Final
 
@@ -14,6 +15,7 @@ from txcore.errors import BackendTimeoutError, BackendUnavailableError, ConfigEr
 from txcore.ids import ID_BYTES
 from txcore.records import LogKind, OpKind, Status
 from txcore.wire import encode_end_marker
+from txcore_nats.codec import parse_headers
 from txcore_nats.options import GroupNames
 from txcore_nats.publishing import Sending
 
@@ -30,6 +32,11 @@ NONCE: Final = AUTHOR.encode().ljust(ID_BYTES, b"\0")
 def is_end_marker(headers: Mapping[str, str] | None) -> bool:
     """Say whether the record with these headers marks an end and holds nothing else."""
     return headers is not None and HEADER_END in headers
+
+
+def is_stored_end_marker(message: Mapping[str, Any]) -> bool:
+    """Say whether the *message* of a STREAM.MSG.GET answer is a marker."""
+    return is_end_marker(parse_headers(base64.b64decode(message.get("hdrs") or "")))
 
 
 async def append_marker(shared: Shared, names: GroupNames, kind: LogKind, partition: int) -> int:

@@ -21,9 +21,9 @@ from txcore.clock import Clock
 from txcore.errors import TxcoreError, WireFormatError
 from txcore.records import FINAL_KINDS, Checkpoint, LogKind, ParkCode
 from txcore.wire import decode_ops, decode_parked
-from txcore_nats.codec import ApiError, parse_headers
+from txcore_nats.codec import ApiError
 from txcore_nats.connection import Api, LoopThread
-from txcore_nats.ends import is_end_marker
+from txcore_nats.ends import is_stored_end_marker
 from txcore_nats.options import GroupNames, Options
 
 _log = logging.getLogger("txcore.nats")
@@ -150,7 +150,7 @@ class Housekeeper:
         A CLOSED record goes last, and what stays is noted after that: a run that fails here is repeated whole.
         """
         stream, sequence = names.stream(LogKind.PARKED), int(message["seq"])
-        if is_end_marker(parse_headers(base64.b64decode(message.get("hdrs") or ""))):
+        if is_stored_end_marker(message):
             await self._delete(stream, sequence)
             return
         try:
@@ -162,9 +162,11 @@ class Housekeeper:
         if parked.code == ParkCode.CLOSED:
             for place in (*(place for entry_generation, place in known if entry_generation <= generation), sequence):
                 await self._delete(stream, place)
-            looking.open[identity] = [each for each in known if each[0] > generation]
-            if not looking.open[identity]:
-                del looking.open[identity]
+            later = [each for each in known if each[0] > generation]
+            if later:
+                looking.open[identity] = later
+            else:
+                looking.open.pop(identity, None)
         elif await self._has_final_op(names, partition, identity):
             await self._delete(stream, sequence)
         else:

@@ -15,9 +15,9 @@ from typing import Any, Final
 
 from txcore.errors import BackendUnavailableError, ClosedError, ConfigError, DataLossError, TxcoreError
 from txcore.records import LogKind, LogRecord, Position
-from txcore_nats.codec import MESSAGE_NOT_FOUND, STREAM_NOT_FOUND, ApiError, parse_headers, translate
+from txcore_nats.codec import MESSAGE_NOT_FOUND, STREAM_NOT_FOUND, ApiError, translate
 from txcore_nats.control import missing_group
-from txcore_nats.ends import append_marker, is_end_marker
+from txcore_nats.ends import append_marker, is_end_marker, is_stored_end_marker
 from txcore_nats.options import GroupNames
 from txcore_nats.shared import Shared
 from txcore_nats.tailing import RETRY_S, Tail, reading_error
@@ -327,8 +327,7 @@ class LogReader:
                         return None
                     raise
             message = answer["message"]
-            headers = parse_headers(base64.b64decode(message.get("hdrs") or ""))
-            if not message["subject"].startswith(prefix) or is_end_marker(headers):
+            if not message["subject"].startswith(prefix) or is_stored_end_marker(message):
                 return None
             body = base64.b64decode(message.get("data") or "")
             return LogRecord(position, body, _wall_ms(message["time"]))
