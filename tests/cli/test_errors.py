@@ -21,6 +21,10 @@ HIDE = "import sys; sys.modules[{name!r}] = None"
         (["--database", "shop.db"], "SQLAlchemy does not know this database URL"),
         (["--database", "sqlite+aiosqlite:///shop.db"], "the demo needs a synchronous driver"),
         (["--database", "sqlite:///same.db", "--broker", "sqlite:///same.db"], "broker and database must be two files"),
+        (
+            ["--database", "sqlite+pysqlite:///same.db", "--broker", "sqlite:///same.db"],
+            "broker and database must be two files",
+        ),
     ],
 )
 def test_misuse_is_one_sentence(txcore, arguments, words):

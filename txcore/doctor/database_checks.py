@@ -4,11 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from pathlib import Path
-from typing import Final
+from typing import Any, Final
 
-from sqlalchemy import Engine, create_engine, make_url
+from sqlalchemy import Engine
 from sqlalchemy.engine import URL
-from sqlalchemy.exc import ArgumentError, NoSuchModuleError
 from sqlalchemy.pool import NullPool
 
 from txcore.clock import Clock, SystemClock
@@ -16,12 +15,13 @@ from txcore.doctor import mysql as doctor_mysql
 from txcore.doctor import postgresql as doctor_postgresql
 from txcore.doctor import sqlite as doctor_sqlite
 from txcore.doctor.sql import DatabaseSubject
-from txcore.errors import BackendNotInstalledError, BackendUnavailableError, FenceMisuseError, UsageError
+from txcore.errors import BackendUnavailableError, FenceMisuseError, UsageError
 from txcore.findings import Check, Examination
 from txcore.message_table import Mode
 from txcore.sqlfence.border import MYSQL, POSTGRESQL, SQLITE
 from txcore.sqlfence.connections import family_of
 from txcore.sqlfence.dialects import Dialect
+from txcore.sqlfence.engines import open_engine
 from txcore.sqlfence.failures import failure_of
 from txcore.sqlfence.mysql import MySQL
 from txcore.sqlfence.postgresql import PostgreSQL
@@ -29,7 +29,6 @@ from txcore.sqlfence.schema import tables_named
 from txcore.sqlfence.sqlite import SQLite
 
 STATEMENT_TIMEOUT_S: Final = 10.0
-EXTRAS: Final = {"postgresql": "postgresql", "mysql": "mysql", "mariadb": "mysql"}
 CHECKS: Final[dict[str, tuple[Check[DatabaseSubject], ...]]] = {
     POSTGRESQL: doctor_postgresql.CHECKS,
     MYSQL: doctor_mysql.CHECKS,
@@ -60,7 +59,7 @@ def database_examination(
         BackendNotInstalledError: the database's driver is missing; the text names the extra.
         BackendUnavailableError: the database cannot be reached, or refuses the credentials.
     """
-    engine = database if isinstance(database, Engine) else _engine(database)
+    engine = database if isinstance(database, Engine) else open_engine(database, "doctor", _options_of)
     try:
         family = family_of(engine.dialect.name)
     except FenceMisuseError as error:
@@ -84,20 +83,9 @@ def database_examination(
     return Examination(CHECKS[family], subject, close)
 
 
-def _engine(url: str) -> Engine:
-    try:
-        parsed = make_url(url)
-        if parsed.get_dialect().is_async:
-            raise UsageError(f"the doctor needs a synchronous driver, not {parsed.drivername}")
-        _require_file(parsed)
-        return create_engine(parsed, poolclass=NullPool)
-    except (ArgumentError, NoSuchModuleError) as error:
-        raise UsageError(f"SQLAlchemy does not know this database URL: {error}") from error
-    except ModuleNotFoundError as error:
-        extra = EXTRAS.get(parsed.get_backend_name())
-        if extra is None:
-            raise UsageError(f"{parsed.drivername} needs the Python package {error.name}; install it") from error
-        raise BackendNotInstalledError(parsed.drivername, str(error.name), extra) from error
+def _options_of(url: URL) -> dict[str, Any]:
+    _require_file(url)
+    return {"poolclass": NullPool}
 
 
 def _require_file(url: URL) -> None:

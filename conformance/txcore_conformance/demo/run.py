@@ -9,6 +9,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Final
 
+from sqlalchemy.engine import URL
 from sqlalchemy.exc import SQLAlchemyError
 
 import txcore
@@ -61,9 +62,9 @@ def run(settings: Settings, watch: Watch, *, before_judgement: Seam | None = Non
     """
     clock = SystemClock()
     began_s = clock.elapsed_s()
-    _require_two_files(settings)
     with contextlib.ExitStack() as stack:
         shop = stack.enter_context(contextlib.closing(_shop(settings)))
+        _require_two_files(settings.broker_url, shop.engine.url)
         backend = txcore.connect(settings.broker_url)
         stack.callback(lambda: backend.close(CLOSE_TIMEOUT_S).result(CLOSE_TIMEOUT_S))
         immunity_s = max(settings.immunity_s, backend.capabilities.release_time_max_s + IMMUNITY_ALLOWANCE_S)
@@ -91,8 +92,10 @@ def _shop(settings: Settings) -> Shop:
     return Shop(settings.database_url, settings.name)
 
 
-def _require_two_files(settings: Settings) -> None:
+def _require_two_files(broker_url: str, database: URL) -> None:
     """Refuse one SQLite file as broker and database: a transaction would wait for the half that waits for it."""
-    ends = [url.partition("?")[0].removeprefix("sqlite:///") for url in (settings.broker_url, settings.database_url)]
-    if settings.broker_url.startswith("sqlite:") and Path(ends[0]).absolute() == Path(ends[1]).absolute():
-        raise UsageError(f"broker and database must be two files, not both {ends[0]}")
+    if database.get_backend_name() != "sqlite" or not broker_url.startswith("sqlite:"):
+        return
+    file = broker_url.partition("?")[0].removeprefix("sqlite:///")
+    if Path(file).absolute() == Path(database.database or "").absolute():
+        raise UsageError(f"broker and database must be two files, not both {file}")

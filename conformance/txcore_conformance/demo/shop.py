@@ -18,24 +18,24 @@ from sqlalchemy import (
     MetaData,
     String,
     Table,
-    create_engine,
     event,
     func,
     insert,
     inspect,
-    make_url,
     select,
 )
-from sqlalchemy.exc import ArgumentError, NoSuchModuleError, SQLAlchemyError
+from sqlalchemy.engine import URL
+from sqlalchemy.exc import SQLAlchemyError
 
 from txcore import Inbox, SqlFence
-from txcore.errors import BackendNotInstalledError, BackendUnavailableError, UsageError
+from txcore.errors import BackendUnavailableError, UsageError
+from txcore.sqlfence.engines import open_engine
+from txcore.sqlfence.failures import failure_of
 from txcore.sqlfence.schema import tables_named
 
 LOCK_WAIT_S: Final = 20.0
 CHECK_WAIT_S: Final = 1.0
 CUSTOMERS: Final = ("Ada", "Barbara", "Edsger", "Grace", "Leslie", "Niklaus", "Radia", "Tony")
-EXTRAS: Final = {"postgresql": "postgresql", "mysql": "mysql", "mariadb": "mysql"}
 
 
 @dataclass(frozen=True, slots=True)
@@ -71,7 +71,7 @@ class Shop:
     """
 
     def __init__(self, url: str, name: str) -> None:
-        self.engine = open_engine(url)
+        self.engine = _shop_engine(url)
         prefix = name.replace("-", "_")
         metadata = MetaData()
         self.orders = Table(
@@ -105,8 +105,9 @@ class Shop:
             self.fence.create()
             self.inbox.create()
         except SQLAlchemyError as error:
-            reason = str(getattr(error, "orig", None) or error).strip().splitlines()[0]
-            raise BackendUnavailableError(f"the database cannot be used: {reason}") from error
+            raise BackendUnavailableError(
+                f"the database cannot be used: {failure_of(error, self.engine.url.password)}"
+            ) from error
 
     def drop(self) -> None:
         """Delete all tables of this run, those of the fence and the inbox too."""
@@ -156,27 +157,20 @@ class Shop:
         self.engine.dispose()
 
 
-def open_engine(url: str) -> Engine:
+def _shop_engine(url: str) -> Engine:
     """Return an engine on a database that other processes can reach. See `Shop` for the errors."""
-    try:
-        parsed = make_url(url)
-        dialect = parsed.get_dialect()
-        if dialect.is_async:
-            raise UsageError(f"the demo needs a synchronous driver, not {parsed.drivername}")
-        if parsed.get_backend_name() != "sqlite":
-            return create_engine(parsed, pool_size=2)
-        if parsed.database in {None, "", ":memory:"}:
-            raise UsageError("an SQLite database in memory cannot be shared by processes: name a file")
-        engine = create_engine(parsed, connect_args={"timeout": LOCK_WAIT_S})
-    except (ArgumentError, NoSuchModuleError) as error:
-        raise UsageError(f"SQLAlchemy does not know this database URL: {error}") from error
-    except ModuleNotFoundError as error:
-        extra = EXTRAS.get(parsed.get_backend_name())
-        if extra is None:
-            raise UsageError(f"{parsed.drivername} needs the Python package {error.name}; install it") from error
-        raise BackendNotInstalledError(parsed.drivername, str(error.name), extra) from error
-    event.listen(engine, "connect", _use_wal)
+    engine = open_engine(url, "demo", _options_of)
+    if engine.dialect.name == "sqlite":
+        event.listen(engine, "connect", _use_wal)
     return engine
+
+
+def _options_of(url: URL) -> dict[str, Any]:
+    if url.get_backend_name() != "sqlite":
+        return {"pool_size": 2}
+    if url.database in {None, "", ":memory:"}:
+        raise UsageError("an SQLite database in memory cannot be shared by processes: name a file")
+    return {"connect_args": {"timeout": LOCK_WAIT_S}}
 
 
 def sqlite_url(path: Path) -> str:

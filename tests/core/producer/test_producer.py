@@ -294,7 +294,7 @@ class TestSendMany:
     def test_what_has_ended_is_let_go(self, backend, clock):
         """A million sent in one call take the room of a million results, not of a million messages.
 
-        The window follows the rate; on a clock that stands still it is full.
+        The window follows the rate; on a clock that does not move it is full.
         """
         refs, held_count = [], 0
 
