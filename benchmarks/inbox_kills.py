@@ -21,7 +21,7 @@ import sqlalchemy
 import typer
 from sqlalchemy import text
 from txcore_conformance.demo.consuming import open_consumer
-from txcore_conformance.demo.shop import open_engine
+from txcore_conformance.demo.shop import shop_engine
 from txcore_conformance.kit import Recorder, wait_until
 from txcore_conformance.raw import target_only
 
@@ -42,7 +42,7 @@ app = typer.Typer(help=__doc__, add_completion=False)
 @app.command()
 def consume(url: str, topic: str, database: str) -> None:
     """Handle messages until no more come; the other command starts and kills this one."""
-    engine = open_engine(database)
+    engine = shop_engine(database)
     inbox = txcore.Inbox(engine)
     consumer = open_consumer(url, topic, GROUP)
     came_s = time.monotonic()
@@ -70,7 +70,7 @@ def run(
     """Publish messages, kill the consumer, and count the effects."""
     with tempfile.TemporaryDirectory(prefix="txcore-inbox-") as name, broker_url(broker, Path(name)) as url:
         chance = random.Random(seed)
-        engine = open_engine(database or f"sqlite:///{Path(name) / 'consumer.db'}")
+        engine = shop_engine(database or f"sqlite:///{Path(name) / 'consumer.db'}")
         txcore.Inbox(engine).create()
         with engine.begin() as connection:
             connection.execute(text("CREATE TABLE effects (message VARCHAR(64) NOT NULL)"))

@@ -79,9 +79,10 @@ def chunks(identities: Sequence[bytes], size: int) -> Iterator[Sequence[bytes]]:
 
 def insert_rows(url: str, identities: Sequence[bytes]) -> None:
     """Write the fence rows of the transactions that committed."""
-    fence = txcore.SqlFence(sqlalchemy.create_engine(url))
+    engine = sqlalchemy.create_engine(url)
+    fence = txcore.SqlFence(engine)
     for chunk in chunks([each for each in identities if is_committed(each)], FENCE_BATCH):
-        with fence.engine.begin() as connection:
+        with engine.begin() as connection:
             for identity in chunk:
                 fence.insert(connection, identity, GROUP)
 

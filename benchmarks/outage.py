@@ -87,7 +87,7 @@ class Orders:
 
 def measure(broker: str, rate: float, seconds: float, down_s: float, *, audit: bool) -> int:
     """Run it and print the figures; returns the exit code."""
-    harness = load_harness(HARNESSES[broker])().private()  # type: ignore[operator]
+    harness = load_harness(HARNESSES[broker])().private()
     assert harness is not None
     kit, server = Kit(harness), servers.postgresql()
     url = server.fresh_database()
@@ -128,7 +128,7 @@ def _topic(kit: Kit, broker: str) -> str:
     """Create the topic; on RabbitMQ with a stream beside its queue, because the audit does not read queues."""
     if broker != "rabbitmq":
         return kit.topic()
-    import pika  # noqa: PLC0415 - an extra
+    import pika  # type: ignore[import-untyped] # noqa: PLC0415 - an extra
 
     topic = f"{EXCHANGE}/created"
     kit.harness.create_topic(topic)

@@ -36,5 +36,5 @@ class PlainPool:
         return self
 
     def __exit__(self, *_: object) -> None:
-        for _ in range(self._size):
+        for _each in range(self._size):
             self._idle.get().close()

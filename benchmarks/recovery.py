@@ -186,7 +186,7 @@ def _find(at: Scene, then: Callable[[Sidecar], None]) -> tuple[float, float]:
 def _is_claimed(checker: Sidecar) -> bool:
     partitions = checker.get(f"/api/v1/groups/{GROUP}")["partitions"]
     found = sum(each["pending"] for each in partitions)
-    return sum(each["is_claimed"] for each in partitions) == PARTITIONS and found >= UNDECIDED
+    return bool(sum(each["is_claimed"] for each in partitions) == PARTITIONS and found >= UNDECIDED)
 
 
 def _settle(checker: Sidecar) -> None:

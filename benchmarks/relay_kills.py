@@ -86,7 +86,7 @@ class Relays:
 
 def measure(options: argparse.Namespace) -> int:
     """Run it and print the figures; returns the exit code."""
-    harness = load_harness(HARNESSES[options.broker])().private()  # type: ignore[operator]
+    harness = load_harness(HARNESSES[options.broker])().private()
     assert harness is not None
     server = servers.postgresql()
     url = server.fresh_database()

@@ -120,7 +120,7 @@ def _steps(samples: Sequence[Sample]) -> dict[str, dict[str, float]]:
 
 
 def _style(record: Mapping[str, Any]) -> str:
-    return record["style"] + ("" if record["body_size"] == BODY_SIZE else f", {record['body_size']} B")
+    return str(record["style"]) + ("" if record["body_size"] == BODY_SIZE else f", {record['body_size']} B")
 
 
 def _load(driver: str, size: int) -> str:

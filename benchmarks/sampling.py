@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import sys
 import threading
-from collections import Counter
+from collections import Counter, defaultdict
 from pathlib import Path
 from types import FrameType, TracebackType
 from typing import Any, Final
@@ -47,9 +47,9 @@ class Profile:
     def figures(self) -> dict[str, Any]:
         """Return the shares of us, driver and other, and the functions that used most."""
         total_s = sum(self.functions_s.values()) or 1.0
-        shares: Counter[str] = Counter()
+        shares: defaultdict[str, float] = defaultdict(float)
         for (kind, _), used_s in self.functions_s.items():
-            shares[kind] += used_s  # type: ignore[assignment] # a Counter may hold seconds
+            shares[kind] += used_s
         top = [
             {"function": name, "kind": kind, "share": used_s / total_s}
             for (kind, name), used_s in self.functions_s.most_common(TOP_COUNT)

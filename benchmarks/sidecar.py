@@ -146,6 +146,7 @@ def append_orphans(
     committed = made[::2]
     for start in range(0, len(committed) if fence is not None else 0, FENCE_BATCH):
         assert fence is not None
+        assert isinstance(fence.engine, sqlalchemy.Engine)
         with fence.engine.begin() as connection:
             for identity in committed[start : start + FENCE_BATCH]:
                 fence.insert(connection, identity, group)

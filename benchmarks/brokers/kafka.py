@@ -8,7 +8,7 @@ from collections.abc import Callable
 from typing import Any, Final
 
 from confluent_kafka import Consumer, Producer, TopicPartition
-from confluent_kafka.admin import AdminClient, NewTopic
+from confluent_kafka.admin import AdminClient, NewTopic  # type: ignore[attr-defined] # it lists no names of its own
 from txcore_conformance import brokers
 from txcore_kafka.options import parse_url
 from txcore_kafka.producing import producer_config

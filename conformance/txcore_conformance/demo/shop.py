@@ -71,7 +71,7 @@ class Shop:
     """
 
     def __init__(self, url: str, name: str) -> None:
-        self.engine = _shop_engine(url)
+        self.engine = shop_engine(url)
         prefix = name.replace("-", "_")
         metadata = MetaData()
         self.orders = Table(
@@ -157,7 +157,7 @@ class Shop:
         self.engine.dispose()
 
 
-def _shop_engine(url: str) -> Engine:
+def shop_engine(url: str) -> Engine:
     """Return an engine on a database that other processes can reach. See `Shop` for the errors."""
     engine = open_engine(url, "demo", _options_of)
     if engine.dialect.name == "sqlite":
