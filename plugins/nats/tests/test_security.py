@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import logging
 from urllib.parse import quote
 
@@ -68,6 +69,16 @@ def test_a_wrong_password_is_said_and_not_shown(secured, caplog):
     assert "credentials" in str(error)
     assert "hidden-one" not in f"{error!r} {error.__cause__!r} {caplog.text}"
     assert USER in url
+
+
+def test_closing_leaves_no_socket_open_on_a_server_that_hangs(encrypted):
+    """The server never answers the end of TLS; a socket left open would be a warning, which fails the test."""
+    backend = txcore.connect(f"{encrypted.url}?half_bytes_max=1000000&tls_ca={quote(str(encrypted.ca_file))}")
+    backend.ensure_group("orders", 2).result(TIMEOUT_S)
+    with encrypted.paused():
+        backend.close(2.0).result(TIMEOUT_S)
+    del backend
+    gc.collect()
 
 
 def test_tls_with_an_own_authority(encrypted):

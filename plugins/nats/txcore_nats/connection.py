@@ -208,7 +208,7 @@ class Link:
                 self.last_error = unreached
                 _log.info("nats.link_down", extra={"reason": str(self.last_error)})
             finally:
-                await self._abandon(client)
+                await close_client(client)
             if not self._is_closed:
                 jitter = self._randomness.getrandbits(JITTER_BITS) / (1 << JITTER_BITS)
                 with contextlib.suppress(asyncio.TimeoutError):
@@ -271,10 +271,6 @@ class Link:
             _log.info("nats.link_down", extra={"reason": str(self.last_error)})
             self._owner.link_down(self.last_error)
 
-    async def _abandon(self, client: Client) -> None:
-        with contextlib.suppress(Exception):
-            await asyncio.wait_for(client.close(), CLOSE_TIMEOUT_S)
-
     def _look(self) -> None:
         for look in list(self._watchers):
             look()
@@ -312,6 +308,20 @@ class Api:
         if refusal:
             raise ApiError(refusal.get("code", 0), refusal.get("err_code", 0), refusal.get("description", ""))
         return answer
+
+
+async def close_client(client: Client) -> None:
+    """Close *client* in order; its sockets end at once after `CLOSE_TIMEOUT_S` or when this task is cancelled.
+
+    A server that hangs never answers the end of TLS, and asyncio waits 30 s for it: longer than the loop is there.
+    """
+    try:
+        with contextlib.suppress(Exception):
+            await asyncio.wait_for(client.close(), CLOSE_TIMEOUT_S)
+    finally:
+        for name in ("_io_writer", "_bare_io_writer"):
+            if (writer := getattr(client._transport, name, None)) is not None:  # noqa: SLF001 - it closes only in order
+                writer.transport.abort()
 
 
 def require_connected(client: Client) -> None:

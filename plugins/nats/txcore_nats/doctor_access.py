@@ -24,12 +24,11 @@ from txcore.errors import BackendUnavailableError, ConfigError, TxcoreError
 from txcore.findings import Request, UntoldError
 from txcore.records import LogKind
 from txcore_nats.codec import STREAM_NOT_FOUND, ApiError, as_json, from_json, translate
-from txcore_nats.connection import login, require_connected
+from txcore_nats.connection import close_client, login, require_connected
 from txcore_nats.options import GroupNames, Options
 
 NANOSECONDS: Final = 1_000_000_000
 TIMEOUT_S: Final = 10.0
-CLOSE_TIMEOUT_S: Final = 2.0
 ATTEMPTS: Final = 10
 """On a busy machine 8 of 300 refusals were lost with their connection (`require_connected`), some in a row."""
 CUT_SHORT: Final = (ConnectionResetError, BrokenPipeError, errors.UnexpectedEOF)
@@ -108,16 +107,14 @@ class NatsSubject:
             await asyncio.wait_for(attempt, 3 * self.options.connect_timeout_s * len(self.options.servers))
             require_connected(client)
         except Exception as error:
-            with contextlib.suppress(Exception):
-                await asyncio.wait_for(client.close(), CLOSE_TIMEOUT_S)
+            await close_client(client)
             raise (reasons[-1] if reasons else error) from error
         return client
 
     def close(self) -> None:
         """Let go of the connection; idempotent."""
-        with contextlib.suppress(Exception):
-            if self._client is not None:
-                self._runner.run(asyncio.wait_for(self._client.close(), CLOSE_TIMEOUT_S))
+        if self._client is not None:
+            self._runner.run(close_client(self._client))
         self._client = None
         self._runner.close()
 
