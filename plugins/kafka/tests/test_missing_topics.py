@@ -16,6 +16,7 @@ from txcore.errors import MessageRejectedError
 from txcore.records import OpKind, ParkCode, Status
 
 DURABLE, REFUSED, UNKNOWN = Status.DURABLE, Status.REFUSED, Status.UNKNOWN
+MANY = 30
 TRIES = 10
 """More than it takes until the driver itself says at once that it does not know the topic."""
 
@@ -79,7 +80,7 @@ def test_other_targets_of_the_transaction_are_published(kit, topic):
 
 def test_a_topic_that_is_made_again_is_found(kit, monkeypatch):
     """Neither we nor the driver remember for long that it was gone: the next release asks."""
-    monkeypatch.setattr("txcore_kafka.targets.ABSENT_FOR_S", 3_600.0)
+    monkeypatch.setattr("txcore_kafka.presence.ABSENT_FOR_S", 3_600.0)
     gone = kit.make_topic()
     half = raw.half(kit, gone)
     raw.append(kit, half)
@@ -107,7 +108,7 @@ def test_a_topic_that_the_broker_knows_a_moment_later_is_not_refused(kit, topic,
     has_topic = kit.backend._producing.has_topic
     answers = iter([False])
     monkeypatch.setattr(
-        kit.backend._producing, "has_topic", lambda name: asked.append(name) or next(answers, has_topic(name))
+        kit.backend._presence, "_has_topic", lambda name: asked.append(name) or next(answers, has_topic(name))
     )
     assert raw.statuses(raw.release(kit, raw.target_only(kit.group, topic, b"first"))) == [DURABLE]
     assert asked == [topic] * 2
@@ -123,9 +124,21 @@ def test_a_broker_that_does_not_answer_for_one_topic_is_not_asked_for_the_others
         asked.append(name)
         raise KafkaException(KafkaError(KafkaError._TIMED_OUT))
 
-    kit.backend._targets.seek(["one", "two", "three"], silent)
+    monkeypatch.setattr(kit.backend._presence, "_has_topic", silent)
+    kit.wait(kit.backend._presence.seek(["one", "two", "three"]))
     assert asked == ["one"]
-    assert kit.backend._targets.refusal("two") is None
+    assert kit.backend._presence.refusal("two") is None
+
+
+def test_many_topics_that_are_gone_hold_nothing_else_up(kit, topic):
+    """Each is asked for twice; one pause serves all, and a half for a topic that is there does not wait for it."""
+    resolutions = [raw.target_only(kit.group, f"never-made-{number}", b"x") for number in range(MANY)]
+    batches = [Recorder([each]) for each in resolutions]
+    backend = kit.connect(delivery_timeout_s="5")
+    for batch in batches:
+        backend.release(batch, None)
+    assert raw.statuses(raw.append(kit, raw.half(kit, topic), backend=backend)) == [DURABLE]
+    assert {raw.statuses(batch.wait(backend, kit.timeout_s))[0] for batch in batches} == {REFUSED}
 
 
 def test_a_topic_that_is_still_there_is_not_refused_on_the_drivers_word(kit, topic, monkeypatch):
@@ -134,7 +147,7 @@ def test_a_topic_that_is_still_there_is_not_refused_on_the_drivers_word(kit, top
     raw.append(kit, half)
     delete(kit, topic)
     kit.until(lambda: raw.statuses(raw.release(kit, raw.commit(half))) == [REFUSED], "the refusal")
-    monkeypatch.setattr(kit.backend._producing, "has_topic", lambda _: True)
+    monkeypatch.setattr(kit.backend._presence, "_has_topic", lambda _: True)
     kit.until(lambda: raw.statuses(raw.release(kit, raw.commit(half))) == [UNKNOWN], "the refusal to be forgotten")
     for _ in range(TRIES):
         (outcome,) = raw.release(kit, raw.commit(half))
@@ -210,7 +223,7 @@ def test_in_a_transaction_a_question_without_an_answer_ends_with_the_backend(tog
     assert raw.statuses(raw.release(together, raw.commit(again), backend=backend)) == [DURABLE]
     delete(together, gone)
     is_asked, may_answer = threading.Event(), threading.Event()
-    monkeypatch.setattr(backend._producing, "has_topic", lambda _: is_asked.set() or may_answer.wait(60))
+    monkeypatch.setattr(backend._presence, "_has_topic", lambda _: is_asked.set() or may_answer.wait(60))
 
     def unanswered():
         """Release once more: until its leader has deleted the topic, a message is accepted, or stays without answer."""

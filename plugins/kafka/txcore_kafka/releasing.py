@@ -20,6 +20,7 @@ from txcore_kafka.control import Control
 from txcore_kafka.op_merging import OpMerger
 from txcore_kafka.options import Options, topic_name
 from txcore_kafka.ownership import KafkaClaim
+from txcore_kafka.presence import Presence
 from txcore_kafka.producing import ANY_PARTITION, Producing
 from txcore_kafka.sendings import PARKED_INDEX, HalfSending, Marking, Question, Release, TargetSend
 from txcore_kafka.targets import Targets
@@ -42,6 +43,7 @@ class Releaser:
         producing: Producing,
         control: Control,
         targets: Targets,
+        presence: Presence,
         worker: Worker,
         clock: Clock,
     ) -> None:
@@ -53,6 +55,7 @@ class Releaser:
         self._lock = threading.Lock()
         self._deferred_count = 0
         self.targets = targets
+        self.presence = presence
         self.ops = OpMerger(producing, clock)
         self.lane: TransactionLane | None = None  #: publishes releases and marks in transactions, where there is one
         producing.on_turn = self.ops.flush_due
@@ -91,7 +94,7 @@ class Releaser:
             targets, group = resolution.targets, resolution.half.group
             item = Release(self, batch, index, resolution, len(targets) + bool(resolution.parked))
             messages = resolution.half.messages
-            doubtful = self.targets.doubtful([messages[target].topic for target in targets])
+            doubtful = self.presence.doubtful([messages[target].topic for target in targets])
             if group in counts and not doubtful:
                 self._start(item)
                 started.append(item)
@@ -211,7 +214,7 @@ class Releaser:
         for index in resolution.targets:
             message = half.messages[index]
             topic = message.topic
-            refusal = self.targets.refusal(topic)
+            refusal = self.presence.refusal(topic)
             if refusal is not None:
                 producing.call(functools.partial(item.failed, Outcome(Status.REFUSED, refusal)))
                 continue
@@ -250,7 +253,7 @@ class Releaser:
         self._producing.watch(QUESTIONS, [question], self._clock.elapsed_s() + self._options.request_timeout_s)
 
         def answered(answer: Future[None]) -> None:
-            error = cast("TxcoreError | None", answer.exception()) or self.targets.refusal(topic)
+            error = cast("TxcoreError | None", answer.exception()) or self.presence.refusal(topic)
             if isinstance(error, MessageRejectedError):
                 outcome = Outcome(Status.REFUSED, error)
             else:
@@ -258,8 +261,7 @@ class Releaser:
                 outcome = Outcome(Status.UNKNOWN, error or BackendUnavailableError(text))
             self._producing.call(functools.partial(question.settle, outcome))
 
-        asked = self._worker.submit(functools.partial(self.targets.seek, [topic], self._producing.has_topic))
-        asked.add_done_callback(answered)
+        self.presence.seek([topic]).add_done_callback(answered)
 
     # -- what must be looked up first ---------------------------------------------------------------------------------
 
@@ -274,7 +276,7 @@ class Releaser:
     ) -> None:
         """Ask for *group* and *topics*, then *go* on the thread that polls; REFUSED when one of them is not there.
 
-        What is *sought* may be there or not: `go` finds the answer in `targets.refusal`.
+        What is *sought* may be there or not: `go` finds the answer in `presence.refusal`.
         """
         with self._lock:
             if self._deferred_count >= self._options.queue_max:
@@ -293,19 +295,20 @@ class Releaser:
             else:
                 item.not_found(error)
 
-        def look_up() -> None:
-            error: TxcoreError | None = None
-            try:
-                self._control.partition_count(group)
-                if topics:
-                    self.targets.look_up(topics)
-                if sought:
-                    self.targets.seek(sought, self._producing.has_topic)
-            except TxcoreError as raised:
-                error = raised
-            self._producing.call(functools.partial(finish, error))
+        def answered(answer: Future[None]) -> None:
+            self._producing.call(functools.partial(finish, cast("TxcoreError | None", answer.exception())))
 
-        self._worker.submit(look_up)
+        def look_up() -> None:
+            self._control.partition_count(group)
+            if topics:
+                self.targets.look_up(topics)
+
+        def looked_up(answer: Future[None]) -> None:
+            if sought and answer.exception() is None:
+                answer = self.presence.seek(sought)
+            answer.add_done_callback(answered)
+
+        self._worker.submit(look_up).add_done_callback(looked_up)
 
 
 def _too_large(half: HalfRecord, size_max: int) -> MessageRejectedError:

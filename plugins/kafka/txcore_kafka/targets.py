@@ -1,35 +1,28 @@
-"""What is known of target topics: whether they exist, and how large a message they take."""
+"""The checks of a half against its target topics: they exist, and they take messages of this size."""
 
 from __future__ import annotations
 
 import functools
 import threading
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Final
 
-from confluent_kafka import KafkaException
-
 from txcore.clock import Clock
-from txcore.errors import MessageRejectedError, TxcoreError
+from txcore.errors import MessageRejectedError
 from txcore.records import TargetMessage
 from txcore_kafka.codec import check_headers, record_size
 from txcore_kafka.control import Control
 from txcore_kafka.options import BATCH_BYTES, TOPIC_BYTES_DEFAULT, TOPIC_NAME, is_own_topic
+from txcore_kafka.presence import TOPIC_COUNT_MAX, Presence, no_topic
 from txcore_kafka.threads import Worker
 
 KNOWN_FOR_S: Final = 60.0
 REFRESH_AFTER_S: Final = 45.0
 FRESH_S: Final = 0.5
 """Many halves that wait for news of one topic share one answer, also a bad one."""
-AGAIN_S: Final = 0.5
-"""Pause, in seconds, between two questions for a topic that the broker lacks; a thawed node learns of it meanwhile."""
-ABSENT_FOR_S: Final = 5.0
-"""Greatest age, in seconds, of a "no" that refuses a release: the broker may have been asked for others since."""
 OVERHEAD_MAX: Final = 600
 """Bytes of a message without headers beside its body and key, at most; see `record_size`."""
-TOPIC_COUNT_MAX: Final = 10_000
-"""Topics remembered; a service that publishes to more of them asks again and again."""
 
 
 @dataclass(slots=True)
@@ -42,15 +35,14 @@ class _Target:
 class Targets:
     """A cache in front of the broker's metadata. Thread safe."""
 
-    def __init__(self, control: Control, worker: Worker, clock: Clock) -> None:
+    def __init__(self, control: Control, presence: Presence, worker: Worker, clock: Clock) -> None:
         self._control = control
+        self._presence = presence
         self._worker = worker
         self._clock = clock
         self._lock = threading.Lock()
         self._known: dict[str, _Target] = {}
         self._missing: dict[str, float] = {}
-        self._found: set[str] = set()  # by releases: they exist, and nothing else is known of them
-        self._absent: dict[str, float] = {}  # the same, and they do not
 
     def examine(self, messages: Sequence[TargetMessage], now_s: float) -> list[str]:
         """Return the topics that must be asked for before *messages* can be judged; empty: all can be published.
@@ -103,56 +95,7 @@ class Targets:
             self._remember(asked, counts, self._control.settings(list(counts)) if counts else {})
         for topic in topics:
             if topic in self._missing:
-                raise _no_topic(topic)
-
-    def doubtful(self, topics: Iterable[str]) -> list[str]:
-        """Return those of *topics* that nothing is known of, so that a release must ask for them with `seek` first.
-
-        What a half's check or a release has found once is not asked for again, until the broker refuses something.
-        """
-        known, found = self._known, self._found
-        return [topic for topic in topics if topic not in known and topic not in found]
-
-    def seek(self, topics: Sequence[str], has_topic: Callable[[str], bool]) -> None:
-        """Find out with *has_topic* which of *topics* exist, for `refusal`; blocks, on a worker's thread.
-
-        A node that was frozen has not heard of a new topic when it thaws, so a "no" counts the second time. Without an
-        answer nothing is known: the release is tried, and its own outcome says what happened.
-        """
-        now_s = self._clock.elapsed_s()
-        asked = [topic for topic in dict.fromkeys(topics) if now_s - self._absent.get(topic, -FRESH_S) >= FRESH_S]
-        absent = self._ask(asked, has_topic)
-        if absent:
-            threading.Event().wait(AGAIN_S)
-            for topic in self._ask(absent, has_topic):
-                if len(self._absent) >= TOPIC_COUNT_MAX:
-                    self._absent.clear()
-                self._absent[topic] = self._clock.elapsed_s()
-
-    def _ask(self, topics: Sequence[str], has_topic: Callable[[str], bool]) -> Sequence[str]:
-        """Note what the broker says of *topics* until it says nothing; returns those that it does not have."""
-        for topic in topics:
-            self._absent.pop(topic, None)  # What was so a while ago is no answer.
-        absent = []
-        for topic in topics:
-            try:
-                is_there = has_topic(topic)
-            except (KafkaException, TxcoreError):
-                break
-            if not is_there:
-                absent.append(topic)
-                continue
-            with self._lock:
-                if len(self._found) >= TOPIC_COUNT_MAX:
-                    self._found.clear()
-                self._found.add(topic)
-        return absent
-
-    def refusal(self, topic: str) -> MessageRejectedError | None:
-        """Return why nothing can be published to *topic*, if the broker had no such topic a moment ago."""
-        absent_s = self._absent.get(topic)
-        is_gone = absent_s is not None and self._clock.elapsed_s() - absent_s < ABSENT_FOR_S
-        return _no_topic(topic) if is_gone else None
+                raise no_topic(topic)
 
     def _is_fresh(self, topic: str, now_s: float) -> bool:
         target = self._known.get(topic)
@@ -171,21 +114,17 @@ class Targets:
                 self._known.pop(topic, None)
                 self._missing.pop(topic, None)
                 if topic in counts:
-                    self._absent.pop(topic, None)
+                    self._presence.note(topic)
                     text = settings.get(topic, {}).get("max.message.bytes", "")
                     self._known[topic] = _Target(int(text) if text else TOPIC_BYTES_DEFAULT, now_s)
                 else:
+                    self._presence.forget(topic)
                     self._missing[topic] = now_s
 
     def forget(self, topic: str) -> None:
         """Ask again before the next half and the next release: the broker refused something."""
         self._known.pop(topic, None)
-        self._found.discard(topic)
-
-
-def _no_topic(topic: str) -> MessageRejectedError:
-    text = f"topic {topic!r} does not exist on the broker, and txcore makes no target topics"
-    return MessageRejectedError(text, topic=topic, reason="topic")
+        self._presence.forget(topic)
 
 
 def _check_name(topic: str) -> None:
