@@ -10,7 +10,7 @@ from collections import Counter
 import pytest
 from txcore_conformance import raw
 from txcore_conformance.kit import Recorder
-from txcore_kafka import producing
+from txcore_kafka import poll_lending
 
 import txcore
 from txcore.message import CheckPolicy
@@ -110,11 +110,11 @@ def test_an_error_after_one_report_ends_none_of_the_others(kit, topic, caplog):
 
 def test_outcomes_come_on_the_thread_that_polls(kit, topic, monkeypatch):
     """No other thread is involved while one polls."""
-    monkeypatch.setattr(producing, "LENT_AGAIN_S", 60.0)
+    monkeypatch.setattr(poll_lending, "LENT_AGAIN_S", 60.0)
     raw.append(kit, raw.half(kit, topic))  # the topic is known now
     kit.backend.poll(0.0, comes_again=True)
     batch = Threads([raw.half(kit, topic) for _ in range(100)])
-    kit.until(lambda: not kit.backend._producing._polling.locked(), "the poll thread to pause")
+    kit.until(lambda: not kit.backend._producing._lending.polling.locked(), "the poll thread to pause")
     kit.backend.poll(0.0, comes_again=True)
     kit.backend.append_halves(batch)
     assert kit.backend.poll(PATIENCE_S, batch.is_settled)
@@ -135,7 +135,7 @@ def test_the_poll_thread_takes_over_when_no_caller_polls_any_more(kit, topic, co
 
 def test_a_lone_caller_polls_itself(kit, topic, polls, monkeypatch):
     """The poll thread pauses for as long as the caller comes again in time."""
-    monkeypatch.setattr(producing, "LENT_IDLE_S", 60.0)
+    monkeypatch.setattr(poll_lending, "LENT_IDLE_S", 60.0)
     producer = txcore.TransactionProducer(kit.backend, kit.group, listener=Committing(), policy=POLICY)
     for _ in range(200):
         producer.send_message_in_transaction(txcore.Message(topic, b"x"))
@@ -207,11 +207,11 @@ def test_a_closed_backend_lends_nothing(kit, topic):
 
 def test_a_caller_that_does_not_stay_leaves_the_work_to_the_poll_thread(kit, topic, monkeypatch):
     """Callers that are not alone do so: the borrower may be gone, and no other thread would poll."""
-    monkeypatch.setattr(producing, "LENT_IDLE_S", 60.0)
+    monkeypatch.setattr(poll_lending, "LENT_IDLE_S", 60.0)
     raw.append(kit, raw.half(kit, topic))
     for _ in range(3):
         kit.backend.poll(0.001)  # as a lone caller; idle now, so that the poll thread would wait for it
-        kit.until(lambda: not kit.backend._producing._polling.locked(), "the poll thread to pause")
+        kit.until(lambda: not kit.backend._producing._lending.polling.locked(), "the poll thread to pause")
         batch = Recorder([raw.half(kit, topic)])
         kit.backend.append_halves(batch)
         assert kit.backend.poll(0.0)
@@ -220,11 +220,11 @@ def test_a_caller_that_does_not_stay_leaves_the_work_to_the_poll_thread(kit, top
 
 def test_work_that_is_not_lent_now_is_not_left_undone(kit, topic, monkeypatch):
     """The poll thread is at work: it pauses for the shortest time only."""
-    monkeypatch.setattr(producing, "LENT_AGAIN_S", 60.0)
+    monkeypatch.setattr(poll_lending, "LENT_AGAIN_S", 60.0)
     raw.append(kit, raw.half(kit, topic))
     producer = kit.backend._producing
     for _ in range(20):
-        with producer._polling:
+        with producer._lending.polling:
             batch = Recorder([raw.half(kit, topic)])
             kit.backend.append_halves(batch)
             assert not kit.backend.poll(0.0, comes_again=True)

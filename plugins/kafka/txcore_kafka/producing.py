@@ -30,6 +30,7 @@ from txcore.errors import (
 from txcore_kafka.clients import ConnectionNews, discard, make_producer
 from txcore_kafka.codec import is_missing, is_too_large, kafka_error
 from txcore_kafka.options import BATCH_BYTES, REQUEST_BYTES_MAX, Options
+from txcore_kafka.poll_lending import PollLending
 
 _log = logging.getLogger("txcore.kafka")
 
@@ -40,12 +41,6 @@ ANY_PARTITION: Final = -1
 NOT_AGAIN: Final = float("inf")
 QUIET_TURNS: Final = 10
 """Turns with nothing under way after which the poll thread sleeps until it is woken."""
-LENT_AGAIN_S: Final = 0.2
-"""Longest wait of the poll thread, in seconds, for a thread that polled itself and said that it comes again."""
-LENT_IDLE_S: Final = 0.005
-"""The same wait, in seconds, while nothing is under way: a lone caller's next record wakes no thread."""
-SLEEP_S: Final = 0.5
-"""Longest sleep of the poll thread, in seconds: the driver's news about connections comes without a wake."""
 
 
 class Waiting(Protocol):
@@ -111,13 +106,10 @@ class Producing:
         self._thread: threading.Thread | None = None
         self._stop_at_s: float | None = None
         self._is_closed = False
-        self._polling = threading.Lock()  #: held by the thread that polls
-        self._lent_until_s = 0.0
+        self._lending = PollLending(clock)
         self._pause_s = 0.0
         self._quiet_turns = 0
-        self._is_asleep = False
-        self._has_lent = False
-        self._wake = threading.Event()
+        self.wake = self._lending.wake  #: announces work that was handed over
         self.on_turn: Callable[[float], float] = lambda _: NOT_AGAIN  #: after each poll; returns how long to wait
         self.on_stop: Callable[[], bool] = lambda: True  #: while closing, after each poll; True once nothing is queued
         self.rebuilt_count = 0
@@ -155,11 +147,6 @@ class Producing:
             raise BackendUnavailableError(f"a record was not taken: {error}") from error
         self.wake()
 
-    def wake(self) -> None:
-        """Announce work that was handed over. A poll thread that has lent its work is not woken: the borrower polls."""
-        if self._is_asleep:
-            self._wake.set()
-
     def watch(self, kind: str, items: Sequence[Waiting], deadline_s: float) -> None:
         """See to it that *items* end by *deadline_s*, which ascends for each *kind*."""
         if items:
@@ -176,13 +163,11 @@ class Producing:
         if self._producer is None or self._stop_at_s is not None:
             return False
         if not timeout_s and not comes_again:
-            if self._lent_until_s:
-                self._take_over()
+            self._lending.leave()
             return True
         now_s = self._clock.elapsed_s()
         until_s = now_s + timeout_s
-        self._lent_until_s = until_s + LENT_IDLE_S  # no longer, as perhaps no thread polls if it is not lent now
-        if not self._polling.acquire(timeout=timeout_s):
+        if not self._lending.borrow(now_s, timeout_s):
             return False
         try:
             while not is_done() and self._stop_at_s is None:
@@ -192,22 +177,8 @@ class Producing:
                 if now_s >= until_s:
                     break
         finally:
-            self._polling.release()
-            if comes_again:
-                self._lent_until_s = now_s + LENT_AGAIN_S
-            elif not self._is_busy():
-                self._lent_until_s = now_s + LENT_IDLE_S
-            else:
-                self._lent_until_s = 0.0
-                self._wake.set()
+            self._lending.give_back(now_s, comes_again=comes_again, is_busy=self._is_busy)
         return True
-
-    def _take_over(self) -> None:
-        """Wake the poll thread if no thread polls."""
-        if not self._polling.locked():
-            self._lent_until_s = 0.0
-            if self._has_lent:
-                self._wake.set()
 
     def call(self, call: Callable[[], None]) -> None:
         """Run *call* on the poll thread, within `IDLE_POLL_S`."""
@@ -222,7 +193,7 @@ class Producing:
         if thread is None:
             return
         self._stop_at_s = self._clock.elapsed_s() + timeout_s
-        self._wake.set()
+        self._lending.end()
         thread.join(timeout_s + 1.0)
 
     def has_topic(self, topic: str) -> bool:
@@ -249,14 +220,14 @@ class Producing:
     def _run(self) -> None:
         is_over = False
         while not is_over:
-            if self._is_lent():
-                self._lend()
+            if self._stop_at_s is None and self._lending.is_lent():
+                self._lending.wait_for_borrower()
                 continue
-            with self._polling:
+            with self._lending.polling:
                 self._poll(self._pause_s)
                 is_over = self._turn()
             if self._quiet_turns > QUIET_TURNS:
-                self._sleep()
+                self._lending.sleep(self._may_sleep)
         self._expire_all(ClosedError("the backend was closed before the broker answered"))
         clients = self.clients()
         self._producer = self._lone = None
@@ -286,26 +257,8 @@ class Producing:
         """Say whether anything is under way."""
         return bool(self._calls) or any(self._waiting.values()) or any(len(client) for client in self.clients())
 
-    def _is_lent(self) -> bool:
-        """Return whether another thread polls, or comes again to do so."""
-        return self._lent_until_s > 0.0 and self._stop_at_s is None and self._clock.elapsed_s() < self._lent_until_s
-
-    def _sleep(self) -> None:
-        """Wait for `wake`; a thread that hands work over either sees that we sleep, or its work is seen by us."""
-        self._wake.clear()
-        self._is_asleep = True
-        if self._stop_at_s is None and not self._is_busy() and self.on_turn(self._clock.elapsed_s()) == NOT_AGAIN:
-            self._wake.wait(SLEEP_S)
-        self._is_asleep = False
-
-    def _lend(self) -> None:
-        """Leave the work to the thread that polls; a caller that finds it gone wakes us (`_take_over`)."""
-        self._wake.clear()
-        self._has_lent = True
-        left_s = self._lent_until_s - self._clock.elapsed_s()
-        if left_s > 0 and self._stop_at_s is None:
-            self._wake.wait(left_s)
-        self._has_lent = False
+    def _may_sleep(self) -> bool:
+        return self._stop_at_s is None and not self._is_busy() and self.on_turn(self._clock.elapsed_s()) == NOT_AGAIN
 
     def _poll(self, timeout_s: float) -> None:
         try:
