@@ -58,7 +58,7 @@ class HandClock:
 
 
 class NoJitter:
-    """Randomness without surprises."""
+    """A random source that returns only zeros."""
 
     def getrandbits(self, k):
         return 0
@@ -66,7 +66,7 @@ class NoJitter:
 
 @dataclass
 class Asked:
-    """One request that the callback server got."""
+    """One request that the callback server received."""
 
     method: str
     headers: dict[str, str]
@@ -79,7 +79,7 @@ class Asked:
 
 @dataclass
 class CallbackServer:
-    """Answers each request by `answer(asked) -> (status, headers, body)`."""
+    """A server that answers each request by `answer(asked) -> (status, headers, body)`."""
 
     answer: Callable[[Asked], tuple[int, dict[str, str], bytes]] = lambda _: (200, {}, b'{"state": "COMMIT"}')
     asked: list[Asked] = field(default_factory=list)
@@ -145,14 +145,14 @@ class Shop:
         self.use_database(self.database_url)
 
     def use_database(self, url):
-        """Keep the fence there from now on."""
+        """Keep the fence in the database at *url* from now on."""
         self.engine = create_engine(url)
         self.engines.append(self.engine)
         self.fence = txcore.SqlFence(self.engine)
         self.fence.create()
 
     def orphans(self, count, *, group="orders", fenced=True, immunity_s=0.01, committed=lambda number: number % 2 == 0):
-        """Leave *count* halves without an end; returns the ids, by whether their transaction committed."""
+        """Leave *count* halves without an end, and return the ids, by whether their transaction committed."""
         policy = txcore.CheckPolicy(immunity_s=immunity_s)
         producer = txcore.TransactionProducer(
             hasty(self.backend), group, fence=self.fence, policy=policy, partition_count=2
@@ -185,7 +185,7 @@ class Shop:
         return True
 
     def delivered(self):
-        """Return the ids of the transactions whose message is out, one per message."""
+        """Return the transaction ids of the delivered messages, one id per message."""
         return [str(each.headers["txcore-id"]).partition(":")[0] for each in read_topic(self.broker_file, TOPIC)]
 
     def close(self):
@@ -210,7 +210,7 @@ class Running:
         return self.log.read_text()
 
     def get(self, path, **headers):
-        """Return status and body."""
+        """Return the status and the body of the answer."""
         request = urllib.request.Request(self.url + path, headers=headers)
         try:
             with urllib.request.urlopen(request, timeout=10) as answer:
@@ -220,7 +220,7 @@ class Running:
                 return error.code, error.read().decode()
 
     def is_ready(self):
-        """Return whether it says that it is ready."""
+        """Return whether `/readyz` answers with status 200."""
         try:
             return self.get("/readyz")[0] == 200
         except OSError:
@@ -246,7 +246,7 @@ class Running:
         return self.process.wait(timeout_s)
 
     def stop(self):
-        """End it by SIGTERM and return the exit code."""
+        """Stop the process with SIGTERM and return its exit code."""
         self.signal(signal.SIGTERM)
         return self.wait()
 
@@ -272,7 +272,7 @@ class Checkers:
         return self._running[-1]
 
     def ready(self, *arguments, environment=None):
-        """Start one and wait until it is ready."""
+        """Start a checker and wait until it is ready."""
         running = self(*arguments, environment=environment)
         wait_until(lambda: running.is_ready() or running.process.poll() is not None, "readiness")
         assert running.process.poll() is None, running.text
@@ -323,7 +323,7 @@ def no_jitter():
 
 @pytest.fixture
 def make_callback_server():
-    """Callback servers on a port or with TLS of one's own."""
+    """Start callback servers; the settings choose the port and the TLS context."""
     servers = []
 
     def make(**settings):
@@ -337,7 +337,7 @@ def make_callback_server():
 
 @pytest.fixture
 def postgresql():
-    """A PostgreSQL of the test's own, which may be killed."""
+    """A PostgreSQL server for this test alone, which the test may kill."""
     try:
         server = servers.postgresql()
     except servers.ServerUnavailableError as error:
@@ -361,7 +361,7 @@ class Answer:
 
 
 class Client:
-    """Sends requests to a server of its own, byte for byte as given."""
+    """Sends requests to its own server, byte for byte as given."""
 
     def __init__(self, app):
         self._server = WebServer("127.0.0.1", 0)
@@ -397,7 +397,7 @@ class Served:
     clients: list = field(default_factory=list)
 
     def client(self, token="", more=()):
-        """Return a client of the endpoint as it is with *token*."""
+        """Return a client of an endpoint that is protected by *token*."""
         self.clients.append(Client(make_app(self.sidecar, Guard(token), more)))
         return self.clients[-1]
 
@@ -424,7 +424,7 @@ def served(shop, wait_until):
 
 @pytest.fixture
 def make_client():
-    """Clients of applications of one's own."""
+    """Make clients, each with a server for the given application."""
     clients = []
 
     def make(app):

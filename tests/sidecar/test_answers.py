@@ -50,7 +50,7 @@ number = 7
 
 
 class HandFence:
-    """A fence of which the database is up, locked or down."""
+    """A fence whose database is up, locked or down."""
 
     def __init__(self):
         self.state = "up"
@@ -83,13 +83,13 @@ def guarded(clock, no_jitter):
 
 
 def test_a_fence_that_answers_is_timed(guarded):
-    """And asked once."""
+    """One check asks the database once, and its latency is recorded."""
     assert FenceAnswer.COMMIT is guarded.check([b"a", b"b"], "g")[b"b"].answer
     assert (1, 0, [0.0]) == (guarded.fence.checks, guarded.fence.peeks, guarded.latencies)
 
 
 def test_locked_ids_do_not_close_the_circuit(guarded):
-    """The producer's transaction is open; the next half may well have an answer."""
+    """A locked id does not open the circuit, because the next half may well have an answer."""
     guarded.fence.state = "locked"
     reading = guarded.check([b"a"], "g")[b"a"]
     assert FenceReading(FenceAnswer.NO_ANSWER, "locked", 0.0) == reading
@@ -97,7 +97,7 @@ def test_locked_ids_do_not_close_the_circuit(guarded):
 
 
 def test_a_database_that_is_down_is_asked_once_and_then_left_alone(guarded, clock):
-    """Every half gets the time of its next question; after the pause one question probes."""
+    """Every half gets the time of its next question; after the pause one question probes the database."""
     guarded.fence.state = "down"
     assert FenceReading(FenceAnswer.NO_ANSWER, "down", 2.0) == guarded.check([b"a"], "g")[b"a"]
     reading = guarded.check([b"b"], "g")[b"b"]
@@ -110,7 +110,7 @@ def test_a_database_that_is_down_is_asked_once_and_then_left_alone(guarded, cloc
 
 
 def test_an_operators_word_passes_the_circuit(guarded):
-    """An override is for exactly the case that the database is down."""
+    """An operator's forced end passes the open circuit, because it is meant for a database that is down."""
     guarded.fence.state = "down"
     guarded.check([b"a"], "g")
     guarded.force(b"a", "g")
@@ -118,7 +118,7 @@ def test_an_operators_word_passes_the_circuit(guarded):
 
 
 def test_real_fence_works_through_a_real_circuit(shop, no_jitter):
-    """A missing table is a database that cannot be asked; the table's answers come through."""
+    """The answers of the table pass the circuit; a missing table opens it."""
     latencies = []
     circuit = SourceCircuit("database", SystemClock(), no_jitter, failures_max=1, first_s=20)
     guarded = GuardedFence(shop.fence, circuit, SystemClock(), latencies.append, 1.0)
@@ -143,14 +143,14 @@ def test_real_fence_works_through_a_real_circuit(shop, no_jitter):
     ],
 )
 def test_a_database_url_that_cannot_serve_is_a_mistake(url, words):
-    """Found before anything is connected."""
+    """The error names the key before any connection is made."""
     with pytest.raises(ConfigError, match=words) as raised:
         open_engine(url, DatabaseSection())
     assert "url" == raised.value.key
 
 
 def test_a_databases_missing_driver_is_named(monkeypatch):
-    """With the extra that brings it."""
+    """The error names the extra that installs the missing driver."""
     monkeypatch.setitem(__import__("sys").modules, "psycopg", None)
     with pytest.raises(BackendNotInstalledError, match=r"txcore\[postgresql\]"):
         open_engine("postgresql+psycopg://h/x", DatabaseSection())
@@ -168,7 +168,7 @@ def module(tmp_path, monkeypatch):
 
 @pytest.mark.parametrize(("attribute", "count"), [("plain", 1), ("Plain", 1), ("several", 2), ("Nested.made", 1)])
 def test_a_listener_is_found_by_name(module, attribute, count):
-    """An object, a class, a list, or an attribute of either."""
+    """The name leads to an object, a class, a list, or an attribute of either."""
     found = load_listeners(f"{module}:{attribute}")
     assert [LocalTransactionState.COMMIT] * count == [each.check_local_transaction(HALF) for each in found]
 
@@ -183,7 +183,7 @@ def test_a_listener_is_found_by_name(module, attribute, count):
     ],
 )
 def test_non_listener_is_refused_by_name(module, attribute, words):
-    """By the name that was given."""
+    """The error has the name that was given."""
     with pytest.raises(ConfigError, match=words) as raised:
         load_listeners(f"{module}:{attribute}")
     assert "listener" == raised.value.key
@@ -191,13 +191,13 @@ def test_non_listener_is_refused_by_name(module, attribute, words):
 
 
 def test_a_module_that_fails_says_how():
-    """One that is not there, too."""
+    """The error has the reason why the module cannot be imported, such as a missing module."""
     with pytest.raises(ConfigError, match="no_such_module:x cannot be imported: ModuleNotFoundError"):
         load_listeners("no_such_module:x")
 
 
 def test_a_listener_keeps_its_topics_and_is_timed(module, clock):
-    """An exception is no answer and not timed; it reaches the checker."""
+    """A listener's exception reaches the checker, and its time is not recorded."""
     latencies = []
     timed = TimedListener(load_listeners(f"{module}:plain")[0], clock, latencies.append)
     assert (("a",), LocalTransactionState.COMMIT) == (timed.topics, timed.check_local_transaction(HALF))
@@ -224,7 +224,7 @@ def opened(plan, resources):
 
 
 def test_an_asynchronous_listener_gets_an_event_loop(module, tmp_path):
-    """One for all groups, which ends with the last one."""
+    """All groups share one event loop, which closes with the last group that uses it."""
     loaded = write(
         tmp_path, f'[groups.a]\nlistener = "{module}:Asynchronous"\n[groups.b]\nlistener = "{module}:Plain"\n'
     )
@@ -240,7 +240,7 @@ def test_an_asynchronous_listener_gets_an_event_loop(module, tmp_path):
 
 
 def test_plan_follows_the_configuration(tmp_path):
-    """Two readings of one file are equal; a changed secret is a changed plan."""
+    """Two readings of one file give equal plans; a changed secret gives another plan."""
     (tmp_path / "secret").write_text("one")
     text = (
         "[groups.a]\nlimits.calls_max = 3\npolicy = { immunity_s = 9, interval_s = 4, check_max = 2 }\n"
@@ -259,7 +259,7 @@ def test_plan_follows_the_configuration(tmp_path):
 
 
 def test_groups_with_one_database_share_its_engine(tmp_path):
-    """And give it back; a group that cannot be opened keeps nothing."""
+    """The groups give the engine back when they close; a group that cannot be opened keeps nothing."""
     database = f'[databases.d]\nurl = "sqlite:///{tmp_path}/d.db"\n'
     groups = '[groups.a]\ndatabase = "d"\n[groups.b]\ndatabase = "d"\nfence_table = "other"\n'
     broken = '[groups.c]\ndatabase = "d"\nlistener = "no_such_module:x"\n'
@@ -301,7 +301,7 @@ def test_shared_resource_is_opened_once_by_concurrent_users():
 
 
 def test_failed_opening_is_tried_again_by_the_next_user():
-    """Nothing is kept of the failure."""
+    """A failed opening leaves nothing, so the next user opens the resource again."""
     shared = Shared(lambda _: None)
     with pytest.raises(ZeroDivisionError):
         shared.take("k", lambda: 1 / 0)
@@ -309,7 +309,7 @@ def test_failed_opening_is_tried_again_by_the_next_user():
 
 
 def test_backend_that_does_not_close_delays_no_group(caplog):
-    """Only a log line reports it."""
+    """The release of such a backend returns, and only a log line reports it."""
 
     class Stuck:
         def close(self, timeout_s):

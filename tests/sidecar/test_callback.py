@@ -74,7 +74,7 @@ def no_answer(callback):
 
 @pytest.mark.parametrize("state", list(LocalTransactionState))
 def test_a_well_formed_answer_counts(asking, callback_server, state):
-    """Further keys are ignored, and white space."""
+    """An answer counts although it has further keys and white space around it."""
     body = b' {"state": "%s", "why": "looked it up"}\n' % state.value.encode()
     callback_server.answer = lambda _: (200, {"content-type": "text/plain"}, body)
     assert state is asking(callback_server.start().url).check_local_transaction(HALF)
@@ -82,7 +82,7 @@ def test_a_well_formed_answer_counts(asking, callback_server, state):
 
 
 def test_the_half_is_sent_as_json(asking, callback_server):
-    """Binary parts in base64; headers by kind; credentials only where there are some."""
+    """The request holds bytes in base64 and text headers as text; it has credentials only if they are configured."""
     asking(callback_server.start().url).check_local_transaction(HALF)
     (asked,) = callback_server.asked
     assert ("POST", "application/json") == (asked.method, asked.headers["content-type"])
@@ -113,7 +113,7 @@ def test_the_half_is_sent_as_json(asking, callback_server):
 
 
 def test_bodies_are_not_sent_when_configured_so(asking, callback_server):
-    """The id is enough for most."""
+    """With `bodies = false` the request has no bodies; most services need only the id."""
     asking(callback_server.start().url, bodies=False).check_local_transaction(HALF)
     assert ["body_base64" in message for message in callback_server.asked[0].half["messages"]] == [False, False]
 
@@ -154,7 +154,7 @@ def test_requests_are_signed_and_carry_the_token(asking, callback_server):
     ],
 )
 def test_anything_else_is_no_answer(asking, callback_server, status, headers, body, words):
-    """It is none even where it contains a state."""
+    """Any other answer is refused, even if it contains a state."""
     callback_server.answer = lambda _: (status, headers, body)
     assert words in no_answer(asking(callback_server.start().url))
     assert [] == asking.latencies
@@ -164,7 +164,7 @@ def test_anything_else_is_no_answer(asking, callback_server, status, headers, bo
 @settings(max_examples=300, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(body=st.binary(max_size=200) | st.text(max_size=50).map(str.encode), status=st.integers(200, 599))
 def test_no_garbage_is_ever_an_answer(asking, callback_server, body, status):
-    """Whatever a broken service sends: an error with a reason of bounded length, and nothing else."""
+    """Any answer of a broken service leads to an error with a reason of bounded length."""
     callback_server.answer = lambda _: (status, {}, b"" if status in {204, 304} else body)
     if not callback_server.url:
         callback_server.start()
@@ -176,14 +176,14 @@ def test_no_garbage_is_ever_an_answer(asking, callback_server, body, status):
     ("status", "tries"), [(500, 3), (502, 3), (503, 3), (504, 3), (429, 3), (400, 1), (401, 1), (404, 1)]
 )
 def test_only_passing_errors_are_tried_again(asking, callback_server, status, tries):
-    """A mistake of the request will be one again."""
+    """A request that the service refuses for good is not sent again."""
     callback_server.answer = lambda _: (status, {}, b"")
     no_answer(asking(callback_server.start().url, tries_max=3))
     assert tries == len(callback_server.asked)
 
 
 def test_the_last_try_may_bring_the_answer(asking, callback_server):
-    """One bad moment costs no check."""
+    """The answer of the last try counts, so a short failure costs no check."""
     answers = iter([(503, {}, b""), (500, {}, b""), (200, {}, b'{"state": "ROLLBACK"}')])
     callback_server.answer = lambda _: next(answers)
     assert LocalTransactionState.ROLLBACK is asking(callback_server.start().url).check_local_transaction(HALF)
@@ -191,14 +191,14 @@ def test_the_last_try_may_bring_the_answer(asking, callback_server):
 
 
 def test_tries_end_with_the_checks_deadline(asking, callback_server):
-    """However many are left."""
+    """The callback is not retried after the check's deadline, even with tries left."""
     callback_server.answer = lambda _: (503, {}, b"")
     no_answer(asking(callback_server.start().url, tries_max=20, retry_s=0.2, deadline_s=0.5))
     assert 2 == len(callback_server.asked)
 
 
 def test_a_callback_that_is_down_is_soon_left_alone(asking, callback_server):
-    """Three refused connections close the circuit; it says when to come back."""
+    """Three refused connections open the circuit; the error has the time of the next try."""
     with socket.socket() as taken:
         taken.bind(("127.0.0.1", 0))
         callback = asking(f"http://127.0.0.1:{taken.getsockname()[1]}/", failures_max=3, tries_max=20)
@@ -209,7 +209,7 @@ def test_a_callback_that_is_down_is_soon_left_alone(asking, callback_server):
 
 
 def test_one_half_that_the_service_cannot_digest_does_not_close_the_circuit(asking, callback_server):
-    """A 500 speaks of this half; the others are asked as before."""
+    """A 500 is about this half; the callback asks about the others as before."""
     callback_server.answer = lambda _: (500, {}, b"")
     callback = asking(callback_server.start().url, failures_max=1)
     for _ in range(3):
@@ -221,7 +221,7 @@ def test_one_half_that_the_service_cannot_digest_does_not_close_the_circuit(aski
     ("value", "at_least_s", "at_most_s"), [("45", 44, 46), ("999999999", 299, 301), ("soon", 25, 40)]
 )
 def test_retry_after_is_obeyed_within_bounds(asking, callback_server, value, at_least_s, at_most_s):
-    """In seconds, up to five minutes; anything else is the circuit's own business."""
+    """A number of seconds is obeyed, up to five minutes; with any other value the circuit uses its own pause."""
     callback_server.answer = lambda _: (503, {"retry-after": value}, b"")
     callback = asking(callback_server.start().url, failures_max=1, tries_max=1)
     no_answer(callback)
@@ -229,7 +229,7 @@ def test_retry_after_is_obeyed_within_bounds(asking, callback_server, value, at_
 
 
 def test_a_slow_callback_is_no_answer_in_time(asking, callback_server):
-    """Neither one that says nothing nor one that never ends."""
+    """A callback that sends nothing before the time-out gives no answer, and each try counts as a time-out."""
     release = threading.Event()
     callback_server.answer = lambda _: release.wait(5) and (200, {}, b'{"state": "COMMIT"}')
     callback = asking(callback_server.start().url, timeout_s=0.1, tries_max=2)
@@ -239,7 +239,7 @@ def test_a_slow_callback_is_no_answer_in_time(asking, callback_server):
 
 
 def test_an_answer_that_drips_is_cut_off(asking):
-    """Each byte comes in time; all together do not."""
+    """The callback gives up an answer whose bytes come in time but that takes too long as a whole."""
     with socket.create_server(("127.0.0.1", 0)) as server:
         stop = threading.Event()
 
@@ -263,14 +263,14 @@ def test_an_answer_that_drips_is_cut_off(asking):
 
 
 def test_a_proxy_in_the_environment_is_not_used(asking, callback_server, monkeypatch):
-    """The service next door is meant."""
+    """The callback connects to its URL directly, without the environment's proxy."""
     monkeypatch.setenv("HTTP_PROXY", "http://127.0.0.1:1")
     callback = asking(callback_server.start().url)
     assert LocalTransactionState.COMMIT is callback.check_local_transaction(HALF)
 
 
 def test_closing_ends_the_wait_for_another_try(asking, callback_server):
-    """A process that leaves does not wait for it."""
+    """Closing the callback ends the pause before the next try, so that a process can stop."""
     callback_server.answer = lambda _: (503, {}, b"")
     callback = asking(callback_server.start().url, retry_s=60, deadline_s=300)
     thread = threading.Thread(target=lambda: no_answer(callback))
@@ -282,7 +282,7 @@ def test_closing_ends_the_wait_for_another_try(asking, callback_server):
 
 
 def test_the_probe_says_whether_something_listens(asking, callback_server, make_callback_server):
-    """Any answer counts."""
+    """The probe accepts any answer, and reports a refused connection."""
     callback_server.answer = lambda _: (405, {}, b"")
     assert "" == asking(callback_server.start().url).probe()
     gone = make_callback_server()
@@ -305,7 +305,7 @@ def server_context(certificates, *, wants_client):
 
 
 def test_tls_with_an_authority_of_ones_own(asking, make_callback_server, certificates):
-    """The system's authorities do not know it, nor does a stranger."""
+    """The callback trusts only the authority that is configured, neither the system's authorities nor another one."""
     url = make_callback_server(context=server_context(certificates, wants_client=False)).url
     trusting = asking(url, credentials=Credentials(ca_file=str(certificates.ca_file)))
     assert LocalTransactionState.COMMIT is trusting.check_local_transaction(HALF)
@@ -314,7 +314,7 @@ def test_tls_with_an_authority_of_ones_own(asking, make_callback_server, certifi
 
 
 def test_tls_with_a_client_certificate(asking, make_callback_server, certificates):
-    """A client without one is refused."""
+    """The server refuses a client without a certificate."""
     url = make_callback_server(context=server_context(certificates, wants_client=True)).url
     ca_file = str(certificates.ca_file)
     known = Credentials("", "", ca_file, str(certificates.cert_file("client")), str(certificates.key_file("client")))
@@ -323,7 +323,7 @@ def test_tls_with_a_client_certificate(asking, make_callback_server, certificate
 
 
 def test_a_certificate_that_is_none_is_a_mistake_of_the_configuration(asking, tmp_path):
-    """Found before anything is asked."""
+    """The error comes when the callback is made, before any request."""
     (tmp_path / "ca.pem").write_text("no certificate")
     with pytest.raises(ConfigError, match="certificates cannot be used") as raised:
         asking("https://127.0.0.1/", credentials=Credentials(ca_file=str(tmp_path / "ca.pem")))

@@ -21,7 +21,7 @@ FORM = {"content-type": "application/x-www-form-urlencoded"}
 
 @pytest.fixture
 def one(served, shop):
-    """A pending half without a fence, immune for long enough that nothing is decided meanwhile."""
+    """A pending half without a fence, with an immunity that outlasts the test."""
     ((identity,), _) = shop.orphans(1, fenced=False).values()
     return identity
 
@@ -40,7 +40,7 @@ def ops_of(shop, identity):
 
 
 def test_request_is_in_the_log_with_name_time_and_reason(served, shop, one):
-    """Nothing else happens here: the partition's owner executes it."""
+    """The request only writes to the log: the partition's owner executes it."""
     answer = served.client("t").post(path_of(one, "rollback"), asked(one), JSON)
     assert (202, {"text": "rollback is requested; the checker of its partition executes it"}) == (
         answer.status_code,
@@ -53,7 +53,7 @@ def test_request_is_in_the_log_with_name_time_and_reason(served, shop, one):
 
 
 def test_journey_lists_the_possible_actions(served, one):
-    """It has the mark of its state, and no bodies."""
+    """The journey has the mark of the half's state, and no bodies."""
     shown = served.client("t").get(path_of(one), JSON).json()
     assert ("pending", one) == (shown["state"], shown["transaction_id"])
     assert {"resume": "already", "commit": "act", "rollback": "act"} == {
@@ -81,7 +81,7 @@ def test_journey_lists_the_possible_actions(served, one):
     ],
 )
 def test_malformed_change_is_refused_and_changes_nothing(served, shop, one, changes, status, text):
-    """With the reason."""
+    """The endpoint refuses a malformed change with the reason."""
     answer = served.client("t").post(path_of(one, "commit"), asked(one, **changes), JSON)
     assert status == answer.status_code
     assert text in answer.json()["error"]
@@ -107,13 +107,13 @@ def test_malformed_change_is_refused_and_changes_nothing(served, shop, one, chan
 )
 @pytest.mark.parametrize("verb", ["resume", "commit", "rollback"])
 def test_unauthorised_request_changes_nothing(served, shop, one, verb, method, headers, status):
-    """No other method, no other site, no form, no wrong token."""
+    """The endpoint refuses other methods, other sites, forms and wrong tokens."""
     assert status == served.client("t").request(method, path_of(one, verb), headers, asked(one)).status_code
     assert [] == ops_of(shop, one)
 
 
 def test_without_a_token_nothing_can_be_changed(served, one):
-    """Not even from this machine."""
+    """Without a token the endpoint refuses each change, even from this machine."""
     answer = served.client().post(path_of(one, "commit"), asked(one), {"content-type": "application/json"})
     assert (403, "a change needs a token; configure http.token_file") == (
         answer.status_code,
@@ -122,7 +122,7 @@ def test_without_a_token_nothing_can_be_changed(served, one):
 
 
 def test_last_writer_of_a_partition_is_shown_with_the_time(served, wait_until):
-    """The time at which it wrote, not the time of reading."""
+    """The page shows the age of the owner's last record, so the age grows between two readings."""
     client = served.client()
 
     def ages():
@@ -155,12 +155,12 @@ def test_decision_is_in_the_log_of_the_process_too(served, one, caplog):
 
 
 def test_a_body_that_is_too_large_is_refused(served, one):
-    """Unread."""
+    """The endpoint refuses a large body with status 413."""
     assert 413 == served.client("t").post(path_of(one, "commit"), b"x" * 70_000, JSON).status_code
 
 
 def test_unknown_transactions_and_groups_are_not_found(served, one):
-    """A malformed id is a mistake."""
+    """The endpoint answers 404 for an unknown transaction or group, and 400 for a malformed id."""
     client = served.client("t")
     other = f"{one[:-8]}00000000"
     assert 404 == client.post(path_of(other, "commit"), asked(other), JSON).status_code
@@ -171,7 +171,7 @@ def test_unknown_transactions_and_groups_are_not_found(served, one):
 
 
 def test_fence_is_asked_and_refuses_a_wrong_decision(served, shop):
-    """Its answer is shown; a decision against it needs its own confirmation, and is recorded as such."""
+    """The page shows the fence's answer; a decision against it needs its own confirmation, which the log records."""
     found = shop.orphans(2)
     (committed,), (gone,) = found[True], found[False]
     client = served.client("t")
@@ -195,7 +195,7 @@ def test_change_that_holds_already_is_reported_so(served, one):
 
 
 def test_poison_is_taken_off_the_list(served, shop, wait_until):
-    """It cannot be resumed or committed; its bytes are not shown."""
+    """Poison cannot be resumed or committed, and the page does not show its bytes; a rollback removes it."""
     batch = Recorder([HalfRecord("orders", 0, bytes(16), 0, b"\xc1 stray-bytes", ())])
     shop.backend.append_halves(batch)
     batch.wait(shop.backend, 10.0)
@@ -230,7 +230,7 @@ def form_token(client, cookie, identity):
 
 
 def test_a_session_begins_with_the_token_and_a_name(served, one):
-    """Its cookie is for this site's pages only, and holds no token."""
+    """The cookie is for this site's pages only, and holds no token."""
     client = served.client("t")
     answer = sign_in(client, to="/console/groups/orders")
     assert (303, "/console/groups/orders") == (answer.status_code, answer.headers["location"])
@@ -244,7 +244,7 @@ def test_a_session_begins_with_the_token_and_a_name(served, one):
 
 @pytest.mark.parametrize("to", ["//evil.example/console/", "https://evil.example", "/console/sign-in", "/api", ""])
 def test_signing_in_leads_nowhere_else(served, to):
-    """No open redirect."""
+    """The sign-in page redirects only to pages of the console."""
     assert "/console" == sign_in(served.client("t"), to=to).headers["location"]
 
 
@@ -252,7 +252,7 @@ def test_signing_in_leads_nowhere_else(served, to):
     "changes", [{"token": "x"}, {"token": ""}, {"name": ""}, {"name": "\u0000"}, {"name": "a" * 61}]
 )
 def test_a_wrong_token_or_no_name_begins_nothing(served, changes):
-    """And the token does not come back in the page."""
+    """The sign-in is refused without a cookie, and the page does not repeat the token."""
     answer = sign_in(served.client("secret-t"), **({"token": "secret-t"} | changes))
     assert (403, False) == (answer.status_code, "set-cookie" in answer.headers)
     assert "secret-t" not in answer.text
@@ -273,7 +273,7 @@ def test_a_wrong_token_or_no_name_begins_nothing(served, changes):
     ],
 )
 def test_a_form_from_elsewhere_changes_nothing(served, shop, one, headers, fields):
-    """Each of the three defences by itself: origin, session, the form's secret."""
+    """Each defence refuses the form by itself: the origin, the session, the form's secret, the content type."""
     client = served.client("t")
     cookie = cookie_of(sign_in(client))
     said = {
@@ -293,7 +293,7 @@ def test_a_form_from_elsewhere_changes_nothing(served, shop, one, headers, field
 
 
 def test_a_form_is_not_carried_out_by_get(served, shop, one):
-    """Not with every field right."""
+    """A GET request changes nothing, even with correct fields."""
     client = served.client("t")
     cookie = cookie_of(sign_in(client))
     said = {"form_token": form_token(client, cookie, one), "reason": "why", "confirmation": one[-8:]}
@@ -303,7 +303,7 @@ def test_a_form_is_not_carried_out_by_get(served, shop, one):
 
 
 def test_a_session_ends_by_time_and_with_the_token(clock, no_jitter):
-    """No client can forge one."""
+    """A session ends after its lifetime and with another token; a forged cookie is not accepted."""
     sessions = Sessions("t", clock, no_jitter)
     cookie = sessions.begin("Ann")
     assert "Ann" == sessions.read(cookie).name
@@ -321,12 +321,12 @@ def test_a_session_ends_by_time_and_with_the_token(clock, no_jitter):
     [("Ann Lee", "Ann Lee"), ("  Ann \t Lee ", "Ann Lee"), ("Zoë", "Zoë"), ("", ""), ("--", ""), ("a\u202eb", "")],
 )
 def test_a_name_is_short_and_printable(text, name):
-    """The log keeps it in that form."""
+    """A name is printable text with single spaces; any other text gives an empty name."""
     assert name == name_of(text)
 
 
 def test_pages_have_their_own_policy_and_name_no_other_host(served):
-    """Nothing inline, nothing from elsewhere, no frame."""
+    """The policy forbids inline parts, other hosts and frames, and the pages name no other host."""
     client = served.client("t")
     cookie = {"cookie": cookie_of(sign_in(client))}
     for path in ("/console", "/console/groups/orders", "/console/nowhere", "/console/sign-in"):

@@ -34,7 +34,7 @@ def run(tmp_path):
 
 
 def test_config_init_writes_a_file_that_works_once_edited(run):
-    """It prints the next step, and refuses to replace an existing file."""
+    """The command prints the next step, and refuses to replace an existing file."""
     done = run("config", "init")
     assert (0, "") == (done.returncode, done.stderr)
     assert "edit the two URLs" in done.stdout
@@ -51,14 +51,14 @@ def test_config_init_writes_a_file_that_works_once_edited(run):
 
 
 def test_config_init_where_nothing_can_be_written_is_one_sentence(run):
-    """Without a traceback."""
+    """The command prints one sentence without a traceback."""
     done = run("config", "init", "no/such/folder/txcore.toml")
     assert (2, 1) == (done.returncode, len(done.stderr.splitlines()))
     assert "cannot be written: No such file or directory" in done.stderr
 
 
 def test_config_check_prints_every_mistake(run):
-    """One line each; a configuration for operators needs no group."""
+    """The command prints one line per mistake; a configuration for operators needs no group."""
     (run.folder / "txcore.toml").write_text("[http]\nport = -1\nprt = 1\n")
     done = run("config", "check")
     assert (2, 2) == (done.returncode, len(done.stderr.splitlines()))
@@ -68,7 +68,7 @@ def test_config_check_prints_every_mistake(run):
 
 
 def test_config_reference_prints_every_key(run):
-    """As the page has it."""
+    """The command prints the same reference as the page."""
     assert markdown() == run("config", "reference").stdout
 
 
@@ -82,7 +82,7 @@ def test_config_reference_prints_every_key(run):
     ],
 )
 def test_missing_package_is_named_with_its_extra(run, hidden, source, sentence):
-    """Only where it is needed; exit code 2."""
+    """The command ends with exit code 2 and the extra to install."""
     (run.folder / "never.py").write_text(LISTENER)
     (run.folder / "txcore.toml").write_text(CONFIG.format(source=source))
     done = run("checker", hidden=[hidden])
@@ -93,7 +93,7 @@ def test_missing_package_is_named_with_its_extra(run, hidden, source, sentence):
 
 
 def test_checker_without_extras_runs_with_a_listener(run, wait_until):
-    """Without HTTP endpoint, callback and fence the checker runs without any of it."""
+    """Without endpoint, callback and fence the checker needs none of their packages."""
     (run.folder / "never.py").write_text(LISTENER)
     (run.folder / "txcore.toml").write_text(CONFIG.format(source='listener = "never:Never"'))
     code = (

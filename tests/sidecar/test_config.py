@@ -162,7 +162,7 @@ def text_of(name, addition):
 
 @pytest.mark.parametrize("name", WRONG)
 def test_a_wrong_configuration_is_named_with_its_line(name, tmp_path):
-    """The key's full name, the line, the mistake and the probable intention: one message for one mistake."""
+    """Each mistake gives one message with the key's full name, the line, the mistake and the probable intention."""
     addition, message = WRONG[name]
     file = tmp_path / "txcore.toml"
     file.write_text(text_of(name, addition))
@@ -172,7 +172,7 @@ def test_a_wrong_configuration_is_named_with_its_line(name, tmp_path):
 
 
 def test_there_are_twenty_wrong_configurations():
-    """As many as the acceptance asks for, and no two alike."""
+    """The list has at least the twenty configurations that the acceptance asks for, and no two messages are equal."""
     assert 20 <= len({message for _, message in WRONG.values()}) == len(WRONG)
 
 
@@ -187,7 +187,7 @@ def test_all_mistakes_are_reported_at_once(tmp_path):
 
 
 def test_the_good_configuration_is_one(tmp_path):
-    """The base of the wrong ones has no mistake itself; the only backend need not be named."""
+    """The base of the wrong configurations has no mistake itself; a group need not name the only backend."""
     file = tmp_path / "txcore.toml"
     file.write_text(GOOD)
     loaded = load(file, environment={})
@@ -197,7 +197,7 @@ def test_the_good_configuration_is_one(tmp_path):
 
 
 def test_secrets_come_from_files_beside_the_configuration_and_from_the_environment(tmp_path, monkeypatch):
-    """Whatever the working directory; white space around them is no part of them; nothing shows them."""
+    """Secrets are read whatever the working directory is, without white space around them, and are never shown."""
     (tmp_path / "secret").write_text(" s3cret \n")
     (tmp_path / "txcore.toml").write_text(
         GOOD.replace('url = "sqlite:///shop.db"', 'url_env = "SHOP"')
@@ -214,7 +214,7 @@ def test_secrets_come_from_files_beside_the_configuration_and_from_the_environme
 
 
 def test_an_empty_secret_is_a_mistake(tmp_path):
-    """An empty key would sign nothing."""
+    """An empty variable is refused, because an empty key would protect nothing."""
     (tmp_path / "txcore.toml").write_text(GOOD + '[http]\ntoken_env = "TOKEN"\n')
     with pytest.raises(ConfigFileError, match=r":11: http.token_env: the file or variable is empty"):
         load(tmp_path / "txcore.toml", environment={"TOKEN": " "})
@@ -230,12 +230,12 @@ def test_an_empty_secret_is_a_mistake(tmp_path):
     ],
 )
 def test_urls_are_shown_without_passwords_and_options(url, shown):
-    """Either may be secret."""
+    """A shown URL has neither password nor options, because either may be secret."""
     assert shown == masked(url)
 
 
 def test_the_environment_and_flags_override_the_file(tmp_path):
-    """Flags win; names are found without regard to case and dashes; texts stay texts."""
+    """Flags override the environment; names match without regard to case and dashes; texts stay texts."""
     file = tmp_path / "txcore.toml"
     file.write_text(GOOD + '[groups."big-orders"]\nlistener = "a:b"\n')
     loaded = load(
@@ -273,7 +273,7 @@ def test_the_environment_and_flags_override_the_file(tmp_path):
     ],
 )
 def test_a_mistake_is_reported_where_it_was_made(environment, settings, message, tmp_path):
-    """A file's line would lead astray."""
+    """The message names the environment variable or the flag, not a line of the file."""
     (tmp_path / "txcore.toml").write_text(GOOD)
     with pytest.raises(ConfigFileError) as raised:
         load(tmp_path / "txcore.toml", environment=environment, settings=settings)
@@ -281,7 +281,7 @@ def test_a_mistake_is_reported_where_it_was_made(environment, settings, message,
 
 
 def test_one_group_needs_no_file():
-    """By flags or by the environment."""
+    """Flags or environment variables alone describe a group."""
     simple = Simple(broker="kafka://h", group="my-orders", database="sqlite:///shop.db")
     for loaded in (
         load(simple=simple, environment={}),
@@ -322,13 +322,13 @@ def test_missing_setting_without_a_file_is_named(file, environment, message, tmp
 
 @pytest.mark.parametrize("setting", ["http.port", "=3", "a b=3", "[x]=3"])
 def test_an_override_without_key_or_value_is_a_mistake(setting):
-    """The first part is shown, the value may be secret."""
+    """The error shows no value, because the value may be secret."""
     with pytest.raises(ConfigError, match=r"--set takes section\.key=value"):
         load(simple=Simple(group="g", broker="kafka://h", listener="a:b"), environment={}, settings=[setting])
 
 
 def test_lines_are_found_however_toml_is_written():
-    """Headers, dotted and quoted keys, inline tables, values over several lines, comments, arrays of tables."""
+    """A key's line is found in headers, dotted and quoted keys, inline tables, long values and arrays of tables."""
     text = '''# a = 1
 a.b = [
   1,  # one
@@ -362,7 +362,7 @@ k = 1
 
 
 def test_the_sample_has_no_mistake_and_names_every_key():
-    """Commented keys included: uncommented they are valid too, and show the defaults."""
+    """The commented keys are valid too, and show the defaults."""
     raw = tomllib.loads(sample())
     assert {"backends", "databases", "groups"} <= set(raw)
     lines = [line.removeprefix("# ") for line in sample().splitlines()]
@@ -374,15 +374,15 @@ def test_the_sample_has_no_mistake_and_names_every_key():
 
 
 def test_the_sections_of_the_checkers_bounds_have_its_keys():
-    """A limit of the checker that the file lacks could not be set; immunity is a key of policy."""
+    """The section has each limit of the checker, with the same default; immunity is a key of policy."""
     known = {field.name for field in dataclasses.fields(Limits)} - {"immunity_min_s"}
     assert known == set(LimitsSection.__struct_fields__)
-    same = known - {"idle_poll_s"}  # a process of its own may be calmer than a test
+    same = known - {"idle_poll_s"}  # a checker process may poll less often than a test
     assert {key: getattr(Limits(), key) for key in same} == {key: getattr(LimitsSection(), key) for key in same}
 
 
 def test_a_file_too_large_to_be_one_is_refused(tmp_path):
-    """It is probably a database file."""
+    """A file larger than the bound is refused; it is probably a database file."""
     (tmp_path / "txcore.toml").write_bytes(b"#" * (2 << 20))
     with pytest.raises(ConfigFileError, match=r"is larger than"):
         load(tmp_path / "txcore.toml", environment={})

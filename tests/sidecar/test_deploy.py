@@ -51,7 +51,7 @@ def expressions():
 
 @pytest.mark.parametrize("expression", expressions())
 def test_expressions_name_metrics_and_labels_that_exist(expression):
-    """By the table in `metrics`; labels too."""
+    """Each metric and label in an expression of the alerts and the dashboard exists in the table of `metrics`."""
     for name, labels in re.findall(r"(txcore_\w+)(?:\{([^}]*)\})?", expression):
         assert name in KNOWN
         metric = next(each for each in METRICS if name.startswith(each.name))
@@ -81,7 +81,7 @@ def test_every_metric_of_trouble_has_an_alert():
 
 
 def test_alerts_are_complete():
-    """A severity, a summary, a name of their own; conflicts are critical."""
+    """Each alert has a severity, a summary and its own name; conflicts are critical."""
     rules = {rule["alert"]: rule for rule in alerts()}
     assert len(rules) == len(alerts())
     for rule in rules.values():
@@ -91,7 +91,7 @@ def test_alerts_are_complete():
 
 
 def test_the_dashboard_fits_its_grid():
-    """No panel beyond the 24 columns or over another; ids differ."""
+    """No panel extends beyond the 24 columns or covers another, and each has its own id."""
     taken = set()
     for panel in dashboard()["panels"]:
         place = panel["gridPos"]
@@ -109,7 +109,7 @@ def test_the_dashboard_fits_its_grid():
 
 @pytest.mark.parametrize("name", ["deployment.yaml", "sidecar.yaml"])
 def test_the_manifests_configurations_have_no_mistake(name, tmp_path):
-    """But for the secrets, which are mounted elsewhere."""
+    """The configuration in each manifest loads after its secret files exist."""
     (config,) = [each for file, each in kubernetes("ConfigMap") if file == name]
     text = config["data"]["txcore.toml"].replace("/run/secrets/txcore", str(tmp_path))
     for key in re.findall(r'_file = "[^"]*/([a-z-]+)"', text):
@@ -119,7 +119,7 @@ def test_the_manifests_configurations_have_no_mistake(name, tmp_path):
 
 
 def test_pods_may_leave_in_order_and_probes_name_paths_that_exist():
-    """The grace period is longer than the shutdown; liveness does not depend on a broker."""
+    """The grace period is longer than the shutdown; the liveness probe does not depend on a broker."""
     for _, deployment in kubernetes("Deployment"):
         pod = deployment["spec"]["template"]["spec"]
         assert pod["terminationGracePeriodSeconds"] > SHUTDOWN_S
@@ -134,14 +134,14 @@ def test_pods_may_leave_in_order_and_probes_name_paths_that_exist():
 
 
 def test_the_sidecar_form_leaves_the_services_readiness_alone():
-    """Else a dead broker would take the whole service out of its load balancer."""
+    """The sidecar container has no readiness probe, so a dead broker does not make the service unready."""
     ((_, deployment),) = [each for each in kubernetes("Deployment") if each[0] == "sidecar.yaml"]
     (checker,) = [each for each in deployment["spec"]["template"]["spec"]["containers"] if each["name"] == "checker"]
     assert "readinessProbe" not in checker
 
 
 def test_the_unit_gives_it_time_and_does_not_repeat_a_wrong_configuration():
-    """Keys as systemd writes them."""
+    """The unit has a longer stop time-out than the checker's shutdown, and no restart after exit code 2."""
     parser = configparser.ConfigParser(strict=False, interpolation=None)
     parser.optionxform = str
     parser.read(DEPLOY / "txcore-checker.service", encoding="utf-8")
@@ -154,7 +154,7 @@ def test_the_unit_gives_it_time_and_does_not_repeat_a_wrong_configuration():
 
 @pytest.mark.skipif(shutil.which("systemd-analyze") is None, reason="no systemd-analyze here")
 def test_systemd_understands_the_unit(tmp_path):
-    """Its own verifier finds nothing."""
+    """The verifier of systemd finds no mistake."""
     text = (DEPLOY / "txcore-checker.service").read_text(encoding="utf-8")
     unit = tmp_path / "txcore-checker.service"
     unit.write_text(text.replace("/opt/txcore/bin/txcore", "/bin/true"))
@@ -163,7 +163,7 @@ def test_systemd_understands_the_unit(tmp_path):
 
 
 def test_dockerfile_copies_the_files_of_the_build():
-    """Every folder that the wheel is made of, and the files that its metadata names; every extra exists."""
+    """The Dockerfile copies each folder of the wheel and each file that its metadata names; its extras exist."""
     root = DEPLOY.parents[1]
     text = (DEPLOY / "Dockerfile").read_text(encoding="utf-8")
     project = tomllib.loads((root / "pyproject.toml").read_text(encoding="utf-8"))

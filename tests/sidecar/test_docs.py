@@ -41,17 +41,17 @@ def metrics_table():
 
 
 def test_the_reference_is_made_of_the_structs():
-    """`txcore config reference` prints it."""
+    """The page has the reference that `txcore config reference` prints."""
     assert markdown().strip() == block("reference")
 
 
 def test_every_metric_is_listed():
-    """As the module of metrics has it."""
+    """The page has the table of metrics that the module of metrics describes."""
     assert metrics_table() == block("metrics")
 
 
 def test_every_exit_code_and_signal_is_documented():
-    """On the page and in the command's help."""
+    """The page has each exit code; the page and the command's help have each signal."""
     text = PAGE.read_text(encoding="utf-8")
     done = subprocess.run(
         [sys.executable, "-m", "txcore.cli", "checker", "--help"], capture_output=True, text=True, check=True
@@ -88,7 +88,7 @@ def schema(name):
 
 @pytest.mark.parametrize("bodies", [True, False])
 def test_the_request_is_as_the_openapi_file_says(bodies):
-    """Every key, none more."""
+    """The request has exactly the keys of the OpenAPI file."""
     sent = msgspec.json.decode(callback.encode_half(HALF, bodies=bodies))
     half, message = schema("Half"), schema("Message")
     assert set(half["properties"]) == set(half["required"]) == set(sent)
@@ -98,14 +98,14 @@ def test_the_request_is_as_the_openapi_file_says(bodies):
 
 
 def test_the_answer_is_as_the_openapi_file_says():
-    """Three states, one key, and the size that is read."""
+    """The OpenAPI file has the three states and the number of bytes that the checker reads."""
     answer = schema("Answer")
     assert [state.value for state in LocalTransactionState] == answer["properties"]["state"]["enum"]
     assert str(callback.ANSWER_BYTES_MAX) in answer["description"]
 
 
 def test_the_signature_is_as_the_openapi_file_says():
-    """Its header and its form."""
+    """The OpenAPI file has the signature's header and its pattern."""
     text = json.loads((ROOT / "docs" / "callback-openapi.json").read_text())
     (header,) = text["paths"]["/check"]["post"]["parameters"]
     assert callback.SIGNATURE_HEADER == header["name"]
@@ -113,7 +113,7 @@ def test_the_signature_is_as_the_openapi_file_says():
 
 
 def test_every_route_of_the_api_is_described_with_its_method(tmp_path):
-    """`docs/api-openapi.json` has neither more nor less; every reference in it leads somewhere."""
+    """`docs/api-openapi.json` has exactly the API's routes, and each reference in it points to a schema."""
     text = (ROOT / "docs" / "api-openapi.json").read_text(encoding="utf-8")
     described = {(method.upper(), path) for path, each in json.loads(text)["paths"].items() for method in each}
     (tmp_path / "txcore.toml").write_text('[backends.b]\nurl = "sqlite:///b.db"\n[groups.g]\nlistener = "a:b"\n')

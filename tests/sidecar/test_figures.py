@@ -22,7 +22,7 @@ ID = first_id_at(1_700_000_995_000)  # five seconds before the hand clock's wall
 
 
 def test_a_histogram_counts_up_to_each_bound():
-    """A value on a bound belongs to it; the last bound is infinity."""
+    """A value on a bound counts for that bound; the last bound is infinity."""
     histogram = Histogram((1.0, 2.0))
     for value in (0.5, 1.0, 1.5, 9.0):
         histogram.observe(value)
@@ -30,7 +30,7 @@ def test_a_histogram_counts_up_to_each_bound():
 
 
 def test_events_become_figures(clock):
-    """Each answer once, however many events it makes."""
+    """The figures count each answer once, even if it makes several events."""
     figures = Figures(clock)
     for name, fields in (
         (names.CHECK_ANSWERED, {"transaction_id": ID, "answer": "COMMIT"}),
@@ -57,7 +57,7 @@ def test_events_become_figures(clock):
 
 
 def test_alerts_are_bounded(clock):
-    """The newest are kept."""
+    """The figures keep only the newest alerts."""
     figures = Figures(clock)
     for number in range(ALERTS_KEPT + 5):
         figures.txcore_on_event(Event(names.CHECKER_ERROR, {"error": number}))
@@ -65,7 +65,7 @@ def test_alerts_are_bounded(clock):
 
 
 def test_metrics_follow_prometheus_rules():
-    """Names with their unit last, counters with `total`; every metric once, with a sentence."""
+    """A counter's name ends with `_total`, a histogram's with `_seconds`; each metric has one entry and a sentence."""
     assert len({metric.name for metric in METRICS}) == len(METRICS)
     for metric in METRICS:
         assert re.fullmatch(r"txcore_[a-z_]+", metric.name)
@@ -75,7 +75,7 @@ def test_metrics_follow_prometheus_rules():
 
 
 def test_an_empty_page_is_one():
-    """Without any group there is the process itself."""
+    """Without any group the page has the metrics of the process itself."""
     families = {family.name: family for family in text_string_to_metric_families(Page({}).render().decode())}
     assert 1.0 == families["txcore_build_info"].samples[0].value
     assert "process_resident_memory_bytes" in families
@@ -90,7 +90,7 @@ def record(message="check.no_answer", level=logging.WARNING, facts=None, exc_inf
 
 
 def test_lines_for_people():
-    """Time, level, event, facts; one line whatever is in them."""
+    """A line has time, level, event and facts, and stays one line whatever the facts contain."""
     facts = {"group": "orders", "transaction_id": ID, "reason": "no such\ntable", "count": 3}
     assert (
         f"2023-11-14 22:13:20.500 WARNING check.no_answer group=orders transaction_id={id_text(ID)} "
@@ -99,7 +99,7 @@ def test_lines_for_people():
 
 
 def test_lines_for_machines():
-    """Facts beside the fixed keys, which they cannot replace; ids as text, numbers as numbers."""
+    """A line has the facts beside fixed keys, which the facts cannot replace; ids are text, numbers are numbers."""
     facts = {"group": "orders", "transaction_id": ID, "level": "none", "text": "ä\n", "count": 3, "nothing": None}
     assert {
         "time": "2023-11-14T22:13:20.500+00:00",
@@ -116,7 +116,7 @@ def test_lines_for_machines():
 
 @pytest.mark.parametrize("formatter", [logs.HumanFormatter(), logs.JsonFormatter()])
 def test_a_traceback_is_kept_and_long_facts_are_cut(formatter):
-    """One line cannot fill a disk."""
+    """A line has a bounded length even with long facts, and keeps the traceback."""
     try:
         int("odd")
     except ValueError:
@@ -126,7 +126,7 @@ def test_a_traceback_is_kept_and_long_facts_are_cut(formatter):
 
 
 def test_repetitions_are_held_back_and_counted(clock):
-    """By event and group; tracebacks always pass."""
+    """Repeated lines are counted by event and group; a line with a traceback always passes."""
     repeats = logs.RepeatFilter(clock, 2)
     passed = [repeats.filter(record(facts={"group": group})) for group in "aaaab"]
     assert [True, True, False, False, True] == passed

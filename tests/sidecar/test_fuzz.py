@@ -1,4 +1,4 @@
-"""The HTTP surface under arbitrary requests: no failure of ours, answers as described, bounded memory.
+"""The HTTP endpoint under arbitrary requests: no internal error, answers as described, bounded memory.
 
 `TXCORE_FUZZ_EXAMPLES` sets how many requests each operation gets, and each test prints how many it made.
 """
@@ -45,7 +45,7 @@ def peak_mb():
 
 @pytest.mark.parametrize("operation", OPERATIONS, ids=lambda each: f"{each.method.upper()} {each.path}")
 def test_every_operation_answers_as_it_is_described(served, shop, operation):
-    """Whatever it is sent: a status and a body of the description, never an error of ours."""
+    """The endpoint answers any request with a described status and body, never with an internal error."""
     client, statuses = served.client("t"), {}
     identity = next(iter(shop.orphans(1, fenced=False)[True]))
 
@@ -78,7 +78,7 @@ def test_every_operation_answers_as_it_is_described(served, shop, operation):
 
 @pytest.mark.parametrize("verb", ["resume", "commit", "rollback"])
 def test_no_body_makes_a_change_fail(served, shop, verb):
-    """Any bytes, any JSON, of any size: refused with a reason, or asked for."""
+    """The endpoint refuses any bytes or JSON of any size with a reason, or accepts the request."""
     identity = next(iter(shop.orphans(1, fenced=False)[True]))
     client, statuses = served.client("t"), {}
     path = f"/api/v1/groups/orders/transactions/{identity}/{verb}"
@@ -100,7 +100,7 @@ def test_no_body_makes_a_change_fail(served, shop, verb):
 
 
 def test_no_form_or_cookie_makes_the_console_fail(served):
-    """Any path, fields, cookie and headers: an answer, and never a change or a session."""
+    """The console answers any path, fields, cookie and headers without an internal error, and begins no session."""
     client, statuses = served.client("t"), {}
 
     @ALL

@@ -14,7 +14,7 @@ from txcore.sidecar.web.history import SAMPLE_S, SAMPLES_MAX, History, quantile
 
 
 class Runner:
-    """As much of a group as is sampled."""
+    """The part of a group's runner that the history samples."""
 
     def __init__(self, clock):
         self.figures = Figures(clock)
@@ -44,7 +44,7 @@ def play(history, group, clock, count, halves=0):
 
 
 def test_rates_are_those_between_two_samples(history, group, clock):
-    """Whatever the width of a step."""
+    """A rate is the same whatever the width of a step is."""
     play(history, group, clock, 121, halves=10)
     for steps, range_s in ((60, 600.0), (10, 600.0), (6, 60.0)):
         found = history.steps("orders", range_s, steps)
@@ -52,7 +52,7 @@ def test_rates_are_those_between_two_samples(history, group, clock):
 
 
 def test_before_the_first_sample_there_is_nothing(history, group, clock):
-    """They are None and not zero, as no sample was taken."""
+    """Steps before the first sample are None and not zero."""
     play(history, group, clock, 13, halves=5)
     found = history.steps("orders", 600.0, 60)
     assert [None] * 53 == found[:53]
@@ -61,7 +61,7 @@ def test_before_the_first_sample_there_is_nothing(history, group, clock):
 
 
 def test_pending_is_the_sum_over_partitions_and_the_age_is_the_highest(history, group, clock):
-    """Both are of the end of the step."""
+    """Both values are those at the end of the step."""
     play(history, group, clock, 2)
     group.pending = 7
     play(history, group, clock, 1)
@@ -70,7 +70,7 @@ def test_pending_is_the_sum_over_partitions_and_the_age_is_the_highest(history, 
 
 
 def test_an_hour_is_kept_and_no_more(history, group, clock):
-    """Memory is bounded; groups that are gone are forgotten."""
+    """The history keeps a bounded number of samples, and forgets removed groups."""
     play(history, group, clock, SAMPLES_MAX + 50)
     assert SAMPLES_MAX == len(history._kept["orders"])
     history._sidecar.runners.clear()
@@ -89,7 +89,7 @@ def test_sampler_continues_after_a_failure(history, wait_until, caplog):
 
 
 def test_a_quantile_lies_inside_its_bucket():
-    """Between the bounds, in proportion; beyond the last bound it is that bound."""
+    """A quantile is interpolated between the bounds of its bucket; beyond the last bound it is that bound."""
     bounds = (1.0, 2.0, 4.0)
     assert 1.5 == quantile(bounds, (0, 0, 0, 0), (0, 10, 10, 10), 0.5)
     assert 4.0 == quantile(bounds, (0, 0, 0, 0), (0, 0, 0, 10), 0.5)
@@ -100,7 +100,7 @@ def test_a_quantile_lies_inside_its_bucket():
 @example(5e-324)
 @given(st.floats(0, 1e12))
 def test_the_top_of_an_axis_is_a_round_number_not_far_above(value):
-    """Readable, and the line never leaves the chart."""
+    """The top is not below the value, and at most three times the value or 3."""
     top = nice_top(value)
     assert value <= top * (1 + 1e-9)
     assert top <= max(value * 3, 3.0)
@@ -108,7 +108,7 @@ def test_the_top_of_an_axis_is_a_round_number_not_far_above(value):
 
 @given(st.lists(st.none() | st.floats(0, 1e9), min_size=1, max_size=60))
 def test_every_value_is_drawn_inside_the_chart_and_listed(values):
-    """Gaps stay gaps."""
+    """The chart draws and lists each known value, and leaves gaps for missing ones."""
     chart = make_chart("k", "Title", [Series("line", values)], 600.0, str, "-")
     known = [value for value in values if value is not None]
     assert len(known) == len(chart.rows)

@@ -60,7 +60,7 @@ def fenced(name="orders"):
 
 
 def all_decided(running, count):
-    """Return whether as many halves were finished."""
+    """Return whether at least *count* halves were finished."""
     return running.metric("txcore_ends_total") >= count
 
 
@@ -71,7 +71,7 @@ def events(running, name):
 
 
 def test_orphans_are_resolved_and_sigterm_ends_it_well(shop, checkers, wait_until):
-    """With the fence alone, only committed messages are delivered; exit code 0; each log line is JSON."""
+    """With the fence alone, only committed messages are delivered; the exit code is 0; each log line is JSON."""
     configure(shop, fenced() + '[log]\nformat = "json"\n')
     ids = shop.orphans(20)
     running = checkers("--set", "log.level=info")
@@ -86,7 +86,7 @@ def test_orphans_are_resolved_and_sigterm_ends_it_well(shop, checkers, wait_unti
 def test_one_process_serves_groups_of_several_brokers_and_sources(
     shop, checkers, callback_server, tmp_path, wait_until
 ):
-    """A fence, two listeners and a callback, on two brokers."""
+    """One process checks four groups on two brokers: with a fence, two listeners and a callback."""
     callback_server.answer = lambda asked: (200, {}, b'{"state": "COMMIT"}')
     callback_server.start()
     other = f"sqlite:///{tmp_path}/other.db"
@@ -118,7 +118,7 @@ def test_one_process_serves_groups_of_several_brokers_and_sources(
 
 
 def test_one_group_needs_no_file(shop, checkers, wait_until):
-    """Three flags, or three variables."""
+    """Flags and environment variables alone describe a group."""
     ids = shop.orphans(4)
     running = checkers(
         "--broker", shop.broker_url, "--group", "orders", environment={"TXCORE_DATABASE": shop.database_url}
@@ -130,7 +130,7 @@ def test_one_group_needs_no_file(shop, checkers, wait_until):
 
 @pytest.mark.parametrize("number", [signal.SIGKILL, signal.SIGSTOP])
 def test_another_checker_takes_over(shop, checkers, wait_until, number):
-    """Whether the first was killed or froze; nothing is delivered twice, also not by one that wakes up again."""
+    """The second checker delivers each message once after the first is killed or frozen, even if that one continues."""
     configure(shop, fenced())
     first = checkers.ready()
     wait_until(lambda: first.metric("txcore_partitions") == 2, "ownership")
@@ -139,7 +139,7 @@ def test_another_checker_takes_over(shop, checkers, wait_until, number):
     ids = shop.orphans(30, immunity_s=0.3)
     first.signal(number)
     while number == signal.SIGSTOP and not shop.is_writable():
-        # It was frozen inside a transaction on a file; a server would break its lock, a file cannot.
+        # The process was frozen inside a transaction on a file: a server would break its lock, a file cannot.
         first.signal(signal.SIGCONT)
         first.signal(number)
     wait_until(lambda: second.metric("txcore_partitions") == 2, "the takeover")
@@ -153,8 +153,8 @@ def test_another_checker_takes_over(shop, checkers, wait_until, number):
 
 
 def test_a_rolling_restart_leaves_no_gap(shop, checkers, wait_until):
-    """A leaving process hands over at once; the others continue."""
-    configure(shop, fenced(), lease_s=30.0)  # so long it would take by time
+    """A checker that stops hands over at once, long before its lease ends, and the other continues."""
+    configure(shop, fenced(), lease_s=30.0)  # a takeover by time would take this long
     first = checkers.ready()
     wait_until(lambda: first.metric("txcore_partitions") == 2, "ownership")
     second = checkers.ready()
@@ -189,7 +189,7 @@ def test_sighup_reloads_changed_groups(shop, checkers, wait_until):
 
 
 def test_sighup_with_a_mistake_changes_nothing(shop, checkers, wait_until):
-    """The log has its line; the old configuration stays in force."""
+    """The log reports the mistake's line, and the old configuration stays in force."""
     configure(shop, fenced() + '[log]\nformat = "json"\n')
     running = checkers()
     wait_until(lambda: "checker.started" in running.text, "the start")
@@ -203,7 +203,7 @@ def test_sighup_with_a_mistake_changes_nothing(shop, checkers, wait_until):
 
 
 def test_a_rotated_secret_is_used_after_sighup(shop, checkers, callback_server, wait_until):
-    """Without a restart of the process."""
+    """The checker uses the new token without a restart of the process."""
     callback_server.start()
     (shop.folder / "token").write_text("first")
     configure(
@@ -245,7 +245,7 @@ def test_the_end_comes_in_time_whatever_is_stuck(shop, checkers, wait_until):
 
 
 def test_a_second_sigterm_ends_it_at_once(shop, checkers, wait_until):
-    """Whatever is still to be done."""
+    """The second signal ends the process at once, although a half is still in hand."""
     stuck(shop, shutdown_s=600)
     running = checkers.ready()
     shop.orphans(1, group="stuck", fenced=False)
@@ -258,7 +258,7 @@ def test_a_second_sigterm_ends_it_at_once(shop, checkers, wait_until):
 
 
 def test_a_broker_that_is_down_at_the_start_is_waited_for(shop, checkers, wait_until):
-    """The other groups work meanwhile; readiness names the missing group; no loop spins."""
+    """The other groups work meanwhile; readiness names the missing group, and the checker retries it."""
     folder = shop.folder / "later"
     configure(
         shop,
@@ -279,7 +279,7 @@ def test_a_broker_that_is_down_at_the_start_is_waited_for(shop, checkers, wait_u
 
 
 def test_a_callback_that_is_down_costs_no_check_and_no_cpu(shop, checkers, make_callback_server, wait_until):
-    """Hundreds of halves wait for one circuit; when the callback is back all are decided, and none was parked."""
+    """Three hundred halves wait for one circuit; after the callback is back all are decided, and none was parked."""
     server = make_callback_server()
     port = int(server.url.rpartition(":")[2].partition("/")[0])
     server.stop()
@@ -309,7 +309,7 @@ def test_a_callback_that_is_down_costs_no_check_and_no_cpu(shop, checkers, make_
 
 
 def test_a_wrong_configuration_ends_with_2_and_every_mistake(shop, checkers):
-    """One line each, on standard error."""
+    """The process prints one line per mistake on standard error."""
     configure(shop, fenced() + 'listner = "x:y"\npolicy.check_max = 0\n')
     running = checkers()
     assert 2 == running.wait()
@@ -341,7 +341,7 @@ def test_a_wrong_configuration_ends_with_2_and_every_mistake(shop, checkers):
     ],
 )
 def test_mistake_found_without_a_network_stops_the_start(shop, checkers, text, words):
-    """With the line of the setting."""
+    """The process ends with exit code 2 and the line of the setting."""
     configure(shop, text)
     running = checkers()
     assert 2 == running.wait()
@@ -349,7 +349,7 @@ def test_mistake_found_without_a_network_stops_the_start(shop, checkers, text, w
 
 
 def test_a_port_that_is_taken_ends_with_2(shop, checkers):
-    """Before any group has started."""
+    """The process ends before any group has started."""
     configure(shop, fenced())
     with socket.create_server(("127.0.0.1", 0)) as taken:
         running = checkers("--set", f"http.port={taken.getsockname()[1]}")
@@ -359,7 +359,7 @@ def test_a_port_that_is_taken_ends_with_2(shop, checkers):
 
 
 def test_check_config_tries_everything_and_runs_nothing(shop, checkers, callback_server):
-    """Exit code 0 when all is well, 3 with the unreachable parts; nothing is created."""
+    """The exit code is 0 if everything can be used, and 3 with the unusable parts; nothing is created."""
     callback_server.start()
     configure(
         shop,
@@ -383,7 +383,7 @@ def test_check_config_tries_everything_and_runs_nothing(shop, checkers, callback
 
 
 def test_checker_without_http_listens_on_no_port(shop, checkers, wait_until):
-    """And the rest works."""
+    """A checker without the endpoint still finishes halves."""
     configure(shop, fenced() + "[http]\nenabled = false\n")
     ids = shop.orphans(2)
     running = checkers()
@@ -393,7 +393,7 @@ def test_checker_without_http_listens_on_no_port(shop, checkers, wait_until):
 
 
 def test_systemd_is_notified(shop, checkers, tmp_path):
-    """Ready, reloading, stopping: as `Type=notify-reload` wants it."""
+    """The checker reports ready, reloading and stopping, as `Type=notify-reload` requires."""
     configure(shop, fenced())
     with socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM) as listening:
         listening.bind(str(tmp_path / "notify"))
@@ -409,7 +409,7 @@ def test_systemd_is_notified(shop, checkers, tmp_path):
 
 
 def test_nothing_secret_is_logged(shop, checkers, wait_until):
-    """Passwords of brokers, databases and callbacks, at the noisiest level."""
+    """The log has no password of the database, even at the level `debug`."""
     configure(shop, "")
     text = (
         (shop.folder / "txcore.toml")
@@ -427,7 +427,7 @@ def test_nothing_secret_is_logged(shop, checkers, wait_until):
 
 
 def test_a_database_that_is_down_costs_no_cpu_and_loses_nothing(shop, checkers, postgresql, wait_until):
-    """A real server is killed and comes back: every half is decided as it says, none was parked or asked in vain."""
+    """After a real server is killed and started again, every half ends as its transaction did, and none was parked."""
     if not postgresql.can_be_killed:
         pytest.skip("a foreign server is not killed")
     url = postgresql.fresh_database()
@@ -470,7 +470,7 @@ def test_https_is_served_with_a_certificate_of_ones_own(tmp_path, shop, checkers
 
 
 def test_a_certificate_that_cannot_be_used_stops_the_start(tmp_path, shop, checkers):
-    """With the setting's name."""
+    """The error says that the certificate cannot be used, and the exit code is 2."""
     (tmp_path / "wrong.pem").write_text("no certificate")
     (tmp_path / "txcore.toml").write_text(
         '[http]\ncertificate_file = "wrong.pem"\n'

@@ -11,7 +11,7 @@ ROOT = Path(__file__).parents[2]
 
 
 def test_recovery_of_orphans_is_measured(tmp_path):
-    """A small one on files: everything that committed is delivered once."""
+    """A small run on files delivers each committed message once."""
     report = tmp_path / "figures.json"
     command = ["-m", "benchmarks.recovery", "--broker", "sqlite", "--fence", "listener", "--count", "20"]
     done = subprocess.run(

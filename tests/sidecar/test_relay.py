@@ -18,7 +18,7 @@ partitions = 2
 
 
 def order(shop, count, first=0):
-    """Commit orders by the message table; returns the bodies that consumers are to see."""
+    """Commit orders by the message table, and return their number."""
     producer = txcore.TransactionProducer(shop.backend, "orders", fence=shop.fence, mode="table")
     for number in range(first, first + count):
         with producer.transaction(shop.engine) as tx:
@@ -32,7 +32,7 @@ def configure(shop, more=""):
 
 
 def test_messages_of_the_table_are_relayed_and_counted(shop, checkers, wait_until):
-    """Beside the halves, and seen by the metrics."""
+    """The process publishes the table's messages beside the halves, and the metrics count them."""
     configure(shop)
     order(shop, 20)
     halves = shop.orphans(4)
@@ -44,7 +44,7 @@ def test_messages_of_the_table_are_relayed_and_counted(shop, checkers, wait_unti
 
 
 def test_another_process_continues_the_table_of_a_killed_one(shop, checkers, wait_until):
-    """SIGKILL while it relays: everything is delivered, duplicates with the same id."""
+    """After SIGKILL of one process during its relay, the other delivers every message."""
     configure(shop)
     first, second = checkers.ready(), checkers.ready()
     order(shop, 30)
@@ -56,7 +56,7 @@ def test_another_process_continues_the_table_of_a_killed_one(shop, checkers, wai
 
 
 def test_group_may_leave_its_table_to_another_relay(shop, checkers, wait_until):
-    """With `relay = false` only halves are finished."""
+    """With `relay = false` the process finishes only halves."""
     configure(shop, "relay = false\n")
     order(shop, 1)
     halves = shop.orphans(4)

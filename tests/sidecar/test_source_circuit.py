@@ -31,7 +31,7 @@ def circuit(clock, no_jitter):
 
 
 def test_circuit_opens_after_failures_in_a_row(circuit):
-    """A success between them starts the count again."""
+    """A success between failures restarts the count."""
     ask(circuit, "down")
     ask(circuit, "down")
     ask(circuit)
@@ -61,7 +61,7 @@ def test_pauses_double_up_to_a_bound_and_start_anew_after_a_success(circuit, clo
 
 
 def test_circuit_obeys_a_longer_retry_after(circuit):
-    """A Retry-After beyond the own pause holds."""
+    """A Retry-After that is longer than the circuit's own pause is obeyed."""
     ask(circuit, "busy")
     ask(circuit, "busy")
     ask(circuit, "busy", retry_after_s=60)
@@ -77,7 +77,7 @@ def test_an_exception_in_the_passage_is_a_failure(circuit):
 
 
 def test_failures_under_way_when_it_opens_do_not_lengthen_the_pause(circuit):
-    """Eight threads that run into the same wall are one failure."""
+    """Eight questions that fail together count as one failure."""
     passages = [circuit.question(0.0) for _ in range(8)]
     for each in passages:
         each.__enter__().failure = "down"
@@ -87,7 +87,7 @@ def test_failures_under_way_when_it_opens_do_not_lengthen_the_pause(circuit):
 
 
 def test_one_probe_at_a_time_and_the_others_wait_for_it(no_jitter, wait_until):
-    """If it succeeds they pass; no other question was sent meanwhile."""
+    """The other callers pass after the probe succeeds, and send no question before that."""
     circuit = SourceCircuit("callback", SystemClock(), no_jitter, failures_max=1, first_s=0.01)
     ask(circuit, "down")
     wait_until(lambda: not circuit.retry_after_s, "the end of the pause")
@@ -110,7 +110,7 @@ def test_one_probe_at_a_time_and_the_others_wait_for_it(no_jitter, wait_until):
 
 
 def test_hanging_probe_delays_no_caller_beyond_its_wait(no_jitter, wait_until):
-    """Then they come back later."""
+    """A caller whose wait ends before the probe does gets a time for its next try."""
     circuit = SourceCircuit("callback", SystemClock(), no_jitter, failures_max=1, first_s=0.01)
     ask(circuit, "down")
     wait_until(lambda: not circuit.retry_after_s, "the end of the pause")
@@ -121,7 +121,7 @@ def test_hanging_probe_delays_no_caller_beyond_its_wait(no_jitter, wait_until):
 
 
 def test_going_down_and_coming_back_are_one_log_line_each(circuit, clock, caplog):
-    """With group, source and reason."""
+    """Each line has the group, the source and the reason."""
     with caplog.at_level(logging.WARNING, "txcore.sidecar"):
         for _ in range(3):
             ask(circuit, "down")

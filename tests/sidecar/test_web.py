@@ -26,13 +26,13 @@ PATHS = ["/healthz", "/readyz", "/metrics", "/api/v1/groups", "/api/v1/groups/or
 
 
 def test_health_and_readiness_say_that_all_is_well(served):
-    """Once the group runs."""
+    """Both paths report no problem while the group runs."""
     assert {"status": "ok", "reasons": []} == served.get("/healthz").json()
     assert {"status": "ready", "reasons": []} == served.get("/readyz").json()
 
 
 def test_readiness_names_the_missing_parts(served):
-    """A dead database degrades; only strict askers mind. Draining is no readiness."""
+    """A dead database makes `/readyz` degraded, and fails it only with `?strict`; draining fails it always."""
     circuit = served.sidecar.runners["orders"].answers.circuits[0]
     with circuit.question(0.0) as question:
         question.failure = "the server is gone"
@@ -48,7 +48,7 @@ def _status_and_json(answer):
 
 
 def test_a_group_that_cannot_start_is_no_readiness(tmp_path, wait_until, make_client):
-    """With the reason; the process lives on and tries again."""
+    """`/readyz` has the reason; the process continues and tries again."""
     (tmp_path / "txcore.toml").write_text(
         f'[backends.main]\nurl = "sqlite:///{tmp_path}/no/such/folder/b.db"\n[groups.orders]\nlistener = "missing:x"\n'
         "[checker]\nrestart_s = 0.01\nrestart_max_s = 0.02\n"
@@ -66,7 +66,7 @@ def test_a_group_that_cannot_start_is_no_readiness(tmp_path, wait_until, make_cl
 
 
 def test_a_checker_whose_thread_is_dead_is_no_health(served):
-    """Only a new process helps then."""
+    """`/healthz` fails if a checker's thread is dead, because only a new process helps then."""
     checker = served.sidecar.runners["orders"]._checker
     checker._stop.set()
     checker._thread.join(10)
@@ -92,7 +92,7 @@ def test_metrics_show_every_metric_with_its_labels(served, shop, wait_until):
 
 
 def test_api_shows_groups_and_partitions(served, shop, wait_until):
-    """By name; secrets and URLs are not among it."""
+    """The API shows groups and partitions by name, without secrets and URLs."""
     shop.orphans(2)
     wait_until(lambda: served.sidecar.runners["orders"].halves_read == 2, "the halves")
     (group,) = served.get("/api/v1/groups").json()["groups"]
@@ -111,7 +111,7 @@ def test_api_shows_groups_and_partitions(served, shop, wait_until):
 
 
 def test_the_api_lists_pending_halves(served, shop):
-    """Oldest first, with a limit; ids in their canonical form, no bodies."""
+    """The list has the oldest halves first, up to the limit, with canonical ids and without bodies."""
     ids = set().union(*shop.orphans(5).values())
     shown = served.get("/api/v1/groups/orders/pending?limit=3").json()
     assert (5, 3) == (shown["count"], len(shown["pending"]))
@@ -122,7 +122,7 @@ def test_the_api_lists_pending_halves(served, shop):
 
 
 def test_lists_are_kept_for_a_moment(served, shop):
-    """Ten open pages cost the broker no more than one."""
+    """The endpoint keeps a list for a moment, so ten open pages cost the broker no more than one."""
     client = served.client()
     assert 0 == client.get("/api/v1/groups/orders/pending").json()["count"]
     shop.orphans(1)
@@ -131,20 +131,20 @@ def test_lists_are_kept_for_a_moment(served, shop):
 
 
 def test_the_api_lists_parked_halves(served):
-    """None here."""
+    """The list is empty while no half is parked."""
     assert {"count": 0, "parked": []} == served.get("/api/v1/groups/orders/parked").json()
 
 
 @pytest.mark.parametrize("limit", ["0", "-1", "1001", "x", "", "1e3", "²", "9" * 5_000])
 def test_a_limit_out_of_range_is_refused(served, limit):
-    """With the range."""
+    """The answer has the allowed range."""
     answer = served.get(f"/api/v1/groups/orders/pending?{urlencode({'limit': limit})}")
     assert (400, {"error": "limit is a whole number from 1 to 1000"}) == _status_and_json(answer)
 
 
 @pytest.mark.parametrize("path", ["/", "/api", "/api/v1/groups/unused", "/api/v1/groups/unused/pending"])
 def test_unknown_path_is_not_found(served, path):
-    """As JSON."""
+    """The answer is JSON with status 404."""
     answer = served.get(path)
     assert 404 == answer.status_code
     assert answer.json()["error"]
@@ -153,20 +153,20 @@ def test_unknown_path_is_not_found(served, path):
 @pytest.mark.parametrize("method", ["POST", "PUT", "PATCH", "DELETE"])
 @pytest.mark.parametrize("path", PATHS)
 def test_nothing_here_changes_state(served, path, method):
-    """Reading is all there is."""
+    """No path for reading accepts a method that changes state."""
     assert 405 == served.client().request(method, path).status_code
 
 
 @pytest.mark.parametrize("path", [*PATHS, "/nowhere"])
 def test_every_answer_has_the_security_headers(served, path):
-    """Errors included; the server says nothing about itself."""
+    """Errors have the headers too."""
     answer = served.get(path)
     for name, value in SECURITY_HEADERS:
         assert value.decode() == answer.headers[name.decode()]
 
 
 def test_an_error_inside_is_answered_with_headers_and_without_details(served, caplog):
-    """The log has them."""
+    """The details are only in the log."""
 
     def fail(_):
         raise RuntimeError("secret detail")
@@ -178,7 +178,7 @@ def test_an_error_inside_is_answered_with_headers_and_without_details(served, ca
 
 
 def test_with_a_token_the_api_asks_for_it(served):
-    """Health and metrics do not; a wrong token gets no data."""
+    """Health and metrics need no token; a wrong token gets no data."""
     client = served.client("t0ken")
     for path in ("/healthz", "/readyz", "/metrics"):
         assert 200 == client.get(path).status_code
@@ -204,7 +204,7 @@ def test_with_a_token_the_api_asks_for_it(served):
     ],
 )
 def test_without_a_token_only_loopback_names_are_answered(served, host, status):
-    """A web page that points its own name at this machine learns nothing."""
+    """A request under a foreign host name gets no data, so a web page cannot read it by DNS rebinding."""
     assert status == served.get("/api/v1/groups", host=host).status_code
 
 
@@ -240,7 +240,7 @@ def test_a_change_needs_a_token_and_is_no_foreign_form(served, token, headers, s
 
 
 def test_a_body_too_large_is_not_read(served):
-    """A route with a body reads it this way."""
+    """`read_body` returns None for a body above the limit."""
 
     async def take(request):
         body = await read_body(request)
@@ -259,14 +259,14 @@ def test_a_body_too_large_is_not_read(served):
     header=st.text(st.characters(min_codepoint=33, max_codepoint=126), max_size=30),
 )
 def test_no_request_makes_the_endpoint_fail(served, path, query, header):
-    """Any path, query, host and token: an answer, never an error of ours."""
+    """The endpoint answers any path, query and token without an internal error."""
     path = f"/api/v1/groups/{quote(path, safe='/')}?{urlencode({'limit': query})}"
     answer = served.get(path, authorization=header)
     assert 500 > answer.status_code
 
 
 def test_a_port_that_is_taken_is_said_so():
-    """Before anything has started."""
+    """The error comes before anything is started."""
     with socket.create_server(("127.0.0.1", 0)) as taken:
         port = taken.getsockname()[1]
         with pytest.raises(ConfigError, match=f"cannot listen on 127.0.0.1:{port}: Address already in use"):
@@ -274,7 +274,7 @@ def test_a_port_that_is_taken_is_said_so():
 
 
 def test_the_server_serves_and_stops(served):
-    """It has a port of its own; afterwards no server listens there."""
+    """The server chooses a free port; after the stop no server listens there."""
     server = WebServer("127.0.0.1", 0)
     server.start(make_app(served.sidecar, Guard("")))
     with urllib.request.urlopen(f"{server.url}/healthz", timeout=10) as answer:

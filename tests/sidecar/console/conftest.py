@@ -26,7 +26,7 @@ MORE_ARGUMENTS = ("--disable-component-update", "--disable-sync", "--disable-dev
 
 
 def require(what, reason):
-    """Skip with the reason, or fail where the environment says that it must be there."""
+    """Skip with the reason, or fail if the environment requires *what*."""
     if servers.is_required(what):
         pytest.fail(reason)
     pytest.skip(reason)
@@ -34,10 +34,10 @@ def require(what, reason):
 
 @pytest.fixture(scope="module")
 def chromium():
-    """Debian's Chromium, driven by Playwright; TXCORE_CHROMIUM names another one.
+    """Debian's Chromium, driven by Playwright; TXCORE_CHROMIUM names another executable.
 
-    Not for the whole session: while it exists, this thread counts as one with a running event loop, and no other test
-    could call `asyncio.run`.
+    The scope is not the whole session: while the browser exists, this thread counts as one with a running event loop,
+    and no other test could call `asyncio.run`.
     """
     path = os.environ.get("TXCORE_CHROMIUM") or next(filter(None, map(shutil.which, NAMES)), None)
     if path is None:
@@ -73,7 +73,7 @@ class Site:
         return self.running.url
 
     def page(self, **settings):
-        """Open a page in a context of its own, and record the browser's complaints."""
+        """Open a page in its own context, and record the browser's complaints."""
         context = self.browser.new_context(
             base_url=self.url, **({"viewport": {"width": 1280, "height": 900}} | settings)
         )
@@ -86,7 +86,7 @@ class Site:
         return page
 
     def signed_in(self, path="/console", name="Ann Lee", **settings):
-        """Open a page and sign in, as a person would."""
+        """Open a page and sign in by its form."""
         page = self.page(**settings)
         page.goto(path)
         page.get_by_label("Your name").fill(name)

@@ -1,4 +1,4 @@
-"""How the pages look: light and dark, wide and narrow, measured and kept as pictures."""
+"""The looks of the pages: light and dark, wide and narrow, measured and kept as pictures."""
 
 from __future__ import annotations
 
@@ -67,7 +67,7 @@ WELL = {
 
 @pytest.fixture
 def busy(site, world, shop, wait_until):
-    """A console with something on every page: work done, something pending, something parked."""
+    """A console with finished, pending and parked transactions, so that no page is empty."""
     console = site()
     shop.orphans(40, group="bills", immunity_s=0.01)
     backend = shop.backend
@@ -79,7 +79,7 @@ def busy(site, world, shop, wait_until):
 
 
 def with_poison(backend):
-    """Append bytes that are no half."""
+    """Append a half whose body cannot be decoded."""
     batch = Recorder([HalfRecord("bills", 0, b"\x00" * 16, 0, b"\xc1 nothing that can be read", ())])
     backend.append_halves(batch)
     batch.wait(backend, 10.0)
@@ -87,7 +87,7 @@ def with_poison(backend):
 
 @pytest.mark.parametrize(("scheme", "width"), SHAPES, ids=str)
 def test_every_page_is_readable_in_each_scheme_and_width(busy, world, picture, scheme, width):
-    """Contrast of 4.5 and more, one h1, everything named, nothing wider than the window."""
+    """Each page has a contrast of 4.5 or more, one h1 and named controls, and nothing is wider than the window."""
     page = busy.signed_in(color_scheme=scheme, viewport={"width": width, "height": 900})
     page.goto("/console/groups/bills/parked")
     poison = page.locator("tbody a").first.get_attribute("href")
@@ -116,7 +116,7 @@ def test_every_page_is_readable_in_each_scheme_and_width(busy, world, picture, s
 
 @pytest.mark.parametrize("scheme", ["light", "dark"])
 def test_charts_show_the_last_hour(served, make_client, chromium, picture, scheme):
-    """Drawn with figures of every kind; in words and as a table, too."""
+    """The page draws six charts; each has a summary in words, and a table."""
     history = History(served.sidecar, served.sidecar.clock)
     figures = served.sidecar.runners["orders"].figures
     now_s, now_ms = served.sidecar.clock.elapsed_s(), served.sidecar.clock.wall_ms()

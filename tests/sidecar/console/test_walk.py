@@ -1,4 +1,4 @@
-"""An operator at the console, in a real browser: looks, opens, decides, and finds it in the log."""
+"""An operator at the console, in a real browser: the operator opens a transaction, decides, and finds it in the log."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ REASON = "customer called, order 42 is void"
 
 
 def test_a_pending_transaction_is_seen_opened_forced_back_and_found_in_the_log(site, world, shop, picture):
-    """By clicks only; the message is never delivered, and the log has the operator, the time and the reason."""
+    """An operator needs only clicks; the message is never delivered, and the log has the operator and the reason."""
     console = site()
     page = console.signed_in()
     picture(page, "walk-1-groups")
@@ -44,7 +44,7 @@ def test_a_pending_transaction_is_seen_opened_forced_back_and_found_in_the_log(s
 
 
 def test_everything_can_be_done_with_the_keyboard_alone(site, world):
-    """Signing in, finding, deciding: Tab, Enter and typing; the focused element is marked."""
+    """An operator signs in, finds and decides with Tab, Enter and typing; the focused element has an outline."""
     console = site()
     page = console.page()
     page.goto("/console/groups/orders")
@@ -81,7 +81,7 @@ def _tab_to(page, selector):
 
 
 def test_it_works_without_scripts(site, world):
-    """They only renew pages."""
+    """An operator can force a rollback without scripts, because the scripts only renew pages."""
     console = site()
     page = console.signed_in(f"/console/groups/orders/transactions/{world.silent}", java_script_enabled=False)
     page.get_by_role("link", name="Force rollback").click()
@@ -92,7 +92,7 @@ def test_it_works_without_scripts(site, world):
 
 
 def test_without_a_token_everything_is_shown_and_nothing_can_be_changed(site, world):
-    """From this machine only; the page says why."""
+    """Without a token the console only shows; the page names the setting that is missing."""
     console = site(token="")
     page = console.page()
     page.goto(f"/console/groups/orders/transactions/{world.silent}")
@@ -105,7 +105,7 @@ def test_without_a_token_everything_is_shown_and_nothing_can_be_changed(site, wo
 
 
 def test_bodies_are_hidden_unless_the_configuration_shows_them(site, world):
-    """Nowhere in any page; keys and headers are shown, as text."""
+    """No page shows a body without `bodies = true`; keys and headers are shown, as text."""
     paths = ("", "/pending", "/parked", "/decisions", f"/transactions/{world.silent}")
     for extra, is_shown in (("", False), ("bodies = true", True)):
         page = site(extra).signed_in()
@@ -120,7 +120,7 @@ def test_bodies_are_hidden_unless_the_configuration_shows_them(site, world):
 
 
 def test_signing_out_ends_it(site, world):
-    """The next page asks for the token again."""
+    """The next page after signing out asks for the token again."""
     page = site().signed_in()
     page.get_by_role("button", name="Sign out").click()
     page.wait_for_url("**/console/sign-in")
@@ -129,7 +129,7 @@ def test_signing_out_ends_it(site, world):
 
 
 def test_a_parked_transaction_is_resumed_when_the_service_knows_again(site, shop, callback_server, picture, wait_until):
-    """Parked with its reason and its checks; after a resume it is asked again, and delivered."""
+    """The page shows a parked half with reason and checks; after a resume the checker asks again and delivers it."""
     callback_server.answer = lambda _: (200, {}, b'{"state": "UNKNOWN"}')
     console = site(callback=callback_server.start().url, policy="policy.check_max = 2\npolicy.interval_s = 0.2")
     ((silent,), _) = shop.orphans(1, fenced=False).values()
