@@ -13,7 +13,7 @@ import pytest
 
 @dataclass(frozen=True)
 class Ran:
-    """How a command ended."""
+    """The exit status and the output of a command."""
 
     status: int
     output: str
@@ -21,14 +21,14 @@ class Ran:
 
     @property
     def sentence(self) -> str:
-        """The one sentence on standard error; fails when there is anything else."""
+        """The only sentence on standard error; it fails if there is anything else."""
         lines = self.errors.splitlines()
         assert [line[:8] for line in lines] == ["txcore: "], self.errors
         return lines[0].removeprefix("txcore: ")
 
     @property
     def width(self) -> int:
-        """The longest line."""
+        """The length of the longest line."""
         return max(len(line.rstrip()) for line in self.output.splitlines())
 
 
@@ -39,7 +39,7 @@ class Command:
         self.folder = folder
 
     def __call__(self, *arguments: str, before: str = "", timeout_s: float = 100) -> Ran:
-        """Run it; *before* is Python that its process runs first, to spoil something."""
+        """Run the command; *before* is Python that its process runs first, to break something."""
         program = ["-c", f"{before}\nfrom txcore.cli import main\nmain()"] if before else ["-m", "txcore.cli"]
         ended = subprocess.run(
             [sys.executable, *program, *arguments],

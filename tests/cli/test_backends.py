@@ -11,7 +11,7 @@ from txcore.registry import known_schemes
 
 
 def test_table_names_every_installed_backend_and_fits(txcore):
-    """A line for each, within 80 columns."""
+    """The table has a line for each backend, within 80 columns."""
     ran = txcore("backends")
     assert (ran.status, ran.errors) == (0, "")
     assert ran.width <= 80
@@ -19,7 +19,7 @@ def test_table_names_every_installed_backend_and_fits(txcore):
 
 
 def test_json_holds_all_capabilities_of_backends_without_a_server(txcore):
-    """The same numbers that an opened backend promises."""
+    """The JSON has the same capabilities as an opened backend."""
     ran = txcore("backends", "--json")
     found = {line["scheme"]: line for line in json.loads(ran.output)}
     assert sorted(found) == list(known_schemes())
@@ -33,7 +33,7 @@ def test_json_holds_all_capabilities_of_backends_without_a_server(txcore):
 
 
 def test_missing_driver_is_named_with_its_extra(txcore):
-    """A broken plugin breaks nothing but its own line."""
+    """A broken plugin affects only its own line."""
     spoil = """
 import txcore_sqlite
 from txcore.errors import BackendNotInstalledError
@@ -49,7 +49,7 @@ txcore_sqlite.check_driver = check_driver
 
 
 def test_every_backend_of_this_tree_declares_its_guarantees(tmp_path, monkeypatch):
-    """And opening each form, which reaches no server, gives exactly the capabilities that it states."""
+    """Each form of URL, opened without a server, gives exactly the capabilities that the backend declares."""
     monkeypatch.chdir(tmp_path)
     for scheme in known_schemes():
         forms = guarantees.guarantees_of(scheme)
@@ -62,6 +62,6 @@ def test_every_backend_of_this_tree_declares_its_guarantees(tmp_path, monkeypatc
 
 
 def test_page_of_guarantees_is_the_one_that_the_code_makes(txcore):
-    """`docs/guarantees.md` is never edited by hand: `make guarantees` writes it."""
+    """`docs/guarantees.md` is the command's output: `make guarantees` writes it."""
     page = Path(__file__).parents[2] / "docs" / "guarantees.md"
     assert page.read_text(encoding="utf-8") == txcore("backends", "--markdown").output

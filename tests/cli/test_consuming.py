@@ -1,4 +1,4 @@
-"""How the demo finds a consumer: a function of the plugin's module."""
+"""The consumers of the demo: each comes from a function of the plugin's module."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ def url(tmp_path):
 
 
 def test_sqlite_consumer_makes_its_topic_and_begins_with_its_first_message(url):
-    """Even where topics are not created by publishing, and for a group that comes later."""
+    """The consumer creates its topic, and a group that is opened later also begins with the first message."""
     with pytest.raises(txcore.MessageRejectedError, match="orders"):
         publish(url, b"too early")
     early = open_consumer(url, "orders", "early")
@@ -28,7 +28,7 @@ def test_sqlite_consumer_makes_its_topic_and_begins_with_its_first_message(url):
 
 
 def test_sqlite_consumer_refuses_unknown_options(url):
-    """As the backend itself does."""
+    """The consumer refuses the same options as the backend."""
     with pytest.raises(txcore.ConfigError, match="nope"):
         open_consumer(f"{url}&nope=1", "orders", "group")
 

@@ -48,7 +48,7 @@ def test_demo_proves_itself(txcore):
 
 
 def test_demo_keeps_its_files_on_request_and_the_commands_it_names_work(txcore):
-    """The database holds the orders, the broker their messages, one for one."""
+    """The commands that the demo prints find three rows each in the kept files."""
     ran = txcore("demo", "--orders", "30", "--kills", "2", "--dir", "kept")
     assert ran.status == 0, ran
     assert f"cd {txcore.folder / 'kept'}" in ran.output
@@ -60,7 +60,7 @@ def test_demo_keeps_its_files_on_request_and_the_commands_it_names_work(txcore):
 
 
 def test_spoiled_run_names_the_invariants(txcore):
-    """A lost, a changed and a leaked message are found, each under its invariant."""
+    """The demo finds a lost, a changed and a leaked message, and names the invariants."""
     ran = txcore("demo", "--orders", "30", "--kills", "2", "--dir", "kept", before=SPOIL)
     assert ran.status == 1, ran
     assert "PROVEN" not in ran.output
@@ -71,7 +71,7 @@ def test_spoiled_run_names_the_invariants(txcore):
 
 
 def test_too_few_kills_prove_nothing(txcore):
-    """One order cannot be interrupted often enough."""
+    """The demo reports that one order cannot be interrupted often enough."""
     ran = txcore("demo", "--orders", "1", "--kills", "90")
     assert ran.status == 1
     assert "NOT PROVEN" in ran.output
@@ -80,7 +80,7 @@ def test_too_few_kills_prove_nothing(txcore):
 
 
 def test_demo_on_postgresql(txcore):
-    """In the user's own database the run makes tables of its own, and removes all of them."""
+    """The demo makes its own tables in the user's database, and removes all of them."""
     sqlalchemy = pytest.importorskip("sqlalchemy")
     try:
         server = servers.postgresql()

@@ -1,4 +1,4 @@
-"""How many copies of one message the demo takes for legal: as many as it killed attempts at it, and no more."""
+"""The number of copies of one message that the demo accepts: one more for each killed attempt."""
 
 from __future__ import annotations
 
@@ -17,13 +17,13 @@ A = b"a" * 16
 
 
 def received(by, identity=A):
-    """Return one copy of the message, published by an attempt."""
+    """Return one copy of the message, published by the attempt *by*."""
     headers = {"txcore-id": f"{id_text(identity)}:0".encode(), "txcore-by": by.encode(), "txcore-group": b"g"}
     return SimpleNamespace(position=1, key=b"k", body=b"order", headers=headers)
 
 
 def verdict(copies, *, dead=(), uncertain=0):
-    """Return the invariants that this many copies break after the events of the demo."""
+    """Return the invariants that the copies break."""
     progress = Progress(dead_attempts=set(dead))
     progress.uncertain[A] = uncertain
     messages = [received(by) for by in copies]
@@ -48,7 +48,7 @@ def verdict(copies, *, dead=(), uncertain=0):
     ],
 )
 def test_each_killed_attempt_may_leave_a_copy(copies, dead):
-    """A killed producer and a killed checker make three: one each, and that of the checker that came to the end."""
+    """A killed producer and a killed checker leave a copy each, and the last checker adds one."""
     assert [] == verdict(copies, dead=dead)
 
 
@@ -62,11 +62,11 @@ def test_each_killed_attempt_may_leave_a_copy(copies, dead):
     ],
 )
 def test_a_copy_without_a_cause_is_a_violation(copies, dead):
-    """Also where other processes were killed, that had no hand in this transaction."""
+    """A killed process that did not handle this transaction is no cause."""
     assert [Invariant.S6] == verdict(copies, dead=dead)
 
 
 def test_an_uncertain_release_is_a_cause():
-    """The same attempt repeats it."""
+    """An attempt whose release was uncertain may publish the message again."""
     assert [] == verdict(["p:1", "p:1"], uncertain=1)
     assert [Invariant.S6] == verdict(["p:1", "p:1"])

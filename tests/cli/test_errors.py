@@ -28,14 +28,14 @@ HIDE = "import sys; sys.modules[{name!r}] = None"
     ],
 )
 def test_misuse_is_one_sentence(txcore, arguments, words):
-    """Nothing runs, and the exit code is that of a usage error."""
+    """The command runs nothing, and its exit code is that of a usage error."""
     ran = txcore("demo", "--orders", "1", "--kills", "0", *arguments)
     assert words in ran.sentence
     assert (ran.status, ran.output) == (2, "")
 
 
 def test_unreachable_database_is_one_sentence_without_its_password(txcore):
-    """The database's own reason is given, on one line."""
+    """The sentence has the database's own reason, without the password."""
     ran = txcore("demo", "--database", "postgresql+psycopg://shop:hidden@127.0.0.1:1/shop")
     assert "the database cannot be used" in ran.sentence
     assert "hidden" not in ran.sentence
@@ -43,7 +43,7 @@ def test_unreachable_database_is_one_sentence_without_its_password(txcore):
 
 
 def test_demo_without_sqlalchemy_names_the_extra(txcore):
-    """Everything else works without it."""
+    """Other commands work without SQLAlchemy."""
     ran = txcore("demo", before=HIDE.format(name="sqlalchemy"))
     assert ran.sentence == "'txcore demo' needs SQLAlchemy; install it with: pip install \"txcore[sql]\""
     assert ran.status == 2
@@ -51,14 +51,14 @@ def test_demo_without_sqlalchemy_names_the_extra(txcore):
 
 
 def test_demo_without_the_databases_driver_names_the_extra(txcore):
-    """SQLAlchemy alone does not reach PostgreSQL."""
+    """The demo names the extra of the missing PostgreSQL driver."""
     ran = txcore("demo", "--database", "postgresql+psycopg://127.0.0.1/x", before=HIDE.format(name="psycopg"))
     assert "txcore[postgresql]" in ran.sentence
     assert ran.status == 2
 
 
 def test_plugin_without_a_consumer_is_said_so(txcore):
-    """A plugin need not help the demo."""
+    """The demo refuses a plugin without `open_consumer`."""
     ran = txcore("demo", "--broker", "sqlite:///b.db", before="import txcore_sqlite; del txcore_sqlite.open_consumer")
     why = "so the demo could not read the delivered messages"
     assert ran.sentence == f"the sqlite backend offers no open_consumer(), {why}"
@@ -66,21 +66,21 @@ def test_plugin_without_a_consumer_is_said_so(txcore):
 
 
 def test_unknown_option_is_a_usage_error(txcore):
-    """The command line itself lists its commands."""
+    """The command names the unknown option and exits with 2."""
     ran = txcore("demo", "--nope")
     assert "No such option: --nope" in ran.errors
     assert ran.status == 2
 
 
 def test_version(txcore):
-    """One line."""
+    """`--version` prints the version."""
     ran = txcore("--version")
     assert ran.output.startswith("txcore 0.")
     assert (ran.status, ran.errors) == (0, "")
 
 
 def test_no_command_shows_help(txcore):
-    """All commands are named."""
+    """The help names the commands."""
     ran = txcore()
     assert "demo" in ran.output
     assert "backends" in ran.output
@@ -88,7 +88,7 @@ def test_no_command_shows_help(txcore):
 
 
 def test_importing_the_command_line_imports_no_sqlalchemy():
-    """Not even the whole app does: only the demo needs it."""
+    """The command line imports SQLAlchemy only for the demo."""
     program = "import sys, txcore.cli; txcore.cli.build_app(); print('sqlalchemy' in sys.modules)"
     result = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True)
     assert result.stdout == "False\n"

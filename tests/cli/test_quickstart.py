@@ -10,7 +10,7 @@ PROGRAM = Path(__file__).parents[2] / "examples" / "quickstart.py"
 
 
 def test_quickstart_applies_each_order_once(tmp_path):
-    """Run twice, the second order follows the first."""
+    """The program runs twice; its second run makes the second order."""
     for number in (1, 2):
         ended = subprocess.run(
             [sys.executable, str(PROGRAM)], cwd=tmp_path, capture_output=True, text=True, check=False, timeout=60
@@ -20,12 +20,12 @@ def test_quickstart_applies_each_order_once(tmp_path):
 
 
 def test_quickstart_is_short():
-    """About forty lines, comments included."""
+    """The program has at most fifty lines, comments included."""
     assert len(PROGRAM.read_text(encoding="utf-8").splitlines()) <= 50
 
 
 def test_quickstart_needs_nothing_but_the_sql_extra(tmp_path):
-    """SQLAlchemy 2.1 comes without greenlet; only its asynchronous engines may need it."""
+    """The program runs without greenlet, which SQLAlchemy 2.1 needs only for asynchronous engines."""
     program = f"import runpy, sys; sys.modules['greenlet'] = None; runpy.run_path({str(PROGRAM)!r})"
     ended = subprocess.run(
         [sys.executable, "-c", program], cwd=tmp_path, capture_output=True, text=True, check=False, timeout=60

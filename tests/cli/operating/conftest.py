@@ -1,4 +1,4 @@
-"""A group with a bit of everything in it, on a broker and a database that the command's own processes reach."""
+"""A group with halves in each state, on a broker and a database that the command's own processes reach."""
 
 from __future__ import annotations
 
@@ -52,7 +52,7 @@ backend.close().result(10)
 
 @dataclass(frozen=True)
 class Ran:
-    """How a command ended."""
+    """The exit status and the output of a command."""
 
     status: int
     output: str
@@ -60,14 +60,14 @@ class Ran:
 
     @property
     def sentence(self) -> str:
-        """The one sentence on standard error; fails when there is anything else."""
+        """The only sentence on standard error; it fails if there is anything else."""
         lines = self.errors.splitlines()
         assert [line[:8] for line in lines] == ["txcore: "], self.errors
         return lines[0].removeprefix("txcore: ")
 
     @property
     def width(self) -> int:
-        """The longest line."""
+        """The length of the longest line."""
         return max(len(line.rstrip()) for line in self.output.splitlines())
 
 
@@ -83,7 +83,7 @@ def run_here(*arguments: str) -> Ran:
 
 
 class World:
-    """See the module. Transactions are named by their UUID."""
+    """The group of the module, with its broker and database. Transactions are named by their UUID."""
 
     def __init__(self, kit: Kit, folder: Path, command) -> None:
         self.kit = kit
@@ -102,7 +102,7 @@ class World:
 
     @property
     def place(self) -> list[str]:
-        """The options that say where."""
+        """The options that name the broker, the group and the database."""
         return ["--broker", self.broker_url, "--group", self.kit.group, "--database", self.database_url]
 
     def __call__(self, *arguments: str) -> Ran:
@@ -122,7 +122,7 @@ class World:
         return json.loads(ran.output)
 
     def start(self, *arguments: str) -> subprocess.Popen:
-        """Start `txcore` about this group."""
+        """Start a `txcore` process about this group."""
         process = subprocess.Popen(
             [sys.executable, "-m", "txcore.cli", *arguments, *self.place],
             stdin=subprocess.DEVNULL,
@@ -144,18 +144,18 @@ class World:
         )
 
     def pending(self, *messages: library.Message, **options) -> str:
-        """A half whose listener will be asked."""
+        """Make a half whose listener will be asked."""
         return id_text(self.kit.orphan(*(messages or [self.message()]), **options).transaction_id)
 
     def young(self) -> str:
-        """A half that is immune for as long as usual."""
+        """Make a half with the default immunity."""
         transaction = self.kit.producer().begin()
         transaction.publish(self.message())
         transaction.prepare()
         return id_text(transaction.transaction_id)
 
     def fenced(self, end: str = "commit") -> str:
-        """A half whose producer died, its database transaction committed, rolled back, or `open` (returned too)."""
+        """Make a half of a dead producer, whose database transaction is committed, rolled back, or `open`."""
         transaction = self.kit.hasty_producer(fence=self.fence).begin()
         transaction.publish(self.message())
         connection = self.engine.connect()
@@ -169,7 +169,7 @@ class World:
         return id_text(transaction.transaction_id)
 
     def listened(self, *, has_row: bool = True) -> str:
-        """A half of the listener style, whose producer died after its local transaction, with a row or without."""
+        """Make a listener-style half of a producer that died after its local transaction, with or without a row."""
         engine = self.engine
 
         class Dying(library.TransactionListener):
@@ -183,21 +183,21 @@ class World:
         return id_text(producer.send_message_in_transaction(self.message()).transaction_id)
 
     def parked(self, *messages: library.Message) -> str:
-        """A half that stayed UNKNOWN."""
+        """Make a half that was parked after UNKNOWN answers."""
         identity = self.pending(*messages)
         self.decide(identity, LocalTransactionState.UNKNOWN)
         return identity
 
     def undeliverable(self, lost: str = "") -> str:
-        """A half that is committed, of whose two messages one cannot be delivered."""
+        """Make a committed half with two messages, of which one cannot be delivered."""
         lost = lost or self.kit.topic("lost")
         identity = self.pending(self.message(), self.message(lost))
         self.refuse(lost)
-        self.decide(identity, LocalTransactionState.COMMIT, self.kit.open())  # one that does not remember the topic
+        self.decide(identity, LocalTransactionState.COMMIT, self.kit.open())  # a backend without a cached topic
         return identity
 
     def poison(self) -> str:
-        """A record that is no half, parked; returns the name it was given."""
+        """Append a record that cannot be decoded, wait until it is parked, and return its name."""
         raw.append(self.kit, HalfRecord(self.kit.group, 0, b"p" * 16, 0, b"\xc1 no half", []))
 
         def found():
@@ -207,13 +207,13 @@ class World:
         return id_text(found()[0].transaction_id)
 
     def finished(self, state: LocalTransactionState = LocalTransactionState.COMMIT) -> str:
-        """A half that the listener decided."""
+        """Make a half that the listener decided."""
         identity = self.pending()
         self.decide(identity, state)
         return identity
 
     def decide(self, identity: str, state: LocalTransactionState, backend=None) -> None:
-        """Have the listener answer about one half only, until it is no longer pending."""
+        """Run a checker whose listener answers only about this half, until the half is no longer pending."""
         body = self.journey(identity).half.messages[0].body
         listener = Answers(None, by_body={body: state})
         self.sweep(
@@ -221,39 +221,39 @@ class World:
         )
 
     def refuse(self, topic: str) -> None:
-        """Take a topic away, so that it refuses."""
+        """Remove a topic, so that the broker refuses its messages."""
         if not self.kit.harness.refuse_topic(topic, refuses=True):
             path = self.broker_url.partition(":///")[2].partition("?")[0]
             with contextlib.closing(sqlite3.connect(path)) as broker, broker:
-                broker.execute("INSERT INTO topic (name) VALUES (?)", (f"{topic}-after",))  # no id is used twice
+                broker.execute("INSERT INTO topic (name) VALUES (?)", (f"{topic}-after",))  # no id is reused
                 broker.execute("DELETE FROM topic WHERE name = ?", (topic,))
 
     def sweep(self, listener, condition, **options) -> None:
-        """Let a checker of this process judge until *condition* holds."""
+        """Run a checker in this process until *condition* holds."""
         checker = self.kit.checker(listener, limits=replace(FAST, retry_max_s=0.02), **options)
         self.kit.sweep(checker, lambda: bool(condition()))
         checker.stop()
 
     def sweep_fenced(self, condition) -> None:
-        """Let a checker with the fence judge until *condition* holds."""
+        """Run a checker with the fence until *condition* holds."""
         self.sweep(Answers(None), condition, fence=self.fence)
 
     def sweep_once_forced(self, identity) -> None:
-        """Let a checker execute a request, and nothing else."""
+        """Run a checker, whose listener does not know, until it has executed a request."""
         self.sweep(Answers(None), lambda: self.journey(identity).final)
 
     def journey(self, identity: str):
-        """The contents of the logs."""
+        """Return the records of a transaction in the logs."""
         return self.kit.operator().show(bytes.fromhex(identity.replace("-", "")))
 
     def bodies(self) -> list[bytes]:
-        """The messages that consumers of the topic see."""
+        """Return the bodies that consumers of the topic see."""
         return self.kit.bodies(self.topic)
 
     # -- processes ---------------------------------------------------------------------------------------------------
 
     def start_checker(self) -> subprocess.Popen:
-        """A checker in a process of its own, whose listener never knows."""
+        """Start a checker in its own process, whose listener never knows."""
         process = subprocess.Popen(
             [sys.executable, "-c", CHECKER, self.broker_url, self.kit.group, self.database_url],
             stdin=subprocess.PIPE,

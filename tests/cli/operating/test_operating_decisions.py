@@ -14,12 +14,12 @@ NOW = ["--wait", "0"]
 
 
 def short(identity: str) -> str:
-    """How tables call a transaction."""
+    """Return the short name of a transaction in tables."""
     return identity.replace("-", "")[-8:]
 
 
 def squeezed(text: str) -> str:
-    """The text on one line."""
+    """Return the text on one line."""
     return " ".join(text.split())
 
 
@@ -29,13 +29,13 @@ def results(lines):
 
 
 def kinds(world, identity):
-    """Return the ops of a transaction."""
+    """Return the kinds of a transaction's ops."""
     return [op.kind for _, op in world.journey(identity).ops]
 
 
 class TestResume:
     def test_a_parked_half_is_asked_again(self, world):
-        """The log has the operator and the reason; the listener decides the next generation."""
+        """The log has the operator and the reason, and the listener decides the next generation."""
         identity = world.parked()
         ran = world("resume", short(identity), "--yes", "--why", "it is back", "--by", "anna")
         assert (ran.status, ran.errors) == (0, "")
@@ -46,7 +46,7 @@ class TestResume:
         assert world.bodies() == [b"parcel 1"]
 
     def test_repeating_it_is_harmless(self, world):
-        """One copy is written, one message delivered; pending and finished are no failure."""
+        """Repeated resumes write one copy and deliver one message; a pending or finished half is no failure."""
         identity = world.parked()
         assert [world("resume", short(identity), "--yes").status for _ in range(3)] == [0, 0, 0]
         assert len(world.journey(identity).halves) == 2
@@ -57,20 +57,20 @@ class TestResume:
         assert world.bodies() == [b"parcel 1"]
 
     def test_an_undeliverable_half_is_published_without_asking(self, world):
-        """Its decision is in the log."""
+        """The command says that COMMIT is decided and that the checker will publish the missing messages."""
         identity = world.undeliverable()
         ran = world("resume", short(identity), "--yes")
         assert "will publish what is missing; COMMIT is decided" in squeezed(ran.output)
         assert ran.status == 0
 
     def test_poison_is_refused(self, world):
-        """There is nothing to ask about."""
+        """A poison record has no transaction to ask about, so the command refuses it."""
         identity = world.poison()
         ran = world("resume", short(identity), "--yes")
         assert (ran.status, "REFUSED: it is poison" in ran.output) == (1, True)
 
     def test_waiting_shows_the_end(self, world):
-        """Decided, parked again, or not in time."""
+        """The command reports that no checker answered in time, and exits with 3."""
         identity = world.parked()
         (line,) = world.json("resume", identity, "--yes", "--wait", "0.2", status=3)
         assert line["result"] == "undecided"
@@ -80,7 +80,7 @@ class TestResume:
 class TestForce:
     @pytest.mark.parametrize(("verb", "state"), [("commit", OpKind.COMMIT), ("rollback", OpKind.ROLLBACK)])
     def test_a_request_stays_in_the_log_until_a_checker_executes_it(self, world, verb, state):
-        """The log has the operator, the time and the reason; then the end."""
+        """The log has the operator and the reason of the request, and later the end."""
         identity = world.pending()
         ran = world(verb, short(identity), "--yes", *WHY, "--by", "anna", *NOW)
         assert (ran.status, ran.errors) == (0, "")
@@ -95,7 +95,7 @@ class TestForce:
         assert world.bodies() == ([b"parcel 1"] if state is OpKind.COMMIT else [])
 
     def test_no_running_checker_is_said_plainly(self, world):
-        """Exit code 3, and the request is not lost."""
+        """The command exits with 3, and the request stays in the log."""
         identity = world.pending()
         ran = world("commit", short(identity), "--yes", *WHY, "--wait", "0.2")
         assert ran.status == 3
@@ -103,13 +103,13 @@ class TestForce:
         assert kinds(world, identity) == [OpKind.FORCE]
 
     def test_immunity_is_shown(self, world):
-        """A young half waits for it."""
+        """The command reports that a young half is immune."""
         identity = world.young()
         ran = world("rollback", identity, "--yes", *WHY, "--wait", "0.2")
         assert "(and the half is immune for" in squeezed(ran.output)
 
     def test_repeating_it_is_harmless(self, world):
-        """The second request finds the end, or is one more request for the same."""
+        """The second request succeeds before and after the end; the opposite request is refused."""
         identity = world.pending()
         for _ in range(2):
             assert world("commit", identity, "--yes", *WHY, *NOW).status == 0
@@ -121,7 +121,7 @@ class TestForce:
         assert world.bodies() == [b"parcel 1"]
 
     def test_a_reason_is_required(self, world):
-        """It is kept for ever."""
+        """The command refuses a decision without a reason, because the log keeps the reason for ever."""
         identity = world.pending()
         for arguments in (["commit", identity, "--yes"], ["rollback", identity, "--yes", "--why", "  "]):
             ran = world(*arguments)
@@ -130,7 +130,7 @@ class TestForce:
         assert kinds(world, identity) == []
 
     def test_the_fence_is_obeyed(self, world):
-        """Its answer is shown first; nothing is written against it."""
+        """The plan shows the fence's answer, and the command writes nothing against it."""
         committed, absent = world.fenced("commit"), world.fenced("rollback")
         ran = world("rollback", short(committed), "--yes", *WHY)
         assert "fence  COMMIT: the local transaction committed" in ran.output
@@ -146,7 +146,7 @@ class TestForce:
         assert lines[0]["fence"]["answer"] in {"COMMIT", "ABSENT"}
 
     def test_an_override_is_recorded_as_such(self, world):
-        """The row has state 4, and the log names the operator and the reason."""
+        """The row has state 4, and the log says that the decision was forced against the fence."""
         identity = world.fenced("rollback")
         ran = world("commit", identity, "--yes", *WHY, *NOW, "--override-fence")
         assert "AGAINST THE FENCE" in ran.output
@@ -157,7 +157,7 @@ class TestForce:
         assert "forced against the fence" in squeezed(world("show", identity).output)
 
     def test_a_row_of_the_listener_style_stands_against_a_decision(self, world):
-        """The checker refuses it, so the plan does; without a row the operator speaks in the listener's place."""
+        """The plan refuses a decision against the row, as the checker does; without a row the operator decides."""
         with_row, without = world.listened(), world.listened(has_row=False)
         ran = world("rollback", with_row, "--yes", *WHY)
         assert "REFUSED: the database says COMMIT; --override-fence goes against it" in squeezed(ran.output)
@@ -171,7 +171,7 @@ class TestForce:
         assert world.journey(with_row).overrides, "the audit reports it as one"
 
     def test_without_a_database_only_an_override_goes_on(self, world):
-        """Unreachable is as good as none."""
+        """A database that is unreachable or not given makes the command refuse, except with an override."""
         identity = world.fenced()
         place = world.place[:4]
         ran = world.here("commit", identity, "--yes", *WHY, *place)
@@ -185,7 +185,7 @@ class TestForce:
         assert kinds(world, identity) == [OpKind.FORCE]
 
     def test_rollback_is_refused_when_messages_may_be_out(self, world):
-        """A COMMIT is journaled: neither a rollback nor an override is written, and nothing is resumed."""
+        """If a COMMIT is journaled, the command writes neither a rollback nor an override, and resumes nothing."""
         identity = world.undeliverable()
         before = kinds(world, identity)
         for extra in ([], ["--override-fence"]):
@@ -196,7 +196,7 @@ class TestForce:
 
 
 def test_poison_is_taken_off_the_list(world):
-    """It ends at once, without a checker, with operator and reason; repeating it is harmless; no invariant breaks."""
+    """The rollback ends the record at once, without a checker, with operator and reason; a repetition is harmless."""
     identity = world.poison()
     refused = world("commit", short(identity), "--yes", *WHY)
     assert (refused.status, "REFUSED: it is poison" in refused.output) == (1, True)
@@ -213,7 +213,7 @@ def test_poison_is_taken_off_the_list(world):
 
 class TestBulk:
     def test_nothing_happens_without_yes(self, world):
-        """A dry run shows the plan; with --yes it is done."""
+        """A dry run shows the plan; with --yes the command executes it."""
         first, second = world.parked(), world.parked()
         pending = world.pending()
         ran = world("resume", "--all")
@@ -228,7 +228,7 @@ class TestBulk:
         assert len(world.journey(pending).halves) == 1
 
     def test_filters_choose(self, world):
-        """By age, topic, reason for parking; pending, parked, or both."""
+        """The filters select by age, topic and reason for parking, and by pending or parked."""
         other = world.kit.topic("other")
         parked = world.parked()
         pending, elsewhere = world.pending(), world.pending(world.message(other))
@@ -244,14 +244,14 @@ class TestBulk:
         assert would("--older-than", "0s", "--topic", world.topic) == {parked, pending}
 
     def test_refused_transaction_does_not_stop_the_others(self, world):
-        """And shows in the exit code, in the dry run too."""
+        """A refused transaction also sets the exit code, in the dry run too."""
         poison, parked = world.poison(), world.parked()
         lines = world.json("resume", "--all", status=1)
         assert results(lines) == {poison: "refused", parked: "would_do"}
         assert results(world.json("resume", "--all", "--yes", status=1)) == {poison: "refused", parked: "done"}
 
     def test_many_are_shown_in_part(self, world):
-        """The dry run of thousands stays readable."""
+        """The dry run prints twenty transactions and the number of the others."""
         identities = [world.pending() for _ in range(23)]
         ran = world("rollback", "--all", *WHY)
         assert "… and 3 more; --json shows all" in ran.output
@@ -274,13 +274,13 @@ class TestMisuse:
         ],
     )
     def test_is_one_sentence(self, world, arguments, words):
-        """And exit code 2."""
+        """The command prints one sentence and exits with 2."""
         ran = world(*arguments)
         assert words in ran.sentence
         assert (ran.status, ran.output) == (2, "")
 
     def test_without_a_terminal_yes_is_needed(self, world):
-        """There is no user to confirm."""
+        """Without a terminal no user can confirm, so the command requires --yes."""
         identity = world.parked()
         ran = world("resume", identity)
         assert ran.sentence == "nothing was done: add --yes, as there is no terminal to confirm on"
@@ -288,7 +288,7 @@ class TestMisuse:
         assert len(world.journey(identity).halves) == 1
 
     def test_an_ambiguous_id_lists_the_candidates(self, world):
-        """As git does."""
+        """The error lists all transactions that the short id may mean."""
         first, second = world.pending(), world.pending()
         ran = world("rollback", first[:6], "--yes", *WHY)
         assert first in ran.sentence
@@ -296,7 +296,7 @@ class TestMisuse:
         assert ran.status == 2
 
     def test_a_database_that_is_none_is_said(self, world):
-        """Before anything else happens."""
+        """The command checks the database's URL before anything else."""
         identity = world.fenced()
         for url, words in (
             ("sqlite:///nope.db", "there is no database file nope.db"),
@@ -308,7 +308,7 @@ class TestMisuse:
             assert ran.status == 2
 
     def test_a_database_without_the_fence_is_no_answer(self, world):
-        """A wrong database must not pass as "rolled back"."""
+        """A wrong database does not count as an answer that the transaction was rolled back."""
         identity = world.fenced("rollback")
         other = world.folder / "other.db"
         other.touch()

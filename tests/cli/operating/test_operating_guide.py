@@ -1,4 +1,4 @@
-"""`docs/operating.md` shows the real output: its commands are run in their order. TXCORE_WRITE=1 renews it."""
+"""`docs/operating.md` shows the real output of its commands, run in their order. TXCORE_WRITE=1 rewrites it."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ def kit(operating_harness):
 
 @pytest.fixture
 def names(world, monkeypatch):
-    """The transactions of the guide, by name; and the place that it speaks of."""
+    """Make the transactions of the guide, and return their ids by name; the environment names the broker and group."""
     for topic in ("orders.created", "invoices"):
         world.kit.harness.create_topic(topic)
     world.topic = "orders.created"
@@ -55,7 +55,7 @@ def names(world, monkeypatch):
 
 
 def plain(text: str, ids: dict[str, str]) -> str:
-    """*text* on one line, without the parts that differ from run to run."""
+    """Return *text* on one line, without the parts that differ from run to run."""
     for name, identity in ids.items():
         text = text.replace(identity, f"<{name}>").replace(short(identity), f"<{name}>")
     for pattern, word in (
@@ -70,12 +70,12 @@ def plain(text: str, ids: dict[str, str]) -> str:
 
 
 def short(identity: str) -> str:
-    """How tables call a transaction."""
+    """Return the short name of a transaction in tables."""
     return identity.replace("-", "")[-8:]
 
 
 def test_guide_shows_the_printed_output(world, names):
-    """Each command, in order, on a group with one transaction of each kind."""
+    """The guide shows the output of each command on a group with one transaction of each kind."""
     guide = GUIDE.read_text(encoding="utf-8")
     listed = IDS.search(guide)
     known = dict(pair.split("=") for pair in listed[1].split()) if listed else {}

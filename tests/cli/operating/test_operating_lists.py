@@ -4,7 +4,7 @@ from __future__ import annotations
 
 
 def short(identity: str) -> str:
-    """How tables call a transaction."""
+    """Return the short name of a transaction in tables."""
     return identity.replace("-", "")[-8:]
 
 
@@ -24,7 +24,7 @@ def test_pending_lists_undecided_transactions_oldest_first(world):
 
 
 def test_pending_for_programs(world):
-    """Every documented field, with whole ids and ISO times."""
+    """The JSON has every documented field, with whole ids and ISO times."""
     identity = world.pending(world.message(), world.message())
     (line,) = world.json("pending")
     assert line["transaction_id"] == identity
@@ -53,14 +53,14 @@ def test_pending_for_programs(world):
 
 
 def test_nothing_is_said_to_be_nothing(world):
-    """Not an empty table; for programs an empty list."""
+    """An empty list is one sentence, not an empty table; in JSON it is an empty list."""
     assert world("pending").output == f"nothing is pending in group {world.kit.group}\n"
     assert world("parked").output == f"nothing is parked in group {world.kit.group}\n"
     assert world.json("pending") == world.json("parked") == []
 
 
 def test_parked_lists_each_with_its_reason(world):
-    """Code, age, topics, and the checker's words."""
+    """The list shows the code, the reason and the number of checks."""
     identity, poison = world.parked(), world.poison()
     ran = world("parked")
     assert (ran.status, ran.errors) == (0, "")
@@ -77,7 +77,7 @@ def test_parked_lists_each_with_its_reason(world):
 
 
 def test_filters_choose(world):
-    """By age, topic and code; all that are given must hold."""
+    """The filters select by age, topic and code; a transaction must match all of them."""
     other = world.kit.topic("other")
     exhausted = world.parked()
     mine, elsewhere = world.pending(), world.pending(world.message(other))
@@ -90,7 +90,7 @@ def test_filters_choose(world):
 
 
 def test_long_lists_are_cut_and_say_so(world):
-    """The oldest are shown; `--limit 0` shows all."""
+    """The command shows the oldest ones; `--limit 0` shows all."""
     identities = [world.pending() for _ in range(4)]
     ran = world("pending", "--limit", "2", "--long")
     assert ran.output.count("listener") == 2
@@ -101,7 +101,7 @@ def test_long_lists_are_cut_and_say_so(world):
 
 
 def test_a_misspelt_group_is_not_created(world):
-    """It would look as if all were well."""
+    """The command refuses a group that does not exist, and does not create it."""
     for _ in range(2):
         ran = world.here("pending", "--broker", world.broker_url, "--group", "ordres")
         assert ran.sentence == "this broker has no group 'ordres'; `txcore topics create` creates it"

@@ -1,4 +1,4 @@
-"""Where operators' commands work: options, environment, and the checker's own file."""
+"""The broker, group and database of operators' commands: options, environment, and the checker's own file."""
 
 from __future__ import annotations
 
@@ -22,14 +22,14 @@ import pytest
     ],
 )
 def test_misuse_is_one_sentence(txcore, arguments, words):
-    """Nothing is opened, and the exit code is that of a usage error."""
+    """The command opens nothing, and its exit code is that of a usage error."""
     ran = txcore(*arguments)
     assert words in ran.sentence
     assert (ran.status, ran.output) == (2, "")
 
 
 def test_the_place_may_come_from_the_environment(world, monkeypatch):
-    """As for the checker."""
+    """The command reads the same environment variables as the checker."""
     identity = world.pending()
     monkeypatch.setenv("TXCORE_BROKER", world.broker_url)
     monkeypatch.setenv("TXCORE_GROUP", world.kit.group)
@@ -38,7 +38,7 @@ def test_the_place_may_come_from_the_environment(world, monkeypatch):
 
 
 def test_the_place_may_come_from_the_checkers_file(world):
-    """Of several groups one is named."""
+    """An option names one of the file's groups."""
     identity = world.pending()
     (world.folder / "txcore.toml").write_text(
         f"""

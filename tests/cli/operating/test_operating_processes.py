@@ -22,7 +22,7 @@ DEADLINE_S = 60
 
 
 def short(identity: str) -> str:
-    """How tables call a transaction."""
+    """Return the short name of a transaction in tables."""
     return identity.replace("-", "")[-8:]
 
 
@@ -33,7 +33,7 @@ def results_of(ran):
 
 class TestRaces:
     def test_a_running_checker_executes_requests_and_the_command_reports_the_end(self, world):
-        """Committed and rolled back, with and without a fence."""
+        """A running checker commits and rolls back on request, with and without a fence."""
         unfenced, committed, absent = world.pending(), world.fenced("commit"), world.fenced("rollback")
         world.start_checker()
         ran = world.process("commit", unfenced, committed, "--yes", *WHY, "--wait", "30", "--json")
@@ -50,7 +50,7 @@ class TestRaces:
         ]
 
     def test_the_owner_has_the_last_word(self, world):
-        """The fence's answer changes before the owner asks: the owner's refusal is reported."""
+        """If the fence's answer changes before the owner asks, the owner refuses and the command reports it."""
         identity = world.fenced("open")
         world.start_checker()
         command = world.start("rollback", identity, "--yes", *WHY, "--wait", "30", "--json")
@@ -65,7 +65,7 @@ class TestRaces:
         world.until(lambda: world.journey(identity).final == OpKind.COMMIT)
 
     def test_many_operators_resume_at_once_and_one_message_is_delivered(self, world):
-        """While a checker runs: all succeed, each generation is one, nothing is delivered twice."""
+        """All commands succeed while a checker runs; each half gets one new generation and is delivered once."""
         identities = [world.parked() for _ in range(2)]
         world.start_checker()
         with ThreadPoolExecutor(4) as threads:
@@ -79,7 +79,7 @@ class TestRaces:
         assert world.kit.judge() == []
 
     def test_opposite_requests_at_once_have_one_end(self, world):
-        """One of them is done, the other one refused; the log holds one end."""
+        """One request is executed and the other is refused; the log holds one end."""
         identities = [world.pending() for _ in range(3)]
         world.start_checker()
         with ThreadPoolExecutor(2) as threads:
@@ -97,7 +97,7 @@ class TestRaces:
         assert world.kit.judge() == []
 
     def test_a_request_outlives_its_operator_and_its_checker(self, world):
-        """Both are killed; the next checker executes it, once."""
+        """After both processes are killed, the next checker executes the request once."""
         checker = world.start_checker()
         world.until(lambda: world.json("top")[0]["partitions"][0]["owner"])
         checker.send_signal(signal.SIGSTOP)
@@ -115,7 +115,7 @@ class TestRaces:
         assert world.kit.judge() == []
 
     def test_a_bulk_of_hundreds(self, world):
-        """One command decides them all, and says how each one ended."""
+        """One command decides three hundred halves, and reports each end."""
         identities = [world.pending() for _ in range(300)]
         world.start_checker()
         ran = world.process("rollback", "--all", "--yes", *WHY, "--wait", "60", "--json")
@@ -183,7 +183,7 @@ class TestTerminal:
         [(short, 0, 2, "resumed as generation 1"), (lambda _: "yes", 1, 1, "not confirmed, nothing was done")],
     )
     def test_one_transaction_is_confirmed_by_its_short_id(self, world, typed, status, copies, words):
-        """Any other text is no confirmation; the fence's answer is printed before the question."""
+        """Any other text does not confirm; the command prints the fence's answer before the question."""
         identity = world.parked()
         terminal = Terminal(world, "resume", short(identity))
         terminal.read_until(f"type {short(identity)} to resume: ")
@@ -194,7 +194,7 @@ class TestTerminal:
         assert len(world.journey(identity).halves) == copies
 
     def test_several_are_confirmed_by_the_word(self, world):
-        """The command's own name."""
+        """The operator confirms several transactions by the command's name."""
         identities = [world.pending(), world.pending()]
         terminal = Terminal(world, "rollback", *identities, *WHY, "--wait", "0")
         terminal.read_until("type rollback to rollback: ")
@@ -203,7 +203,7 @@ class TestTerminal:
         assert [[op.kind for _, op in world.journey(each).ops] for each in identities] == [[OpKind.FORCE]] * 2
 
     def test_a_filter_asks_nothing(self, world):
-        """Also at a terminal it is a dry run without --yes."""
+        """A command with a filter and without --yes is a dry run, on a terminal too."""
         identity = world.parked()
         terminal = Terminal(world, "resume", "--all")
         assert terminal.end() == 0
@@ -211,7 +211,7 @@ class TestTerminal:
         assert len(world.journey(identity).halves) == 1
 
     def test_long_work_has_a_progress_bar(self, world):
-        """On a terminal only; a pipe gets lines."""
+        """A command on a terminal shows its progress while it waits for the checker."""
         for _ in range(25):
             world.pending()
         terminal = Terminal(world, "rollback", "--all", "--yes", *WHY, "--wait", "1")
@@ -230,7 +230,7 @@ class TestTerminal:
         assert world.journey(identity).request is not None
 
     def test_top_is_live_and_ends_with_control_c(self, world):
-        """New transactions are shown while it runs; the last picture stays."""
+        """New transactions are shown while it runs, and the last screen stays after the end."""
         terminal = Terminal(world, "top", "--every", "0.2")
         terminal.read_until(world.kit.group)
         identity = world.pending()

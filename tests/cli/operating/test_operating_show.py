@@ -1,4 +1,4 @@
-"""`txcore show`: one transaction's whole journey."""
+"""`txcore show`: the whole journey of one transaction."""
 
 from __future__ import annotations
 
@@ -8,17 +8,17 @@ from txcore_conformance.kit import Answers
 
 
 def short(identity: str) -> str:
-    """How tables call a transaction."""
+    """Return the short name of a transaction in tables."""
     return identity.replace("-", "")[-8:]
 
 
 def squeezed(text: str) -> str:
-    """The text on one line."""
+    """Return the text on one line."""
     return " ".join(text.split())
 
 
 def test_a_pending_half_with_its_fence_row(world):
-    """Messages with topic, key, size and headers; bodies only when asked for; the row, and no tombstone."""
+    """The page has topic, key, size and headers of each message, and the row; it shows bodies only with `--bodies`."""
     identity = world.fenced()
     ran = world("show", short(identity))
     assert (ran.status, ran.errors) == (0, "")
@@ -35,7 +35,7 @@ def test_a_pending_half_with_its_fence_row(world):
 
 
 def test_a_half_of_the_listener_style_is_shown_with_its_row(world):
-    """The row decides it, and the listener only where there is none."""
+    """The row decides the half; the listener decides only if there is no row."""
     with_row, without = world.listened(), world.listened(has_row=False)
     text = squeezed(world("show", with_row).output)
     assert "generation 0, the fence, or without a row the listener decides" in text
@@ -49,7 +49,7 @@ def test_a_half_of_the_listener_style_is_shown_with_its_row(world):
 
 
 def test_looking_leaves_no_tombstone(world):
-    """An open producer still commits after any number of looks."""
+    """An open producer still commits after `show` has looked for its row twice."""
     identity = world.fenced("open")
     for _ in range(2):
         assert "ABSENT: no row" in world("show", short(identity)).output
@@ -60,7 +60,7 @@ def test_looking_leaves_no_tombstone(world):
 
 
 def test_the_whole_journey_in_order(world):
-    """Half, checks, parked record, discard, resume, request, decision, end: each with writer, time and reason."""
+    """The page has each record from the half to the end, with writer, time and reason."""
     identity = world.parked()
     assert world("resume", short(identity), "--yes", "--why", "the listener is back", "--by", "anna").status == 0
     assert world("commit", short(identity), "--yes", "--why", "paid", "--by", "bert", "--wait", "0").status == 0
@@ -89,7 +89,7 @@ def test_the_whole_journey_in_order(world):
 
 
 def test_undeliverable_half_names_its_missing_messages(world):
-    """The messages that are not out, beside the topic."""
+    """The page marks the messages that are not delivered, and names the next step."""
     identity = world.undeliverable()
     ran = world("show", short(identity))
     assert f"{identity}  PARKED" in ran.output
@@ -102,7 +102,7 @@ def test_undeliverable_half_names_its_missing_messages(world):
 
 
 def test_poison_is_shown_with_its_bytes(world):
-    """The next step is shown too."""
+    """The page shows the bytes of the record and the next step."""
     identity = world.poison()
     ran = world("show", short(identity))
     assert "poison  0xc1206e6f2068616c66" in ran.output
@@ -112,7 +112,7 @@ def test_poison_is_shown_with_its_bytes(world):
 
 
 def test_for_programs(world):
-    """Every documented field; bodies as base64, and only when asked for."""
+    """The JSON has every documented field; bodies are in base64, only with `--bodies`."""
     identity = world.fenced()
     shown = world.json("show", short(identity), "--bodies")
     assert set(shown) == {
@@ -145,7 +145,7 @@ def test_for_programs(world):
 
 
 def test_old_finished_transaction_is_found_by_a_short_id(world):
-    """In the whole log, also when no checkpoint reaches back so far."""
+    """`show` searches the whole log, also before the checkpoint."""
     identity = world.finished()
     world.finished()
     assert world.json("show", short(identity))["state"] == "committed"
@@ -153,7 +153,7 @@ def test_old_finished_transaction_is_found_by_a_short_id(world):
 
 
 def test_unknown_id_is_reported_as_unknown(world):
-    """A whole or short unknown id is refused, and so is a text that is not an id."""
+    """The command refuses an unknown whole id, an unknown short id, and a text that is not an id."""
     world.pending()
     ran = world("show", "01a1feb1-d200-775f-9898-13a298331c24")
     assert ran.sentence.endswith("knows no transaction 01a1feb1-d200-775f-9898-13a298331c24")
@@ -163,7 +163,7 @@ def test_unknown_id_is_reported_as_unknown(world):
 
 
 def test_an_unreachable_database_hides_only_its_own_part(world):
-    """The log is shown, and the database's error."""
+    """The page shows the log, and the database's error without its password."""
     identity = world.fenced()
     place = [*world.place[:4], "--database", "postgresql+psycopg://shop:hidden@127.0.0.1:1/shop"]
     ran = world.here("show", identity, *place)

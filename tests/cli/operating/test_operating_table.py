@@ -14,7 +14,7 @@ from txcore.ids import id_text
 
 @pytest.fixture
 def put(world):
-    """Put a message into the table; returns its transaction's id."""
+    """Return a function that puts a message into the table and returns its transaction's id."""
     world.fence.create()
     producer = library.TransactionProducer(world.kit.backend, world.kit.group, fence=world.fence, mode="table")
 
@@ -34,7 +34,7 @@ def relay(world):
 
 
 def test_stats_counts_waiting_and_parked_messages(world, put, relay):
-    """For people and for programs."""
+    """The counts are printed as text and as JSON."""
     assert world("table", "stats").output == "0 messages to be sent; 0 parked\n"
     put()
     assert world.json("table", "stats")["waiting"] == 1
@@ -44,7 +44,7 @@ def test_stats_counts_waiting_and_parked_messages(world, put, relay):
 
 
 def test_parked_message_is_listed_and_sent_again(world, put, relay):
-    """With its topic, tries and reason; a second resume finds nothing."""
+    """The list has topic, tries and reason; a second resume finds nothing."""
     identity = put("no-such-topic")
     relay.run_once()
     (shown,) = world.json("table", "parked")
@@ -65,7 +65,7 @@ def test_parked_message_is_listed_and_sent_again(world, put, relay):
 
 
 def test_parked_message_is_dropped_with_its_reason(world, put, relay):
-    """Operator, time and reason stay with it; a second drop finds nothing."""
+    """The row keeps operator, time and reason; a second drop finds nothing."""
     identity = put("neither-is-this")
     relay.run_once()
     assert world("table", "drop", identity).status == 2
@@ -82,13 +82,13 @@ def test_parked_message_is_dropped_with_its_reason(world, put, relay):
 
 
 def test_group_must_be_named(world):
-    """The table may hold messages of several."""
+    """The command requires a group, because the table may hold messages of several groups."""
     ran = world.here("table", "stats", "--database", world.database_url)
     assert (ran.status, "--group" in ran.sentence) == (2, True)
 
 
 def test_relay_once_sends_the_waiting_messages_and_ends(world, put):
-    """`--once`, as a cron job would."""
+    """`--once` sends the waiting messages and ends, as for a cron job."""
     put()
     put()
     ran = world("relay", "--once")
@@ -97,7 +97,7 @@ def test_relay_once_sends_the_waiting_messages_and_ends(world, put):
 
 
 def test_relay_runs_until_a_signal_stops_it(world, put):
-    """SIGTERM ends it after the batch in hand."""
+    """SIGTERM stops the relay after its current batch."""
     process = world.start("relay")
     put()
     world.until(world.bodies)
@@ -107,7 +107,7 @@ def test_relay_runs_until_a_signal_stops_it(world, put):
 
 
 def test_relay_sends_from_an_outbox_table_of_another_library(world):
-    """Columns by layout, changed by name."""
+    """The relay reads another library's table, whose columns are given by name."""
     with world.engine.begin() as connection:
         connection.execute(text("CREATE TABLE events (id text, kind text, body text, n integer)"))
         connection.execute(

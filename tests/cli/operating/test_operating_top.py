@@ -1,4 +1,4 @@
-"""`txcore top`: once, for programs, and live on a terminal."""
+"""`txcore top`: once, as JSON, and live on a terminal."""
 
 from __future__ import annotations
 
@@ -14,12 +14,12 @@ from txcore.records import LogKind
 
 
 def short(identity: str) -> str:
-    """How tables call a transaction."""
+    """Return the short name of a transaction in tables."""
     return identity.replace("-", "")[-8:]
 
 
 def test_once_shows_the_group_its_partitions_and_its_oldest(world):
-    """In 80 columns; without a terminal once is all there is."""
+    """The output fits 80 columns; without a terminal the command prints it once."""
     world.parked()
     identity = world.pending()
     for arguments in (["top", "--once"], ["top"]):
@@ -34,7 +34,7 @@ def test_once_shows_the_group_its_partitions_and_its_oldest(world):
 
 
 def test_for_programs(world):
-    """A group with everything that is shown."""
+    """The JSON of a group has every field that the view shows."""
     world.parked()
     world.pending()
     (group,) = world.json("top")
@@ -47,7 +47,7 @@ def test_for_programs(world):
 
 @pytest.fixture
 def view(world):
-    """A live view of the group, polled by the test."""
+    """Return a function that opens a live view of the group, which the test polls."""
     with ExitStack() as stack:
 
         def made():
@@ -60,7 +60,7 @@ def view(world):
 
 
 def test_view_follows_new_and_finished_transactions(world, view):
-    """Pending, parked, resumed, finished; and how much of it per second."""
+    """The view counts pending, parked, resumed and finished transactions, and their rates."""
     before = world.parked()
     shown = view()
     assert (len(shown.pending()), len(shown.parked())) == (0, 1)
@@ -85,7 +85,7 @@ def test_view_follows_new_and_finished_transactions(world, view):
 
 
 def test_transaction_parked_before_the_checkpoint_counts(world, view):
-    """The parked log holds it, and the old op log shows that it is still parked; a finished one does not count."""
+    """The view finds a parked transaction in the old logs; a finished one does not count."""
     over, still = world.parked(), world.parked()
     assert world("rollback", over, "--yes", "--why", "x", "--wait", "0").status == 0
     world.sweep_once_forced(over)
@@ -99,7 +99,7 @@ def test_transaction_parked_before_the_checkpoint_counts(world, view):
 
 
 def test_a_broker_out_of_reach_is_shown_and_read_again(world, view):
-    """The view stays, with the error."""
+    """The view shows the error, and reads the broker again at the next poll."""
     shown = view()
     reader = next(log.reader for log in shown._open._logs if log.kind is LogKind.HALF)
     read, trouble = reader.read, [BackendUnavailableError("the broker is gone")]

@@ -17,13 +17,13 @@ DAY_MS = 86_400_000
 
 
 def squeezed(text: str) -> str:
-    """The text on one line."""
+    """Return the text on one line."""
     return " ".join(text.split())
 
 
 class TestTopics:
     def test_create_makes_the_group_once(self, world):
-        """Repeating it verifies; another number of partitions is refused."""
+        """A second `create` verifies the group, and refuses another number of partitions."""
         place = ["--broker", world.broker_url, "--group", f"{world.kit.group}-new"]
         ran = world.here("topics", "create", "--partitions", "3", *place)
         assert (ran.status, ran.errors) == (0, "")
@@ -34,7 +34,7 @@ class TestTopics:
         assert "is not as it should be" in other.sentence
 
     def test_create_makes_a_broker_file(self, txcore, tmp_path):
-        """The one command that may, in a process of its own."""
+        """Only `topics create` creates a broker file."""
         place = ["--broker", "sqlite:///new.db", "--group", "orders"]
         assert "there is no broker file new.db" in txcore("topics", "verify", *place).sentence
         assert txcore("topics", "create", *place).status == 0
@@ -42,7 +42,7 @@ class TestTopics:
         assert "as it should be" in txcore("topics", "verify", *place).output
 
     def test_verify_reads_every_log_and_makes_nothing(self, world):
-        """A group that is not there stays so."""
+        """`verify` does not create a group that is missing."""
         assert world.json("topics", "verify") == {"group": world.kit.group, "exists": True, "partitions": 2}
         place = ["--broker", world.broker_url, "--group", "unused"]
         for _ in range(2):
@@ -50,7 +50,7 @@ class TestTopics:
             assert (ran.status, "has no group 'unused'" in ran.sentence) == (2, True)
 
     def test_describe_names_the_objects_of_a_group(self, world):
-        """Also before it exists, and without making it."""
+        """`describe` also works before the group exists, and does not create it."""
         ran = world("topics", "describe")
         assert (ran.status, ran.errors) == (0, "")
         assert squeezed(ran.output).startswith(f"group {world.kit.group} exists, with 2 partitions")
@@ -76,7 +76,7 @@ class TestTopics:
     ],
 )
 def test_each_backend_names_its_objects_without_a_server(url, names):
-    """It has the facts that an administrator needs to create everything by hand."""
+    """The description needs no server, and has the facts to create everything by hand."""
     objects = {each.name: each for each in topics.objects_of(url, "orders", 2)}
     assert [name for name in names if name not in objects] == []
     assert all(each.kind and each.purpose for each in objects.values())
@@ -87,7 +87,7 @@ def test_each_backend_names_its_objects_without_a_server(url, names):
 
 class TestFence:
     def test_create_makes_the_tables_once(self, world):
-        """In a database that may be new; repeating it is harmless."""
+        """`fence create` also makes a new database; a repetition is harmless."""
         database = ["--database", f"sqlite:///{world.folder / 'new.db'}", "--table", "shop_fence"]
         for _ in range(2):
             ran = world.here("fence", "create", *database)
@@ -98,7 +98,7 @@ class TestFence:
         )
 
     def test_identity_is_shown_and_another_one_is_adopted_once(self, world):
-        """A dry run first; then time, name and reason are kept."""
+        """`fence adopt` starts with a dry run; with --yes the fence keeps the operator and the reason."""
         database = ["--database", world.database_url]
         mine, former = world.fence.identity().current.hex(), "ab" * 16
         assert world.here("fence", "identity", *database).output == f"identity: {mine}\n"
@@ -115,7 +115,7 @@ class TestFence:
         assert (wrong.status, "32 hexadecimal digits" in wrong.errors) == (2, True)
 
     def test_stats_count_by_group_and_state(self, world):
-        """Without a broker, and without writing."""
+        """`fence stats` needs no broker."""
         world.fenced("commit")
         world.fence.check([b"\xff" * 16], "billing")
         database = ["--database", world.database_url]
@@ -143,7 +143,7 @@ class TestFence:
         ],
     )
     def test_mistakes_are_one_sentence(self, txcore, tmp_path, arguments, words, status):
-        """Without a password in it."""
+        """The command prints one sentence, without the database's password."""
         (tmp_path / "x.db").touch()
         ran = txcore("fence", *arguments)
         assert words in ran.sentence
@@ -154,7 +154,7 @@ class TestFence:
 class TestPrune:
     @pytest.fixture
     def old(self, world, monkeypatch):
-        """All transactions are two days old, and the prune does not wait for the statements of producers."""
+        """Return a function that makes all transactions two days old; the prune does not wait for producers."""
         monkeypatch.setattr("txcore.sqlfence.runners.time", SimpleNamespace(sleep=lambda seconds: None))
 
         def age() -> None:
@@ -164,7 +164,7 @@ class TestPrune:
         return age
 
     def finished(self, world) -> str:
-        """A fenced transaction whose end is in the log."""
+        """Make a fenced transaction whose end is in the log."""
         identity = world.fenced("commit")
         world.sweep_fenced(lambda: world.journey(identity).final)
         return identity
@@ -173,7 +173,7 @@ class TestPrune:
         return dict(world.fence.stats().states)
 
     def test_a_dry_run_counts_and_deletes_nothing(self, world, old):
-        """The horizon is raised too."""
+        """The dry run does not raise the horizon either."""
         self.finished(world)
         self.finished(world)
         old()
@@ -185,7 +185,7 @@ class TestPrune:
         assert world.fence.stats().pruned_below == bytes(16)
 
     def test_prune_deletes_only_finished_transactions(self, world, old):
-        """A row whose end is in no log stays; the horizon rises to the age that was asked for."""
+        """The prune keeps a row whose end is in no log, and raises the horizon to the requested age."""
         self.finished(world)
         world.fence.check([ids.first_id_at(1)], world.kit.group)
         old()
@@ -195,7 +195,7 @@ class TestPrune:
         assert ids.born_ms(world.fence.stats().pruned_below) == pytest.approx(time.time() * 1000 + DAY_MS, abs=600_000)
 
     def test_horizon_never_rises_above_an_undecided_transaction(self, world, old):
-        """A pending or parked half keeps its answer; the note says which one it is."""
+        """A pending or parked half keeps its answer; the output names the half that limits the horizon."""
         done = self.finished(world)
         parked = world.parked()
         pending = world.fenced("commit")
@@ -212,7 +212,7 @@ class TestPrune:
         assert [each.answer for each in readings.values()] == [FenceAnswer.PRUNED, FenceAnswer.COMMIT]
 
     def test_every_group_of_the_table_must_be_named(self, world, old):
-        """The horizon is the table's, so it would rise for the others too."""
+        """The command requires each group, because the horizon is the table's and would rise for the others too."""
         world.fence.check([ids.first_id_at(1)], "billing")
         ran = world("fence", "prune", "--older-than", "1d")
         assert "the table holds rows of billing too" in ran.sentence
@@ -223,7 +223,7 @@ class TestPrune:
         assert (ran.status, "0 rows would be deleted, 1 stay" in squeezed(ran.output)) == (0, True)
 
     def test_another_group_of_the_table_holds_the_horizon_down_too(self, world, old, kit):
-        """It is read as well."""
+        """The prune also reads the logs of the other group, whose undecided half limits the horizon."""
         other = Kit(kit.harness, f"{kit.group}-2")
         try:
             other.topic()
@@ -236,7 +236,7 @@ class TestPrune:
             other.close()
 
     def test_a_prune_needs_broker_group_and_database(self, world):
-        """The ends are in the logs."""
+        """A prune requires all three, because it reads the ends in the logs."""
         ran = world.here("fence", "prune", "--older-than", "1d", *world.place[:4])
         assert ran.sentence == "a prune needs the fence's database: --database URL, or `database` in the file"
         ran = world.here("fence", "prune", "--older-than", "1d", *world.place[4:])

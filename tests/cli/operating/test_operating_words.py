@@ -24,13 +24,13 @@ B = bytes.fromhex("01a1feb1d20172f4afda692e1e79366b")
     [("90s", 90), ("15m", 900), ("1h30m", 5400), ("2d", 172_800), ("1w", 604_800), ("1.5h", 5400), (" 1H 5s ", 3605)],
 )
 def test_durations_are_read(text, seconds):
-    """Units may be joined."""
+    """A duration may join several units."""
     assert seconds == formatting.duration_s(text, "--older-than")
 
 
 @pytest.mark.parametrize("text", ["", "5", "h", "1y", "-1h", "1h-", "5 minutes"])
 def test_malformed_duration_is_refused_with_the_options_name(text):
-    """With examples."""
+    """The error has the option's name and examples."""
     with pytest.raises(UsageError, match=r"--older-than takes a duration such as 90s"):
         formatting.duration_s(text, "--older-than")
 
@@ -53,12 +53,12 @@ def test_malformed_duration_is_refused_with_the_options_name(text):
     ],
 )
 def test_ages_have_two_units_at_most(seconds, text):
-    """Short enough for a column."""
+    """An age is short enough for a column."""
     assert text == formatting.age(seconds)
 
 
 def test_moments_are_in_utc():
-    """To the millisecond, sortable."""
+    """A time has milliseconds, and sorts as text."""
     assert "2023-11-14T22:13:20.123Z" == formatting.iso(1_700_000_000_123)
     assert "9999-12-31T23:59:59.999Z" == formatting.iso(WALL_MS_MAX)
     for absurd in (WALL_MS_MAX + 1, 2**48, 10**18, -(10**18), 2**64):
@@ -83,7 +83,7 @@ def test_user_text_is_shown_on_one_line_and_cannot_spoil_the_terminal(value, tex
 
 
 def test_sizes_and_numbers():
-    """For people."""
+    """Sizes and numbers are rounded and grouped for people."""
     assert ["8 B", "20 KiB", "12 MiB"] == [formatting.size(8), formatting.size(20_000), formatting.size(12 << 20)]
     assert ["1 row", "1,000 rows"] == [formatting.many(1, "row"), formatting.many(1_000, "row")]
 
@@ -110,11 +110,11 @@ class TestIds:
         assert A == selection.the_one(selection.wanted(text), [A, B])
 
     def test_nothing_that_is_called_so_is_none(self):
-        """Neither a beginning nor an end."""
+        """Digits from the middle of an id match nothing."""
         assert selection.the_one(selection.wanted("775f"), [A, B]) is None
 
     def test_several_are_listed(self):
-        """As git does."""
+        """The error lists the candidates, up to a bound."""
         with pytest.raises(UsageError, match=f"'01a1feb1' is ambiguous, it may be {id_text(A)}, {id_text(B)}"):
             selection.the_one(selection.wanted("01a1feb1"), [B, A, A])
         with pytest.raises(UsageError, match=r" and 5 more$"):
@@ -122,25 +122,25 @@ class TestIds:
 
     @pytest.mark.parametrize("text", ["", "abc", "xyz123", "98331c24!", "0" * 33, "--"])
     def test_malformed_id_is_refused(self, text):
-        """In one sentence."""
+        """The error says that the text is not an id, or is too short."""
         with pytest.raises(UsageError, match=r"is not a transaction id|is too short"):
             selection.wanted(text)
 
     def test_short_names_of_shown_transactions_differ(self):
-        """Eight digits, more when two are alike."""
+        """A short name has eight digits, and more if two ids end alike."""
         assert {A: "98331c24", B: "1e79366b"} == selection.short_ids([A, B])
         twin = B[:11] + bytes([B[11] ^ 1]) + B[12:]
         assert {B: B.hex()[-12:], twin: twin.hex()[-12:]} == selection.short_ids([B, twin])
 
 
 def half(*, fenced=True, generation=0, database=b""):
-    """A half with one message."""
+    """Return a half with one message."""
     messages = [TargetMessage("orders", None, b"1", {})]
     return Half(1, A, "g", 0, generation, 5, 100, 0, 3, fenced=fenced, by="p", messages=messages, database=database)
 
 
 def journey(*, fenced=True, database=b"", park="", final=0, decided=0, halves=True):
-    """What a plan is made for."""
+    """Return a journey, from which a plan is made."""
     made = Journey(A, 0)
     if halves:
         made.add_half(half(fenced=fenced, database=database), 5)
@@ -154,7 +154,7 @@ def journey(*, fenced=True, database=b"", park="", final=0, decided=0, halves=Tr
 
 
 def planned(verb, answer=None, *, override=False, has_database=True, **fields) -> Plan:
-    """The plan for one transaction."""
+    """Return the plan for one transaction."""
     reading = None if answer is None else FenceReading(answer, "connection refused")
     return plan(verb, journey(**fields), reading, has_database=has_database, override=override)
 
@@ -178,7 +178,7 @@ AGAINST = "AGAINST THE FENCE"
     ],
 )
 def test_a_forced_decision_obeys_the_fence(verb, answer, step, text):
-    """A decision against it, or without it, needs an override, which the plan shows."""
+    """A decision against the fence, or without its answer, needs an override, which the plan shows."""
     made = planned(verb, answer)
     assert step is made.step
     assert text in made.text
@@ -190,13 +190,13 @@ def test_a_forced_decision_obeys_the_fence(verb, answer, step, text):
 @pytest.mark.parametrize("override", [False, True])
 @pytest.mark.parametrize("verb", [Verb.COMMIT, Verb.ROLLBACK])
 def test_transaction_in_the_message_table_is_not_forced(verb, override):
-    """Its relay delivers it whatever the log says."""
+    """The plan refuses a transaction in the message table, because its relay delivers it in any case."""
     assert planned(verb, FenceAnswer.VIA_TABLE, override=override).step is Step.REFUSED
 
 
 @pytest.mark.parametrize("override", [False, True])
 def test_a_journaled_decision_is_not_turned_round(override):
-    """Messages may be out; with an override neither."""
+    """The plan refuses a rollback after a journaled COMMIT, even with an override, because messages may be out."""
     made = planned(Verb.ROLLBACK, FenceAnswer.COMMIT, decided=OpKind.COMMIT, override=override)
     assert made.step is Step.REFUSED
     assert "messages may be out" in made.text
@@ -207,7 +207,7 @@ def test_a_journaled_decision_is_not_turned_round(override):
 
 
 def test_decision_without_a_fence_is_not_refused():
-    """Neither a database nor an override is needed."""
+    """A half without a fence needs neither a database nor an override."""
     assert planned(Verb.COMMIT, fenced=False, has_database=False).step is Step.ACT
 
 
@@ -225,21 +225,21 @@ def test_decision_without_a_fence_is_not_refused():
     ],
 )
 def test_a_row_of_the_listener_style_is_obeyed(verb, answer, step, text):
-    """As the checker does it; without a row the operator speaks in the listener's place."""
+    """The plan obeys the row as the checker does; without a row the operator decides in the listener's place."""
     made = planned(verb, answer, fenced=False, database=bytes(16))
     assert step is made.step
     assert text in made.text
 
 
 def test_what_is_finished_stays():
-    """The same end is no mistake, the other one is."""
+    """A request for the same end is done already; a request for the other end is refused."""
     assert planned(Verb.COMMIT, final=OpKind.COMMIT).step is Step.ALREADY
     assert planned(Verb.RESUME, final=OpKind.COMMIT).step is Step.ALREADY
     assert planned(Verb.ROLLBACK, final=OpKind.COMMIT, override=True).step is Step.REFUSED
 
 
 def test_only_a_parked_half_is_resumed():
-    """A resume leads to pending, so a pending one is no mistake; poison is one."""
+    """A resume of a pending half is done already; poison cannot be resumed."""
     assert planned(Verb.RESUME).step is Step.ALREADY
     assert planned(Verb.RESUME, park=ParkCode.CHECKS_EXHAUSTED).step is Step.ACT
     assert planned(Verb.RESUME, halves=False).step is Step.REFUSED
@@ -258,7 +258,7 @@ def test_doubts_are_shown():
 
 
 def test_fence_answer_is_shown_as_text():
-    """Also that it was not asked, does not answer, or is not there."""
+    """The text also says that the fence was not asked, gave no answer, or does not exist."""
     assert planned(Verb.COMMIT, FenceAnswer.COMMIT).fence_text.startswith("COMMIT: ")
     assert planned(Verb.COMMIT, FenceAnswer.NO_ANSWER).fence_text == "no answer: connection refused"
     assert planned(Verb.COMMIT).fence_text == "not asked: no --database"
