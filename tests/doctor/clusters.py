@@ -1,7 +1,7 @@
-"""Shows `txcore doctor` on a default single node and on a durable cluster of three, of each kind, on loopback.
+"""Show `txcore doctor` on a default single node and on a durable cluster of three, for each broker, on loopback.
 
 `python tests/doctor/clusters.py [--write] [kafka] [rabbitmq] [nats]`. With `--write` the output goes into
-docs/doctor.md. Ends with 1 unless each single node has failures and each cluster has nothing but OK.
+docs/doctor.md. The exit status is 0 if each single node has a failure and each cluster has only OK lines, else 1.
 """
 
 from __future__ import annotations
@@ -46,7 +46,7 @@ class Shown:
 
 
 def main(arguments: list[str]) -> int:
-    """Run the doctor on six brokers; returns the exit status."""
+    """Run the doctor on the brokers, as a single node and as a cluster, and return the exit status."""
     names = [name for name in arguments if name in brokers.NAMES] or list(brokers.NAMES)
     shown = []
     for name in names:
@@ -60,7 +60,7 @@ def main(arguments: list[str]) -> int:
 
 
 def show(name: str, *, is_cluster: bool) -> Shown:
-    """Start it, make a group and a target on it, and examine it."""
+    """Start the broker, make a group and a target on it, and run the doctor."""
     if is_cluster:
         place = brokers.cluster(name, **CLUSTER_SETTINGS.get(name, {}))
         monitor_url, node_url = place.nodes[0].monitor_url, place.nodes[0].url
@@ -90,7 +90,7 @@ def doctor(*arguments: str) -> subprocess.CompletedProcess[str]:
 
 
 def await_settled(arguments: list[str]) -> None:
-    """Wait until two looks in a row agree and are complete: replicas join, and management shows them, a little late."""
+    """Wait until two runs in a row agree and are complete: replicas and the management's view are a little late."""
     pause, deadline_s, last = threading.Event(), time.monotonic() + SETTLED_WITHIN_S, None
     while time.monotonic() < deadline_s:
         ran = doctor(*arguments, "--json")
@@ -128,20 +128,20 @@ def write(shown: list[Shown]) -> None:
 
 
 def make_kafka_target(url: str, replicas: int) -> None:
-    """Make a topic."""
+    """Make the target as a topic."""
     admin = AdminClient({"bootstrap.servers": url.partition("://")[2]})
     admin.create_topics([NewTopic(TARGET, num_partitions=4, replication_factor=replicas)])[TARGET].result(30)
 
 
 def make_rabbitmq_target(url: str, _replicas: int) -> None:
-    """Make a quorum queue, which has a replica on each of up to five nodes."""
+    """Make the target as a quorum queue, which has a replica on each of up to five nodes."""
     connection = pika.BlockingConnection(pika.URLParameters(url.replace("rabbitmq://", "amqp://").rstrip("/") + "/%2F"))
     connection.channel().queue_declare(TARGET, durable=True, arguments={"x-queue-type": "quorum"})
     connection.close()
 
 
 def make_nats_target(url: str, replicas: int) -> None:
-    """Make a stream."""
+    """Make the target as a stream."""
 
     async def make() -> None:
         client = Client()

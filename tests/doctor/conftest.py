@@ -1,6 +1,6 @@
-"""Servers whose settings are as the doctor wants them, and how one check is looked at alone.
+"""Servers whose settings the doctor accepts, and fixtures that run a single check.
 
-A test that breaks the setting behind a check is marked `breaks("check.id")`; `test_docs.py` wants one for each.
+A test that breaks the setting of a check is marked `breaks("check.id")`; `test_docs.py` requires one for each check.
 """
 
 from __future__ import annotations
@@ -27,12 +27,12 @@ from txcore.registry import open_doctor
 
 
 def pytest_configure(config: pytest.Config) -> None:
-    """Make the marker known."""
+    """Register the marker."""
     config.addinivalue_line("markers", "breaks(check): breaks what the doctor's check is about and sees its line")
 
 
 class ShiftedClock(SystemClock):
-    """This machine's clock, set wrong."""
+    """This machine's clock, shifted by *shift_ms*."""
 
     def __init__(self, shift_ms: int) -> None:
         super().__init__()
@@ -43,7 +43,7 @@ class ShiftedClock(SystemClock):
 
 
 def finding_of(examination: Examination[Any], name: str) -> Finding:
-    """Make one check alone, without those that it needs."""
+    """Run one check alone, without the checks that it needs."""
     check = next(check for check in examination.checks if check.name == name)
     try:
         (line,) = examine(Examination([replace(check, needs="")], examination.subject, examination.close)).lines
@@ -54,7 +54,7 @@ def finding_of(examination: Examination[Any], name: str) -> Finding:
 
 @dataclass
 class Look:
-    """The level and the text of one check's line, looked at anew with each call."""
+    """One check: each call runs it again and compares the level and the text of its line."""
 
     examination: Callable[[], Examination[Any]]
     name: str
@@ -76,7 +76,7 @@ class Look:
 
 @pytest.fixture
 def database_line(request: pytest.FixtureRequest) -> Callable[..., Look]:
-    """How the check that the test is marked with looks at a database."""
+    """Return a function that makes the marked check for a database."""
 
     def make(url: Any, **options: Any) -> Look:
         return Look(lambda: database_examination(url, **options), _marked(request))
@@ -86,7 +86,7 @@ def database_line(request: pytest.FixtureRequest) -> Callable[..., Look]:
 
 @pytest.fixture
 def broker_line(request: pytest.FixtureRequest) -> Callable[..., Look]:
-    """How the check that the test is marked with looks at a broker, through the plugin's hook."""
+    """Return a function that makes the marked check for a broker, through the plugin's hook."""
 
     def make(url: str, group: str, patience_s: float = 0.0, **options: Any) -> Look:
         def examination() -> Examination[Any]:
@@ -129,7 +129,7 @@ def eventually() -> Callable[[Callable[[], object]], None]:
 
 @pytest.fixture
 def execute() -> Callable[[str, str], None]:
-    """Run one statement on a database, committed by itself."""
+    """Run one statement on a database, in autocommit."""
 
     def run(url: str, statement: str) -> None:
         with create_engine(url, poolclass=NullPool, isolation_level="AUTOCOMMIT").connect() as connection:
@@ -142,7 +142,7 @@ def execute() -> Callable[[str, str], None]:
 def expect_message_table(
     database_line: Callable[..., Look], execute: Callable[[str, str], None]
 ) -> Callable[[str], None]:
-    """Tables of an older txcore lack it: nothing to mode half, and a failure to the others, with the remedy."""
+    """Without the message table mode half is OK, and the other modes fail; the line names the remedy."""
 
     def expect(url: str) -> None:
         line, half = database_line(url, mode=Mode.AUTO), database_line(url)
@@ -158,13 +158,13 @@ def expect_message_table(
 
 @pytest.fixture
 def wrong_clock() -> Callable[[float], ShiftedClock]:
-    """A clock that is so many seconds fast."""
+    """Make a clock that is fast by a number of seconds."""
     return lambda seconds: ShiftedClock(int(seconds * 1000))
 
 
 @dataclass(frozen=True)
 class Ran:
-    """How a command ended."""
+    """The exit status and the output of a command."""
 
     returncode: int
     stdout: str
@@ -173,7 +173,7 @@ class Ran:
 
 @pytest.fixture
 def command(monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]) -> Callable[..., Ran]:
-    """`txcore doctor` as users run it, 80 columns wide, in this process."""
+    """Run `txcore doctor` in this process, 80 columns wide."""
     monkeypatch.setenv("COLUMNS", "80")
 
     def run(*arguments: str) -> Ran:
@@ -187,7 +187,7 @@ def command(monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]) 
 
 @contextlib.contextmanager
 def started(name: str, start: Callable[[], Any]) -> Iterator[Any]:
-    """A server or broker, or a skip; a failure where TXCORE_REQUIRE names it."""
+    """Start a server and remove it at the end; without it skip the test, or fail if TXCORE_REQUIRE names it."""
     try:
         server = start()
     except servers.ServerUnavailableError as error:
@@ -202,13 +202,13 @@ def started(name: str, start: Callable[[], Any]) -> Iterator[Any]:
 
 @pytest.fixture(scope="session")
 def start() -> Callable[..., contextlib.AbstractContextManager[Any]]:
-    """Start a broker of one's own by name, with settings."""
+    """Start a broker for this test alone, by name and with settings."""
     return lambda name, **settings: started(name, lambda: brokers.start(name, own=True, **settings))
 
 
 @pytest.fixture(scope="session")
 def postgresql_server() -> Iterator[servers.DatabaseServer]:
-    """A PostgreSQL as the doctor wants it."""
+    """A PostgreSQL whose settings the doctor accepts."""
     with started(
         "postgresql", lambda: servers.postgresql(fsync="on", full_page_writes="on", max_prepared_transactions="5")
     ) as server:
@@ -217,7 +217,7 @@ def postgresql_server() -> Iterator[servers.DatabaseServer]:
 
 @pytest.fixture(scope="session")
 def mariadb_server() -> Iterator[servers.DatabaseServer]:
-    """A MariaDB as the doctor wants it."""
+    """A MariaDB whose settings the doctor accepts."""
     settings = {"innodb-flush-method": "fsync", "log-bin": "binlog", "sync-binlog": "1", "server-id": "1"}
     settings["idle-write-transaction-timeout"] = "60"
     with started("mariadb", lambda: servers.mariadb(**settings)) as server:

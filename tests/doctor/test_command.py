@@ -52,7 +52,7 @@ def fence_url(tmp_path):
 
 
 def test_all_ok(command, url, fence_url):
-    """Exit code 0, a line for each check, 80 columns."""
+    """The exit code is 0, and each check has a line, within 80 columns."""
     ran = command(url, "--group", GROUP, "--target", "mail", "--database", fence_url, "--mode", "auto")
     assert (ran.returncode, ran.stderr) == (0, "")
     assert max(len(line) for line in ran.stdout.splitlines()) <= 80
@@ -61,7 +61,7 @@ def test_all_ok(command, url, fence_url):
 
 
 def test_undecided_half_of_another_database_is_a_failure(command, url, fence_url, tmp_path):
-    """The checker with that database would leave it undecided for ever; the line says so and what to do."""
+    """The checker with that database would leave the half undecided for ever; the line names the remedy."""
     other = create_engine(f"sqlite:///{tmp_path}/other.db")
     fence = txcore.SqlFence(other)
     fence.create()
@@ -83,7 +83,7 @@ def test_undecided_half_of_another_database_is_a_failure(command, url, fence_url
 
 
 def test_warning(command, url):
-    """Exit code 3, and the change on a line of its own."""
+    """The exit code is 3, and the remedy has its own line."""
     ran = command(url, "--group", GROUP)
     assert ran.returncode == 3
     assert (
@@ -93,7 +93,7 @@ def test_warning(command, url):
 
 
 def test_failure(command, url):
-    """Exit code 1; skipped checks are named."""
+    """The exit code is 1, and the skipped checks are named."""
     ran = command(url, "--group", "order", "--target", "mail")
     assert ran.returncode == 1
     assert "\nFAIL  port.group: group 'order' does not exist yet" in ran.stdout
@@ -102,7 +102,7 @@ def test_failure(command, url):
 
 
 def test_json(command, url):
-    """The same for programs."""
+    """The JSON has the same levels, remedies and skipped checks."""
     ran = command(url, "--group", "order", "--json", "--max-body", "3000000")
     assert ran.returncode == 1
     report = json.loads(ran.stdout)
@@ -136,7 +136,7 @@ def test_json(command, url):
     ],
 )
 def test_mistakes_are_one_sentence(command, url, fence_url, arguments, words, status):
-    """Nothing is examined, and no password is shown."""
+    """The doctor runs no check, and shows no password."""
     ran = command(*(argument.format(url=url, fence=fence_url) for argument in arguments))
     assert words in ran.stderr
     assert ran.stderr.startswith("txcore: ")
@@ -146,13 +146,13 @@ def test_mistakes_are_one_sentence(command, url, fence_url, arguments, words, st
 
 
 def test_missing_group_option_is_a_usage_error(command, url):
-    """The command line itself says so."""
+    """The command line itself reports the missing option."""
     ran = command(url)
     assert (ran.returncode, "--group" in ran.stderr) == (2, True)
 
 
 def test_database_without_sqlalchemy_names_the_extra(url):
-    """The broker alone needs none."""
+    """The error names the extra; without `--database` the doctor needs no SQLAlchemy."""
     hide = "import sys; sys.modules['sqlalchemy'] = None; from txcore.cli import main; main()"
     program = [sys.executable, "-c", hide, "doctor", url, "--group", GROUP]
     ran = subprocess.run([*program, "--database", "sqlite:///x"], capture_output=True, text=True, check=False)
@@ -163,7 +163,7 @@ def test_database_without_sqlalchemy_names_the_extra(url):
 
 
 def test_exception_of_a_check_is_a_line():
-    """The others are made, except those that need its answer."""
+    """The other checks still run, except those that need its answer."""
 
     def untold(_subject):
         raise UntoldError("no right", "GRANT it")
@@ -192,7 +192,7 @@ def test_exception_of_a_check_is_a_line():
 
 
 def test_words_for_people():
-    """Versions compare by their numbers; lengths and sizes are short."""
+    """Versions compare by their numbers; durations and sizes are short."""
     assert [version_of(text) for text in ("2.12.1", "v2.9", "2.12.0-rc.1", "15.18 (Debian)", "", "x")] == [
         (2, 12, 1),
         (2, 9),
@@ -218,5 +218,5 @@ def test_words_for_people():
 
 
 def test_a_backend_need_not_offer_checks():
-    """Those on the port are made all the same."""
+    """A backend without the hook has no checks of its own."""
     assert open_doctor("memory://unused", Request("g")) is None

@@ -16,7 +16,7 @@ PLUGINS = ("kafka", "nats", "rabbitmq", "sqlite")
 
 
 def tables():
-    """Return part -> checks, all of them."""
+    """Return the checks of each part."""
     found = {"port": doctor_port.CHECKS, **doctor_database.CHECKS}
     found |= {f"plugin {name}": importlib.import_module(f"txcore_{name}.doctor").CHECKS for name in PLUGINS}
     return found
@@ -27,7 +27,7 @@ def checks():
 
 
 def test_document_lists_the_checks_as_they_are():
-    """Ids and meanings, in the code's order."""
+    """The document has the ids and the meanings of all checks."""
     text = (ROOT / "docs" / "doctor.md").read_text(encoding="utf-8")
     rows = re.findall(r"^\| `([a-z-]+\.[a-z-]+)` \| (.+?) \|$", text, flags=re.MULTILINE)
     assert dict(rows) == {check.name: check.meaning for check in checks()}
@@ -35,7 +35,7 @@ def test_document_lists_the_checks_as_they_are():
 
 
 def test_every_check_is_broken_by_a_test():
-    """A test marked `breaks` for each id, and none for an id that is gone."""
+    """Each id has a test marked `breaks`, and each such mark names an existing id."""
     sources = "".join(path.read_text(encoding="utf-8") for path in Path(__file__).parent.glob("test_*.py"))
     broken = set(re.findall(r'^@pytest\.mark\.breaks\("([a-z.-]+)"\)$', sources, flags=re.MULTILINE))
     assert broken == {check.name for check in checks()}
@@ -43,7 +43,7 @@ def test_every_check_is_broken_by_a_test():
 
 @pytest.mark.parametrize("part", tables())
 def test_tables_are_sound(part):
-    """Ids are unique, and each check needs only an earlier one."""
+    """The ids are unique, and each check needs only an earlier one."""
     names = [check.name for check in tables()[part]]
     assert len(names) == len(set(names))
     for place, check in enumerate(tables()[part]):

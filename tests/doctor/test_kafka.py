@@ -1,4 +1,4 @@
-"""Kafka: each check is broken on a real broker, and mended."""
+"""Kafka: each check is broken on a real broker."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ from txcore.registry import open_doctor
 
 
 class Admin:
-    """An operator's actions."""
+    """The actions of an operator."""
 
     def __init__(self, url):
         self.url = url
@@ -49,14 +49,14 @@ class Admin:
 
 @pytest.fixture(scope="module")
 def broker(start):
-    """A broker of its own: a setting broken here would break all tests."""
+    """A broker for this module alone, because a setting broken here would break other tests."""
     with start("kafka") as broker:
         yield broker
 
 
 @pytest.fixture(scope="module")
 def trio():
-    """A durable cluster of three, all in one rack."""
+    """A durable cluster of three brokers, all in one rack."""
     try:
         cluster = brokers.cluster("kafka", broker_rack="cellar")
     except brokers.ServerUnavailableError as error:
@@ -82,10 +82,10 @@ def group(trio, make_group):
 
 @pytest.fixture
 def line(trio, group, broker_line):
-    """How the marked check looks at this group on the cluster."""
+    """Return a function that compares the line of the marked check for this group on the cluster."""
 
     def look(level, *words, options="", **request):
-        # Each broker learns of new topics and settings by itself, a little later.
+        # Each broker gets new topics and settings by itself, a little later.
         broker_line(f"{trio.url}{options}", group, patience_s=20, **request)(level, *words)
 
     return look
@@ -102,7 +102,7 @@ def level_in(url, name, request):
 
 
 def test_cluster_is_well(trio, group, admin, eventually):
-    """Three brokers with replicas everywhere get no line but OK, apart from their rack."""
+    """Each line is OK on three brokers with replicas everywhere, except the line about their rack."""
     topic = f"mail-{group}"
     admin.create(topic)
 
@@ -113,19 +113,19 @@ def test_cluster_is_well(trio, group, admin, eventually):
         finally:
             examination.close()
 
-    # Each broker learns of new topics by itself, a little later.
+    # Each broker gets new topics by itself, a little later.
     eventually(lambda: ["kafka.racks"] == [each.name for each in report().lines if each.finding.level is not Level.OK])
     assert len(report().lines) == len(kafka_doctor.CHECKS)
 
 
 def test_unreachable_broker_is_one_sentence():
-    """No server listens there."""
+    """The error names the server at which no broker listens."""
     with pytest.raises(BackendUnavailableError, match=r"Kafka at 127\.0\.0\.1:1 cannot be reached"):
         open_doctor("kafka://127.0.0.1:1", Request("g"))
 
 
 def test_wrong_password_is_one_sentence(start):
-    """The report says that the login is refused, and does not show it."""
+    """The error says that the login is refused, and does not show the password."""
     try:
         broker = brokers.kafka(own=True, credentials=True)
     except brokers.ServerUnavailableError as error:
@@ -140,14 +140,14 @@ def test_wrong_password_is_one_sentence(start):
 
 
 def test_unknown_option_is_refused_before_anything_is_asked():
-    """As when the backend is opened."""
+    """The doctor refuses the option as the backend does, before it connects."""
     with pytest.raises(ConfigError, match="no option 'nope'"):
         open_doctor("kafka://127.0.0.1:1?nope=1", Request("g"))
 
 
 @pytest.mark.breaks("kafka.client")
 def test_client(line, monkeypatch):
-    """A librdkafka that could pass over records."""
+    """The doctor fails on a librdkafka version that may skip records."""
     line("OK", "librdkafka 2.")
     monkeypatch.setattr(confluent_kafka, "libversion", lambda: ("2.10.1", 0))
     line("FAIL", "2.10.1 is older", "pip install")
@@ -155,7 +155,7 @@ def test_client(line, monkeypatch):
 
 @pytest.mark.breaks("kafka.version")
 def test_old_broker(line, broker_line, monkeypatch):
-    """A real 3.9 reports its version, 4.0 and later do not."""
+    """The doctor knows the version of a real 3.9; brokers from 4.0 do not report it."""
     line("OK", "4.0 or later")
     try:
         old = brokers.kafka("3.9", own=True)
@@ -174,21 +174,21 @@ def test_old_broker(line, broker_line, monkeypatch):
 
 @pytest.mark.breaks("kafka.brokers")
 def test_brokers(line, broker, broker_line):
-    """One is too few."""
+    """The doctor fails on a cluster of one broker."""
     line("OK", "3 brokers")
     broker_line(broker.url, "g")("FAIL", "1 broker", "two more brokers")
 
 
 @pytest.mark.breaks("kafka.racks")
 def test_racks(line, broker, broker_line):
-    """All three are in one."""
+    """The doctor warns if all three brokers are in one rack."""
     broker_line(broker.url, "g")("OK", "report no racks")
     line("WARN", "all 3 brokers are in rack 'cellar'", "broker.rack")
 
 
 @pytest.mark.breaks("kafka.auto-create")
 def test_auto_create(line, start, broker_line):
-    """Kafka's default."""
+    """The doctor warns about Kafka's default, which creates topics automatically."""
     line("OK")
     with start("kafka", auto_create_topics_enable="true") as careless:
         broker_line(careless.url, "g")("WARN", "auto.create.topics.enable is true", "auto.create.topics.enable=false")
@@ -196,7 +196,7 @@ def test_auto_create(line, start, broker_line):
 
 @pytest.mark.breaks("kafka.session-timeout")
 def test_session_timeout(line, start, broker_line):
-    """The broker's bounds shut the checkers out."""
+    """The doctor fails if the broker's bounds exclude the checkers' session timeout."""
     line("OK", "session_timeout_s=10")
     with start("kafka", group_max_session_timeout_ms="8000") as narrow:
         broker_line(narrow.url, "g")("FAIL", "from 1 to 8 s, not 10", "group.max.session.timeout.ms=10000")
@@ -205,14 +205,14 @@ def test_session_timeout(line, start, broker_line):
 
 @pytest.mark.breaks("kafka.transactions")
 def test_transactions(line):
-    """They are opt-in, and reported."""
+    """The doctor warns about the option `release=transaction`."""
     line("OK", "release=steps")
     line("WARN", "librdkafka #5423", "read_committed", options="?release=transaction")
 
 
 @pytest.mark.breaks("kafka.internal-topics")
 def test_internal_topics(line, broker, broker_line):
-    """One replica of them loses ownership, or transactions."""
+    """The doctor warns if an internal topic has one replica, because ownership would be lost with it."""
     line("OK", "__consumer_offsets have 3")
     line("OK", "__transaction_state", options="?release=transaction")
     broker_line(broker.url, "g")("WARN", "__consumer_offsets will have 1 replica", "offsets.topic.replication.factor=3")
@@ -220,7 +220,7 @@ def test_internal_topics(line, broker, broker_line):
 
 @pytest.mark.breaks("kafka.internal-topics")
 def test_internal_topic_of_transactions(start, broker_line):
-    """A failure where transactions are used."""
+    """The doctor fails on one replica of the transactions' topic if transactions are used."""
     with start("kafka", offsets_topic_replication_factor="3") as other:
         look = broker_line(f"{other.url}?release=transaction", "g")
         look("FAIL", "__transaction_state will have 1 replica", "transaction.state.log.replication.factor=3")
@@ -228,7 +228,7 @@ def test_internal_topic_of_transactions(start, broker_line):
 
 @pytest.mark.breaks("kafka.topics")
 def test_topics(line, group, admin, trio, broker_line, eventually):
-    """One with other partitions, one missing, none at all."""
+    """The doctor fails if a topic has another number of partitions, or if the group has no topics."""
     line("OK", "4 topics with 2 partitions")
     broker_line(trio.url, "unused")("FAIL", "group 'unused' has no topics")
     admin.grow(f"txc.{group}.op", 3)
@@ -239,7 +239,7 @@ def test_topics(line, group, admin, trio, broker_line, eventually):
 
 @pytest.mark.breaks("kafka.topics")
 def test_missing_topic(line, group, admin, eventually):
-    """It was deleted."""
+    """The doctor names a topic of the group that was deleted."""
     line("OK")
     admin.delete(f"txc.{group}.parked")
     eventually(lambda: level_in(f"{admin.url}", "kafka.topics", Request(group)) == "FAIL")
@@ -248,7 +248,7 @@ def test_missing_topic(line, group, admin, eventually):
 
 @pytest.mark.breaks("kafka.replicas")
 def test_replicas(line, broker, broker_line, make_group):
-    """The group is on one disk."""
+    """The doctor fails if the group's topics have one replica."""
     line("OK")
     make_group(broker.url, "alone", 1)
     broker_line(broker.url, "alone", patience_s=20)(
@@ -258,7 +258,7 @@ def test_replicas(line, broker, broker_line, make_group):
 
 @pytest.mark.breaks("kafka.in-sync")
 def test_in_sync(line, trio, group, make_group, broker_line, eventually):
-    """A broker is killed, and comes back; partitions that only it had are gone meanwhile."""
+    """The doctor warns about a missing replica after a broker is killed, and fails on a partition without a leader."""
     line("OK")
     alone = f"alone-{group}"
     make_group(f"{trio.url}?replication_factor=1", alone, 6)
@@ -275,7 +275,7 @@ def test_in_sync(line, trio, group, make_group, broker_line, eventually):
 
 @pytest.mark.breaks("kafka.min-in-sync")
 def test_min_in_sync(line, group, admin):
-    """One acknowledgement is no safety, three of three no availability."""
+    """The doctor fails on one required replica, and warns if all three are required."""
     line("OK")
     admin.set(f"txc.{group}.op", "min.insync.replicas", "1")
     line("FAIL", f"min.insync.replicas is 1 on txc.{group}.op", "--add-config min.insync.replicas=2")
@@ -285,7 +285,7 @@ def test_min_in_sync(line, group, admin):
 
 @pytest.mark.breaks("kafka.unclean-election")
 def test_unclean_election(line, group, admin):
-    """A replica that lacks records may lead."""
+    """The doctor fails if a replica that lacks records may become leader."""
     line("OK")
     admin.set(f"txc.{group}.half", "unclean.leader.election.enable", "true")
     line("FAIL", f"true on txc.{group}.half", "--add-config unclean.leader.election.enable=false")
@@ -293,7 +293,7 @@ def test_unclean_election(line, group, admin):
 
 @pytest.mark.breaks("kafka.timestamps")
 def test_timestamps(line, group, admin):
-    """Producers' clocks would rule."""
+    """The doctor fails if producers' clocks set the timestamps."""
     line("OK")
     admin.set(f"txc.{group}.half", "message.timestamp.type", "CreateTime")
     line("FAIL", f"is CreateTime on txc.{group}.half", "message.timestamp.type=LogAppendTime")
@@ -301,7 +301,7 @@ def test_timestamps(line, group, admin):
 
 @pytest.mark.breaks("kafka.cleanup")
 def test_cleanup(line, group, admin):
-    """Records without a key of their own would be thrown together."""
+    """The doctor fails on a compacted op log, because compaction removes records that are still needed."""
     line("OK")
     admin.set(f"txc.{group}.op", "cleanup.policy", "compact")
     line("FAIL", f"cleanup.policy is compact on txc.{group}.op", "cleanup.policy=delete")
@@ -309,7 +309,7 @@ def test_cleanup(line, group, admin):
 
 @pytest.mark.breaks("kafka.retention")
 def test_retention(line, group, admin):
-    """Too short, too small, and ops that go before their halves."""
+    """The doctor fails on a retention that is too short or too small, or if ops expire before their halves."""
     line("OK", "for 7 days", "for 14 days")
     line("FAIL", "less than twice the check horizon of 5 days", "retention.ms=864000000", horizon_s=5 * 86_400)
     admin.set(f"txc.{group}.op", "retention.ms", "86400000")
@@ -320,7 +320,7 @@ def test_retention(line, group, admin):
 
 @pytest.mark.breaks("kafka.message-size")
 def test_message_size(line, group, admin):
-    """The largest record and its envelope."""
+    """The doctor fails if the largest record with its envelope does not fit."""
     line("OK")
     admin.set(f"txc.{group}.parked", "max.message.bytes", "5000")
     line("FAIL", f"max.message.bytes is 5000 on txc.{group}.parked", "max.message.bytes=1004296")
@@ -328,7 +328,7 @@ def test_message_size(line, group, admin):
 
 @pytest.mark.breaks("kafka.targets")
 def test_targets(line, group, admin):
-    """Misspelt, or not made yet."""
+    """The doctor fails on a target that does not exist, such as a misspelt one."""
     line("WARN", "no target was named")
     topic = f"mail-{group}"
     admin.create(topic)
@@ -338,7 +338,7 @@ def test_targets(line, group, admin):
 
 @pytest.mark.breaks("kafka.target-settings")
 def test_target_settings(line, group, admin):
-    """Targets are where messages live."""
+    """The doctor examines the durability of the targets too, because they store the messages."""
     good, lone, small, unclean, tight = (f"{name}-{group}" for name in ("good", "lone", "small", "unclean", "tight"))
     admin.create(good)
     admin.create(lone, replicas=1, min_insync_replicas="1")

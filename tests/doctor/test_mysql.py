@@ -1,4 +1,4 @@
-"""MariaDB: each check is broken on a real server, and mended."""
+"""MariaDB: each check is broken on a real server, and repaired."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ def test_all_is_well(url):
 
 @pytest.mark.breaks("mysql.version")
 def test_old_server(url, database_line, monkeypatch):
-    """Below the oldest that the fence knows is a failure."""
+    """The doctor fails on a server older than the fence supports."""
     line = database_line(url)
     line("OK", "MariaDB")
     monkeypatch.setattr(doctor_mysql, "MARIADB_OLDEST", "90")
@@ -62,7 +62,7 @@ def test_old_server(url, database_line, monkeypatch):
     ],
 )
 def test_tables(url, database_line, execute, statement, words):
-    """Missing and changed tables are distinguished."""
+    """The doctor fails on a missing and on a changed table, and names the difference."""
     line = database_line(url)
     line("OK")
     execute(url, statement)
@@ -71,7 +71,7 @@ def test_tables(url, database_line, execute, statement, words):
 
 @pytest.mark.breaks("mysql.engine")
 def test_engine(url, database_line, execute):
-    """A row of a table without transactions survives the rollback."""
+    """The doctor fails on a table engine without transactions, whose rows would survive a rollback."""
     line = database_line(url)
     line("OK")
     execute(url, "ALTER TABLE txcore_tx ENGINE=MyISAM")
@@ -80,7 +80,7 @@ def test_engine(url, database_line, execute):
 
 @pytest.mark.breaks("mysql.rights")
 def test_missing_right(url, database_line, execute):
-    """A refused right is named with its GRANT."""
+    """The doctor names the refused right with its GRANT."""
     name = name_of(url)
     user = f"s{name[-12:]}"
     execute(url, f"CREATE USER {user}@'%'")
@@ -93,7 +93,7 @@ def test_missing_right(url, database_line, execute):
 
 @pytest.mark.breaks("mysql.flush")
 def test_flush(url, database_line, execute):
-    """A crash undoes commits, and producers refuse."""
+    """The doctor fails if a crash can undo commits."""
     line = database_line(url)
     line("OK")
     execute(url, "SET GLOBAL innodb_flush_log_at_trx_commit = 2")
@@ -105,7 +105,7 @@ def test_flush(url, database_line, execute):
 
 @pytest.mark.breaks("mysql.flush-method")
 def test_flush_method(url, database_line):
-    """A server whose files are never synced."""
+    """The doctor fails on a server that never syncs its files."""
     database_line(url)("OK")
     try:
         careless = servers.mariadb(**{"innodb-flush-method": "nosync", "innodb-doublewrite": "ON"})
@@ -119,7 +119,7 @@ def test_flush_method(url, database_line):
 
 @pytest.mark.breaks("mysql.binary-log")
 def test_binary_log(url, database_line, execute):
-    """Recovery rolls back the transactions that the binary log lost."""
+    """The doctor fails if the binary log is not synced, because recovery rolls back the transactions that it lost."""
     line = database_line(url)
     line("OK", "sync_binlog is 1")
     execute(url, "SET GLOBAL sync_binlog = 0")
@@ -131,7 +131,7 @@ def test_binary_log(url, database_line, execute):
 
 @pytest.mark.breaks("mysql.primary")
 def test_replica(url, database_line, execute):
-    """A replica takes no writes."""
+    """The doctor fails on a replica, which accepts no writes."""
     line = database_line(url)
     line("OK", "0 replicas")
     execute(url, "SET GLOBAL read_only = 1")
@@ -143,7 +143,7 @@ def test_replica(url, database_line, execute):
 
 @pytest.mark.breaks("mysql.primary")
 def test_asynchronous_replica(url, database_line, execute, eventually):
-    """A failover to it could lose a decision."""
+    """The doctor fails on an asynchronous replica, because a failover to it could lose a decision."""
     line = database_line(url)
     place = make_url(url)
     replica = pymysql.connect(host=place.host, port=place.port, user=place.username)
@@ -161,7 +161,7 @@ def test_asynchronous_replica(url, database_line, execute, eventually):
 
 @pytest.mark.breaks("mysql.idle-timeout")
 def test_idle_timeout(url, database_line, execute):
-    """A service that hangs in a transaction must lose its connection."""
+    """The doctor warns if a hanging transaction keeps its connection for hours."""
     line = database_line(url)
     line("OK", "60 s")
     execute(url, "SET GLOBAL idle_write_transaction_timeout = 0")
@@ -174,11 +174,11 @@ def test_idle_timeout(url, database_line, execute):
 @pytest.mark.breaks("mysql.clock")
 @pytest.mark.parametrize(("shift_s", "level"), [(0.2, "OK"), (5, "WARN"), (-600, "FAIL")])
 def test_clock(url, database_line, wrong_clock, shift_s, level):
-    """This machine's clock is set wrong; small differences are nothing."""
+    """The doctor compares the server's clock with this machine's, and accepts small differences."""
     database_line(url, clock=wrong_clock(shift_s))(level)
 
 
 @pytest.mark.breaks("mysql.message-table")
 def test_message_table(url, expect_message_table):
-    """As of every database."""
+    """The check of the message table holds for MariaDB."""
     expect_message_table(url)

@@ -1,4 +1,4 @@
-"""NATS: each check is broken on a real server, and mended."""
+"""NATS: each check is broken on a real server."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ from txcore.registry import open_doctor
 
 
 class Admin:
-    """An operator's actions, over JetStream's API."""
+    """The actions of an operator, over JetStream's API."""
 
     def __init__(self, url):
         self._url = url
@@ -48,7 +48,7 @@ class Admin:
         self.ask(f"STREAM.UPDATE.{name}", {**old, **config})
 
     def remake(self, name, **config):
-        """A stream that cannot be edited is made anew, as another program would have made it."""
+        """Delete a stream and create it again, as for settings that cannot be edited."""
         old = self.ask(f"STREAM.INFO.{name}")["config"]
         old.pop("metadata", None)
         self.delete(name)
@@ -71,14 +71,14 @@ class Admin:
 
 @pytest.fixture(scope="module")
 def broker(start):
-    """A server of its own: a setting broken here would break all tests."""
+    """A server for this module alone, because a setting broken here would break other tests."""
     with start("nats") as broker:
         yield broker
 
 
 @pytest.fixture(scope="module")
 def trio():
-    """A durable cluster of three."""
+    """A durable cluster of three servers."""
     try:
         cluster = brokers.cluster("nats")
     except brokers.ServerUnavailableError as error:
@@ -104,7 +104,7 @@ def group(broker, make_group):
 
 @pytest.fixture
 def line(broker, group, broker_line):
-    """How the marked check looks at this group."""
+    """Return a function that compares the line of the marked check for this group."""
 
     def look(level, *words, options="", **request):
         broker_line(f"{broker.url}{options}", group, **request)(level, *words)
@@ -126,7 +126,7 @@ def level_in(url, name, request):
 
 
 def test_cluster_is_well(trio, make_group, eventually):
-    """Three servers that sync, with replicas everywhere, get no line but OK."""
+    """Each line is OK on three servers that sync, with replicas everywhere."""
     make_group(f"{trio.url}?replicas=3", "orders", 2)
     Admin(trio.nodes[0].url).create("mail", "mail.>", num_replicas=3, storage="file", discard="new")
     request = Request("orders", ("mail.sent",), monitor_url=trio.nodes[0].monitor_url)
@@ -144,7 +144,7 @@ def test_cluster_is_well(trio, make_group, eventually):
 
 
 def test_refused_credentials_are_one_sentence():
-    """And no password is in it."""
+    """The error does not show the password."""
     with pytest.raises(BackendUnavailableError, match=r"NATS at 127\.0\.0\.1:1 cannot be reached: Connection refused"):
         open_doctor("nats://127.0.0.1:1", Request("g"))
     try:
@@ -161,7 +161,7 @@ def test_refused_credentials_are_one_sentence():
 
 
 def test_refusal_is_reported_after_its_reason_was_lost_at_first():
-    """A server reports it and closes; the report is lost with the connection when our next bytes come too late."""
+    """A server reports the refusal and closes the connection; the doctor connects again if the report was lost."""
     answers = itertools.chain([b""] * 6, itertools.repeat(b"-ERR 'Authorization Violation'\r\n"))
 
     def serve():
@@ -184,14 +184,14 @@ def test_refusal_is_reported_after_its_reason_was_lost_at_first():
 
 
 def test_unknown_option_is_refused_before_anything_is_asked():
-    """As when the backend is opened."""
+    """The doctor refuses the option as the backend does, before it connects."""
     with pytest.raises(ConfigError, match="no option 'nope'"):
         open_doctor("nats://127.0.0.1:1?nope=1", Request("g"))
 
 
 @pytest.mark.breaks("nats.client")
 def test_client(line, monkeypatch):
-    """A nats-py that was not tried."""
+    """The doctor fails on a nats-py that is too old."""
     line("OK", "nats-py 2.")
     monkeypatch.setattr(nats_doctor, "installed_version", lambda _name: "2.3.1")
     line("FAIL", "nats-py 2.3.1 is older", "pip install")
@@ -199,7 +199,7 @@ def test_client(line, monkeypatch):
 
 @pytest.mark.breaks("nats.version")
 def test_version(line, broker, monkeypatch):
-    """Too old, known to lose streams, or older than a fix."""
+    """The doctor fails on a version that is too old or loses streams, and warns about one that lacks a fix."""
     line("OK", broker.version)
     monkeypatch.setattr(nats_doctor, "VERSION_KEPT", "90.1")
     line("WARN", "not mended in it", "upgrade to 90.1")
@@ -211,7 +211,7 @@ def test_version(line, broker, monkeypatch):
 
 @pytest.fixture
 def old():
-    """The distribution's own server, where that is a 2.9."""
+    """The distribution's own server, if it is a 2.9."""
     try:
         broker = brokers.nats("distribution", own=True)
     except brokers.ServerUnavailableError as error:
@@ -227,7 +227,7 @@ def old():
 @pytest.mark.breaks("nats.version")
 @pytest.mark.breaks("nats.sync-interval")
 def test_a_real_old_server(old, make_group):
-    """NATS 2.9 cannot sync more often than every two minutes."""
+    """The doctor warns about NATS 2.9, and fails on its sync interval of two minutes."""
     make_group(old.url, "g", 1)
     examination = open_doctor(old.url, Request("g", monitor_url=old.monitor_url))
     found = {line.name: line.finding for line in examine(examination).lines}
@@ -239,7 +239,7 @@ def test_a_real_old_server(old, make_group):
 
 @pytest.mark.breaks("nats.jetstream")
 def test_jetstream(line, start, broker_line):
-    """An account without it."""
+    """The doctor fails on an account without JetStream."""
     line("OK", "API level")
     accounts = '{A: {users: [{user: "txcore", password: "secret"}]}}'
     with start("nats", accounts=accounts) as bare:
@@ -249,7 +249,7 @@ def test_jetstream(line, start, broker_line):
 
 @pytest.mark.breaks("nats.limits")
 def test_limits(line, start, make_group, broker_line):
-    """An account whose storage is nearly used up."""
+    """The doctor warns if an account's storage is nearly full, and fails if it demands a size for each stream."""
     line("OK", "no limit")
     accounts = '{A: {users: [{user: "txcore", password: "secret"}], jetstream: {max_file: 2000000}}}'
     with start("nats", accounts=accounts) as narrow:
@@ -268,7 +268,7 @@ def test_limits(line, start, make_group, broker_line):
 
 @pytest.mark.breaks("nats.payload")
 def test_payload(line, start, broker_line):
-    """The server's limit is below a half."""
+    """The doctor fails if the server's limit is below the size of a half."""
     line("OK", "1,048,576 B")
     line("FAIL", "less than a half of 3,006,144 B", "max_payload: 3006144", body_size=3_000_000)
     with start("nats", max_payload="200000") as small:
@@ -278,7 +278,7 @@ def test_payload(line, start, broker_line):
 
 @pytest.mark.breaks("nats.sync-interval")
 def test_sync_interval(line, broker, trio, start, broker_line):
-    """Two minutes by default; only the monitoring port reports it."""
+    """The doctor fails on the default of two minutes, which only the monitoring port reports."""
     line("WARN", "the server does not report it to clients", "--monitor http://127.0.0.1:8222")
     line("WARN", "cannot be read", "check --monitor", monitor_url="http://127.0.0.1:1")
     line("WARN", "is an http URL", monitor_url="ftp://127.0.0.1")
@@ -290,7 +290,7 @@ def test_sync_interval(line, broker, trio, start, broker_line):
 
 @pytest.mark.breaks("nats.atomic")
 def test_atomic(line, admin, group):
-    """The URL asks for a size that the stream refuses."""
+    """The doctor fails if the stream in the URL is missing or accepts no atomic batches."""
     line("OK", "release=plain")
     name = f"shop-{group}"
     options = f"?release=atomic&stream={name}"
@@ -303,13 +303,13 @@ def test_atomic(line, admin, group):
 
 @pytest.mark.breaks("nats.atomic")
 def test_atomic_on_an_old_server(old, broker_line):
-    """Batches came with 2.12."""
+    """The doctor fails if the server is older than 2.12, which introduced batches."""
     broker_line(f"{old.url}?release=atomic&stream=shop", "g")("FAIL", "the API has level 0", "release=plain")
 
 
 @pytest.mark.breaks("nats.streams")
 def test_streams(line, group, admin, broker, broker_line):
-    """One was deleted; a group that does not exist has none."""
+    """The doctor fails if a stream was deleted, or if the group does not exist."""
     line("OK", "4 streams")
     admin.delete(f"txc_{group}_parked")
     line("FAIL", f"streams are missing: txc_{group}_parked")
@@ -318,7 +318,7 @@ def test_streams(line, group, admin, broker, broker_line):
 
 @pytest.mark.breaks("nats.storage")
 def test_storage(line, group, admin):
-    """It was made anew, in memory."""
+    """The doctor fails on a stream in memory."""
     line("OK")
     admin.remake(f"txc_{group}_op", storage="memory")
     line("FAIL", f"storage is memory on txc_{group}_op", "cannot be changed")
@@ -326,7 +326,7 @@ def test_storage(line, group, admin):
 
 @pytest.mark.breaks("nats.replicas")
 def test_replicas(line, group, trio, make_group, broker_line):
-    """The group is on one disk."""
+    """The doctor fails if the group's streams have one replica."""
     line("FAIL", f"1 replica of KV_txc_{group}", "--replicas=3 (for each)", "replicas=3 in the URL")
     make_group(f"{trio.url}?replicas=3", "replicas", 1)
     broker_line(trio.url, "replicas")("OK", "3 or more replicas")
@@ -334,7 +334,7 @@ def test_replicas(line, group, trio, make_group, broker_line):
 
 @pytest.mark.breaks("nats.in-sync")
 def test_in_sync(line, trio, make_group, broker_line, eventually):
-    """A server is killed, then a second one, and both come back."""
+    """The doctor warns while a server is down, until its replicas are current again."""
     line("OK")
     make_group(f"{trio.url}?replicas=3", "sync", 1)
     url = trio.nodes[0].url
@@ -350,7 +350,7 @@ def test_in_sync(line, trio, make_group, broker_line, eventually):
 
 @pytest.mark.breaks("nats.discard")
 def test_discard(line, group, admin):
-    """The default drops the oldest."""
+    """The doctor fails on the default, which discards the oldest records."""
     line("OK")
     admin.edit(f"txc_{group}_half", discard="old")
     line("FAIL", f"discard is old on txc_{group}_half", f"nats stream edit txc_{group}_half --discard=new")
@@ -358,7 +358,7 @@ def test_discard(line, group, admin):
 
 @pytest.mark.breaks("nats.max-age")
 def test_max_age(line, group, admin):
-    """Pending halves would go with their age."""
+    """The doctor fails if halves expire within the check horizon."""
     line("OK")
     admin.edit(f"txc_{group}_half", max_age=3_600 * 10**9, duplicate_window=60 * 10**9)
     line("FAIL", f"max_age is 60 min on txc_{group}_half", "check horizon of 24 h", "--max-age=0")
@@ -367,7 +367,7 @@ def test_max_age(line, group, admin):
 
 @pytest.mark.breaks("nats.room")
 def test_room(line, group, admin):
-    """The half log is nearly full."""
+    """The doctor warns if the half log is nearly full."""
     line("OK")
     admin.edit(f"txc_{group}_half", max_bytes=1_000_000)
     for _ in range(9):
@@ -379,7 +379,7 @@ def test_room(line, group, admin):
 
 @pytest.mark.breaks("nats.persist-mode")
 def test_persist_mode(line, group, admin):
-    """An acknowledgement that comes before the storing."""
+    """The doctor fails on a stream that acknowledges a record before it stores it."""
     line("OK")
     admin.remake(f"txc_{group}_op", persist_mode="async")
     line("FAIL", f"persist_mode is async on txc_{group}_op")
@@ -387,7 +387,7 @@ def test_persist_mode(line, group, admin):
 
 @pytest.mark.breaks("nats.flags")
 def test_flags(line, group, admin):
-    """A stream that takes nothing more, and one that keeps everything."""
+    """The doctor fails on a sealed stream, and warns about one that cannot be purged."""
     line("OK")
     admin.remake(f"txc_{group}_op", deny_purge=True)
     line("WARN", f"txc_{group}_op deny purging", "stay for ever")
@@ -397,7 +397,7 @@ def test_flags(line, group, admin):
 
 @pytest.mark.breaks("nats.targets")
 def test_targets(line, group, admin):
-    """A subject that no stream keeps."""
+    """The doctor fails on a target subject without a stream."""
     line("WARN", "no target was named")
     admin.create(f"mail-{group}", f"mail.{group}.>")
     line("OK", "in streams: 1 target", targets=(f"mail.{group}.sent",))
@@ -406,7 +406,7 @@ def test_targets(line, group, admin):
 
 @pytest.mark.breaks("nats.target-streams")
 def test_target_streams(line, group, trio, broker_line):
-    """Targets are where messages live."""
+    """The doctor examines the durability of the target streams too, because they store the messages."""
     admin = Admin(trio.nodes[0].url)
     made = {
         "good": {},

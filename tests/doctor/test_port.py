@@ -1,4 +1,4 @@
-"""The checks on the port: each is broken on a real broker, the SQLite file unless its test says otherwise."""
+"""The checks on the port: each is broken on a real broker, which is the SQLite file unless its test says otherwise."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ def path(tmp_path, make_group):
 
 @pytest.fixture
 def opened(path):
-    """The backend on the file, with options."""
+    """Return a function that opens the backend on the file, with options."""
     backends = []
 
     def make(options=""):
@@ -49,7 +49,7 @@ def opened(path):
 
 @pytest.fixture
 def port_line(request):
-    """How the check that the test is marked with looks through the port."""
+    """Return a function that makes the marked check through the port."""
     name = request.node.get_closest_marker("breaks").args[0]
 
     def make(backend, group=GROUP, clock=None, **options):
@@ -67,14 +67,14 @@ def port_line(request):
 
 
 def send(backend, state, count=1):
-    """Send transactions that end as their listener says."""
+    """Send transactions whose listener returns *state*."""
     producer = TransactionProducer(backend, GROUP, listener=Listener(), policy=CheckPolicy(immunity_s=60))
     producer.send_many([(Message("mail", b"x"), state)] * count)
     producer.close()
 
 
 def test_all_is_well(opened):
-    """No line but OK, and nothing but TICK marks is written."""
+    """Each line is OK, and the doctor writes no half."""
     backend = opened()
     report = examine(port_examination(backend, Request(GROUP)))
     assert [line for line in report.lines if line.finding.level is not Level.OK] == []
@@ -86,7 +86,7 @@ def test_all_is_well(opened):
 
 @pytest.mark.breaks("port.group")
 def test_missing_group_is_reported_and_not_made(opened, path, port_line):
-    """Checks that need it are not made."""
+    """The doctor skips the checks that need the group, and does not create it."""
     backend = opened()
     port_line(backend)("OK", "2 partitions")
     port_line(backend, "order")("FAIL", "'order' does not exist", "check the spelling")
@@ -98,7 +98,7 @@ def test_missing_group_is_reported_and_not_made(opened, path, port_line):
 
 @pytest.mark.breaks("port.group")
 def test_group_that_cannot_be_verified(opened, path, port_line):
-    """Another connection holds the file's lock."""
+    """The doctor fails if another connection holds the file's lock."""
     backend = opened("?busy_timeout_s=0.05")
     with closing(sqlite3.connect(path, isolation_level=None)) as holder:
         holder.execute("BEGIN IMMEDIATE")
@@ -107,7 +107,7 @@ def test_group_that_cannot_be_verified(opened, path, port_line):
 
 @pytest.mark.breaks("port.probe")
 def test_refused_marks(opened, path, port_line):
-    """The store takes no more ops."""
+    """The doctor fails if the store accepts no ops."""
     line = port_line(opened())
     line("OK", "100 marks: append p50")
     with closing(sqlite3.connect(path)) as connection:
@@ -118,13 +118,13 @@ def test_refused_marks(opened, path, port_line):
 @pytest.mark.breaks("port.clock")
 @pytest.mark.parametrize(("shift_s", "level"), [(0.2, "OK"), (5, "WARN"), (-5, "WARN"), (600, "FAIL")])
 def test_clock(opened, port_line, wrong_clock, shift_s, level):
-    """The doctor's clock is set wrong against the broker's; small differences are nothing."""
+    """The doctor compares the broker's clock with its own, and accepts small differences."""
     port_line(opened(), clock=wrong_clock(shift_s))(level, "off this machine's")
 
 
 @pytest.mark.breaks("port.body-size")
 def test_body_size(opened, port_line):
-    """A size that would be refused is reported beforehand, the envelope included."""
+    """The doctor reports a size that the broker would refuse, with its envelope."""
     line = port_line(opened("?body_size_max=150000"))
     line("OK", "150,000 B")
     port_line(opened("?body_size_max=100000"))("FAIL", "100,000 B", "body_size_max=104096")
@@ -133,7 +133,7 @@ def test_body_size(opened, port_line):
 
 @pytest.mark.breaks("port.checkpoint")
 def test_checkpoint_without_a_checker(opened, port_line, monkeypatch, eventually):
-    """Finished halves wait for a checkpoint; a checker writes it."""
+    """The doctor warns about finished halves after the checkpoint, until a checker writes it."""
     monkeypatch.setattr(ids, "SHARE", 1)  # a producer's ids go to all partitions at once
     backend = opened()
     send(backend, STATE.COMMIT, 20)
@@ -151,7 +151,7 @@ def test_checkpoint_without_a_checker(opened, port_line, monkeypatch, eventually
 
 @pytest.mark.breaks("port.pending")
 def test_undecided_half(opened, port_line):
-    """Older than the horizon is a warning."""
+    """The doctor warns about a half that is older than the horizon."""
     backend = opened()
     port_line(backend)("OK", "no half is undecided")
     send(backend, STATE.UNKNOWN)

@@ -1,4 +1,4 @@
-"""PostgreSQL: each check is broken on a real server, and mended."""
+"""PostgreSQL: each check is broken on a real server."""
 
 from __future__ import annotations
 
@@ -44,7 +44,7 @@ def test_all_is_well(url):
 
 @pytest.mark.breaks("postgresql.version")
 def test_old_server(url, database_line, monkeypatch):
-    """Below the oldest that the fence knows is a failure, below the kept ones a warning."""
+    """The doctor fails on a server older than the fence supports, and warns about one without fixes."""
     line = database_line(url)
     line("OK", "PostgreSQL 1")
     monkeypatch.setattr(doctor_postgresql, "VERSION_KEPT", "90")
@@ -67,7 +67,7 @@ def test_old_server(url, database_line, monkeypatch):
     ],
 )
 def test_tables(url, database_line, execute, statement, words):
-    """Missing, foreign and changed tables are distinguished."""
+    """The doctor fails on a missing, foreign or changed table, and names the difference."""
     line = database_line(url)
     line("OK")
     execute(url, statement)
@@ -76,7 +76,7 @@ def test_tables(url, database_line, execute, statement, words):
 
 @pytest.mark.breaks("postgresql.rights")
 def test_missing_right(url, database_line, execute):
-    """A refused right is named with its GRANT."""
+    """The doctor names the refused right with its GRANT."""
     role = f"service_{name_of(url)}"
     execute(url, f"CREATE ROLE {role} LOGIN")
     execute(url, f"GRANT SELECT, INSERT ON txcore_tx TO {role}")
@@ -102,21 +102,21 @@ def careless_url():
 
 @pytest.mark.breaks("postgresql.fsync")
 def test_fsync(url, careless_url, database_line):
-    """A server that does not sync loses commits."""
+    """The doctor fails on a server that does not sync, because it can lose commits."""
     database_line(url)("OK")
     database_line(careless_url)("FAIL", "fsync is off", "ALTER SYSTEM SET fsync = on")
 
 
 @pytest.mark.breaks("postgresql.full-page-writes")
 def test_full_page_writes(url, careless_url, database_line):
-    """Torn pages are not mended."""
+    """The doctor fails on a server that does not repair torn pages."""
     database_line(url)("OK")
     database_line(careless_url)("FAIL", "full_page_writes is off", "ALTER SYSTEM SET full_page_writes = on")
 
 
 @pytest.mark.breaks("postgresql.synchronous-commit")
 def test_synchronous_commit(url, database_line, execute):
-    """The fence turns it on for itself, so it is a warning."""
+    """The doctor warns, because the fence turns the setting on for its own transactions."""
     line = database_line(url)
     line("OK")
     execute(url, f"ALTER DATABASE {name_of(url)} SET synchronous_commit = off")
@@ -125,7 +125,7 @@ def test_synchronous_commit(url, database_line, execute):
 
 @pytest.mark.breaks("postgresql.standby")
 def test_asynchronous_standby(url, postgresql_server, database_line, tmp_path, eventually, execute):
-    """A failover to it could lose a decision."""
+    """The doctor fails on an asynchronous standby, because a failover to it could lose a decision."""
     line = database_line(url)
     line("OK", "no standby")
     program = next(Path("/usr/lib/postgresql").glob("*/bin/pg_receivewal"), None)
@@ -145,7 +145,7 @@ def test_asynchronous_standby(url, postgresql_server, database_line, tmp_path, e
 
 @pytest.mark.breaks("postgresql.lock-timeout")
 def test_lock_timeout(url, database_line, execute):
-    """A producer must be able to wait for a check."""
+    """The doctor warns about a time-out that may end a producer's wait for a check."""
     line = database_line(url)
     line("OK")
     execute(url, f"ALTER DATABASE {name_of(url)} SET statement_timeout = '500ms'")
@@ -156,7 +156,7 @@ def test_lock_timeout(url, database_line, execute):
 
 @pytest.mark.breaks("postgresql.idle-timeout")
 def test_idle_timeout(url, database_line, execute):
-    """A service that hangs in a transaction must lose its connection."""
+    """The doctor warns if a hanging transaction keeps its connection for hours or for ever."""
     line = database_line(url)
     line("OK", "60 s")
     execute(url, f"ALTER DATABASE {name_of(url)} SET idle_in_transaction_session_timeout = 0")
@@ -167,7 +167,7 @@ def test_idle_timeout(url, database_line, execute):
 
 @pytest.mark.breaks("postgresql.prepared")
 def test_prepared_transaction(url, database_line, execute):
-    """One that is left over holds its rows."""
+    """The doctor warns about a prepared transaction, which holds its rows."""
     line = database_line(url)
     line("OK")
     execute(url, f"BEGIN; CREATE TABLE held (x int); PREPARE TRANSACTION 'left-{name_of(url)}'")
@@ -180,7 +180,7 @@ def test_prepared_transaction(url, database_line, execute):
 @pytest.mark.breaks("postgresql.clock")
 @pytest.mark.parametrize(("shift_s", "level"), [(0.2, "OK"), (5, "WARN"), (-5, "WARN"), (600, "FAIL")])
 def test_clock(url, database_line, wrong_clock, shift_s, level):
-    """This machine's clock is set wrong; small differences are nothing."""
+    """The doctor compares the server's clock with this machine's, and accepts small differences."""
     database_line(url, clock=wrong_clock(shift_s))(level)
 
 
@@ -194,5 +194,5 @@ def _level(url, name):
 
 @pytest.mark.breaks("postgresql.message-table")
 def test_message_table(url, expect_message_table):
-    """As of every database."""
+    """The check of the message table holds for PostgreSQL."""
     expect_message_table(url)

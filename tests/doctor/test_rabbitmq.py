@@ -1,4 +1,4 @@
-"""RabbitMQ: each check is broken on a real broker, and mended."""
+"""RabbitMQ: each check is broken on a real broker."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ class Listener(TransactionListener):
 
 @pytest.fixture(scope="module")
 def broker(start):
-    """A broker of its own: a setting broken here would break all tests. As durable as one node can be."""
+    """A broker for this module alone, as durable as one node can be; a setting broken here would break other tests."""
     settings = {"disk_free_limit.absolute": "2GB", "frame_max": "131072"}
     with start("rabbitmq", **settings) as broker:
         yield broker
@@ -38,7 +38,7 @@ def broker(start):
 
 @pytest.fixture(scope="module")
 def trio():
-    """A durable cluster of three."""
+    """A durable cluster of three nodes."""
     try:
         cluster = brokers.cluster("rabbitmq", **{"disk_free_limit.absolute": "2GB"})
     except brokers.ServerUnavailableError as error:
@@ -59,7 +59,7 @@ def group(broker, make_group):
 
 @pytest.fixture
 def line(broker, group, broker_line):
-    """How the marked check looks at this group, with the management API."""
+    """Return a function that compares the line of the marked check for this group, with the management API."""
 
     def look(level, *words, url=broker.url, monitor=broker.monitor_url, **options):
         broker_line(url, group, monitor_url=monitor, **options)(level, *words)
@@ -76,7 +76,7 @@ def channel(broker):
 
 
 def test_cluster_is_well(trio, make_group, eventually):
-    """Three nodes with replicas everywhere get no line but OK."""
+    """Each line is OK on three nodes with replicas everywhere."""
     url, monitor = trio.url, trio.nodes[0].monitor_url
     make_group(url, "orders", 2)
     connection = pika.BlockingConnection(pika.URLParameters(trio.nodes[0].url.replace("rabbitmq:", "amqp:") + "%2F"))
@@ -105,7 +105,7 @@ def test_cluster_is_well(trio, make_group, eventually):
     ],
 )
 def test_refused_credentials_are_one_sentence(broker, change, words):
-    """And no password is in it."""
+    """The error does not show the password."""
     old, new = (part.replace("{port}", broker.url.rstrip("/").rpartition(":")[2]) for part in change)
     with pytest.raises(BackendUnavailableError, match=words) as caught:
         open_doctor(broker.url.replace(old, new), Request("g"))
@@ -114,7 +114,7 @@ def test_refused_credentials_are_one_sentence(broker, change, words):
 
 @pytest.mark.breaks("rabbitmq.version")
 def test_old_server(line, monkeypatch, broker):
-    """Below the oldest that can be used, and below those that get fixes."""
+    """The doctor fails on a server that is too old, and warns about one without fixes."""
     monkeypatch.setattr(rabbitmq_doctor, "VERSION_KEPT", broker.version)
     line("OK", broker.version)
     monkeypatch.setattr(rabbitmq_doctor, "VERSION_KEPT", "90")
@@ -125,7 +125,7 @@ def test_old_server(line, monkeypatch, broker):
 
 @pytest.mark.breaks("rabbitmq.client")
 def test_client(line, monkeypatch):
-    """A pika that was not tried."""
+    """The doctor fails on an untested pika."""
     line("OK", "pika 1.")
     monkeypatch.setattr(pika, "__version__", "2.0.0")
     line("FAIL", "pika 2.0.0", "pip install")
@@ -133,14 +133,14 @@ def test_client(line, monkeypatch):
 
 @pytest.mark.breaks("rabbitmq.heartbeat")
 def test_heartbeat(line, broker):
-    """A long one finds a frozen checker late."""
+    """The doctor warns about a long heartbeat, which finds a frozen checker late."""
     line("OK", "of claims 5 s")
     line("WARN", "only after about 90 s", "claim_heartbeat_s=5", url=f"{broker.url}?claim_heartbeat_s=30")
 
 
 @pytest.mark.breaks("rabbitmq.frame-max")
 def test_frame_max(line, start, broker_line):
-    """Headers of 64 KiB would cost the connection."""
+    """The doctor fails on a small frame, because headers of 64 KiB would close the connection."""
     line("OK", "131,072 B")
     with start("rabbitmq", frame_max="8192") as narrow:
         broker_line(narrow.url, "g")("FAIL", "frame_max is 8,192 B", "frame_max = 131072")
@@ -148,7 +148,7 @@ def test_frame_max(line, start, broker_line):
 
 @pytest.mark.breaks("rabbitmq.alarm")
 def test_alarm(line, broker):
-    """A memory alarm blocks publishers."""
+    """The doctor fails on a memory alarm, which blocks publishers."""
     line("OK")
     broker.control("set_vm_memory_high_watermark", "0.0000001")
     try:
@@ -160,7 +160,7 @@ def test_alarm(line, broker):
 
 @pytest.mark.breaks("rabbitmq.message-size")
 def test_message_size(line, broker, start, broker_line):
-    """The broker's limit is below body_size_max, or below the requested size."""
+    """The doctor fails if the broker's limit is below body_size_max or below the requested size."""
     line("OK", "1,004,096 B")
     line("FAIL", "is refused", "max_message_size = 30004096", body_size=30_000_000)
     with start("rabbitmq", max_message_size="200000") as small:
@@ -170,7 +170,7 @@ def test_message_size(line, broker, start, broker_line):
 
 @pytest.mark.breaks("rabbitmq.streams")
 def test_streams(line, group, channel, broker, broker_line):
-    """One of them was deleted; a group that does not exist has none."""
+    """The doctor fails if a stream was deleted, or if the group does not exist."""
     line("OK", "8 streams of 2 partitions")
     channel.queue_delete(f"txc.{group}.op.1")
     line("FAIL", f"1 of 8 streams are missing: txc.{group}.op.1")
@@ -180,14 +180,14 @@ def test_streams(line, group, channel, broker, broker_line):
 
 @pytest.mark.breaks("rabbitmq.arguments")
 def test_arguments(line, broker):
-    """The URL has other options than the group was made with."""
+    """The doctor fails if the URL's options differ from the group's."""
     line("OK")
     line("FAIL", "inequivalent arg", "x-max-age", url=f"{broker.url}?half_retention_s=100000")
 
 
 @pytest.mark.breaks("rabbitmq.parked")
 def test_parked(line, channel, group, broker, make_group):
-    """A group made before 0.1 lets parked messages expire; its other arguments are in order. The way out works."""
+    """The doctor fails if parked messages expire, as in a group made before 0.1; its remedy works."""
     line("OK", "never expire")
     name = f"txc.{group}.parked.1"
     channel.queue_delete(name)
@@ -201,7 +201,7 @@ def test_parked(line, channel, group, broker, make_group):
 
 @pytest.mark.breaks("rabbitmq.targets")
 def test_targets(line, channel, group):
-    """Queues and exchanges are searched; names that AMQP cannot carry are reported."""
+    """The doctor finds queues and exchanges, and reports names that AMQP cannot carry."""
     line("WARN", "no target was named")
     channel.queue_declare(f"{group}.mail", durable=True)
     channel.exchange_declare(f"{group}.events", "topic", durable=True)
@@ -212,7 +212,7 @@ def test_targets(line, channel, group):
 
 @pytest.mark.breaks("rabbitmq.management")
 def test_management(line, broker, group, broker_line):
-    """A missing URL, a dead port and a missing right are each reported, and checks that need it are not made."""
+    """The doctor reports a missing URL, a dead port and a missing right, and skips the checks that need the API."""
     line("OK", "answers for")
     line("WARN", "AMQP does not report it", "--monitor http://127.0.0.1:15672", monitor="")
     line("WARN", "cannot be reached", "check --monitor", monitor="http://127.0.0.1:1")
@@ -228,7 +228,7 @@ def test_management(line, broker, group, broker_line):
 
 @pytest.mark.breaks("rabbitmq.nodes")
 def test_nodes(line, trio, make_group, broker_line, eventually):
-    """One node is too few; of three, one is down."""
+    """The doctor fails on a cluster of one node, and on a node that is down."""
     line("FAIL", "1 node", "join_cluster")
     make_group(trio.url, "nodes", 1)
     other = broker_line(trio.nodes[0].url, "nodes", monitor_url=trio.nodes[0].monitor_url)
@@ -243,7 +243,7 @@ def test_nodes(line, trio, make_group, broker_line, eventually):
 
 @pytest.mark.breaks("rabbitmq.replicas")
 def test_replicas(line, group, trio, make_group, broker_line, eventually):
-    """Streams on one node; and streams of three, one of which is gone."""
+    """The doctor fails on streams with one replica, and on a replica that is offline."""
     eventually(lambda: not_seen_late(line))
     line("FAIL", "fewer than 3 replicas: 8 of 8 streams", "rabbitmq-streams add_replica")
     make_group(trio.url, "replicas", 1)
@@ -257,7 +257,7 @@ def test_replicas(line, group, trio, make_group, broker_line, eventually):
 
 
 def not_seen_late(line):
-    """The management API shows new queues a few seconds late."""
+    """Return whether the line names all eight streams, which the management API shows a few seconds late."""
     try:
         line("FAIL", "8 of 8 streams")
     except AssertionError:
@@ -266,7 +266,7 @@ def not_seen_late(line):
 
 
 def is_shown(trio, name, level, group="nodes"):
-    """Return whether the first node's management API shows it already; it lags by a few seconds."""
+    """Return whether the line has this level; the management API lags by a few seconds."""
     examination = open_doctor(trio.nodes[0].url, Request(group, monitor_url=trio.nodes[0].monitor_url))
     try:
         return any(line.name == name and line.finding.level is level for line in examine(examination).lines)
@@ -276,7 +276,7 @@ def is_shown(trio, name, level, group="nodes"):
 
 @pytest.mark.breaks("rabbitmq.policies")
 def test_policies(line, broker, group, eventually):
-    """A policy for all queues shortens the streams' retention."""
+    """The doctor fails on a policy for all queues that shortens the streams' retention."""
     eventually(lambda: seen_streams(broker, group) == 8)
     line("OK")
     broker.control("set_policy", "short", ".*", '{"max-age":"1h"}', "--apply-to", "all")
@@ -290,14 +290,14 @@ def test_policies(line, broker, group, eventually):
 
 
 def has_policy(broker, group, count):
-    """Whether so many of the group's streams are shown with a policy."""
+    """Return whether *count* of the group's streams are shown with a policy."""
     queues = [queue for queue in managed(broker, "queues") if queue["name"].startswith(f"txc.{group}.")]
     return count == sum("max-age" in (queue.get("effective_policy_definition") or {}) for queue in queues)
 
 
 @pytest.mark.breaks("rabbitmq.disk-limit")
 def test_disk_limit(line, broker, eventually):
-    """RabbitMQ's default of 50 MB is full in a second."""
+    """The doctor warns about RabbitMQ's default of 50 MB, which fills in a second."""
     line("OK")
     broker.control("set_disk_free_limit", "50MB")
     try:
@@ -309,9 +309,9 @@ def test_disk_limit(line, broker, eventually):
 
 @pytest.mark.breaks("rabbitmq.partitions")
 def test_split(line, monkeypatch):
-    """Where metadata is not in Khepri a cluster's fate depends on a setting that no API reports.
+    """The doctor warns if metadata is not in Khepri, and fails on a split cluster.
 
-    The broker's own answers, with a second node and a split written in: loopback alone cannot be split.
+    The management API's answers are changed, with a second node and a split, because a single node cannot be split.
     """
     line("OK")
     real = rabbitmq_doctor.RabbitmqSubject.managed
@@ -334,7 +334,7 @@ def test_split(line, monkeypatch):
 
 @pytest.mark.breaks("rabbitmq.target-queues")
 def test_target_queues(line, channel, group, broker, eventually):
-    """A classic queue is not replicated; a quorum queue on one node has one replica."""
+    """The doctor fails on a classic queue, which is not replicated, and on a quorum queue with one replica."""
     line("OK", "no target is a queue", targets=("events/order.created",))
     channel.queue_declare(f"{group}.classic", durable=True, arguments={"x-queue-type": "classic"})
     channel.queue_declare(f"{group}.quorum", durable=True, arguments={"x-queue-type": "quorum"})
@@ -361,7 +361,7 @@ def port_finding(url, name, clock=None, **options):
 
 @pytest.mark.breaks("port.retention")
 def test_retention(broker, group):
-    """Halves must outlive twice the horizon."""
+    """The doctor fails if halves expire before twice the horizon."""
     assert port_finding(broker.url, "port.retention", group=group).level is Level.OK
     finding = port_finding(broker.url, "port.retention", group=group, horizon_s=5 * 86_400)
     assert finding.level is Level.FAIL
@@ -370,13 +370,13 @@ def test_retention(broker, group):
 
 
 def test_group_with_other_settings(broker, group):
-    """The port's own check says it too."""
+    """The check of the group on the port also fails."""
     finding = port_finding(f"{broker.url}?half_retention_s=100000", "port.group", group=group)
     assert (finding.level, "inequivalent arg" in finding.text) == (Level.FAIL, True)
 
 
 def test_undecided_half_near_its_end(broker, make_group, wrong_clock):
-    """More than half of the time for which it is kept is gone, by the doctor's clock."""
+    """The doctor fails on a half after more than half of its retention, by the doctor's clock."""
     url = f"{broker.url}?half_retention_s=600"
     make_group(url, "pending", 1)
     backend = txcore.connect(url)
@@ -395,7 +395,7 @@ def test_undecided_half_near_its_end(broker, make_group, wrong_clock):
 
 
 def test_slow_probe(start, make_group):
-    """A broker that stops for a while makes the slowest mark too slow."""
+    """The doctor warns about the slowest mark if the broker stops for a while."""
     with start("rabbitmq") as slow:
         make_group(slow.url, "g", 1)
         backend = txcore.connect(f"{slow.url}?delivery_timeout_s=3")

@@ -1,4 +1,4 @@
-"""The doctor gets in where the backend gets in: with the URL's own options for TLS and login."""
+"""The doctor connects as the backend does: with the URL's own options for TLS and login."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ def broker(request):
 
 
 def test_doctor_speaks_tls_and_logs_in(broker):
-    """A foreign authority and a wrong password are also reported, without the password."""
+    """The doctor connects with the right authority; with a foreign one the error has no password."""
     url = (broker.credentials_url if broker.name == "kafka" else broker.tls_url) or broker.tls_url
     options = OPTIONS[broker.name]
     examination = open_doctor(f"{url}?{options.format(broker.certificates.ca_file)}", Request("orders"))

@@ -1,4 +1,4 @@
-"""The SQLite broker: each check is broken on a real file, and mended."""
+"""The SQLite broker: each check is broken on a real file."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ def url(path):
 
 
 def test_all_is_well(url, path):
-    """No line but OK, and the file is as before."""
+    """Each line is OK, and the doctor does not change the file."""
     before = path.read_bytes()
     report = examine(open_doctor(url, Request(GROUP, ("mail",))))
     assert [line for line in report.lines if line.finding.level is not Level.OK] == []
@@ -44,7 +44,7 @@ def test_all_is_well(url, path):
 
 @pytest.mark.parametrize("content", [None, b"", b"no database at all" * 100])
 def test_file_of_another_kind_is_reported_and_left_alone(tmp_path, content):
-    """It is neither made nor changed."""
+    """The doctor neither creates nor changes such a file."""
     path = tmp_path / "other.db"
     if content is not None:
         path.write_bytes(content)
@@ -56,7 +56,7 @@ def test_file_of_another_kind_is_reported_and_left_alone(tmp_path, content):
 
 
 def test_another_applications_file_is_refused(tmp_path):
-    """By its name."""
+    """The error names the file."""
     with closing(sqlite3.connect(tmp_path / "shop.db")) as connection:
         connection.execute("CREATE TABLE orders (number INTEGER)")
     with pytest.raises(ConfigError, match=r"shop\.db is no broker file"):
@@ -65,7 +65,7 @@ def test_another_applications_file_is_refused(tmp_path):
 
 @pytest.mark.breaks("sqlite.version")
 def test_old_library(url, broker_line, monkeypatch):
-    """Below the oldest that the backend can use."""
+    """The doctor fails on a library older than the backend supports."""
     line = broker_line(url, GROUP)
     line("OK")
     monkeypatch.setattr(sqlite_doctor, "VERSION_OLDEST", "90")
@@ -74,14 +74,14 @@ def test_old_library(url, broker_line, monkeypatch):
 
 @pytest.mark.breaks("sqlite.synchronous")
 def test_synchronous(url, broker_line):
-    """NORMAL is chosen by the URL."""
+    """The doctor fails if the URL chooses NORMAL."""
     broker_line(url, GROUP)("OK")
     broker_line(f"{url}?synchronous=NORMAL", GROUP)("FAIL", "a power failure loses halves", "synchronous=FULL")
 
 
 @pytest.mark.breaks("sqlite.journal")
 def test_journal(url, path, broker_line):
-    """Another program changed the file's mode."""
+    """The doctor fails if another program changed the file's journal mode."""
     line = broker_line(url, GROUP)
     line("OK")
     with closing(sqlite3.connect(path)) as connection:
@@ -94,7 +94,7 @@ def test_journal(url, path, broker_line):
     ("kind", "level", "words"), [("nfs4", "FAIL", "locks"), ("tmpfs", "FAIL", "restart"), ("xfs", "OK", "xfs")]
 )
 def test_file_system(url, path, tmp_path, kind, level, words):
-    """The longest mount point that holds the file counts; a table of mounts is written, as none can be mounted here."""
+    """The doctor uses the longest mount point that holds the file; the test writes a table of mounts."""
     mounts = tmp_path / "mounts"
     mounts.write_text(
         f"/dev/a / ext4 rw 0 0\nserver:/x {path.parent} {kind} rw 0 0\n/dev/b {path.parent}2 ext4 rw 0 0\n"
@@ -109,11 +109,11 @@ def test_file_system(url, path, tmp_path, kind, level, words):
 
 @pytest.mark.breaks("sqlite.access")
 def test_access(url, path, broker_line, monkeypatch):
-    """The log is next to the file."""
+    """The doctor fails if the folder is not writable, because the log is next to the file."""
     line = broker_line(url, GROUP)
     line("OK")
     path.parent.chmod(0o500)
-    if os.geteuid() == 0:  # root may write everywhere; ask as another user would be answered
+    if os.geteuid() == 0:  # root may write everywhere, so judge by the mode bits
         monkeypatch.setattr(sqlite_doctor.os, "access", lambda place, _mode: bool(place.stat().st_mode & 0o200))
     try:
         line("FAIL", f"{path.parent} is not writable")
@@ -123,7 +123,7 @@ def test_access(url, path, broker_line, monkeypatch):
 
 @pytest.mark.breaks("sqlite.lock")
 def test_lock(url, path, broker_line):
-    """Another program's transaction stays open."""
+    """The doctor fails if another program's transaction stays open."""
     line = broker_line(f"{url}?busy_timeout_s=0.05", GROUP)
     line("OK")
     with closing(sqlite3.connect(path, isolation_level=None)) as holder:
@@ -133,7 +133,7 @@ def test_lock(url, path, broker_line):
 
 @pytest.mark.breaks("sqlite.integrity")
 def test_integrity(url, path, broker_line, monkeypatch):
-    """Bytes of the file were overwritten; a large file is not read."""
+    """The doctor fails on damaged bytes, and does not read a large file."""
     line = broker_line(url, GROUP)
     line("OK")
     monkeypatch.setattr(sqlite_doctor, "CHECKED_BYTES_MAX", 1)
@@ -147,7 +147,7 @@ def test_integrity(url, path, broker_line, monkeypatch):
 
 @pytest.mark.breaks("sqlite.disk")
 def test_disk(url, broker_line, monkeypatch):
-    """The limits are raised, as the disk cannot be filled here."""
+    """The doctor warns about a disk that is nearly full, and later fails; the test raises the limits instead."""
     line = broker_line(url, GROUP)
     line("OK", "are free")
     monkeypatch.setattr(sqlite_doctor, "FREE_WARN", 1 << 60)
@@ -158,7 +158,7 @@ def test_disk(url, broker_line, monkeypatch):
 
 @pytest.mark.breaks("sqlite.log-size")
 def test_log_size(url, path, broker_line, monkeypatch):
-    """A reader that stays keeps the log growing."""
+    """The doctor warns about a large log, which grows while a reader stays."""
     monkeypatch.setattr(sqlite_doctor, "JOURNAL_BYTES_MAX", 20_000)
     line = broker_line(url, GROUP)
     line("OK")
@@ -173,14 +173,14 @@ def test_log_size(url, path, broker_line, monkeypatch):
 
 @pytest.mark.breaks("sqlite.room")
 def test_room(url, broker_line):
-    """The bound of the URL is near."""
+    """The doctor warns if the file is near the bound of the URL."""
     broker_line(url, GROUP)("OK")
     broker_line(f"{url}?page_count_max=22", GROUP)("WARN", "of 22 pages are used", "page_count_max=44")
 
 
 @pytest.mark.breaks("sqlite.targets")
 def test_targets(url, broker_line):
-    """Missing ones are refused, or made when misspelt; unnamed ones are not examined."""
+    """The doctor warns about missing targets, or fails if the broker would refuse them; it requires a name."""
     broker_line(url, GROUP, targets=("mail",))("OK")
     broker_line(url, GROUP, targets=("mail", "lost"))("WARN", "targets do not exist: lost", "auto_create=false")
     broker_line(f"{url}?auto_create=false", GROUP, targets=("lost",))("FAIL", 'create_topic("lost")')

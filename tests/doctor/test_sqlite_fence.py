@@ -1,4 +1,4 @@
-"""An SQLite database with a fence: each check is broken on a real file, and mended."""
+"""An SQLite database with a fence: each check is broken on a real file."""
 
 from __future__ import annotations
 
@@ -51,7 +51,7 @@ def engine_with(url):
 
 
 def test_all_is_well(url, path):
-    """No line but OK, and the file is as before."""
+    """Each line is OK, and the doctor does not change the file."""
     before = path.read_bytes()
     examination = database_examination(url)
     report = examine(examination)
@@ -63,7 +63,7 @@ def test_all_is_well(url, path):
 
 @pytest.mark.breaks("sqlite-fence.version")
 def test_old_library(url, database_line, monkeypatch):
-    """Below the oldest that the fence knows is a failure."""
+    """The doctor fails on a library older than the fence supports."""
     line = database_line(url)
     line("OK")
     monkeypatch.setattr(doctor_sqlite, "VERSION_OLDEST", "90")
@@ -82,10 +82,10 @@ def test_old_library(url, database_line, monkeypatch):
     ],
 )
 def test_tables(url, database_line, execute, statement, words):
-    """Missing and changed tables are distinguished."""
+    """The doctor fails on a missing and on a changed table, and names the difference."""
     line = database_line(url)
     line("OK")
-    if words is None:  # the database itself keeps it to one row
+    if words is None:  # the database itself refuses a second row
         with pytest.raises(Exception, match="CHECK constraint"):
             execute(url, statement)
         return
@@ -95,7 +95,7 @@ def test_tables(url, database_line, execute, statement, words):
 
 @pytest.mark.breaks("sqlite-fence.rights")
 def test_locked_and_read_only(url, path, database_line, monkeypatch):
-    """Another program's open transaction is a warning, a trigger that refuses a failure."""
+    """The doctor warns about another program's open transaction, and fails on a trigger that refuses."""
     monkeypatch.setattr(doctor_sql, "LOCK_TIMEOUT_S", 0.05)
     line = database_line(url)
     line("OK")
@@ -109,13 +109,13 @@ def test_locked_and_read_only(url, path, database_line, monkeypatch):
 
 @pytest.mark.breaks("sqlite-fence.rights")
 def test_read_only_database(database_line, engine_with):
-    """A connection that may only read carries no fence."""
+    """The doctor fails on a connection that may only read."""
     database_line(engine_with("query_only = ON"))("FAIL", "accepts no writes", "primary server")
 
 
 @pytest.mark.breaks("sqlite-fence.journal")
 def test_journal(url, path, database_line, engine_with):
-    """Without WAL readers and writers wait for each other; without a journal a crash breaks the file."""
+    """The doctor warns about a file without WAL, and fails on a journal in memory."""
     line = database_line(url)
     line("OK")
     with closing(sqlite3.connect(path)) as connection:
@@ -126,25 +126,25 @@ def test_journal(url, path, database_line, engine_with):
 
 @pytest.mark.breaks("sqlite-fence.synchronous")
 def test_synchronous(url, database_line, engine_with):
-    """The program's own engine loses commits."""
+    """The doctor fails if the program's own engine can lose commits."""
     database_line(url)("OK")
     database_line(engine_with("synchronous = NORMAL"))("FAIL", "synchronous is NORMAL", "PRAGMA synchronous = FULL")
 
 
 @pytest.mark.breaks("sqlite-fence.locking")
 def test_locking(url, database_line, engine_with):
-    """A program that keeps the file to itself lets no check in."""
+    """The doctor fails on an engine that locks the file for itself."""
     database_line(url)("OK")
     database_line(engine_with("locking_mode = EXCLUSIVE"))("FAIL", "locking_mode is exclusive")
 
 
 @pytest.mark.breaks("sqlite-fence.folder")
 def test_folder(url, path, database_line, monkeypatch):
-    """The journal is next to the file."""
+    """The doctor fails if the folder is not writable, because the journal is next to the file."""
     line = database_line(url)
     line("OK")
     path.parent.chmod(0o500)
-    if os.geteuid() == 0:  # root may write everywhere; ask as another user would be answered
+    if os.geteuid() == 0:  # root may write everywhere, so judge by the mode bits
         monkeypatch.setattr(doctor_sqlite.os, "access", lambda place, _mode: bool(place.stat().st_mode & 0o200))
     try:
         line("FAIL", f"{path.parent} is not writable", "chmod u+w")
@@ -154,5 +154,5 @@ def test_folder(url, path, database_line, monkeypatch):
 
 @pytest.mark.breaks("sqlite-fence.message-table")
 def test_message_table(url, expect_message_table):
-    """As of every database."""
+    """The check of the message table holds for SQLite."""
     expect_message_table(url)
