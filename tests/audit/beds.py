@@ -42,7 +42,7 @@ class Bed:
         self.maker = Maker(self.group, self.partitions, ["orders.created", "orders.mail"], key_as_header=False)
 
     def write(self, *kinds, size=1, parts=None):
-        """Write one history per kind; with *parts*, only these of its records. Returns their ids."""
+        """Write one history per kind, with *parts* only these of its records, and return the histories."""
         made = []
         for kind in kinds:
             born_ms = time.time_ns() // 1_000_000
@@ -56,7 +56,7 @@ class Bed:
         return made
 
     def config(self, **audit):
-        """Return the loaded configuration; *audit* goes into its section."""
+        """Write the configuration with *audit* in its section, and return its path."""
         lines = ["[audit]", f'store = "{self.folder}/audit"']
         lines += [f"{key} = {value}" for key, value in ({"grace_s": 86_400} | audit).items()]
         lines += [

@@ -37,7 +37,7 @@ def require_spark():
 
 
 def kafka_jars(items):
-    """Return the folder with the jars of Spark's Kafka source if a test reads with it; "" where they are missing."""
+    """Return the folder with the jars of Spark's Kafka source if a test reads with it; "" if they are missing."""
     if any("spark-kafka" in item.nodeid for item in items):
         with contextlib.suppress(ServerUnavailableError):
             return str(spark_kafka_libraries())
@@ -46,7 +46,7 @@ def kafka_jars(items):
 
 @pytest.fixture(scope="session")
 def spark(request):
-    """Spark session on one core."""
+    """A Spark session for all tests of the audit."""
     require_spark()
     session = open_session("local[2]", "2g", SETTINGS, kafka_jars(request.session.items))
     yield session

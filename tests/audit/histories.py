@@ -20,7 +20,7 @@ LOGS = {LogKind.HALF: 0, LogKind.OP: 1, LogKind.PARKED: 2}
 
 
 def played(seed):
-    """Play one seed; returns its cast and the facts that the oracle judged."""
+    """Play one seed, and return its cast and the facts that the oracle judged."""
     casts, judged = [], []
     judge = invariants.judge
 
@@ -38,7 +38,7 @@ def played(seed):
 
 
 def rows_and_tallies(seed):
-    """Return a seed's rows, and the oracle's tally of every transaction."""
+    """Return a seed's rows, the oracle's tally of every transaction, and the ids of the excused ones."""
     cast, facts = played(seed)
     found = []
     for (kind, partition), records in cast.archive.items():

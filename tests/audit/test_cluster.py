@@ -28,7 +28,7 @@ SAME = ("counts", "severities", "exit_code", "records", "gaps")
 
 
 def audited(command, bed, *settings, **environment):
-    """Run the audit as a process of its own; returns its summary."""
+    """Run the audit in its own process, and return its summary."""
     command = [*command, "--config", str(bed.config()), "--mode", "once", "--json"]
     command += [part for setting in settings for part in ("--set", setting)]
     environment = os.environ | {"SPARK_HOME": str(SPARK_HOME), "PYSPARK_PYTHON": sys.executable} | environment
@@ -49,7 +49,7 @@ def bed(tmp_path):
 
 @pytest.mark.heavy
 def test_a_cluster_gives_the_same_verdicts_as_one_process(bed):
-    """Sources, ranges and verdicts are sent to other processes; so is the package, as docs/audit.md ships it."""
+    """The cluster's processes get sources, ranges and verdicts, and the package as docs/audit.md ships it."""
     module = [sys.executable, "-m", "txcore_spark"]
     alone = audited(module, bed, "audit.master=local[1]", "audit.range_records_max=1000")
     cluster = audited(module, bed, f"audit.master={MASTER}", "audit.range_records_max=1000")
@@ -74,7 +74,7 @@ def zipped(folder):
 
 
 def bare_python(folder):
-    """Return a Python with the dependencies but without txcore: without `site`, a linked package is not found."""
+    """Return a Python with the dependencies but without txcore: it runs without `site` and finds no linked package."""
     path = folder / "python"
     packages = sysconfig.get_path("purelib")
     path.write_text(f'#!/bin/sh\nPYTHONPATH="{packages}:$PYTHONPATH" exec {sys.executable} -S "$@"\n', encoding="utf-8")

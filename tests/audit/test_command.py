@@ -31,7 +31,7 @@ def config(tmp_path):
 
 
 def run(*arguments):
-    """Run the command; returns its exit code."""
+    """Run the command and return its exit code."""
     with pytest.raises(SystemExit) as ended:
         cli.main(["audit", *map(str, arguments)])
     return ended.value.code
@@ -113,7 +113,7 @@ def test_mistyped_argument_is_an_error_and_no_verdict(config, capsys, arguments,
 
 @pytest.mark.parametrize("arguments", [["--no-such-option"], ["--mode", "sometimes"], ["--steps", "few"]])
 def test_the_script_for_spark_submit_ends_with_the_same_code(capsys, arguments):
-    """The script has a parser of its own."""
+    """The script, which has its own parser, ends with the same code."""
     pytest.importorskip("pyspark")
     main = importlib.import_module("txcore_spark.command").main
     with pytest.raises(SystemExit) as ended:
@@ -147,6 +147,6 @@ def test_exit_codes_have_their_precedence(severities, has_failed, code):
 
 
 def test_every_verdict_has_a_severity():
-    """Each verdict has a severity and a sentence of its own."""
+    """Each verdict has a severity and its own sentence."""
     assert set(Verdict) == set(SEVERITIES)
     assert len(Verdict) == len({verdict.value for verdict in Verdict})

@@ -51,7 +51,7 @@ def gathered():
 
 @pytest.fixture(scope="module")
 def judged(spark, tmp_path_factory):
-    """Both judgements of all histories: identity -> (oracle's tally, audit's columns and verdicts)."""
+    """Return both judgements of all histories: identity -> (oracle's tally, audit's columns and verdicts)."""
     rows, wanted, excused = gathered()
     place = tmp_path_factory.mktemp("histories") / "rows.parquet"
     parquet.write_table(pa.Table.from_batches([batch_of(rows)]), place)
@@ -81,7 +81,7 @@ def test_every_transaction_has_the_same_verdicts(judged):
 
 
 def test_no_verdict_is_without_doubt(judged):
-    """Transactions that sums alone prove correct are not judged; most transactions are such."""
+    """Transactions that sums alone prove correct get no verdict, and at least a tenth of the transactions are such."""
     _, found = judged
     assert [each for each in found.values() if each["verdicts"] and not each["doubt"]] == []
     assert sum(not each["doubt"] for each in found.values()) > len(found) // 10

@@ -24,7 +24,7 @@ LEFT = {"counts.parquet", "coverage.parquet", "findings", "gaps.parquet", "laten
 
 @pytest.fixture(scope="module")
 def runs(spark, tmp_path_factory):
-    """One bed with every kind of fault, audited with and without landing; the second time the sources disappear.
+    """Audit one bed with every kind of fault, with and without landing; the second time the sources disappear.
 
     The broker's file is moved right after the reading, the database before the sums: a second reading would fail.
     """
@@ -52,7 +52,7 @@ def runs(spark, tmp_path_factory):
 
 
 def test_it_finds_the_same_and_reads_once(runs):
-    """Verdicts, places, counts and ends are the same."""
+    """Both runs have the same verdicts, places, counts and ends."""
     bed, landed, unlanded = runs
     assert {key: landed[key] for key in SAME} == {key: unlanded[key] for key in SAME}
     assert 12 <= len(unlanded["counts"])
@@ -61,7 +61,7 @@ def test_it_finds_the_same_and_reads_once(runs):
 
 
 def test_nothing_of_the_rows_is_left(runs):
-    """Only findings, summaries, report and manifest are left."""
+    """Only findings, summaries, report and manifest remain."""
     bed, landed, unlanded = runs
     left = [{each.name for each in Path(bed.store().path(run["number"], "")).iterdir()} for run in (landed, unlanded)]
     assert [LEFT | {"rows", "lines"}, LEFT] == left
@@ -75,7 +75,7 @@ def test_only_once_can_do_without_rows(runs, mode):
 
 
 def test_a_lost_target_is_not_published_again_without_rows(runs):
-    """Only rows show which targets exist; parking a stuck half needs the logs only."""
+    """Only rows show which targets exist; parking a stuck half needs only the logs."""
     bed, _, unlanded = runs
     loaded, number, lines = bed.loaded(grace_s=0), unlanded["number"], []
     with pytest.raises(UsageError, match="kept no rows"):

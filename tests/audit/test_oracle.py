@@ -34,8 +34,8 @@ def differing(seed):
 def is_excepted(verdict, facts, *, says):
     """Return whether the difference is expected.
 
-    A half that is not fenced is decided by its listener, whose word no row contradicts; the oracle knows what it did.
-    And no log says how many messages a transaction had in the message table, so there one that came hides the others.
+    A half without a fence is decided by its listener, and no row contradicts its answer; the oracle knows the truth.
+    No log has the number of a transaction's messages in the message table, so one delivered message hides lost ones.
     """
     journey = facts.journey
     is_listeners = bool(journey.halves) and not any(half.fenced for half in journey.halves)

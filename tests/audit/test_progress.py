@@ -46,7 +46,7 @@ def shown(**console):
 
 
 def play(progress, clock):
-    """Play a step of two phases, with a look into the middle of each."""
+    """Play a step of two phases, with a display in the middle of each."""
     tracker = Tracker()
     progress.say("starting Spark")
     with progress.step(tracker) as say:
@@ -78,7 +78,7 @@ def test_a_terminal_has_a_bar_per_phase_that_fits(monkeypatch):
 
 
 def test_a_pipe_has_plain_lines():
-    """A line is printed when a phase begins, and from time to time one with its progress."""
+    """A line is printed when a phase begins, and a line with its progress from time to time."""
     progress, file, clock = shown()
     play(progress, clock)
     assert [

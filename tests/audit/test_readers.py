@@ -69,13 +69,13 @@ class World:
 
 
 class Group:
-    """A new group with COUNT transactions in it, or none."""
+    """A new group with *count* transactions in it."""
 
     def __init__(self, world, count=COUNT):
         self.world = world
         self.bed = make_bed("main", world.url, "")
         backend = txcore.connect(world.url)
-        # A broker that the previous test froze is not its own controller at once.
+        # A broker that the previous test froze becomes its own controller a little later.
         wait_until(lambda: error_of(lambda: backend.ensure_group(self.bed.group, 2), 60.0) is None, "a group", 120.0)
         backend.close()
         self.writer = open_writer(world.url, self.bed.group)
@@ -138,7 +138,7 @@ def kinds(rows):
 
 @pytest.fixture(scope="module", params=["sqlite", "nats", "kafka", "spark-kafka", "rabbitmq"])
 def world(request, tmp_path_factory):
-    """A broker of each kind, one after the other; Kafka also with Spark's own source."""
+    """A broker of each kind, one after the other; for Kafka also with Spark's own source."""
     is_spark = request.param.startswith("spark-")
     spark = request.getfixturevalue("spark") if is_spark else None
     made = World(request.param.removeprefix("spark-"), tmp_path_factory.mktemp("broker"), spark)
@@ -160,7 +160,7 @@ def require_kafka_source(spark):
 
 @pytest.mark.parametrize("log", LOGS)
 def test_everything_is_read_once_in_ranges_of_any_size(world, log):
-    """One range and many small ranges give each transaction once and each range its cover."""
+    """One range or many small ranges give each transaction once, and one cover for each range."""
     group = Group(world)
     for records_max in (1_000_000, 25):
         ranges = group.ranges(log, records_max)
@@ -172,7 +172,7 @@ def test_everything_is_read_once_in_ranges_of_any_size(world, log):
 
 
 def test_what_marks_the_end_of_a_log_is_no_record(world):
-    """A checker asks where its logs end; most brokers get a marker for that, which the audit counts and skips."""
+    """A checker appends a marker to find the end of a log; the audit counts and skips it."""
     group = Group(world)
     backend = txcore.connect(world.url)
     for kind in (LogKind.HALF, LogKind.OP):
@@ -209,7 +209,7 @@ def test_record_written_after_the_frozen_end_is_not_read(world):
 
 
 def test_a_paused_broker_leaves_a_gap_and_no_cover(world):
-    """After the range's timeout the rows that came are there, but no cover says that they are complete."""
+    """After the range's timeout each range has a gap with its reason, and no cover."""
     if world.broker is None:
         pytest.skip("a file cannot be paused")
     group = Group(world)
@@ -226,7 +226,7 @@ def test_a_paused_broker_leaves_a_gap_and_no_cover(world):
 
 
 def test_a_slow_broker_is_waited_for(world):
-    """The broker stops for a while in the middle and continues: everything is read."""
+    """A reader waits for a broker that stops for a while and continues, and reads everything."""
     if world.broker is None:
         pytest.skip("a file is not slow")
     group = Group(world)
@@ -242,7 +242,7 @@ def test_a_slow_broker_is_waited_for(world):
 
 
 def test_records_that_retention_deletes_after_the_plan_leave_a_gap(world):
-    """Half of a log is deleted between planning and reading; the next plan knows that the beginning is gone."""
+    """Records are deleted between planning and reading; the next plan reports that the log's beginning is missing."""
     group = Group(world)
     ranges = group.ranges("half")
     if not trimmed(world, group, ranges):
@@ -259,7 +259,7 @@ def test_records_that_retention_deletes_after_the_plan_leave_a_gap(world):
 
 
 def trimmed(world, group, ranges):
-    """Drop the first half of each range; returns whether the broker can."""
+    """Delete the first records of each range, and return whether the broker can."""
     if world.name == "sqlite":
         for wanted in ranges:
             group.writer._connection.execute(
@@ -281,7 +281,7 @@ def trimmed(world, group, ranges):
 
 
 def test_a_queue_that_cannot_be_replayed_is_refused_and_unchanged(world):
-    """On RabbitMQ, reading a queue would take messages from its consumers; the error asks for a tap."""
+    """On RabbitMQ, reading a queue would take messages from its consumers, so the audit refuses it."""
     if world.name != "rabbitmq":
         pytest.skip("only RabbitMQ has such queues")
     group = Group(world)
@@ -294,7 +294,7 @@ def test_a_queue_that_cannot_be_replayed_is_refused_and_unchanged(world):
 
 
 def test_spark_reads_over_tls_with_a_password(world):
-    """Java's clients get the URL's settings; a wrong password leaves gaps that do not show it."""
+    """Java's clients get the URL's settings; a wrong password leads to gaps, whose text does not show it."""
     if world.spark is None:
         pytest.skip("the other readers' drivers have tests of their own")
     group = Group(world)
@@ -326,7 +326,7 @@ def test_every_fault_on_kafka_is_found_with_both_sources(world, tmp_path):
 
 
 def test_without_its_jars_spark_s_kafka_source_is_refused():
-    """The error says which setting names the jars; nothing is read."""
+    """The error names the setting for the jars, and nothing is read."""
     native = importlib.import_module("txcore_spark.native")
     with pytest.raises(ConfigError, match=r"audit\.spark_jars") as raised:
         native.require(SimpleNamespace(read=None))

@@ -28,7 +28,7 @@ TIMES = st.none() | st.integers(-(2**63), 2**63 - 1)
 
 
 def rows():
-    """Return rows of one place whose topic carries messages of group g."""
+    """Return empty rows of one place whose topic carries messages of group g."""
     return Rows(Place(0, 0, 0, 0), {"g": 0})
 
 
@@ -99,7 +99,7 @@ IDS = st.sampled_from([IDS_HEAD + end for end in (b"0", b"-1", b"9" * 5_000, b"\
 )
 @example(None, IDS_HEAD + b"0", {wire.HEADER_KEY: "\ud800"}, 2**63 - 1)
 def test_any_target_is_a_row_or_strange(key, name, headers, at):
-    """Text that is not UTF-8 included."""
+    """A target with any content is a row or strange, even if its text is not UTF-8."""
     found = rows()
     found.add_target(1, "t", key, b"body", {**headers, wire.HEADER_ID: name, wire.HEADER_GROUP: "g"}, at)
     assert 1 == found.strange + found.take().num_rows

@@ -153,7 +153,7 @@ def landed(cases):
 
 @pytest.fixture(scope="module")
 def judged(spark, tmp_path_factory):
-    """Every case by name: expected and found verdicts."""
+    """Return the expected and the found verdicts of every case, by name."""
     numbers = itertools.count(1)
 
     def new():

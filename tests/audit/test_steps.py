@@ -91,7 +91,7 @@ def test_a_window_judges_its_births_only(spark, bed):
 
 
 def test_retention_leaves_a_gap_and_no_absence_is_a_proof_before_it(spark, bed):
-    """A log whose beginning is gone is inconclusive, without PHANTOM for targets whose half is gone."""
+    """A log without its beginning is inconclusive, without PHANTOM for targets whose half is missing."""
     bed.write(*[None] * 5)
     with sqlite3.connect(bed.folder / "broker.db") as connection:
         connection.execute("DELETE FROM half")
@@ -103,7 +103,7 @@ def test_retention_leaves_a_gap_and_no_absence_is_a_proof_before_it(spark, bed):
 
 
 def test_a_topic_that_is_not_read_is_a_gap_and_its_messages_are_not_lost(spark, bed):
-    """Halves name the topic; the configuration leaves it out."""
+    """A topic that the halves name and the configuration omits is a gap."""
     bed.write(None, size=2)
     bed.config()
     path = bed.folder / "txcore.toml"
@@ -115,14 +115,14 @@ def test_a_topic_that_is_not_read_is_a_gap_and_its_messages_are_not_lost(spark, 
 
 
 def test_an_empty_group_passes(spark, bed):
-    """The logs of an empty group are read and the audit passes."""
+    """The audit of an empty group passes."""
     manifest = bed.audit(spark).once()
     assert (0, {}) == (manifest["exit_code"], manifest["counts"])
     shutil.rmtree(bed.folder / "audit")
 
 
 def test_repair_publishes_lost_targets_parks_stuck_halves_and_leaves_leaks(spark, bed, capsys):
-    """A dry run writes nothing; a repair is not repeated; the next audit finds the leak only."""
+    """A dry run writes nothing; a repair is not repeated; the next audit finds the leak and the parked half."""
     audit = bed.audit(spark, grace_s=0)
     (lost,) = bed.write(Verdict.LOST, size=3)
     bed.writer.write(
@@ -152,7 +152,7 @@ def half_of(history):
 
 
 def test_the_command_ends_with_the_code_and_writes_the_report(spark, bed, capsys):
-    """`--json` on standard output, progress on standard error, a page that loads nothing from elsewhere."""
+    """The summary is on standard output, the progress on standard error; the page loads nothing from other hosts."""
     bed.write(None, Verdict.LEAK, Verdict.DISCARDED)
     code = run(bed.loaded(), Wish(mode="once", as_json=True))
     printed = capsys.readouterr()
