@@ -1,4 +1,4 @@
-"""Brokers of the module's own, and each broker's plain client, which puts and reads texts."""
+"""Brokers for one module, and each broker's plain client, which puts and reads texts."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ TOPIC = "texts"
 
 
 class Client:
-    """A broker's plain client on one URL; every call connects anew and raises the driver's errors."""
+    """A broker's plain client on one URL; every call opens a connection and raises the driver's errors."""
 
     def __init__(
         self,
@@ -42,10 +42,10 @@ class Client:
         self.time_max_s = time_max_s
 
     def create(self) -> None:
-        """Make the place for texts."""
+        """Create the topic or queue for the texts."""
 
     def put(self, text: str) -> None:
-        """Store a text and wait for the broker's word."""
+        """Store a text and wait for the broker's acknowledgement."""
 
     def texts(self) -> list[str]:
         """Return all texts that were put."""
@@ -182,31 +182,31 @@ def client() -> Callable[..., Client]:
 
 @pytest.fixture(scope="session")
 def trouble() -> tuple[type[Exception], ...]:
-    """The exceptions of the drivers when they are refused or reach no server."""
+    """The exceptions that the drivers raise if they are refused or reach no server."""
     return TROUBLE
 
 
 @pytest.fixture(scope="session")
 def started() -> Callable[..., brokers.Broker]:
-    """Start a broker, skipping where it cannot be had and TXCORE_REQUIRE does not name it."""
+    """Start a broker; skip the test if that is impossible and TXCORE_REQUIRE does not name the broker."""
     return lambda name, *args, **options: obtained(name, lambda: brokers.start(name, *args, own=True, **options))
 
 
 @pytest.fixture(scope="session")
 def available() -> Callable[[str], None]:
-    """Fetch a broker's programs and remove the remains of a killed run, without starting it; same condition."""
+    """Fetch a broker's programs and remove the remains of a killed run; skip under the same condition."""
     return lambda name: obtained(name, lambda: brokers.managed(name)).remove()
 
 
 @pytest.fixture(scope="session")
 def clustered() -> Callable[[str], brokers.Cluster]:
-    """Start a cluster under the same condition."""
+    """Start a cluster; skip under the same condition."""
     return lambda name: obtained(name, lambda: brokers.cluster(name))
 
 
 @pytest.fixture(scope="module", params=brokers.NAMES)
 def broker(request: pytest.FixtureRequest, started) -> Iterator[brokers.Broker]:
-    """Each of the three, one for all tests of a module."""
+    """Each of the three brokers, started once for a module."""
     made = started(request.param)
     yield made
     made.remove()
@@ -214,7 +214,7 @@ def broker(request: pytest.FixtureRequest, started) -> Iterator[brokers.Broker]:
 
 @pytest.fixture
 def nats(started) -> Iterator[brokers.Broker]:
-    """The broker that starts fastest, for tests that are the same for all three."""
+    """The broker that starts fastest, for tests that are the same for all three brokers."""
     made = started("nats")
     yield made
     made.remove()
@@ -236,7 +236,7 @@ def eventually() -> Callable[[Callable[[], object]], None]:
 
 @pytest.fixture(scope="session")
 def runs() -> Callable[[int], bool]:
-    """Whether a process exists and is no zombie."""
+    """Return a function that checks whether a process exists and is no zombie."""
 
     def state(pid: int) -> bool:
         try:

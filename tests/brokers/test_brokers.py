@@ -1,4 +1,4 @@
-"""Each broker, for real: it keeps data and port through kills, is silent while paused, is reached by a proxy."""
+"""Each broker, for real: it keeps data and port after kills, is silent while paused, and is reached by a proxy."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ def texts(broker, client):
 
 
 def test_broker_reports_its_kind_and_version(broker):
-    """Name, version, a URL on loopback, logs."""
+    """The broker has a version, a URL on loopback, and a log."""
     assert re.fullmatch(r"\d+\.\d+\.\d+", broker.version)
     assert re.fullmatch(rf"{broker.name}://(guest:guest@)?127\.0\.0\.1:\d+/?", broker.url)
     assert (broker.folder / "server.log").is_file()
@@ -30,7 +30,7 @@ def test_broker_reports_its_kind_and_version(broker):
 
 
 def test_killed_and_stopped_broker_comes_back_with_its_data_on_the_same_port(broker, texts, runs):
-    """Acknowledged records are there after any end of the broker; neither helper nor name server stays."""
+    """Acknowledged records remain after a kill and a stop; no helper process or name server remains."""
     url = broker.url
     for end, is_paused in ((broker.kill, False), (broker.stop, True)):
         pids = [broker.pid, *broker._children()]
@@ -46,11 +46,11 @@ def test_killed_and_stopped_broker_comes_back_with_its_data_on_the_same_port(bro
         assert url == broker.url
     texts.put("second")
     assert ["first", "second"] == texts.texts()
-    texts.put("first")  # for the tests that follow; a queue was emptied by reading
+    texts.put("first")  # for later tests: reading emptied the queue
 
 
 def test_paused_broker_keeps_connections_and_says_nothing(broker, texts):
-    """Clients see silence, not an end; the broker continues where it was."""
+    """Clients of a paused broker get no answer and no end; after that the broker continues."""
     greeting = {"kafka": b"", "rabbitmq": b"AMQP\x00\x00\x09\x01", "nats": b""}[broker.name]
     broker.pause()
     with socket.create_connection(("127.0.0.1", broker.port), 1) as connection:
@@ -63,7 +63,7 @@ def test_paused_broker_keeps_connections_and_says_nothing(broker, texts):
 
 
 def test_client_that_came_through_the_proxy_stays_there(broker, texts, client, trouble):
-    """No address that the broker reports bypasses it: refused at the proxy, the client reaches no server."""
+    """The broker reports no address that bypasses the proxy, so a client that the proxy refuses reaches no server."""
     through = client(broker.name, broker.proxied_url, time_max_s=5)
     assert f":{broker.proxy.port}" in broker.proxied_url
     through.put("by proxy")
@@ -77,7 +77,7 @@ def test_client_that_came_through_the_proxy_stays_there(broker, texts, client, t
 
 
 def test_two_brokers_of_a_kind_run_at_once(broker, texts, started, client):
-    """Apart in ports, folders and data; the end of one is not the other's."""
+    """Two brokers have their own ports, folders and data; one continues after the other's end."""
     other = started(broker.name)
     try:
         assert {broker.folder, broker.url}.isdisjoint({other.folder, other.url})
@@ -92,7 +92,7 @@ def test_two_brokers_of_a_kind_run_at_once(broker, texts, started, client):
 
 
 def test_rabbitmqctl_answers(broker):
-    """The tool reaches the node by its own name server; other brokers have none."""
+    """The tool reaches the RabbitMQ node; the other brokers have no such tool."""
     if broker.name == "rabbitmq":
         assert "guest" in broker.control("list_users")
     else:

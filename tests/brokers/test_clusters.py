@@ -10,7 +10,7 @@ pytestmark = pytest.mark.filterwarnings("default::ResourceWarning")
 
 @pytest.mark.parametrize("name", brokers.NAMES)
 def test_cluster_works_without_a_node(clustered, client, eventually, trouble, name):
-    """And has everything when all come back after the power went."""
+    """The cluster accepts records with two nodes, and has all records after it lost power and started again."""
     cluster = clustered(name)
     try:
         assert 3 == len(cluster.url.split(","))
@@ -19,7 +19,7 @@ def test_cluster_works_without_a_node(clustered, client, eventually, trouble, na
         made.put("with three")
         cluster.nodes[2].kill()
         eventually(lambda: puts(made, trouble, "with two"))
-        cluster.start()  # to lose all while one still lags is more than a cluster promises
+        cluster.start()  # no cluster survives the loss of all nodes while one lags
         cluster.kill()
         cluster.start()
         eventually(lambda: puts(made, trouble, "again"))

@@ -1,4 +1,4 @@
-"""The proxy that misbehaves, between a plain socket and a server that answers each line with itself."""
+"""The proxy with faults, between a plain socket and a server that answers each line with itself."""
 
 from __future__ import annotations
 
@@ -72,7 +72,7 @@ def is_silent(connection):
 
 
 def test_forwards_both_ways(connect):
-    """Small and large, on several connections."""
+    """The proxy forwards small and large data on several connections."""
     first, second = connect(), connect()
     large = b"x" * 3_000_000 + b"\n"
     assert (b"one\n", b"two\n") == (says(first, b"one\n"), says(second, b"two\n"))
@@ -83,7 +83,7 @@ def test_forwards_both_ways(connect):
 
 
 def test_end_of_one_side_ends_the_other_after_its_last_bytes(connect):
-    """A half-closed connection still brings its answer."""
+    """A half-closed connection still gets its answer."""
     connection = connect()
     connection.sendall(b"last\n")
     connection.shutdown(socket.SHUT_WR)
@@ -91,7 +91,7 @@ def test_end_of_one_side_ends_the_other_after_its_last_bytes(connect):
 
 
 def test_swallowed_reply_never_comes_though_the_request_arrived(connect, proxy, server, eventually):
-    """An acknowledgement that is lost; its connection is reset before replies are let through again."""
+    """A swallowed reply is lost like an acknowledgement; the proxy resets its connection before it forwards again."""
     connection = connect()
     says(connection, b"before\n")
     proxy.swallow_replies()
@@ -105,7 +105,7 @@ def test_swallowed_reply_never_comes_though_the_request_arrived(connect, proxy, 
 
 
 def test_untouched_connection_survives_a_time_of_swallowing(connect, proxy):
-    """Only a stream with a hole in it is reset."""
+    """The proxy resets only a connection that lost a reply."""
     connection = connect()
     says(connection, b"before\n")
     proxy.swallow_replies()
@@ -114,7 +114,7 @@ def test_untouched_connection_survives_a_time_of_swallowing(connect, proxy):
 
 
 def test_cut_resets_open_connections_and_accepts_new_ones(connect, proxy):
-    """At once, on the client's side and the server's."""
+    """The proxy resets the client's connection and the server's at once."""
     connection = connect()
     says(connection, b"one\n")
     proxy.cut()
@@ -125,7 +125,7 @@ def test_cut_resets_open_connections_and_accepts_new_ones(connect, proxy):
 
 
 def test_refuses_new_connections_and_keeps_open_ones(connect, proxy):
-    """Until it forwards again, on the same port."""
+    """The proxy refuses new connections until it forwards again, on the same port."""
     connection = connect()
     says(connection, b"one\n")
     proxy.refuse()
@@ -137,7 +137,7 @@ def test_refuses_new_connections_and_keeps_open_ones(connect, proxy):
 
 
 def test_frozen_connections_stay_open_and_lose_nothing(connect, proxy, server):
-    """Bytes sent meanwhile arrive afterwards."""
+    """The proxy delivers the bytes that were sent while it was frozen."""
     connection = connect()
     says(connection, b"one\n")
     proxy.freeze()
@@ -152,15 +152,15 @@ def test_frozen_connections_stay_open_and_lose_nothing(connect, proxy, server):
 
 
 def test_absent_server_resets_the_client(connect, proxy, server):
-    """As a broker that is down."""
+    """A client whose server is down gets a reset."""
     server.shutdown()
     server.server_close()
-    with pytest.raises(ConnectionResetError):  # already while connecting, when the proxy is quick
+    with pytest.raises(ConnectionResetError):  # even connect() may raise it
         connect().recv(1)
 
 
 def test_closed_proxy_is_closed_twice_and_used_no_more(proxy):
-    """Its port is free again."""
+    """The proxy's port is free again after it is closed."""
     proxy.close()
     proxy.close()
     with pytest.raises(ValueError, match="closed"):

@@ -30,14 +30,14 @@ class NatsHarness(BrokerHarness):
 
 @pytest.fixture
 def given(nats, monkeypatch):
-    """A NATS that the environment names."""
+    """A NATS server that the environment names."""
     for name, value in brokers.environment({"nats": nats}).items():
         monkeypatch.setenv(name, value)
     return nats
 
 
 def test_foreign_broker_is_used_and_not_hurt(given):
-    """A URL from the environment is taken as it is; the server reports the version."""
+    """The URL from the environment is used as it is, the server reports its version, and no call stops it."""
     found = brokers.nats()
     assert (given.url, given.monitor_url, given.version, False) == (
         found.url,
@@ -54,7 +54,7 @@ def test_foreign_broker_is_used_and_not_hurt(given):
 
 
 def test_version_of_a_foreign_broker_is_requested(nats, monkeypatch):
-    """When only its URL is known; one that does not answer has none."""
+    """With only the URL, the version is requested from the server; without an answer it is empty."""
     monkeypatch.setenv("TXCORE_NATS_URL", nats.url)
     monkeypatch.delenv("TXCORE_NATS_RUNNING", raising=False)
     assert nats.version == brokers.nats().version
@@ -64,7 +64,7 @@ def test_version_of_a_foreign_broker_is_requested(nats, monkeypatch):
 
 
 def test_broker_of_ones_own_is_started_although_one_is_named(given):
-    """By `own`, by a setting and by its demands on clients."""
+    """A separate broker is started because of `own`, of a setting, or of required credentials."""
     for options in ({"own": True}, {"max_payload": "1024"}, {"credentials": True}):
         made = brokers.nats(**options)
         try:
@@ -75,7 +75,7 @@ def test_broker_of_ones_own_is_started_although_one_is_named(given):
 
 
 def test_foreign_broker_is_reached_through_a_proxy(given, client):
-    """User, path and all stay as they were."""
+    """A client reaches the broker by the proxy's URL, until the proxy refuses."""
     found = brokers.nats()
     assert found.proxied_url != given.url
     made = client("nats", found.proxied_url)
@@ -87,7 +87,7 @@ def test_foreign_broker_is_reached_through_a_proxy(given, client):
 
 
 def test_kafka_has_a_listener_for_each_of_four_proxies(monkeypatch):
-    """Two programs at one broker get different ones; a fifth request fails."""
+    """Two programs at one broker get different listeners; a request without a free listener fails."""
     ports = PortLocks()
     pairs = ",".join(f"{ports.reserve()}:{ports.reserve()}" for _ in range(2))
     monkeypatch.setenv("TXCORE_KAFKA_URL", "kafka://127.0.0.1:1")
@@ -106,7 +106,7 @@ def test_kafka_has_a_listener_for_each_of_four_proxies(monkeypatch):
 
 
 def test_rabbitmqctl_of_a_foreign_broker_is_found(monkeypatch):
-    """TXCORE_RABBITMQ_CONTROL is the beginning of a command; without it there is none."""
+    """TXCORE_RABBITMQ_CONTROL is the beginning of a command; without it there is no tool."""
     monkeypatch.setenv("TXCORE_RABBITMQ_URL", "rabbitmq://guest:guest@127.0.0.1:1/")
     monkeypatch.setenv("TXCORE_RABBITMQ_CONTROL", "echo 'node one'")
     assert "node one list_users\n" == brokers.rabbitmq().control("list_users")
@@ -116,7 +116,7 @@ def test_rabbitmqctl_of_a_foreign_broker_is_found(monkeypatch):
 
 
 def test_harness_on_the_common_broker_and_on_one_of_its_own(given):
-    """`private` may be hurt; the common one stays."""
+    """The `private` broker may be killed and is removed; the common broker continues."""
     harness = NatsHarness()
     harness.start()
     assert given.url + "?release=atomic" == harness.url
@@ -131,7 +131,7 @@ def test_harness_on_the_common_broker_and_on_one_of_its_own(given):
 
 
 def test_harness_leaves_a_broker_alone_that_it_was_given(nats):
-    """The program that started it ends it."""
+    """The harness does not stop a broker that another program started."""
     harness = NatsHarness(nats)
     harness.start()
     harness.stop()
@@ -140,7 +140,7 @@ def test_harness_leaves_a_broker_alone_that_it_was_given(nats):
 
 @pytest.mark.parametrize("name", brokers.NAMES)
 def test_broker_ends_with_the_program_that_started_it(available, runs, eventually, name):
-    """Even when that is killed, from a thread as well; the next run removes the remains."""
+    """The broker ends even if the program is killed and started it in a thread; the next run removes the remains."""
     available(name)
     code = (
         "import os, signal\n"
@@ -160,7 +160,7 @@ def test_broker_ends_with_the_program_that_started_it(available, runs, eventuall
 
 
 def test_command_gets_the_brokers_and_its_status_is_passed_on(available):
-    """They are gone when it ends."""
+    """The command gets the brokers' URLs and passes its status on; the brokers end with it."""
     available("nats")
     code = (
         "import os\n"
@@ -198,7 +198,7 @@ def test_killed_runner_takes_command_and_brokers_along(available, runs, eventual
 
 @pytest.mark.parametrize(("required", "status"), [("", 7), ("nats", 1)])
 def test_command_runs_without_a_broker_unless_it_is_required(required, status, tmp_path):
-    """A missing one is reported on standard error."""
+    """A missing broker is reported on standard error."""
     tmp_path.joinpath("apt-get").write_text("#!/bin/sh\nexit 1\n")
     tmp_path.joinpath("apt-get").chmod(0o755)
     (tmp_path / "servers").mkdir()
@@ -215,7 +215,7 @@ def test_command_runs_without_a_broker_unless_it_is_required(required, status, t
 
 
 def test_runner_names_its_mistakes():
-    """An unknown broker, or a command that is missing."""
+    """The runner reports an unknown broker and a missing command."""
     for arguments in (["--run", "pulsar", "--", "true"], ["--run", "nats"]):
         done = subprocess.run([*MODULE, *arguments], capture_output=True, text=True, check=False)
         assert 2 == done.returncode
@@ -223,7 +223,7 @@ def test_runner_names_its_mistakes():
 
 
 def test_without_a_command_urls_are_printed_until_ctrl_c(available):
-    """In 80 columns, ready to be pasted."""
+    """The lines have at most 80 columns, and the `export` lines can be pasted."""
     if any(os.environ.get(f"TXCORE_{name.upper()}_URL") for name in brokers.NAMES):
         pytest.skip("the brokers are run by somebody else")
     for name in brokers.NAMES:
@@ -243,7 +243,7 @@ def test_without_a_command_urls_are_printed_until_ctrl_c(available):
 
 
 def test_ports_are_kept_apart_and_out_of_the_kernels_way():
-    """Another holder gets none of them, and no outgoing connection may be given one."""
+    """No other holder gets the ports, and the kernel gives none of them to an outgoing connection."""
     locks = PortLocks()
     numbers = [locks.reserve() for _ in range(20)]
     assert 20 == len(set(numbers))
@@ -257,7 +257,7 @@ def test_ports_are_kept_apart_and_out_of_the_kernels_way():
 
 
 def test_broker_that_ended_by_itself_is_known_to_and_starts_again(nats, eventually):
-    """As after a crash of its own; `kill` clears it away."""
+    """A broker that crashed can be paused, resumed and killed without error, and starts again."""
     os.kill(nats.pid, signal.SIGKILL)
     eventually(lambda: not nats.is_running)
     nats.pause()
@@ -268,7 +268,7 @@ def test_broker_that_ended_by_itself_is_known_to_and_starts_again(nats, eventual
 
 
 def test_wanted_rabbitmq_settings_reach_the_server(started):
-    """By the names of its own configuration."""
+    """The settings have the names of RabbitMQ's own configuration."""
     broker = started("rabbitmq", channel_max="77")
     try:
         assert isinstance(broker, RabbitmqBroker)

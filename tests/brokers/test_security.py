@@ -1,4 +1,4 @@
-"""Brokers that ask for something: TLS with an authority of its own, client certificates, user and password."""
+"""Brokers with access control: TLS with their own authority, client certificates, user and password."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ def guarded(request, started):
 
 
 def test_known_user_with_certificate_comes_in(guarded, client):
-    """By the authority that signed the server's certificate."""
+    """A client with user and certificate connects, and trusts the authority of the server's certificate."""
     url = guarded.credentials_url
     assert f"{brokers.USER}:{brokers.PASSWORD}@" in url
     made = client(guarded.name, url, ca=guarded.ca_file, certificate=(guarded.cert_file, guarded.key_file))
@@ -28,7 +28,7 @@ def test_known_user_with_certificate_comes_in(guarded, client):
 
 @pytest.mark.parametrize("lack", ["password", "authority", "TLS"])
 def test_client_without_a_credential_is_refused(guarded, client, trouble, lack):
-    """Each guard by itself."""
+    """The broker refuses a client without one of the credentials."""
     known = {"ca": guarded.ca_file, "certificate": (guarded.cert_file, guarded.key_file)}
     url, options = {
         "password": (guarded.credentials_url.replace("secret", "guess"), known),
@@ -40,13 +40,13 @@ def test_client_without_a_credential_is_refused(guarded, client, trouble, lack):
 
 
 def test_client_without_certificate_stays_outside_where_one_is_asked_for(guarded, client, trouble):
-    """On the TLS listener, user or not."""
+    """The broker refuses a client without certificate and user on the TLS listener."""
     with pytest.raises(trouble):
         client(guarded.name, guarded.tls_url, ca=guarded.ca_file, time_max_s=3).create()
 
 
 def test_files_exist_only_with_tls(nats):
-    """Asking a broker without TLS for its authority says so."""
+    """A broker without TLS raises an error for its authority's file."""
     with pytest.raises(brokers.ServerUnavailableError, match="without tls=True"):
         _ = nats.ca_file
     assert ("", "") == (nats.tls_url, nats.credentials_url)

@@ -1,4 +1,4 @@
-"""The versions that may be asked for, and the fallback for an unavailable one."""
+"""The versions that a caller may ask for, and the fallback for an unavailable one."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ pytestmark = pytest.mark.filterwarnings("default::ResourceWarning")
     ("name", "version", "begin"), [("nats", "2.9", "2.9."), ("nats", "newest", "2."), ("kafka", "3.9", "3.9.")]
 )
 def test_version_that_was_asked_for_runs(started, name, version, begin):
-    """The server itself reports it."""
+    """The server reports the version that the caller asked for."""
     broker = started(name, version)
     try:
         assert broker.version.startswith(begin)
@@ -28,7 +28,7 @@ def test_version_that_was_asked_for_runs(started, name, version, begin):
 
 @pytest.mark.heavy
 def test_environment_says_the_version(started, monkeypatch):
-    """Unless the caller does."""
+    """The variable chooses the version if the caller names none."""
     monkeypatch.setenv("TXCORE_NATS_VERSION", "2.9")
     broker = started("nats")
     try:
@@ -39,7 +39,7 @@ def test_environment_says_the_version(started, monkeypatch):
 
 @pytest.fixture
 def texts(monkeypatch):
-    """The warnings of this test."""
+    """The list of this test's warnings."""
     kept: list[str] = []
     monkeypatch.setattr(broker_warnings, "_texts", kept)
     monkeypatch.delenv("TXCORE_BROKER_WARNINGS", raising=False)
@@ -49,7 +49,7 @@ def texts(monkeypatch):
 @pytest.mark.heavy
 @pytest.mark.skipif(not debian.codename() or os.geteuid() != 0, reason="needs root on Debian")
 def test_rabbitmq_falls_back_to_the_distributions_own(texts):
-    """A suite that does not exist; the warning says both."""
+    """The warning names the suite that does not exist."""
     with pytest.warns(brokers.BrokerFallbackWarning, match="no-such-suite is not available"):
         found = rabbitmq_programs.rabbitmq_installation("no-such-suite")
     assert () == found.prefix
@@ -59,7 +59,7 @@ def test_rabbitmq_falls_back_to_the_distributions_own(texts):
 
 @pytest.mark.skipif(not debian.codename(), reason="needs Debian")
 def test_nats_falls_back_to_the_distributions_own(texts):
-    """A version that was never released."""
+    """A version that was never released leads to the distribution's own, with one warning."""
     with pytest.warns(brokers.BrokerFallbackWarning, match=r"NATS 2\.9\.999 cannot be built, nats-server: v2\."):
         found = nats_programs.nats_server("2.9.999")
     assert debian.codename() in str(found)
@@ -67,14 +67,14 @@ def test_nats_falls_back_to_the_distributions_own(texts):
 
 
 def test_kafka_that_does_not_exist_is_unavailable(available):
-    """There is nothing to fall back to."""
+    """Kafka has no fallback."""
     available("kafka")
     with pytest.raises(brokers.ServerUnavailableError, match=r"0\.0\.1"):
         brokers.kafka("0.0.1")
 
 
 def test_warning_is_given_once_and_shown_with_those_of_the_runner(texts, monkeypatch):
-    """The program that started the brokers passes its versions on by the environment."""
+    """A text is warned about once, although the runner's environment has it already."""
     monkeypatch.setenv("TXCORE_BROKER_WARNINGS", "from the runner\nours")
     with pytest.warns(brokers.BrokerFallbackWarning) as caught:
         [broker_warnings.warn(text) for text in ("ours", "ours")]
@@ -83,7 +83,7 @@ def test_warning_is_given_once_and_shown_with_those_of_the_runner(texts, monkeyp
 
 
 def test_pytest_shows_a_fallback_and_continues(tmp_path):
-    """In its first lines and its summary, where every other warning is an error."""
+    """Pytest shows the warning in its first lines and in its summary, even where every other warning is an error."""
     (tmp_path / "pytest.ini").write_text("[pytest]\nfilterwarnings = error\n")
     (tmp_path / "test_it.py").write_text(
         "from txcore_conformance import broker_warnings\ndef test_it(): broker_warnings.warn('another version')\n"
