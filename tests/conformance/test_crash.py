@@ -1,4 +1,4 @@
-"""The crash kit detects a lost transaction, a step that never comes, and a harness of one process only."""
+"""The crash kit detects a lost transaction, a step that never comes, and a harness without other processes."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ def crashes():
 
 
 def test_a_kill_after_the_local_commit_loses_nothing(crashes):
-    """The process dies before it publishes; the checker delivers, and the oracle finds nothing."""
+    """The process dies before it publishes; the checker delivers the message, and the oracle finds nothing."""
     step, tally = Step("listener", "after local commit:1"), Tally()
     crashes.kill_at(step, tally)
     crashes.judge({step: tally})
@@ -85,7 +85,7 @@ def test_a_broken_program_is_no_kill(crashes):
 def test_kills_rotate_over_groups_and_report_progress():
     """Several dead processes may leave their halves in one group; one judgement of the group covers them all.
 
-    A process whose step was not reached there, because some steps come by chance, dies in a group of its own.
+    A process that does not reach its step there, because some steps come by chance, is killed in its own group.
     """
     harness, said = SqliteHarness(), []
     harness.start()
@@ -120,7 +120,7 @@ def test_another_kill_replaces_one_that_was_given_up(monkeypatch):
 
 
 def test_kills_end_when_no_step_comes(monkeypatch):
-    """The kit does not wait for ever."""
+    """The kit gives up if no step comes."""
     monkeypatch.setattr(CrashKit, "steps", lambda self, programs: [Step("listener", "before nothing:1")])
     harness = SqliteHarness()
     harness.start()
@@ -130,7 +130,7 @@ def test_kills_end_when_no_step_comes(monkeypatch):
 
 
 def test_only_the_kill_that_hit_a_transaction_is_a_cause():
-    """The cause is a kill of its own producer, or of a checker while it was undecided."""
+    """A cause is a kill of the transaction's own producer, or of a checker while the transaction was undecided."""
     identity = (1_000).to_bytes(6, "big") + bytes(10)
     producer = Kill(Step("listener", "before half:1"), "group", 900, 1_100)
     checker = Kill(Step("checker", "before half:1"), "group", 2_000, 2_100)

@@ -65,7 +65,7 @@ class Early(Shop):
 
 
 class Always(txcore.TransactionListener):
-    """Answers for a half that never had a transaction."""
+    """Answers COMMIT for a half that never had a transaction."""
 
     def execute_local_transaction(self, message, arg):
         raise NotImplementedError
@@ -91,14 +91,14 @@ class Idle(Shop):
 
 
 class Failing(Shop):
-    """Raises an error of its own."""
+    """Raises the user's own error."""
 
     def place_order(self, place, producer, engine):
         raise ValueError("no tea")
 
 
 class Moody(Shop):
-    """Never takes the same steps again."""
+    """Takes a step whose name differs in each run."""
 
     def place_order(self, place, producer, engine):
         place.step(f"step {id(place)} {place.database}")
@@ -106,7 +106,7 @@ class Moody(Shop):
 
 
 class Own(Shop):
-    """Has a step of its own between its two transactions."""
+    """Has its own step between its two transactions."""
 
     def place_order(self, place, producer, engine):
         with engine.begin() as connection:
@@ -132,21 +132,21 @@ def test_a_correct_transaction_is_atomic_at_every_step():
 
 
 def test_a_message_before_the_transaction_is_leaked():
-    """The order that the message announces is never there."""
+    """After a kill the announced order is missing."""
     wrong = kill_at_every_step(Early).wrong
     assert [("one",)] * len(wrong) == [tuple(finding.leaked) for finding in wrong]
     assert "before database COMMIT:1" in [finding.step for finding in wrong]
 
 
 def test_two_messages_with_ids_of_their_own_are_doubled():
-    """They are doubled even without a kill; then no process is killed."""
+    """The messages are doubled even without a kill, so no process is killed."""
     verdict = kill_at_every_step(Twice)
     assert ["no kill"] == steps_of(verdict)
     assert "DOUBLED one" in str(verdict)
 
 
 def test_a_run_that_does_nothing_proves_nothing():
-    """A run without records is an error, such as one whose names are not found."""
+    """A run without records is an error."""
     assert "the run left no records" in str(kill_at_every_step(Idle))
 
 
@@ -156,13 +156,13 @@ def test_an_error_of_the_users_own_is_shown():
 
 
 def test_a_step_that_does_not_come_again_is_reported():
-    """Without the report a kill that never happened would count as passed."""
+    """The plugin reports the missing step, because a kill that never happened must not count as passed."""
     wrong = kill_at_every_step(Moody).wrong
     assert 1 == len(wrong)
     assert "did not come again in 3 runs" in str(wrong[0].problem)
 
 
 def test_a_step_of_the_users_own_is_killed_at_too():
-    """The step is between two calls of any service."""
+    """The plugin kills at a step that the user defines, between two transactions."""
     wrong = {finding.step: finding for finding in kill_at_every_step(Own).wrong}
     assert ["one"] == list(wrong["called the bank:1"].lost)

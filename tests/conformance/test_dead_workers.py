@@ -21,7 +21,7 @@ CONFTEST = Path(__file__).parents[1] / "conftest.py"
     ],
 )
 def test_the_report_contains_the_cause_of_a_workers_death(tmp_path, death, expected):
-    """The cause is a signal, with the stack of a fault, or an exit status."""
+    """The report has the signal, with the stack of a fault, or the exit status."""
     shutil.copy(CONFTEST, tmp_path)
     (tmp_path / "test_it.py").write_text(f"import faulthandler, os\ndef test_it():\n    {death}\n", encoding="utf-8")
     run = subprocess.run(

@@ -1,4 +1,4 @@
-"""The plugin as a third party uses it: runs of the suite in a process of their own, from another directory."""
+"""The plugin as a third party uses it: each run of the suite is its own process, in another directory."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ TINY = """
 
 @pytest.fixture
 def suite(tmp_path):
-    """Run pytest in an empty directory; returns (exit status, output)."""
+    """Run pytest in an empty directory, and return its exit status and output."""
 
     def run(*arguments, module=TINY, extra=""):
         (tmp_path / "tiny.py").write_text(textwrap.dedent(module) + textwrap.dedent(extra), encoding="utf-8")
@@ -53,7 +53,7 @@ WHOLE = ("--pyargs", "txcore_conformance.suite")
 
 
 def test_an_outsiders_ten_line_harness_passes_the_suite(suite):
-    """A third party writes only a module with one small class; the long tests are left to real backends."""
+    """A third party writes only a module with one small class; the test leaves the long tests to real backends."""
     status, output = suite(*WHOLE, "-k", "not fifteen_discards and not test_crash", "--harness", "tiny:TinyHarness")
     assert status == 0, output
     assert "failed" not in output
@@ -71,7 +71,7 @@ def test_every_profile_of_the_memory_broker_passes_the_suite(suite, name):
 
 
 def test_several_harnesses_run_side_by_side(suite):
-    """`--harness` may be repeated: each test runs once for each."""
+    """`--harness` may be repeated: each test runs once for each harness."""
     nats = "txcore_conformance.memory:NatsLikeHarness"
     status, output = suite(*WHOLE, "-k", "test_a_rolled_back_half", "-vv", "--harness", MEMORY, "--harness", nats)
     assert status == 0, output
@@ -80,7 +80,7 @@ def test_several_harnesses_run_side_by_side(suite):
 
 
 def test_another_form_of_a_backend_runs_without_the_long_tests(suite):
-    """Only its first form runs the tests that kill processes and brokers."""
+    """Only the first form of a backend runs the tests that kill processes and brokers."""
     nats = "txcore_conformance.memory:NatsLikeHarness"
     selected = ("--collect-only", "-k", "test_crash or test_live or test_a_rolled_back_half")
     status, output = suite(*WHOLE, *selected, "--harness", MEMORY, "--harness-form", nats)
@@ -128,7 +128,7 @@ def test_tests_with_a_harness_of_their_own_run_once_and_are_not_judged(suite, tm
 
 
 def test_without_a_harness_the_suite_is_ignored(suite):
-    """The plugin does nothing in ordinary runs."""
+    """The plugin does nothing in a run without a harness."""
     status, output = suite(*WHOLE)
     assert status == pytest.ExitCode.NO_TESTS_COLLECTED, output
 
@@ -175,7 +175,7 @@ def test_a_gap_that_is_closed_fails_the_run_until_it_is_deleted(suite):
 
 
 def test_a_gap_that_fails_in_another_way_is_a_failure(suite):
-    """A gap names the exception that it raises; any other failure is a bug."""
+    """A gap names the exception that its test raises; any other failure is a bug."""
     gap = GAP.replace("'reads nothing'", "'reads nothing', raises=KeyError")
     status, output = suite(*WHOLE, *ONE, "--harness", "tiny:Gappy", extra=GAPPY % (gap, ":0"))
     assert status == 1, output
@@ -190,7 +190,7 @@ def test_a_gap_for_an_unknown_test_is_a_usage_error(suite):
 
 
 def test_the_oracle_fails_a_test_whose_own_assertions_pass(suite):
-    """S7 reports a backend that changes a payload unnoticed by the test."""
+    """The oracle reports S7 for a backend that changes a message, although the test itself does not notice."""
     changed = """
         import dataclasses
 
