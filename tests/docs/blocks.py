@@ -1,6 +1,6 @@
 """Code blocks of the documents, and their comments about running them.
 
-A comment right before a block decides what is done with it:
+A comment right before a block decides what the tests do with it:
 
     <!-- run -->            run these shell commands (without it they are only parsed by the programs that they name)
     <!-- run: pytest -->    this Python is a file of tests; `run: conformance`: a harness named MyHarness
@@ -45,7 +45,7 @@ class Block:
 
 
 def documents() -> list[str]:
-    """Name every document that is looked at."""
+    """Return the names of all documents that the tests read."""
     found = {path.relative_to(ROOT).as_posix() for pattern in PATTERNS for path in ROOT.glob(pattern)}
     return sorted(name for name in found if "node_modules" not in name)
 

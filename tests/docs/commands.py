@@ -1,4 +1,4 @@
-"""Commands in the documents, held against the programs that they are meant for, without being run."""
+"""Commands in the documents, compared with the programs that they are meant for, without running them."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ from txcore.cli import build_app
 ROOT = Path(__file__).parents[2]
 MAKEFILE = (ROOT / "Makefile").read_text(encoding="utf-8")
 PROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["project"]
-#: Programs that are not ours, so that nothing but the shell's grammar is looked at.
+#: Programs of other projects: only the shell's grammar of their commands is checked.
 FOREIGN = {
     *(
         "$EDITOR",
@@ -58,7 +58,7 @@ def check_script(text: str) -> None:
 
 
 def simple_commands(line: str) -> list[list[str]]:
-    """Cut a line into commands: no comments, operators, redirections or assignments."""
+    """Cut a line into commands, without comments, operators, redirections and assignments."""
     lexer = shlex.shlex(line, posix=True, punctuation_chars=True)
     lexer.whitespace_split = True
     commands: list[list[str]] = [[]]
@@ -96,7 +96,7 @@ def check_command(words: list[str], *, is_whole: bool = True) -> None:
 
 @cache
 def app():
-    """Return the real command line with every command's work taken out."""
+    """Return the real command line, whose commands do nothing."""
     root = typer.main.get_command(build_app())
     waiting = [root]
     while waiting:
@@ -117,7 +117,7 @@ def check_txcore(arguments: list[str], *, is_whole: bool = True) -> None:
 
 
 def check_make(arguments: list[str]) -> None:
-    """Targets exist, variables are used."""
+    """Check that targets exist and variables are used."""
     for each in arguments:
         name, is_variable, _ = each.partition("=")
         pattern = rf"\$\({name}\)" if is_variable else rf"^{re.escape(name)}:"
@@ -126,7 +126,7 @@ def check_make(arguments: list[str]) -> None:
 
 
 def check_pip(arguments: list[str]) -> None:
-    """Extras exist; only the known packages are installed."""
+    """Check that extras exist, and that only known packages are installed."""
     extras, names = set(PROJECT["optional-dependencies"]), {each for each in arguments[1:] if each[0] != "-"}
     for name in names - PACKAGES:
         match = re.fullmatch(r"(?:txcore|\.)(?:\[([\w,]+)\])?", name)
@@ -142,7 +142,7 @@ def help_of(*command: str) -> str:
 
 
 def check_options(arguments: list[str], text: str) -> None:
-    """Each option is in the help text."""
+    """Check that each option is in the help text."""
     for each in arguments:
         option = each.partition("=")[0]
         if re.match(r"--?[a-z]", option) and not re.search(rf"(?<![\w-]){option}(?![\w-])", text):
@@ -150,7 +150,7 @@ def check_options(arguments: list[str], text: str) -> None:
 
 
 def check_python(arguments: list[str]) -> None:
-    """Modules and files exist, and have the options."""
+    """Check that modules and files exist, and have the options."""
     if arguments[0] == "-m":
         if importlib.util.find_spec(arguments[1]) is None:
             raise WrongCommandError(f"no module {arguments[1]}")
@@ -168,7 +168,7 @@ def check_python(arguments: list[str]) -> None:
 
 
 def check_pytest(arguments: list[str]) -> None:
-    """Options are known with txcore's plugins; harnesses of txcore and packages of tests can be imported."""
+    """Check the options with txcore's plugins; harnesses of txcore and packages of tests must be importable."""
     check_options(arguments, help_of("-m", "pytest"))
     for before, each in zip(["", *arguments], arguments, strict=False):
         if before == "--pyargs" and importlib.util.find_spec(each) is None:
@@ -179,7 +179,7 @@ def check_pytest(arguments: list[str]) -> None:
 
 
 def check_curl(arguments: list[str]) -> None:
-    """A URL on the checker's port is a path of its API."""
+    """Check that a URL on the checker's port is a path of its API."""
     described = json.loads((ROOT / "docs" / "api-openapi.json").read_text(encoding="utf-8"))["paths"]
     for each in arguments:
         path = re.match(r"https?://[^/]*:8181(/[^?]*)", each)
@@ -188,6 +188,6 @@ def check_curl(arguments: list[str]) -> None:
 
 
 def check_spark(arguments: list[str]) -> None:
-    """The arguments after the program are for `txcore audit`."""
+    """Check that the arguments after the program are those of `txcore audit`."""
     place = next(number for number, each in enumerate(arguments) if each.endswith("audit.py"))
     check_txcore(["audit", *arguments[place + 1 :]])

@@ -1,4 +1,4 @@
-"""The modules beside the tests can be imported by them."""
+"""Makes the modules beside the tests importable."""
 
 from __future__ import annotations
 

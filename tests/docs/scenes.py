@@ -16,7 +16,7 @@ import txcore
 
 #: The output of a page's programs.
 PRINTED: dict[str, tuple[str, ...]] = {"README.md": ("mail for b'{\"order\": 1}'",)}
-#: Spans that look like commands and are none.
+#: Spans that look like commands but are none.
 NO_COMMANDS = {
     ("docs/checker.md", f"txcore {span}") for span in ("transaction", "prepare", "local", "release", "check")
 }
@@ -26,7 +26,7 @@ ENVIRONMENT = {"BROKER_URL": "sqlite:///broker.db", "DATABASE_URL": "sqlite:///s
 
 @contextmanager
 def scene(document: str) -> Iterator[dict[str, Any]]:
-    """Yield the names for a page's programs, and end whatever these have opened."""
+    """Yield the names for a page's programs, and close the backends and engines among them afterwards."""
     namespace: dict[str, Any] = {"__name__": "page"}
     SCENES.get(document, lambda _: None)(namespace)
     try:
@@ -41,7 +41,7 @@ def scene(document: str) -> Iterator[dict[str, Any]]:
 
 
 def shop(namespace: dict[str, Any]) -> None:
-    """The service of the README, ready to place orders."""
+    """Add the service of the README, ready to place orders."""
     engine = sqlalchemy.create_engine("sqlite:///shop.db")
     fence = txcore.SqlFence(engine)
     fence.create()
@@ -52,12 +52,12 @@ def shop(namespace: dict[str, Any]) -> None:
 
 
 def only_txcore(namespace: dict[str, Any]) -> None:
-    """Nothing but the import."""
+    """Add only the import."""
     namespace["txcore"] = txcore
 
 
 def with_authority(namespace: dict[str, Any]) -> None:
-    """Besides, the file of an authority to trust."""
+    """Add the import, and write the file of a trusted authority."""
     only_txcore(namespace)
     shutil.copy(certifi.where(), "ca.pem")
 

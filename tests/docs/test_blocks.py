@@ -28,14 +28,14 @@ RUN = {"python", "sql"}
 
 
 def of(*languages):
-    """Return the blocks of these languages that nothing else is said about, as parameters."""
+    """Return the blocks of these languages without a comment, as parameters."""
     found = [block for document in WITH_BLOCKS for block in blocks_of(document)]
     return [pytest.param(each, id=str(each)) for each in found if each.language in languages and not each.order]
 
 
 @pytest.mark.parametrize("document", WITH_BLOCKS)
 def test_every_block_is_treated(document):
-    """By its language, or by a comment before it; output is produced by a test that exists."""
+    """Each block has a known language or a comment before it, and a comment names a reason or an existing test."""
     untreated = []
     for block in blocks_of(document):
         if block.order == "not run":
@@ -48,7 +48,7 @@ def test_every_block_is_treated(document):
 
 
 def programs():
-    """Return the documents that something is run of."""
+    """Return the documents that have a block to run."""
     return [name for name in WITH_BLOCKS if any(is_run(block) for block in blocks_of(name))]
 
 
@@ -59,7 +59,7 @@ def is_run(block):
 
 
 def needing_servers():
-    """Return the documents with programs that need a running server, those that take long marked so."""
+    """Return the documents with programs that need a running server; long ones are also marked heavy."""
     for document in WITH_BLOCKS:
         needs = [block.detail for block in blocks_of(document) if block.detail.startswith("with ")]
         if needs:
@@ -70,7 +70,7 @@ def needing_servers():
 
 @pytest.mark.parametrize("document", [*needing_servers()])
 def test_the_programs_that_need_servers_run_in_order(document, request, tmp_path, monkeypatch):
-    """On brokers of their own, where these are available; blocks that take minutes are for `make heavy`."""
+    """The programs run on brokers that are started for them; blocks that take minutes run only under `make heavy`."""
     monkeypatch.chdir(tmp_path)
     is_heavy = request.node.get_closest_marker("heavy") is not None
     with scenes.scene(document) as namespace:
@@ -133,7 +133,7 @@ def run_script(block):
 
 
 def run_tests(block, name, *arguments):
-    """Write a file and run pytest on it, or with it."""
+    """Write a file and run pytest on it or with it."""
     Path(name).write_text(block.text, encoding="utf-8")
     Path("pytest.ini").write_text("[pytest]\npythonpath = .\n", encoding="utf-8")
     environment = {key: value for key, value in os.environ.items() if not key.startswith("PYTEST_")}
@@ -142,13 +142,13 @@ def run_tests(block, name, *arguments):
 
 @pytest.mark.parametrize("block", of("sh"))
 def test_commands_are_those_of_the_programs(block):
-    """Subcommands, options, targets, extras, modules and files."""
+    """Subcommands, options, targets, extras, modules and files in shell blocks exist."""
     check_script(block.text)
 
 
 @pytest.mark.parametrize("block", of("console"))
 def test_shown_commands_are_those_of_the_programs(block):
-    """The commands after the prompts."""
+    """The commands after the prompts in console blocks exist."""
     commands = re.findall(r"^\$ ((?:.*\\\n)*.*)$", block.text, re.MULTILINE)
     assert commands
     for command in commands:
@@ -157,7 +157,7 @@ def test_shown_commands_are_those_of_the_programs(block):
 
 @pytest.mark.parametrize("document", documents())
 def test_commands_in_sentences_are_those_of_the_programs(document):
-    """`txcore …`, `make …` and `python -m …` in backticks, as far as they are written out."""
+    """`txcore …`, `make …` and `python -m …` in backticks exist, up to the first "…"."""
     wrong = []
     for span in spans_of(document):
         words = (
@@ -173,7 +173,7 @@ def test_commands_in_sentences_are_those_of_the_programs(document):
 
 @pytest.mark.parametrize("block", of("toml", "json", "yaml"))
 def test_configurations_are_taken(block, tmp_path):
-    """By the checker's own reader; other TOML is pyproject.toml's, other data is well formed."""
+    """The checker's own reader accepts each configuration; other TOML is pyproject.toml's, other data is valid."""
     if block.language == "json":
         assert json.loads(block.text)
     elif block.language == "yaml":
@@ -188,7 +188,7 @@ def test_configurations_are_taken(block, tmp_path):
 
 @pytest.mark.parametrize("block", of("dockerfile"))
 def test_images_install_existing_packages(block):
-    """Each `pip install` of a Dockerfile."""
+    """Each `pip install` of a Dockerfile names existing extras and known packages."""
     steps = re.findall(r"^RUN (.*)$", block.text.replace("\\\n", " "), re.MULTILINE)
     commands = [words for step in steps for words in simple_commands(step)]
     installed = [words[words.index("install") :] for words in commands if {"pip", "install"} <= set(words)]
@@ -198,7 +198,7 @@ def test_images_install_existing_packages(block):
 
 
 def test_mistake_in_a_configuration_is_printed_as_on_the_page(tmp_path, monkeypatch):
-    """The mistake has file, line, key and the correction."""
+    """The command prints the mistake with file, line, key and correction, as the page does."""
     monkeypatch.chdir(tmp_path)
     (shown,) = [block.text for block in blocks_of("docs/checker.md") if block.text.startswith("txcore: ")]
     lines = ["[backends.b]", 'url = "sqlite:///b.db"', "[databases.d]", 'url = "sqlite:///d.db"', "[groups.orders]"]

@@ -19,7 +19,7 @@ BUILD = ROOT / "docs" / "site" / "build.py"
 
 @pytest.fixture(scope="session")
 def site(tmp_path_factory):
-    """The site, as `make docs` builds it."""
+    """The site that `make docs` builds."""
     folder = tmp_path_factory.mktemp("site") / "html"
     done = subprocess.run([sys.executable, BUILD, folder], capture_output=True, text=True, check=False, timeout=300)
     assert (0, "") == (done.returncode, done.stderr)
@@ -27,7 +27,7 @@ def site(tmp_path_factory):
 
 
 def test_every_page_is_built_and_in_the_navigation(site):
-    """From the home page each document is one click away."""
+    """The home page has a link to each document."""
     home = (site / "index.html").read_text(encoding="utf-8")
     documents = [*ROOT.glob("*.md"), *ROOT.glob("docs/*.md"), *ROOT.glob("[pe]*/*/README.md")]
     for document in documents:
@@ -38,13 +38,13 @@ def test_every_page_is_built_and_in_the_navigation(site):
 
 
 def test_every_public_name_is_in_the_reference(site):
-    """As `txcore.__all__` has it."""
+    """The reference has each name of `txcore.__all__`."""
     page = (site / "docs" / "site" / "reference.html").read_text(encoding="utf-8")
     assert [] == [name for name in txcore.__all__ if name != "__version__" and f'id="txcore.{name}"' not in page]
 
 
 def test_nothing_is_fetched_from_another_host(site):
-    """No script, style sheet, font or picture; links to elsewhere are the reader's to follow."""
+    """The site loads no script, style sheet, font or picture from another host."""
     fetched = re.compile(
         r"""<(?:script|img|iframe|source)\b[^>]*\bsrc=["'](?:https?:)?//"""
         r"""|<link\b[^>]*\brel=["']?(?:stylesheet|preload|preconnect|icon)[^>]*\bhref=["'](?:https?:)?//"""
@@ -61,7 +61,7 @@ def test_nothing_is_fetched_from_another_host(site):
 
 
 def test_a_broken_link_fails_the_build(tmp_path):
-    """To a page that is not there, and to a heading that is not there."""
+    """The build fails on a link to a missing page and on a link to a missing heading."""
     program = f"""
 import sys
 sys.path.insert(0, {str(BUILD.parent)!r})
