@@ -1,4 +1,4 @@
-"""Django's block with messages; each test is a program of its own, because Django has one configuration a process."""
+"""Django's block with messages; each test is its own program, because Django has one configuration per process."""
 
 from __future__ import annotations
 
@@ -62,7 +62,7 @@ def server():
 
 @pytest.fixture(params=["sqlite", "postgresql"])
 def database(request):
-    """Django's description of the database."""
+    """Return Django's description of the database."""
     if request.param == "sqlite":
         return {"ENGINE": "django.db.backends.sqlite3", "NAME": "shop.db"}
     url = make_url(request.getfixturevalue("server").fresh_database())
@@ -99,7 +99,7 @@ def run(tmp_path, database):
 
 
 def test_a_block_commits_and_sends(run):
-    """The message is out before the block's own on_commit functions run."""
+    """The message is published before the block's own on_commit functions run."""
     printed = run("""
         with atomic() as outgoing:
             place(outgoing, "tea")
@@ -110,7 +110,7 @@ def test_a_block_commits_and_sends(run):
 
 
 def test_an_error_in_the_block_undoes_both(run):
-    """As in any atomic block."""
+    """An error rolls back the rows and drops the messages."""
     printed = run("""
         try:
             with atomic() as outgoing:
@@ -123,7 +123,7 @@ def test_an_error_in_the_block_undoes_both(run):
 
 
 def test_a_block_without_messages_is_an_ordinary_one(run):
-    """It writes neither fence row nor half."""
+    """A block without messages writes neither fence row nor half."""
     printed = run("""
         with atomic() as outgoing, connection.cursor() as cursor:
             cursor.execute("INSERT INTO orders VALUES ('silent')")
@@ -134,7 +134,7 @@ def test_a_block_without_messages_is_an_ordinary_one(run):
 
 
 def test_blocks_inside_are_savepoints(run):
-    """A nested block that fails takes its rows along, and the outer one continues."""
+    """The rows of a nested block that fails are rolled back, and the outer block continues."""
     printed = run("""
         with atomic() as outgoing:
             place(outgoing, "tea")
@@ -150,7 +150,7 @@ def test_blocks_inside_are_savepoints(run):
 
 
 def test_the_block_must_be_the_outermost(run):
-    """Else its COMMIT would be a savepoint's, and the outer block could still roll back."""
+    """Inside another block its COMMIT would only release a savepoint, and the outer block could still roll back."""
     printed = run("""
         try:
             with transaction.atomic(), atomic() as outgoing:
@@ -164,7 +164,7 @@ def test_the_block_must_be_the_outermost(run):
 
 
 def test_an_on_commit_function_that_fails_holds_nothing_back(run):
-    """The messages were released before."""
+    """The messages are published before such a function runs."""
     printed = run("""
         try:
             with atomic() as outgoing:
@@ -177,7 +177,7 @@ def test_an_on_commit_function_that_fails_holds_nothing_back(run):
 
 
 def test_another_database_than_the_fences_is_refused(run):
-    """The row must be where the orders are."""
+    """The fence's row must be in the database of the orders."""
     printed = run("""
         try:
             with atomic("other"):
@@ -189,7 +189,7 @@ def test_another_database_than_the_fences_is_refused(run):
 
 
 def test_a_wrong_setting_is_one_clear_error(run):
-    """The error names it, with its required form."""
+    """The error names the setting and its required form."""
     printed = run("""
         for wrong in (None, {"broker": "sqlite:///broker.db"}, {"broker": "x", "group": "y", "brokre": "z"}):
             settings.TXCORE = wrong
@@ -202,7 +202,7 @@ def test_a_wrong_setting_is_one_clear_error(run):
 
 
 def test_a_refused_half_commits_nothing_and_leaves_the_connection_usable(run):
-    """Here the broker has no such topic."""
+    """A broker that has no such topic refuses the half; the connection can still be used."""
     printed = run("""
         settings.TXCORE["broker"] = "sqlite:///other-broker.db?auto_create=false"
         try:

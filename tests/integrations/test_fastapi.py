@@ -1,4 +1,4 @@
-"""The dependency ends its transaction before the response leaves."""
+"""The dependency ends its transaction before the response is sent."""
 
 import asyncio
 from typing import Annotated
@@ -17,7 +17,7 @@ from txcore.memory import Fate, Faults, MemoryBackend, MemoryBroker
 
 
 class Refusing(Faults):
-    """Refuses halves while it is set to."""
+    """Refuses halves while `is_on` is set."""
 
     is_on = False
 
@@ -52,7 +52,7 @@ class Service:
         self.app = app
 
     def order(self, name):
-        """Return status and body of the answer."""
+        """Post an order, and return status and body of the answer."""
 
         async def post():
             transport = httpx.ASGITransport(self.app)
@@ -80,19 +80,19 @@ def service(tmp_path):
 
 
 def test_answered_request_is_committed_and_sent(service):
-    """When the client has its 201, both are there."""
+    """A client that gets 201 has its order and its message."""
     assert 201 == service.order("tea")[0]
     assert ["tea"] == service.orders == service.messages
 
 
 def test_an_http_exception_rolls_back(service):
-    """Neither is there."""
+    """An HTTPException leaves neither order nor message."""
     assert 422 == service.order("unicorn")[0]
     assert [] == service.orders == service.messages
 
 
 def test_a_transaction_that_fails_at_its_end_is_no_success(service):
-    """The client must not read 201; the application's handler answers, and nothing is committed."""
+    """The client must not get 201; the application's handler answers, and nothing is committed."""
     service.faults.is_on = True
     assert (503, {"orders": []}) == service.order("tea")
     assert [] == service.messages

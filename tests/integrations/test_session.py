@@ -1,4 +1,4 @@
-"""Messages of a SQLAlchemy Session share the fate of its transaction."""
+"""Messages of a SQLAlchemy Session are published only if its transaction commits."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ INSERT = sqlalchemy.text("INSERT INTO orders VALUES (:name)")
 
 
 class Refusing(Faults):
-    """Refuses halves while it is set to."""
+    """Refuses halves while `is_on` is set."""
 
     is_on = False
 
@@ -60,7 +60,7 @@ class Shop:
 
 @pytest.fixture(scope="session")
 def server():
-    """A database server by its name; each is started once."""
+    """Return a function that starts a database server by name, each server once."""
     started = {}
 
     def get(name):
@@ -88,7 +88,7 @@ def shop(request, tmp_path, server):
 
 
 def test_a_commit_sends_all_that_was_published(shop):
-    """In order, and the result says how it went; the next transaction of the Session has messages of its own."""
+    """The messages are sent in order, with a result; the next transaction of the Session has its own messages."""
     with shop.sessions() as session:
         shop.place(session, "one")
         shop.place(session, "two")
@@ -102,7 +102,7 @@ def test_a_commit_sends_all_that_was_published(shop):
 
 
 def test_a_commit_without_messages_sends_nothing(shop):
-    """And writes no fence row."""
+    """A commit without messages writes no fence row."""
     with shop.sessions.begin() as session:
         session.execute(INSERT, {"name": "silent"})
     assert ["silent"] == shop.orders
@@ -110,7 +110,7 @@ def test_a_commit_without_messages_sends_nothing(shop):
 
 
 def test_rollback_drops_the_published_messages(shop):
-    """Whatever follows in the same Session is another transaction."""
+    """A later transaction of the same Session sends only its own messages."""
     with shop.sessions() as session:
         shop.place(session, "one")
         session.rollback()
@@ -120,7 +120,7 @@ def test_rollback_drops_the_published_messages(shop):
 
 
 def test_rollback_to_a_savepoint_drops_the_messages_after_it(shop):
-    """Also in savepoints inside it that were released."""
+    """Messages in released savepoints inside it are dropped too."""
     with shop.sessions.begin() as session:
         shop.place(session, "kept")
         with session.begin_nested():
@@ -135,7 +135,7 @@ def test_rollback_to_a_savepoint_drops_the_messages_after_it(shop):
 
 
 def test_a_refused_half_commits_nothing(shop):
-    """Not even for a program that swallows the error and commits again."""
+    """The transaction stays uncommitted even if a program catches the error and commits again."""
     shop.faults.is_on = True
     with shop.sessions() as session:
         shop.place(session, "one")
@@ -151,7 +151,7 @@ def test_a_refused_half_commits_nothing(shop):
 
 
 def test_a_failing_flush_comes_before_the_half(shop):
-    """Then the broker has nothing to forget."""
+    """The error of the flush comes before the half is sent, so the broker has no half to roll back."""
     shop.faults.is_on = True
     base = sqlalchemy.orm.declarative_base()
 
@@ -169,7 +169,7 @@ def test_a_failing_flush_comes_before_the_half(shop):
 
 
 def test_closed_session_drops_the_published_messages(shop):
-    """Used again, it does not send the messages of the earlier transaction."""
+    """A Session that is used again does not send the messages of the earlier transaction."""
     session = shop.sessions()
     shop.place(session, "one")
     session.close()
@@ -180,7 +180,7 @@ def test_closed_session_drops_the_published_messages(shop):
 
 
 def test_committed_session_does_not_fail_after_its_commit(shop, monkeypatch):
-    """The end is unknown, and says why; the checker delivers."""
+    """The commit succeeds with an unknown end and its reason; the checker delivers the message."""
 
     def busy(transaction):
         raise txcore.BusyError("no room")
@@ -203,7 +203,7 @@ def test_committed_session_does_not_fail_after_its_commit(shop, monkeypatch):
 
 @pytest.mark.parametrize("name", ["postgresql", "mariadb"])
 def test_as_many_sessions_commit_at_once_as_the_pool_has_connections(server, name):
-    """Each is looked at on its own connection, which its Session still holds: none waits for one of the others'."""
+    """Each row is read on the Session's own connection, so no Session waits for another one's connection."""
     engine = sqlalchemy.create_engine(server(name).fresh_database(), pool_size=4, max_overflow=0, pool_timeout=5)
     shop, together = Shop(engine), threading.Barrier(4)
 
@@ -222,7 +222,7 @@ def test_as_many_sessions_commit_at_once_as_the_pool_has_connections(server, nam
 
 
 def test_a_session_whose_commit_rolled_back_sends_nothing(server):
-    """PostgreSQL says nothing of it: another listener of the Session has caught an error after the half."""
+    """PostgreSQL reports no error for such a COMMIT: another listener of the Session caught one after the half."""
     engine = sqlalchemy.create_engine(server("postgresql").fresh_database())
     shop = Shop(engine)
 
@@ -240,7 +240,7 @@ def test_a_session_whose_commit_rolled_back_sends_nothing(server):
 
 
 def test_a_session_within_a_transaction_of_the_program_sends_nothing_yet(shop):
-    """Its commit commits nothing: what its own connection shows is not settled."""
+    """The Session's commit does not end the outer transaction, so the end is unknown, and nothing is sent."""
     with shop.engine.connect() as connection, connection.begin() as outer:
         with Session(connection, join_transaction_mode="rollback_only") as session:
             shop.publisher.watch(session)
@@ -252,7 +252,7 @@ def test_a_session_within_a_transaction_of_the_program_sends_nothing_yet(shop):
 
 
 def test_a_scoped_session_publishes(shop):
-    """As web frameworks have it."""
+    """A scoped_session, as web frameworks use it, publishes its messages."""
     sessions = scoped_session(shop.sessions)
     shop.place(sessions, "one")
     sessions.commit()
@@ -262,25 +262,25 @@ def test_a_scoped_session_publishes(shop):
 
 
 def test_a_session_that_is_not_watched_is_refused(shop):
-    """Its message would never be sent."""
+    """The publisher refuses the message, because it would never be sent."""
     with Session(shop.engine) as session, pytest.raises(txcore.UsageError, match="not watched"):
         shop.publisher.publish(session, txcore.Message("orders", b"one"))
 
 
 def test_an_asynchronous_session_is_refused(shop):
-    """Preparing would stop its event loop."""
+    """The publisher refuses an AsyncSession, because a prepare would block its event loop."""
     engine = create_async_engine("sqlite+aiosqlite://")
     with pytest.raises(txcore.UsageError, match="AsyncTransactionProducer"):
         shop.publisher.publish(AsyncSession(engine), txcore.Message("orders", b"one"))
 
 
 def test_a_two_phase_session_is_refused(shop):
-    """Its COMMIT is not the fence's."""
+    """The publisher refuses a two-phase Session, which commits elsewhere than it prepares."""
     with shop.sessions(twophase=True) as session, pytest.raises(txcore.UsageError, match="two-phase"):
         shop.publisher.publish(session, txcore.Message("orders", b"one"))
 
 
 def test_a_message_that_no_backend_takes_is_refused_at_once(shop):
-    """Not when the Session commits."""
+    """The publisher refuses the message before the Session commits."""
     with shop.sessions() as session, pytest.raises(txcore.MessageRejectedError):
         shop.publisher.publish(session, txcore.Message("orders", b"one", headers={"txcore-id": "mine"}))
