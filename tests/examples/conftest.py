@@ -25,7 +25,7 @@ NODE_MAJOR_MIN = 20
 
 
 def missing(reason):
-    """Skip with the reason, or fail where the environment says that it must be there."""
+    """Skip with the reason, or fail if the environment requires Node.js."""
     if brokers.is_required("node"):
         pytest.fail(reason)
     pytest.skip(reason)
@@ -33,7 +33,7 @@ def missing(reason):
 
 @pytest.fixture(scope="session")
 def node():
-    """The program, new enough."""
+    """Return the program of Node.js, if it is new enough."""
     program = shutil.which("node")
     if program is None or shutil.which("npm") is None:
         missing("no Node.js with npm on this machine")
@@ -45,7 +45,7 @@ def node():
 
 @pytest.fixture(scope="session")
 def service_folder(node, tmp_path_factory):
-    """A copy of the example with its packages, as `npm ci` puts them there."""
+    """Return a copy of the example with the packages that `npm ci` installs."""
     folder = tmp_path_factory.mktemp("node-service")
     for name in (*FILES, "vectors.mjs"):
         shutil.copy(SERVICE / name, folder)
@@ -58,7 +58,7 @@ def service_folder(node, tmp_path_factory):
 
 @pytest.fixture(scope="session")
 def nats_url():
-    """A NATS server with JetStream."""
+    """Start a NATS server with JetStream, and return its URL."""
     try:
         broker = brokers.nats()
     except brokers.ServerUnavailableError as error:
@@ -70,7 +70,7 @@ def nats_url():
 
 
 class Process:
-    """A program that says `… http…` where it listens."""
+    """A program that prints the `http…` address on which it listens."""
 
     def __init__(self, command, folder, log, environment):
         self.log = log
@@ -88,7 +88,7 @@ class Process:
         return wait_until(found, "the address").group(0)
 
     def post(self, path, body):
-        """Return status and answer; None when the connection broke."""
+        """Return status and answer; None if the connection broke."""
         data = body if isinstance(body, bytes) else json.dumps(body).encode()
         request = urllib.request.Request(self.url + path, data, {"content-type": "application/json"})
         try:
@@ -108,7 +108,7 @@ class Process:
 
 @pytest.fixture
 def run(tmp_path):
-    """Start programs; all of them are ended."""
+    """Start programs, and kill the remaining ones at the end."""
     started = []
 
     def start(command, folder, **environment):

@@ -46,7 +46,7 @@ def kind(request):
 
 @pytest.fixture
 def url(kind):
-    """A broker of the kind."""
+    """Start a broker of the kind, and return its URL."""
     try:
         broker = brokers.start(kind.name)
     except brokers.ServerUnavailableError as error:
@@ -77,7 +77,7 @@ def parcels(database):
 def test_each_message_is_applied_once_however_often_the_consumer_is_killed(
     kind, url, run, python, wait_until, tmp_path
 ):
-    """A message that was committed but not acknowledged comes again, and is known."""
+    """A message that was committed but not acknowledged is delivered again, and the consumer recognises it."""
     topic, database = f"parcels{uuid.uuid4().hex[:8]}", tmp_path / "parcels.db"
 
     def start():

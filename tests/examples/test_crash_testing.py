@@ -1,4 +1,4 @@
-"""The example of crash testing: its bug is found with a readable report, the corrected version passes."""
+"""The example of crash testing: pytest finds its bug with a readable report, and the corrected version passes."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ def run():
 
 
 def test_example_passes_unchanged(run):
-    """Both of its tests."""
+    """Both tests of the example pass."""
     status, output = run("-q")
     assert 0 == status, output
     assert "2 passed" in output
@@ -52,14 +52,14 @@ def test_report_names_the_lost_messages(run):
 
 
 def test_the_corrected_version_passes_by_command(run):
-    """Nothing to report."""
+    """The command reports no failure."""
     status, output = run("--txcore-crash", "crashes:PlaceOrder", "-q")
     assert 0 == status, output
     assert "1 passed" in output
 
 
 def test_the_class_of_the_page_passes(run, tmp_path):
-    """Pasted into a file, it is a test."""
+    """The class of the page is a test when it is pasted into a file."""
     block = PAGE.read_text(encoding="utf-8").partition("```python\n")[2].partition("```")[0]
     (tmp_path / "pytest.ini").write_text("[pytest]\n", encoding="utf-8")
     (tmp_path / "test_page.py").write_text(block, encoding="utf-8")

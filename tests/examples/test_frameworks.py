@@ -1,4 +1,4 @@
-"""The framework examples start with one command; an order killed at any step has its message or is not there."""
+"""The framework examples start with one command; an order killed at any step has its message or does not exist."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ EXAMPLES = Path(__file__).parents[2] / "examples"
 
 
 class Example(Scenario):
-    """An example whose orders are in one SQLite file; names are the orders' numbers."""
+    """An example whose orders are in one SQLite file; the names of its orders are their numbers."""
 
     group = "shop"
     topics = ("orders.created",)
@@ -39,7 +39,7 @@ class Example(Scenario):
     templates: ClassVar[dict[type, bytes]] = {}
 
     def setup(self, place):
-        """Make the tables as the example does; once, then copy the file."""
+        """Make the tables as the example does; later runs copy the file."""
         path = Path(place.database.partition("///")[2])
         if type(self) not in self.templates:
             self.make(place)
@@ -61,7 +61,7 @@ class Example(Scenario):
 
 
 class SessionOrder(Example):
-    """examples/session."""
+    """The order of examples/session."""
 
     folder = "session"
     preload = (*Example.preload, "txcore.integrations.session")
@@ -79,7 +79,7 @@ class SessionOrder(Example):
 
 
 class FastapiOrder(Example):
-    """examples/fastapi-service, by a request."""
+    """The order of examples/fastapi-service, made by a request."""
 
     folder = "fastapi-service"
     preload = (*Example.preload, "aiosqlite", "txcore.integrations.fastapi")
@@ -102,7 +102,7 @@ class FastapiOrder(Example):
 
 
 class DjangoOrder(Example):
-    """examples/django-shop; its COMMIT is Django's own, so that is named here."""
+    """The order of examples/django-shop; its COMMIT is Django's own, so the example names it as a step."""
 
     folder = "django-shop"
     preload = (*Example.preload, "django.core.management", "django.db.models")
@@ -145,7 +145,7 @@ class DjangoOrder(Example):
 
 @pytest.mark.parametrize("scenario", [SessionOrder, FastapiOrder, DjangoOrder])
 def test_an_order_killed_at_any_step_has_its_message_or_is_not_there(scenario):
-    """Before, during and after half, COMMIT, targets and op."""
+    """The process is killed before, during and after half, COMMIT, targets and op."""
     verdict = kill_at_every_step(scenario)
     assert [] == verdict.wrong, str(verdict)
     steps = {finding.step for finding in verdict.findings}
@@ -174,7 +174,7 @@ def test_the_session_example_starts_with_one_command(tmp_path):
 
 
 def test_the_fastapi_example_starts_with_one_command(run, python, tmp_path):
-    """It runs with its checker; after a kill it continues where it was."""
+    """The service runs with its checker, and continues after a kill."""
     environment = {"BROKER": f"sqlite:///{tmp_path}/broker.db", "DATABASE": f"{tmp_path}/shop.db", "PORT": "0"}
     for number in (1, 2):
         service = run([python, str(EXAMPLES / "fastapi-service" / "service.py")], tmp_path, **environment)
@@ -191,7 +191,7 @@ def test_the_django_example_starts_with_one_command(tmp_path):
 
 
 def test_the_django_checker_ends_when_it_is_asked_to(tmp_path, wait_until):
-    """SIGTERM ends it in order."""
+    """The checker ends with status 0 after SIGTERM."""
     environment = {"BROKER": f"sqlite:///{tmp_path}/broker.db", "DATABASE": f"{tmp_path}/shop.db"}
     started("django-shop", "manage.py", "migrate", "--verbosity", "0", **environment)
     log = tmp_path / "log"
@@ -213,7 +213,7 @@ def test_the_django_checker_ends_when_it_is_asked_to(tmp_path, wait_until):
 
 
 def test_the_worker_killed_in_the_middle_applies_each_message_once(tmp_path, wait_until):
-    """And ends by itself when it is asked to."""
+    """The worker applies each message once, and ends with status 0 after SIGTERM."""
     broker, database, log = tmp_path / "broker.db", tmp_path / "warehouse.db", tmp_path / "log"
     backend = txcore.connect(f"sqlite:///{broker}")
     backend.ensure_group("shop").result(30)
@@ -235,7 +235,7 @@ def test_the_worker_killed_in_the_middle_applies_each_message_once(tmp_path, wai
         with log.open("ab") as output:
             process = subprocess.Popen(command, env=environment, stdout=output, stderr=output)
         try:
-            # The process before may have applied them all: only "ready" says that this one handles SIGTERM.
+            # The previous process may have applied all: only "ready" shows that this one handles SIGTERM.
             wait_until(lambda start=start: log.read_text().count("ready") == start, "the worker")
             wait_until(lambda least=least: len(applied()) >= least, "parcels")
             if least == 200:

@@ -1,4 +1,4 @@
-"""The service in Node.js, with nothing but the wire format and the HTTP callback: alive, and killed in the middle."""
+"""The service in Node.js, which has only the wire format and the HTTP callback: it is tested alive and killed."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ SECRET = "a shared secret"
 
 
 class Shop:
-    """NATS, a checker, the service, and a consumer of its topic; a group and a topic of the test's own."""
+    """NATS, a checker, the service, and a consumer of its topic; each test has its own group and topic."""
 
     def __init__(self, run, python, node, folder, nats_url, tmp_path):
         self._run, self._node, self._folder, self._url = run, node, folder, nats_url
@@ -43,7 +43,7 @@ class Shop:
         subprocess.run(command, check=True, capture_output=True)
 
     def start_service(self, crash_at=""):
-        """Start it, on the port it had before."""
+        """Start the service, on the port that it had before."""
         self.service = self._run(
             [self._node, "service.mjs"],
             self._folder,
@@ -85,7 +85,7 @@ def shop(run, python, node, service_folder, nats_url, tmp_path):
 
 
 def test_its_records_are_those_of_the_test_vectors(node, service_folder):
-    """Byte for byte; ids are UUIDs of version 7 that ascend, and partitions are the same as everywhere."""
+    """Its records equal the test vectors byte for byte; its ids ascend, and its partitions equal txcore's."""
     vectors = (ROOT / "docs" / "wire-vectors.json").read_bytes()
     done = subprocess.run([node, "vectors.mjs"], cwd=service_folder, input=vectors, capture_output=True, check=True)
     told = json.loads(done.stdout)
@@ -95,7 +95,7 @@ def test_its_records_are_those_of_the_test_vectors(node, service_folder):
 
 
 def test_an_order_is_committed_and_announced(shop, wait_until):
-    """An ordinary message with the documented headers; nothing is left for a checker."""
+    """The order's message has the documented headers, and the service refuses an unsigned check."""
     service = shop.start_service()
     status, shown = service.post("/orders", {"number": 42})
     assert (201, "ACCEPTED") == (status, shown["end"])
@@ -114,7 +114,7 @@ def test_an_order_is_committed_and_announced(shop, wait_until):
 
 @pytest.mark.parametrize(("crash_at", "is_committed"), [("prepared", False), ("committed", True), ("published", True)])
 def test_checker_ends_the_transaction_of_a_killed_service(shop, wait_until, crash_at, is_committed):
-    """Both or neither: committed is delivered, with the same id; an uncommitted one can never commit any more."""
+    """A committed order is delivered with the same id; an uncommitted one is rolled back."""
     service = shop.start_service(crash_at)
     assert None is service.post("/orders", {"number": 7})
     assert -9 == service.process.wait(20)
