@@ -51,7 +51,7 @@ def test_quick_benchmark_fills_every_row(tmp_path):
 
 
 def test_every_row_has_a_name_of_its_own_and_a_yardstick_before_it():
-    """This holds in all tables, of all brokers, with both kinds of business database."""
+    """Each row has its own name, in all tables, with all brokers and both kinds of business database."""
     for sizes in (Sizes(), QUICK):
         for has_plain_driver in (True, False):
             rows = make_rows(["memory", "sqlite", *SERVERS], sizes, has_plain_driver=has_plain_driver)
@@ -92,7 +92,7 @@ def test_percentiles_are_nearest_ranks():
 
 
 def test_the_profiler_finds_the_working_function():
-    """A working thread is seen in its function; the profile separates our packages, drivers and the rest."""
+    """The profile has a working thread in its function, and separates our packages, drivers and the rest."""
     profile = Profile()
     with profile:
         end_s = time.process_time() + 0.1
@@ -113,7 +113,7 @@ def _frame_of(call):
 
 
 def test_processor_time_and_memory_of_a_process_are_read():
-    """Both are read of this process."""
+    """Both values are read for this process."""
     before_s = processes.cpu_s(os.getpid())
     while processes.cpu_s(os.getpid()) - before_s < 0.02:
         sum(range(10_000))

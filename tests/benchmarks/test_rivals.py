@@ -37,7 +37,7 @@ def test_a_record_has_the_rounds_that_measured_its_row():
 
 
 def test_the_table_is_at_most_100_columns_wide(capsys):
-    """The width holds with the longest words and large figures."""
+    """The table fits with the longest words and large figures."""
     longest = Row("overload: reported committed", RECOVERY.load, "/s")
     print_table(records_of({"faststream-outbox, default": [{longest: 123_456_789.0}, {longest: 0.0}]}), "head\n")
     assert 100 >= max(map(len, capsys.readouterr().out.splitlines()))
@@ -67,6 +67,6 @@ def test_after_the_time_limit_only_the_first_round_is_complete():
 
 
 def test_a_body_contains_its_number_and_percentiles_are_nearest_rank():
-    """300 bytes; the 99th percentile of a hundred values is the 99th."""
+    """A body has 300 bytes with its number; the 99th percentile of a hundred values is the 99th."""
     assert (300, 42) == (len(body_of(42)), number_of(body_of(42)))
     assert [50.0, 99.0] == list(percentiles([float(each) for each in range(1, 101)], "idle").values())
