@@ -20,7 +20,7 @@ PACKAGES = ("txcore", "plugins", "conformance", "spark", "tests")
 
 
 def folder_of(name: str) -> str:
-    """Return the folder whose budget a file counts against: one for each room of a package, else the top one."""
+    """Return the folder whose budget a file counts against: a subfolder of a package, else the top folder."""
     parts = name.split("/")
     if len(parts) == 1:
         return "."
