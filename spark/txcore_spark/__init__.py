@@ -1,1 +1,1 @@
-"""The audit: a Spark job that proves that databases, logs and targets agree on all brokers, or names what does not."""
+"""The audit: a Spark job that proves that databases, logs and targets of all brokers agree, or reports findings."""

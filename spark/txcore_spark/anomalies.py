@@ -38,8 +38,8 @@ class Written:
 
     Attributes:
         log: half, op, parked, target, or row for the fence table.
-        body: The record; of a row, its state in one byte.
-        topic, key, headers: Of a target.
+        body: The record; for a row, its state in one byte.
+        topic, key, headers: Parts of a target.
     """
 
     log: str

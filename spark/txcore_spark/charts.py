@@ -78,7 +78,7 @@ def bars(title: str, values: Mapping[str, float], label: Label = number, *, is_l
 
 
 def coverage(title: str, ranges: Sequence[tuple[str, float, float, bool]]) -> str:
-    """Return one bar per partition: its name, the share that is gone, the share that was read, whether all is well."""
+    """Return one bar per partition: its name, the shares lost and read, and a colour for whether it is whole."""
     row, left = 20, 300
     inner = WIDTH - left - 20
     parts = []

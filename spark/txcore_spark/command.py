@@ -53,7 +53,7 @@ class Wish:
 
 
 def run(loaded: Loaded, wish: Wish, progress: Progress | None = None) -> int:
-    """Run the audit and return how it ended: 0 pass, 1 warnings, 2 violations, 3 inconclusive, 4 error."""
+    """Run the audit and return its exit code: 0 pass, 1 warnings, 2 violations, 3 inconclusive, 4 error."""
     try:
         window = window_of(wish)
         settings = loaded.config.audit

@@ -20,7 +20,7 @@ NOT_READ: Final = "its task ended without a word"
 
 @dataclass(frozen=True, slots=True)
 class Gap:
-    """A range that was not read whole, so that nothing is known about it."""
+    """A range that was not read whole, so that its records prove nothing about absence."""
 
     source: int
     partition: int
@@ -37,12 +37,12 @@ class Coverage:
     Attributes:
         ends: Position at which reading stopped, by source and partition: after the last record before a gap.
         gaps: Ranges that could not be read in this step, or whose records are gone since the last step.
-        judged_from_ms: Per group: absence proves nothing for transactions born before.
+        judged_from_ms: Per group: the time of birth before which absence proves nothing.
         withheld: Groups in which no absence proves anything in this step.
         rows_withheld: Groups whose fence rows were not all read in this step.
         horizons: Per group: the highest `pruned_below` of its databases.
         unknown_tokens: Op logs (source, partition) whose beginning was gone when they were first read.
-        records, strange: Number of records read, and of those among them that txcore did not write.
+        records, strange: Number of records read, and number of those that txcore did not write.
     """
 
     ends: dict[tuple[int, int], int] = field(default_factory=dict)
@@ -65,7 +65,7 @@ class Coverage:
         }
 
     def rows_known(self, scope: Scope) -> dict[int, Column]:
-        """Return, per group number, for which transactions a missing fence row says that there is none."""
+        """Return, per group number, for which transactions a missing fence row proves that none was written."""
         return {
             scope.groups[group]: F.col("tx") >= F.lit(bytearray(horizon))
             for group, horizon in self.horizons.items()
@@ -106,7 +106,7 @@ def measure(
 
 
 def _follow(found: Coverage, planned: Planned, marks_by_place: Mapping[tuple[int, int], Sequence[Any]]) -> None:
-    """Take every planned range as read only where its own cover says so."""
+    """Count a planned range as read only if its own cover was read."""
     ranges = defaultdict(list)
     for wanted in planned.all():
         ranges[wanted.source.number, wanted.place.partition].append(wanted)
@@ -138,7 +138,7 @@ def _note_losses(
     *,
     is_whole: bool,
 ) -> None:
-    """Note logs that lost their beginning or records after the last step; absence counts after the lost part only."""
+    """Record logs that lost their beginning or records after the last step; absence counts only after that part."""
     known = {(each["source"], each["partition"]): each["end"] for each in before["ends"]} if before else {}
     gone = [
         key

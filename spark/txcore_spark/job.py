@@ -64,7 +64,7 @@ class Step:
 
 
 class Audit:
-    """Runs steps over one configuration and keeps them in one store. One step at a time.
+    """Runs steps over one configuration and keeps them in one store. It runs one step at a time.
 
     Args:
         say: Called with the name of each phase that the step begins.
@@ -86,7 +86,7 @@ class Audit:
         self._clock = clock or SystemClock()
 
     def once(self, window: Window | None = None, *, is_landed: bool = True) -> dict[str, Any]:
-        """Audit everything the brokers hold, or the births of a window; returns the manifest.
+        """Audit all records of the brokers, or the births of a window, and return the manifest.
 
         Args:
             is_landed: Keep rows and lines beside the run; a repair needs the rows.
@@ -94,7 +94,7 @@ class Audit:
         return self._step(None, window or Window(), is_whole=window is None, is_landed=is_landed)
 
     def incremental(self) -> dict[str, Any]:
-        """Audit the records since the last incremental step and the transactions open then; returns the manifest."""
+        """Audit the records since the last incremental step and its open transactions, and return the manifest."""
         before = None
         for number in reversed(self._store.finished()):
             manifest = self._store.manifest(number)
@@ -104,7 +104,7 @@ class Audit:
         return self._step(before, Window(), is_whole=False, mode="incremental")
 
     def landed(self, number: int) -> dict[str, Any]:
-        """Judge rows that run *number* holds already, as a generator writes them; returns the manifest."""
+        """Judge the rows that a generator has written to run *number*, and return the manifest."""
         scope = scope_of(self._loaded)
         keep = Keep(self._session, self._store, number)
         rows = keep.rows()
@@ -172,7 +172,7 @@ class Audit:
         return first_id_at(max(min(again_ms, before["now_ms"] - margin_ms), 0))
 
     def _read_horizons(self, scope: Scope, covered: Coverage) -> None:
-        """Read the horizons last: rows leave a table only after it was raised."""
+        """Read the horizons last: rows leave a table only after its horizon was raised."""
         for group in self._loaded.config.groups:
             tables = scope.tables(group)
             if tables:
@@ -191,9 +191,9 @@ class Audit:
         return self._session.read.schema(SPARK_SCHEMA).parquet(*places)
 
     def _judge(self, step: Step, rows: DataFrame, before: Mapping[str, Any] | None, window: Window) -> None:
-        """Judge the transactions of every hour that is touched: one with new rows, or with something open."""
+        """Judge the transactions of every hour with new rows or open transactions."""
         everything, judged = rows, rows
-        # What one task groups fits into its memory; each part is a task in every stage, so small runs have few.
+        # The rows of one task fit into its memory; each part is a task in every stage, so small runs have few.
         parts = max(PARTS_MIN, step.covered.records // PART_RECORDS)
         self._session.conf.set("spark.sql.shuffle.partitions", str(parts))
         if before is not None:

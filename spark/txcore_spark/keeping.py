@@ -22,7 +22,7 @@ class Keep:
     """Rows that one step has read, and lines that it has screened.
 
     Args:
-        is_landed: Write them beside the run; otherwise nothing of them is left when the session ends.
+        is_landed: Write rows and lines beside the run; otherwise they are gone after the session.
     """
 
     def __init__(self, session: SparkSession, store: Store, number: int, *, is_landed: bool = True) -> None:
@@ -49,7 +49,7 @@ class Keep:
         return found
 
     def lines(self, frame: DataFrame) -> DataFrame:
-        """Keep one line per transaction, those in doubt apart, and return them as they were kept."""
+        """Keep one line per transaction, those in doubt in a separate part, and return the kept lines."""
         if not self.is_landed:
             return frame.localCheckpoint()
         place = self._store.place(self._number, LINES)

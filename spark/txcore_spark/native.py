@@ -46,7 +46,7 @@ def require(session: SparkSession) -> None:
 
 
 def settings_of(url: str, timeout_s: float) -> dict[str, str]:
-    """Return a URL's settings as Java's clients take them.
+    """Return a URL's settings in the form for Java's clients.
 
     Raises:
         ConfigError: the URL names a client certificate.

@@ -28,7 +28,7 @@ FREEZE_ORDER: Final = (OP, TARGET, HALF, PARKED)
 
 
 class ShortReadError(TxcoreError):
-    """A range gave fewer records than its broker says are in it."""
+    """A range gave fewer records than its broker reports for it."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -39,8 +39,8 @@ class Source:
         number: Its number in the rows.
         backend, group: The broker's and the group's name; no group for a topic.
         log: half, op, parked, target or fence.
-        name: Name of what is read there: a log's group, a topic, a stream that taps it, or a fence table.
-        topic: The topic as halves name it; "" for a log.
+        name: Name of a log's group, of a topic, of a stream that taps it, or of a fence table.
+        topic: The topic's name in halves; "" for a log.
     """
 
     number: int
@@ -56,10 +56,10 @@ class Edge:
     """Positions [first, end) that one partition of a source holds now.
 
     Attributes:
-        first: First position that can still be read; 0 while nothing is gone.
+        first: First position that can still be read; 0 while no record is gone.
         is_truncated: Records at the beginning are gone.
-        count: Records in it, where the broker says so.
-        whole_from_ms: Time from which nothing is missing, where the beginning is gone and the broker's rules give it.
+        count: Number of records in it, if the broker reports it.
+        whole_from_ms: Time from which no record is missing, if the beginning is gone and the broker's rules give it.
     """
 
     partition: int
@@ -75,12 +75,12 @@ class Range:
     """One task's work: [start, end) of one partition of one source.
 
     Attributes:
-        expected: Records that the broker says are in it; None where it does not count.
-        timeout_s: Silence after which it counts as unreadable.
+        expected: Number of records that the broker reports; None if it does not count them.
+        timeout_s: Time without a record after which the range counts as unreadable.
         groups: Numbers of the groups whose targets are read.
-        reading: Of a fence table: number of the reading; the even ones come before the half ends are frozen.
-        lower: Of a fence table: lowest id that is read.
-        topics: Of a half log: the topics whose targets are read too; None for all.
+        reading: For a fence table: number of the reading; the even ones come before the half ends are frozen.
+        lower: For a fence table: lowest id that is read.
+        topics: For a half log: the topics whose targets are read too; None for all.
     """
 
     source: Source
@@ -103,7 +103,7 @@ class Broker(Protocol):
     """The driver's view of one broker while it plans. Used by one thread; `close` it."""
 
     def topics(self) -> Sequence[str] | None:
-        """Return all target topics; None where the broker cannot list them."""
+        """Return all target topics; None if the broker cannot list them."""
 
     def edges(self, source: Source) -> Sequence[Edge]:
         """Return the positions that each partition of *source* holds at this moment.
@@ -145,6 +145,6 @@ def decode_ranges(text: str) -> list[Range]:
 
 
 def as_builtin(value: object) -> dict[str, Any]:
-    """Return an object of a plan as a plain one, for a manifest."""
+    """Return an object of a plan as plain dictionaries and lists, for a manifest."""
     found: dict[str, Any] = msgspec.to_builtins(value)
     return found

@@ -42,7 +42,7 @@ class Progress:
 
     @contextmanager
     def step(self, tracker: Any) -> Iterator[Say]:
-        """Watch Spark's tasks through its status *tracker*; yields the function that begins a phase."""
+        """Watch Spark's tasks through its status *tracker*, and yield the function that begins a phase."""
         stop = threading.Event()
         watcher = threading.Thread(target=self._watch, args=(stop,), name="txcore-audit-progress", daemon=True)
         self._tracker = tracker

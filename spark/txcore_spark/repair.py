@@ -102,7 +102,7 @@ class Repairer:
         return planned + [Planned(bytes(each["tx"]), each["verdict"], advice) for each in leaks]
 
     def apply(self, planned: Sequence[Planned]) -> Iterator[tuple[Planned, str]]:
-        """Make each possible repair; yields it with "" or with the reason of its failure."""
+        """Make each possible repair, and yield it with "" or with the reason of its failure."""
         done = self._done()
         for each in planned:
             if each.resolution is None:
@@ -187,7 +187,7 @@ class Repairer:
 
 
 def repair(loaded: Loaded, run: int, *, only: Collection[bytes], apply: bool, say: Callable[[str], None]) -> int:
-    """Show the possible repairs after a run, and make them with *apply*; returns 0, or 1 when one failed."""
+    """Show the possible repairs after a run, and make them with *apply*; return 0, or 1 if one failed."""
     repairer = Repairer(loaded, Store(loaded.config.audit.store), run)
     try:
         planned = repairer.plan(only)

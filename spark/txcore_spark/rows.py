@@ -73,12 +73,12 @@ SCHEMA: Final = pa.schema(
         ("text", pa.string()),
     ]
 )
-"""The schema, as Arrow writes it."""
+"""The schema in Arrow's types."""
 SPARK_SCHEMA: Final = ", ".join(
     f"`{name}` {({'binary': 'binary', 'int32': 'int', 'int64': 'bigint', 'string': 'string'})[str(kind)]}"
     for name, kind in zip(SCHEMA.names, SCHEMA.types, strict=True)
 )
-"""The same as Spark writes it."""
+"""The same schema in Spark's notation."""
 
 Row: TypeAlias = tuple[Any, ...]
 KEPT_OPS: Final = frozenset(

@@ -44,7 +44,7 @@ def require_java(environment: Mapping[str, str] | None = None) -> None:
     """Require Java.
 
     Raises:
-        ConfigError: there is none.
+        ConfigError: there is no Java on the PATH or in JAVA_HOME.
     """
     environment = os.environ if environment is None else environment
     home = environment.get("JAVA_HOME", "")
@@ -53,7 +53,7 @@ def require_java(environment: Mapping[str, str] | None = None) -> None:
 
 
 def is_submitted() -> bool:
-    """Return whether spark-submit runs this program; it puts standard error and standard output into one."""
+    """Return whether spark-submit runs this program; it writes standard error and standard output to one stream."""
     return "PYSPARK_GATEWAY_PORT" in os.environ
 
 

@@ -22,7 +22,7 @@ NAMES: Final[Mapping[str, str]] = {each: f"txcore_{each}" for each in (*READERS,
 
 
 class RangePartition(InputPartition):
-    """One range, or nothing: Spark needs at least one partition."""
+    """One range, or none: Spark needs at least one partition."""
 
     def __init__(self, wanted: Range | None) -> None:
         super().__init__(None)
@@ -78,7 +78,7 @@ def _named(name: str) -> type[DataSource]:
 
 
 def register(session: SparkSession) -> None:
-    """Make the sources known to a session."""
+    """Register the sources with a session."""
     for name in NAMES.values():
         session.dataSource.register(_named(name))
 

@@ -74,7 +74,7 @@ class Store:
         return number
 
     def place(self, number: int, name: str) -> str:
-        """Return the URI of a part of a run, as Spark takes it."""
+        """Return the URI of a part of a run, in the form for Spark."""
         return f"{self.uri}/runs/{number:06d}/{name}"
 
     def path(self, number: int, name: str) -> str:

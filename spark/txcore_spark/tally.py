@@ -316,7 +316,7 @@ def careful(found: DataFrame, rows: DataFrame) -> DataFrame:
 
 
 def sent_if_few(lines: DataFrame) -> DataFrame:
-    """Return *lines* so that a join brings them to the rows, unless they are very many."""
+    """Return *lines*, marked for a broadcast join if they are few."""
     return F.broadcast(lines) if lines.count() <= FEW else lines
 
 

@@ -33,7 +33,7 @@ def reader_of(url: str) -> Reader:
     """Return the reader for a broker's URL.
 
     Raises:
-        UnknownSchemeError: there is none.
+        UnknownSchemeError: there is no such reader.
         BackendNotInstalledError: its driver is missing.
     """
     scheme = urlsplit(url).scheme

@@ -1,7 +1,7 @@
 """Reading Kafka by offsets: a partition is done only when the consumer's position has reached the frozen end.
 
 Half logs and targets are cut at the high watermark, op logs at the last stable offset. A transaction's op may become
-readable before its targets, so targets are cut after everything under way, and the reader waits for them.
+readable before its targets, so targets are cut after the records of open transactions, and the reader waits for them.
 """
 
 from __future__ import annotations
@@ -159,7 +159,7 @@ def add_record(
     value: bytes,
     headers: Iterable[tuple[str, bytes | None]],
 ) -> None:
-    """Add one record to *rows*, as what its log makes it; nothing for a record that only marks the log's end."""
+    """Add one record to *rows* in the form of its log; skip a record that only marks the log's end."""
     if source.log != TARGET and is_end_marker(key):
         return
     if source.log == HALF:
@@ -173,10 +173,10 @@ def add_record(
 
 
 def messages(consumer: Any, topic: str, wanted: Range) -> Iterator[Any]:
-    """Yield the messages of a range; returns only when the consumer's position is at the range's end.
+    """Yield the messages of a range, until the consumer's position is at the range's end.
 
     Raises:
-        ShortReadError: nothing came for the range's timeout.
+        ShortReadError: no record arrived for the range's timeout.
         TxcoreError: the broker refuses, or records at the start are gone.
     """
     place = TopicPartition(topic, wanted.place.partition, wanted.start)

@@ -78,7 +78,7 @@ class NatsBroker:
     def split(self, wanted: Range, records_max: int) -> Sequence[Range]:  # noqa: ARG002 - one task per partition
         """See `Broker.split`: more readers than partitions read no faster.
 
-        The expected number is the least that was there when it was counted: the later count is subtracted.
+        The expected number is a lower bound: messages from the end on are counted later, and subtracted.
         """
         stream, subject = self._filter_of(wanted)
         from_start = self._pending(stream, subject, wanted.start)
@@ -225,10 +225,10 @@ class _Pulling:
         self._left = (await self._subscription.consumer_info()).num_pending or 0
 
     async def next(self) -> list[tuple[int, int, Any]]:
-        """Return the next messages; none when the range is read whole.
+        """Return the next messages; an empty list after the range was read whole.
 
         Raises:
-            ShortReadError: the server has more, but nothing came in time, or something was lost on the way.
+            ShortReadError: the server has more messages, but none arrived in time, or one was lost on the way.
         """
         if self._is_over or not self._left:
             return []

@@ -44,7 +44,7 @@ class RabbitmqBroker:
         self._connection = _connect(options)
 
     def topics(self) -> None:
-        """See `Broker.topics`: over AMQP nothing can be listed."""
+        """See `Broker.topics`: AMQP cannot list topics."""
 
     def edges(self, source: Source) -> Sequence[Edge]:
         """See `Broker.edges`."""

@@ -18,7 +18,7 @@ from txcore_spark.store import Store
 
 
 def main() -> int:
-    """Run one self-test; returns 0 when the audit found all planted faults and nothing else."""
+    """Run one self-test; return 0 if the audit found exactly the planted faults and left no gap, otherwise 1."""
     parser = argparse.ArgumentParser(prog="txcore_spark.selftest", description=__doc__)
     parser.add_argument("--broker", action="append", required=True, help="its URL; repeatable")
     parser.add_argument("--database", action="append", required=True, help="SQLAlchemy URL, one per broker")
