@@ -14,7 +14,7 @@ from txcore_conformance.kit import Kit, Recorder
 
 
 def use_across_fork(harness: Harness, group: str, topic: str) -> None:
-    """Print a line for each attempt: before, in the child with the parent's backend and its own, in the parent again.
+    """Print a line for each attempt: before the fork, in the child with both backends, and in the parent afterwards.
 
     Args:
         group: An existing group.

@@ -46,7 +46,7 @@ LOG_BYTES_MAX: Final = 20_000_000
 
 @dataclass(slots=True)
 class Report:
-    """Faults and findings of a run; `problems` is empty when it passed."""
+    """Faults and findings of a run; `problems` is empty when the run passed."""
 
     broker: str
     version: str
@@ -76,7 +76,7 @@ def run(
     Args:
         folder: Folder for the histories.
         database: SQLAlchemy URL of the service's database; a SQLite file in *folder* when empty.
-        plans: Faults instead of those by *seed*; then no least number of faults is required.
+        plans: Faults instead of those that *seed* gives; the run then requires no least number of faults.
         producers: The styles of the producers, one process each.
         checkers: Number of checkers.
     """

@@ -76,7 +76,7 @@ def plan(lane: str, seed: str, count: int) -> list[Planned]:
 
 
 def shortfall(counts: Counter[str], lanes: tuple[str, ...], seconds: float) -> list[str]:
-    """Return the faults that a run of *seconds* lacks to prove something; shorter runs need less in proportion."""
+    """Return the faults that are missing for a proof by a run of *seconds*; shorter runs need proportionally fewer."""
     share = min(1.0, seconds / 300)
     least, each_least = int(FAULTS_PER_S * seconds * len(lanes) / len(LANES)), int(KIND_COUNT_MIN * share)
     missing = [

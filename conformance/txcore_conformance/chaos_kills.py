@@ -1,4 +1,4 @@
-"""The broker itself killed by SIGKILL repeatedly, under a live workload."""
+"""Kills the broker itself repeatedly by SIGKILL, under a live workload."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ DOWN_S: Final = 0.3
 
 
 def kill_broker(harness: Harness, count: int, say: Callable[[str], None]) -> Report:
-    """Kill the broker of a started harness *count* times under a live workload, restart it each time, and judge.
+    """Kill and restart the broker of a started harness *count* times under a live workload, and judge the run.
 
     Raises:
         ValueError: the harness has no broker process.

@@ -125,7 +125,7 @@ class CrashKit:
     def steps(self, programs: Sequence[str]) -> list[Step]:
         """Return every step of *programs* in order, from runs of each program without a kill.
 
-        A step that does not come in each run comes by chance, and is left out.
+        A step that is not in every run happens by chance, and is left out.
         """
         found = []
         for program in programs:
@@ -144,7 +144,7 @@ class CrashKit:
         return path.read_text(encoding="utf-8").splitlines()
 
     def kill_at(self, step: Step, tally: Tally, group: str = "") -> bool:
-        """Run the step's program until it dies there, in *group* or a new one; `judge` judges it later.
+        """Run the step's program until it dies at the step, in *group* or a new one; `judge` judges the run later.
 
         Returns:
             Whether a process died.
@@ -197,7 +197,7 @@ class CrashKit:
             return [(bytes(16), str(error))]
         history = History(at_rest=True, topics=set(self._topics))
         for identity in self._committed[group]:
-            history.committed(identity)  # Also a transaction that no log holds: then it is lost.
+            history.committed(identity)  # This includes a transaction that no log holds, which is then lost.
         most = oracle.causes_of_a_crash(self._backend.capabilities)
         for identity, journey in oracle.journeys(self._harness, self._backend, group).items():
             half = journey.half
@@ -265,10 +265,10 @@ class CrashKit:
 
 
 def is_cause(kill: Kill, identity: bytes, final_ms: int | None) -> bool:
-    """Return whether a kill, of its producer or of its checker before the decision, may have doubled its targets.
+    """Return whether a kill, of the producer or of a checker before the decision, may double a transaction's targets.
 
     Args:
-        final_ms: Time at which its first final op was written.
+        final_ms: Time at which the transaction's first final op was written.
     """
     born_ms = int.from_bytes(identity[:6], "big")
     if kill.step.program == "checker":
@@ -298,8 +298,8 @@ def kill_everywhere(
 ) -> dict[Step, Tally]:
     """Kill *programs* at their steps in turn: as many processes as there are steps, or *cycles*.
 
-    A kill at the next step replaces a kill that was given up, unless as many were given up as were wanted. With
-    *first_only* the second time of a step is not a step of its own.
+    A kill at the next step replaces a kill that was given up, unless as many kills were given up as were requested.
+    With *first_only* the kit kills no process at a step's second time.
     """
     with CrashKit(harness, database) as kit:
         steps = [step for step in kit.steps(programs) if not first_only or step.failpoint.endswith(":1")]

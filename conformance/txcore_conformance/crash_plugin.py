@@ -1,4 +1,4 @@
-"""The pytest plugin for applications: their transaction is killed at every step, in tests and by command.
+"""The pytest plugin for applications: it kills their transaction at every step, in a test or by command.
 
     def test_an_order_is_placed_and_announced_or_neither(txcore_crash):
         txcore_crash(PlaceOrder)            # a class, see `scenario`
@@ -75,7 +75,7 @@ def pytest_collection_modifyitems(session: pytest.Session, config: pytest.Config
 
 @pytest.fixture
 def txcore_crash(pytestconfig: pytest.Config) -> Callable[[type[Scenario]], Verdict]:
-    """Kill a scenario at every step; the test fails with the report if the two sides differ at one."""
+    """Kill a scenario at every step; the test fails with the report if database and messages differ after a kill."""
 
     def crash(scenario: type[Scenario]) -> Verdict:
         verdict = kill_at_every_step(scenario, pytestconfig.getoption("txcore_crash_on"))

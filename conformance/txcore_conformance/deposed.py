@@ -1,7 +1,7 @@
 """A leader that is replaced while it is frozen: its later answers must not count as the end of a log.
 
-For the tests of a backend on a cluster: freeze the node that leads the half log of partition 0, let another node
-acknowledge halves, thaw the frozen node, and ask for the log's end until the old leader knows the new one.
+A test of a backend on a cluster freezes the node that leads the half log of partition 0, and another node acknowledges
+halves. After the thaw the test asks for the log's end until the old leader has noticed the new one.
 """
 
 from __future__ import annotations
@@ -59,7 +59,7 @@ def wrong_ends(
         kit.until(is_replaced, "another leader")
         others = open_others()
         stored_count = kit.until(lambda: _append(kit, topic, others), "an acknowledgement by the new leader")
-        asked = deque(_spaced(reader.end) for _ in range(ASKED_COUNT))  # the first to be answered after the thaw
+        asked = deque(_spaced(reader.end) for _ in range(ASKED_COUNT))  # answered first after the thaw
     finally:
         leader.resume()
     wrong_count = 0

@@ -61,7 +61,7 @@ class Harness(abc.ABC):
         gaps: Test name to `Gap`; strict: when the test passes, the run fails until the gap is deleted.
         url: URL for `txcore.connect` in a child process, of the same broker; "" when no other process can reach it.
         timeout_s: Longest time that a test waits for something that must happen.
-        quiet_s: Silence of a log after which a test takes it as read to its end.
+        quiet_s: Time without records after which a test considers a log read to its end.
         silent_member_max_s: Longest time that a connected but inactive member keeps its partitions after another
             one joins; None for no limit.
         immunity_s: Immunity of the orphaned halves of tests: longer than a few round trips to the broker.

@@ -55,11 +55,11 @@ class Process:
 
     @property
     def is_running(self) -> bool:
-        """Whether it has not ended."""
+        """Whether the process has not ended."""
         return self.popen.poll() is None
 
     def send(self, number: signal.Signals) -> None:
-        """Send it a signal; does nothing if it has ended."""
+        """Send the process a signal; do nothing if it has ended."""
         with contextlib.suppress(ProcessLookupError):
             self.popen.send_signal(number)
 
@@ -134,7 +134,7 @@ class Crew:
     # -- processes --------------------------------------------------------------------------------------------------
 
     def start(self, role: str, *, rate: float = 20.0) -> Process:
-        """Start a process; it works when `is_ready` is true."""
+        """Start a process; it is at work when its journal has a line `ready`."""
         self._counts[role] += 1
         name = f"{role}-{self._counts[role]}"
         journal = self.folder / f"{name}.jsonl"
@@ -166,7 +166,7 @@ class Crew:
         ]
 
     def kill(self, process: Process) -> None:
-        """Kill it, by SIGKILL."""
+        """Kill a process by SIGKILL."""
         started_s = time.time()
         process.is_dismissed = True
         process.send(signal.SIGKILL)
@@ -252,7 +252,7 @@ class Crew:
         """Wait for *condition* and return the time that it took.
 
         Raises:
-            TimeoutError: it did not come true; *what* is named.
+            TimeoutError: it did not come true, or a process ended by itself; the text names *what*.
         """
         started_s = time.monotonic()
         while not condition():
@@ -266,7 +266,7 @@ class Crew:
         """Wait until every half is decided or parked and return the time that it took.
 
         Raises:
-            TimeoutError: some are neither; a few are named.
+            TimeoutError: some halves are still open; the text names a few.
         """
         committed = self._orders.committed()
         undecided = Undecided(self.backend, self.group)
@@ -282,7 +282,7 @@ class Crew:
     # -- judging ----------------------------------------------------------------------------------------------------
 
     def causes(self) -> dict[bytes, list[str]]:
-        """Return the history's causes for second copies."""
+        """Return, by transaction, the causes of second copies that faults and journals show."""
         attempts = []
         claims: dict[str, list[float]] = {}
         for process in self.processes:
@@ -327,10 +327,10 @@ class Crew:
 
 
 class Undecided:
-    """Follows a group's logs and knows the open halves.
+    """Follows a group's logs and finds the halves that are still open.
 
-    A log that brings nothing may have more records. An op log is read to its end when this reader's own tick has come
-    back; a half log is taken as read to its end after `QUIET_S`.
+    A read without records does not prove the end of a log. An op log is read to its end when this reader's own tick
+    comes back; a half log counts as read to its end after `QUIET_S` without records.
     """
 
     def __init__(self, backend: Backend, group: str) -> None:

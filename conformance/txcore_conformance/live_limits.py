@@ -1,6 +1,6 @@
 """Target topics with a limit, and small half logs, on the three brokers, made with their plain clients.
 
-`Harness.limited_topic` and `Harness.small_log_url` come first; this module is for Kafka, RabbitMQ and NATS.
+`Harness.limited_topic` and `Harness.small_log_url` have priority; this module is for Kafka, RabbitMQ and NATS.
 """
 
 from __future__ import annotations

@@ -1,8 +1,8 @@
 """The journals of processes under test, and the causes for duplicates in them.
 
 Every hand-over of targets to a backend is an *attempt*: begun, and settled or not. A second copy of a target needs a
-cause: an attempt without a recorded end, one with an ambiguous answer, a fault that hit an attempt (its process paused,
-or the broker or the network disturbed, so that the driver may have sent again), or a partition that changed its owner
+cause: an attempt without a recorded end, or with an ambiguous answer; a fault during an attempt (its process paused, or
+the broker or the network disturbed, so that the driver may have sent again); or a partition that changed its owner
 during the attempt. All times are of the machine's wall clock, which the processes of one run share.
 """
 
@@ -23,7 +23,7 @@ from txcore.port import Backend
 from txcore.records import Outcome, Status
 
 BEFORE_S: Final = 3.0
-"""Time, in seconds, after its thaw in which a process may begin an attempt that it decided on before."""
+"""Time, in seconds, after its thaw in which a process may begin an attempt that it decided before the freeze."""
 AFTER_S: Final = 2.0
 """Time, in seconds, after an attempt in which its op may still be queued, or its driver may repeat a request."""
 EVERYBODY: Final = frozenset({"broker", "network"})

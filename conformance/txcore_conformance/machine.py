@@ -133,7 +133,7 @@ def made_once(folder: Path, make: Callable[[Path], None], own: Callable[[Path], 
 
 
 def remove_abandoned(base: Path, name: str) -> None:
-    """Delete the folders of servers whose program is gone; called under the machine's lock."""
+    """Delete the folders of servers whose program has ended; called under the machine's lock."""
     for mark in base.glob(f"{name}-*/{IN_USE}"):
         with contextlib.suppress(FileNotFoundError), mark.open("w") as file, contextlib.suppress(BlockingIOError):
             fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)

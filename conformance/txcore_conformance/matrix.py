@@ -44,7 +44,7 @@ class Run:
 
 @dataclass(frozen=True, slots=True)
 class Row:
-    """Result of one harness on one version; *version* is the one that the server reports."""
+    """Result of one harness on one version; *version* is the version that the server reports."""
 
     broker: str
     asked: str

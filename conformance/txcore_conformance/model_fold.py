@@ -138,7 +138,7 @@ def landed(terms: Terms, before: Journal, entry: Entry) -> tuple[Journal, bool]:
     elif read.closed_by == OpKind.DISCARD and before.discard < after.half:
         after = after._replace(discard=after.half, undeliverable=entry.reason == ParkCode.UNDELIVERABLE)
     elif entry.kind == "DECIDED" and read.counts:
-        after = after._replace(decided=before.decided or entry.decision)  # for a resume, which reads the whole log
+        after = after._replace(decided=before.decided or entry.decision)  # a later resume reads the whole log
     return after, bool(read.state.conflicts)
 
 

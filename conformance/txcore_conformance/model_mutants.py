@@ -1,8 +1,8 @@
 """Mutants of the protocol: each leaves one rule out, and the model must find the violation.
 
 The identifiers are shared with the simulator. The last four are rules that this model found to be needed:
-a DECIDED is acted on only when read back under the own token; a DISCARD after a DECIDED is void unless it
-says undeliverable; the margin covers appends under way; an owner that gave up is assigned again.
+an owner acts on a DECIDED only after it has read it back under its own token; a DISCARD after a DECIDED is void
+unless its reason is UNDELIVERABLE; the margin covers appends under way; an owner that gave up is assigned again.
 """
 
 from __future__ import annotations

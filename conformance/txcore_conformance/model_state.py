@@ -117,7 +117,7 @@ def put(s: State, slot: Slot, session: Session) -> State:
 
 
 def _fault(s: State, flight: tuple[Record, ...]) -> State:
-    """Return *s* after a fault of an append, with *flight* under way: the last three fields."""
+    """Return *s* with *flight* under way after a fault of an append; only the last three fields change."""
     return State._make((*s[:_FLIGHT], flight, s.faults - 1, s.breach))
 
 

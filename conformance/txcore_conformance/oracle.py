@@ -1,8 +1,8 @@
-"""The oracle: reads a group back, everything of it, and names every invariant that does not hold.
+"""The oracle: reads a whole group back and names every invariant that does not hold.
 
-It uses the port and the harness's view of the target topics, nothing else, and knows no protocol: facts are made
-by `txcore.history.journey`, judged by `txcore.audit.invariants`. What only the test knows comes in a `History`: local
-outcomes, acknowledged sends, how many faults it caused.
+The oracle uses only the port and the harness's view of the target topics, and contains no protocol:
+`txcore.history.journey` makes the facts, and `txcore.audit.invariants` judges them. A `History` brings the facts that
+only the test has: local outcomes, acknowledged sends, and the number of faults that the test caused.
 """
 
 from __future__ import annotations
@@ -39,13 +39,13 @@ class History:
     Attributes:
         local: The outcomes of local transactions; ids that are not named are UNKNOWN.
         acknowledged: Ids whose producer had an acknowledgement that the half is durable.
-        causes: How many causes for a second delivery the test made, by id; `causes_default` for the others.
+        causes: Number of causes for a second delivery that the test made, by id; `causes_default` for the others.
         reasons: The names of those causes, for reports.
-        late_releases: How many releases took effect after their sender gave up, by id.
-        topics: Topics to read beside those that the halves name.
-        at_rest: Everything must be decided by now; else what is still pending is not judged for L1, S3 and S8.
+        late_releases: Number of releases that took effect after their sender gave up, by id.
+        topics: Topics to read in addition to those that the halves name.
+        at_rest: Whether everything must be decided; otherwise pending transactions are not judged for L1, S3 and S8.
         via_table: Ids whose fence row has state 3: they need no half.
-        unjudged: Why this history is not judged at all ("" when it is): it writes what no producer writes.
+        unjudged: Reason why the history is not judged, such as records that no producer writes; "" if it is judged.
     """
 
     local: dict[bytes, Local] = field(default_factory=dict)
@@ -83,15 +83,15 @@ class PartitionLogs:
     halves: Sequence[LogRecord]
     ops: Sequence[LogRecord]
     parked: Sequence[LogRecord]
-    is_truncated: bool = False  #: retention took halves: of what is left without one nothing can be said
-    lacks_ops: bool = False  #: retention took ops
+    is_truncated: bool = False  #: retention deleted halves: a transaction without one is not judged
+    lacks_ops: bool = False  #: retention deleted ops
 
 
 def read_partition(harness: Harness, backend: Backend, group: str, partition: int) -> PartitionLogs:
     """Read one partition's checkpoint and all three logs.
 
-    The op log is read up to a tick of our own. The others have no such end: they are read until every op's half and
-    every DISCARD's parked record is there, and nothing has come for `quiet_s`.
+    The op log is read up to a tick of the oracle. The other logs have no such end: they are read until every op's half
+    and every DISCARD's parked record is found, and no record comes for `quiet_s`.
     """
     checkpoint = backend.load_checkpoint(group, partition).result(CALL_TIMEOUT_S)
     nonce = secrets.token_bytes(16)
@@ -115,7 +115,7 @@ def read_group(harness: Harness, backend: Backend, group: str) -> list[Partition
 
 
 def journeys(harness: Harness, backend: Backend, group: str) -> dict[bytes, Journey]:
-    """Return what the logs of *group* say, by transaction."""
+    """Return the journey of each transaction in the logs of *group*, by id."""
     found: dict[bytes, Journey] = {}
     for logs in read_group(harness, backend, group):
         found.update(journeys_of(logs.partition, logs.halves, logs.ops, logs.parked))
@@ -164,7 +164,7 @@ def collect(
 def judge_group(
     harness: Harness, backend: Backend, group: str, history: History | None = None
 ) -> tuple[list[Violation], list[Facts]]:
-    """Read *group* back and return every violation, with the facts they were found in."""
+    """Read *group* back and return every violation, and the facts in which they were found."""
     history = history or History()
     logs = read_group(harness, backend, group)
     facts = collect(harness, backend, group, history, logs)
@@ -187,7 +187,7 @@ def _judge_reading(group: str, part: PartitionLogs) -> list[Violation]:
 
 
 def judge_facts(facts: Iterable[Facts], capabilities: Capabilities, *, at_rest: bool) -> list[Violation]:
-    """Return every violation in *facts*. What is still pending is judged as at rest only with *at_rest*."""
+    """Return every violation in *facts*; a pending transaction is judged as at rest only with *at_rest*."""
     promises = Promises(capabilities.atomic_release, capabilities.resolution_is_unique)
     return [
         violation
@@ -197,12 +197,12 @@ def judge_facts(facts: Iterable[Facts], capabilities: Capabilities, *, at_rest: 
 
 
 def causes_of_a_crash(capabilities: Capabilities) -> int:
-    """Return how many duplicates a process killed anywhere may cause: none where targets and op appear together."""
+    """Return how many duplicates the kill of a process may cause: none if targets and op appear together."""
     return 0 if capabilities.atomic_release and capabilities.resolution_is_unique else 1
 
 
 def everything_in(harness: Harness, topic: str) -> Sequence[Delivered]:
-    """Read a topic; a plain client whose broker was killed meanwhile may notice that only now, so it gets two tries."""
+    """Read a topic, in a second try if the first one fails: a plain client may notice a broker's kill that late."""
     try:
         return harness.read_topic(topic)
     except Exception:  # noqa: BLE001 - clients raise what they like; the second error is not caught
@@ -217,7 +217,7 @@ def _read(
     partition: int,
     is_complete: Callable[[Sequence[LogRecord]], bool],
 ) -> tuple[list[LogRecord], bool]:
-    """Return the records and whether the log's beginning is gone."""
+    """Return the records, and whether retention deleted the log's beginning."""
     records: list[LogRecord] = []
     is_truncated = False
     reader = backend.read(group, kind, partition)
@@ -242,7 +242,7 @@ def _read(
             if quiet_s >= harness.quiet_s and is_complete(records):
                 return records, is_truncated
             if quiet_s > max(PATIENCE_S, PATIENCE_QUIETS * harness.quiet_s):
-                return records, is_truncated  # What is missing is for the invariants to name.
+                return records, is_truncated  # The invariants report missing records.
             time.sleep(PAUSE_S)
     finally:
         reader.close()
@@ -258,7 +258,7 @@ def _ids_in(ops: Sequence[LogRecord]) -> tuple[set[bytes], set[bytes]]:
     for record in ops:
         for op in _decoded(record):
             if op.kind == OpKind.DISCARD:
-                discarded.add(op.transaction_id)  # Of a poison record no half is found under this name.
+                discarded.add(op.transaction_id)  # No half has the id of a poison record.
             elif op.kind not in {OpKind.CLAIM, OpKind.TICK}:
                 named.add(op.transaction_id)
     return named, discarded
@@ -294,7 +294,7 @@ def _parsed(text: str) -> bytes:
     try:
         return parse_id(text)
     except UsageError:
-        return bytes(16)  # No id of ours: S5 will say that there is no half.
+        return bytes(16)  # The id is not txcore's: S5 will report that there is no half.
 
 
 def _text(value: str | bytes) -> str:

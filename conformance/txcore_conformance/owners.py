@@ -111,7 +111,7 @@ class Owners:
         return self.listener(number)
 
     def run(self, seconds: float, until: Callable[[], bool] = lambda: False) -> bool:
-        """Let the given time pass, or the time until *until* holds; returns whether it held."""
+        """Let the given time pass, at most until *until* holds; return whether it holds."""
         end_s = self.clock.now_s + seconds
         while not until():
             ready = [task for task in self._tasks if task.ready_s <= self.clock.now_s]
@@ -181,7 +181,7 @@ class Owners:
         self.broker.publish(Resolution(half, None, (0,), b"", "p:1"), 0)
         self.op(OpKind.COMMIT, number, **fields)
 
-    # -- what is stored ----------------------------------------------------------------------------------------------
+    # -- stored records ----------------------------------------------------------------------------------------------
 
     def log(self, kind: LogKind) -> list[Any]:
         """Return a whole log."""

@@ -43,7 +43,7 @@ def half(
     generation: int = 0,
     of: HalfRecord | None = None,
 ) -> HalfRecord:
-    """Return a half with one message per topic; *of* makes it a copy of another one."""
+    """Return a half with one message per topic; with *of*, a copy of that half."""
     identity = of.transaction_id if of is not None else _ids.new()
     messages = [TargetMessage(topic, key, body, dict(headers or {})) for topic in topics]
     envelope = Half(
@@ -101,7 +101,7 @@ def append(kit: Kit, *halves: HalfRecord, backend: Backend | None = None) -> lis
 def appended(kit: Kit, topic: str, count: int) -> list[HalfRecord]:
     """Append halves, each after the one before it was acknowledged, and return them in the order of their log.
 
-    Of one batch the order is not promised: a half whose target must be looked up first is appended later.
+    The order within one batch is not promised: a half whose target must be looked up first is appended later.
     """
     halves = [half(kit, topic) for _ in range(count)]
     for each in halves:
@@ -149,7 +149,7 @@ def read(
     backend: Backend | None = None,
     count_max: int = 100,
 ) -> list[LogRecord]:
-    """Read a log from *start* until the records read are *enough*."""
+    """Read a log from *start* until *enough* holds for the records read."""
     reader = (backend or kit.backend).read(kit.group, kind, partition, start)
     records: list[LogRecord] = []
 

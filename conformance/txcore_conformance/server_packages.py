@@ -1,7 +1,7 @@
 """A database server's binaries: from PATH, Debian's folders, or apt-get as root.
 
-Installing never starts or creates the package's own instance: a temporary policy-rc.d and postgresql-common's own
-setting say so, and both are put back afterwards.
+Installing never starts or creates the package's own instance: a temporary policy-rc.d and a setting of
+postgresql-common prevent that, and both are restored afterwards.
 """
 
 from __future__ import annotations

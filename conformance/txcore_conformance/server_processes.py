@@ -30,11 +30,11 @@ class DatabaseServer(abc.ABC):
 
     @abc.abstractmethod
     def start(self) -> None:
-        """Start, on the same port and data as before, and wait until it answers a query."""
+        """Start the server on the same port and data as before, and wait until it answers a query."""
 
     @abc.abstractmethod
     def stop(self) -> None:
-        """Stop in order and wait; nothing happens when it does not run."""
+        """Stop the server in order and wait; do nothing if the server does not run."""
 
     @abc.abstractmethod
     def kill(self) -> None:
@@ -49,7 +49,7 @@ class DatabaseServer(abc.ABC):
         """Let the paused processes continue."""
 
     def remove(self) -> None:
-        """Stop and delete the data."""
+        """Stop the server and delete its data."""
         self.stop()
 
     def fresh_database(self) -> str:
@@ -73,7 +73,7 @@ class ExternalServer(DatabaseServer):
         self._refuse()
 
     def stop(self) -> None:
-        """Do nothing: its owner stops it."""
+        """Do nothing: the server's owner stops it."""
 
     def kill(self) -> None:
         """Refuse."""

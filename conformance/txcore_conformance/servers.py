@@ -33,7 +33,7 @@ def postgresql(**settings: str) -> DatabaseServer:
     """Return a running PostgreSQL; *settings* are passed with -c.
 
     Raises:
-        ServerUnavailableError: it is not available here.
+        ServerUnavailableError: the server is not available here.
     """
     url = os.environ.get("TXCORE_POSTGRES_URL")
     if url:
@@ -45,7 +45,7 @@ def mariadb(**settings: str) -> DatabaseServer:
     """Return a running MariaDB; *settings* are passed as options.
 
     Raises:
-        ServerUnavailableError: it is not available here.
+        ServerUnavailableError: the server is not available here.
     """
     url = os.environ.get("TXCORE_MARIADB_URL")
     if url:
@@ -58,7 +58,7 @@ def database_url(kind: str) -> Iterator[str]:
     """Start a database for one run ("postgresql" or "mariadb") and provide its URL; "" for any other *kind*.
 
     Raises:
-        ServerUnavailableError: it is not available here.
+        ServerUnavailableError: the server is not available here.
     """
     starts = {"postgresql": postgresql, "mariadb": mariadb}
     if kind not in starts:
@@ -113,7 +113,7 @@ class PostgreSQLServer(ManagedServer):
         return [str(self._programs["postgres"]), "-D", str(self.folder / "data"), *options]
 
     def start(self) -> None:
-        """Start; a killed postmaster leaves its pid file, whose pid may belong to another process now."""
+        """Start the server without a killed postmaster's pid file, whose pid may belong to another process now."""
         if self._process is None:
             (self.folder / "data" / "postmaster.pid").unlink(missing_ok=True)
         super().start()

@@ -86,7 +86,7 @@ def start(name: str, version: str = "", *, own: bool = False, **options: Any) ->
             strings, are written into the server's configuration, by its own names.
 
     Raises:
-        ServerUnavailableError: it is not available here.
+        ServerUnavailableError: the broker is not available here.
     """
     url = os.environ.get(f"TXCORE_{name.upper()}_URL", "")
     if url and not (own or version or options):
@@ -104,7 +104,7 @@ def managed(name: str, version: str = "", **options: Any) -> ManagedBroker:
     """Return a new broker that is not started yet; the arguments are those of `start`.
 
     Raises:
-        ServerUnavailableError: its programs are not available here.
+        ServerUnavailableError: the broker's programs are not available here.
     """
     guards = {field.name: bool(options.pop(field.name)) for field in fields(Security) if field.name in options}
     return _MANAGED[name](options, version or _version(name), Security(**guards))
@@ -114,7 +114,7 @@ def kafka_as_shipped() -> KafkaBroker:
     """Return a Kafka like `managed`, on Java with the options of Kafka's start script: slow to start, then fast.
 
     Raises:
-        ServerUnavailableError: its programs are not available here.
+        ServerUnavailableError: the broker's programs are not available here.
     """
     return KafkaBroker({}, _version("kafka"), java_options=AS_SHIPPED)
 
@@ -126,7 +126,7 @@ def cluster(name: str, nodes: int = 3, version: str = "", **settings: str) -> Cl
     RabbitMQ: `pause_minority`; quorum queues and streams have a member on each node.
 
     Raises:
-        ServerUnavailableError: it is not available here.
+        ServerUnavailableError: the broker is not available here.
     """
     return start_cluster(lambda: managed(name, version, **settings), nodes)
 

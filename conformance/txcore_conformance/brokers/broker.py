@@ -42,16 +42,16 @@ class Broker(abc.ABC):
 
     @property
     def is_running(self) -> bool:
-        """Whether it was started and has not ended; True for a broker that another program started."""
+        """Whether the broker was started and has not ended; True if another program started it."""
         return True
 
     @abc.abstractmethod
     def start(self) -> None:
-        """Start, on the same port and data as before, and wait until it answers its own protocol."""
+        """Start the broker on the same port and data as before, and wait until it answers its own protocol."""
 
     @abc.abstractmethod
     def stop(self) -> None:
-        """Stop in order and wait; nothing happens when it does not run."""
+        """Stop the broker in order and wait; do nothing if the broker does not run."""
 
     @abc.abstractmethod
     def kill(self) -> None:
@@ -75,7 +75,7 @@ class Broker(abc.ABC):
             self.resume()
 
     def remove(self) -> None:
-        """End it at once, delete its data and close its proxy; idempotent."""
+        """End the broker at once, delete its data and close its proxy; idempotent."""
         if self._proxy is not None:
             self._proxy.close()
             self._proxy = None
@@ -116,7 +116,7 @@ class Broker(abc.ABC):
         """Run the broker's command-line tool (rabbitmqctl) and return its output.
 
         Raises:
-            ServerUnavailableError: there is none, or it failed.
+            ServerUnavailableError: the broker has no such tool, or the tool failed.
         """
         raise ServerUnavailableError(f"{self.name} has no command-line tool here: {' '.join(arguments)}")
 
@@ -183,7 +183,7 @@ class ManagedBroker(ManagedProcess, Broker):
             self._assign_ports()
 
     def remove(self) -> None:
-        """End it at once, delete its data and close its proxy; idempotent."""
+        """End the broker at once, delete its data and close its proxy; idempotent."""
         if os.getpid() != self._owner:
             return
         Broker.remove(self)

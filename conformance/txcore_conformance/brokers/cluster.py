@@ -64,7 +64,7 @@ def start_cluster(make: Callable[[], ManagedBroker], count: int) -> Cluster:
     """Make a cluster of *count* nodes and start it.
 
     Raises:
-        ServerUnavailableError: it is not available here.
+        ServerUnavailableError: the cluster is not available here.
     """
     nodes: list[ManagedBroker] = []
     try:

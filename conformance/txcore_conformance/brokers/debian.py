@@ -85,7 +85,7 @@ def make_root(package: str, suite: str, target: Path) -> None:
     """Make a minimal system of a suite with one package in it; about 400 MB.
 
     Raises:
-        ServerUnavailableError: not root, no debootstrap, or it failed.
+        ServerUnavailableError: not root, no debootstrap, or debootstrap failed.
     """
     if os.geteuid() != 0:
         raise ServerUnavailableError(f"a system of Debian {suite} is made by root only")

@@ -48,7 +48,7 @@ class ExternalBroker(Broker):
         self._refuse()
 
     def stop(self) -> None:
-        """Do nothing: its owner stops it."""
+        """Do nothing: the broker's owner stops it."""
 
     def kill(self) -> None:
         """Refuse."""

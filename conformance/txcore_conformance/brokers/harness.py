@@ -33,7 +33,7 @@ class BrokerHarness(Harness):
         """Start the broker.
 
         Raises:
-            ServerUnavailableError: it is not available here.
+            ServerUnavailableError: the broker is not available here.
         """
         self.broker = self._given or brokers.start(self.broker_name)
         self._is_owner = self._is_owner or self._given is None
@@ -52,7 +52,7 @@ class BrokerHarness(Harness):
         return made
 
     def open_silenceable(self) -> tuple[Backend, Callable[[bool], None]]:
-        """See `Harness.open_silenceable`; through a proxy that moves no byte while it is silent."""
+        """See `Harness.open_silenceable`; the connection has a proxy that moves no byte while reads are silenced."""
         proxy = self.broker.proxy
 
         def silence(is_silent: bool) -> None:  # noqa: FBT001 - the suite's signature

@@ -75,7 +75,7 @@ class KafkaBroker(ManagedBroker):
             node._settings = durable | node._settings  # noqa: SLF001
 
     def remove(self) -> None:
-        """End it at once, delete its data and close its proxy; idempotent."""
+        """End the broker at once, delete its data and close its proxy; idempotent."""
         super().remove()
         if self._proxy_lock is not None:
             self._proxy_lock.close()
@@ -191,7 +191,7 @@ def _addresses(ports: Mapping[str, int]) -> str:
 
 
 def _archive_classes(libraries: Path) -> None:
-    """Let one run write an archive of its loaded classes, with which a start costs a third less."""
+    """Let one run write an archive of its loaded classes; a start with the archive takes a third less time."""
     with machine_lock(base_folder() / "kafka-archive.lock"):
         archive = libraries / ARCHIVE
         if archive.exists():

@@ -81,7 +81,7 @@ def kafka_libraries(version: str) -> Path:
     """Return a folder with Kafka's jars, fetched by Maven once per version: newest, 3.9, or an exact one.
 
     Raises:
-        ServerUnavailableError: there is no Maven, or it could not fetch them.
+        ServerUnavailableError: there is no Maven, or Maven could not fetch the jars.
     """
     wanted = KAFKA_VERSIONS.get(version or NEWEST, version)
 
@@ -112,7 +112,7 @@ def spark_kafka_libraries() -> Path:
     """Return a folder with the jars of Spark's own Kafka source, fetched by Maven once.
 
     Raises:
-        ServerUnavailableError: there is no Maven, or it could not fetch them.
+        ServerUnavailableError: there is no Maven, or Maven could not fetch the jars.
     """
 
     def make(target: Path) -> None:
@@ -160,7 +160,7 @@ def _program(name: str, package: str, *folders: str) -> Path:
     """Return a program of the machine, after installing its Debian package if it is missing.
 
     Raises:
-        ServerUnavailableError: it is missing and cannot be installed.
+        ServerUnavailableError: the program is missing and cannot be installed.
     """
     with machine_lock(base_folder() / "packages.lock"):
         found = find_program(name, *folders)

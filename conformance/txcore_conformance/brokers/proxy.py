@@ -172,7 +172,7 @@ class Proxy:
             end.other.flush()
 
     def _watch(self, link: _Link) -> None:
-        """Register with the selector the events that each end waits for."""
+        """Register with the selector the events for which each end waits."""
         for end in link.ends:
             events = 0
             if self._mode is not Mode.FREEZE:

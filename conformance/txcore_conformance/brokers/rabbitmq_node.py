@@ -76,7 +76,7 @@ class RabbitmqBroker(ManagedBroker):
         first._start_name_server()  # noqa: SLF001
 
     def start(self) -> None:
-        """Start, on the same ports and data as before, and wait until it answers its own protocol."""
+        """Start the node on the same ports and data as before, and wait until it answers its own protocol."""
         is_first = not (self.folder / "data").exists()
         super().start()
         if is_first and self.security.credentials:
@@ -90,13 +90,13 @@ class RabbitmqBroker(ManagedBroker):
             self._name_server.kill()
 
     def stop(self) -> None:
-        """Stop in order and wait; a name server that other nodes use continues."""
+        """Stop the node in order and wait; a name server that other nodes use continues."""
         super().stop()
         if not self._shares_name_server:
             self._name_server.stop()
 
     def remove(self) -> None:
-        """End it at once and delete its data; idempotent."""
+        """End the node at once and delete its data; idempotent."""
         super().remove()
         self._name_server.remove()
 

@@ -27,7 +27,7 @@ class Installation:
     prefix: tuple[str, ...] = ()
 
     def command(self, name: str, *arguments: str) -> list[str]:
-        """Return the command that runs one of them; the process becomes that program."""
+        """Return the command that runs one of the programs; the process becomes that program."""
         # Not the wrappers in /usr/sbin, which change the user and the folder.
         path = "/usr/bin/epmd" if name == "epmd" else f"{_FOLDER}/{name}"
         return [*self.prefix, path, *arguments]

@@ -63,7 +63,7 @@ def make_certificates(folder: Path) -> Certificates:
     """Make the certificates with the openssl program.
 
     Raises:
-        ServerUnavailableError: there is none, or it is too old.
+        ServerUnavailableError: the openssl program is missing or too old.
     """
     folder.mkdir()
     made = Certificates(folder)

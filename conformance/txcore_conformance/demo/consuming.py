@@ -20,7 +20,7 @@ class Received(Protocol):
 
     @property
     def position(self) -> int:
-        """The position to acknowledge; ascends."""
+        """The position to acknowledge; positions ascend."""
 
     @property
     def key(self) -> bytes | None:
@@ -46,7 +46,7 @@ class Consumer(Protocol):
         """Return the messages that have arrived, at once."""
 
     def ack(self, position: int) -> bool:
-        """Store that all messages up to *position* are done; return False when another consumer took over."""
+        """Acknowledge all messages up to *position*; return False if another consumer took over."""
 
     def close(self) -> None:
         """Leave the group."""

@@ -60,7 +60,7 @@ def shares(kills: int, workers: int) -> list[int]:
 
 
 class Executioner(Failpoints):
-    """Kills this process at a step by SIGKILL, which no code can catch; the protocol itself does not know of it."""
+    """Kills this process at a step by SIGKILL, which no code can catch; txcore itself has no code for it."""
 
     def __init__(self, say: Callable[[str], None]) -> None:
         super().__init__()
@@ -68,11 +68,11 @@ class Executioner(Failpoints):
         self._step = ""
 
     def arm(self, step: str) -> None:
-        """Kill at the next *step*; the beginning of its name is enough."""
+        """Kill this process at the next *step*; the beginning of the step's name is enough."""
         self._step = step
 
     def reach(self, name: str) -> None:
-        """Die if this is the step."""
+        """Kill this process if *name* is the chosen step."""
         if self._step and name.startswith(self._step):
             self._say(self._step)
             os.kill(os.getpid(), signal.SIGKILL)

@@ -1,6 +1,6 @@
 """The demo's processes: workers that take orders, a checker, and a consumer with an inbox.
 
-Each is the program that a service would run, plus one thing: it kills itself at a planned step.
+Each process runs the program that a service would run, and also kills itself at a planned step.
 """
 
 from __future__ import annotations
@@ -50,9 +50,9 @@ class Job:
 
     Attributes:
         role: "worker", "checker" or "consumer".
-        worker: Which worker.
-        death: The planned death; None to live.
-        skip: Orders that this worker is known to have declined.
+        worker: Number of the worker.
+        death: The planned death; None for a process that is not to die.
+        skip: Orders that workers have declined before; only for a worker.
     """
 
     role: str
@@ -67,7 +67,7 @@ class Declined(Exception):  # noqa: N818 - no error, but the service's own refus
 
 
 def run(job: Job, line: Connection) -> None:
-    """Do *job*; the whole life of one process. It ends at once when its supervisor ends."""
+    """Do *job*, then end the process; the process also ends at once when its supervisor ends."""
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C is the supervisor's business.
     logging.getLogger("txcore").addHandler(logging.NullHandler())  # The demo causes its warnings.
     stop = threading.Event()
@@ -95,7 +95,7 @@ def _listen(line: Connection, stop: threading.Event) -> None:
 
 
 class _Line:
-    """The line to the supervisor, for several threads."""
+    """The connection to the supervisor, which several threads may use."""
 
     def __init__(self, line: Connection) -> None:
         self._line = line
@@ -119,7 +119,7 @@ class Witness:
         return getattr(self._inner, name)
 
     def release(self, batch: Batch[Resolution], claim: Any = None) -> None:
-        """Hand over releases; each attempt is reported before its first one."""
+        """Hand over releases; each attempt is reported before its first release."""
         for attempt in {item.by for item in batch.items} - self._attempts:
             self._attempts.add(attempt)
             self._say(("attempt", attempt))
@@ -160,7 +160,7 @@ class _Life:
     # -- the service ---------------------------------------------------------------------------------------------------
 
     def work(self) -> None:
-        """Take all orders that fall to this worker and are not committed yet."""
+        """Take all orders of this worker that are not committed yet."""
         backend = self._connect()
         policy = CheckPolicy(immunity_s=self._settings.immunity_s)
         producer = TransactionProducer(backend, self._settings.group, fence=self._shop.fence, policy=policy)
@@ -173,7 +173,7 @@ class _Life:
         backend.close(CLOSE_TIMEOUT_S).result(CLOSE_TIMEOUT_S)
 
     def _take(self, producer: TransactionProducer, order: Order) -> None:
-        """Take one order: its row and its message, both or neither. A service has to write no more than this."""
+        """Take one order: write its row and its message, both or neither. A service needs no more code than this."""
         with producer.transaction(self._shop.engine) as transaction:
             self._executioner.reach("before insert")
             self._shop.add(transaction.connection, order, id_text(transaction.transaction_id))
@@ -185,7 +185,7 @@ class _Life:
             transaction.publish(Message(self._settings.topic, order.to_json(), key=key, headers=headers))
 
     def _try(self, take: Callable[[Order], None], order: Order) -> None:
-        """Take an order, again while it is certainly not sent, or not in the database."""
+        """Take an order; retry it after an error unless its row is in the database."""
         for _ in range(TRIES_MAX):
             try:
                 take(order)
@@ -193,7 +193,7 @@ class _Life:
                 self._line.send(("declined", order.number))
                 return
             except IntegrityError:
-                return  # Its predecessor's COMMIT came through after all.
+                return  # The COMMIT of the process before this one took effect.
             except (NotSentError, OutcomeUnknownError) as error:
                 self._line.send(("again", repr(error)))
                 self._stop.wait(PAUSE_S)

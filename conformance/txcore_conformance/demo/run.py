@@ -57,7 +57,7 @@ def run(settings: Settings, watch: Watch, *, before_judgement: Seam | None = Non
         before_judgement: Called when everything is at rest; tests corrupt data there.
 
     Raises:
-        UsageError, BackendUnavailableError: broker or database cannot be used, in one sentence each.
+        UsageError, BackendUnavailableError: broker or database cannot be used; the text is one sentence.
         DemoError: the run could not be finished.
     """
     clock = SystemClock()
@@ -83,7 +83,7 @@ def run(settings: Settings, watch: Watch, *, before_judgement: Seam | None = Non
 
 
 def clean(settings: Settings) -> None:
-    """Delete the run's tables; a database that cannot be reached has none."""
+    """Delete the run's tables; do nothing if the database cannot be used."""
     with contextlib.suppress(UsageError, SQLAlchemyError), contextlib.closing(_shop(settings)) as shop:
         shop.drop()
 
@@ -93,7 +93,7 @@ def _shop(settings: Settings) -> Shop:
 
 
 def _require_two_files(broker_url: str, database: URL) -> None:
-    """Refuse one SQLite file as broker and database: a transaction would wait for the half that waits for it."""
+    """Refuse one SQLite file as broker and database: a transaction would block the half for which it waits."""
     if database.get_backend_name() != "sqlite" or not broker_url.startswith("sqlite:"):
         return
     file = broker_url.partition("?")[0].removeprefix("sqlite:///")

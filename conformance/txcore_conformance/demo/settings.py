@@ -20,7 +20,7 @@ class Settings:
         database_url: Any synchronous SQLAlchemy URL.
         name: Distinguishes this run's group, topic and tables from those of others on the same servers.
         kills_min: Least number of killed processes for a proof.
-        immunity_s: Seconds for which the checker leaves a silent transaction alone.
+        immunity_s: Time, in seconds, after a half's append during which it is not checked.
     """
 
     broker_url: str
@@ -47,7 +47,7 @@ class Settings:
         return min(WORKERS_MAX, self.orders)
 
     def numbers(self, worker: int) -> range:
-        """Return the order numbers that fall to *worker*."""
+        """Return the numbers of the orders that *worker* takes."""
         return range(1 + worker, self.orders + 1, self.workers)
 
 

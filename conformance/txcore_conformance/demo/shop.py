@@ -122,7 +122,7 @@ class Shop:
         connection.execute(insert(self.orders), {**asdict(order), "transaction_id": transaction})
 
     def apply(self, connection: Connection, order: Order, message_id: str) -> None:
-        """Write the consumer's row for a message; a second time it would be an error."""
+        """Write the consumer's row for a message; a second row for the same order is an error."""
         connection.execute(insert(self.applied), {**asdict(order), "message_id": message_id})
 
     def has(self, number: int) -> bool:

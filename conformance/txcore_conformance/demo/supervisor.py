@@ -248,4 +248,4 @@ class Supervisor:
         try:
             place.line.send("stop")
         except OSError:
-            return  # It has just died; its successor gets the request.
+            return  # The process has just died; its successor gets the request.

@@ -26,11 +26,11 @@ NAMES: Final = {1: "the fold alone", 2: "real owners"}
 Job = tuple[int, int, int]
 CHUNK: Final = 2_000
 SHARE: Final = 100
-"""Of the fold's histories, one of so many is played on real owners."""
+"""Number of histories on the fold alone for each history on real owners."""
 SHOWN_MAX: Final = 10
 SECONDS_MAX: Final = 120.0
 TURN: Final = {1: 400, 2: 20}
-"""Histories of each layer in turn while a mutant is hunted: about as long in one as in the other."""
+"""Number of histories of each layer in one turn of the search for a mutant; both take about the same time."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -53,7 +53,7 @@ class Find:
 
 
 def play(job: Job) -> Chunk:
-    """Play (layer, first seed, count)."""
+    """Play the histories of a job: its layer, its first seed and their number."""
     layer, first, count = job
     gc.disable()  # Collected once per chunk.
     began_s = time.process_time()
@@ -66,7 +66,7 @@ def play(job: Job) -> Chunk:
 
 
 def hunt(name: str, seconds_max: float = SECONDS_MAX) -> Find | None:
-    """Return the first history that shows a mutant, both layers in turn; None if none does within that CPU time."""
+    """Return the first history, of both layers in turn, that shows a mutant; None after *seconds_max* of CPU time."""
     began_s, firsts = time.process_time(), {1: 0, 2: 0}
     with MUTANTS[name].patch():
         while time.process_time() - began_s < seconds_max:
@@ -138,7 +138,7 @@ def _many(first: int, histories: int, jobs: int, *, keep_going: bool) -> int:
 
 
 def _work(first: int, histories: int) -> Iterator[Job]:
-    """Yield chunks of both layers in turn, so that what only one of them shows is shown soon."""
+    """Yield chunks of both layers in turn, so that a difference which only one layer shows is found early."""
     for start in range(0, histories, CHUNK):
         count = min(CHUNK, histories - start)
         yield 1, first + start, count

@@ -1,4 +1,4 @@
-"""Everything here that touches the fold's own interface, so that the rest need not change with it."""
+"""All uses of the fold's own interface, so that the other modules need not change with it."""
 
 from __future__ import annotations
 
@@ -45,7 +45,7 @@ def read_ops(state: PartitionState, place: int, ops: Sequence[Op]) -> None:
 
 
 def look_back(state: PartitionState, ops: Sequence[tuple[int, Sequence[Op]]]) -> None:
-    """Look back for every copy whose journal begins before what was read, one by one."""
+    """Look back, one by one, for every copy whose journal begins before the ops that were read."""
     for pending in state.pending.values():
         if pending.extras.look_back is None:
             continue
@@ -75,7 +75,7 @@ def _look_back(
 
 
 def drop_orphans(state: PartitionState) -> None:
-    """Forget the ops that wait: every half that was stored when they were read has been read."""
+    """Drop the ops without a half: every half that was stored when they were read has been read."""
     drop: Any = state.drop_orphans
     if _DROPS_BY_PLACE:
         drop(-1 if state.op_read is None else state.op_read)
@@ -87,18 +87,18 @@ def checkpoint_of(state: PartitionState) -> Checkpoint:
 
 
 def open_states(state: PartitionState) -> dict[bytes, OpenState]:
-    """Return what the state knows of each undecided transaction, in the words of `whole.Truth.open_state`."""
+    """Return the state of each undecided transaction, in the form of `whole.Truth.open_state`."""
     return {identity: state_of(pending) for identity, pending in state.pending.items()}
 
 
 def state_of(pending: Pending) -> OpenState:
-    """Return what is known of one half."""
+    """Return the state of one half, in the same form."""
     decided = pending.decision if pending.is_journaled else 0
     return pending.generation, pending.count, int(decided), None if decided else pending.extras.force
 
 
 def difference(found: dict[bytes, OpenState], expected: dict[bytes, OpenState]) -> str:
-    """Return how the two differ, for people."""
+    """Return the difference between the fold's states and the logs' states as text; "" if there is none."""
     ids = [] if found == expected else sorted(found.keys() | expected.keys())
     return "; ".join(
         f"{i[-1]} (generation, count, decided, request): the fold says {found.get(i)}, the logs {expected.get(i)}"
@@ -121,7 +121,7 @@ def looking_back(intake: Intake, state: PartitionState) -> Iterator[Flow[None]]:
 
 @contextlib.contextmanager
 def leaving_in(count: int) -> Iterator[None]:
-    """Let states leave closed records out when so few are read, not at 20,000."""
+    """Let states keep closed records only among the newest *count*, not among the newest 20,000."""
     before = fold.LEFT_IN_MAX
     fold.LEFT_IN_MAX = count  # type: ignore[misc]
     try:

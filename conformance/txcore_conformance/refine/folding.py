@@ -44,7 +44,7 @@ class Written:
         self.next_op += 1
 
     def append_stray(self, *, is_op: bool) -> None:
-        """Append bytes that are no record; the intake skips them, so that only a gap is left."""
+        """Append bytes that are not a record; the intake skips them, so that only a gap is left."""
         if is_op:
             self.next_op += 1
         else:
@@ -110,7 +110,7 @@ class Reading:
             adapter.drop_orphans(self.state)
 
     def judge(self, truths: dict[bytes, Truth]) -> str:
-        """Read all that is left, and what is done before a half is judged; return what differs from the logs, or ""."""
+        """Read the rest, look back as before a judgement, and return the difference from the whole logs, or ""."""
         self.read(to_end=True)
         adapter.look_back(self.state, self._logs.ops)
         wrong = _difference(self.state, open_states(truths))
@@ -125,7 +125,7 @@ def _index(records: Sequence[tuple[int, object]], place: int | None) -> int:
 
 
 def play(seed: int) -> str:
-    """Play one history; returns how the fold differs from what the whole logs say, or ""."""
+    """Play one history; return the difference of the fold from the whole logs, or ""."""
     rng = Random(seed)
     logs = write(rng)
     truths = whole((half for _, half in logs.halves), logs.ops)
@@ -147,7 +147,7 @@ def _play(rng: Random, logs: Written, truths: dict[bytes, Truth]) -> str:
 
 
 def _one_of(rng: Random, given: Sequence[Checkpoint | None]) -> Checkpoint | None:
-    """Return the newest checkpoint, or any older one: a stale owner's may be the one that is stored."""
+    """Return the newest checkpoint, or any older one, because an outdated owner's may be stored last."""
     return given[-1 if rng.random() < 0.4 else int(rng.random() * len(given))]
 
 
@@ -176,7 +176,7 @@ def _bounds(checkpoint: Checkpoint | None) -> str:
 
 
 def describe(seed: int) -> str:
-    """Return the logs of a seed, for people."""
+    """Return the logs of a seed as readable text."""
     logs = write(Random(seed))
     lines = [f"seed {seed}; in the order of their appending:"]
     half = 0

@@ -32,7 +32,7 @@ class Logs(Protocol):
         """Append an op record."""
 
     def append_stray(self, *, is_op: bool) -> None:
-        """Append bytes that are no record."""
+        """Append bytes that are not a record."""
 
 
 @dataclass(slots=True)
@@ -42,11 +42,11 @@ class Known:
     identity: bytes
     halves: list[Half] = field(default_factory=list)
     journal: list[Placed] = field(default_factory=list)
-    held: set[int] = field(default_factory=set)  #: generations with a final op or DISCARD, where the store keeps one
+    held: set[int] = field(default_factory=set)  #: generations with a final op or DISCARD
     is_final: bool = False
 
     def seen_at(self, place: int, generation: int) -> Truth:
-        """The knowledge of an owner that had read ops up to *place*, and halves up to *generation*."""
+        """Return the knowledge of an owner that has read ops up to *place*, and halves up to *generation*."""
         halves = (half for half in self.halves if half.generation <= generation)
         return truth_of(halves, (placed for placed in self.journal if placed.place <= place))
 
@@ -56,13 +56,13 @@ class History:
 
     Args:
         is_unique: The store refuses a second final op or DISCARD for one generation, and an op after a final one.
-        owners: Whether it plays owners; without them it leaves that to real ones.
+        owners: Whether the history plays owners; otherwise real owners write their records.
     """
 
     def __init__(self, rng: Random, logs: Logs, *, is_unique: bool, owners: bool = True) -> None:
         self.known: dict[bytes, Known] = {}
         self.tokens: list[tuple[int, bytes]] = []  #: claims in log order, as (place, token)
-        self.places: list[int] = []  #: of op records
+        self.places: list[int] = []  #: positions of the op records
         self._rng = rng
         self._logs = logs
         self._is_unique = is_unique
@@ -70,7 +70,7 @@ class History:
         self._count = 0
         self._actions = [*_OTHERS, *_OWNERS] if owners else list(_OTHERS)
 
-    # -- what has landed ---------------------------------------------------------------------------------------------
+    # -- landed records ----------------------------------------------------------------------------------------------
 
     def took_half(self, half: Half) -> None:
         """Note a half record that has landed."""
@@ -92,10 +92,10 @@ class History:
                         known.held.add(op.generation)
                         known.is_final = known.is_final or op.kind in FINAL_KINDS
 
-    # -- what is written -----------------------------------------------------------------------------------------------
+    # -- writers -------------------------------------------------------------------------------------------------------
 
     def act(self) -> None:
-        """Let one writer write, if there is something for it to write."""
+        """Let one writer take a random action, if that action is possible now."""
         rng = self._rng
         action = self._actions[int(rng.random() * len(self._actions))]
         if not self.known or action is History.prepare:
@@ -130,7 +130,7 @@ class History:
             self.flush()
 
     def prepare(self, known: Known | None = None) -> None:  # noqa: ARG002 - the others need one
-        """Append the first half of a transaction; now and then the broker takes it twice."""
+        """Append the first half of a transaction; now and then the broker stores it twice."""
         self._count += 1
         identity = self._count.to_bytes(16, "big")
         half = Half(1, identity, GROUP, 0, 0, 0, 0, 0, 3, False, "p", MESSAGES)
@@ -139,7 +139,7 @@ class History:
             self._logs.append_half(half)
 
     def end(self, known: Known) -> None:
-        """A producer ends its transaction, perhaps late and against what an owner has decided."""
+        """A producer ends its transaction, perhaps late and against an owner's decision."""
         self._write(Op(OpKind.COMMIT if self._rng.random() < 0.6 else OpKind.ROLLBACK, known.identity, 0, "p"))
 
     def nudge(self, known: Known) -> None:
@@ -154,7 +154,7 @@ class History:
         self._write(op)
 
     def resume(self, known: Known) -> None:
-        """An operator resumes what is parked; now and then two of them do, or one asks for a decision with it."""
+        """An operator resumes a parked half; now and then two operators do, or one also asks for a decision."""
         newest = max(half.generation for half in known.halves)
         truth = truth_of(known.halves, known.journal)
         if truth.closed_by != OpKind.DISCARD:
@@ -168,23 +168,23 @@ class History:
             self.request(known)
 
     def stray(self, known: Known) -> None:  # noqa: ARG002 - concerns none
-        """Bytes that are no record land in one of the logs."""
+        """Bytes that are not a record land in one of the logs."""
         self.flush()
         self._logs.append_stray(is_op=self._rng.random() < 0.5)
 
     def misdirect(self, known: Known) -> None:  # noqa: ARG002 - concerns none
-        """An op about a transaction that never had a half."""
+        """A writer appends an op about a transaction that never had a half."""
         self._count += 1
         kind = OpKind.ROLLBACK if self._rng.random() < 0.5 else OpKind.FORCE
         self._write(Op(kind, self._count.to_bytes(16, "big"), 0, "o", decision=OpKind.COMMIT))
 
     def repeat(self, known: Known) -> None:
-        """An op is taken twice, the second time perhaps much later."""
+        """The broker stores an op twice, the second time perhaps much later."""
         if known.journal:
             self._write(known.journal[int(self._rng.random() * len(known.journal))].op)
 
     def claim(self, known: Known | None = None) -> None:  # noqa: ARG002 - concerns none
-        """Another owner takes the partition."""
+        """Another owner claims the partition."""
         self.flush()
         token = (len(self.tokens) + 1).to_bytes(16, "little")
         self._logs.append_ops([Op(OpKind.CLAIM, token, 0, "c", token=token)])
@@ -213,14 +213,14 @@ class History:
             self._write(Op(OpKind.DISCARD, known.identity, self._generation(known), "c", token=owner[0], reason=reason))
 
     def finish(self, known: Known) -> None:
-        """An owner writes a final op, under whatever claim."""
+        """An owner writes a final op, perhaps under an outdated claim."""
         owner = self._owner()
         if owner is not None:
             kind = OpKind.COMMIT if self._rng.random() < 0.6 else OpKind.ROLLBACK
             self._write(Op(kind, known.identity, self._generation(known), "c", token=owner[0]))
 
     def reply(self, known: Known) -> None:
-        """An owner refuses the operator's request that it knows; another one may have come meanwhile."""
+        """An owner refuses the operator's request that it has read; the log may hold a newer request."""
         owner = self._owner()
         if owner is None:
             return
@@ -230,7 +230,7 @@ class History:
             self._write(Op(OpKind.FORCE, known.identity, generation, "c", token=owner[0], count=named(asked.place)))
 
     def carry(self, known: Known) -> None:
-        """An owner appends a copy of what is undecided as far as it has read."""
+        """An owner appends a copy of a half that is undecided as far as the owner has read."""
         owner = self._owner()
         if owner is None:
             return
@@ -248,13 +248,13 @@ class History:
         self._logs.append_half(self._copy(known, generation, folded_to, token, seen.count, seen.decided))
 
     def _went_on(self, known: Known, generation: int, owner: tuple[bytes, int]) -> bool:
-        """Whether this owner carried a later generation before; it does not carry an earlier one after that."""
+        """Return whether this owner carried a later generation before; an owner carries no earlier one afterwards."""
         token, place = owner
         copies = (half for half in known.halves if half.token == token and half.generation > generation)
         return any(half.folded_to <= place for half in copies)
 
     def _is_outdone(self, known: Known, generation: int, place: int) -> bool:
-        """Whether a DISCARD that does not count holds the generation's place, so its owner continues under the next."""
+        """Return whether a void DISCARD uses up the generation, so that the owner continues under the next one."""
         is_newest = generation == max(half.generation for half in known.halves)
         discards = [p.op for p in known.journal if p.place <= place and p.op.kind == OpKind.DISCARD]
         return self._is_unique and is_newest and any(op.generation == generation for op in discards)
@@ -264,12 +264,12 @@ class History:
         return Half(1, *fields, count, folded_to, decided, token)
 
     def _generation(self, known: Known) -> int:
-        """A generation that a writer may mean: the newest, or an older one if it is late."""
+        """Return a generation that a writer may mean: the newest, or an older one if the writer is late."""
         halves = known.halves
         return halves[-1 if self._rng.random() < 0.8 else int(self._rng.random() * len(halves))].generation
 
     def _owner(self) -> tuple[bytes, int] | None:
-        """An owner, perhaps an outdated one, as (token, how far it has read the op log)."""
+        """Return an owner, perhaps an outdated one, as (token, position up to which it has read the op log)."""
         if not self.tokens:
             return None
         rng, last = self._rng, len(self.tokens) - 1

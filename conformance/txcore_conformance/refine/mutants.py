@@ -1,4 +1,4 @@
-"""Mended holes, opened again one by one: a machine that does not see them would prove nothing."""
+"""Mended holes (corrected errors), opened again one by one: a machine that does not find them proves nothing."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ _look_back = Intake.look_back
 
 
 def _drop_early(self: PartitionState, position: Position, op: Op) -> bool:
-    """Fold an op; one about a generation that was not read yet is thrown away."""
+    """Fold an op, but drop an op about a generation that was not read yet."""
     known = self._known(op.transaction_id)
     if known is not None and op.generation > known.generation and op.kind not in FINAL_KINDS:
         self.op_read = position
@@ -60,7 +60,7 @@ def _journal_in_force(op: Op, token: bytes) -> bool:
 
 
 def _carry_closed(self: Judge, pending: Pending) -> Flow[None]:
-    """Carry without a look at whether the half was closed meanwhile."""
+    """Carry a half without checking whether it was closed meanwhile."""
     half = yield from self._intake.half_of(pending)
     if not self._tenure.is_active:
         return
@@ -80,7 +80,7 @@ def _read_halves_noting(self: Intake) -> int:
 
 
 def _passed_by_silence(self: Intake) -> int | None:
-    """Take a half log that was silent for a minute for one that was read to its end."""
+    """Report a half log as read to its end after a minute without records."""
     now_s = self._context.clock.elapsed_s()
     heard_s = self.__dict__.setdefault("heard_s", now_s)
     return self._tenure.state.op_read if now_s - heard_s > SILENT_S else None
@@ -90,7 +90,7 @@ SILENT_S: Final = 60.0
 
 
 class _Silence:
-    """The end of the half log is concluded from silence."""
+    """The patch that concludes the end of the half log from silence."""
 
     def __init__(self) -> None:
         self._patches = (
@@ -108,7 +108,7 @@ class _Silence:
 
 
 def _take_at_once(self: PartitionState, seen: Any, position: int, op: Op) -> None:
-    """Fold an op into a copy whose earlier journal was not looked back for yet."""
+    """Fold an op into a copy before the look-back has read the earlier ops."""
     self._note_op(seen, position)
     if seen.pending is not None:
         self._fold(seen.pending, op, position)
@@ -121,7 +121,7 @@ def _ops_or_error(record: LogRecord) -> Sequence[Op]:
 
 
 def _look_back_strictly(self: Intake, copies: Sequence[Pending]) -> Flow[None]:
-    """Look back with an error at bytes that are no record."""
+    """Look back, and raise an error at bytes that are not a record."""
     flow, value = _look_back(self, copies), None
     while True:
         self.__dict__["_ops_in"] = _ops_or_error

@@ -1,4 +1,4 @@
-"""Layer two: real owners with their intake, look-back, carrying and checkpoints; a history still writes meanwhile.
+"""Layer two: real owners with their intake, look-back, carrying and checkpoints, while a history writes.
 
 Readers are silent for a time, or give one record at a time; owners are frozen between any two of their steps, killed,
 and started again from the checkpoint that is stored. All owners' steps and all writers' records interleave at random.
@@ -40,7 +40,7 @@ STEPS_MAX: Final = 260
 
 
 def play(seed: int) -> str:
-    """Play one history; returns what is wrong, or ""."""
+    """Play one history; return the first violation, or ""."""
     rng = Random(seed)
     limits = Limits(
         replay_max=1 + int(rng.random() * rng.random() * 4),
@@ -66,7 +66,7 @@ def play(seed: int) -> str:
 
 
 def judge(world: World) -> str:
-    """Return what is wrong with what the owners did and with the checkpoints that they gave."""
+    """Return the first violation by the owners' actions or by the checkpoints that they sent, or ""."""
     if world.wrong:
         return world.wrong
     if world.report.errors:
@@ -87,13 +87,13 @@ def judge(world: World) -> str:
 
 
 IDLE_MAX: Final = 3
-"""Reads without a record after which both logs are read: one may only ask where the half log ends."""
+"""Number of reads without a record after which both logs are read; one such read may only ask for an end."""
 
 
 def restarted(
     world: World, checkpoint: Checkpoint | None, halves: Sequence[LogRecord], ops: Sequence[LogRecord]
 ) -> str:
-    """Read both logs with a real intake from a checkpoint; return how what it says differs from the logs."""
+    """Read both logs with a real intake from a checkpoint; return the difference from the whole logs, or ""."""
     tenure = Tenure(world.context(), 0)
     tenure.state = PartitionState(checkpoint)
     intake = Intake(tenure, checkpoint)

@@ -13,23 +13,23 @@ from txcore_conformance.refine.whole import halves_in, ops_in, whole
 
 READINGS_MAX: Final = 8
 RECORDS_MAX: Final = 100_000
-"""Records read in all: of long logs fewer interleavings are tried."""
+"""Approximate number of records in all readings; long logs are read in fewer interleavings."""
 PAUSES: Final = 64
-"""About so many times a reading pauses for what an owner does between two reads."""
+"""Approximate number of pauses of one reading, in which it does the work of an owner between two reads."""
 
 
 def judge_logs(
     halves: Sequence[LogRecord], ops: Sequence[LogRecord], checkpoints: Sequence[Checkpoint], seed: int = 0
 ) -> list[str]:
-    """Return every way in which the fold, a checkpoint or a copy differs from what these whole logs say.
+    """Return every difference of the fold, a checkpoint or a copy from these whole logs, as text.
 
     Args:
         halves, ops: Both logs of one partition from their very beginning, in log order.
-        checkpoints: Those that were stored before the logs were read.
+        checkpoints: Checkpoints that were stored before the logs were read.
     """
     wrong = [text for each in (Checkpoint(None, None), *checkpoints) if (text := judge_checkpoint(each, halves, ops))]
     found_halves, found_ops = halves_in(halves), ops_in(ops)
-    # Which record was appended before which of the other log is not known, so ops are dropped at the end alone.
+    # The order of records of different logs is not known, so ops are dropped only after every half is read.
     logs = folding.Written(found_halves, list(found_ops), [len(found_halves)] * len(found_ops))
     truths = whole((half for _, half in found_halves), found_ops)
     count = len(found_halves) + len(found_ops)

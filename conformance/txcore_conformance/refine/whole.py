@@ -3,7 +3,7 @@
 The rules, all of them: the first final op wins, from any writer. CHECKED, DECIDED, DISCARD and replies count under the
 claim in force at their place only. The newest generation is judged. A DISCARD closes generations up to its own; one for
 exhausted checks is void after a DECIDED. DECIDED holds for the transaction, the first one; CHECKED and FORCE hold for
-their generation. A reply answers the request that it names, and no other. Bytes that are no record say nothing.
+their generation. A reply answers the request that it names, and no other. Bytes that are not a record have no effect.
 """
 
 from __future__ import annotations
@@ -50,7 +50,7 @@ class Truth:
 
     @property
     def open_state(self) -> tuple[int, int, int, Op | None]:
-        """The state that a checker must know of it. A decided transaction needs no request."""
+        """The state that a checker must have; for a decided transaction it omits the operator's request."""
         return self.generation, self.count, self.decided, None if self.decided else self.request
 
 
@@ -92,7 +92,7 @@ def _fold(truth: Truth, placed: Placed, op: Op) -> None:
 
 
 def named(place: int) -> int:
-    """Return how a reply names the request at a place of the op log."""
+    """Return the number by which a reply names the request at *place* in the op log."""
     return place % (2**31 - 1) + 1
 
 
@@ -101,7 +101,7 @@ def _is_reply(op: Op) -> bool:
 
 
 def whole(halves: Iterable[Half], ops: Iterable[tuple[int, Sequence[Op]]]) -> dict[bytes, Truth]:
-    """Fold one partition's logs; returns what they say of each transaction that has a half."""
+    """Fold one partition's logs, and return the truth about each transaction that has a half."""
     journals, _ = journals_of(ops)
     copies: dict[bytes, list[Half]] = {}
     for half in halves:
@@ -147,5 +147,5 @@ def ops_in(records: Iterable[LogRecord]) -> list[tuple[int, list[Op]]]:
 
 
 def open_states(truths: Mapping[bytes, Truth]) -> dict[bytes, tuple[int, int, int, Op | None]]:
-    """Return what a checker must know of each undecided transaction."""
+    """Return the state that a checker must have of each undecided transaction."""
     return {identity: truth.open_state for identity, truth in truths.items() if not truth.closed_by}

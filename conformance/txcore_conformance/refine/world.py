@@ -1,4 +1,4 @@
-"""A partition on a memory broker, real owners of it, and what disturbs them; steps and faults at random."""
+"""A partition on a memory broker, its real owners and their faults; steps and faults are random."""
 
 from __future__ import annotations
 
@@ -63,26 +63,26 @@ class Clock:
 
 
 class Quiet:
-    """The limits of readers: no record of a silent log, else few records or all."""
+    """The limits of reads: no record of a silent log, few records of another log, all records if `is_over`."""
 
     def __init__(self, rng: Random) -> None:
         self.rng = rng
-        self.silent: dict[LogKind, float] = {}  #: until when
+        self.silent: dict[LogKind, float] = {}  #: ends of the silences
         self.alone = 0.0  #: share of the readers that find nothing for a time while others read
         self.is_over = False
 
 
 class QuietReader(MemoryReader):
-    """A reader that may be silent, as a reader may whose log's leader is away."""
+    """A reader that may return nothing for a time, as while its log has no leader."""
 
     def __init__(self, broker: MemoryBroker, kind: LogKind, start: Position | None, quiet: Quiet) -> None:
         super().__init__(broker, (GROUP, kind, 0), start)
         self._kind = kind
         self._quiet = quiet
-        self.silent_until_s = 0.0  #: this one alone
+        self.silent_until_s = 0.0  #: of this reader only
 
     def read(self, count_max: int) -> Sequence[LogRecord]:
-        """See `Reader.read`; empty proves nothing."""
+        """See `Reader.read`; a read without records does not prove the end of the log."""
         quiet = self._quiet
         if quiet.is_over:
             return super().read(count_max)
@@ -99,7 +99,7 @@ class QuietBackend(MemoryBackend):
         self._quiet = quiet
 
     def read(self, group: str, kind: LogKind, partition: int, start: Position | None = None) -> Reader:  # noqa: ARG002
-        """See `Backend.read`; now and then a reader finds nothing for a time, while those opened before read on."""
+        """See `Backend.read`; now and then the new reader returns nothing for a time, while older readers continue."""
         reader = QuietReader(self.broker, kind, start, self._quiet)
         if not self._quiet.is_over and self._quiet.rng.random() < self._quiet.alone:
             reader.silent_until_s = self.broker.clock.elapsed_s() + SILENCE_S * self._quiet.rng.random()
@@ -108,7 +108,7 @@ class QuietBackend(MemoryBackend):
 
 @dataclass(slots=True)
 class Given:
-    """A checkpoint that an owner gave, and how long the logs were then."""
+    """A checkpoint that an owner sent, and the lengths of the logs at that time."""
 
     checkpoint: Checkpoint
     halves: int
@@ -116,7 +116,7 @@ class Given:
 
 
 class Witness(Faults):
-    """Keeps every checkpoint that is sent; some are lost, so that an older one stays."""
+    """Keeps every checkpoint that is sent, with the lengths of the logs."""
 
     def __init__(self) -> None:
         self.broker: MemoryBroker | None = None
@@ -130,7 +130,7 @@ class Witness(Faults):
 
 
 class Report(Reporter):
-    """Keeps what ended a tenure that nothing should have ended."""
+    """Keeps the errors of checkers, except the timeouts that a silent log may cause."""
 
     def __init__(self) -> None:
         super().__init__("txcore.refine")
@@ -180,7 +180,7 @@ class One:
 
 
 class BrokerLogs:
-    """Writes a history to a memory broker, and reports to it the records that landed there, from any writer."""
+    """Writes a history to a memory broker, and reports to the history the records that any writer appended."""
 
     def __init__(self, broker: MemoryBroker, rng: Random) -> None:
         self.history: History | None = None
@@ -200,12 +200,12 @@ class BrokerLogs:
         self.sync()
 
     def append_stray(self, *, is_op: bool) -> None:
-        """Append bytes that are no record, or a record that was cut."""
+        """Append bytes that are not a record, or a record that was cut."""
         stray = STRAY[int(self._rng.random() * len(STRAY))]
         self._broker.append(GROUP, LogKind.OP if is_op else LogKind.HALF, 0, stray)
 
     def sync(self) -> None:
-        """Report to the history the records that have landed since."""
+        """Report to the history the records that have landed since the last call."""
         assert self.history is not None
         halves = self._broker.log(GROUP, LogKind.HALF, 0)
         ops = self._broker.log(GROUP, LogKind.OP, 0)
@@ -230,7 +230,7 @@ class World:
     frozen: PartitionOwner | None = None
     owners: list[PartitionOwner] = field(default_factory=list)
     haste: float = 0.0
-    late: float = 0.0  #: how many answers take their time
+    late: float = 0.0  #: share of answers that are late
     wrong: str = ""
     quiet: Quiet = field(init=False)
     broker: MemoryBroker = field(init=False)
@@ -255,7 +255,7 @@ class World:
     # -- owners --------------------------------------------------------------------------------------------------------
 
     def context(self) -> CheckContext:
-        """Return what a new owner shares with its checker."""
+        """Return the context that a new owner shares with its checker."""
         member = f"c{len(self.owners)}"
         claim = self.backend.claim(GROUP, member)
         policy = CheckPolicy(immunity_s=0.001, interval_s=1.0, check_max=3)
@@ -275,7 +275,7 @@ class World:
         self.owners.remove(owner)
 
     def check_local_transaction(self, half: HalfView) -> LocalTransactionState:
-        """Answer an owner's question; it must not be about what its owner has read the end of."""
+        """Answer an owner's check, which must not be about a half whose end the owner has read."""
         pending = self._asking.tenure.state.pending.get(half.transaction_id)
         if pending is not None:
             self._judge_act("was asked about", half.transaction_id, pending.generation)
@@ -289,7 +289,7 @@ class World:
     _asking: PartitionOwner = field(init=False)
 
     def _judge_act(self, act: str, identity: bytes, generation: int) -> None:
-        """An owner does nothing about a half whose end it has read, however long ago it took it in hand."""
+        """Record a violation if the owner acts on a half whose end it has read, even if it began earlier."""
         op_read = self._asking.tenure.state.op_read
         self.logs.sync()
         known = self.history.known.get(identity)
@@ -308,7 +308,7 @@ class World:
     # -- steps ---------------------------------------------------------------------------------------------------------
 
     def run(self, steps: int) -> None:
-        """Let everything happen that happens at random."""
+        """Take *steps* random steps of writers, faults and owners."""
         for _ in range(steps):
             draw = self.rng.random()
             if draw < 0.12:
@@ -319,7 +319,7 @@ class World:
                 self.step()
 
     def disturb(self) -> None:
-        """One fault: silence, a frozen or killed owner, another owner beside the first."""
+        """Cause one fault: a silent log, a pause, a frozen or killed owner, or a second owner."""
         draw = self.rng.random()
         if draw < 0.25:
             kind = LogKind.HALF if self.rng.random() < 0.6 else LogKind.OP
@@ -331,7 +331,7 @@ class World:
         elif draw < 0.85 and self.owners:
             self.kill(self.owners[int(self.rng.random() * len(self.owners))])
             if self.rng.random() < 0.5:
-                # The next owner finds one log without its leader.
+                # The next owner reads nothing from the half log, as while it has no leader.
                 self.quiet.silent[LogKind.HALF] = self.clock.now_s + SILENCE_S
         elif len(self.owners) < 2:
             self.start()
@@ -362,7 +362,7 @@ class World:
         if isinstance(command, HalfRecord | Resolution):
             self._judge_write(command)
         if isinstance(command, HalfRecord | Resolution | Future) and self.rng.random() < self.late:
-            task.ready_s = self.clock.now_s + LATE_S * self.rng.random()  # done at once, but the answer takes its time
+            task.ready_s = self.clock.now_s + LATE_S * self.rng.random()  # done at once, but the answer is late
         if isinstance(command, HalfRecord):
             half: One = One(command)
             self.backend.append_halves(half)

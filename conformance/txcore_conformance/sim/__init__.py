@@ -3,9 +3,9 @@
 One seed is one history: its broker profile, its faults, its producers, checkers and operator. `run(seed)` plays it,
 lets faults end, waits for rest and judges everything.
 
-`world` is time and faults, `process` one process on it; `cast` knows all of one seed, `archive` all that was stored.
-`producers`, `listening`, `checkers`, `relays` and `operators` act; `surprises` is what they do not expect, `bounds` how
-little room they have. `database` and `table` are twins of fence and message table, `real` the real ones beside them.
+`world` is time and faults, `process` one process on it; `cast` holds the parts of one seed, `archive` its records.
+`producers`, `listening`, `checkers`, `relays` and `operators` act; `surprises` holds events that they do not expect,
+`bounds` their limits. `database` and `table` are twins of fence and message table, `real` the real ones beside them.
 `play` plays one seed, `judgement` judges it. `mutants`, `log_mutants` and `table_mutants` switch rules off one by one.
 """
 

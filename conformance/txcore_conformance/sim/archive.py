@@ -1,4 +1,4 @@
-"""Everything that was ever stored in a seed's logs, beyond what retention left there, and what it means."""
+"""All records that were ever stored in a seed's logs, also those that retention deleted, and their journeys."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ def ops_in(record: LogRecord) -> list[Op]:
 
 @dataclass(slots=True)
 class _Partition:
-    """One partition's records as they came, decoded once, and folded into journeys as far as `folded` says."""
+    """One partition's records in the order of their append, decoded once and folded into journeys."""
 
     records: dict[LogKind, list[LogRecord]] = field(default_factory=lambda: {kind: [] for kind in LogKind})
     halves: list[tuple[Position, Half]] = field(default_factory=list)
@@ -31,10 +31,10 @@ class _Partition:
 
 
 class Archive:
-    """Keeps all records of one group, and folds them as they come.
+    """Keeps all records of one group, and folds each when it is added.
 
     Attributes:
-        strays: Records that are none, by kind, partition and position.
+        strays: Records that cannot be decoded, by kind, partition and position.
     """
 
     def __init__(self, partition_count: int) -> None:
@@ -63,7 +63,7 @@ class Archive:
         return ops
 
     def lose(self, kind: LogKind, partition: int, count: int) -> None:
-        """Forget the last *count* records of a log, as its broker has."""
+        """Forget the last *count* records of a log, which its broker has lost."""
         old = self._partitions[partition]
         self._partitions[partition] = _Partition(journeys=Journeys(partition))
         if count:
@@ -77,7 +77,7 @@ class Archive:
         return self._partitions[partition].records[kind]
 
     def items(self) -> Iterator[tuple[tuple[LogKind, int], Sequence[LogRecord]]]:
-        """Yield every log that holds anything, by kind and partition."""
+        """Yield every log that holds records, by kind and partition."""
         for number, kept in enumerate(self._partitions):
             for kind, records in kept.records.items():
                 if records:
@@ -89,7 +89,7 @@ class Archive:
             yield from kept.journeys.found.values()
 
     def journey(self, transaction_id: bytes) -> Journey | None:
-        """Return what the logs say of one transaction."""
+        """Return one transaction's journey from the whole logs; None if there is none."""
         for kept in self._partitions:
             if transaction_id in kept.journeys.found:
                 return kept.journeys.found[transaction_id]
@@ -113,7 +113,7 @@ class Archive:
         """Return why a checkpoint breaks S11, or "".
 
         Args:
-            op_read: How far its writer has read the op log; None where the whole log counts.
+            op_read: Position up to which its writer has read the op log; None if the whole log counts.
         """
         kept = self._partitions[partition]
         ops = kept.ops if op_read is None else [each for each in kept.ops if each[0] <= op_read]

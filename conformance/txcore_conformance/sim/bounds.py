@@ -1,4 +1,4 @@
-"""A checker's bounds, drawn small, so that short histories pass every one of them."""
+"""A checker's bounds, drawn small, so that short histories reach every one of them."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ class Bounds:
     """The bounds of the checkers of one seed.
 
     Attributes:
-        constants: Bounds that are no setting, by module and name.
+        constants: Bounds that are constants and not settings, by module and name.
     """
 
     limits: Limits = field(default_factory=_limits)
@@ -75,7 +75,7 @@ class Bounds:
 
     @contextlib.contextmanager
     def in_force(self) -> Iterator[None]:
-        """Have the code under test use the constants; members poll their claims seldom in any case, which is cheap."""
+        """Let the code under test use the constants; members always poll their claims rarely, which saves time."""
         with contextlib.ExitStack() as stack:
             stack.enter_context(mock.patch.object(checker, "MEMBERSHIP_PAUSE_MAX_S", MEMBERSHIP_PAUSE_S))
             for (module, name), value in self.constants.items():

@@ -57,47 +57,47 @@ class Truth:
 
     @property
     def is_fenced(self) -> bool:
-        """Whether a fence decides it."""
+        """Whether a fence decides the transaction."""
         return self.style is not Style.LISTENER
 
 
 @dataclass(slots=True)
 class Cast:
-    """Everybody in one seed."""
+    """The processes and the shared objects of one seed."""
 
     world: World
     database: SimDatabase
     partition_count: int
     archive: Archive
     truths: dict[bytes, Truth] = field(default_factory=dict)
-    local: dict[bytes, bool] = field(default_factory=dict)  #: listener style: what the application's own store says
+    local: dict[bytes, bool] = field(default_factory=dict)  #: listener style: outcomes in the application's own store
     checkers: list[Process] = field(default_factory=list)
     memberships: list[tuple[Process, Membership]] = field(default_factory=list)
     table_rng: random.Random = field(default_factory=random.Random)
     surprise_rng: random.Random = field(default_factory=random.Random)
     bounds: Bounds = field(default_factory=Bounds)
     many_rng: random.Random = field(default_factory=random.Random)
-    many_chance: float = 0.0  #: that a message of the listener style is sent with others, in one batch
-    mode: Mode = Mode.HALF  #: of producers with a fence
+    many_chance: float = 0.0  #: share of messages of the listener style that are sent in a batch
+    mode: Mode = Mode.HALF  #: mode of producers with a fence
     relays: list[Process] = field(default_factory=list)
     lost_tail: set[bytes] = field(default_factory=set)
     lost_claims: set[int] = field(default_factory=set)
-    is_eaten: bool = False  #: ops are gone for good, so bounds and tokens of checkpoints can no longer be judged
+    is_eaten: bool = False  #: retention deleted ops, so bounds and tokens of checkpoints can no longer be judged
     discarded_ms: dict[bytes, int] = field(default_factory=dict)
     resumed: dict[bytes, int] = field(default_factory=dict)
     numbers: int = 0
     faults_end_s: float = 30.0
-    silence_at_s: float | None = None  #: when one log falls silent
-    holders_chance: float = 0.0  #: that a prepared transaction has two holders
-    strewn: list[tuple[int, bytes]] = field(default_factory=list)  #: records in half logs that are no halves
-    newer: dict[tuple[LogKind, int], int] = field(default_factory=dict)  #: where a newer txcore wrote first
-    has_met_newer: bool = False  #: one was written; a checker may have stopped at it, even if the log has lost it since
+    silence_at_s: float | None = None  #: time at which one log becomes silent
+    holders_chance: float = 0.0  #: share of prepared transactions with two holders
+    strewn: list[tuple[int, bytes]] = field(default_factory=list)  #: records in half logs that are not halves
+    newer: dict[tuple[LogKind, int], int] = field(default_factory=dict)  #: position of a newer txcore's first record
+    has_met_newer: bool = False  #: a newer record was written; a checker may have stopped at it, even if it was lost
     is_upgraded: bool = False
-    misled: list[Process] = field(default_factory=list)  #: checkers that look at another database
+    misled: list[Process] = field(default_factory=list)  #: checkers whose fence uses another database
     processes: list[Process] = field(default_factory=list)
 
     def choose_many(self, rng: random.Random) -> None:
-        """Have messages of the listener style sent with others, in some seeds, with randomness of its own."""
+        """Let some seeds send messages of the listener style in batches, with separate randomness."""
         self.many_rng, self.many_chance = rng, rng.choice([0.0, 0.0, 0.5])
 
     def is_committed(self, truth: Truth) -> bool:
@@ -107,7 +107,7 @@ class Cast:
 
 
 def ended(world: World, error: BaseException | None) -> None:
-    """Take note of how a flow ended; with an error that is none of ours a rule is broken."""
+    """Count the error that ended a flow; an error of another kind than txcore's or the database's breaks a rule."""
     if error is None:
         return
     if not isinstance(error, TxcoreError | SimDatabaseError):
@@ -118,7 +118,7 @@ def ended(world: World, error: BaseException | None) -> None:
 def send(
     cast: Cast, process: Process, command: HalfRecord | Resolution, on_durable: Callable[[], None] = lambda: None
 ) -> None:
-    """Have a process hand over one command, in a flow of its own."""
+    """Let a process hand over one command, in a separate flow."""
 
     def one() -> Flow[Outcome]:
         outcome: Outcome = yield command

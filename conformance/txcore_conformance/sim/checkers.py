@@ -1,4 +1,4 @@
-"""Checkers that come and go."""
+"""Checkers that start, die and are replaced."""
 
 from __future__ import annotations
 
@@ -15,10 +15,10 @@ from txcore_conformance.sim.world import SimReporter
 
 
 def start_checker(cast: Cast, *, is_immortal: bool = False, database: SimDatabase | None = None) -> Process:
-    """Start a checker process; when it dies its membership lapses after a while.
+    """Start a checker process; some time after its death its membership lapses, and another checker may start.
 
     Args:
-        database: What its fence looks at, where that is not the producers' own.
+        database: Database of its fence, if it is not the producers' database.
     """
     world = cast.world
     cast.numbers += 1

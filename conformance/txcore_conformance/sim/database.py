@@ -2,7 +2,7 @@
 
 It answers as the SQL fence does: a check never waits (an open producer is NO_ANSWER), a tombstone beats a late
 producer, the horizon refuses inserts and forbids tombstones. A commit without `durable` is a ghost until the next
-sync: a database crash takes it back although readers saw it.
+sync: a database crash undoes it although readers saw it.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ STATES = {1: FenceAnswer.COMMIT, 2: FenceAnswer.ROLLBACK, 3: FenceAnswer.VIA_TAB
 
 
 class SimDatabaseError(Exception):
-    """The database failed; around COMMIT it is unknown on which side."""
+    """The database failed; after a failure at COMMIT it is unknown whether the transaction committed."""
 
 
 @dataclass(slots=True, eq=False)
@@ -51,7 +51,7 @@ class SimDatabase:
     via_table: set[bytes] = field(default_factory=set)
     open: list[SimConnection] = field(default_factory=list)
     identity: bytes = bytes(15) + b"\1"
-    real: RealDatabase | None = None  #: answers beside this one, in a share of the seeds
+    real: RealDatabase | None = None  #: in a share of the seeds it answers too
     table: SimTable = field(init=False)
 
     def __post_init__(self) -> None:
@@ -69,7 +69,7 @@ class SimDatabase:
         self.open.append(connection)
 
     def commit(self, connection: SimConnection) -> None:
-        """Make the transaction's rows visible; the database's own doing, so never half."""
+        """Make the transaction's rows visible, all at once."""
         if not connection.is_open:
             raise SimDatabaseError("no open transaction")
         self._end(connection)
@@ -123,12 +123,12 @@ class SimDatabase:
     def prune(
         self, below: bytes, is_closed: Callable[[bytes], bool], is_pending: Callable[[bytes], bool] = lambda _: False
     ) -> None:
-        """R4's order: raise the horizon first, wait, then delete closed ids below it.
+        """Prune in the order of R4: raise the horizon first, wait, then delete closed ids below it.
 
         A row of state 3 is closed once its messages are sent, unless it has a half that is still to be closed.
         """
         if self.real is not None:
-            if self.open:  # these hold the file's lock
+            if self.open:  # open transactions hold the file's lock
                 self.world.at(1.0, lambda: self.prune(below, is_closed, is_pending))
                 return
             self.real.raise_horizon(below)
@@ -154,7 +154,7 @@ class SimDatabase:
 
 
 class SimFence:
-    """The fence as one process sees it; implements `Fence` with generators for what takes time."""
+    """The fence as one process sees it; implements `Fence` with generators for calls that take time."""
 
     def __init__(self, database: SimDatabase, process: Process) -> None:
         self._database = database
@@ -300,7 +300,7 @@ class SimFence:
         if state == 3:
             world.note("fence reads state 3")
             return FenceReading(FenceAnswer.VIA_TABLE if database.table.holds(identity) else FenceAnswer.SENT)
-        # The writing upsert flushes what it read, so the checker never acts upon a ghost.
+        # The check's upsert syncs the row that it read, so the checker never acts on a ghost.
         database.unsynced.discard(identity)
         return FenceReading(STATES[state])
 
@@ -319,7 +319,7 @@ class SimFence:
         return {i: FenceReading(STATES[states[i]] if i in states else FenceAnswer.ABSENT) for i in transaction_ids}
 
     def settled(self, transaction_ids: Sequence[bytes], connection: Any = None) -> Mapping[bytes, FenceReading]:  # noqa: ARG002
-        """See `Fence.settled`; it flushes what it has read."""
+        """See `Fence.settled`; the call also syncs the rows that it has read."""
         rows = self._database.rows
         self._database.unsynced.difference_update(transaction_ids)
         return {i: FenceReading(STATES[rows[i]] if i in rows else FenceAnswer.ABSENT) for i in transaction_ids}

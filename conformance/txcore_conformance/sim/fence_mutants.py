@@ -17,7 +17,7 @@ from txcore_conformance.sim.database import SimDatabase, SimFence
 
 
 def absence_is_rollback(self: SimFence, identity: bytes) -> FenceReading:
-    """Look for the row without writing one: an open or late producer is not there yet."""
+    """Look for the row without writing a tombstone: the row of an open or late producer is not visible yet."""
     is_there = identity in self._database.rows
     return FenceReading(FenceAnswer.COMMIT if is_there else FenceAnswer.ROLLBACK)
 
@@ -30,14 +30,14 @@ def no_tombstone(transaction: LocalTransaction) -> Flow[None]:
 
 
 def peek_decides(self: SimFence, transaction_ids: Sequence[bytes], connection: Any = None) -> Any:
-    """Take a dirty read for what is committed."""
+    """Treat the rows of a dirty read as committed."""
     del connection
     return self.peek(transaction_ids)
 
 
 @contextlib.contextmanager
 def believe_the_listener() -> Iterator[None]:
-    """Publish what the listener says is committed, without a look at its row."""
+    """Publish after the listener's COMMIT without a look at its row."""
     run_local = sending._run_local  # noqa: SLF001
 
     def believe(transaction: LocalTransaction, *rest: Any) -> Flow[Any]:
@@ -50,19 +50,19 @@ def believe_the_listener() -> Iterator[None]:
 
 
 def prune_by_age(self: SimDatabase, below: bytes, *_: Any) -> None:
-    """Delete rows and raise no horizon."""
+    """Delete all older rows and raise no horizon."""
     for identity in [row for row in self.rows if row < below]:
         del self.rows[identity]
 
 
 def prune_young(cast: Cast) -> None:
-    """Prune by age alone, and young: what RocketMQ users do with their transaction tables by cron."""
+    """Prune by age alone, even new rows, as RocketMQ users do with their transaction tables by cron."""
     cast.database.prune(b"\xff" * 16, lambda _: True)
 
 
 @contextlib.contextmanager
 def prune_without_horizon() -> Iterator[None]:
-    """Prune without a horizon, and young."""
+    """Prune without a horizon, even new rows."""
     with (
         mock.patch.object(SimDatabase, "prune", prune_by_age),
         mock.patch.object(operators, "prune_now", prune_young),
@@ -72,7 +72,7 @@ def prune_without_horizon() -> Iterator[None]:
 
 @contextlib.contextmanager
 def asynchronous_commit() -> Iterator[None]:
-    """Let a commit be lost by a crash."""
+    """Let a database crash lose a fenced commit."""
     original = SimDatabase.__init__
 
     def lax(self: SimDatabase, *args: Any, **kwargs: Any) -> None:

@@ -19,7 +19,7 @@ def is_judgeable(cast: Cast) -> bool:
 
 
 def watch(cast: Cast) -> None:
-    """Archive all that is stored, count takeovers as causes, judge checkpoints where they are written (S11, R12)."""
+    """Archive all stored records, count takeovers as causes, judge checkpoints when they are written (S11, R12)."""
     broker = cast.world.broker
     append, append_ops = broker.append, broker.append_ops
 
@@ -48,14 +48,14 @@ def watch(cast: Cast) -> None:
 
 
 def _count_takeover(cast: Cast, partition: int) -> None:
-    """A takeover may repeat what was in hand: what lived then, and nothing else."""
+    """Count a cause for each transaction that is pending at a takeover: a takeover may repeat no other."""
     for journey in cast.archive.journeys_of(partition):
         if journey.is_pending:
             cast.world.causes[journey.transaction_id] += 1
 
 
 def _judge_copy(cast: Cast, partition: int, record: LogRecord) -> None:
-    """A copy is folded up to a place before its half's end: an owner that begins there must find that end (R8)."""
+    """Require that a copy is folded up to a place before its half's end, so that its reader finds the end (R8)."""
     half = cast.archive.newest_half(partition)
     if half is None or half[0] != record.position or half[1].folded_to < 0 or not is_judgeable(cast):
         return
@@ -66,9 +66,9 @@ def _judge_copy(cast: Cast, partition: int, record: LogRecord) -> None:
 
 
 def _judge_checkpoint(cast: Cast, member: str, partition: int, checkpoint: Checkpoint) -> None:
-    """Judge a checkpoint by the records that its writer had read back by then; where it holds there, it holds for ever.
+    """Judge a checkpoint by the records that its writer has read back; if it holds for those, it holds for ever.
 
-    Where resolutions are unique the store's answer may replace the reading, so the whole log counts.
+    If resolutions are unique the store's answer may replace the reading, so the whole log counts.
     """
     if not is_judgeable(cast):
         return
@@ -90,7 +90,7 @@ def _judge_checkpoint(cast: Cast, member: str, partition: int, checkpoint: Check
 
 
 def judge_all(cast: Cast) -> int:
-    """Judge every transaction; returns how many duplicate deliveries there were."""
+    """Judge every transaction, and return the number of duplicate deliveries."""
     world = cast.world
     capabilities = world.broker.profile.capabilities
     promises = Promises(capabilities.atomic_release, capabilities.resolution_is_unique)
@@ -111,7 +111,7 @@ def judge_all(cast: Cast) -> int:
             Local.COMMITTED if is_committed else Local.ROLLED_BACK,
             is_acknowledged=is_committed,
             duplicate_causes=_causes(cast, truth, journey),
-            # A reader from the log's beginning takes all that an owner with a lost claim wrote for stale.
+            # A reader from the log's beginning ignores the ops of an owner whose claim was lost.
             is_excused=identity in cast.lost_tail or truth.core.partition in cast.lost_claims,
             late_releases=world.late[identity] + before,
             unknown_answers=None if truth.is_fenced else truth.unknown_answers,
@@ -122,7 +122,7 @@ def judge_all(cast: Cast) -> int:
         )
         if facts.is_via_table and journey.halves and journey.final:
             world.note("half of a fallback closed")
-        if any(op.forced == Forced.OVERRIDE for _, op in journey.ops):  # no operator here asks for one
+        if any(op.forced == Forced.OVERRIDE for _, op in journey.ops):  # no operator of a seed overrides the fence
             world.break_rule(f"S4 {id_text(identity)} was decided against the fence, although not requested")
         duplicates += max(len(facts.targets) - len({target.index for target in facts.targets}), 0)
         is_ignored = cast.resumed.get(identity, -1) > journey.discarded_generation
@@ -154,15 +154,15 @@ def _causes(cast: Cast, truth: Truth, journey: Journey) -> int | None:
     """Return how many causes of duplicates the history holds; None where they cannot be counted."""
     if _may_be_asked_again(cast, truth, journey):
         return None
-    # A fenced half is given no allowance for clocks that differ, so that it may be checked beside its producer.
+    # A fenced half's immunity has no allowance for differing clocks: a check may run while its producer works.
     is_early = truth.is_fenced and cast.world.broker.faults.half_skew_ms != 0
     return cast.world.causes[journey.transaction_id] + is_early
 
 
 def _may_be_asked_again(cast: Cast, truth: Truth, journey: Journey) -> bool:
-    """Whether ops were eaten and the half is judged without them: by its fence, or by what a copy carries.
+    """Return whether ops were deleted and the half is decided without them: by its fence, or from a copy.
 
-    Every other one is parked as a gap, and so delivered no second time.
+    The checker parks every other half because of the gap, so it is not delivered a second time.
     """
     is_copied = any(half.generation or half.folded_to >= 0 for half in journey.halves)
     return cast.is_eaten and (truth.is_fenced or is_copied)
@@ -191,7 +191,7 @@ def targets_of(cast: Cast) -> dict[bytes, list[TargetFact]]:
 
 
 def _judge_owners(cast: Cast) -> None:
-    """Each end that a living owner has read must be the first final op in the log."""
+    """Require that each end that a living owner has read is the first final op in the log."""
     finals = {identity: journey for identity, journey in journeys(cast).items() if journey.final}
     for process, membership in cast.memberships:
         if not process.is_alive:
@@ -205,7 +205,7 @@ def _judge_owners(cast: Cast) -> None:
 
 
 def _judge_strewn(cast: Cast) -> None:
-    """Nothing is dropped silently: a record in a half log that is no half is parked, with its bytes."""
+    """Require that each record of a half log that is not a half is parked with its bytes."""
     if not is_judgeable(cast):
         return
     for partition, body in cast.strewn:
@@ -215,7 +215,7 @@ def _judge_strewn(cast: Cast) -> None:
 
 
 def _judge_inbox(cast: Cast) -> None:
-    """A consumer with the real inbox takes each message in once, however often it was delivered."""
+    """Require that a consumer with the real inbox applies each message once, however often it was delivered."""
     real = cast.database.real
     if real is None:
         return

@@ -12,18 +12,18 @@ from txcore_conformance.sim.cast import Cast, Truth, Wish
 from txcore_conformance.sim.database import SimConnection, SimDatabaseError, SimFence
 
 WRONG_SHARE: Final = 0.15
-"""Of the fenced listeners that commit, so many say COMMIT and have not committed."""
+"""Share of the fenced listeners, among those that want to commit, that return COMMIT without a commit."""
 
 
 class SimListener:
-    """The application's listener; truthful, but slow, forgetful and sometimes broken."""
+    """The application's listener: its answers are late or missing at times, and some fenced ones are wrong."""
 
     def __init__(self, cast: Cast, truth: Truth | None = None) -> None:
         self._cast = cast
         self._truth = truth
 
     def execute_local_transaction(self, message: Message, arg: Any) -> Generator[Any, Any, LocalTransactionState]:  # noqa: ARG002
-        """Run the local transaction, of many the one in *arg*."""
+        """Run the local transaction; in a batch it is the one in *arg*."""
         cast, truth = self._cast, arg or self._truth
         assert truth is not None
         if truth.is_fenced:
@@ -67,7 +67,7 @@ class SimListener:
         return LocalTransactionState.COMMIT
 
     def _say_commit_wrongly(self, cast: Cast, truth: Truth, connection: SimConnection, rng: random.Random) -> None:
-        """Have the database roll back without an error, or leave the transaction open and commit it later, or never."""
+        """Let the database roll back without an error, or leave the transaction open and commit it later, or never."""
         if rng.random() < 0.5:
             cast.world.note("listener says COMMIT of what was rolled back")
             cast.database.roll_back(connection)
@@ -83,7 +83,7 @@ class SimListener:
         cast.world.at(rng.random() * 10, end)
 
     def check_local_transaction(self, half: HalfView) -> LocalTransactionState:
-        """Answer from the application's own store; ROLLBACK only when it can never commit any more."""
+        """Answer from the application's own store; ROLLBACK only if the transaction can no longer commit."""
         cast, world = self._cast, self._cast.world
         truth = cast.truths[half.transaction_id]
         world.note("listener asked")
@@ -102,7 +102,7 @@ class SimListener:
         return LocalTransactionState.UNKNOWN
 
     def _known(self, identity: bytes, truth: Truth) -> bool | None:
-        """Return what the application's own store says; a fenced transaction is over after its tombstone."""
+        """Return whether the application's own store has a commit; None if the transaction may still commit."""
         database = self._cast.database
         if not truth.is_fenced:
             return self._cast.local.get(identity)

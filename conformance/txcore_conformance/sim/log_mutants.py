@@ -20,7 +20,7 @@ _read_halves = Intake.read_halves
 
 @contextlib.contextmanager
 def end_by_silence() -> Iterator[None]:
-    """Take a read that brought nothing for the end of the half log (hole 3)."""
+    """Treat a read without records as the end of the half log (hole 3)."""
 
     def read_halves(self: Intake) -> int:
         count = _read_halves(self)
@@ -36,7 +36,7 @@ def end_by_silence() -> Iterator[None]:
 
 
 def drop_orphans_at_once(self: Intake) -> None:
-    """Forget ops without a half while halves still come."""
+    """Drop ops without a half although their halves may follow."""
     state = self._tenure.state
     state.drop_orphans(-1 if state.op_read is None else state.op_read)
 
@@ -47,7 +47,7 @@ _ops_in = Intake._ops_in  # noqa: SLF001
 
 @contextlib.contextmanager
 def stray_op_ends_looking_back() -> Iterator[None]:
-    """Let a stray in the op log end the tenure of the owner that looks back over it (hole 10)."""
+    """Let stray bytes in the op log end the tenure of the owner that reads them in a look-back (hole 10)."""
 
     def look_back(self: Intake, copies: Sequence[Pending]) -> Any:
         self.is_looking_back = True  # type: ignore[attr-defined]
@@ -69,7 +69,7 @@ _take_newer = Intake._take_newer  # noqa: SLF001
 
 
 def park_newer(self: Intake, record: LogRecord, error: Any) -> None:
-    """Pass a record of a newer txcore although no setting says so (hole 12)."""
+    """Park a record of a newer txcore although no setting allows that (hole 12)."""
     limits = self._context.limits
     was, limits.newer_records = limits.newer_records, NewerRecords.PARK
     try:
@@ -94,7 +94,7 @@ _park = Judge._park  # noqa: SLF001
 
 
 def park_undeliverable_undecided(self: Judge, pending: Pending, code: ParkCode, reason: str) -> Any:
-    """Park what a target refuses without journaling its decision first."""
+    """Park a half that a target refuses without journaling its decision first."""
     was, pending.is_journaled = pending.is_journaled, True
     try:
         yield from _park(self, pending, code, reason)
@@ -103,7 +103,7 @@ def park_undeliverable_undecided(self: Judge, pending: Pending, code: ParkCode, 
 
 
 def close_without_flush(self: MemoryBackend, timeout_s: float = 10.0) -> Any:
-    """Let what waits to be merged go with the process (hole 14)."""
+    """Lose the ops that wait to be merged when the process ends (hole 14)."""
     del timeout_s
     self._queued.clear()
     self._closed = True

@@ -1,8 +1,8 @@
-"""The rules, switched off one by one: a simulator that cannot see these would prove nothing.
+"""The rules, switched off one by one: a simulator that does not find these mutants proves nothing.
 
-A mutant patches the real core (or the broker's or fence's duty, where the rule lives there) for as long as it is
-on. `needed_in` names the profiles in which the rule is needed; elsewhere the store itself makes the fault harmless,
-and the reason is given.
+A mutant patches the real core while it is on, or the broker or the fence if the rule is theirs. `needed_in` names the
+profiles in which a run must find the mutant. For the others `elsewhere` has the reason, mostly that the store itself
+makes the fault harmless.
 """
 
 from __future__ import annotations
@@ -249,7 +249,7 @@ def _resume_as_op() -> Iterator[None]:
 
 @contextlib.contextmanager
 def _stale_epoch_goes_on() -> Iterator[None]:
-    """Neither stop at a foreign CLAIM nor let it end one's own epoch; the checkpoint is accepted unchanged."""
+    """Let an owner neither stop at a foreign CLAIM nor count it; its checkpoint is accepted unchanged."""
 
     def read_op(self: PartitionState, position: Position, op: Op) -> bool:
         if op.kind == OpKind.CLAIM and self._claims:
@@ -265,7 +265,7 @@ def _stale_epoch_goes_on() -> Iterator[None]:
 
 
 def _single_bound(self: PartitionState, now_ms: float, note_size_max: int) -> Checkpoint:
-    """The oldest undecided half, but the op log's read position: the ops of decided halves after it are lost."""
+    """Return the oldest undecided half with the op log's read position: ops of later decided halves are lost."""
     right = _checkpoint(self, now_ms, note_size_max)
     op = self.op_read
     return Checkpoint(right.half, None if op is None else Position(op), self._token_before(op), right.note)

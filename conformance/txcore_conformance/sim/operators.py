@@ -17,7 +17,7 @@ def _note_resume(cast: Cast, record: HalfRecord) -> None:
 
 
 def operate(cast: Cast) -> None:
-    """Resume what is parked (at times twice), and force what is pending without a fence."""
+    """Resume parked halves (at times twice), and request decisions on pending ones."""
     world = cast.world
     process = Process(world, "operator")
     process.is_immortal = True
@@ -45,7 +45,7 @@ def _force(cast: Cast, process: Process, journey: Journey) -> None:
 
 
 def _force_fenced(cast: Cast, process: Process, journey: Journey) -> None:
-    """Ask for any end of a half that the fence decides, right or wrong: it decides all the same. Drawn apart."""
+    """Request any end of a half that the fence decides, right or wrong: the fence still decides it."""
     if journey.half is None or not journey.half.fence_decides:
         return
     rng = random.Random(f"force {cast.world.seed} {journey.transaction_id.hex()}")
@@ -66,7 +66,7 @@ def prune(cast: Cast) -> None:
 
 
 def prune_now(cast: Cast) -> None:
-    """Raise the horizon, then delete what is closed and old enough."""
+    """Raise the horizon, then delete the closed rows below it."""
     world = cast.world
     below = first_id_at(EPOCH_MS + round(world.now_s * 1000) - 8_000)
     found = journeys(cast)

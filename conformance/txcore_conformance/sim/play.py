@@ -1,4 +1,4 @@
-"""One seed: set the stage, play with faults, let faults end, wait for rest, judge."""
+"""One seed: make its parts, play with faults, end the faults, wait for rest, judge."""
 
 from __future__ import annotations
 
@@ -26,11 +26,11 @@ from txcore_conformance.sim.surprises import SILENCE_S, plan_surprises, upgrade
 from txcore_conformance.sim.world import World
 
 REST_MAX_S = 120.0
-#: Without faults everything but a stuck transaction is decided this long after they ended (L2).
+#: Longest time, in seconds, after the faults end until all but a stuck transaction is decided (L2).
 OTHERS_REST_MAX_S = 30.0
 STUCK_S = 70.0
 REAL_SHARE = 0.05
-"""Of the seeds, so many run the real SqlFence, message table and inbox."""
+"""Share of the seeds that run the real SqlFence, message table and inbox."""
 PROFILES: tuple[Profile, ...] = tuple(
     replace(
         profile,
@@ -85,7 +85,7 @@ def run(seed: int, *, may_be_real: bool = True) -> SeedResult:
         if not at_rest:
             world.note("never at rest")
         world.run_until(world.now_s + 6.0)
-        world.run_until(world.now_s + REST_MAX_S, lambda: _is_at_rest(cast))  # a frozen operator may have resumed one
+        world.run_until(world.now_s + REST_MAX_S, lambda: _is_at_rest(cast))  # a frozen operator may resume late
         duplicates = judge_all(cast)
     return SeedResult(
         seed,
@@ -100,11 +100,11 @@ def run(seed: int, *, may_be_real: bool = True) -> SeedResult:
 
 
 def _stage(seed: int, *, may_be_real: bool) -> Cast:
-    """Set the stage: what differs by kind is drawn apart, so that a kind which is left out changes nothing else."""
+    """Make the parts of a seed; each kind of event has separate randomness, so that it does not affect the others."""
     surprise_rng = random.Random(f"surprise {seed}")
     profile, silence_at_s = profile_of(seed), None
     if surprise_rng.random() < 0.04:
-        # What is kept for less than a minute is lost when no reader reads for a minute.
+        # With a retention under a minute, halves would be lost while no reader reads for a minute.
         capabilities = replace(profile.capabilities, half_retention_s=profile.capabilities.half_retention_s and 300.0)
         profile, silence_at_s = replace(profile, capabilities=capabilities), surprise_rng.uniform(1, 10)
     world = World(seed, profile)
@@ -152,7 +152,7 @@ def _begin(cast: Cast) -> None:
 
 
 def _plan(cast: Cast) -> None:
-    """Things that happen at set times: outages, refusing topics, stuck halves, poison, the operator, the pruner."""
+    """Plan events at set times: outages, refusing topics, stuck halves, lost records, kills, operator, pruner."""
     world, rng = cast.world, cast.world.rng
 
     def between(low_s: float, high_s: float) -> float:
@@ -188,7 +188,7 @@ def _set_down(cast: Cast, *, is_down: bool) -> None:
 
 
 def _stick(cast: Cast) -> None:
-    """One unfenced transaction whose listener keeps saying UNKNOWN; it must not hold up the others."""
+    """Let the listener of one unfenced transaction answer UNKNOWN; that must not delay the others."""
     for truth in cast.truths.values():
         if not truth.is_fenced:
             truth.is_stuck = True
@@ -197,7 +197,7 @@ def _stick(cast: Cast) -> None:
 
 
 def _lose_tail(cast: Cast) -> None:
-    """A power failure: each log loses what was not synced; nothing can be said of the transactions in it."""
+    """Simulate a power failure: each log loses its last records, and their transactions are not judged."""
     world = cast.world
     for partition in range(cast.partition_count):
         for kind in (LogKind.HALF, LogKind.OP):
@@ -214,7 +214,7 @@ def _lose_tail(cast: Cast) -> None:
 
 
 def _eat_ops(cast: Cast) -> None:
-    """Retention eats the op log too early; the checker must park what it can no longer judge, not guess."""
+    """Let retention delete ops too early; the checker must park the halves that it can no longer judge."""
     world = cast.world
     cast.is_eaten = True
     for partition in range(cast.partition_count):

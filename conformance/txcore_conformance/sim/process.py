@@ -19,9 +19,9 @@ _COSTLY: Final = (HalfRecord, Timed, Resolution, Call, Each)
 
 
 class SimBackend(MemoryBackend):
-    """A connection that counts what may double a delivery: an uncertain answer, and a release that half of it refused.
+    """A connection that counts causes of second deliveries: uncertain answers, and releases that are partly refused.
 
-    A checker remembers which targets are missing; after a producer's refused release it repeats all of them.
+    A checker remembers the missing targets of its own release; after a producer's refused one it repeats all targets.
     """
 
     def __init__(self, world: World) -> None:
@@ -72,8 +72,8 @@ class Process:
     """A process that may be killed or frozen: one connection, one loop, one clock.
 
     Attributes:
-        published: Transactions whose targets it has handed over, so that its death may have them sent again.
-        ends_after_s: When its program has nothing more to do, and ends normally.
+        published: Transactions whose targets it has handed over; after its death they may be sent again.
+        ends_after_s: Time after which its program ends normally, as soon as it has nothing to do.
     """
 
     def __init__(self, world: World, name: str) -> None:
@@ -91,7 +91,7 @@ class Process:
         self.ends_after_s = float("inf")
 
     def kill(self) -> None:
-        """End at once: nothing of it runs again, what it sent is still under way."""
+        """End the process at once: none of its flows runs again, but its sent requests are still under way."""
         if not self.is_alive:
             return
         self.is_alive = False
@@ -108,13 +108,13 @@ class Process:
             action()
 
     def freeze(self, seconds: float) -> None:
-        """Freeze the process while time passes."""
+        """Freeze the process for *seconds*."""
         self.frozen_until_s = max(self.frozen_until_s, self.world.now_s + seconds)
         self.world.log("freeze", self.name)
         self.world.note("freeze")
 
     def end(self) -> None:
-        """End normally: close the connection, which flushes what was accepted, and run nothing more."""
+        """End the process normally: close the connection, which sends all accepted ops, and run no flow again."""
         if self.is_alive:
             self.world.note("normal end")
             self.world.log("end", self.name)
@@ -126,7 +126,7 @@ class Process:
 
 
 class SimLoop(Loop):
-    """The real loop under simulated time; every dispatch is a place to crash, freeze or continue."""
+    """The real loop under simulated time; at every dispatch the process may die, freeze or continue."""
 
     def __init__(self, process: Process) -> None:
         super().__init__(process.backend, process.clock)
@@ -218,7 +218,7 @@ class SimLoop(Loop):
                 self.process.published.add(item.half.transaction_id)
 
     def _put_off(self, items: Sequence[Any]) -> None:
-        """A command that is handed over now is sent when the process thaws, however late; no clock prevents that."""
+        """Count releases as late that a frozen process sends after its thaw; no clock prevents that."""
         for item in (*items, *self._resolutions._items):  # noqa: SLF001 - what waits for the end of this turn
             if isinstance(item, Resolution) and item.targets:
                 self.process.world.late[item.half.transaction_id] += len(item.targets)

@@ -62,7 +62,7 @@ def start_producer(cast: Cast, styles: list[Style], count: int) -> None:
 
 
 def _set_mode(context: ProducerContext, cast: Cast) -> None:
-    """Have producers with a fence use the message table; the deadline of a half is shorter than a slow answer."""
+    """Let producers with a fence use the message table; some deadlines of a half are shorter than a slow answer."""
     context.mode = cast.mode
     if cast.mode is Mode.AUTO:
         context.half_deadline_s = cast.table_rng.choice([0.05, 0.4, 3.0])
@@ -75,7 +75,7 @@ def _arbitrates(world: World) -> bool:
 
 
 def start_stuck_producer(cast: Cast, work_s: float) -> None:
-    """A producer that keeps its database transaction open for ever so long; it must not hold up the others."""
+    """Start a producer that keeps its database transaction open for *work_s*; it must not delay the others."""
     world = cast.world
     cast.numbers += 1
     process = Process(world, f"p{cast.numbers}")
@@ -117,7 +117,7 @@ def _begin(cast: Cast, process: Process, context: ProducerContext, style: Style,
 
 
 def _has_ended(cast: Cast, process: Process, error: BaseException | None) -> None:
-    """A program that ends normally does so at once when its last transaction has ended."""
+    """Note the end of a transaction; after the last one a program that ends normally does so at once."""
     ended(cast.world, error)
     if process.ends_after_s <= cast.world.now_s and not process.loop.task_count:
         process.end()
@@ -134,7 +134,7 @@ def _messages(cast: Cast) -> list[Message]:
 
 
 def _key(cast: Cast, index: int) -> bytes | None:
-    """Return few keys where their order counts."""
+    """Return one of a few keys in the modes in which their order counts."""
     if cast.mode is Mode.HALF:
         return b"k" if index else None
     return cast.table_rng.choice([b"k0", b"k1", None])
@@ -181,13 +181,13 @@ def _primitive_style(cast: Cast, truth: Truth) -> Flow[None]:
         try:
             yield Call(fence.commit, (connection,))
         except SimDatabaseError:
-            # What a careful application does; txcore must still find out itself whether it may.
+            # A careful application does this; txcore must still find out itself whether it may roll back.
             database.roll_back(connection)
             kind = OpKind.ROLLBACK
     if cast.surprise_rng.random() < cast.holders_chance:
         cast.world.note(f"second holder beside {kind.name}")
         if kind is OpKind.COMMIT:
-            cast.world.causes[core.transaction_id] += 1  # committed twice: delivered twice, where no store arbitrates
+            cast.world.causes[core.transaction_id] += 1  # delivered twice, unless the store arbitrates
         _hold_twice(cast, truth, cast.surprise_rng, cast.surprise_rng.choice([0.01, 1.0]))
     result = yield from end(core, kind)
     cast.world.note(f"end {kind.name} {result.state.value}")
@@ -231,7 +231,7 @@ def _many_style(cast: Cast, truth: Truth) -> Flow[None]:
 
 
 def _another(cast: Cast, truth: Truth) -> Truth:
-    """Return one more transaction of the same producer, with randomness of its own."""
+    """Return one more transaction of the same producer, with separate randomness."""
     rng, context = cast.many_rng, truth.core.context
     core = begin(replace(context, ids=IdFactory(context.clock, rng)))
     wish = rng.choices([Wish.COMMIT, Wish.ROLLBACK, Wish.ERROR], [6, 2, 2])[0]
@@ -258,12 +258,12 @@ def _contrary(cast: Cast, truth: Truth) -> None:
 
 
 def cast_fence(fence: SimFence | None) -> Any:
-    """Hide that the simulated fence's calls are generators, which the simulated loop plays out in time."""
+    """Hide that the simulated fence's calls are generators, which the simulated loop runs in simulated time."""
     return fence
 
 
 def _probe(cast: Cast) -> Callable[[Process, Any], None]:
-    """The probe for R6: judge every release of a producer against the reading taken before its half."""
+    """Return the probe for R6: it judges every release of a producer by the clock reading before its half."""
     began: dict[bytes, tuple[float, float]] = {}
 
     def look(process: Process, command: Any) -> None:
@@ -275,7 +275,7 @@ def _probe(cast: Cast) -> Callable[[Process, Any], None]:
                 return
             start_s, immunity_s = began[command.half.transaction_id]
             margin_s = cast.world.broker.profile.capabilities.release_time_max_s
-            if process.clock.elapsed_s() > start_s + immunity_s - margin_s + 1e-3:  # the half keeps whole milliseconds
+            if process.clock.elapsed_s() > start_s + immunity_s - margin_s + 1e-3:  # the half has whole milliseconds
                 cast.world.break_rule("R6 a producer published after its horizon")
 
     return look

@@ -1,8 +1,8 @@
 """The real SqlFence, message table and inbox on SQLite, beside the twin: both must answer the same.
 
-The twin still decides which process holds a lock, what a crash undoes and which answer is lost, as SQLite with its one
-lock per file cannot be held by several producers at once. So the real statements of a transaction run together when it
-commits; a check runs when no lock blocks it. The file is in memory where the system has such a folder.
+SQLite has one lock per file, which several producers cannot hold at once. So the twin still decides which process holds
+a lock, which commits a crash undoes, and which answers are lost. The real statements of a transaction run together when
+it commits; a check runs when no lock blocks it. The file is in memory where the system has such a folder.
 """
 
 from __future__ import annotations
@@ -52,7 +52,7 @@ class RealDatabase:
         self._run(self.slots.create)
 
     def empty(self) -> None:
-        """Forget everything."""
+        """Delete all rows, and reset the horizons."""
         with self._engine.begin() as connection:
             for table in ("txcore_tx", "txcore_tx_msg", "txcore_inbox"):
                 connection.execute(text(f"DELETE FROM {table}"))  # noqa: S608
@@ -62,7 +62,7 @@ class RealDatabase:
     # -- the fence -------------------------------------------------------------------------------------------------
 
     def refuses(self, transaction_id: bytes) -> bool:
-        """Return whether a producer's insert would be refused now; nothing of it stays."""
+        """Return whether a producer's insert would be refused now; the insert is rolled back."""
         try:
             self.fence.rollback(self.fence.begin(None, transaction_id, GROUP))
         except FencedError:
@@ -83,15 +83,15 @@ class RealDatabase:
         return found
 
     def raise_horizon(self, below: bytes) -> None:
-        """Take the first step of a prune."""
+        """Raise the horizon, which is the first step of a prune."""
         self._run(lambda border: self.fence._dialect.raise_horizon(border, below))  # noqa: SLF001
 
     def prune(self, below: bytes, is_closed: Callable[[bytes], bool]) -> None:
-        """Take the others."""
+        """Delete closed rows, which are the other steps of a prune."""
         self.fence.prune(below, lambda ids: [identity for identity in ids if is_closed(identity)])
 
     def states(self) -> dict[bytes, int]:
-        """Return every row."""
+        """Return the state of every row, by id."""
         with self._engine.connect() as connection:
             return {
                 bytes(row[0]): row[1] for row in connection.execute(text("SELECT transaction_id, state FROM txcore_tx"))
@@ -100,12 +100,12 @@ class RealDatabase:
     # -- the message table ---------------------------------------------------------------------------------------------
 
     def page(self, slots: Iterable[int]) -> set[tuple[bytes, int, int, int]]:
-        """Return what a relay that holds *slots* would read: id, index, lane and tries."""
+        """Return the rows that a relay with *slots* would read: id, index, lane and tries."""
         rows = self._run(lambda border: self.slots.page(border, sorted(slots), (), 1_000))
         return {(row.transaction_id, row.index, row.lane, row.tries) for row in rows}
 
     def settle(self, sent: Sequence[TableRow], refused: Sequence[Refused]) -> None:
-        """Delete what was sent and note what was refused."""
+        """Delete the sent rows and note the refused ones."""
 
         def action(border: Border) -> None:
             self.slots.delete(border, sent)
@@ -117,7 +117,7 @@ class RealDatabase:
     # -- the inbox -----------------------------------------------------------------------------------------------------
 
     def receive(self, messages: Sequence[Any], rng: random.Random) -> int:
-        """Deliver messages, in any order, some of them to a consumer that rolls back first; returns the effects."""
+        """Deliver messages in random order, after a rollback in some cases; return the number of effects."""
         effects = 0
         for message in rng.sample(messages, len(messages)):
             while True:

@@ -1,4 +1,4 @@
-"""Relays in a seed: processes that work on the message table, die with rows in hand, and come back."""
+"""Relays in a seed: processes that work on the message table, die while they hold rows, and are replaced."""
 
 from __future__ import annotations
 
@@ -15,12 +15,12 @@ from txcore_conformance.sim.world import SimReporter
 
 LIMITS = RelayLimits(row_max=6, batch_s=0.5, tries_max=40, retry_s=0.2, retry_max_s=2.0)
 PATIENT = replace(LIMITS, batch_s=2.5)
-"""Limits of a relay that continues with a lane after an answer that took a second: uncertain ones do."""
+"""Limits of a relay that continues with a lane after an answer that took a second, as uncertain ones do."""
 RELAYS_MAX = 3
 
 
 def start_relay(cast: Cast, *, is_immortal: bool = False) -> Process:
-    """Start a relay; when it dies another one comes after a while."""
+    """Start a relay; some time after its death another one may start."""
     world = cast.world
     cast.numbers += 1
     process = Process(world, f"r{cast.numbers}")
@@ -44,7 +44,7 @@ def start_relay(cast: Cast, *, is_immortal: bool = False) -> Process:
 
 
 def _relay(cast: Cast, context: RelayContext) -> Flow[None]:
-    """Relay for ever, as `Relay` does; while the table is empty it sleeps until a commit rings, which costs nothing."""
+    """Relay for ever, as `Relay` does; while the table is empty, wait for the next commit, which saves time."""
     table = cast.database.table
     while True:
         report = BatchReport()

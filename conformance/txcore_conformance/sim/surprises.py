@@ -1,6 +1,6 @@
 """Events that no process expects: silent logs, strays and newer records, wrong clocks, a growing group, a normal end.
 
-Each surprise is drawn with randomness of its own, so that it changes nothing in seeds without it.
+Each surprise is drawn with separate randomness, so that it changes nothing in seeds without it.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ SILENCE_S = 60.0
 LOGS = (LogKind.HALF, LogKind.OP)
 JUMPS_MS = (-3_600_000, -10_000, -250, 250, 10_000, 3_600_000, 31_536_000_000)
 SKEW_MAX_MS = 2_000
-#: What the surprises lead to; a run of some hundred seeds meets each.
+#: Rare paths to which the surprises lead; a run of some hundred seeds hits each.
 PATHS = (
     "silent half log",
     "silent op log",
@@ -81,7 +81,7 @@ def plan_surprises(cast: Cast) -> None:
 
 
 def _fall_silent(cast: Cast, kind: LogKind, partition: int) -> None:
-    """Every reader of one log reads nothing for a minute, without an error; those of the other log read on."""
+    """Let every reader of one log return nothing for a minute, without an error; other readers continue."""
     cast.world.silent_until_s[kind, partition] = cast.world.now_s + SILENCE_S
 
 
@@ -91,7 +91,7 @@ def _kill_checkers(cast: Cast) -> None:
 
 
 def _strew(cast: Cast) -> None:
-    """Append bytes that are no record: anything, or a record that was cut."""
+    """Append bytes that are not a record: random bytes, or a record that was cut."""
     rng = cast.surprise_rng
     kind, partition = rng.choice(LOGS), rng.randrange(cast.partition_count)
     body, what = rng.randbytes(rng.randrange(0, 30)), "stray"
@@ -109,7 +109,7 @@ def _strew(cast: Cast) -> None:
 
 
 def _write_newer(cast: Cast) -> None:
-    """A newer producer or checker writes a record that today's would judge wrongly."""
+    """Append a record of a newer producer or checker, which today's checker would judge wrongly."""
     if cast.is_upgraded:
         return
     rng = cast.surprise_rng
@@ -138,7 +138,7 @@ def _append(cast: Cast, kind: LogKind, partition: int, body: bytes) -> int:
 
 
 def upgrade(cast: Cast) -> None:
-    """Replace every checker by one that gets past newer records; until then, these stop their partitions."""
+    """Replace every checker by one that parks newer records; until then these records stop their partitions."""
     if cast.is_upgraded:
         return
     cast.is_upgraded = True
@@ -151,7 +151,7 @@ def upgrade(cast: Cast) -> None:
 
 
 def _look_elsewhere(cast: Cast) -> None:
-    """Start a checker whose fence looks at another database, where none of the rows is; it is noticed later."""
+    """Start a checker whose fence uses another database, which has none of the rows; kill it after a while."""
     elsewhere = SimDatabase(cast.world, identity=bytes(15) + b"\2")
     process = start_checker(cast, database=elsewhere)
     cast.misled.append(process)
@@ -170,7 +170,7 @@ def _jump(cast: Cast) -> None:
 
 
 def _grow(cast: Cast) -> None:
-    """Start a process that is configured with more partitions than there are: it must be refused, by name."""
+    """Open the group with one more partition than it has: the backend must refuse that and name the setting."""
     process = Process(cast.world, "grown")
     error = process.backend.ensure_group(GROUP, cast.partition_count + 1).exception()
     if isinstance(error, ConfigError) and error.key == "partition_count":

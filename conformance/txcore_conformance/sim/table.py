@@ -1,4 +1,4 @@
-"""The twin of the message table, and the relays that work on it: held slots, late commits, deaths with rows in hand."""
+"""The twin of the message table and a relay's view of it: held slots, late commits, deaths of relays with rows."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ class SimTable:
 
     Attributes:
         history: Every row that was ever committed, by transaction and index.
-        takes: How often each row was in a relay's hands: each time but the first it may be published again.
+        takes: How often a relay took each row; each time but the first may publish it again.
     """
 
     world: World
@@ -54,12 +54,12 @@ class SimTable:
     _bell: Future[None] | None = None
 
     def tick(self) -> int:
-        """Return the next place in the order of what happens to the table."""
+        """Return the next place in the order of the table's inserts and commits."""
         self.clock += 1
         return self.clock
 
     def bell(self) -> Future[None]:
-        """Return what is settled when rows come in; only for those that would find nothing before."""
+        """Return a Future that the next commit of rows settles, for relays that would find no row before."""
         self._bell = self._bell or Future()
         return self._bell
 
@@ -74,15 +74,15 @@ class SimTable:
             bell.set_result(None)
 
     def holds(self, transaction_id: bytes) -> frozenset[int]:
-        """Return the messages of a transaction that are still here."""
+        """Return the indices of a transaction's messages that are still in the table."""
         return frozenset(index for identity, index in self.rows if identity == transaction_id)
 
     def is_drained(self) -> bool:
-        """Return whether nothing is left to be sent."""
+        """Return whether no row is left to be sent."""
         return all(each.is_parked for each in self.rows.values())
 
     def disorder(self, places: dict[tuple[bytes, int], int]) -> Iterator[str]:
-        """Yield what was sent before a message of its lane and topic that had been committed before it began.
+        """Yield each message that was sent before one of its lane and topic that was committed before it began.
 
         Args:
             places: The place of the first copy of each message in its topic.
@@ -100,7 +100,7 @@ class SimTable:
 
 
 class SimRelayTable:
-    """The table as one relay's process sees it; implements `MessageTable` with generators for what takes time."""
+    """The table as one relay's process sees it; implements `MessageTable` with generators for calls that take time."""
 
     def __init__(self, table: SimTable, process: Process) -> None:
         self.table = table
@@ -131,7 +131,7 @@ class SimRelayTable:
         return Taken(free, rows, is_full=False, hold=hold)
 
     def visible(self, slots: Collection[int], resting: Collection[int]) -> list[TableRow]:
-        """Return what a relay may see of *slots*, oldest first."""
+        """Return the rows of *slots* that a relay may see, oldest first."""
         found = [
             each
             for each in self.table.rows.values()

@@ -18,13 +18,13 @@ _cursors: Final[weakref.WeakKeyDictionary[SimTable, dict[int, int]]] = weakref.W
 
 
 def fall_back_without_state_3(self: SimDatabase, identity: bytes, queued: list[tuple[TableRow, int]]) -> None:
-    """Leave the row at state 1: a half that turns up is published by the check as well."""
+    """Leave the row at state 1, so that the check also publishes a half that is stored late."""
     self.via_table.add(identity)
     self.table.commit(queued)
 
 
 def skip_gaps(self: SimRelayTable, slots: Collection[int], resting: Collection[int]) -> list[TableRow]:
-    """Continue after the last number that was confirmed: a row with a lower one that commits later is never seen."""
+    """Continue after the last confirmed number: a row with a lower number that commits later is never read."""
     passed = _cursors.setdefault(self.table, {})
     for row in _visible(self, range(64), ()):
         passed.setdefault(row.slot, 0)
@@ -45,7 +45,7 @@ def settle_up_to_a_cursor(self: SimRelayTable, taken: Taken, sent: Sequence[Tabl
 def delete_before_publishing(
     self: SimRelayTable, group: str, resting: Collection[int], row_max: int
 ) -> Generator[Any, Any, Taken | None]:
-    """Take rows out of the table at once: a relay that dies with them in hand loses them."""
+    """Delete rows when a relay takes them: a relay that dies before it publishes them loses them."""
     taken = yield from _take(self, group, resting, row_max)
     for row in taken.rows if taken is not None else ():
         self.table.rows.pop((row.transaction_id, row.index), None)

@@ -1,4 +1,4 @@
-"""Simulated time, faults and processes. Nothing here knows the protocol."""
+"""Simulated time and faults, without any knowledge of the protocol."""
 
 from __future__ import annotations
 
@@ -64,7 +64,7 @@ class Swarm:
 
 
 class World:
-    """One seed's time line, and everything that was counted in it."""
+    """One seed's time line, and the counts of its events."""
 
     def __init__(self, seed: int, profile: Profile) -> None:
         self.seed = seed
@@ -144,7 +144,7 @@ class SimClock:
 
 
 class SimFaults(Faults):
-    """Fates drawn from the swarm; what may double a delivery is counted as its cause, here or where it is learned."""
+    """Fates drawn from the swarm; a fate that may double a delivery counts as a cause, here or at its answer."""
 
     def __init__(self, world: World) -> None:
         self._world = world
@@ -158,7 +158,7 @@ class SimFaults(Faults):
         if fate is not Fate.DONE:
             world.log("fate", what, fate.value)
             world.note(f"fate {fate.value} {what}")
-            if fate is Fate.LATE and what != "half":  # however a half ends, it publishes nothing
+            if fate is Fate.LATE and what != "half":  # a late half publishes nothing
                 world.late.update(transaction_ids)
             elif fate is Fate.TWICE and (what == "target" or world.broker.profile.capabilities.atomic_release):
                 world.causes.update(transaction_ids)
@@ -174,7 +174,7 @@ class SimFaults(Faults):
             (swarm.ack_lost, Fate.ACK_LOST),
             (swarm.late if world.allows_late else 0.0, Fate.LATE),
             (swarm.refused if what in {"half", "target"} else 0.0, Fate.REFUSED),
-            # A half is never stored twice unseen: what resends below the client would need the producer's session.
+            # A half is never stored twice unnoticed: a resend below the client would need the producer's session.
             (swarm.twice if what in {"target", "op"} else 0.0, Fate.TWICE),
         ):
             if number < probability:

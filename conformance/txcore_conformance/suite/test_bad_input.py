@@ -36,7 +36,7 @@ BAD: dict[str, tuple[Any, str]] = {
 
 @pytest.mark.parametrize("name", BAD)
 def test_a_bad_message_is_refused_by_name_in_every_style(kit: Kit, name: str) -> None:
-    """The error names the rule; the listener was not called and no half was written."""
+    """Each style refuses a bad message with an error that names the rule; no listener runs and no half is written."""
     message, reason = BAD[name]
     listener = Answers(local=COMMIT)
     producer = kit.producer(listener)
@@ -53,7 +53,7 @@ def test_a_bad_message_is_refused_by_name_in_every_style(kit: Kit, name: str) ->
 
 
 def test_messages_too_large_together_are_refused_before_anything_runs(kit: Kit, topic: str) -> None:
-    """The sum of sizes counts against the backend's real limit; the transaction cannot be used any more."""
+    """`prepare` refuses messages whose sizes together pass the backend's limit; the transaction is then unusable."""
     part = kit.promises.body_size_max // 3
     transaction = kit.producer().begin()
     for _ in range(4):
@@ -69,7 +69,7 @@ def test_messages_too_large_together_are_refused_before_anything_runs(kit: Kit, 
 def test_an_unknown_target_is_refused_before_the_local_transaction(
     kit: Kit, topic: str, engine: Any, fence: Any
 ) -> None:
-    """In both styles the listener is not called, the database rolls back, and the good target gets nothing."""
+    """With an unknown target no listener runs, the database rolls back, and the good target gets no message."""
     missing = kit.harness.missing_topic()
     if missing is None:
         pytest.skip("any topic will do on this backend")
@@ -93,7 +93,7 @@ def test_an_unknown_target_is_refused_before_the_local_transaction(
 
 
 def test_send_many_refuses_the_bad_ones_and_sends_the_others(kit: Kit, topic: str) -> None:
-    """A refused item has its error in its own result."""
+    """`send_many` sends the good messages; a refused message has its error in its own result."""
     messages = [Message(topic, b"1"), Message(topic, b"2", None, {"x-delay": "1"}), Message(topic, b"3")]
     results = kit.producer(Answers(local=COMMIT)).send_many([(message, None) for message in messages])
     assert [EndState.ACCEPTED, None, EndState.ACCEPTED] == [r.end.state if r.end else None for r in results]
@@ -102,7 +102,7 @@ def test_send_many_refuses_the_bad_ones_and_sends_the_others(kit: Kit, topic: st
 
 
 def test_calls_in_the_wrong_order_are_refused(kit: Kit, topic: str) -> None:
-    """Publishing after prepare, preparing twice or nothing, ending before prepare: each is an error without effect."""
+    """Publishing after `prepare`, preparing twice or nothing, and ending before `prepare` fail without effect."""
     transaction = kit.producer().begin()
     with pytest.raises(TransactionStateError):
         transaction.prepare()
@@ -120,7 +120,7 @@ def test_calls_in_the_wrong_order_are_refused(kit: Kit, topic: str) -> None:
 
 
 def test_an_immunity_shorter_than_a_delivery_is_refused(kit: Kit, topic: str) -> None:
-    """A producer that could never end in time is refused, and so is a message with such an immunity."""
+    """An immunity shorter than a delivery is a ConfigError, for a producer and for a single message."""
     too_short = CheckPolicy(immunity_s=kit.promises.release_time_max_s)
     with pytest.raises(ConfigError) as raised:
         kit.producer(policy=too_short)

@@ -70,7 +70,7 @@ def test_no_answer_counts_nothing(kit: Kit, topic: str, silence: Any) -> None:
 
 
 def test_a_blocked_listener_is_abandoned_and_delays_no_other_half(kit: Kit, topic: str) -> None:
-    """A listener that never returns for one half counts nothing; the other halves are finished in that time."""
+    """A listener that never returns for one half uses no check; meanwhile the checker finishes the other halves."""
     stuck = kit.orphan(Message(topic, b"stuck")).transaction_id
     kit.orphan(Message(topic, b"free"))
     may_return = threading.Event()
@@ -87,7 +87,7 @@ def test_a_blocked_listener_is_abandoned_and_delays_no_other_half(kit: Kit, topi
 
 
 def test_a_raising_listener_blocks_no_other_half(kit: Kit, topic: str) -> None:
-    """Of many due halves, those whose check fails are put back and the other halves are finished."""
+    """The checker finishes the other due halves when a check fails, and repeats the failed check later."""
     for number in range(10):
         kit.orphan(Message(topic, b"%d" % number))
     listener = Answers(COMMIT, by_body={b"%d" % number: RuntimeError("down") for number in range(0, 10, 2)})
@@ -116,7 +116,7 @@ def test_a_half_is_not_asked_before_its_immunity(kit: Kit, topic: str) -> None:
 
 
 def test_a_listener_is_not_asked_about_foreign_topics(kit: Kit, topic: str) -> None:
-    """A half whose topic no listener declares is not checked: nothing is counted, an alert names group and topic."""
+    """The checker does not check a half whose topic no listener declares; its alert names group and topic."""
     foreign = kit.topic("foreign")
     identity = kit.orphan(Message(foreign, b"theirs")).transaction_id
     kit.orphan(Message(topic, b"ours"))
@@ -133,7 +133,7 @@ def test_a_listener_is_not_asked_about_foreign_topics(kit: Kit, topic: str) -> N
 
 
 def test_the_fence_decides_alone(kit: Kit, topic: str, engine: Any, fence: Any) -> None:
-    """With a fence and no application code: committed halves are delivered, others get a tombstone and ROLLBACK."""
+    """A checker with only a fence delivers committed halves; the others get a tombstone and ROLLBACK."""
     producer = kit.hasty_producer(fence=fence)
     for number in range(10):
         transaction = producer.begin()
@@ -153,7 +153,7 @@ def test_the_fence_decides_alone(kit: Kit, topic: str, engine: Any, fence: Any) 
 
 
 def test_an_open_producer_transaction_holds_the_check_back(kit: Kit, topic: str, engine: Any, fence: Any) -> None:
-    """While the database transaction is open the check has no answer and counts nothing; then it delivers."""
+    """A check has no answer and counts nothing while the database transaction is open; after COMMIT it delivers."""
     transaction = kit.hasty_producer(fence=fence).begin()
     transaction.publish(Message(topic, b"body"))
     observed = Observed()
@@ -189,7 +189,7 @@ def test_a_fenced_half_waits_for_a_checker_with_a_fence(kit: Kit, topic: str, en
 
 
 def test_a_poison_record_is_parked_with_its_bytes_and_blocks_nothing(kit: Kit, topic: str) -> None:
-    """A half record that cannot be decoded is parked as POISON; its neighbours are finished."""
+    """A half record that cannot be decoded is parked as POISON; the checker finishes the other halves."""
     poison = HalfRecord(kit.group, 0, b"p" * 16, 0, b"\xc1 no half at all", [])
     (outcome,) = raw.append(kit, poison)
     if outcome.status is Status.REFUSED:

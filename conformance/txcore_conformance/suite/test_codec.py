@@ -32,7 +32,7 @@ HEADERS: dict[str, dict[str, str | bytes]] = {
 
 
 def _plain(delivered: Delivered) -> tuple[bytes | None, bytes, dict[str, bytes]]:
-    """Return a message's parts for a consumer: the key (also from a header), the body, the user's headers."""
+    """Return the parts that a consumer sees: the key (also from a header), the body, the user's headers."""
     headers = {name: value.encode() if isinstance(value, str) else value for name, value in delivered.headers.items()}
     key = headers.pop(wire.HEADER_KEY, None) if delivered.key is None else delivered.key
     return key, delivered.body, {name: value for name, value in headers.items() if not name.startswith("txcore-")}
@@ -56,18 +56,18 @@ def _sent(kit: Kit, topic: str, message: Message) -> None:
 
 @pytest.mark.parametrize("name", BODIES)
 def test_bodies_arrive_unchanged(kit: Kit, topic: str, name: str) -> None:
-    """A body is bytes and stays those bytes."""
+    """A message's body arrives with the same bytes."""
     _sent(kit, topic, Message(topic, BODIES[name]))
 
 
 @pytest.mark.parametrize("name", KEYS)
 def test_keys_arrive_unchanged(kit: Kit, topic: str, name: str) -> None:
-    """A key is the record's key, or the header `txcore-key` where records have none."""
+    """A message's key arrives as the record's key, or in the header `txcore-key` where records have no key."""
     _sent(kit, topic, Message(topic, b"body", KEYS[name]))
 
 
 def test_an_empty_key_is_a_key(kit: Kit, topic: str) -> None:
-    """The key b"" is not None."""
+    """The key b"" arrives as b"", not as None."""
     _sent(kit, topic, Message(topic, b"body", b""))
 
 
@@ -78,7 +78,7 @@ def test_headers_arrive_unchanged(kit: Kit, topic: str, name: str) -> None:
 
 
 def test_many_headers_arrive(kit: Kit, topic: str) -> None:
-    """A hundred headers are carried."""
+    """A message with a hundred headers arrives with all of them."""
     _sent(kit, topic, Message(topic, b"body", None, {f"header-{number:03d}": str(number) for number in range(100)}))
 
 

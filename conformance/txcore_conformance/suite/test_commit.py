@@ -35,7 +35,7 @@ def test_a_prepared_half_is_invisible_until_commit(kit: Kit, topic: str) -> None
 
 
 def test_a_second_commit_is_already_done_and_adds_nothing(kit: Kit, topic: str) -> None:
-    """`commit` is idempotent within its handle."""
+    """A repeated `commit` of one transaction object returns ALREADY_DONE and publishes nothing."""
     transaction = kit.producer().begin()
     transaction.publish(Message(topic, b"body"))
     transaction.prepare()
@@ -61,7 +61,7 @@ def test_all_messages_of_a_transaction_arrive_in_their_topics(kit: Kit, topic: s
 
 
 def test_many_transactions_are_delivered_once_each(kit: Kit, topic: str) -> None:
-    """A hundred transactions over all partitions: a hundred messages, none pending."""
+    """A hundred transactions over all partitions deliver a hundred messages, and no half is pending."""
     producer = kit.producer()
     for number in range(100):
         transaction = producer.begin()
@@ -135,7 +135,7 @@ class Coroutines(AsyncTransactionListener):
 
 
 def test_async_styles_deliver_like_the_blocking_ones(kit: Kit, topic: str) -> None:
-    """Primitives, listener and `send_many` under asyncio end in the same way."""
+    """Primitives, listener and `send_many` under asyncio end as in blocking code."""
     producer = AsyncTransactionProducer(kit.backend, kit.group, listener=Coroutines())
 
     async def run() -> list[EndState | None]:
@@ -204,7 +204,7 @@ def test_database_style_delivers_committed_messages(kit: Kit, topic: str, engine
 
 
 def test_a_block_that_publishes_nothing_leaves_no_trace(kit: Kit, engine: Any, fence: Any) -> None:
-    """The database commits, the fence row is withdrawn, no half is written."""
+    """After a block without messages the database commits, the fence row is withdrawn, and no half is written."""
     with kit.producer(fence=fence).transaction(engine) as transaction:
         pass
     assert transaction.result is None
@@ -230,7 +230,7 @@ def test_primitives_take_the_callers_connection(kit: Kit, topic: str, engine: An
 
 
 def test_a_fenced_listener_commits_its_own_transaction(kit: Kit, topic: str, engine: Any, fence: Any) -> None:
-    """`current_transaction().fence(connection)` makes the listener style decisive."""
+    """A listener that fences its transaction with `current_transaction().fence(connection)` gets it delivered."""
 
     def local() -> LocalTransactionState:
         with engine.begin() as connection:

@@ -14,7 +14,7 @@ ALL = tuple(range(PARTITION_COUNT))
 
 
 def _turn(checker: Checker) -> bool:
-    """Turn a checker's loop once, as its own thread would."""
+    """Run one turn of a checker's loop, as its own thread would."""
     membership = checker._membership  # noqa: SLF001 - a checker is frozen while its loop is not turned
     assert membership is not None
     membership.loop.turn()
@@ -32,7 +32,7 @@ def _owners(checker: Checker) -> list[bool]:
 
 
 def test_two_checkers_share_the_partitions_and_ask_once(kit: Kit, topic: str) -> None:
-    """Each half is asked about by one of them and delivered once."""
+    """One of two checkers checks each half, and the half is delivered once."""
     listeners = (Answers(COMMIT), Answers(COMMIT))
     checkers = [
         kit.checker(listener, member=name, backend=kit.open())
@@ -72,7 +72,7 @@ def test_a_stopping_checker_hands_over(kit: Kit, topic: str) -> None:
 
 
 def test_a_checker_that_reads_a_foreign_claim_gives_up_the_partition(kit: Kit, topic: str) -> None:
-    """A frozen checker that wakes up after another's CLAIM writes only void ops, and claims again."""
+    """A frozen checker that wakes after another member's CLAIM gives up the partition, and claims it again."""
     listener, observed = Answers(UNKNOWN), Observed()
     frozen = kit.checker(listener, check_max=100, interval_s=3_600.0, plugins=[observed])
     identity = kit.orphan(Message(topic, b"body")).transaction_id
@@ -96,7 +96,7 @@ def test_a_checker_that_reads_a_foreign_claim_gives_up_the_partition(kit: Kit, t
 
 
 def test_a_frozen_checker_that_thaws_changes_nothing(kit: Kit, topic: str) -> None:
-    """A checker frozen with an answer thaws after the takeover: the half is decided once, at most one duplicate."""
+    """A frozen checker that thaws after a takeover changes no decision, and causes at most one duplicate."""
     slow, quick = Answers(COMMIT), Answers(COMMIT)
     frozen = kit.checker(slow, member="a-frozen", backend=kit.open())
     identities = [kit.orphan(Message(topic, b"%02d" % number)).transaction_id for number in range(10)]
@@ -111,7 +111,7 @@ def test_a_frozen_checker_that_thaws_changes_nothing(kit: Kit, topic: str) -> No
     theirs = [identity for identity in identities if kit.journey(identity).partition in taken]
     kit.until(lambda: all(kit.journey(identity).final for identity in theirs), "the decision by the new owner")
     for _ in range(200):
-        _turn(frozen)  # It thaws.
+        _turn(frozen)  # The checker thaws.
     frozen.stop()
     kit.until(lambda: all(kit.journey(identity).final for identity in identities), "every decision")
     taker.stop()

@@ -16,7 +16,7 @@ from txcore_conformance.crash_child import PROGRAMS
 @pytest.mark.needs_process
 @pytest.mark.parametrize("program", PROGRAMS)
 def test_a_process_killed_at_any_step_breaks_no_invariant(kit: Kit, harness: Harness, program: str) -> None:
-    """A run without a kill finds the steps; one process dies at each (`crash --cycles` also kills at a second time)."""
+    """No invariant breaks when one process dies at each step (`crash --cycles` also kills at a step's second time)."""
     assert kit.harness is harness
     tallies = crash.kill_everywhere(harness, [program], first_only=True)
     print("\n".join(f"{step} kills={tally.kills}" for step, tally in tallies.items()))

@@ -1,4 +1,4 @@
-"""Discards are visible, resumable and final only until then; forced decisions go through the log and the fence."""
+"""Discards are visible and final until a resume; forced decisions pass through the log and the fence."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ def _discarded(kit: Kit, topic: str, body: bytes = b"body") -> bytes:
 
 
 def test_a_half_that_stays_unknown_is_parked_after_check_max(kit: Kit, topic: str) -> None:
-    """After exactly `check_max` answers come the park record with reason and topics, and DISCARD; nothing delivered."""
+    """After exactly `check_max` answers the checker parks the half with reason and topics, and delivers nothing."""
     identity = kit.orphan(Message(topic, b"body")).transaction_id
     listener, observed = Answers(UNKNOWN), Observed()
     kit.sweep(kit.checker(listener, check_max=3, plugins=[observed]))
@@ -44,7 +44,7 @@ def test_a_half_that_stays_unknown_is_parked_after_check_max(kit: Kit, topic: st
 
 
 def test_a_resumed_half_is_asked_again_and_delivered_once(kit: Kit, topic: str) -> None:
-    """Resume gives a fresh check budget under the next generation; COMMIT then delivers once and ends the entry."""
+    """A resume gives fresh checks under the next generation; COMMIT then delivers once and ends the parked entry."""
     identity = _discarded(kit, topic)
     kit.operator().resume(identity, "the service is back")
     assert [identity] == [pending.transaction_id for pending in kit.operator().pending()]
@@ -60,7 +60,7 @@ def test_a_resumed_half_is_asked_again_and_delivered_once(kit: Kit, topic: str) 
 
 
 def test_resuming_twice_delivers_once(kit: Kit, topic: str) -> None:
-    """The second resume reports that the half is pending; one after the end reports the end."""
+    """A resume of a pending or an ended half is an error, so a half that is resumed twice is delivered once."""
     identity = _discarded(kit, topic)
     operator = kit.operator()
     operator.resume(identity, "once")
@@ -73,7 +73,7 @@ def test_resuming_twice_delivers_once(kit: Kit, topic: str) -> None:
 
 
 def test_two_operators_that_resume_at_once_deliver_once(kit: Kit, topic: str) -> None:
-    """Two copies of one generation merge into one check and one delivery."""
+    """Two copies of one generation lead to one check and one delivery."""
     from txcore.history.journey import next_generation  # noqa: PLC0415
     from txcore.runtime.drivers import BlockingBridge, run_blocking  # noqa: PLC0415
 
@@ -104,7 +104,7 @@ def test_a_discarded_half_can_be_discarded_again(kit: Kit, topic: str) -> None:
 
 
 def test_only_parked_halves_are_resumed(kit: Kit, topic: str) -> None:
-    """A pending, a finished and an unknown id are refused, with their state in the error."""
+    """The operator refuses to resume a pending, a finished or an unknown id, with its state in the error."""
     pending = kit.orphan(Message(topic, b"body")).transaction_id
     operator = kit.operator()
     with pytest.raises(TransactionStateError, match="pending"):
@@ -117,7 +117,7 @@ def test_only_parked_halves_are_resumed(kit: Kit, topic: str) -> None:
 
 
 def test_pending_lists_undecided_halves_with_their_checks(kit: Kit, topic: str) -> None:
-    """`pending` shows id, topics and answered checks, oldest first; `show` the whole journey."""
+    """`pending` lists id, topics and answered checks, oldest first; `show` returns the whole journey."""
     identities = [kit.orphan(Message(topic, b"%d" % number)).transaction_id for number in range(3)]
     listener = Answers(UNKNOWN)
     checker = kit.checker(listener, check_max=100, interval_s=20.0)
@@ -132,7 +132,7 @@ def test_pending_lists_undecided_halves_with_their_checks(kit: Kit, topic: str) 
 
 @pytest.mark.parametrize("kind", ["commit", "rollback"])
 def test_an_operator_decides_a_parked_half(kit: Kit, topic: str, kind: str) -> None:
-    """The owner executes a forced decision, which is recorded with operator and reason, and delivered once or never."""
+    """The owner executes a forced decision and records operator and reason; only a COMMIT delivers, and once."""
     identity = _discarded(kit, topic)
     operator = kit.operator()
     assert EndState.UNKNOWN is getattr(operator, kind)(identity, "the customer called").state
@@ -161,7 +161,7 @@ def test_an_operator_decides_a_pending_half_and_waits_for_it(kit: Kit, topic: st
 
 
 def test_a_forced_decision_needs_a_reason_and_a_known_half(kit: Kit, topic: str) -> None:
-    """Nothing is written without a reason, or for an id that the group does not know."""
+    """The operator writes no forced decision without a reason, or for an id that the group does not have."""
     identity = kit.orphan(Message(topic, b"body")).transaction_id
     with pytest.raises(UsageError, match="reason"):
         kit.operator().commit(identity, "")
@@ -196,7 +196,7 @@ def test_the_fence_refuses_a_forced_decision_against_it(kit: Kit, topic: str, en
 def test_a_forced_decision_that_the_fence_agrees_with_is_executed(
     kit: Kit, topic: str, engine: Any, fence: Any
 ) -> None:
-    """A forced ROLLBACK of a transaction that never committed leaves its tombstone first."""
+    """A forced ROLLBACK of a transaction that never committed writes a tombstone and is executed."""
     identity = _fenced(kit, topic, engine, fence, commits=False)
     kit.history.rolled_back(identity)
     operator = kit.operator()
@@ -224,7 +224,7 @@ def test_an_override_goes_against_the_fence_and_is_recorded(kit: Kit, topic: str
 
 
 def test_an_undeliverable_half_is_parked_with_its_decision_and_resumed(kit: Kit, topic: str) -> None:
-    """A committed half with a refusing target is retried, parked with the missing targets, resumed without a check."""
+    """A committed half with a refusing target is parked with its missing targets, and resumed without a check."""
     other = kit.topic("refusing")
     if not kit.harness.refuse_topic(other, refuses=True):
         pytest.skip("no topic of this backend can be made to refuse")
@@ -252,7 +252,7 @@ def test_an_undeliverable_half_is_parked_with_its_decision_and_resumed(kit: Kit,
 
 
 def test_a_poison_record_cannot_be_resumed(kit: Kit) -> None:
-    """It holds no half, and the error says so."""
+    """The operator refuses to resume a poison record, with an error that names the poison."""
     from txcore.records import HalfRecord, Status  # noqa: PLC0415
     from txcore_conformance import raw  # noqa: PLC0415
 

@@ -14,7 +14,7 @@ from txcore_conformance.kit import COMMIT, ROLLBACK, UNKNOWN, Answers, Kit, Obse
 
 
 def _after_immunity(kit: Kit, topic: str, **options: Any) -> Any:
-    """Return a prepared transaction whose immunity is over."""
+    """Return a prepared transaction that is so late that its producer must give way."""
     transaction = kit.orphan(Message(topic, b"body"), **options)
     core = transaction._core  # noqa: SLF001 - only its reading of the clock says when it is late
     kit.until(lambda: core.give_way_s is not None and core.context.clock.elapsed_s() > core.give_way_s)
@@ -48,7 +48,7 @@ def test_a_late_commit_need_not_give_way_where_the_store_arbitrates(kit: Kit, to
 
 @pytest.mark.requires("no:atomic_release")
 def test_a_nudged_half_is_delivered_once(kit: Kit, topic: str, engine: Any, fence: Any) -> None:
-    """Many nudged and committed halves of a fence are delivered once each, with any promises of the store."""
+    """Committed halves of a fence whose late producers asked for a check are delivered once each."""
     transactions = []
     producer = kit.hasty_producer(fence=fence)
     for number in range(10):
@@ -115,7 +115,7 @@ def test_a_contradicting_end_is_reported_by_the_checker(kit: Kit, topic: str) ->
 
 
 def test_an_end_after_a_discard_decides_the_parked_half(kit: Kit, topic: str) -> None:
-    """A producer's commit after the discard returns TOO_LATE; after a resume the listener's answer delivers once."""
+    """A producer's commit after a discard returns TOO_LATE; after a resume the listener's COMMIT delivers once."""
     transaction = kit.orphan(Message(topic, b"body"))
     checker = kit.checker(Answers(UNKNOWN), check_max=1)
     kit.sweep(checker)
@@ -128,7 +128,7 @@ def test_an_end_after_a_discard_decides_the_parked_half(kit: Kit, topic: str) ->
 
 
 def test_an_end_for_an_id_never_prepared_is_never_delivered(kit: Kit, topic: str) -> None:
-    """The checker reports an op without a half, and nothing is delivered."""
+    """The checker finishes its work after an op without a half, and delivers nothing for that op."""
     stray = raw.half(kit, topic, body=b"stray")
     raw.release(kit, raw.rollback(stray))
     kit.history.unjudged = "the op without a half is made on purpose (S5)"

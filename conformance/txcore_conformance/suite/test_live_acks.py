@@ -66,7 +66,7 @@ def _may_be_doubled(live: Kit, identity: bytes, why: str) -> None:
 
 
 def _cut_after(live: Kit, call: Callable[[], Any], has_arrived: Callable[[], Any]) -> Any:
-    """Make *call* while replies are dropped; cut after the broker has done it, and return the call's result.
+    """Make *call* while replies are dropped; cut after the broker has done the work, and return the call's result.
 
     A backend that first sends another request gets no answer, and gives up before it has sent the awaited one.
     """
@@ -85,7 +85,7 @@ def _cut_after(live: Kit, call: Callable[[], Any], has_arrived: Callable[[], Any
 
 
 def test_a_half_whose_ack_is_lost_is_unknown_or_sent_again(live: Kit) -> None:
-    """The producer gets UNKNOWN, commits nothing and the check rolls back; or the driver repeats it and is certain."""
+    """After a half's lost ack the producer gets UNKNOWN and the check rolls back, or the driver sends it again."""
     topic = live.topic()
     transaction = _begun(live, topic)
     identity = transaction.transaction_id
@@ -102,7 +102,7 @@ def test_a_half_whose_ack_is_lost_is_unknown_or_sent_again(live: Kit) -> None:
 
 
 def test_a_target_whose_ack_is_lost_is_delivered_and_decided(live: Kit) -> None:
-    """No op is written for an uncertain target; the check delivers again with the same id, or the store drops it."""
+    """A target whose ack is lost is delivered, perhaps again with the same id, and its half is decided."""
     topic = live.topic()
     transaction = _begun(live, topic)
     transaction.prepare()
@@ -120,7 +120,7 @@ def test_a_target_whose_ack_is_lost_is_delivered_and_decided(live: Kit) -> None:
 
 
 def test_connections_that_are_cut_repeatedly_recover(live: Kit) -> None:
-    """After cuts at any step of connecting, publishing, reading and ownership work again."""
+    """After repeated cuts at any step the same connections can publish, read and own partitions again."""
     topic = live.topic()
     harness: Any = live.harness
     backend = _proxied(live)

@@ -76,7 +76,7 @@ def _finish(crew: Crew) -> None:
 
 
 def test_a_killed_checkers_partitions_are_taken_over_within_15_s(crew: Crew) -> None:
-    """The killed process is gone at once, and the other checker decides its open halves."""
+    """The other checker claims a killed checker's partitions within 15 s and decides its open halves."""
     victim, survivor = crew.at_work(checkers=True)
     theirs = _owned(crew, victim, survivor)
     killed_s = time.time()
@@ -88,7 +88,7 @@ def test_a_killed_checkers_partitions_are_taken_over_within_15_s(crew: Crew) -> 
 
 
 def test_a_frozen_checkers_partitions_are_taken_over_within_40_s(crew: Crew) -> None:
-    """The frozen checker keeps its connections and wakes after the other's claims: two owners cause duplicates only."""
+    """The other checker claims a frozen one's partitions within 40 s; the thawed checker only causes duplicates."""
     victim, survivor = crew.at_work(checkers=True)
     theirs = _owned(crew, victim, survivor)
     frozen_s = crew.freeze(victim)

@@ -21,7 +21,7 @@ BODY_BYTES = 100_000
 
 
 class _Forgetful:
-    """A backend that reports a half log that keeps halves for a second or two."""
+    """A backend that reports that its half log keeps halves for only *retention_s*."""
 
     def __init__(self, backend: Backend, retention_s: float) -> None:
         self._backend = backend
@@ -67,7 +67,7 @@ def _raw(value: str | bytes) -> bytes:
 
 
 def test_what_a_full_target_refuses_is_parked_as_undeliverable(kit: Kit, topic: str) -> None:
-    """The transaction is retried, then parked; it delays no other transaction."""
+    """A transaction with a full target is retried, then parked; it delays no other transaction."""
     full = live_limits.limited_topic(kit.harness, _unique("full"), message_count_max=FULL_AT)
     if full is None:
         pytest.skip("no topic of this backend is ever full")
@@ -82,7 +82,7 @@ def test_what_a_full_target_refuses_is_parked_as_undeliverable(kit: Kit, topic: 
 
 
 def test_a_message_that_its_topic_takes_not_is_refused_early_or_parked(kit: Kit, topic: str) -> None:
-    """The message is refused before the local transaction if the limit is known, otherwise parked as undeliverable."""
+    """A message over its topic's limit is refused before the local transaction, or parked as undeliverable."""
     small = live_limits.limited_topic(kit.harness, _unique("small"), message_size_max=LIMIT_BYTES)
     if small is None:
         pytest.skip("no topic of this backend has a limit of its own")
@@ -103,7 +103,7 @@ def test_a_message_that_its_topic_takes_not_is_refused_early_or_parked(kit: Kit,
 
 @pytest.mark.requires("rejects_when_full")
 def test_a_full_half_log_refuses_halves_and_accepts_ops(kit: Kit) -> None:
-    """Pending halves are kept and can still be decided; none is dropped for newer halves."""
+    """A full half log refuses new halves, keeps the pending ones, and lets producers end them."""
     small = Kit(kit.harness)
     small.url = live_limits.small_log_url(kit.harness, LOG_BYTES)
     if not small.url:
@@ -131,7 +131,7 @@ def _fill(kit: Kit) -> None:
 
 
 def test_a_half_that_retention_would_soon_delete_is_carried_forward(kit: Kit, topic: str) -> None:
-    """The copy keeps id and count; the original may be deleted, and the next checker decides from the copy."""
+    """A checker copies a half that retention would soon delete, and the next checker decides from the copy."""
     identity = kit.orphan(Message(topic, b"body")).transaction_id
     first = Answers(UNKNOWN)
     forgetful = cast("Backend", _Forgetful(kit.backend, 2.0))

@@ -62,8 +62,8 @@ def _try_wrong(url: str, timeout_s: float) -> None:
 def test_a_broker_that_is_absent_at_start_may_come_later(live: Kit) -> None:
     """Calls raise the named errors while the broker is absent; the same connections work when it is started.
 
-    One connects to a port without a listener, the others to a proxy that accepts and resets at once, like a load
-    balancer without running servers.
+    One connection is to a port without a listener, the others are to a proxy that accepts and resets at once, like a
+    load balancer without running servers.
     """
     topic = live.topic()
     assert live.backend  # The group exists.

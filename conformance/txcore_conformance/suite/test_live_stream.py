@@ -46,12 +46,12 @@ def test_a_broker_killed_under_load_and_restarted_loses_nothing(private: Harness
 
 
 def test_a_broker_frozen_for_ten_seconds_loses_nothing(private: Harness, tmp_path: Path) -> None:
-    """Connections stay open and silent; requests with a late effect cause duplicates at most."""
+    """A broker that is frozen under load loses no transaction; requests with a late effect only cause duplicates."""
     _run(private, tmp_path / "run", broker=[Planned(1.0, "pause-broker", 10.0, 0.0)])
 
 
 def test_connections_that_are_cut_frozen_refused_or_lose_replies_lose_nothing(private: Harness, tmp_path: Path) -> None:
-    """These faults come one after the other, under load."""
+    """Lost replies, cut, frozen and refused connections, one after the other under load, lose no transaction."""
     _run(
         private,
         tmp_path / "run",

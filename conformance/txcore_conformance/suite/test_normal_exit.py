@@ -24,7 +24,7 @@ CASES = [
 def test_a_process_that_ends_normally_leaves_nothing_open(
     kit: Kit, topic: str, harness: Harness, style: str, ending: str
 ) -> None:
-    """All accepted messages are delivered once, and closed in the log, although the program did not wait."""
+    """A program that ends without waiting has all its accepted messages delivered once and closed in the log."""
     if style == "database":
         pytest.importorskip("sqlalchemy", reason="this style needs a database")
     assert kit.promises is not None  # makes the group

@@ -83,7 +83,7 @@ def test_one_bad_half_does_not_hurt_its_neighbours(kit: Kit, topic: str) -> None
 
 
 def test_a_half_for_an_unknown_topic_is_refused_before_it_is_stored(kit: Kit, topic: str) -> None:
-    """A target that does not exist refuses the half, names itself, and stores nothing."""
+    """The backend refuses a half whose target does not exist, names the target, and does not store the half."""
     missing = kit.harness.missing_topic()
     if missing is None:
         pytest.skip("any topic will do on this backend")
@@ -113,7 +113,7 @@ def test_a_half_of_the_largest_size_travels(kit: Kit, topic: str) -> None:
 
 
 def test_a_commit_publishes_targets_and_then_the_op(kit: Kit, topic: str) -> None:
-    """A DURABLE release has its targets in their topics, with our headers, and its op in the log."""
+    """A DURABLE release has its targets in their topics, with txcore's headers, and its op in the log."""
     other = kit.topic("other")
     half = raw.half(kit, topic, other, headers={"trace": "7"})
     raw.append(kit, half)
@@ -138,7 +138,7 @@ def test_a_rollback_publishes_nothing(kit: Kit, topic: str) -> None:
 
 
 def test_a_release_without_an_op_publishes_targets_only(kit: Kit, topic: str) -> None:
-    """In the relay's form the targets are confirmed and the op log gets no record."""
+    """A release without an op, as a relay sends it, confirms its targets and appends no record to the op log."""
     half = raw.half(kit, topic)
     raw.append(kit, half)
     assert [Status.DURABLE] == _statuses(raw.release(kit, Resolution(half, None, (0,), b"", raw.BY)))
@@ -147,7 +147,7 @@ def test_a_release_without_an_op_publishes_targets_only(kit: Kit, topic: str) ->
 
 
 def test_a_release_publishes_only_the_targets_it_names(kit: Kit, topic: str) -> None:
-    """Indices select messages of the half; each target keeps its message's index in its id."""
+    """A release publishes only the messages of its indices; a target's id has its message's index in the half."""
     half = raw.half(kit, topic, topic, topic)
     raw.append(kit, half)
     assert [Status.DURABLE] == _statuses(raw.release(kit, Resolution(half, None, (1,), b"", raw.BY)))
@@ -190,7 +190,7 @@ def test_an_atomic_release_shows_all_or_nothing(kit: Kit, topic: str) -> None:
 
 
 def test_a_final_op_stores_its_targets_and_the_record_that_closes_its_entry(kit: Kit, topic: str) -> None:
-    """The end of a resumed half stores all three before the release is settled, also without targets or an op."""
+    """A resumed half's release is settled after its targets, its op and the record that closes its entry are stored."""
     committed = raw.half(kit, topic, topic)
     rolled_back, late = raw.half(kit, topic), raw.half(kit, topic)
     halves = (committed, rolled_back, late)
@@ -209,7 +209,7 @@ def test_a_final_op_stores_its_targets_and_the_record_that_closes_its_entry(kit:
 
 
 def test_a_discard_stores_the_parked_record_and_its_op(kit: Kit, topic: str) -> None:
-    """The parked record is in its log, byte for byte, and the DISCARD after it in the op log."""
+    """A discard stores the parked record in its log, byte for byte, and then the DISCARD in the op log."""
     half, token = raw.half(kit, topic), b"t" * 16
     raw.append(kit, half)
     raw.mark(kit, OpKind.CLAIM, token)
@@ -221,7 +221,7 @@ def test_a_discard_stores_the_parked_record_and_its_op(kit: Kit, topic: str) -> 
 
 @pytest.mark.requires("resolution_is_unique")
 def test_a_second_final_op_is_superseded_and_publishes_nothing(kit: Kit, topic: str) -> None:
-    """The store refuses another end of the transaction and names the one that holds."""
+    """The store refuses a second end of a transaction and names the first one, which holds."""
     first, second = raw.half(kit, topic, body=b"first"), raw.half(kit, topic, body=b"second")
     raw.append(kit, first, second)
     raw.release(kit, raw.commit(first), raw.rollback(second))
@@ -234,7 +234,7 @@ def test_a_second_final_op_is_superseded_and_publishes_nothing(kit: Kit, topic: 
 
 @pytest.mark.requires("resolution_is_unique")
 def test_a_discard_supersedes_ends_of_its_generation_only(kit: Kit, topic: str) -> None:
-    """After a DISCARD an end of the same generation is SUPERSEDED by it; the next generation's is accepted."""
+    """An end after a DISCARD of the same generation is SUPERSEDED; an end of the next generation is accepted."""
     half, token = raw.half(kit, topic), b"t" * 16
     raw.append(kit, half)
     raw.mark(kit, OpKind.CLAIM, token)
@@ -264,7 +264,7 @@ def test_an_outdated_claim_is_fenced_and_has_no_effect(kit: Kit, topic: str) -> 
 
 
 def test_a_producers_end_needs_no_claim(kit: Kit, topic: str) -> None:
-    """An end without a claim is accepted with any owner of the partition."""
+    """A producer's end without a claim is accepted, whichever checker owns the partition."""
     half = raw.half(kit, topic)
     raw.append(kit, half)
     raw.mark(kit, OpKind.CLAIM, b"1" * 16)
@@ -272,7 +272,7 @@ def test_a_producers_end_needs_no_claim(kit: Kit, topic: str) -> None:
 
 
 def test_a_tick_comes_after_every_op_queued_before(kit: Kit, topic: str) -> None:
-    """Ops that this object released before `mark` are read before the mark, merged or not."""
+    """Ops that a connection released before `mark` are read before the mark, merged or not."""
     halves = [raw.half(kit, topic) for _ in range(30)]
     raw.append(kit, *halves)
     raw.release(kit, *[raw.rollback(half, flush=False) for half in halves])
@@ -288,7 +288,7 @@ def test_claims_come_back_in_the_order_in_which_they_hold(kit: Kit) -> None:
 
 
 def test_reading_begins_with_the_record_at_the_start(kit: Kit, topic: str) -> None:
-    """The start is inclusive, on any connection, and all records after it follow."""
+    """A reader on any connection returns the record at its start position and all records after it."""
     raw.append(kit, *[raw.half(kit, topic) for _ in range(9)])
     records = raw.halves(kit, 9)
     other = kit.open()

@@ -47,7 +47,7 @@ def test_a_group_is_created_once_and_found_by_others(kit: Kit) -> None:
 
 
 def test_settings_that_differ_from_the_groups_are_named(kit: Kit) -> None:
-    """A group that exists with another number of partitions is a ConfigError that names both numbers."""
+    """Opening a group with another number of partitions is a ConfigError that names both numbers."""
     error = error_of(lambda: kit.backend.ensure_group(kit.group, PARTITION_COUNT + 3), kit.timeout_s)
     assert isinstance(error, ConfigError)
     assert str(PARTITION_COUNT) in str(error)
@@ -71,7 +71,7 @@ def test_an_unknown_group_is_a_config_error(kit: Kit, call: Callable[[Kit], Any]
 
 
 def test_records_of_an_unknown_group_are_refused(kit: Kit, topic: str) -> None:
-    """Halves, releases and marks for a missing group are REFUSED or a ConfigError; never stored."""
+    """Halves and releases for a missing group are REFUSED; a mark is REFUSED or raises ConfigError."""
     half = raw.half(kit, topic)
     half.group = "never-created"
     assert [Status.REFUSED] == [outcome.status for outcome in raw.append(kit, half)]
@@ -106,7 +106,7 @@ def test_a_checkpoint_comes_back_as_it_was_stored(kit: Kit) -> None:
 
 
 def test_a_lone_member_is_assigned_every_partition(kit: Kit) -> None:
-    """Each partition is assigned once; another poll returns nothing new."""
+    """A lone member is assigned each partition once, and its next poll returns no event."""
     member = Member(kit, "alone")
     kit.until(lambda: member.poll() == ALL, "every partition")
     assert sorted((ClaimEventKind.ASSIGNED, partition) for partition in ALL) == sorted(
@@ -168,7 +168,7 @@ def test_giving_up_a_partition_of_another_member_changes_nothing(kit: Kit) -> No
 
 
 def test_giving_up_an_ended_assignment_does_not_end_the_next_one(kit: Kit) -> None:
-    """The call refers to the last ASSIGNED that `poll` returned, not to a later one that was not polled yet."""
+    """`give_up` refers to the last ASSIGNED that `poll` returned, not to a later one that was not polled yet."""
     member = Member(kit, "alone")
     kit.until(lambda: member.poll() == ALL, "every partition")
     if not kit.harness.expire_member(kit.group, "alone"):
@@ -239,7 +239,7 @@ def test_a_closed_backend_refuses_every_call(kit: Kit, call: Callable[..., Any])
 
 
 def test_closing_one_connection_does_not_affect_the_others(kit: Kit, topic: str) -> None:
-    """Two connections of one process are independent."""
+    """A connection continues to work after another connection of its process is closed."""
     other = kit.open()
     kit.wait(other.close(kit.timeout_s))
     assert [Status.DURABLE] == [outcome.status for outcome in raw.append(kit, raw.half(kit, topic))]

@@ -47,12 +47,12 @@ def _bodies(records: Sequence[LogRecord]) -> list[bytes]:
 
 @pytest.mark.parametrize("kind", list(LogKind))
 def test_an_empty_log_is_passed_without_a_record(kit: Kit, kind: LogKind) -> None:
-    """A reader reaches the end of a log without records by reading nothing."""
+    """A reader passes the end of an empty log without a record."""
     assert [] == _everything(kit, kind)
 
 
 def test_a_reader_that_has_passed_the_end_has_returned_all_that_was_stored(kit: Kit, topic: str) -> None:
-    """One record, then many, read in small steps: none is missing when `passed` reaches the end."""
+    """A reader has returned every stored record when `passed` reaches the end, also in small steps."""
     raw.append(kit, raw.half(kit, topic, body=b"first"))
     assert 1 == len(_everything(kit, LogKind.HALF))
     raw.append(kit, *[raw.half(kit, topic) for _ in range(40)])
@@ -79,7 +79,7 @@ def test_passed_never_runs_ahead_of_what_read_returned(kit: Kit, topic: str) -> 
 
 
 def test_an_end_does_not_move_with_later_records(kit: Kit, topic: str) -> None:
-    """Records appended after the call are not part of the answer, but of another call's answer."""
+    """The answer of `Reader.end` excludes records appended after the call; a later call's answer includes them."""
     raw.append(kit, raw.half(kit, topic))
     reader = kit.backend.read(kit.group, LogKind.HALF, 0)
     before = kit.wait(reader.end())
@@ -93,7 +93,7 @@ def test_an_end_does_not_move_with_later_records(kit: Kit, topic: str) -> None:
 
 
 def test_a_start_in_the_middle_is_read_to_the_same_end(kit: Kit, topic: str) -> None:
-    """A reader that begins at a later record passes the end with the rest."""
+    """A reader that begins in the middle returns the records after its start and passes the same end."""
     raw.append(kit, *[raw.half(kit, topic) for _ in range(9)])
     records = raw.halves(kit, 9)
     assert _bodies(records[5:]) == _bodies(_everything(kit, LogKind.HALF, start=records[5]))
@@ -101,7 +101,7 @@ def test_a_start_in_the_middle_is_read_to_the_same_end(kit: Kit, topic: str) -> 
 
 
 def test_records_of_other_logs_after_the_last_do_not_stop_a_reader(kit: Kit, topic: str) -> None:
-    """Gaps at the end of a log (other partitions, other logs, records of a transaction) are passed."""
+    """A reader passes gaps at the end of its log: other partitions, other logs, records of a transaction."""
     raw.append(kit, *[raw.half(kit, topic) for _ in range(3)])
     raw.append(kit, *[raw.half(kit, topic, partition=1) for _ in range(30)])
     other = raw.half(kit, topic, partition=1)
@@ -113,7 +113,7 @@ def test_records_of_other_logs_after_the_last_do_not_stop_a_reader(kit: Kit, top
 
 
 def test_an_op_log_with_merged_records_is_read_to_its_end(kit: Kit, topic: str) -> None:
-    """All records released before the tick are before the end that is reported after it."""
+    """All ops released before a tick are before the end that the log reports after that tick."""
     halves = [raw.half(kit, topic) for _ in range(60)]
     raw.append(kit, *halves)
     raw.release(kit, *[raw.rollback(half, flush=False) for half in halves])
@@ -123,7 +123,7 @@ def test_an_op_log_with_merged_records_is_read_to_its_end(kit: Kit, topic: str) 
 
 
 def test_the_parked_log_is_read_to_its_end(kit: Kit, topic: str) -> None:
-    """Each parked record whose DISCARD is DURABLE is before the end."""
+    """Each parked record whose DISCARD is DURABLE is before the end of the parked log."""
     halves, token = [raw.half(kit, topic) for _ in range(4)], b"t" * 16
     raw.append(kit, *halves)
     raw.mark(kit, OpKind.CLAIM, token)
@@ -161,7 +161,7 @@ def test_a_quiet_log_is_read_further_after_its_end_moved(kit: Kit, topic: str) -
 
 
 def test_asking_for_the_end_returns_at_once(kit: Kit, topic: str) -> None:
-    """The call does not wait for the broker, and the Future cannot be cancelled under the backend."""
+    """`Reader.end` does not wait for the broker, and the caller cannot cancel its Future."""
     raw.append(kit, raw.half(kit, topic))
     reader = kit.backend.read(kit.group, LogKind.HALF, 0)
     kit.wait(reader.end())
@@ -179,14 +179,14 @@ def test_asking_for_the_end_returns_at_once(kit: Kit, topic: str) -> None:
 
 
 def test_a_closed_reader_reports_no_end(kit: Kit) -> None:
-    """The error comes at once or through the Future."""
+    """`Reader.end` of a closed reader raises an error, at once or through its Future."""
     reader = kit.backend.read(kit.group, LogKind.HALF, 0)
     reader.close()
     assert isinstance(error_of(reader.end, kit.timeout_s), ClosedError | BackendUnavailableError)
 
 
 def test_a_question_under_way_ends_with_its_reader(kit: Kit, topic: str) -> None:
-    """After `close` every Future has an answer."""
+    """Every Future of `Reader.end` ends after the reader or its backend is closed."""
     raw.append(kit, raw.half(kit, topic))
     backend = kit.open()
     readers = [backend.read(kit.group, kind, 0) for kind in LogKind]

@@ -36,7 +36,7 @@ def test_a_target_that_does_not_exist_is_refused_in_time(kit: Kit, topic: str) -
 
 @pytest.mark.parametrize("kind", [LogKind.OP, LogKind.HALF])
 def test_stray_bytes_in_a_log_are_returned_unchanged(kit: Kit, topic: str, kind: LogKind) -> None:
-    """A reader judges no record: foreign bytes come with their position, and so do the records after them."""
+    """A reader returns foreign bytes unchanged, and then the records after them."""
     stray = b"\xc1 no record of txcore's"
     first, last = raw.half(kit, topic), raw.half(kit, topic)
     for half in (first, last):

@@ -14,7 +14,7 @@ from txcore_conformance.kit import COMMIT, ROLLBACK, Answers, Kit
 
 
 def test_a_rolled_back_half_is_never_delivered(kit: Kit, topic: str) -> None:
-    """`rollback` writes its op; no target exists, nothing is pending."""
+    """`rollback` writes its op, publishes no target and leaves no half pending."""
     transaction = kit.producer().begin()
     transaction.publish(Message(topic, b"body"))
     transaction.prepare()
@@ -28,7 +28,7 @@ def test_a_rolled_back_half_is_never_delivered(kit: Kit, topic: str) -> None:
 
 
 def test_a_listener_that_answers_rollback_delivers_nothing(kit: Kit, topic: str) -> None:
-    """The listener style's ROLLBACK delivers nothing, single and pipelined among commits."""
+    """A listener's ROLLBACK delivers nothing, after a single send and among commits of `send_many`."""
     producer = kit.producer(Answers(local=ROLLBACK))
     result = producer.send_message_in_transaction(Message(topic, b"single"))
     assert (ROLLBACK, EndState.ACCEPTED) == (result.state, result.end.state if result.end else None)
@@ -41,7 +41,7 @@ def test_a_listener_that_answers_rollback_delivers_nothing(kit: Kit, topic: str)
 
 
 def test_an_exception_in_the_block_sends_nothing(kit: Kit, topic: str, engine: Any, fence: Any) -> None:
-    """In the database style the database rolls back and no half is written."""
+    """After an exception in the block the database rolls back and no half is written."""
     import sqlalchemy  # noqa: PLC0415
 
     identity = b""
@@ -80,7 +80,7 @@ def test_a_fenced_rollback_leaves_a_tombstone(kit: Kit, topic: str, engine: Any,
 def test_a_fenced_rollback_of_a_committed_transaction_is_a_conflict(
     kit: Kit, topic: str, engine: Any, fence: Any
 ) -> None:
-    """The database committed, so `rollback` writes nothing, and the check delivers."""
+    """`rollback` after the database's COMMIT returns CONFLICT and writes no op, and the check delivers."""
     transaction = kit.hasty_producer(fence=fence).begin()
     transaction.publish(Message(topic, b"body"))
     with engine.connect() as connection:

@@ -12,7 +12,7 @@ from txcore_conformance.kit import COMMIT, UNKNOWN, Answers, Kit
 
 
 def test_a_closed_producer_refuses_new_work(kit: Kit, topic: str) -> None:
-    """`close` is idempotent; a transaction prepared before it can still be ended."""
+    """A closed producer raises ClosedError for new work, but ends a transaction that was prepared before."""
     with kit.producer(Answers(local=COMMIT)) as producer:
         transaction = producer.begin()
         transaction.publish(Message(topic, b"body"))
@@ -31,7 +31,7 @@ def test_a_closed_producer_refuses_new_work(kit: Kit, topic: str) -> None:
 
 
 def test_a_producer_on_a_closed_backend_sends_nothing(kit: Kit, topic: str) -> None:
-    """The half is refused, so the listener is not called."""
+    """A producer on a closed backend fails before it calls its listener, and no half is stored."""
     from txcore import HalfRefusedError, TransactionProducer  # noqa: PLC0415
 
     backend = kit.open()
@@ -76,7 +76,7 @@ def test_closing_under_load_loses_no_accepted_transaction(kit: Kit, topic: str) 
 
 
 def test_a_checker_stops_in_bounded_time_and_twice(kit: Kit, topic: str) -> None:
-    """`stop` checkpoints, leaves the group and may be called again; another checker finds everything in order."""
+    """A checker stops in bounded time, also when stopped twice; the next checker has no half to check."""
     kit.orphan(Message(topic, b"body"))
     checker = kit.checker(Answers(COMMIT))
     checker.start()
@@ -92,7 +92,7 @@ def test_a_checker_stops_in_bounded_time_and_twice(kit: Kit, topic: str) -> None
 
 
 def test_a_checker_with_a_stuck_listener_stops_in_time(kit: Kit, topic: str) -> None:
-    """A listener that never returns does not delay `stop` beyond its deadline, and counts nothing."""
+    """A listener that never returns does not delay `stop` beyond its deadline, and uses no check."""
     identity = kit.orphan(Message(topic, b"body")).transaction_id
     may_return = threading.Event()
     listener = Answers(lambda: may_return.wait(60) and UNKNOWN)
@@ -107,7 +107,7 @@ def test_a_checker_with_a_stuck_listener_stops_in_time(kit: Kit, topic: str) -> 
 
 
 def test_a_stopped_checker_may_be_started_again(kit: Kit, topic: str) -> None:
-    """Start, stop and start work on one object."""
+    """A checker that was stopped can be started again, and finishes new halves."""
     checker = kit.checker(Answers(COMMIT))
     for number in range(2):
         kit.orphan(Message(topic, b"%d" % number))
