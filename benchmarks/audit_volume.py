@@ -84,7 +84,7 @@ def resident_kib(root: int) -> int:
 
 
 def cpu_s(root: int) -> float:
-    """Return the processor time of a process and of all its descendants, those that have ended included."""
+    """Return the processor time of a process and of all its descendants, including those that have ended."""
     ticks = 0
     for folder in family(root):
         try:

@@ -184,7 +184,7 @@ def by_hand(place: Place, drive: Drive, *, batch_size: int) -> Sample:
 
 
 class _Tasks:
-    """The same transactions from tasks of one event loop, which polls while any of them waits."""
+    """The same transactions from tasks of one event loop, which polls while any task waits."""
 
     def __init__(self, place: Place) -> None:
         self._records = _Records(place)
@@ -258,7 +258,7 @@ def by_hand_async(place: Place, drive: Drive, *, task_count: int) -> Sample:
 
 
 class _Callers:
-    """The same from blocking threads: a poll thread wakes each caller after the poll that brought its report."""
+    """The same transactions from blocking threads: a poll thread wakes each caller after its delivery report."""
 
     def __init__(self, place: Place) -> None:
         self._records = _Records(place)

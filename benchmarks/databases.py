@@ -33,7 +33,7 @@ class Database(Protocol):
         """Return the pool options of an engine for this number of callers."""
 
     def close(self) -> None:
-        """Stop the database if it was started here."""
+        """Stop the database if this run has started it."""
 
 
 class SqliteFile:
@@ -91,7 +91,7 @@ def start_database(name: str) -> Database:
     """Start one of `NAMES`.
 
     Raises:
-        ServerUnavailableError: its programs are not available on this machine.
+        ServerUnavailableError: the database's programs are not available on this machine.
     """
     return Postgresql() if name == "postgresql" else SqliteFile()
 

@@ -36,7 +36,7 @@ class Sample:
 
     @property
     def count(self) -> int:
-        """Transactions."""
+        """Number of transactions."""
         return len(self.latencies_s) * self.transactions_per_call
 
     @property
@@ -64,7 +64,7 @@ class Drive:
         seconds: Time in which calls begin.
         broker_cpu_s: Returns the processor time of the broker's processes up to now.
         profile: Sampler of this process, if a profile was requested.
-        is_as_advised: For all drives of this process: see `machine.as_advised`.
+        is_as_advised: Whether all drives of this process run as in `machine.as_advised`.
     """
 
     is_as_advised: ClassVar[bool] = False

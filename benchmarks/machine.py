@@ -42,9 +42,9 @@ def load_average() -> list[float]:
 def as_advised() -> Iterator[None]:
     """Within the block, run this process as advised for busy producers: one processor, few garbage collections.
 
-    All of its threads, and those that they start, stay on the last processor, as under `taskset`. They take turns with
-    Python's lock anyway, and waking a thread on another processor costs more than waiting for its own, most of all on
-    a virtual machine. Existing objects are left out of collections.
+    All threads of the process, and those that they start, stay on the last processor, as under `taskset`. Python's lock
+    lets only one thread run at a time. Waking a thread on another processor costs more than waiting for its own, most
+    of all on a virtual machine. Existing objects are left out of collections.
     """
     cpus, thresholds = os.sched_getaffinity(0), gc.get_threshold()
     _move_to({max(cpus)})

@@ -28,7 +28,7 @@ PARTITIONS: Final = 8
 FENCE_BATCH: Final = 1_000
 TIMEOUT_S: Final = 60.0
 FAR_S: Final = 86_400.0
-"""Immunity, in seconds, from which all halves have one policy's immunity, because they need not fall due together."""
+"""Least *lead_s*, in seconds, that all halves have as their immunity, because they need not fall due together."""
 CLOCK: Final = SystemClock()
 
 
@@ -46,7 +46,7 @@ class Parity(txcore.TransactionListener):
 
 
 def is_committed(transaction_id: bytes) -> bool:
-    """Return whether a transaction committed, as about every second one did."""
+    """Return whether a transaction committed, which is true of about half of the ids."""
     return bool(transaction_id[-1] & 1)
 
 

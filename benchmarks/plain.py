@@ -25,7 +25,7 @@ class PlainPool:
 
     @contextlib.contextmanager
     def connection(self) -> Iterator[Any]:
-        """Lend one connection."""
+        """Lend one connection within the block."""
         connection = self._idle.get()
         try:
             yield connection

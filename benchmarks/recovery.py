@@ -44,7 +44,7 @@ POLL_S: Final = 0.1
 
 @dataclass(frozen=True, slots=True)
 class Scene:
-    """A running broker and the configuration of a checker; *database* is empty where a listener answers."""
+    """A running broker and the configuration of a checker; *database* is empty if a listener answers."""
 
     folder: Path
     url: str
@@ -163,7 +163,7 @@ def memory(at: Scene, waiting: int, size: int) -> dict[str, Any]:
 
 
 def decided(checker: Sidecar) -> float:
-    """Return how many halves were read and are closed; an end that timed out counts once its op is read back.
+    """Return the number of halves that were read and are closed; a timed-out end counts after its op is read back.
 
     A half that was carried forward is read a second time, and counts once.
     """
@@ -190,7 +190,7 @@ def _is_claimed(checker: Sidecar) -> bool:
 
 
 def _settle(checker: Sidecar) -> None:
-    """Wait until nothing more is carried forward, and the checkpoint has been stored after that."""
+    """Wait until no half is carried forward for `CALM_S`, so that the checkpoint has been stored after the last one."""
     carried, since_s = -1.0, time.monotonic()
     while time.monotonic() - since_s < CALM_S:
         now = checker.metric("txcore_carried_total")
@@ -200,7 +200,7 @@ def _settle(checker: Sidecar) -> None:
 
 
 def wait_for(value: Callable[[], float], wanted: float, pause_s: float = POLL_S) -> float:
-    """Return *value* once it has reached *wanted*, or after `WAIT_S`."""
+    """Return *value* as soon as it has reached *wanted*, or after `WAIT_S`."""
     deadline_s = time.monotonic() + WAIT_S
     while (now := value()) < wanted and time.monotonic() < deadline_s:
         time.sleep(pause_s)

@@ -45,7 +45,7 @@ class Profile:
         self._thread.join()
 
     def figures(self) -> dict[str, Any]:
-        """Return the shares of us, driver and other, and the functions that used most."""
+        """Return the shares of us, driver and other, and the functions that used most processor time."""
         total_s = sum(self.functions_s.values()) or 1.0
         shares: defaultdict[str, float] = defaultdict(float)
         for (kind, _), used_s in self.functions_s.items():

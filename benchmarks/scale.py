@@ -1,9 +1,9 @@
 """`python -m benchmarks.scale`: the cost of a transaction as the numbers of transactions and partitions grow.
 
-The processor time per transaction should stay flat; rates depend on the machine's other work. It is that of the
-producer and the broker with more transactions (`sent`) and more partitions (`partitions`), and that of the checker
-while other halves wait for a decision (`waiting`). `checkers`: the time of one, two and three checkers for the halves
-of a dead producer.
+The processor time per transaction should stay flat; rates depend on the machine's other work. `sent` and `partitions`
+measure it for the producer and the broker with more transactions and more partitions. `waiting` measures it for the
+checker while other halves wait for a decision. `checkers`: the time of one, two and three checkers for the halves of a
+dead producer.
 """
 
 from __future__ import annotations
@@ -167,7 +167,7 @@ def _copy(at: Scene, number: int) -> Path:
 
 
 def _all_decided(several: Sequence[Sidecar]) -> float:
-    """Return the number of halves read, once none is pending: a half that changed its owner was read twice."""
+    """Return the number of halves read, or 0 while one is pending; a half that changed its owner counts twice."""
     pages = [each.get("/metrics") for each in several]
     is_over = not any(sum_of(page, "txcore_pending_halves") for page in pages)
     return sum(sum_of(page, "txcore_halves_total") for page in pages) if is_over else 0.0

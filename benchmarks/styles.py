@@ -39,7 +39,7 @@ class AsyncCommitting(txcore.AsyncTransactionListener):
 
 
 def database(place: Place, drive: Drive, *, thread_count: int) -> Sample:
-    """Database style through SQLAlchemy Core: one business row, one message."""
+    """Run the database style through SQLAlchemy Core: one business row, one message."""
     engine = place.engine(thread_count)
     producer = _producer(place, fence=_fence(engine))
 
@@ -53,7 +53,7 @@ def database(place: Place, drive: Drive, *, thread_count: int) -> Sample:
 
 
 def plain_database(place: Place, drive: Drive, *, thread_count: int) -> Sample:
-    """The same through a plain psycopg connection, with primitives; the steps are measured."""
+    """Run the same with primitives through a plain psycopg connection, and measure the steps."""
     producer = _producer(place, fence=_fence(place.engine(1)))
     connections = PlainPool(place.business_url(), thread_count)
     steps_s: dict[str, list[float]] = {"local": [], "prepare": [], "release": []}
@@ -80,7 +80,7 @@ def plain_database(place: Place, drive: Drive, *, thread_count: int) -> Sample:
 
 
 def listener(place: Place, drive: Drive, *, thread_count: int) -> Sample:
-    """Listener style without a database."""
+    """Run the listener style without a database."""
     producer = _producer(place, listener=Committing())
 
     def call() -> None:
@@ -90,7 +90,7 @@ def listener(place: Place, drive: Drive, *, thread_count: int) -> Sample:
 
 
 def primitives(place: Place, drive: Drive, *, thread_count: int) -> Sample:
-    """Primitives without a database; the steps are measured."""
+    """Run primitives without a database, and measure the steps."""
     producer = _producer(place)
     steps_s: dict[str, list[float]] = {"prepare": [], "release": []}
 
@@ -108,7 +108,7 @@ def primitives(place: Place, drive: Drive, *, thread_count: int) -> Sample:
 
 
 def send_many(place: Place, drive: Drive, *, batch_size: int) -> Sample:
-    """`send_many` from one thread, batch after batch, without a database."""
+    """Run `send_many` from one thread, batch after batch, without a database."""
     producer = _producer(place, listener=Committing())
 
     def send(count: int) -> None:
@@ -120,7 +120,7 @@ def send_many(place: Place, drive: Drive, *, batch_size: int) -> Sample:
 
 
 def database_async(place: Place, drive: Drive, *, task_count: int) -> Sample:
-    """Database style in asyncio, through SQLAlchemy's asynchronous engine."""
+    """Run the database style in asyncio, through SQLAlchemy's asynchronous engine."""
 
     async def measure() -> Sample:
         engine = place.async_engine(task_count)
@@ -143,7 +143,7 @@ def database_async(place: Place, drive: Drive, *, task_count: int) -> Sample:
 
 
 def listener_async(place: Place, drive: Drive, *, task_count: int) -> Sample:
-    """Listener style in asyncio, without a database."""
+    """Run the listener style in asyncio, without a database."""
 
     async def measure() -> Sample:
         producer = _async_producer(place, listener=AsyncCommitting())
@@ -157,7 +157,7 @@ def listener_async(place: Place, drive: Drive, *, task_count: int) -> Sample:
 
 
 def primitives_async(place: Place, drive: Drive, *, task_count: int) -> Sample:
-    """Primitives in asyncio, without a database."""
+    """Run primitives in asyncio, without a database."""
 
     async def measure() -> Sample:
         producer = _async_producer(place)

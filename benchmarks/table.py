@@ -84,14 +84,14 @@ def visible_ms(
 
 
 class Written:
-    """Number of bytes of WAL that a PostgreSQL server has written; "" for other databases."""
+    """The WAL, in bytes, that a PostgreSQL server has written since this object was made."""
 
     def __init__(self, engine: Any) -> None:
         self._engine = engine
         self._from = self._now()
 
     def of_each(self, count: int) -> str:
-        """Return the bytes since its creation, per one of *count*, in words."""
+        """Return the bytes per order or message, of *count*, in words; "" for other databases."""
         return f", {(self._now() - self._from) / count:,.0f} B of WAL each" if self._from else ""
 
     def _now(self) -> int:

@@ -55,7 +55,7 @@ def visible(place: Place, drive: Drive, *, per_s: float, thread_count: int) -> S
 
 
 def raw_visible(place: Place, drive: Drive, *, per_s: float) -> Sample:
-    """Measure the same with the driver alone, from the moment a message is handed to it; one thread."""
+    """Measure the same with the driver alone in one thread, from the hand-over of a message to the driver."""
     publisher = place.raw_publisher()
     handed_over_s: dict[bytes, float] = {}
 
@@ -76,7 +76,7 @@ def _until_arrived(
     per_s: float,
     thread_count: int,
 ) -> Sample:
-    """Send numbered bodies at a steady rate; the latencies are from their *begun_s*, which *send* notes, to arrival."""
+    """Send numbered bodies at a steady rate; return the latencies from *begun_s*, which *send* notes, to arrival."""
     numbers = iter(range(10**NUMBER_SIZE))
     lock = threading.Lock()
     with _consumer(place) as consumer:
@@ -112,7 +112,7 @@ def _consumer(place: Place) -> Iterator[subprocess.Popen[str]]:
 
 
 def _ask(consumer: subprocess.Popen[str], count: int) -> dict[bytes, float]:
-    """Return the arrival time of each body, by its number, once there are *count*."""
+    """Wait for *count* bodies, and return the arrival time of each by its number."""
     assert consumer.stdin is not None
     assert consumer.stdout is not None
     consumer.stdin.write(f"{count}\n")

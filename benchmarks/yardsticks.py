@@ -25,7 +25,7 @@ WARM_UP_COUNT: Final = 3
 
 
 def row_commit(place: Place, drive: Drive) -> Sample:
-    """One row per commit in a bare sqlite3 connection: WAL and synchronous=FULL, as the broker file has them."""
+    """Commit one row at a time in a bare sqlite3 connection: WAL and synchronous=FULL, as in the broker file."""
     with closing(sqlite3.connect(place.folder / "raw.db", isolation_level=None, check_same_thread=False)) as connection:
         connection.execute("PRAGMA journal_mode = WAL")
         connection.execute("PRAGMA synchronous = FULL")
@@ -41,7 +41,7 @@ def row_commit(place: Place, drive: Drive) -> Sample:
 
 
 def business(place: Place, drive: Drive, *, thread_count: int) -> Sample:
-    """The database style's business transaction alone, through SQLAlchemy Core."""
+    """Run the database style's business transaction alone, through SQLAlchemy Core."""
     engine = place.engine(thread_count)
 
     def call() -> None:
@@ -53,7 +53,7 @@ def business(place: Place, drive: Drive, *, thread_count: int) -> Sample:
 
 
 def plain_business(place: Place, drive: Drive, *, thread_count: int) -> Sample:
-    """The business transaction alone, through plain psycopg connections."""
+    """Run the business transaction alone, through plain psycopg connections."""
     connections = PlainPool(place.business_url(), thread_count)
 
     def call() -> None:
@@ -67,9 +67,9 @@ def plain_business(place: Place, drive: Drive, *, thread_count: int) -> Sample:
 
 
 def plain_by_hand(place: Place, drive: Drive, *, thread_count: int) -> Sample:
-    """The database style reduced to its waits: an order, a row with an id, a message, COMMIT, a message.
+    """Run the database style reduced to its waits: an order, a row with an id, a message, COMMIT, a message.
 
-    It waits for both messages as in `raw`, and writes no op: the limit for any program with threads.
+    Each call waits for both messages as in `raw`, and writes no op: this is the limit for any program with threads.
     """
     publisher = place.raw_publisher()
     connections = PlainPool(place.business_url(), thread_count)
@@ -91,7 +91,7 @@ def plain_by_hand(place: Place, drive: Drive, *, thread_count: int) -> Sample:
 
 
 def business_async(place: Place, drive: Drive, *, task_count: int) -> Sample:
-    """The same in asyncio, through SQLAlchemy's asynchronous engine."""
+    """Run the business transaction alone in asyncio, through SQLAlchemy's asynchronous engine."""
 
     async def measure() -> Sample:
         engine = place.async_engine(task_count)
@@ -110,7 +110,7 @@ def business_async(place: Place, drive: Drive, *, task_count: int) -> Sample:
 
 
 def raw_pipelined(place: Place, drive: Drive) -> Sample:
-    """The broker's own driver with any number of unacknowledged messages; up to the last acknowledgement."""
+    """Publish with the broker's own driver and many unacknowledged messages, up to the last acknowledgement."""
     publisher = place.raw_publisher()
     publisher.hand_over(WARM_UP_COUNT)
     publisher.drain()
@@ -118,7 +118,7 @@ def raw_pipelined(place: Place, drive: Drive) -> Sample:
 
 
 def raw_in_a_row(place: Place, drive: Drive, *, count: int, thread_count: int) -> Sample:
-    """In each thread *count* messages by the broker's own driver, one acknowledged before the next, are one call."""
+    """Publish *count* messages per call with the broker's own driver, each acknowledged before the next."""
     publisher = place.raw_publisher()
 
     def call() -> None:
@@ -149,13 +149,13 @@ class _Countdown:
                 self._event.set()
 
     def wait(self) -> None:
-        """Wait for the last one."""
+        """Wait for the last outcome."""
         if not self._event.wait(WAIT_MAX_S) or self._wrong is not None:
             raise RuntimeError(f"a half was not stored: {self._wrong}")
 
 
 def halves(place: Place, drive: Drive, *, batch_size: int) -> Sample:
-    """`append_halves` of encoded halves, one batch after the other; half of what a transaction writes."""
+    """Append encoded halves, one batch after the other, which is half of a transaction's writes."""
     backend = place.backend()
     records = _encoded_halves(place, backend, batch_size)
 

@@ -76,14 +76,14 @@ class Consume(Protocol):
     """Interface of the function `consume` of each broker's module, which receives as an ordinary consumer does."""
 
     def __call__(self, url: str, topic: str, arrived: Arrived, ready: Callable[[], None]) -> None:
-        """Call *ready* once, then *arrived* with each body as soon as it arrives; until the process ends."""
+        """Call *ready* once, and then *arrived* with each body as soon as it arrives, until the process ends."""
 
 
 def start_server(name: str) -> Server:
     """Start one of `SERVERS`.
 
     Raises:
-        ServerUnavailableError: its programs are not available on this machine.
+        ServerUnavailableError: the broker's programs are not available on this machine.
     """
     return cast("Server", import_module(f"benchmarks.brokers.{name}").start())
 

@@ -24,7 +24,7 @@ class Dtm:
     name = "DTM"
 
     def prepare(self) -> None:
-        """Build DTM, once per machine; raises MissingError in any case."""
+        """Build DTM, once per machine, and always raise MissingError."""
         go = find_program("go")
         if go is None:
             raise MissingError("DTM is not measured: there is no Go here")
@@ -38,7 +38,7 @@ class Dtm:
         raise MissingError("DTM is not measured: it can be built here, but it has no tested driver yet")
 
     def measure(self, plan: Plan) -> Figures:
-        """Do nothing; never called."""
+        """Raise NotImplementedError; the method is never called."""
         raise NotImplementedError
 
 

@@ -1,7 +1,7 @@
 """faststream-outbox: 16 asyncio tasks write its outbox through SQLAlchemy, its relay empties it into Kafka.
 
-It runs in a virtual environment of its own (`faststream_program`), as its quick start shows. "tuned" is the same with
-every option for throughput raised. Its rows are leased for 60 s: the rows of a killed relay wait for that.
+It runs in a virtual environment of its own (`faststream_program`), as its quick start shows. The setting
+"tuned" raises every option for throughput. Its rows are leased for 60 s: the rows of a killed relay wait for that.
 """
 
 from __future__ import annotations

@@ -79,7 +79,7 @@ class Program:
         return {"per_s": await self._load(commit, int(callers), float(seconds), 0.0)}
 
     async def produce(self, callers: str, seconds: str, rate: str, first: str) -> dict[str, Any]:
-        """Commit orders with one message each; returns the rate per second, and the time of each number's commit."""
+        """Commit orders with one message each; return the rate per second, and the time of each number's commit."""
         numbers = itertools.count(int(first))
         committed = {}
 

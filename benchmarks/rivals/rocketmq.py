@@ -118,7 +118,7 @@ class RocketMQ:
             raise MissingError(f"{self.name} is not available here: {error}") from error
 
     def measure(self, plan: Plan) -> Figures:
-        """Start both servers again for the rates, for each recovery, and for the overload."""
+        """Measure the rates, each recovery and the overload, each with newly started servers."""
         found = self._drive(plan, "rates", 0.0, {})
         if plan.has_incidents:
             found |= self._drive(plan, "recovery", plan.in_doubt, {})

@@ -68,7 +68,7 @@ class Topic:
         return sum(self._ends())
 
     def rate_of(self, count: int, limit_s: float) -> float:
-        """Return the messages per second, from the first to the last of a number, or until the end of the time."""
+        """Return the messages per second, from the first message to message *count*, or until *limit_s* is over."""
         wait_until(lambda: self.count() > 0, limit_s, 0.001)
         begin_s, before = time.monotonic(), self.count()
         wait_until(lambda: self.count() >= count, limit_s, 0.001)
