@@ -205,9 +205,11 @@ def test_a_poison_record_is_parked_with_its_bytes_and_blocks_nothing(kit: Kit, t
 def test_a_half_of_another_group_or_partition_is_parked(kit: Kit, topic: str) -> None:
     """A record in the wrong log is parked, never delivered."""
     half = raw.half(kit, topic, partition=1)
-    raw.append(kit, HalfRecord(kit.group, 0, half.transaction_id, 0, half.body, half.messages))
+    (stored,) = raw.append(kit, HalfRecord(kit.group, 0, half.transaction_id, 0, half.body, half.messages))
+    assert stored.status is Status.DURABLE
     kit.sweep(kit.checker(Answers(COMMIT)))
     assert [] == kit.bodies(topic)
+    assert ["POISON"] == [parked.code for parked in kit.operator().parked()]
     kit.history.unjudged = "a record in the wrong log has no journey of its own"
 
 
