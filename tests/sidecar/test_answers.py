@@ -88,7 +88,7 @@ def test_a_fence_that_answers_is_timed(guarded):
     assert (1, 0, [0.0]) == (guarded.fence.checks, guarded.fence.peeks, guarded.latencies)
 
 
-def test_locked_ids_do_not_close_the_circuit(guarded):
+def test_locked_ids_do_not_open_the_circuit(guarded):
     """A locked id does not open the circuit, because the next half may well have an answer."""
     guarded.fence.state = "locked"
     reading = guarded.check([b"a"], "g")[b"a"]

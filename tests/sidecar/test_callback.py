@@ -208,7 +208,7 @@ def test_a_callback_that_is_down_is_soon_left_alone(asking, callback_server):
     assert Counter(unreachable=3) == asking.count
 
 
-def test_one_half_that_the_service_cannot_digest_does_not_close_the_circuit(asking, callback_server):
+def test_one_half_that_the_service_cannot_digest_does_not_open_the_circuit(asking, callback_server):
     """A 500 is about this half; the callback asks about the others as before."""
     callback_server.answer = lambda _: (500, {}, b"")
     callback = asking(callback_server.start().url, failures_max=1)
