@@ -63,7 +63,7 @@ def throw_to_end(flow, error):
 
 @pytest.fixture
 def running_clock():
-    """A clock that moves by being read."""
+    """A clock that moves with real time, and a little with each reading."""
     return RunningClock()
 
 
@@ -95,7 +95,7 @@ def context(clock, randomness, fence):
 
 @pytest.fixture
 def by_hand():
-    """The two ways to end a flow that is driven by hand."""
+    """The two ways to end a flow that is driven by hand, and classes for a clock and randomness."""
     return SimpleNamespace(run_to_end=run_to_end, throw_to_end=throw_to_end, HandClock=HandClock, Counting=Counting)
 
 

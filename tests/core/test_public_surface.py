@@ -35,14 +35,14 @@ for name in ("SqlFence", "Inbox"):
 
 
 def test_all_is_sorted_and_every_name_is_there():
-    """Names that are imported on first access are included."""
+    """`__all__` is sorted, and each of its names exists, also those that are imported on first access."""
     assert sorted(txcore.__all__) == list(txcore.__all__)
     assert [] == [name for name in txcore.__all__ if not hasattr(txcore, name)]
     assert re.fullmatch(r"\d+\.\d+\.\d+.*", txcore.__version__)
 
 
 def test_all_is_complete():
-    """Nothing public is imported without being offered, and every error is."""
+    """`__all__` contains each public name that the module imports, and each error."""
     imported = {
         name
         for name, value in vars(txcore).items()
@@ -57,14 +57,14 @@ def test_all_is_complete():
 
 
 def test_an_unknown_name_is_an_attribute_error():
-    """As for any module."""
+    """An unknown name raises AttributeError, as for any module."""
     with pytest.raises(AttributeError, match="no attribute 'Nonsense'"):
         _ = txcore.Nonsense
 
 
 @pytest.mark.parametrize("name", [name for name in txcore.__all__ if name != "__version__"])
 def test_everything_public_has_a_docstring(name):
-    """Classes, functions, and their public methods."""
+    """Each public class, function and method has a docstring."""
     value = getattr(txcore, name)
     assert inspect.getdoc(value)
     if inspect.isclass(value):
@@ -117,7 +117,7 @@ def test_the_core_needs_no_extra():
 
 
 def test_the_asynchronous_facade_holds_no_protocol():
-    """It is short, branches on nothing of the protocol, and knows no record but the kind of an end."""
+    """The facade is short, reads no phase or status, and imports no record but the kind of an end."""
     source = Path(aio.__file__).read_text(encoding="utf-8")
     assert len(source.splitlines()) < 200
     tree = ast.parse(source)

@@ -49,13 +49,13 @@ def install(tmp_path, monkeypatch):
 
 
 def test_a_third_partys_backend_opens_by_its_scheme(install):
-    """It gets the options of its URL."""
+    """A third party's backend opens by its scheme and gets the options of its URL."""
     install("acme-redis", "acme")
     assert ("acme://h?a=1&b=", {"a": "1", "b": ""}) == txcore.connect("acme://h?a=1&b=")
 
 
 def test_an_unknown_scheme_lists_the_known_ones(install):
-    """Schemes of other distributions are included."""
+    """The error about an unknown scheme lists the known ones, also those of other distributions."""
     install("acme-redis", "acme")
     with pytest.raises(UnknownSchemeError, match="unknown backend 'kafak'") as caught:
         txcore.connect("kafak://h")
@@ -64,14 +64,14 @@ def test_an_unknown_scheme_lists_the_known_ones(install):
 
 
 def test_a_backend_that_does_not_take_its_url_is_unknown(install):
-    """Its hook answered None."""
+    """A backend whose hook returns None for its URL is unknown."""
     install("acme-redis", "acme", OPENS.format(scheme="other"))
     with pytest.raises(UnknownSchemeError):
         txcore.connect("acme://h")
 
 
 def test_a_missing_driver_names_its_extra(install):
-    """The text contains the command to type."""
+    """The error about a missing driver contains the command that installs its extra."""
     install("acme-redis", "redis", NEEDS_DRIVER)
     with pytest.raises(BackendNotInstalledError) as caught:
         txcore.connect("redis://h")
@@ -87,13 +87,13 @@ def test_a_plugins_own_import_error_stays_visible(install):
 
 
 def test_a_broken_backend_does_not_disturb_another_one(install):
-    """Only the one that is asked for is loaded."""
+    """A broken backend disturbs no other, because only the requested one is loaded."""
     install("acme-redis", "acme", "raise RuntimeError('broken')")
     txcore.connect("memory://").close().result()
 
 
 def test_two_distributions_with_one_scheme_are_both_named(install):
-    """One of them must be uninstalled."""
+    """The error names both distributions of a scheme, because one of them must be uninstalled."""
     install("acme-redis", "acme")
     install("zeta-redis", "acme")
     with pytest.raises(BackendConflictError) as caught:
@@ -104,21 +104,21 @@ def test_two_distributions_with_one_scheme_are_both_named(install):
 
 @pytest.mark.parametrize("url", ["broker.db", "//user:secret@host", "", "/secret@x"])
 def test_a_url_without_a_scheme_is_refused_without_its_password(url):
-    """The text shows the form of a URL."""
+    """The error about a URL without a scheme shows the form of a URL, and no password."""
     with pytest.raises(ConfigError, match="scheme://") as caught:
         txcore.connect(url)
     assert "secret" not in str(caught.value)
 
 
 def test_an_option_given_twice_is_refused():
-    """It is not clear which value would apply."""
+    """An option that is given twice is refused, because it is not clear which value would apply."""
     with pytest.raises(ConfigError, match="'profile' appears twice") as caught:
         txcore.connect("memory://x?profile=strong&profile=kafka-like")
     assert "profile" == caught.value.key
 
 
 def test_installed_backends_are_listed_with_what_they_lack(install):
-    """Name, distribution, version, and the sentence that says what to install."""
+    """Installed backends are listed with distribution, version, and the command that installs a missing driver."""
     install("acme-redis", "redis", NEEDS_DRIVER)
     lines = {each.scheme: each for each in registry.installed_backends()}
     assert ("acme-redis", "1.2") == (lines["redis"].distribution, lines["redis"].version)

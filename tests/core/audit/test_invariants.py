@@ -33,7 +33,7 @@ def half(generation=0, check_max=3):
 
 
 def target(number, position=None, **changes):
-    """Return a target as it should be."""
+    """Return the record that target *number* should have, with *changes*."""
     message = MESSAGES[number]
     fields = {
         "index": number,
@@ -125,7 +125,7 @@ FAULTLESS = {
 
 @pytest.mark.parametrize("what", FAULTLESS)
 def test_an_allowed_history_breaks_nothing(what):
-    """Causes, overrides and visible discards are allowed."""
+    """A duplicate with a cause, an operator's override and a parked half break no invariant."""
     assert [] == broken(FAULTLESS[what], Promises())
 
 
@@ -225,19 +225,19 @@ BREACHES = {
 
 @pytest.mark.parametrize("what", BREACHES)
 def test_a_breach_is_reported_by_its_id(what):
-    """Each predicate broken once; the text names the transaction."""
+    """Each broken predicate is reported by its invariant's id, and the text names the transaction."""
     facts, promises, expected = BREACHES[what]
     assert expected == broken(facts, promises)
     assert all("61616161" in str(violation) for violation in judge(facts, promises, at_rest=True))
 
 
 def test_an_undecided_half_is_allowed_while_faults_last():
-    """Only at rest does it count."""
+    """An undecided half breaks an invariant only at rest, after the faults."""
     assert [] == broken(Facts(journey()), at_rest=False)
 
 
 def test_every_safety_invariant_has_a_breach_here():
-    """S11 is the checkpoint's; L2 to L4 are properties of whole runs."""
+    """Each invariant has a breach in the table; S11 is the checkpoint's, and L2 to L4 concern whole runs."""
     judged = {name for _, _, names in BREACHES.values() for name in names} | {"S11"}
     assert {each.name for each in Invariant if each.name not in {"L2", "L3", "L4"}} == judged
 
@@ -250,37 +250,37 @@ class TestCheckpoint:
         return [LogRecord(Position(n), wire.encode_ops([each])) for n, each in enumerate(written, 1)]
 
     def test_a_lower_bound_is_allowed(self):
-        """At the undecided half and its first op, with the token in force there."""
+        """A checkpoint may be at the undecided half and its first op, with the token in force there."""
         ops = self.ops(Op(OpKind.CLAIM, OURS, token=OURS), op(OpKind.CHECKED, token=OURS, count=1))
         assert "" == judge_checkpoint(Checkpoint(Position(1), Position(2), OURS), self.HALVES, ops)
         assert "" == judge_checkpoint(Checkpoint(None, None), self.HALVES, ops)
 
     def test_passing_an_undecided_half_is_a_breach(self):
-        """It would never be checked again."""
+        """No checker would check an undecided half that a checkpoint has passed."""
         assert "passes undecided" in judge_checkpoint(Checkpoint(Position(2), None), self.HALVES, [])
 
     def test_passing_a_finished_half_is_allowed(self):
-        """Its end is in the log."""
+        """A checkpoint may pass a half whose end is in the op log."""
         assert "" == judge_checkpoint(Checkpoint(Position(2), Position(1)), self.HALVES, self.ops(COMMIT))
 
     def test_passing_the_first_op_is_a_breach(self):
-        """It would be counted, or published, again."""
+        """A restarted checker would repeat a check or a publication whose op the checkpoint has passed."""
         ops = self.ops(op(OpKind.CHECKED, count=1), op(OpKind.TICK))
         assert "passes the first op" in judge_checkpoint(Checkpoint(Position(1), Position(2)), self.HALVES, ops)
 
     def test_another_token_is_a_breach(self):
-        """Ops after the bound would be judged wrongly."""
+        """With another token, a restarted checker would misjudge the ops after the bound."""
         ops = self.ops(Op(OpKind.CLAIM, OURS, token=OURS), op(OpKind.CHECKED, token=OURS))
         assert "token" in judge_checkpoint(Checkpoint(Position(1), Position(2), THEIRS), self.HALVES, ops)
 
     def test_stray_bytes_in_the_op_log_say_nothing(self):
-        """They are skipped, as the checker skips them."""
+        """The judge skips stray bytes in the op log, as the checker does."""
         ops = [*self.ops(COMMIT), LogRecord(Position(2), b"stray")]
         assert "" == judge_checkpoint(Checkpoint(Position(2), Position(1)), self.HALVES, ops)
 
 
 class TestCopy:
-    """A copy must hold its journal up to where it says that this was folded; from there on it is read."""
+    """A copy must hold its journal up to `folded_to`; from there on its reader reads the op log."""
 
     CLAIM = Op(OpKind.CLAIM, OURS, token=OURS)
     CHECKED = op(OpKind.CHECKED, token=OURS, count=1)
@@ -298,29 +298,29 @@ class TestCopy:
         return judge_checkpoint(Checkpoint(Position(2), Position(1)), halves, written)
 
     def test_a_copy_that_holds_its_journal_is_allowed(self):
-        """An op at the place itself is read again, so it need not be folded in."""
+        """A copy's reader reads the op at `folded_to` again, so the copy need not hold it."""
         assert "" == self.judged(3, self.CHECKED, self.DECIDED, count=1, decided=OpKind.COMMIT)
         assert "" == self.judged(2, self.CHECKED)
         assert "" == self.judged(2, self.DECIDED)
         assert "" == self.judged(2, self.REQUEST)
 
     def test_a_copy_made_before_the_end_is_allowed(self):
-        """Its reader finds the end."""
+        """A copy may be folded to a place before the end, because its reader then finds the end."""
         assert "" == self.judged(2, self.CHECKED, COMMIT)
 
     def test_a_copy_is_not_judged_by_logs_that_end_before_its_journal(self):
-        """The reply to the request may come after them (seed 125 of the simulator)."""
+        """The reply to a request may follow logs that end before `folded_to` (seed 125 of the simulator)."""
         assert "lacks the request" in self.judged(4, self.REQUEST, self.TICK, self.TICK)
         assert "" == self.judged(5, self.REQUEST, self.TICK, self.TICK)
 
     @pytest.mark.parametrize("folded_to", [2, 3])
     def test_a_copy_at_or_after_the_end_is_a_breach(self, folded_to):
-        """A reader of it alone takes it for undecided."""
+        """A reader that begins at a copy after the end would take the half for undecided."""
         assert "COMMIT at op 2 closed it" in self.judged(folded_to, COMMIT, self.TICK)
         assert "DISCARD at op 2 closed it" in self.judged(folded_to, self.DISCARD, self.TICK)
 
     def test_a_resumed_copy_comes_after_its_discard(self):
-        """The discard closed the generation before it; a void one closed none."""
+        """A copy may follow the DISCARD of an earlier generation, or a void DISCARD, which closed none."""
         assert "" == self.judged(2, self.DISCARD, generation=1)
         assert "" == self.judged(3, self.DECIDED, self.DISCARD, decided=OpKind.COMMIT)
 
@@ -329,11 +329,11 @@ class TestCopy:
         [(CHECKED, "lacks a check"), (DECIDED, "lacks the decision COMMIT"), (REQUEST, "lacks the request at op 2")],
     )
     def test_a_copy_that_lacks_an_op_is_a_breach(self, written, lack):
-        """The op is before the place from which the copy's reader reads."""
+        """A copy must hold each op before `folded_to`, because its reader does not read those ops."""
         assert lack in self.judged(3, written, self.TICK)
 
 
 def test_the_list_is_complete():
-    """The ids that documents, simulator and oracle use."""
+    """The invariants are S1 to S12 and L1 to L4, as documents, simulator and oracle name them."""
     assert [f"S{n}" for n in range(1, 13)] + [f"L{n}" for n in range(1, 5)] == [each.name for each in Invariant]
     assert all(each.value[0].islower() for each in invariants.Invariant)

@@ -16,7 +16,7 @@ LONG_S = 60.0
 
 
 class Open:
-    """A backend that is open; its closing ends when `end` is called."""
+    """An open backend; its closing ends when `end` is called."""
 
     def __init__(self, *, ends=False):
         self.asked_s = []
@@ -54,7 +54,7 @@ def test_every_open_backend_is_closed(opened):
 
 
 def test_closing_that_is_under_way_is_waited_for(opened):
-    """A program that has called `close` need not wait for it."""
+    """The exit waits for a closing under way, so a program that called `close` need not wait for it."""
     backend = opened(Open())
     thread = threading.Timer(SHORT_S, backend.end)
     thread.start()
@@ -64,7 +64,7 @@ def test_closing_that_is_under_way_is_waited_for(opened):
 
 
 def test_backend_that_hangs_holds_the_process_up_no_longer_than_the_bound(opened):
-    """Another backend is still closed."""
+    """A backend that hangs delays the exit by no more than the bound, and another backend is still closed."""
     hanging, other = opened(Open()), opened(Open(ends=True))
     began_s = SystemClock().elapsed_s()
     exiting.close_all(SHORT_S)
@@ -73,7 +73,7 @@ def test_backend_that_hangs_holds_the_process_up_no_longer_than_the_bound(opened
 
 
 def test_backend_that_cannot_be_closed_hinders_no_other(opened):
-    """Its error is raised after the others are closed: Python prints it."""
+    """The exit raises a backend's error after it has closed the others, and Python prints the error."""
 
     class Broken(Open):
         def close(self, timeout_s=10.0):
@@ -90,7 +90,7 @@ def test_backend_that_cannot_be_closed_hinders_no_other(opened):
 
 
 def test_backend_that_has_closed_is_forgotten(opened):
-    """It is neither kept nor closed again."""
+    """The exit neither keeps a closed backend nor closes it again."""
     backend = opened(Open())
     exiting.closed(backend)
     exiting.close_all(LONG_S)
@@ -110,7 +110,7 @@ def test_backend_of_the_parent_is_left_alone(opened):
 
 
 def test_call_runs_in_the_calling_thread_where_none_can_be_started(monkeypatch):
-    """Python 3.12 and later starts no thread while it ends."""
+    """A call runs in the calling thread where Python (3.12 and later) starts no thread while it ends."""
 
     def refuse(self):
         raise RuntimeError("can't create new thread at interpreter shutdown")

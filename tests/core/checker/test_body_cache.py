@@ -1,4 +1,4 @@
-"""Bodies are not held: what a waiting half costs in memory, what is kept of it, and how it is read again."""
+"""Bodies of halves: a waiting half holds none, the newest ones are cached, and the others are read again."""
 
 from __future__ import annotations
 
@@ -73,7 +73,7 @@ class TestBodies:
         assert [None, b"\1" * 10, b"\2" * 10] == [bodies.get((0, position)) for position in range(3)]
 
     def test_a_place_is_kept_once(self):
-        """Reading it again takes no more room."""
+        """A body that is read again takes no more room."""
         bodies = Bodies(2 * (ENTRY_BYTES + 10))
         for _ in range(9):
             bodies.keep((0, 1), b"x" * 10)
@@ -90,20 +90,20 @@ class TestBodies:
 
 class TestReadingAgain:
     def test_halves_due_together_are_read_again_in_one_request(self, running_clock, fetches):
-        """One request to a broker costs as much as reading hundreds of records."""
+        """Halves that are due together are read again in one request to the broker."""
         broker, backend = waiting(running_clock, 50)
         check(backend, running_clock, Limits(body_bytes_max=1))
         assert 50 == len(fetches[0])
         assert 50 == len(broker.topics["t"])
 
     def test_what_was_read_lately_is_not_read_again(self, running_clock, fetches):
-        """A body is kept while it fits into the room."""
+        """A body that fits into the room is kept and not read again."""
         broker, backend = waiting(running_clock, 50)
         check(backend, running_clock, Limits())
         assert ([], 50) == (fetches, len(broker.topics["t"]))
 
     def test_a_log_that_cannot_be_read_puts_all_of_them_back(self, running_clock, monkeypatch):
-        """They count nothing and are tried again."""
+        """When the log cannot be read, the due halves count no check and are tried again."""
         broker, backend = waiting(running_clock, 50)
         fetch = MemoryReader.fetch
 
@@ -116,7 +116,7 @@ class TestReadingAgain:
         assert 50 == len(broker.topics["t"])
 
     def test_another_half_at_a_known_position_is_not_taken_for_it(self, running_clock, monkeypatch):
-        """A log that lost its end may hold another record there; no other message is delivered in its name."""
+        """A half's messages are not delivered when its known position holds another half's record."""
         broker, backend = waiting(running_clock, 2)
         fetch = MemoryReader.fetch
 
@@ -133,7 +133,7 @@ class TestReadingAgain:
 
 
 class Log:
-    """A half log without an end that is made while it is read."""
+    """An endless half log that makes its records while it is read."""
 
     def __init__(self, size):
         self.clock = SimpleNamespace(elapsed_s=lambda: 1.0, wall_ms=lambda: 1_000)
@@ -153,7 +153,7 @@ class Log:
 
 @pytest.mark.parametrize("size", [300, 20_000])
 def test_a_waiting_half_costs_few_bytes_whatever_its_body(size):
-    """600 at most, besides the room for what was read lately."""
+    """A waiting half costs at most 600 bytes, besides the room for the bodies that were read lately."""
     log, count, room = Log(size), 4_000, 100_000
     capabilities = SimpleNamespace(server_time=True, clock_skew_max_s=0.0)
     backend = SimpleNamespace(capabilities=capabilities, read=lambda *_: log)
@@ -169,7 +169,7 @@ def test_a_waiting_half_costs_few_bytes_whatever_its_body(size):
         "c",
     )
     intake = Intake(tenure := Tenure(context, 0), None)
-    intake.read_halves()  # what the first ones bring with them
+    intake.read_halves()  # allocates what is allocated only once
     tracemalloc.start()
     try:
         for _ in range(count // 1_000):

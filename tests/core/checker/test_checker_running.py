@@ -26,7 +26,7 @@ from txcore.memory import MemoryBackend, MemoryBroker
 
 
 class Postponing(TransactionListener):
-    """Cannot be asked yet, and says for how long, until it may."""
+    """A listener that postpones each check, and names the time left, until it may be asked."""
 
     def __init__(self, clock, *, until_s):
         self.clock = clock
@@ -80,7 +80,7 @@ def make_checker(broker, clock, **settings):
 
 
 def test_a_postponed_check_waits_as_long_as_requested(running_clock):
-    """Back-off alone would have asked a dozen times; nothing is counted, and the answer comes at last."""
+    """The checker asks again only after the requested delay, counts no check until then, and gets the answer."""
     broker = MemoryBroker(clock=running_clock)
     orphan(broker, running_clock)
     running_clock.advance(10)
@@ -118,7 +118,7 @@ def test_a_fence_may_say_when_to_ask_again(running_clock):
 
 
 def test_immunity_can_be_lengthened_by_the_checker(running_clock):
-    """Never shortened: the half's own holds where it is longer."""
+    """The checker may lengthen a half's immunity and never shortens it."""
     for own_s, at_least_s, first_check_s in ((6.0, 20.0, 20.0), (30.0, 20.0, 30.0)):
         broker = MemoryBroker(clock=running_clock)
         orphan(broker, running_clock, immunity_s=own_s)
@@ -136,7 +136,7 @@ def test_immunity_can_be_lengthened_by_the_checker(running_clock):
 
 
 def test_stats_show_the_pending_halves_and_their_age(running_clock):
-    """Before it joined there is nothing; afterwards each partition with its oldest half."""
+    """The stats list no partition before the checker joins, and then each partition with its oldest half."""
     broker = MemoryBroker(clock=running_clock)
     orphan(broker, running_clock, immunity_s=1_000, count=3)
     checker = make_checker(broker, running_clock, listener=Postponing(running_clock, until_s=0.0))
@@ -155,7 +155,7 @@ def test_stats_show_the_pending_halves_and_their_age(running_clock):
 
 
 def test_stats_of_very_many_halves_do_not_look_at_each_every_time(running_clock, monkeypatch):
-    """A dashboard that asks ten times a second must not take the checker's time; the age still grows."""
+    """Frequent calls of `stats` look at each half only now and then, and the oldest age still grows."""
     broker = MemoryBroker(clock=running_clock)
     orphan(broker, running_clock, immunity_s=1_000, count=3)
     checker = make_checker(broker, running_clock, listener=Postponing(running_clock, until_s=0.0))
@@ -183,7 +183,7 @@ def test_stats_of_very_many_halves_do_not_look_at_each_every_time(running_clock,
 
 
 def test_stats_of_a_running_checker_show_its_loop():
-    """The loop wakes up by itself; a thread that died is no running checker."""
+    """A started checker turns its loop by itself and is running; after its stop it is not."""
     checker = Checker(MemoryBackend(MemoryBroker()), "g", listener=Postponing(None, until_s=0.0))
     checker.start()
     stats = checker.stats()
@@ -195,7 +195,7 @@ def test_stats_of_a_running_checker_show_its_loop():
 
 
 def test_a_checkers_log_lines_name_their_group(running_clock, caplog):
-    """One process may run many groups."""
+    """Each log line of a checker names its group, because one process may run many groups."""
     broker = MemoryBroker(clock=running_clock)
     orphan(broker, running_clock)
     running_clock.advance(10)
@@ -208,14 +208,14 @@ def test_a_checkers_log_lines_name_their_group(running_clock, caplog):
 
 
 def test_calls_at_once_are_bounded():
-    """At most the configured number of calls runs at once."""
+    """`Limits` refuses a `calls_max` below 1, and the error names the key."""
     with pytest.raises(Exception, match="calls_max is a whole number from 1") as raised:
         Limits(calls_max=0)
     assert "calls_max" == raised.value.key
 
 
 def test_an_idle_checker_looks_for_changes_of_ownership_less_often(clock):
-    """Up to a bound, within which it learns of them; after each change it looks often again."""
+    """An idle checker polls its membership less often, up to a bound, and often again after each change."""
     broker = MemoryBroker(clock=clock)
     limits = Limits(poll_s=0.005, idle_poll_s=10.0)
     checker = make_checker(broker, clock, listener=Postponing(clock, until_s=0.0), limits=limits)
@@ -231,7 +231,7 @@ def test_an_idle_checker_looks_for_changes_of_ownership_less_often(clock):
 
 
 class SlowMarks(MemoryBackend):
-    """A backend whose marks take a second, while an unanswered half is due again after a hundredth."""
+    """A backend whose marks take a second, while an unanswered half is due again after 0.01 s."""
 
     def mark(self, *args):
         self.broker.clock.advance(1)
@@ -239,7 +239,7 @@ class SlowMarks(MemoryBackend):
 
 
 def test_a_sweep_asks_about_each_half_once_however_slow_the_backend(running_clock):
-    """A half that is due again meanwhile belongs to the next sweep, else this one would never end."""
+    """A half that is due again during a sweep waits for the next sweep, so that this one ends."""
     broker = MemoryBroker(clock=running_clock)
     orphan(broker, running_clock, count=3)
     running_clock.advance(10)
@@ -261,7 +261,7 @@ def test_a_sweep_asks_about_each_half_once_however_slow_the_backend(running_cloc
 
 
 class LateAnswers(MemoryBackend):
-    """Reports the outcome of an op only after its owner has read it back."""
+    """A backend that reports the outcome of an op only after the op's owner has read the op back."""
 
     def __init__(self, broker):
         super().__init__(broker)
@@ -289,7 +289,7 @@ class LateAnswers(MemoryBackend):
 @pytest.mark.parametrize("backend_type", [MemoryBackend, LateAnswers])
 @pytest.mark.parametrize("check_max", [1, 2])
 def test_one_sweep_takes_every_step_of_a_judgement(backend_type, check_max, running_clock):
-    """Journal, publish and op; or the last check and the parking: whichever of outcome and record is seen first."""
+    """One sweep does all steps of a judgement, whether the checker sees an op's outcome or its record first."""
     for answer in (LocalTransactionState.COMMIT, LocalTransactionState.UNKNOWN):
         broker = MemoryBroker(clock=running_clock)
         orphan(broker, running_clock, count=3)
@@ -307,7 +307,7 @@ def test_one_sweep_takes_every_step_of_a_judgement(backend_type, check_max, runn
 
 
 def test_a_check_that_outlasts_the_time_to_stop_ends_later_without_an_error(monkeypatch):
-    """The thread still drains when the group is left; nothing is left for it to fall over."""
+    """A checker's thread that outlasts the time to stop ends after its check, without an error."""
     raised, asked, released = [], threading.Event(), threading.Event()
     monkeypatch.setattr(threading, "excepthook", raised.append)
 

@@ -1,4 +1,4 @@
-"""Ages of halves where the broker's clock does not give them: a restart must know which ones retention soon takes."""
+"""The checkpoint's note keeps the ages of halves for brokers without a clock: a restart must know what expires soon."""
 
 from __future__ import annotations
 
@@ -27,13 +27,13 @@ def halves(*stored_ms):
 
 
 def seconds(item):
-    """Return what is spread in these tests: plain times."""
+    """Return the time of an item; the items of these tests are plain times."""
     return float(item)
 
 
 @pytest.mark.parametrize("count_max", [0, 1, 2, 3, 10, 100])
 def test_a_spread_has_room(count_max):
-    """The room holds for any number and any age of halves."""
+    """A spread has at most `count_max` items, in order, for any number and any ages of halves."""
     rng = random.Random(1)
     for count in (0, 1, 2, 5, 1_000):
         times = sorted(float(rng.randrange(1, 10 ** rng.randrange(1, 9))) for _ in range(count))
@@ -45,13 +45,13 @@ def test_a_spread_has_room(count_max):
 
 
 def test_the_last_of_those_that_are_equally_old_represents_them():
-    """A half before it in the log is no younger."""
+    """The last of equally old halves represents them, because no half before it in the log is younger."""
     items = [(1.0, "a"), (1.0, "b"), (1.0, "c"), (2.0, "d"), (3.0, "e"), (3.0, "f")]
     assert ["c", "d", "f"] == [name for _, name in spread_of(items, 3, lambda item: item[0])]
 
 
 def test_ages_do_not_fade_from_restart_to_restart():
-    """New halves come and old ones end between two restarts; each age stays what it was, but for little."""
+    """While halves come and end over 200 restarts, each age changes by less than a quarter of the span."""
     rng, true_ms, taken_ms = random.Random(2), {}, {}
     for restart in range(200):
         for number in range(5):
@@ -68,7 +68,7 @@ def test_ages_do_not_fade_from_restart_to_restart():
 
 
 def test_a_note_holds_the_oldest_halves_and_ages_from_all_over_the_log():
-    """Half of the room is for each."""
+    """Half of a note's room is for the oldest halves, and half for ages from all over the log."""
     note = note_of(halves(*map(float, range(0, 1_000_000, 1_000))), (), 1_000_000.0, 3_000, tells_ages=True)
     entries = decode_note(note)
     assert len(note) <= 3_000
@@ -79,20 +79,20 @@ def test_a_note_holds_the_oldest_halves_and_ages_from_all_over_the_log():
 
 
 def test_a_note_without_places_is_read():
-    """Older versions wrote notes without places."""
+    """A note of an older version, which has no places, is read."""
     note = msgspec.msgpack.encode([(name_of(7), 0, 1, 5_000)])
     assert [NoteEntry(name_of(7), 0, 1, 5_000)] == decode_note(note)
     assert copy_age_of(decode_note(note), 3) is None
 
 
 def no_answer(_):
-    """A listener whose database is away."""
+    """Raise an error, as a listener does whose database is away."""
     raise RuntimeError("away")
 
 
 @pytest.mark.parametrize("count", [50, 250])
 def test_undecided_halves_outlive_retention_however_often_owners_restart(count):
-    """There are more of them than a note has room for, and each owner lives for a part of the retention only."""
+    """Undecided halves survive retention, though a note has no room for all and each owner lives for a part of it."""
     world = Owners(RABBITMQ_LIKE, listener=no_answer)
     for number in range(100, 100 + count):
         world.half(number, immunity_ms=1_000, interval_ms=30_000)
@@ -109,7 +109,7 @@ def test_undecided_halves_outlive_retention_however_often_owners_restart(count):
 
 
 def test_an_owner_that_lives_long_carries_a_half_once_for_each_half_of_the_retention():
-    """The copy is as new as it is."""
+    """An owner carries a half once for each half of the retention, because a copy's age counts from its append."""
     world = Owners(RABBITMQ_LIKE, listener=no_answer)
     for number in range(100, 200):
         world.half(number, interval_ms=30_000)
@@ -119,7 +119,7 @@ def test_an_owner_that_lives_long_carries_a_half_once_for_each_half_of_the_reten
 
 
 def test_a_note_keeps_what_was_not_read_again():
-    """The half log of an owner is silent for as long as it lives; the next one must know what to look for, and ages."""
+    """A note keeps the half of the last note, with its age, when the half log was silent and it was not read again."""
     world = Owners(RABBITMQ_LIKE, listener=no_answer)
     world.half(7)
     owner = world.start()

@@ -1,4 +1,4 @@
-"""The decision as a table: what the owner does about one half now."""
+"""The table of the owner's decisions about one half."""
 
 from __future__ import annotations
 
@@ -46,7 +46,7 @@ TABLE = {
 
 @pytest.mark.parametrize("what", TABLE)
 def test_decision(what):
-    """Each line of the table."""
+    """The decision about each half is that of the table."""
     half, now_ms, must_carry, expected = TABLE[what]
     assert expected is decide(half, now_ms, must_carry=must_carry)
 

@@ -1,4 +1,4 @@
-"""The queue of what is due: always the earliest, whatever order it was given in."""
+"""The queue of due halves returns the earliest one first, in whatever order they were added."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ def test_an_empty_queue_has_no_first():
 
 @given(st.lists(st.floats(min_value=0, max_value=9), max_size=50))
 def test_the_times_come_out_ascending(times):
-    """Each once, with its id."""
+    """The queue returns each entry once, with its id, in the order of the times."""
     queue = DueQueue()
     for number, time_ms in enumerate(times):
         queue.push(time_ms, bytes([number]))
@@ -34,7 +34,7 @@ def test_the_times_come_out_ascending(times):
 
 
 def test_one_that_is_due_late_lets_later_ones_through():
-    """They pass it in each part of the queue."""
+    """Entries that are due early pass a late one that was added before them."""
     queue = DueQueue()
     for time_ms, identity in ((900.0, b"late"), (1.0, b"a"), (2.0, b"b")):
         queue.push(time_ms, identity)

@@ -1,4 +1,4 @@
-"""A checker's conclusions from the two logs of a partition, read in any way: late, silent, cut or strange."""
+"""A checker's conclusions from a partition's two logs, when reads are late or empty, and records lost or damaged."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ DAY_S = 86_400
 
 
 class Listener:
-    """Answers what the test set for an id, else UNKNOWN; the local transaction answers its argument."""
+    """A listener with the test's answer for an id, else UNKNOWN; the local transaction returns its argument."""
 
     def __init__(self):
         self.answers, self.asked = {}, []
@@ -67,7 +67,7 @@ class Stage:
         return Checker(self.backend, "g", clock=self.clock, limits=limits, member=member, plugins=[self], **given)
 
     def fill(self, count):
-        """Append halves of a producer that ended well; their ops are merged, 50 to a record."""
+        """Append *count* committed halves; their ops are merged, 50 to a record."""
         for start in range(0, count, 50):
             ops = []
             for _ in range(min(50, count - start)):
@@ -105,7 +105,7 @@ def sweep(checker, times=3):
 
 
 def park(stage, body):
-    """Send a half whose checks are used up at once, and have it parked."""
+    """Send a half with one check, and let a checker park it."""
     identity = stage.send(body, check_max=1)
     checker = stage.checker()
     sweep(checker, 1)
@@ -116,7 +116,7 @@ def park(stage, body):
 
 
 def test_a_resumed_half_stays_ended_after_a_restart_on_a_long_log(stage):
-    """Its ops are read before its second copy, as op records hold many."""
+    """A resumed half stays ended when a restarted checker reads its ops before its second copy."""
     stage.send(b"held", immunity_s=1_000)
     stage.fill(2_500)
     identity, checker = park(stage, b"x1")
@@ -135,7 +135,7 @@ def test_a_resumed_half_stays_ended_after_a_restart_on_a_long_log(stage):
 
 
 def test_a_half_that_was_closed_meanwhile_is_not_carried(stage):
-    """A copy says that its journal is folded; one made after the end would hide that end."""
+    """The owner appends no copy folded beyond the half's end, because its reader would miss that end."""
     transaction = stage.producer.begin()
     transaction.publish(Message("t", b"h", check_policy=CheckPolicy(1_000, 5, 3)))
     transaction.prepare()
@@ -164,7 +164,7 @@ def test_a_half_that_was_closed_meanwhile_is_not_carried(stage):
 
 
 def test_a_silent_half_log_ends_nothing_twice(stage, monkeypatch):
-    """An empty read proves nothing: the ops read meanwhile wait for their halves, however long."""
+    """While the half log brings nothing, the ops wait for their halves, however long, and no half ends twice."""
     read, is_silent = MemoryReader.read, []
 
     def read_unless_silent(reader, count_max):
@@ -194,7 +194,7 @@ def test_a_silent_half_log_ends_nothing_twice(stage, monkeypatch):
 
 
 def test_a_request_survives_that_its_half_is_carried(stage):
-    """It waits for the end of immunity; a copy holds no request, so its journal begins before it."""
+    """A request waits for the end of immunity; the journal of a carried copy begins before it and does not lose it."""
     identity = stage.send(b"a", immunity_s=1_000, check_max=5)
     stage.listener.answers[identity] = State.COMMIT
     limits = Limits(poll_s=0.001, replay_max=5)
@@ -218,7 +218,7 @@ def test_a_request_survives_that_its_half_is_carried(stage):
 
 @pytest.mark.parametrize("stray", [b"\xff no op", encode_ops([Op(OpKind.COMMIT, b"short")])], ids=["bytes", "bad id"])
 def test_stray_bytes_in_the_op_log_stop_no_resumed_half(stage, stray):
-    """They are skipped wherever the op log is read, also where a copy's journal is read again."""
+    """The checker skips stray bytes wherever it reads the op log, also when it reads a copy's journal again."""
     identity, checker = park(stage, b"x1")
     checker.stop()
     stage.append(LogKind.OP, stray)
@@ -234,7 +234,7 @@ def test_stray_bytes_in_the_op_log_stop_no_resumed_half(stage, stray):
 
 @pytest.mark.parametrize("stray", [b"junk", encode_ops([])[:-1]])
 def test_stray_bytes_stop_no_look_back(stage, stray):
-    """The journal of a carried copy is read again from where it was folded, over what is no op record."""
+    """The checker reads a carried copy's journal again from `folded_to`, and skips bytes that are no op record."""
     identity = stage.send(b"x1")
     first = stage.checker()
     sweep(first, 1)
@@ -258,7 +258,7 @@ class TestGap:
     """The op log lost its beginning."""
 
     def test_an_idle_group_parks_no_young_half(self, kafka_like):
-        """After two weeks retention has eaten the op log; what it ate is older than this half."""
+        """A half is not parked for ops that retention removed if those ops are older than the half."""
         stage = kafka_like
         for _ in range(3):
             stage.send(b"old", State.COMMIT)
@@ -281,7 +281,7 @@ class TestGap:
         stage.broker.trim("g", LogKind.OP, 0, stage.broker.log("g", LogKind.OP, 0)[-1].position + 1)
 
     def test_an_old_half_is_parked(self, kafka_like):
-        """Its end may be among the lost ops."""
+        """A half is parked when its end may be among the lost ops."""
         stage = kafka_like
         identity = stage.send(b"a", immunity_s=DAY_S)
         self.lose_ops(stage)
@@ -289,7 +289,7 @@ class TestGap:
         assert [(identity, "COVERAGE_GAP")] == [(each.transaction_id, each.code) for each in stage.operator.parked()]
 
     def test_a_fenced_half_is_checked(self, kafka_like, fence):
-        """Its fence knows how it ended, whatever became of the ops."""
+        """A fenced half is checked even after its ops are lost, because its fence knows the end."""
         stage = kafka_like
         identity = stage.ids.new()
         messages = [TargetMessage("t", None, b"f", {})]
@@ -317,7 +317,7 @@ class TestNewer:
 
     @pytest.mark.parametrize("kind", [LogKind.HALF, LogKind.OP], ids=["half", "op"])
     def test_it_stops_its_partition(self, stage, kind):
-        """Nothing after it is judged, no checkpoint passes it, and nothing is written again and again."""
+        """A newer record blocks its partition: no half is judged, no checkpoint stored, no write repeated."""
         earlier = stage.send(b"a")
         stage.listener.answers[earlier] = State.COMMIT
         identity = stage.ids.new()
@@ -338,7 +338,7 @@ class TestNewer:
         assert stage.broker.checkpoint_of("g", 0) is None
 
     def test_its_owner_holds_it_and_claims_it_once(self, kafka_like):
-        """To claim it again would change nothing, and fill the op log."""
+        """The owner of a blocked partition keeps it and does not claim it again."""
         stage = kafka_like
         stage.append(LogKind.HALF, newer_half(stage, stage.ids.new()))
         checker = stage.checker(limits=Limits(poll_s=0.001, idle_poll_s=0.001))
@@ -352,7 +352,7 @@ class TestNewer:
         assert (1, 1) == (len(claims), stage.events.count(PARTITION_BLOCKED))
 
     def test_the_settings_may_have_a_half_parked_instead(self, stage):
-        """It keeps its own id, so that its producer's end closes the entry, and an upgraded txcore can resume it."""
+        """A newer half may be parked with its own id, so that its producer or an upgraded txcore can end it."""
         earlier, identity = stage.send(b"a"), stage.ids.new()
         stage.listener.answers[earlier] = State.COMMIT
         stage.append(LogKind.HALF, newer_half(stage, identity))
@@ -368,7 +368,7 @@ class TestNewer:
 
 
 def test_a_half_that_retention_took_is_parked_as_lost(kafka_like):
-    """No checker ran for longer than the half log keeps its records; the checkpoint's note still names it."""
+    """A half that retention took while no checker ran is parked as LOST if the checkpoint's note names it."""
     stage = kafka_like
     first = stage.send(b"gone", immunity_s=DAY_S)
     ended = stage.producer.begin()
@@ -394,7 +394,7 @@ def test_a_half_that_retention_took_is_parked_as_lost(kafka_like):
 
 
 def test_a_parked_half_that_its_producer_ends_does_not_come_back(kafka_like):
-    """Parked records outlive ops: without a word in their own log the entry would be listed again."""
+    """A CLOSED record keeps an ended half off the list after retention took the half log and the op log."""
     stage = kafka_like
     transaction = stage.producer.begin()
     transaction.publish(Message("t", b"late", check_policy=CheckPolicy(5, 5, 1)))
@@ -414,7 +414,7 @@ def test_a_parked_half_that_its_producer_ends_does_not_come_back(kafka_like):
 
 
 def test_a_half_that_is_parked_again_stays_on_the_list(kafka_like):
-    """The record that closes its first entry may land late, after the second one, and must not hide that."""
+    """A CLOSED record for the first entry that lands after the second entry does not hide the second one."""
     stage = kafka_like
     identity, checker = park(stage, b"x1")
     checker.stop()
@@ -431,13 +431,13 @@ def test_a_half_that_is_parked_again_stays_on_the_list(kafka_like):
 
 
 def closings(stage):
-    """Return the CLOSED records in the parked log."""
+    """Return the CLOSED entries of the parked log."""
     entries = [decode_parked(record.body) for record in stage.broker.log("g", LogKind.PARKED, 0)]
     return [entry for entry in entries if entry.code == "CLOSED"]
 
 
 def test_what_an_owner_has_read_gets_no_older_gap():
-    """The gap is as wide as it was found; a half that is undecided for longer than ops are kept is checked on."""
+    """An owner's gap does not grow: a half that is undecided for longer than ops are kept is not parked."""
     world = Owners()
     world.half(1)
     world.op(OpKind.COMMIT, 1)
@@ -454,7 +454,7 @@ def test_what_an_owner_has_read_gets_no_older_gap():
 
 @pytest.mark.parametrize("has_neighbour", [False, True])
 def test_a_copy_is_not_parked_for_a_gap_in_the_journal_of_another(has_neighbour):
-    """Both are looked back for at once; only one names a place that retention has removed."""
+    """Of two copies whose journals are read again together, only the one with a removed place is parked."""
     world = Owners(listener=lambda _: State.COMMIT)
     for number in range(20, 40):
         world.half(number)
@@ -473,7 +473,7 @@ def test_a_copy_is_not_parked_for_a_gap_in_the_journal_of_another(has_neighbour)
 
 
 def test_an_op_after_a_gap_is_judged_by_the_claim_in_force_there():
-    """The claims in between are gone; a discard under the one from before the gap does not count."""
+    """A DISCARD under the claim before a gap does not count after a newer claim, even if the gap took that claim."""
     world = Owners(listener=lambda _: State.COMMIT)
     old, new = b"o" * 16, b"n" * 16
     world.claim(old)
@@ -493,7 +493,7 @@ def test_an_op_after_a_gap_is_judged_by_the_claim_in_force_there():
 
 @pytest.mark.parametrize("order", ["known first", "newer first"])
 def test_a_newer_copy_of_a_known_half_has_it_parked_where_the_settings_say_so(order):
-    """It takes the place of what this txcore can read; both together can be neither checked nor delivered."""
+    """A newer copy of a known half has the half parked, whichever of the two is read first."""
     limits = Limits(newer_records="park", body_bytes_max=1)
     world = Owners(limits=limits, listener=lambda _: State.COMMIT)
     known = world.half(7) if order == "known first" else None
@@ -508,7 +508,7 @@ def test_a_newer_copy_of_a_known_half_has_it_parked_where_the_settings_say_so(or
 
 
 def test_a_copy_of_a_half_that_was_thought_lost_is_judged():
-    """A frozen owner's copy may land after the entry was made out, and before it was stored."""
+    """A half is judged if a frozen owner's copy of it lands before its entry as LOST is stored."""
     faults = Faults()
     faults.fate = lambda what, _: Fate.LOST if what == "parked" else Fate.DONE
     world = Owners(listener=lambda _: None, faults=faults)
@@ -529,7 +529,7 @@ def test_a_copy_of_a_half_that_was_thought_lost_is_judged():
 
 @pytest.mark.parametrize("answer", State)
 def test_what_is_in_hand_writes_nothing_once_its_partition_is_blocked(answer):
-    """A newer record may say anything of it."""
+    """A check that ends after its partition was blocked writes no op and delivers nothing."""
     world = Owners(listener=lambda _: answer)
     world.half(7)
     world.call_s = 2.0

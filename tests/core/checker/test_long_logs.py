@@ -1,4 +1,4 @@
-"""A checker that comes back to a log of millions holds what is undecided, not what was written meanwhile."""
+"""A checker that returns to a log of millions of records holds the undecided halves, not the closed ones."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ TERMS = terms_of(100.0, 0.0, 3, fenced=False)
 
 
 def history(seed):
-    """Return what is read of two logs: halves and their copies, ends, discards and resumes, in either order."""
+    """Return the records of two logs as they are read: halves, copies, ends, discards and resumes, in either order."""
     rng = random.Random(seed)
     events, generations = [], {}
     for number in range(rng.randrange(20, 120)):
@@ -43,7 +43,7 @@ def history(seed):
 
 
 def answers(events):
-    """Return what a state says after each of *events*."""
+    """Return the answers of a state after each of *events*."""
     state, found = PartitionState(), []
     for what, place, *rest in events:
         if what == "op":
@@ -65,7 +65,7 @@ def answers(events):
 
 @pytest.mark.parametrize("first", range(0, 400, 100))
 def test_what_is_left_out_changes_no_answer(first, monkeypatch):
-    """Undecided halves, distances, both bounds of a checkpoint: as if every record were kept."""
+    """A state that drops closed records gives the same answers as one that keeps every record."""
     for seed in range(first, first + 100):
         events = history(seed)
         monkeypatch.setattr(fold, "LEFT_IN_MAX", 10**9)
@@ -94,7 +94,7 @@ def test_a_long_log_after_an_undecided_half_takes_little_memory():
 
 
 def test_a_final_op_after_a_discard_that_was_left_out_holds():
-    """A resume after both stays closed, whether or not the checkpoint has passed the half."""
+    """A resumed half stays closed by a COMMIT that came after a DISCARD which the state has dropped."""
     state = PartitionState()
     state.read_half(1, Pending(bytes(16), 1, 0, TERMS, 100.0, 100.0))
     state.read_op(1, Op(OpKind.DISCARD, bytes(16)))
@@ -106,7 +106,7 @@ def test_a_final_op_after_a_discard_that_was_left_out_holds():
 
 
 def test_ops_do_not_run_far_ahead_of_their_halves(running_clock, monkeypatch):
-    """An op record holds many; read as fast as halves, all of a long log's would be held until these come."""
+    """The number of ops that wait for their halves is bounded: the reader of the op log waits for the half log."""
     monkeypatch.setattr(intake, "ORPHANS_MAX", 60)
     broker = MemoryBroker(clock=running_clock)
     backend = MemoryBackend(broker)
@@ -131,7 +131,7 @@ def test_ops_do_not_run_far_ahead_of_their_halves(running_clock, monkeypatch):
 
 @pytest.mark.parametrize("is_silent", [False, True])
 def test_ops_wait_for_their_halves_however_few_are_read_at_a_time(monkeypatch, is_silent):
-    """Memory is bounded also by small reads, and while the half log brings nothing; no op is lost by that."""
+    """With small reads or a silent half log, too, the waiting ops are bounded and no op is lost."""
     monkeypatch.setattr(intake, "ORPHANS_MAX", 60)
     monkeypatch.setattr(intake, "MERGED_COUNT", 10)
     faults = Faults()
@@ -160,7 +160,7 @@ def test_ops_wait_for_their_halves_however_few_are_read_at_a_time(monkeypatch, i
 
 
 def test_ops_without_halves_hold_up_no_claim(monkeypatch):
-    """Their halves are before the checkpoint; the end of the half log proves that none is to come."""
+    """Ops whose halves are before the checkpoint delay no claim: the end of the half log proves that none follows."""
     monkeypatch.setattr(intake, "ORPHANS_MAX", 5)
     world = Owners()
     for number in range(1, 100):
@@ -171,7 +171,7 @@ def test_ops_without_halves_hold_up_no_claim(monkeypatch):
 
 
 def test_while_a_long_log_is_read_others_have_their_turn(running_clock, monkeypatch):
-    """The claim is polled on the same loop; read at one go, ten million halves took its partitions away."""
+    """Each read of a long log is a turn of the loop of its own, so that the claim is polled between them."""
     broker = MemoryBroker(clock=running_clock)
     backend = MemoryBackend(broker)
     producer = TransactionProducer(backend, "g", listener=Listener(), clock=running_clock, partition_count=1)

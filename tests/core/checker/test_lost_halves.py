@@ -1,4 +1,4 @@
-"""Halves that a checkpoint still names and the half log no longer holds; `test_log_reading` has one parked as LOST."""
+"""Halves that a checkpoint still names and the half log no longer holds; `test_log_reader` has one parked as LOST."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ A, B = b"a" * 16, b"b" * 16
     [([], [A, B]), ([(A, 0), (B, 2)], []), ([(A, 1)], [B]), ([(A, 0), (B, 1)], [B]), ([(B, 3)], [A])],
 )
 def test_what_was_not_read_is_lost(read, expected):
-    """A copy of the same or a later generation is enough."""
+    """A half of the note is lost unless a copy of the same or a later generation was read."""
     intake = object.__new__(Intake)
     intake._missing = {A: NoteEntry(A, 0, 0, 0), B: NoteEntry(B, 2, 0, 0)}
     for identity, generation in read:
@@ -38,7 +38,7 @@ def test_what_was_not_read_is_lost(read, expected):
 
 @pytest.mark.parametrize("damaged", [b"", b"\xc1garbage", b"\x91\x94\xc4\x01a\x00\x00\x00", b"\x91\x01"])
 def test_a_damaged_note_names_nothing(damaged):
-    """A note is only a hint."""
+    """A damaged note names no half, because a note is only a hint."""
     assert [] == decode_note(damaged)
 
 
@@ -57,7 +57,7 @@ def gone_half(**options):
 
 
 class Unanswered(Faults):
-    """While it is on, no parked record is stored."""
+    """Faults that store no parked record while `is_on`."""
 
     is_on = False
 
@@ -66,13 +66,13 @@ class Unanswered(Faults):
 
 
 def drained(world, faults):
-    """An owner is to give up before it has judged anything."""
+    """Let an owner give up before it has judged a half."""
     world.start().is_draining = True
     world.run(5)
 
 
 def killed(world, faults):
-    """An owner ends before the entry is stored."""
+    """Kill an owner before the entry is stored."""
     faults.is_on = True
     owner = world.start()
     world.run(3)
@@ -81,7 +81,7 @@ def killed(world, faults):
 
 
 def silent(world, faults):
-    """The half log does not say where it ends."""
+    """Kill an owner that gets no answer to the question where the half log ends."""
     with mock.patch.object(MemoryReader, "end", return_value=failed(BackendTimeoutError("away"))):
         owner = world.start()
         world.run(3)
@@ -90,7 +90,7 @@ def silent(world, faults):
 
 @pytest.mark.parametrize("hindered", [drained, killed, silent])
 def test_a_lost_half_is_parked_however_its_first_finder_ends(hindered):
-    """Until its entry is stored and read back, no checkpoint may hide from the next owner that it is gone."""
+    """Each checkpoint names a lost half until its entry is stored and read back, so the next owner parks it."""
     faults = Unanswered()
     world = gone_half(faults=faults, listener=lambda _: None)
     hindered(world, faults)
@@ -99,7 +99,7 @@ def test_a_lost_half_is_parked_however_its_first_finder_ends(hindered):
 
 
 def test_a_lost_half_that_waits_reopens_none_that_ended():
-    """It has no place in the half log, so no checkpoint may be made of one."""
+    """A lost half has no place in the half log, so no checkpoint is made of its place."""
     faults = Unanswered()
     world = gone_half(faults=faults, listener=lambda _: None)
     killed(world, faults)
@@ -112,7 +112,7 @@ def test_a_lost_half_that_waits_reopens_none_that_ended():
 
 
 def test_the_end_of_a_half_that_is_gone_is_kept_until_the_half_log_was_read():
-    """It alone says that the half is not lost."""
+    """The end of a half that is gone is kept until the half log was read: it proves that the half is not lost."""
     world = gone_half(listener=lambda _: None)
     world.op(OpKind.ROLLBACK, 7)
     with mock.patch.object(Intake, "read_to_end", side_effect=late):
@@ -123,14 +123,14 @@ def test_the_end_of_a_half_that_is_gone_is_kept_until_the_half_log_was_read():
 
 
 def late():
-    """A reading that did not come to the end in time."""
+    """Return False, as a reading does that did not reach the end in time."""
     yield 0.1
     return False
 
 
 @pytest.mark.parametrize("fenced", [False, True])
 def test_a_half_that_is_gone_under_a_running_owner_is_parked(fenced):
-    """Its record is read again when it is due; an endless wait for it would notify no operator."""
+    """A half that is due and gone from the half log is parked as LOST by a running owner."""
     limits = Limits(body_bytes_max=1, checkpoint_interval_s=0.0)
     world = Owners(limits=limits, fence=Committed(), listener=lambda _: LocalTransactionState.COMMIT)
     world.half(7, immunity_ms=5_000, fenced=fenced)
@@ -146,7 +146,7 @@ def test_a_half_that_is_gone_under_a_running_owner_is_parked(fenced):
 
 
 def test_a_record_that_cannot_be_read_for_a_while_is_not_lost():
-    """Only the log's beginning proves that it is gone."""
+    """A record that cannot be read is not lost until the log begins after its place."""
     world = Owners(limits=Limits(body_bytes_max=1), listener=lambda _: LocalTransactionState.COMMIT)
     world.half(7, immunity_ms=5_000)
     world.half(8)
@@ -160,7 +160,7 @@ def test_a_record_that_cannot_be_read_for_a_while_is_not_lost():
 
 
 class Committed:
-    """A fence that knows of every commit."""
+    """A fence that answers COMMIT for each transaction."""
 
     def check(self, identities, group, databases=None):
         return {identity: FenceReading(FenceAnswer.COMMIT) for identity in identities}

@@ -1,4 +1,4 @@
-"""A DISCARD that holds its generation's place without being in force (a store with unique resolutions)."""
+"""A DISCARD that occupies its generation's place although it is void (on a store with unique resolutions)."""
 
 from __future__ import annotations
 
@@ -57,7 +57,7 @@ def test_a_stale_discard_does_not_close_a_half(profile, answer, running_clock):
 
 
 class SilentHalves(Faults):
-    """While it is on, the half log brings nothing."""
+    """Faults with which the half log brings nothing while `is_on`."""
 
     is_on = False
 
@@ -66,7 +66,7 @@ class SilentHalves(Faults):
 
 
 def test_a_second_copy_of_an_outdone_half_passes_no_request():
-    """The first copy was not read yet, so a request for its generation waits; the second one must not pass that."""
+    """A second copy of an outdone half is folded to a place before the request that waits for the first copy."""
     faults = SilentHalves()
     world = Owners(NATS_LIKE, faults=faults, check_max=1)
     world.half(7, check_max=1)

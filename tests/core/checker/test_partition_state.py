@@ -22,7 +22,7 @@ def pending(identity, position, generation=0, **changes):
 
 
 class Partition:
-    """A state with short words for what it reads."""
+    """A state with short methods for the records that it reads."""
 
     def __init__(self, checkpoint=None):
         self.state = PartitionState(checkpoint)
@@ -51,7 +51,7 @@ def partition():
 
 class TestCheckpoint:
     def test_nothing_read_gives_no_bounds(self, partition):
-        """A checkpoint of nothing is from the start."""
+        """A checkpoint has no bounds before a record was read."""
         assert (None, None) == partition.bounds()
 
     def test_it_is_a_pair(self, partition):
@@ -71,7 +71,7 @@ class TestCheckpoint:
         assert (2, 10) == partition.bounds()
 
     def test_the_ops_of_passed_halves_are_passed(self, partition):
-        """Once a half is passed its ops bind nothing."""
+        """The ops of a passed half do not hold the op bound."""
         partition.half(1, A)
         partition.half(2, B)
         partition.op(10, OpKind.COMMIT, A)
@@ -79,7 +79,7 @@ class TestCheckpoint:
         assert (2, 11) == partition.bounds()
 
     def test_the_ops_before_a_carried_copy_are_passed(self, partition):
-        """It names the place from where its journal is read; a half that stays open would hold all ops for ever."""
+        """The ops before a copy's `folded_to` do not hold the op bound, even while the half stays open."""
         partition.half(1, A)
         partition.op(10, OpKind.CHECKED, A, count=1)
         partition.half(2, B)
@@ -89,13 +89,13 @@ class TestCheckpoint:
         assert (3, 22) == partition.bounds()
 
     def test_an_op_whose_half_was_not_read_yet_binds(self, partition):
-        """It would be lost at a restart."""
+        """An op whose half was not read yet holds the op bound, because a restart would lose it otherwise."""
         partition.op(5, OpKind.COMMIT, A)
         partition.op(9, OpKind.TICK, C)
         assert (None, 5) == partition.bounds()
 
     def test_its_token_is_the_one_in_force_at_the_op_bound(self, partition):
-        """A restart judges the ops after the bound as this reader did."""
+        """A checkpoint's token is the one in force at its op bound, so that a restart judges the ops alike."""
         partition.claim(1, THEIRS)
         partition.half(1, A)
         partition.op(2, OpKind.CHECKED, A, token=THEIRS, count=1)
@@ -128,13 +128,13 @@ class TestCheckpoint:
         assert OURS == again.state.token
 
     def test_its_note_remembers_ages(self, partition):
-        """A restart counts immunity from where it began, on brokers without a clock."""
+        """A checkpoint's note holds ages, from which a restart counts immunity on brokers without a clock."""
         partition.half(1, A, start_ms=0.0)
         made = partition.state.checkpoint(5_000.0, 3_000)
         assert {A: 5_000} == PartitionState(made).ages_ms
 
     def test_its_note_is_bounded(self, partition):
-        """It never exceeds what the backend stores, however large its numbers."""
+        """A note is never larger than the backend stores, however large its numbers are."""
         for number in range(1, 200):
             partition.half(number, number.to_bytes(16, "big"), generation=COUNT_MAX, count=COUNT_MAX)
         for now_ms in (0.0, float(WALL_MS_MAX)):
@@ -142,19 +142,19 @@ class TestCheckpoint:
         assert b"" == partition.state.checkpoint(0.0, 0).note
 
     def test_a_damaged_note_is_no_note(self):
-        """A note holds only hints."""
+        """A damaged note is ignored, because a note holds only hints."""
         assert {} == PartitionState(Checkpoint(None, None, b"", b"\xc1garbage")).ages_ms
 
 
 class TestOrphans:
     def test_an_op_read_before_its_half_closes_it(self, partition):
-        """Logs are read one after the other; the order of reading does not matter."""
+        """A COMMIT closes its half even if it is read before the half."""
         partition.op(5, OpKind.COMMIT, A)
         assert partition.half(1, A).is_closed
         assert {} == partition.state.pending
 
     def test_they_are_dropped_once_no_half_is_to_come(self, partition):
-        """Late copies of ops before the checkpoint must not pin it for ever."""
+        """Ops whose halves cannot follow are dropped, so that they do not hold the op bound for ever."""
         partition.op(5, OpKind.COMMIT, A)
         partition.op(6, OpKind.COMMIT, B)
         assert 1 == partition.state.drop_orphans(5)
@@ -172,7 +172,7 @@ class TestOrphans:
         ],
     )
     def test_an_op_of_the_next_generation_waits_for_its_half(self, partition, is_known, kind, fields, found):
-        """Op records hold many, so ops run ahead of a resumed half at every restart on a long log."""
+        """An op that is read before the resumed half that it is about waits for that half."""
         partition.claim(1, OURS)
         if is_known:
             partition.half(1, A)
@@ -189,7 +189,7 @@ class TestOrphans:
             assert found == (pending.decision, pending.count, pending.extras.force is not None)
 
     def test_an_op_of_the_next_generation_holds_the_op_bound(self, partition):
-        """A restart must read it again, as its half was not read yet."""
+        """An op holds the op bound until its resumed half was read, because a restart must read it again."""
         partition.half(1, A)
         partition.op(2, OpKind.DISCARD, A)
         partition.half(2, B)
@@ -200,7 +200,7 @@ class TestOrphans:
 
 class TestFinals:
     def test_the_first_in_log_order_wins(self, partition):
-        """The second, contrary one changes nothing and is reported."""
+        """The first final op in log order holds; a contrary one changes nothing and is reported."""
         partition.half(1, A)
         partition.half(2, B)
         partition.op(10, OpKind.COMMIT, A)
@@ -210,7 +210,7 @@ class TestFinals:
         assert (A, OpKind.COMMIT, "late") == (conflict.transaction_id, conflict.first, conflict.second.by)
 
     def test_it_is_reported_after_the_checkpoint_too(self, partition):
-        """Ends are remembered for a while."""
+        """A contrary final op is reported after a checkpoint, too, because ends are remembered for a while."""
         partition.half(1, A)
         partition.half(2, B)
         partition.op(10, OpKind.COMMIT, A)
@@ -219,7 +219,7 @@ class TestFinals:
         assert [A] == [each.transaction_id for each in partition.state.conflicts]
 
     def test_an_equal_one_is_no_conflict(self, partition):
-        """Producer and checker may both write it."""
+        """A second, equal final op is no conflict, because producer and checker may both write it."""
         partition.half(1, A)
         partition.op(10, OpKind.COMMIT, A)
         partition.op(11, OpKind.COMMIT, A)
@@ -236,7 +236,7 @@ class TestFinals:
 class TestTokens:
     @pytest.mark.parametrize("kind", [OpKind.CHECKED, OpKind.DECIDED, OpKind.DISCARD])
     def test_what_an_earlier_owner_writes_late_is_ignored(self, partition, kind):
-        """Its owner was replaced; it binds no checkpoint either (R13)."""
+        """An op that a replaced owner writes late does not count, and binds no checkpoint (R13)."""
         partition.claim(1, OURS)
         half = partition.half(1, A)
         assert not partition.op(2, kind, A, token=THEIRS, count=3, decision=OpKind.COMMIT)
@@ -253,13 +253,13 @@ class TestTokens:
 
 class TestJournal:
     def test_a_nudge_brings_the_check_forward_to_the_end_of_immunity(self, partition):
-        """The check is never brought forward into immunity."""
+        """A NUDGE brings the check forward, but never into immunity."""
         partition.half(1, A, due_ms=9_000.0)
         partition.op(2, OpKind.NUDGE, A)
         assert 100.0 == partition.state.next_due_ms()
 
     def test_an_operators_request_waits_for_the_owner_and_its_reply_ends_it(self, partition):
-        """The reply carries the token in force, and the place of the request that it answers."""
+        """A request ends with a reply that has the token in force and names the request's place."""
         partition.claim(1, OURS)
         half = partition.half(1, A)
         partition.op(2, OpKind.FORCE, A, decision=OpKind.COMMIT, by="anna")
@@ -272,7 +272,7 @@ class TestJournal:
         assert half.extras.force is None
 
     def test_the_first_decision_stays(self, partition):
-        """DECIDED is written once and read for ever."""
+        """The first DECIDED of a half holds, and a later one changes nothing."""
         half = partition.half(1, A)
         partition.op(2, OpKind.DECIDED, A, decision=OpKind.COMMIT)
         partition.op(3, OpKind.DECIDED, A, decision=OpKind.ROLLBACK)
@@ -282,20 +282,20 @@ class TestJournal:
         ("reason", "is_closed"), [(ParkCode.CHECKS_EXHAUSTED, False), (ParkCode.UNDELIVERABLE, True)]
     )
     def test_a_discard_after_a_decision_is_void_unless_undeliverable(self, partition, reason, is_closed):
-        """Both may land late, in this order; an owner that reads the decision publishes."""
+        """A DISCARD after a DECIDED is void, because the owner publishes; for an undeliverable half it holds."""
         half = partition.half(1, A)
         partition.op(2, OpKind.DECIDED, A, decision=OpKind.COMMIT)
         partition.op(3, OpKind.DISCARD, A, reason=reason)
         assert is_closed == half.is_closed
 
     def test_a_check_of_another_generation_does_not_count(self, partition):
-        """A resumed half has a fresh budget."""
+        """A check of an earlier generation does not count for a resumed half."""
         half = partition.half(1, A, generation=1)
         partition.op(2, OpKind.CHECKED, A, generation=0, count=3)
         assert 0 == half.count
 
     def test_a_final_op_closes_a_discarded_half_for_good(self, partition):
-        """It closes the parked entry; a resume after it stays closed."""
+        """A final op closes a discarded half for ever, and a resume after it stays closed."""
         partition.half(1, A)
         partition.op(2, OpKind.DISCARD, A)
         partition.op(3, OpKind.COMMIT, A)
@@ -306,7 +306,7 @@ class TestJournal:
 
 class TestCopies:
     def test_a_resume_opens_the_next_generation(self, partition):
-        """DISCARD closes copies up to its own."""
+        """A DISCARD closes copies up to its generation, and leaves a resumed half open."""
         partition.half(1, A)
         partition.op(2, OpKind.DISCARD, A, generation=0)
         assert {} == partition.state.pending
@@ -316,14 +316,14 @@ class TestCopies:
         assert not resumed.is_closed
 
     def test_a_second_copy_of_a_discarded_generation_stays_closed(self, partition):
-        """A carried copy that lands late."""
+        """A carried copy that lands after the DISCARD of its generation stays closed."""
         partition.half(1, A)
         partition.op(2, OpKind.DISCARD, A, generation=0)
         partition.half(3, A, generation=0)
         assert {} == partition.state.pending
 
     def test_copies_of_one_generation_merge(self, partition):
-        """The highest count, the earliest start, the newest place; the old place is passed."""
+        """Copies merge to the highest count, the earliest start and the newest place; the old place is passed."""
         first = partition.half(1, A, count=1, start_ms=50.0)
         partition.half(7, A, count=2, start_ms=60.0, extras=Extras(copied_ms=60.0))
         assert [first] == list(partition.state.pending.values())
@@ -331,25 +331,25 @@ class TestCopies:
         assert 7 == partition.bounds()[0]
 
     def test_an_older_generation_after_a_newer_one_changes_nothing(self, partition):
-        """A carried copy of the generation before a resume."""
+        """A carried copy of an earlier generation changes nothing after a resume."""
         newer = partition.half(3, A, generation=1)
         partition.half(4, A, generation=0)
         assert {A: newer} == partition.state.pending
 
     def test_a_newer_generation_takes_the_decision_along(self, partition):
-        """A decided half is never asked about again."""
+        """A resumed half keeps its decision, so that it is never asked about again."""
         partition.half(1, A)
         partition.op(2, OpKind.DECIDED, A, decision=OpKind.COMMIT, forced=1)
         newer = partition.half(3, A, generation=1)
         assert (OpKind.COMMIT, True, 1) == (newer.decision, newer.is_journaled, newer.extras.forced)
 
     def test_a_first_read_copy_looks_back_to_where_its_journal_was_folded(self, partition):
-        """Ops of its own time before this reader's start must be read first."""
+        """A copy that is read first needs the ops from `folded_to` on, also those before the reader's start."""
         assert (40, b"") == partition.half(1, A, folded_to=40).extras.look_back
         assert partition.half(2, B).extras.look_back is None
 
     def test_looking_back_counts_only_what_was_in_force_then(self, partition):
-        """Tokens are judged by their place in the log."""
+        """An op that is looked back for counts only under the token that was in force at its place."""
         half = partition.half(1, A, folded_to=40)
         half.note(look_back=None)
         partition.state.look_back(half, Op(OpKind.CHECKED, A, count=1, token=THEIRS), 41, OURS)
@@ -360,7 +360,7 @@ class TestCopies:
         assert (1, True) == (half.count, half.is_closed)
 
     def test_an_op_that_a_checkpoint_passed_does_not_bind_the_next_one_when_it_is_read_again(self):
-        """The claims before it are forgotten, so the next checkpoint would give it a token of a later time."""
+        """An op before the last checkpoint binds no later one when it is read again, as its claim is forgotten."""
         partition = Partition(Checkpoint(4, 16, THEIRS, b""))
         half = partition.half(4, A, folded_to=6)
         partition.claim(17, OURS)
@@ -370,7 +370,7 @@ class TestCopies:
         assert (4, 17) == partition.bounds()
 
     def test_until_it_was_looked_back_for_only_a_final_op_counts(self, partition):
-        """A DISCARD for exhausted checks is void after a DECIDED, which may be before this owner's reading."""
+        """A DISCARD counts only after the look-back, because an earlier DECIDED would make it void."""
         partition.claim(50, OURS)
         half = partition.half(1, A, folded_to=40)
         partition.op(51, OpKind.DISCARD, A, token=OURS, reason="CHECKS_EXHAUSTED")
@@ -387,7 +387,7 @@ class TestCopies:
 
 class TestEnded:
     def test_a_half_whose_end_was_read_before_it_is_closed_at_once(self, partition):
-        """A restart reads most halves so; the bounds are those of reading them in the other order."""
+        """A half that is read after its end is closed at once, with the bounds of the other reading order."""
         partition.op(7, OpKind.COMMIT, A)
         partition.op(8, OpKind.TICK, C)
         assert 1 == partition.state.orphan_count
@@ -399,7 +399,7 @@ class TestEnded:
         assert {(A, OpKind.COMMIT), (B, 0)} == set(partition.state.closings())
 
     def test_it_binds_the_checkpoint_as_long_as_an_older_one_is_open(self, partition):
-        """Its op is after the op bound."""
+        """The end of a half that was closed at once holds the op bound while an older half is open."""
         partition.half(1, B)
         partition.op(7, OpKind.COMMIT, A)
         partition.op(8, OpKind.TICK, C)
@@ -408,7 +408,7 @@ class TestEnded:
         assert 2 == partition.state.replay_count
 
     def test_a_contradiction_after_it_is_reported(self, partition):
-        """It is reported as after every end."""
+        """A contrary final op for a half that was closed at once is reported."""
         partition.op(7, OpKind.COMMIT, A)
         partition.state.read_ended(1, A, 0)
         partition.op(8, OpKind.ROLLBACK, A)
@@ -416,7 +416,7 @@ class TestEnded:
 
     @pytest.mark.parametrize("kind", [OpKind.NUDGE, OpKind.CHECKED, OpKind.DISCARD])
     def test_every_other_one_is_left_alone(self, partition, kind):
-        """A record that is no end must be folded."""
+        """`read_ended` returns False for a half without an op, or with another op before its end."""
         assert not partition.state.read_ended(1, A, 0)
         partition.op(7, kind, A)
         partition.op(8, OpKind.COMMIT, A)
@@ -436,7 +436,7 @@ class TestDue:
         assert partition.state.next_due_ms() is None
 
     def test_no_more_are_taken_than_asked_for(self, partition):
-        """The remaining halves stay due."""
+        """`take_due` returns no more halves than requested, and the others stay due."""
         for number in range(5):
             partition.half(number, bytes([number]) * 16, due_ms=1.0)
         assert 3 == len(partition.state.take_due(1.0, 3))
@@ -450,7 +450,7 @@ class TestDue:
         assert [other] == partition.state.take_due(5.0, 10)
 
     def test_the_oldest_open_ones_are_returned_with_their_distance(self, partition):
-        """The distance is the number of records after each."""
+        """Each open half is returned with its distance, the number of half records after it."""
         for number, identity in enumerate((A, B, C), 1):
             partition.half(number, identity)
         partition.op(9, OpKind.COMMIT, B)

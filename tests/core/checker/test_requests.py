@@ -21,7 +21,7 @@ class Away:
         self.answer = FenceAnswer.NO_ANSWER
 
     def asked(self):
-        """Nothing by itself."""
+        """Do nothing; a test puts its own function here."""
 
     def check(self, identities, group, databases=None):
         self.asked()
@@ -32,7 +32,7 @@ class Away:
 
 
 class LostOps(Faults):
-    """While it is on, no op is stored."""
+    """Faults that store no op while `is_on`."""
 
     is_on = False
 
@@ -51,7 +51,7 @@ def journey(world):
 
 
 def test_a_refusal_leaves_a_request_that_came_meanwhile():
-    """It lands while the fence is asked for the first one."""
+    """A refusal leaves a request open that lands while the fence is asked for the first one."""
     fence = Away()
     world = Owners(fence=fence)
     world.half(7, fenced=True)
@@ -73,7 +73,7 @@ def test_a_refusal_leaves_a_request_that_came_meanwhile():
 
 
 def test_a_refusal_that_was_not_stored_is_written_again():
-    """Its operator would wait for ever, and a copy made meanwhile would have lost the request."""
+    """The owner writes a refusal again that was not stored, so that the operator gets the reply."""
     faults = LostOps()
     world = Owners(fence=Away(), faults=faults)
     world.half(7, fenced=True)
@@ -92,7 +92,7 @@ def test_a_refusal_that_was_not_stored_is_written_again():
 
 @pytest.mark.parametrize("count", [0, 1])
 def test_a_reply_under_an_outdated_claim_answers_nothing(count):
-    """A replaced owner, frozen for a while, refuses what it was asked before."""
+    """A reply of a replaced owner, which was frozen for a while, does not close a request."""
     world = Owners()
     world.half(7, check_max=1_000, immunity_ms=5_000)
     world.claim(OTHER)
@@ -106,14 +106,14 @@ def test_a_reply_under_an_outdated_claim_answers_nothing(count):
 
 
 def test_a_reply_names_its_request_at_any_place():
-    """A place may be beyond the range of the field that names it."""
+    """`reply_count` gives a number in its field's range for any place, also for one beyond that range."""
     for place in (0, 1, 2**31 - 2, 2**31 - 1, 2**31, 2**62):
         assert 1 <= reply_count(place) < 2**31
     assert reply_count(2**31) != reply_count(2**31 + 1)
 
 
 def test_an_override_against_a_row_that_decides_is_recorded_as_one():
-    """A half of the listener style that may have a fence row: its row decides, and the override goes against it."""
+    """An override against a half of the listener style that may have a fence row is recorded as an override."""
     world = Owners(fence=Away())
     world.half(7, database=b"d" * 16)
     world.start()
@@ -124,7 +124,7 @@ def test_an_override_against_a_row_that_decides_is_recorded_as_one():
 
 
 def test_a_decision_that_is_read_back_late_is_not_overwritten_by_the_fence():
-    """The fence is asked while an override lands whose write had got no answer."""
+    """The fence's answer does not replace an override whose DECIDED is read back while the fence is asked."""
     fence = Away()
     world = Owners(fence=fence)
     world.half(7, fenced=True)

@@ -1,4 +1,4 @@
-"""L4: what a restarted checker reads again follows the undecided halves and `replay_max`, not the log."""
+"""L4: a restarted checker reads in proportion to the undecided halves and `replay_max`, not to the log."""
 
 from __future__ import annotations
 
@@ -62,7 +62,7 @@ def test_replay_is_bounded_by_replay_max_and_not_by_the_log(running_clock):
 
 
 def test_a_carried_half_is_not_carried_again_until_its_copy_ages(running_clock):
-    """Distance and retention count from the newest copy, so carrying does not feed on itself."""
+    """A half is not carried again before its copy ages: distance and retention count from the newest copy."""
     clock = running_clock
     _, backend = made(clock, 1_000, 100)
     limits = Limits(replay_max=50, poll_s=0.0005)
@@ -77,7 +77,7 @@ def test_a_carried_half_is_not_carried_again_until_its_copy_ages(running_clock):
 
 
 def test_a_half_is_carried_before_retention_takes_it(running_clock):
-    """At half of what is kept, so that a checker which is away for a while finds the copy."""
+    """A half is carried after half of the retention, so that a checker which is away for a while finds the copy."""
     clock = running_clock
     kept = replace(KAFKA_LIKE.capabilities, half_retention_s=1_000.0)
     backend = MemoryBackend(MemoryBroker(replace(KAFKA_LIKE, capabilities=kept), clock=clock))
@@ -93,7 +93,7 @@ def test_a_half_is_carried_before_retention_takes_it(running_clock):
 
 
 def test_more_undecided_halves_than_replay_max_are_not_carried_for_ever(running_clock):
-    """They are read again at a restart whether carried or not; carried for each other's sake, that would never end."""
+    """More undecided halves than `replay_max` are not carried again and again, because a restart reads them anyway."""
     clock = running_clock
     _, backend = made(clock, 300, 1)
     checker = Checker(backend, "g", listener=Listener(), clock=clock, limits=Limits(replay_max=50, poll_s=0.0005))
@@ -105,7 +105,7 @@ def test_more_undecided_halves_than_replay_max_are_not_carried_for_ever(running_
 
 
 def test_a_checker_awaits_an_asynchronous_listener_on_its_event_loop(running_clock):
-    """The asynchronous twin of the listener answers checks on the caller's own event loop."""
+    """An asynchronous listener answers checks on the caller's own event loop."""
 
     class Asynchronous(AsyncTransactionListener):
         async def check_local_transaction(self, half: HalfView):

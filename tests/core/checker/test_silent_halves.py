@@ -1,4 +1,4 @@
-"""A half log that brings nothing for a while, as one does whose leader is away: silence proves nothing."""
+"""A half log that brings nothing for a while, as when its leader is away: an empty read does not prove its end."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ SILENT_READS = 60
 
 
 class Silent(MemoryBackend):
-    """A connection whose half logs bring nothing at first, however much they hold."""
+    """A backend whose half logs bring nothing at first, however many records they hold."""
 
     def read(self, group, kind, partition, start=None):
         reader = super().read(group, kind, partition, start)

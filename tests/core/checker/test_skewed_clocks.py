@@ -78,7 +78,7 @@ def asks_once_immunity_is_over(checker, listener, clock):
 
 @pytest.mark.parametrize("skew_ms", [-24 * HOUR_MS, -HOUR_MS, -7_000, 0, 7_000, HOUR_MS])
 def test_an_owner_counts_immunity_from_when_it_read_the_half(running_clock, skew_ms):
-    """A half that came after the claim is asked about neither early nor much later, under any two clocks."""
+    """A half that came after the claim is asked about soon after its immunity, and not before, under any two clocks."""
     _, backend = cluster(running_clock, skew_ms)
     listener = Answers(txcore.LocalTransactionState.ROLLBACK)
     checker = checker_of(backend, running_clock, listener)
@@ -89,7 +89,7 @@ def test_an_owner_counts_immunity_from_when_it_read_the_half(running_clock, skew
 
 @pytest.mark.parametrize("skew_ms", [-9_000, -7_000, 0, 7_000, HOUR_MS])
 def test_a_new_owner_allows_for_clocks_that_differ(running_clock, skew_ms):
-    """A half that it finds when it begins is old only if its append time says so by more than clocks may differ."""
+    """A new owner takes a half for old only if its append time is past by more than clocks may differ."""
     _, backend = cluster(running_clock, skew_ms)
     prepared(backend, running_clock)
     listener = Answers(txcore.LocalTransactionState.ROLLBACK)
@@ -113,14 +113,14 @@ def test_old_halves_are_not_immune_again(running_clock):
 
 @pytest.fixture(params=["another leader", "a clock that is set"])
 def ahead(request):
-    """Two ways in which the broker's time goes ahead under a running owner."""
+    """Two ways in which the broker's clock jumps ahead under a running owner."""
     if request.param == "another leader":
         return Ahead(KAFKA_LIKE, [LogKind.OP], 9_000, clock_skew_max_s=10.0)
     return Ahead(STRONG, list(LogKind), HOUR_MS)
 
 
 class Ahead(Owners):
-    """A partition whose listener knows of no commit; some logs' time goes ahead by so much once `is_ahead`."""
+    """A partition whose listener answers ROLLBACK; the clocks of some logs are *ahead_ms* ahead while `is_ahead`."""
 
     def __init__(self, profile, kinds, ahead_ms, **capabilities):
         super().__init__(profile, listener=lambda _: txcore.LocalTransactionState.ROLLBACK, **capabilities)
@@ -129,20 +129,20 @@ class Ahead(Owners):
         self._append, self.broker.append = self.broker.append, self.append
 
     def append(self, group, kind, partition, body):
-        """Append to a log by its own clock."""
+        """Append a record with the time of the log's own clock."""
         now_ms = self.clock.wall_ms() + self._ahead_ms * (self.is_ahead and kind in self._kinds)
         with mock.patch.object(self.clock, "wall_ms", return_value=now_ms):
             return self._append(group, kind, partition, body)
 
     def asked_s(self, number):
-        """Run until that half was asked about; returns how long this took."""
+        """Run until the listener was asked about that half, and return the seconds that this took."""
         began_s = self.clock.now_s
         assert self.run(60, lambda: number in self.asked)
         return self.clock.now_s - began_s
 
 
 def test_an_immunity_is_not_ended_by_a_clock_that_goes_ahead(ahead):
-    """Its producer counts it by a clock of its own, and may commit until it is over."""
+    """A clock that jumps ahead ends no immunity, because the producer counts it by a clock of its own."""
     ahead.start()
     ahead.run(2)
     ahead.half(7, immunity_ms=20_000)
@@ -157,7 +157,7 @@ def test_an_immunity_is_not_ended_by_a_clock_that_goes_ahead(ahead):
 
 
 def test_an_immunity_is_not_ended_by_a_claim_that_was_slow_to_come_back():
-    """While a long op log is read, the broker's clock advances; a tick that comes back soon shows it."""
+    """A claim that was read back late ends no immunity: a tick that comes back soon shows the broker's time."""
     world = Ahead(KAFKA_LIKE, [], 0, clock_skew_max_s=10.0)
     with mock.patch.object(world.faults, "readable", side_effect=lambda kind, _, count: count * (kind is LogKind.HALF)):
         world.start()
@@ -170,7 +170,7 @@ def test_an_immunity_is_not_ended_by_a_claim_that_was_slow_to_come_back():
 
 
 def test_a_copy_names_no_start_before_the_first_one():
-    """The start is by the clock of the op log's leader, which its writer's timeline may lag."""
+    """A copy's start is by the clock of the op log's leader, and not before the append of the first half."""
     world = Ahead(KAFKA_LIKE, [LogKind.OP], 9_000, clock_skew_max_s=0.0, half_retention_s=4.0)
     owner = world.start()
     world.run(2)
@@ -185,7 +185,7 @@ def test_a_copy_names_no_start_before_the_first_one():
 
 
 def test_a_copy_under_the_claim_shortens_no_immunity():
-    """Its writer may have read the half by a clock that differs by as much as clocks may."""
+    """A copy whose start is too early, by as much as clocks may differ, shortens no immunity."""
     world = Ahead(KAFKA_LIKE, [], 0, clock_skew_max_s=10.0)
     world.start()
     world.run(2)

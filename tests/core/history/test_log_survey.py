@@ -38,7 +38,7 @@ TOKEN = b"t" * 16
 
 
 class Batch:
-    """Keeps outcomes."""
+    """A batch that keeps its outcomes."""
 
     def __init__(self, *items):
         self.items = items
@@ -148,7 +148,7 @@ def test_a_survey_is_kept_up_to_date(world):
 
 
 class Instead:
-    """A backend whose readers read by another function; the rest is its own."""
+    """A backend whose readers read by another function; all else is passed on to the backend."""
 
     def __init__(self, backend, read):
         self._backend, self._read = backend, read
@@ -172,7 +172,7 @@ class ReadInstead:
 
 
 def test_a_group_that_never_falls_quiet_is_read_all_the_same(world):
-    """A log to which another half is appended whenever it is read ends where it did when the reading began."""
+    """Reading a log that grows with each read ends at the place where the log ended when the reading began."""
     count = itertools.count(1)
 
     def read(reader, kind, partition, count_max):
@@ -188,7 +188,7 @@ def test_a_group_that_never_falls_quiet_is_read_all_the_same(world):
 
 @pytest.mark.parametrize("silent", list(LogKind))
 def test_a_log_that_is_silent_for_a_while_is_read_to_its_end(world, silent):
-    """Empty reads prove nothing: however many there are, what was stored before the call is found."""
+    """A survey finds the records that were stored before the call, however many reads are empty."""
     world.half(A)
     world.park(world.half(B))
     reads = itertools.count()
@@ -205,7 +205,7 @@ def test_a_log_that_is_silent_for_a_while_is_read_to_its_end(world, silent):
 
 
 def test_a_half_that_came_after_the_tick_is_not_shown_without_its_end(world, monkeypatch):
-    """Its end may be after the tick, too; the next look shows both."""
+    """A half after the tick is not shown as pending, because its end may be after the tick, too."""
     monkeypatch.setattr("txcore.history.log_survey.READ_COUNT_MAX", 1)
     count = itertools.count(1)
 
@@ -224,7 +224,7 @@ def test_a_half_that_came_after_the_tick_is_not_shown_without_its_end(world, mon
 
 
 def test_an_unknown_group_is_said_to_be_unknown_and_not_created(world):
-    """A misspelt name stays one."""
+    """A group that does not exist is reported as unknown, and a misspelt name creates no group."""
     with pytest.raises(UsageError, match="no group 'gg'"):
         existing_partitions(world.backend, "gg")
     with pytest.raises(UsageError, match="no group 'gg'"):
@@ -235,7 +235,7 @@ def test_an_unknown_group_is_said_to_be_unknown_and_not_created(world):
 
 
 def test_a_broker_that_says_nothing_ends_the_reading(world):
-    """The error is the broker's own, or a sentence where the broker gives none."""
+    """A survey without an answer raises the broker's own error, or a time-out if the broker gives none."""
 
     class Silent:
         def __init__(self, trouble=None):
@@ -277,7 +277,7 @@ def test_a_broker_that_says_nothing_ends_the_reading(world):
 
 
 def test_a_tick_that_the_broker_refuses_is_its_error(world):
-    """Without the tick the survey has no result."""
+    """A survey raises the broker's error if the broker refuses the tick."""
 
     class Refusing:
         def __init__(self):
@@ -294,7 +294,7 @@ def test_a_tick_that_the_broker_refuses_is_its_error(world):
 
 
 def test_logs_whose_beginning_is_gone_are_read_from_what_is_left(world):
-    """The survey reports that the beginning is gone."""
+    """A log whose beginning is gone is read from its first record, and the survey reports its partition."""
     world.half(A)
     world.half(B)
     with world.survey() as survey:
@@ -308,7 +308,7 @@ def test_logs_whose_beginning_is_gone_are_read_from_what_is_left(world):
 
 
 def test_progress_is_reported():
-    """A long reading shows that it advances."""
+    """A long reading reports a growing number of records."""
     world = World()
     for number in range(5):
         world.half(number.to_bytes(16, "big"))
@@ -320,7 +320,7 @@ def test_progress_is_reported():
 
 
 def test_nothing_parked_means_that_the_old_log_is_not_read():
-    """Only the records after the checkpoints are read."""
+    """Without a parked half, each log is read once, from its checkpoint."""
     world = World()
     reads = []
     original = world.backend.read
@@ -332,7 +332,7 @@ def test_nothing_parked_means_that_the_old_log_is_not_read():
 
 
 def test_a_carried_copy_brings_its_checks_and_its_decision(world):
-    """Read from the checkpoint, the journal before it is only in the copy."""
+    """A survey from the checkpoint gets checks and decision of a half from its carried copy."""
     world.half(A, folded_to=3, count=2, decided=int(OpKind.COMMIT))
     with world.survey() as survey:
         survey.catch_up()
@@ -341,7 +341,7 @@ def test_a_carried_copy_brings_its_checks_and_its_decision(world):
 
 
 def test_checks_count_in_whatever_order_the_two_logs_are_read():
-    """An op may be read before its half."""
+    """A check counts even if its op is read before its half."""
     fold = Journeys(0, TOKEN)
     body = World().half(A).body
     fold.read_ops(LogRecord(1, wire.encode_ops([Op(OpKind.CHECKED, A, token=TOKEN, count=2)])))
@@ -352,7 +352,7 @@ def test_checks_count_in_whatever_order_the_two_logs_are_read():
 
 @pytest.mark.parametrize("log", ["half", "ops", "parked"])
 def test_what_cannot_be_read_is_skipped(log):
-    """Operators see the readable records."""
+    """A survey skips a record that it cannot read."""
     fold = Journeys(0)
     assert not getattr(fold, f"read_{log}")(LogRecord(1, b"\xc1 no record"))
     assert {} == fold.found
@@ -360,7 +360,7 @@ def test_what_cannot_be_read_is_skipped(log):
 
 class TestForce:
     def test_a_journaled_commit_is_not_turned_into_a_rollback(self, world):
-        """Messages may be out. Before this rule, rolling an undeliverable half back resumed it, which published."""
+        """A journaled COMMIT cannot be rolled back or overridden, because its messages may be out."""
         record = world.half(A)
         world.claim()
         world.op(record, OpKind.DECIDED, token=TOKEN, decision=OpKind.COMMIT)
@@ -375,7 +375,7 @@ class TestForce:
         assert 1 == world.operator.show(A).generation
 
     def test_a_refusal_is_returned_with_its_reason(self, world):
-        """The owner's reply after this operator's request counts, not an older one."""
+        """The result is the owner's reply after this operator's request, with its reason, not an older reply."""
         record = world.half(A)
         world.claim()
         world.op(record, OpKind.FORCE, token=TOKEN, reason="an old refusal", decision=OpKind.COMMIT)
@@ -390,7 +390,7 @@ class TestForce:
         assert world.operator.show(A).request is None
 
     def test_many_are_followed_at_once(self, world):
-        """Each result is returned when its end is read; those left over are UNKNOWN."""
+        """Each result is returned when its end is read; requests without an end are UNKNOWN."""
         records = {identity: world.half(identity) for identity in (A, B, C)}
         with closing(world.operator.watch([A, B, C], from_checkpoint=True)) as survey:
             awaited = [Awaited.after(survey.find(identity), OpKind.COMMIT) for identity in (A, B, C)]
@@ -402,7 +402,7 @@ class TestForce:
         assert {A: EndState.CONFLICT, B: EndState.ACCEPTED, C: EndState.UNKNOWN} == ends
 
     def test_a_half_that_is_parked_again_is_reported(self, world):
-        """A commit whose topic still refuses ends there, not at the end of the wait."""
+        """A commit whose topic still refuses ends when the half is parked again, before the end of the wait."""
         world.park(world.half(A))
         with closing(world.operator.watch([A], from_checkpoint=False)) as survey:
             journey = survey.find(A)
@@ -416,7 +416,7 @@ class TestForce:
         assert (EndState.CONFLICT, "parked: UNDELIVERABLE") == (result.state, str(result.error))
 
     def test_any_end_of_a_resumed_half_will_do(self, world):
-        """A resume asks for no particular one."""
+        """Any end of a resumed half is accepted, because a resume asks for no particular one."""
         world.park(world.half(A))
         with closing(world.operator.watch([A], from_checkpoint=False)) as survey:
             awaited = Awaited.after(survey.find(A), None)
@@ -426,7 +426,7 @@ class TestForce:
         assert EndState.ACCEPTED is result.state
 
     def test_a_rollback_takes_poison_off_the_list(self, world):
-        """At once: no owner has it in hand. Once more is no second end; a commit is refused."""
+        """A rollback takes poison off the list at once; a second one is ALREADY_DONE, and a commit is refused."""
         poison = HalfRecord("g", 0, A, 0, b"\xc1 no half", [])
         world.park(poison, ParkCode.POISON)
         assert [A] == [each.transaction_id for each in world.operator.parked()]
@@ -439,7 +439,7 @@ class TestForce:
         assert (OpKind.ROLLBACK, "anna", "a stray script") == (last.kind, last.by, last.reason)
 
     def test_a_request_for_what_is_finished_writes_nothing(self, world):
-        """The result is the end that holds."""
+        """A request about a finished half writes no op, and its result is the end that holds."""
         world.op(world.half(A), OpKind.ROLLBACK)
         assert EndState.ALREADY_DONE is world.operator.rollback(A, "why").state
         assert EndState.CONFLICT is world.operator.commit(A, "why", wait_s=5).state
@@ -447,7 +447,7 @@ class TestForce:
 
 
 def test_resuming_what_was_read_just_now(world):
-    """The same as by id, without reading again; what is not parked is refused."""
+    """`resume_journey` resumes a half without reading it again, and refuses a half that is not parked."""
     record = world.half(A)
     with pytest.raises(TransactionStateError, match="pending already"):
         world.operator.resume_journey(world.operator.show(A), "why")

@@ -19,7 +19,7 @@ COMMIT, ROLLBACK, UNKNOWN = LocalTransactionState
 
 
 class Listener:
-    """Answers what the test sets."""
+    """A listener with the answer that the test sets."""
 
     answer = UNKNOWN
 
@@ -47,11 +47,11 @@ class World:
         self.operator = Operator(self.backend, "g", clock=self.clock)
 
     def send(self, body=b"A", answer=UNKNOWN):
-        """Send one transaction; returns its id."""
+        """Send one transaction and return its id."""
         return self.producer.send_message_in_transaction(Message("t", body, check_policy=POLICY), answer).transaction_id
 
     def check(self, answer):
-        """Let a new checker judge what is due, with this answer."""
+        """Let a new checker judge the halves that are due, with this answer of the listener."""
         self.listener.answer = answer
         checker = Checker(self.backend, "g", listener=self.listener, clock=self.clock, limits=Limits(poll_s=0.001))
         for _ in range(3):
@@ -60,14 +60,14 @@ class World:
         checker.stop()
 
     def park(self, body=b"A"):
-        """Return the id of a half that was parked."""
+        """Send a half, have it parked, and return its id."""
         identity = self.send(body)
         self.check(UNKNOWN)
         assert [identity] == self.parked()
         return identity
 
     def forget(self):
-        """Let retention eat half and op log; parked records stay."""
+        """Let retention remove the half log and the op log; parked records stay."""
         self.send(b"later", COMMIT)
         self.check(COMMIT)
         for kind in (LogKind.HALF, LogKind.OP):
@@ -82,7 +82,7 @@ class World:
         return [wire.decode_parked(record.body).code for record in self.broker.log("g", LogKind.PARKED, 0)]
 
     def delivered(self, body=b"A"):
-        """Return how often that body went out."""
+        """Return how often *body* was delivered."""
         return sum(message.body == body for message in self.broker.topics.get("t", []))
 
     def release(self, resolution):
@@ -96,13 +96,13 @@ class World:
 
 @pytest.fixture(params=[KAFKA_LIKE, RABBITMQ_LIKE, NATS_LIKE, STRONG], ids=lambda profile: profile.name)
 def world(request):
-    """Every kind of broker."""
+    """One partition on each kind of broker."""
     return World(request.param)
 
 
 @pytest.mark.parametrize(("answer", "count"), [(COMMIT, 1), (ROLLBACK, 0)])
 def test_a_resumed_half_that_ended_does_not_come_back(world, answer, count):
-    """Its final op is gone, its entry is not; a second resume would deliver it again."""
+    """A resumed half that ended stays off the list without its final op; a second resume would deliver it again."""
     identity = world.park()
     world.operator.resume(identity, "fixed")
     world.check(answer)
@@ -117,7 +117,7 @@ def test_a_resumed_half_that_ended_does_not_come_back(world, answer, count):
 
 
 def test_a_parked_half_that_nothing_has_ended_stays(world):
-    """Its record is all that is left of it, and can be resumed."""
+    """A parked half of which only the parked record is left stays on the list and can be resumed."""
     identity = world.park()
     world.forget()
     assert [identity] == world.parked()
@@ -128,7 +128,7 @@ def test_a_parked_half_that_nothing_has_ended_stays(world):
 
 
 def test_a_resumed_half_that_is_parked_again_is_listed_and_closed_by_its_own_end(world):
-    """A CLOSED applies to the records before it, up to its generation."""
+    """A CLOSED applies to the records before it, up to its generation, so a half that is parked again is listed."""
     identity = world.park()
     world.operator.resume(identity, "once")
     world.check(UNKNOWN)
@@ -140,7 +140,7 @@ def test_a_resumed_half_that_is_parked_again_is_listed_and_closed_by_its_own_end
 
 
 def test_an_entry_after_a_closed_record_is_open(world):
-    """CLOSED was confirmed, then a target refused and the half was parked: it must not be hidden."""
+    """A CLOSED does not hide a later entry, as when a target refuses after it and the half is parked again."""
     identity = world.park()
     world.release(close_entry("g", 0, identity, 1, "c", 1))
     assert [] == world.parked()
@@ -152,7 +152,7 @@ def test_an_entry_after_a_closed_record_is_open(world):
 
 
 def test_a_late_end_of_a_parked_half_is_closed_by_the_record_its_owner_writes(world):
-    """The producer's COMMIT came after the DISCARD; `close_entry` is what the owner releases on reading that."""
+    """When the owner reads a COMMIT after a DISCARD, it closes the entry with a record of `close_entry`."""
     identity = world.park()
     world.release(close_entry("g", 0, identity, 0, "c", 1, b"t" * 16))
     world.forget()
@@ -160,7 +160,7 @@ def test_a_late_end_of_a_parked_half_is_closed_by_the_record_its_owner_writes(wo
 
 
 def test_a_dismissed_entry_does_not_come_back(world):
-    """Poison that an operator took off the list."""
+    """Poison that an operator took off the list stays off it."""
     world.broker.append("g", LogKind.HALF, 0, b"\xc1poison")
     world.send(b"other", COMMIT)
     world.check(COMMIT)
@@ -171,7 +171,7 @@ def test_a_dismissed_entry_does_not_come_back(world):
 
 
 def test_a_closed_record_is_no_transaction_of_its_own():
-    """An id without any other record is not shown."""
+    """An id whose only record is a CLOSED is not shown."""
     world = World(KAFKA_LIKE)
     world.send(b"other", COMMIT)
     world.broker.append("g", LogKind.PARKED, 0, closed_record(b"n" * 16, 3, "c", 1))
@@ -181,7 +181,7 @@ def test_a_closed_record_is_no_transaction_of_its_own():
 
 
 class Between(Faults):
-    """Calls *then* once a parked record was stored, before its DISCARD is; may lose parked records."""
+    """Faults that call *then* after a parked record was stored and before its DISCARD; they may lose parked records."""
 
     then = None
     is_parked = False
@@ -207,7 +207,7 @@ def ended_late(profile):
 
 
 def forgotten(world):
-    """Let retention take half and op log, and on a store that keeps resolutions unique what it remembers of them."""
+    """Let retention take half and op log, and the resolutions that the store remembers; return the operator's list."""
     for kind in (LogKind.HALF, LogKind.OP):
         world.trim(kind, 1 << 40)
     return world.listed()
@@ -215,14 +215,14 @@ def forgotten(world):
 
 @pytest.mark.parametrize("profile", [KAFKA_LIKE, NATS_LIKE], ids=lambda profile: profile.name)
 def test_a_commit_between_a_parked_record_and_its_discard_leaves_no_entry(profile):
-    """Where the store keeps resolutions unique the DISCARD is refused; elsewhere it comes after the COMMIT."""
+    """A COMMIT before the DISCARD leaves no entry, whether or not the store refuses the DISCARD."""
     world = ended_late(profile)
     assert [(7, ParkCode.CHECKS_EXHAUSTED), (7, ParkCode.CLOSED)] == world.parked()[:2]
     assert ([b"b7"], []) == (world.delivered(), forgotten(world))
 
 
 def test_a_discard_after_the_end_is_closed_by_the_next_owner_too():
-    """The one that wrote it was killed before it closed the entry."""
+    """If an owner was killed before it closed the entry of a late DISCARD, the next owner closes it."""
     world = Owners()
     world.claim(b"o" * 16)
     world.half(7)
@@ -235,7 +235,7 @@ def test_a_discard_after_the_end_is_closed_by_the_next_owner_too():
 
 @pytest.mark.parametrize("token", [b"o" * 16, b"outdated" * 2], ids=["void", "under an outdated claim"])
 def test_a_discard_that_does_not_count_leaves_no_entry_once_the_half_ends(token):
-    """Its parked record was stored all the same."""
+    """The parked record of a DISCARD that does not count is closed when the half ends."""
     world = Owners(listener=lambda _: COMMIT)
     world.half(7)
     world.claim(b"o" * 16)
@@ -247,7 +247,7 @@ def test_a_discard_that_does_not_count_leaves_no_entry_once_the_half_ends(token)
 
 
 def test_a_producers_late_end_of_a_resumed_half_leaves_no_entry():
-    """Only an owner's end comes with the record that closes what was parked before."""
+    """The owner closes the entry of a resumed half that its producer ends, because that end includes no CLOSED."""
     world = Owners()
     world.half(7)
     world.start()
@@ -272,7 +272,7 @@ def parked_one(faults=None):
 
 
 def test_an_end_that_the_next_owner_cannot_place_leaves_no_entry():
-    """The checkpoint has passed the parked half; its producer commits under the next owner."""
+    """The next owner closes the entry of a half that the checkpoint has passed and that its producer commits late."""
     world, owner = parked_one()
     world.half(8)
     world.commit(8)
@@ -285,7 +285,7 @@ def test_an_end_that_the_next_owner_cannot_place_leaves_no_entry():
 
 
 def test_no_checkpoint_passes_an_end_before_its_entry_is_closed():
-    """The owner is to give up while the parked log does not answer; the next one closes the entry."""
+    """If an owner stops while the parked log does not answer, the next one reads the end again and closes the entry."""
     faults = Between()
     world, owner = parked_one(faults)
     faults.is_lost = True

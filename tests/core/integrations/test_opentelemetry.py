@@ -31,7 +31,7 @@ LIMITS = Limits(poll_s=0.001, idle_poll_s=0.001, retry_s=0.01)
 
 
 class Answering(TransactionListener):
-    """Returns the configured answer."""
+    """A listener that returns the configured answer."""
 
     def __init__(self, state=LocalTransactionState.COMMIT):
         self.state = state
@@ -81,7 +81,7 @@ def context_in(message):
 
 
 def test_transaction_is_a_span_below_the_publishers_span(make_producer, exporter, provider, broker):
-    """Prepare, local and release are spans below it; the consumer gets its context."""
+    """Prepare, local and release are spans below the transaction's span, whose context the consumer gets."""
     tracer = trace.get_tracer("shop", tracer_provider=provider)
     with tracer.start_as_current_span("checkout") as checkout:
         result = make_producer(listener=Answering()).send_message_in_transaction(Message("t", b"b"))
@@ -97,7 +97,7 @@ def test_transaction_is_a_span_below_the_publishers_span(make_producer, exporter
 
 
 def test_the_database_style_has_the_same_spans(make_producer, exporter, tmp_path):
-    """Local lasts from BEGIN to COMMIT, around prepare."""
+    """In the database style, the span `local` lasts from BEGIN to COMMIT, around prepare."""
     engine = create_engine(f"sqlite:///{tmp_path}/shop.db")
     fence = SqlFence(engine)
     fence.create()
@@ -113,7 +113,7 @@ def test_the_database_style_has_the_same_spans(make_producer, exporter, tmp_path
 
 
 def test_checker_continues_the_trace_of_a_dead_producer(make_producer, exporter, provider, broker, running_clock):
-    """The half carries it: the check, the release and the consumer are in the dead producer's trace."""
+    """The half carries the trace, so check, release and consumer are in the dead producer's trace."""
     transaction = make_producer(policy=CheckPolicy(immunity_s=3)).begin()
     transaction.publish(Message("t", b"b"))
     transaction.prepare()
@@ -138,7 +138,7 @@ def test_checker_continues_the_trace_of_a_dead_producer(make_producer, exporter,
 
 
 def test_checks_of_a_parked_half_show_the_reason(make_producer, exporter, provider, broker, running_clock):
-    """Each check is one span."""
+    """Each check of a parked half is one span with the reason."""
     transaction = make_producer(policy=CheckPolicy(immunity_s=3)).begin()
     transaction.publish(Message("t", b"b"))
     transaction.prepare()
@@ -162,7 +162,7 @@ def test_checks_of_a_parked_half_show_the_reason(make_producer, exporter, provid
 
 
 def test_all_messages_of_a_transaction_carry_one_context_and_a_header_of_ones_own_stays(make_producer, broker):
-    """They carry it even without any span around it."""
+    """The messages of a transaction carry one context even without a span around it; a user's own header stays."""
     producer = make_producer(listener=Answering())
     transaction = producer.begin()
     transaction.publish(Message("t", b"1"))
@@ -177,7 +177,7 @@ def test_all_messages_of_a_transaction_carry_one_context_and_a_header_of_ones_ow
 
 
 def test_a_refused_half_ends_its_span_as_an_error(make_producer, exporter, broker, monkeypatch):
-    """No span is left open."""
+    """A refused half ends its spans as errors, and no span is left open."""
     transaction = make_producer().begin()
     transaction.publish(Message("t", b"b"))
     monkeypatch.setattr(broker, "refusal", lambda half: BackendUnavailableError("the disk is full"))
@@ -189,13 +189,13 @@ def test_a_refused_half_ends_its_span_as_an_error(make_producer, exporter, broke
 
 
 def test_without_the_plugin_messages_carry_nothing_more(make_producer, broker):
-    """No span is made either."""
+    """Without the plugin, messages carry no trace header and no span is made."""
     make_producer(plugins=[], listener=Answering()).send_message_in_transaction(Message("t", b"b"))
     assert TRACEPARENT not in broker.topics["t"][0].headers
 
 
 def test_failing_observer_stops_no_transaction(make_producer, broker, caplog):
-    """Its failure is logged."""
+    """A failing observer stops no transaction, and its failure is logged."""
 
     class Failing:
         @otel.hookimpl

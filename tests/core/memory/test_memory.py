@@ -28,7 +28,7 @@ class Chosen(Faults):
 
 
 class Batch:
-    """Keeps outcomes."""
+    """A batch that keeps its outcomes."""
 
     def __init__(self, *items):
         self.items = items
@@ -54,14 +54,14 @@ def half(identity=A):
 
 
 def appended(backend, record):
-    """Append one half and return how it ended."""
+    """Append one half and return its outcome."""
     batch = Batch(record)
     backend.append_halves(batch)
     return batch.outcomes[0]
 
 
 def released(backend, kind=OpKind.COMMIT, record=None):
-    """Release one half and return how it ended."""
+    """Release one half and return its outcome."""
     record = record or half()
     targets = (0, 1) if kind is OpKind.COMMIT else ()
     batch = Batch(Resolution(record, Op(kind, record.transaction_id, by="p"), targets, b"", "p", flush=True))
@@ -81,14 +81,14 @@ def released(backend, kind=OpKind.COMMIT, record=None):
     ],
 )
 def test_each_fate_of_a_half(fate, status, stored):
-    """The client gets its outcome, and the log holds the half or not."""
+    """For each fate of a half, the client gets its outcome, and the log holds the half zero, one or two times."""
     broker, backend = broker_with(what="half", fate=fate)
     assert status is appended(backend, half()).status
     assert stored == len(broker.log("g", LogKind.HALF, 0))
 
 
 def test_late_requests_come_after_their_client_gave_up():
-    """With a schedule, each leg of a request takes its time."""
+    """A late request is carried out after its client has got UNKNOWN."""
     planned = []
     broker = MemoryBroker(
         faults=Chosen("half", Fate.LATE), schedule=lambda delay_s, run: planned.append((delay_s, run))
@@ -105,7 +105,7 @@ def test_late_requests_come_after_their_client_gave_up():
 
 
 def test_dead_client_gets_no_outcome():
-    """Its requests are still carried out."""
+    """A dead client gets no outcome, and the broker still carries out its requests."""
     planned = []
     broker = MemoryBroker(schedule=lambda delay_s, run: planned.append(run))
     backend = MemoryBackend(broker)
@@ -119,7 +119,7 @@ def test_dead_client_gets_no_outcome():
 
 
 def test_a_broker_that_is_down_answers_nothing():
-    """Requests are UNKNOWN; reading raises the reason."""
+    """While the broker is down, requests are UNKNOWN and reading raises the reason."""
     broker, backend = broker_with()
     broker.down = True
     assert Status.UNKNOWN is appended(backend, half()).status
@@ -129,7 +129,7 @@ def test_a_broker_that_is_down_answers_nothing():
 
 @pytest.mark.parametrize("profile", PROFILES.values(), ids=PROFILES)
 def test_a_release_puts_targets_and_op_there(profile):
-    """On every profile; targets carry our headers."""
+    """On every profile, a release stores the op and the targets, which carry our headers."""
     broker, backend = broker_with(profile)
     assert Status.DURABLE is released(backend).status
     assert {"t": [b"0"], "u": [b"1"]} == {name: [each.body for each in topic] for name, topic in broker.topics.items()}
@@ -138,7 +138,7 @@ def test_a_release_puts_targets_and_op_there(profile):
 
 
 def test_a_refusing_topic_of_an_atomic_release_refuses_all():
-    """Every target is missing, no op is written."""
+    """If one topic of an atomic release refuses, every target is missing and no op is written."""
     broker, backend = broker_with()
     broker.refusing.add("u")
     outcome = released(backend)
@@ -147,7 +147,7 @@ def test_a_refusing_topic_of_an_atomic_release_refuses_all():
 
 
 def test_a_refusing_topic_of_a_stepped_release_is_named():
-    """The other target is out; no op is written."""
+    """If one topic of a stepped release refuses, the other target is out and no op is written."""
     broker, backend = broker_with(KAFKA_LIKE)
     broker.refusing.add("u")
     outcome = released(backend)
@@ -156,7 +156,7 @@ def test_a_refusing_topic_of_a_stepped_release_is_named():
 
 
 def test_unique_resolutions_hold_the_first_end():
-    """The second end gets the kind of the first one."""
+    """With unique resolutions, the second end gets the kind of the first one."""
     broker, backend = broker_with()
     assert Status.DURABLE is released(backend, OpKind.ROLLBACK).status
     outcome = released(backend)
@@ -165,7 +165,7 @@ def test_unique_resolutions_hold_the_first_end():
 
 
 def test_without_uniqueness_both_ends_are_in_the_log():
-    """On Kafka, too, the first end counts."""
+    """Without unique resolutions, both ends are in the log; the first one counts, as on Kafka."""
     broker, backend = broker_with(KAFKA_LIKE)
     released(backend, OpKind.ROLLBACK)
     assert Status.DURABLE is released(backend).status
@@ -173,7 +173,7 @@ def test_without_uniqueness_both_ends_are_in_the_log():
 
 
 def test_known_target_ids_are_dropped_where_the_broker_remembers_them():
-    """NATS does so for its window."""
+    """A broker that remembers target ids drops a repeated target, as NATS does for its window."""
     broker, backend = broker_with(NATS_LIKE)
     for _ in range(2):
         batch = Batch(Resolution(half(), None, (0,), b"", "p"))
@@ -183,7 +183,7 @@ def test_known_target_ids_are_dropped_where_the_broker_remembers_them():
 
 
 def test_unknown_topics_and_oversize_are_refused_before_the_half_is_stored():
-    """Where topics are not created by publishing (R14)."""
+    """A broker that does not create topics refuses unknown topics and oversize before it stores the half (R14)."""
     broker = MemoryBroker(replace(STRONG, auto_create=False))
     backend = MemoryBackend(broker)
     backend.ensure_group("g", 1).result()
@@ -198,7 +198,7 @@ def test_unknown_topics_and_oversize_are_refused_before_the_half_is_stored():
 
 
 def test_a_trimmed_log_says_where_it_begins_now():
-    """Asked for its beginning or a position that is gone."""
+    """A trimmed log names its first position to a reader that asks for a position which is gone."""
     broker, backend = broker_with()
     for identity in (A, B):
         appended(backend, half(identity))
@@ -211,7 +211,7 @@ def test_a_trimmed_log_says_where_it_begins_now():
 
 
 def test_a_lost_tail_forgets_what_it_resolved():
-    """A power failure before fsync; positions are not used again."""
+    """A lost tail (a power failure before fsync) takes its resolutions along; positions are not used again."""
     broker, backend = broker_with()
     appended(backend, half())
     released(backend, OpKind.ROLLBACK)
@@ -222,7 +222,7 @@ def test_a_lost_tail_forgets_what_it_resolved():
 
 
 def test_positions_ascend_and_have_gaps():
-    """They are ordered, not dense, so that records cannot be counted with them."""
+    """Positions ascend with gaps, so that records cannot be counted with them."""
     broker, backend = broker_with(KAFKA_LIKE)
     for number in range(20):
         appended(backend, half(number.to_bytes(16, "big")))
@@ -233,13 +233,13 @@ def test_positions_ascend_and_have_gaps():
 
 class TestUrl:
     def test_one_name_is_one_broker(self):
-        """Within one process; without a name each is its own."""
+        """A name is one broker within a process; each URL without a name is a broker of its own."""
         one, two = txcore.connect("memory://test-url-a"), txcore.connect("memory://test-url-a")
         assert one.broker is two.broker
         assert txcore.connect("memory://").broker is not txcore.connect("memory://").broker
 
     def test_a_profile_imitates_a_broker(self):
-        """By name."""
+        """The option `profile` names the broker to imitate."""
         assert not txcore.connect("memory://?profile=kafka-like").capabilities.atomic_release
 
     @pytest.mark.parametrize(
@@ -253,18 +253,18 @@ class TestUrl:
         ],
     )
     def test_a_wrong_option_is_refused_by_name(self, option, key):
-        """Unknown keys and unknown values."""
+        """An unknown key or value is refused by its key."""
         with pytest.raises(ConfigError) as caught:
             txcore.connect(f"memory://?{option}")
         assert key == caught.value.key
 
     def test_partitions_are_what_the_url_says(self):
-        """An option that is taken has an effect."""
+        """The option `partitions` sets the number of a group's partitions."""
         backend = txcore.connect("memory://?partitions=7")
         assert 7 == backend.ensure_group("g").result()
 
     def test_a_second_opening_with_other_options_is_refused(self):
-        """The other options would have no effect."""
+        """A second opening with other options is refused, because they would have no effect."""
         first = txcore.connect("memory://test-url-b?partitions=7")
         assert first.broker is txcore.connect("memory://test-url-b").broker
         assert first.broker is txcore.connect("memory://test-url-b?partitions=7").broker
@@ -272,7 +272,7 @@ class TestUrl:
             txcore.connect("memory://test-url-b?profile=kafka-like")
 
     def test_closing_twice_is_harmless_and_a_closed_backend_refuses(self):
-        """By ClosedError."""
+        """A backend may be closed twice, and raises ClosedError afterwards."""
         backend = txcore.connect("memory://")
         backend.close().result()
         backend.close().result()

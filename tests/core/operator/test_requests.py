@@ -21,7 +21,7 @@ from txcore.records import Op, OpKind
 
 
 class Unsure(TransactionListener):
-    """Never knows."""
+    """A listener that always answers UNKNOWN."""
 
     def check_local_transaction(self, half):
         return LocalTransactionState.UNKNOWN
@@ -63,7 +63,7 @@ def decisions_in(broker, randomness):
 
 
 def test_a_forced_end_is_listed_from_its_request_to_its_execution(broker, randomness, orphan, checker):
-    """The steps are in the order of the log though the clocks differ; ends that were not forced are left out."""
+    """The steps of a forced end are listed in the order of the log, even if clocks differ; other ends are left out."""
     identity = orphan()
     Operator(MemoryBackend(broker), "g", by="ann").rollback(identity, "it is void")
     checker.run_once()
@@ -74,7 +74,7 @@ def test_a_forced_end_is_listed_from_its_request_to_its_execution(broker, random
 
 
 def test_a_resume_is_listed_with_its_reason(broker, running_clock, randomness, orphan, checker):
-    """The half that it appended names the operator and the reason."""
+    """A resume is listed with the operator and the reason that its half names."""
     identity = orphan()
     for _ in range(3):
         checker.run_once()
@@ -84,7 +84,7 @@ def test_a_resume_is_listed_with_its_reason(broker, running_clock, randomness, o
 
 
 def test_the_newest_are_kept_and_all_are_counted(monkeypatch):
-    """The order in the logs does not matter; memory is bounded."""
+    """The newest requests are kept, in whatever order the logs hold them, and all are counted."""
     monkeypatch.setattr(requests, "KEPT_MAX", 3)
     newest = requests._Newest()
     for at_ms in (5, 1, 9, 7, 3, 8):

@@ -8,7 +8,7 @@ from txcore.producer.admission import Places
 
 
 def test_a_caller_without_a_place_is_refused_in_time():
-    """The caller gets a place after one was given back."""
+    """A caller is refused after its time-out if no place is free, and gets a place after one was given back."""
     places = Places(2)
     assert [places.take(0.0), places.take(0.0), places.take(0.01)] == [True, True, False]
     places.give_back()
@@ -16,7 +16,7 @@ def test_a_caller_without_a_place_is_refused_in_time():
 
 
 def test_a_waiting_caller_gets_the_place_that_is_given_back():
-    """A caller that gives back wakes it."""
+    """A caller that gives back its place wakes a waiting caller."""
     places, has_it = Places(1), threading.Event()
     assert places.take(0.0)
     thread = threading.Thread(target=lambda: places.take(60.0) and has_it.set())
@@ -30,7 +30,7 @@ def test_a_waiting_caller_gets_the_place_that_is_given_back():
 
 
 def test_no_more_than_there_are_places_are_under_way():
-    """No thread waits for ever, and all places are free again in the end."""
+    """At most as many callers as places are under way, no thread waits for ever, and all places are free in the end."""
     places, lock, under_way, most, done = Places(3), threading.Lock(), [0], [0], []
 
     def work():

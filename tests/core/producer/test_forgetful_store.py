@@ -1,4 +1,4 @@
-"""A store that keeps resolutions unique, but not for ever: what a producer does that was frozen for longer."""
+"""A producer that was frozen for longer than its store keeps unique resolutions."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ KEPT_S = 600.0
     [(60.0, txcore.EndState.CONFLICT), (KEPT_S + 1, txcore.EndState.TOO_LATE), (1e6, txcore.EndState.TOO_LATE)],
 )
 def test_a_producer_frozen_beyond_the_stores_memory_publishes_nothing(running_clock, frozen_s, state):
-    """It was rolled back meanwhile; once that is forgotten, the clock says what the store cannot."""
+    """A frozen producer's commit after a rollback is refused by the store or, once the store forgot, by the clock."""
     profile = replace(STRONG, capabilities=replace(STRONG.capabilities, resolution_kept_s=KEPT_S))
     broker = MemoryBroker(profile, clock=running_clock)
     backend = MemoryBackend(broker)

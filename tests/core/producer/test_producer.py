@@ -1,4 +1,4 @@
-"""The producer's faces beside the flows: handles between processes, back-pressure, pipelining, closing."""
+"""The producer's parts beside the flows: handles between processes, back-pressure, pipelining, closing."""
 
 from __future__ import annotations
 
@@ -42,13 +42,13 @@ def broker(request):
 
 @pytest.fixture
 def backend(broker):
-    """A client of it."""
+    """A client of the broker."""
     return MemoryBackend(broker)
 
 
 @pytest.fixture
 def producer(backend, clock):
-    """A producer on a clock in the test's hand."""
+    """A producer on a clock that the test controls."""
     return TransactionProducer(backend, "orders", partition_count=1, clock=clock)
 
 
@@ -61,7 +61,7 @@ def prepared(producer):
 
 
 class Committing(TransactionListener):
-    """Commits, or does what the argument says."""
+    """A listener that commits, or else returns or raises its argument."""
 
     def execute_local_transaction(self, message, arg):
         if isinstance(arg, Exception):
@@ -71,7 +71,7 @@ class Committing(TransactionListener):
 
 class TestHandles:
     def test_another_producer_of_the_group_ends_what_a_handle_names(self, broker, backend, producer, clock):
-        """The text is all it needs."""
+        """Another producer of the group needs only the text of a handle to end its transaction."""
         transaction = prepared(producer)
         other = TransactionProducer(MemoryBackend(broker), "orders", clock=clock)
         attached = other.attach(transaction.handle())
@@ -80,7 +80,7 @@ class TestHandles:
         assert [b"body"] == [each.body for each in broker.topics["t"]]
 
     def test_a_handle_of_another_group_is_refused(self, backend, producer):
-        """Both groups are named; nothing is sent."""
+        """A handle of another group is refused with the names of both groups, and no half is sent."""
         other = TransactionProducer(backend, "payments")
         with pytest.raises(UsageError, match="of group 'orders', not 'payments'"):
             other.attach(prepared(producer).handle())
@@ -89,13 +89,13 @@ class TestHandles:
         "damage", [lambda h: h[:-8], lambda h: ("B" if h[0] == "A" else "A") + h[1:], lambda h: "", lambda h: "ä" + h]
     )
     def test_a_damaged_handle_is_refused(self, producer, damage):
-        """Cut, changed, empty, or no text of ours."""
+        """A handle that is cut, changed, empty or no text of ours is refused."""
         handle = prepared(producer).handle()
         with pytest.raises(UsageError, match="no transaction handle"):
             producer.attach(damage(handle))
 
     def test_every_changed_byte_is_noticed(self, producer):
-        """A check sum guards the whole text."""
+        """A check sum over the whole handle detects a changed byte."""
         raw = base64.urlsafe_b64decode(prepared(producer).handle())
         for place in range(0, len(raw), 7):
             changed = raw[:place] + bytes([raw[place] ^ 1]) + raw[place + 1 :]
@@ -104,7 +104,7 @@ class TestHandles:
 
     @pytest.mark.parametrize("boot", ["boot-2", ""])
     def test_on_another_boot_nothing_is_published_where_the_store_does_not_arbitrate(self, producer, clock, boot):
-        """Clock readings do not compare: the checker is asked to come soon (TOO_LATE)."""
+        """After another boot clock readings do not compare, so the producer asks for a check (TOO_LATE)."""
         broker = MemoryBroker(KAFKA_LIKE)
         first = TransactionProducer(MemoryBackend(broker), "orders", partition_count=1, clock=clock)
         handle = prepared(first).handle()
@@ -126,7 +126,7 @@ class TestHandles:
 
 class TestBackPressure:
     def test_a_caller_beyond_the_bound_is_refused_after_its_time(self, backend, broker):
-        """Nothing of its transaction was sent."""
+        """A caller beyond the bound gets BusyError after its time-out, and its message is not sent."""
         gate = threading.Event()
         inside = threading.Event()
 
@@ -149,7 +149,7 @@ class TestBackPressure:
 
 class TestSendMany:
     def test_results_are_in_the_order_given(self, backend, broker):
-        """More than a window's worth, each with its own state."""
+        """More transactions than one window holds end each with its own result."""
         producer = TransactionProducer(backend, "g", listener=Committing())
         results = producer.send_many((Message("t", b"%04d" % n), None) for n in range(WINDOW_COUNT + 500))
         assert {(COMMIT, EndState.ACCEPTED)} == {(each.state, each.end.state) for each in results}
@@ -157,13 +157,13 @@ class TestSendMany:
 
     @pytest.mark.parametrize(("count", "filled_count"), [(4, 1), (4 * ENOUGH_COUNT, 4)])
     def test_few_share_partitions_and_many_fill_all(self, backend, clock, count, filled_count):
-        """Requests to the broker are full either way."""
+        """A few transactions share one partition and many fill all, so that requests to the broker are full."""
         producer = TransactionProducer(backend, "g", listener=Committing(), clock=clock, partition_count=4)
         made = producer.send_many((Message("t", b"x"), None) for _ in range(count))
         assert filled_count == len({partition_of(each.transaction_id, 4) for each in made})
 
     def test_it_waits_for_nothing_once_all_have_ended(self, backend, monkeypatch):
-        """The backend's work is borrowed while there is some, and given back at once."""
+        """`send_many` polls the backend without waiting, and its last poll announces no other one."""
         polls = []
 
         def poll(timeout_s, is_done=None, *, comes_again=False):
@@ -177,7 +177,7 @@ class TestSendMany:
         assert {(0.0, True)} == set(polls)
 
     def test_one_failure_hides_no_other_result(self, backend, broker):
-        """A rejected message and a raising listener are among good ones."""
+        """A rejected message and a raising listener do not change the results of the other messages."""
         producer = TransactionProducer(backend, "g", listener=Committing())
         boom = ValueError("boom")
         results = producer.send_many(
@@ -204,7 +204,7 @@ class TestSendMany:
         ],
     )
     def test_a_rollback_needs_the_fences_tombstone(self, backend, broker, fence, answer, state, ops):
-        """The rule is the same as for one alone (R5): the listener may be wrong about its commit."""
+        """A rollback needs the fence's tombstone, as for a single one (R5): the listener may be wrong."""
         fence.answer = answer
         producer = TransactionProducer(backend, "g", listener=Committing(), fence=fence, partition_count=1)
         (result,) = producer.send_many([(Message("t", b"x"), LocalTransactionState.ROLLBACK)])
@@ -212,7 +212,7 @@ class TestSendMany:
         assert ops == [op.kind for record in broker.log("g", LogKind.OP, 0) for op in decode_ops(record.body)]
 
     def test_slow_local_transactions_let_none_publish_too_late(self, clock, monkeypatch):
-        """The first ones are published before the others run; past its time none is: the checker may decide."""
+        """A transaction that is past its time publishes nothing, because the checker may decide it."""
         backend = MemoryBackend(MemoryBroker(KAFKA_LIKE))
         began_s, released_s = clock.now_s, []
 
@@ -238,7 +238,7 @@ class TestSendMany:
         assert int(room_s) <= in_time_count
 
     def test_no_more_are_begun_than_slow_local_transactions_can_end_in_time(self, clock):
-        """A tenth of a second each, forty in the time that a producer has: those begun at first, then all."""
+        """After the first batch, `send_many` begins no more transactions of 0.1 s each than can end in time."""
 
         class Slow(TransactionListener):
             def execute_local_transaction(self, message, arg):
@@ -252,13 +252,13 @@ class TestSendMany:
         assert {EndState.ACCEPTED} == set(states[FIRST_COUNT:])
 
     def test_three_things_are_no_message(self, backend):
-        """The caller hands in pairs; no message of a list with a wrong one is sent."""
+        """An item that is not a pair raises ValueError, and no message of its list is sent."""
         producer = TransactionProducer(backend, "g", listener=Committing())
         with pytest.raises(ValueError, match="too many values"):
             producer.send_many([(Message("t", b"x"), None, "more")])
 
     def test_a_half_without_an_answer_holds_up_no_other(self, backend, broker, monkeypatch):
-        """The others are published before it is answered."""
+        """The other transactions are published before a late half is answered."""
         append, release, poll = backend.append_halves, backend.release, backend.poll
         late, released_count, polls = [], 0, iter(range(1_000))
 
@@ -292,9 +292,9 @@ class TestSendMany:
         assert b"0" == broker.topics["t"][-1].body
 
     def test_what_has_ended_is_let_go(self, backend, clock):
-        """A million sent in one call take the room of a million results, not of a million messages.
+        """`send_many` keeps the results of ended transactions, and not their messages and arguments.
 
-        The window follows the rate; on a clock that does not move it is full.
+        The window follows the rate; on a clock that does not move, the window is full.
         """
         refs, held_count = [], 0
 
@@ -318,7 +318,7 @@ class TestSendMany:
         assert WINDOW_COUNT <= held_count <= 2 * WINDOW_COUNT
 
     def test_asyncio_sends_many_too(self, backend, broker):
-        """The listener is an asynchronous one."""
+        """The asynchronous producer sends many messages with an asynchronous listener."""
 
         class Async(AsyncTransactionListener):
             async def execute_local_transaction(self, message, arg):
@@ -339,12 +339,12 @@ class TestSendMany:
 
 class TestMisuse:
     def test_a_listener_is_needed_for_the_listener_style(self, producer):
-        """The error names the parameter."""
+        """Sending without a listener raises an error that names the parameter."""
         with pytest.raises(TransactionStateError, match="listener="):
             producer.send_message_in_transaction(Message("t", b""))
 
     def test_a_group_is_needed(self, backend):
-        """Its name is the identity of everything."""
+        """An empty group name is refused by its key."""
         with pytest.raises(ConfigError) as caught:
             TransactionProducer(backend, "")
         assert "group" == caught.value.key
@@ -355,7 +355,7 @@ class TestMisuse:
             TransactionProducer(backend, "orders", partition_count=2)
 
     def test_a_closed_producer_starts_nothing_new(self, producer):
-        """Transactions under way end normally; closing twice is harmless."""
+        """A closed producer begins no transaction, still ends those under way, and may be closed twice."""
         transaction = prepared(producer)
         with producer:
             pass
@@ -366,7 +366,7 @@ class TestMisuse:
         assert EndState.ACCEPTED is transaction.commit().state
 
     def test_a_backend_from_before_a_fork_is_the_callers_mistake(self, backend, producer, monkeypatch):
-        """Its own error comes through, and names the backend; the broker refused nothing."""
+        """The producer raises the backend's own error about a fork, because the broker refused nothing."""
         error = UsageError("this memory backend was opened before a fork")
 
         def refuse(batch):
@@ -380,7 +380,7 @@ class TestMisuse:
         assert error is caught.value
 
     def test_a_closed_backend_sends_nothing(self, backend, producer):
-        """The half is certainly not stored."""
+        """Preparing on a closed backend raises an error, and the half is certainly not stored."""
         transaction = producer.begin()
         transaction.publish(Message("t", b""))
         backend.close().result()

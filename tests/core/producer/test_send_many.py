@@ -22,9 +22,9 @@ class Clock:
     ("immunity_s", "margin_s", "spent_s", "most"),
     [
         (10.0, 4.0, 0.1, WINDOW_COUNT),  # 1,000 a second
-        (10.0, 4.0, 0.5, 400),  # 200 a second: in half of the backend's four seconds, not in three
-        (5.0, 4.0, 0.5, 100),  # the producer's half second is shorter
-        (10.0, 0.001, 0.5, FIRST_COUNT),  # a backend that takes no time is not asked for less than at the start
+        (10.0, 4.0, 0.5, 400),  # 200 a second for 2 s, half of the backend's 4 s
+        (5.0, 4.0, 0.5, 100),  # 200 a second for 0.5 s, half of the producer's 1 s
+        (10.0, 0.001, 0.5, FIRST_COUNT),  # no fewer than at the start, even if the backend takes no time
         (10.0, 60.0, 0.5, 600),
     ],
 )

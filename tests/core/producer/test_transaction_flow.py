@@ -1,4 +1,4 @@
-"""The producer's flows, driven by hand: every yield and every answer to it."""
+"""The producer's flows, run step by step: each command that they yield, and each answer to it."""
 
 from __future__ import annotations
 
@@ -61,7 +61,7 @@ def called(command):
 
 class TestPrepare:
     def test_a_durable_half_makes_it_prepared(self, transaction, context, by_hand):
-        """The half holds all messages and the policy; the reading for giving way is taken before the append."""
+        """The half holds all messages and the policy; the time to give way counts from before the append."""
         steps = flow.prepare(transaction)
         half = next(steps)
         began_s = context.clock.elapsed_s()
@@ -92,17 +92,17 @@ class TestPrepare:
         assert Phase.FAILED is transaction.phase
 
     def test_nothing_published_is_a_mistake(self, context):
-        """An empty half would be asked about for nothing."""
+        """Preparing a transaction without messages raises an error."""
         with pytest.raises(TransactionStateError, match="nothing was published"):
             next(flow.prepare(transactions.begin(context)))
 
     def test_a_second_prepare_raises(self, prepared):
-        """One id per database attempt (R1)."""
+        """A second prepare raises an error, because each attempt in the database has its own id (R1)."""
         with pytest.raises(TransactionStateError, match="is prepared, not open"):
             next(flow.prepare(prepared))
 
     def test_with_a_connection_the_fence_row_comes_first(self, transaction, by_hand):
-        """Insert, which is certain when it returns, then the half, marked as fenced."""
+        """With a connection, the fence row is inserted before the half, which is marked as fenced."""
         connection = object()
         steps = flow.prepare(transaction, connection)
         insert = next(steps)
@@ -113,7 +113,7 @@ class TestPrepare:
 
     @pytest.mark.parametrize("error", [FencedError("decided"), FenceMisuseError("autocommit")])
     def test_a_refused_fence_row_sends_nothing(self, transaction, context, error):
-        """A refused insert does not reach the broker; that the fence has rolled back already does no harm."""
+        """A refused fence row sends no half, and the connection is rolled back, even for the second time."""
         steps = flow.prepare(transaction, object())
         next(steps)
         assert context.fence.rollback == steps.throw(error).function
@@ -145,7 +145,7 @@ class TestPrepare:
         assert Phase.FAILED is transaction.phase
 
     def test_messages_too_large_together_roll_back_before_anything_is_sent(self, context):
-        """The sum is judged, not each message."""
+        """Messages whose sum is too large are refused and rolled back before the half is sent."""
         transaction = transactions.begin(context)
         for _ in range(3):
             transactions.publish(transaction, Message("big", bytes(40_000)))
@@ -158,7 +158,7 @@ class TestPrepare:
         assert "size" == caught.value.reason
 
     def test_a_connection_without_a_fence_is_refused_and_may_be_tried_again(self, transaction, context):
-        """The transaction stays open after the refusal."""
+        """A connection without a fence is refused, and the transaction stays open."""
         context.fence = None
         with pytest.raises(TransactionStateError, match="made with fence="):
             next(flow.prepare(transaction, object()))
@@ -167,7 +167,7 @@ class TestPrepare:
 
 class TestEnd:
     def test_commit_releases_every_target_with_its_op(self, prepared, by_hand):
-        """One resolution: all targets, COMMIT, the attempt's name."""
+        """A commit is one resolution with all targets, the op COMMIT and the attempt's name."""
         steps = end(prepared, OpKind.COMMIT)
         resolution = next(steps)
         assert isinstance(resolution, Resolution)
@@ -198,7 +198,7 @@ class TestEnd:
         ],
     )
     def test_each_outcome_has_its_state(self, prepared, by_hand, outcome, state):
-        """Nothing but DURABLE is ACCEPTED; a reason is passed on."""
+        """Only the outcome DURABLE is ACCEPTED, and the error of an outcome is passed on."""
         steps = end(prepared, OpKind.COMMIT)
         next(steps)
         result = by_hand.run_to_end(steps, outcome)
@@ -216,14 +216,14 @@ class TestEnd:
         ],
     )
     def test_an_end_is_idempotent(self, prepared, by_hand, first, again, state):
-        """Asking again sends nothing and says what is known."""
+        """A second end sends nothing and returns the known result."""
         steps = end(prepared, OpKind.COMMIT)
         next(steps)
         by_hand.run_to_end(steps, first)
         assert state is by_hand.run_to_end(end(prepared, again)).state
 
     def test_an_end_that_was_cancelled_is_unknown(self, prepared, by_hand):
-        """The release may be under way: a caller that asks again learns that it is not certain."""
+        """A cancelled end is UNKNOWN, also for a caller that asks again, because the release may be under way."""
         steps = end(prepared, OpKind.COMMIT)
         next(steps)
         with pytest.raises(asyncio.CancelledError):
@@ -232,7 +232,7 @@ class TestEnd:
         assert EndState.UNKNOWN is by_hand.run_to_end(end(prepared, OpKind.COMMIT)).state
 
     def test_a_late_producer_gives_way_and_asks_for_a_check(self, prepared, context, by_hand):
-        """Past immunity minus margin it publishes nothing (R6)."""
+        """After immunity minus margin, a producer publishes nothing and asks for a check (R6)."""
         context.clock.advance(4.001)
         steps = end(prepared, OpKind.COMMIT)
         resolution = next(steps)
@@ -240,23 +240,23 @@ class TestEnd:
         assert EndState.TOO_LATE is by_hand.run_to_end(steps, DURABLE).state
 
     def test_the_last_moment_is_not_late(self, prepared, context):
-        """Exactly at immunity minus margin it still publishes."""
+        """Exactly at immunity minus margin, a producer still publishes."""
         context.clock.advance(4)
         assert OpKind.COMMIT == next(end(prepared, OpKind.COMMIT)).op.kind
 
     def test_a_producer_without_a_reading_gives_way(self, prepared):
-        """A handle from another boot has no comparable clock."""
+        """A producer gives way for a handle from another boot, because the clocks do not compare."""
         prepared.give_way_s = None
         assert OpKind.NUDGE == next(end(prepared, OpKind.COMMIT)).op.kind
 
     def test_a_store_that_remembers_for_ever_is_asked_however_late(self, prepared, context):
-        """It refuses what comes second before anything is delivered."""
+        """A store that remembers for ever is always asked, because it refuses a second end before delivery."""
         context.store_arbitrates = True
         context.clock.advance(1e9)
         assert OpKind.COMMIT == next(end(prepared, OpKind.COMMIT)).op.kind
 
     def test_a_store_that_forgets_resolutions_is_asked_only_while_it_remembers(self, prepared, context):
-        """A resolution of just after the half may be forgotten once the store has kept it for its time."""
+        """A store is asked only while it still remembers a resolution that came just after the half."""
         context.store_arbitrates, context.arbitrates_s = True, 60.0
         context.clock.advance(60 - 2)
         steps = end(prepared, OpKind.COMMIT)
@@ -264,13 +264,13 @@ class TestEnd:
 
     @pytest.mark.parametrize(("kept_s", "late_s"), [(60.0, 58.001), (1.0, 4.001)])
     def test_it_gives_way_once_the_store_may_have_forgotten(self, prepared, context, kept_s, late_s):
-        """Frozen for longer than the store remembers it would find its place free; never before immunity ends."""
+        """A producer gives way when the store may have forgotten a resolution, but not within immunity minus margin."""
         context.store_arbitrates, context.arbitrates_s = True, kept_s
         context.clock.advance(late_s)
         assert OpKind.NUDGE == next(end(prepared, OpKind.COMMIT)).op.kind
 
     def test_without_a_reading_it_gives_way_to_a_store_that_forgets(self, prepared, context):
-        """A handle from another boot cannot show how long it was away."""
+        """A producer gives way for a handle from another boot if the store forgets resolutions."""
         context.store_arbitrates, context.arbitrates_s, prepared.give_way_s = True, 60.0, None
         assert OpKind.NUDGE == next(end(prepared, OpKind.COMMIT)).op.kind
 
@@ -282,7 +282,7 @@ class TestEnd:
         assert Phase.PREPARED is prepared.phase
 
     def test_an_end_before_prepare_is_refused(self, transaction):
-        """The handle is in the wrong state."""
+        """An end before prepare raises an error that names the transaction's state."""
         with pytest.raises(TransactionStateError, match="is open, not prepared"):
             next(end(transaction, OpKind.COMMIT))
 
@@ -298,7 +298,7 @@ class TestEnd:
         assert state is by_hand.run_to_end(steps, {prepared.transaction_id: FenceReading(answer)}).state
 
     def test_a_fenced_rollback_with_its_tombstone_is_written(self, prepared, context, by_hand):
-        """This holds after the horizon, too: the fence has decided already."""
+        """A rollback with its tombstone is written even after immunity, because the fence has decided already."""
         prepared.fenced = True
         context.clock.advance(100)
         steps = end(prepared, OpKind.ROLLBACK)
@@ -308,7 +308,7 @@ class TestEnd:
         assert EndState.ACCEPTED is by_hand.run_to_end(steps, DURABLE).state
 
     def test_a_fence_that_raises_is_no_rollback(self, prepared, by_hand):
-        """The check decides; the reason is passed on."""
+        """A rollback whose fence raises is UNKNOWN with that error, and the check decides."""
         prepared.fenced = True
         steps = end(prepared, OpKind.ROLLBACK)
         next(steps)
@@ -364,7 +364,7 @@ class TestListenerStyle:
         return send_in_transaction(transaction, Listener(), message, "arg"), transaction
 
     def test_the_listener_runs_between_half_and_end(self, unfenced, by_hand):
-        """Half, then the local transaction with message and argument, then the release."""
+        """The local transaction gets message and argument, and runs between the half and the release."""
         steps, transaction = self.send(unfenced)
         half = next(steps)
         call = steps.send(DURABLE)
@@ -384,12 +384,12 @@ class TestListenerStyle:
         )
 
     def test_outside_the_listener_there_is_no_current_transaction(self):
-        """The error says where it works."""
+        """Outside the listener, `current_transaction` raises an error that names the place where it works."""
         with pytest.raises(TransactionStateError, match="only inside execute_local_transaction"):
             transactions.current_transaction()
 
     def test_a_flow_that_is_dropped_takes_no_other_current_transaction(self, unfenced):
-        """Its process died, or its event loop: it is collected while another local transaction runs."""
+        """A dropped flow that is collected during another local transaction leaves that transaction current."""
         dropped, _ = self.send(unfenced)
         next(dropped)
         dropped.send(DURABLE)
@@ -401,13 +401,13 @@ class TestListenerStyle:
         steps.send(COMMIT)
 
     def test_dropped_flows_are_collected_whatever_the_thread_does(self):
-        """Python 3.11 collects garbage within `ContextVar.set`, which must not be entered again from there."""
+        """A flow that Python 3.11 collects within `ContextVar.set` does not call that function again."""
         done = subprocess.run([sys.executable, "-c", DROPPED], capture_output=True, text=True, check=False, timeout=120)
         assert (0, "done\n") == (done.returncode, done.stdout), done.stderr
 
     @pytest.mark.parametrize(("outcome", "error"), [(REFUSED, HalfRefusedError), (UNKNOWN, HalfUnknownError)])
     def test_the_listener_never_runs_after_an_uncertain_half(self, unfenced, outcome, error):
-        """Nothing is committed before a certain half ack (R2)."""
+        """The listener does not run, so nothing is committed, before a certain ack of the half (R2)."""
         steps, _ = self.send(unfenced)
         next(steps)
         with pytest.raises(error):
@@ -423,7 +423,7 @@ class TestListenerStyle:
         assert EndState.ACCEPTED is by_hand.run_to_end(steps, DURABLE).end.state
 
     def test_unknown_writes_nothing(self, unfenced, by_hand):
-        """The check decides an UNKNOWN transaction."""
+        """A listener's UNKNOWN writes no op, and the check decides the transaction."""
         steps, _ = self.send(unfenced)
         next(steps)
         steps.send(DURABLE)
@@ -431,7 +431,7 @@ class TestListenerStyle:
         assert (LocalTransactionState.UNKNOWN, None, None) == (result.state, result.end, result.error)
 
     def test_an_exception_is_not_a_rollback(self, unfenced, by_hand):
-        """It may have committed (R5): UNKNOWN with the error, nothing written."""
+        """A listener's exception is UNKNOWN and writes nothing, because the database may have committed (R5)."""
         steps, _ = self.send(unfenced)
         next(steps)
         steps.send(DURABLE)
@@ -441,7 +441,7 @@ class TestListenerStyle:
 
     @pytest.mark.parametrize("answer", [None, True, "COMMIT"])
     def test_an_answer_of_another_type_is_unknown(self, unfenced, by_hand, answer):
-        """Forgetting the return value commits nothing."""
+        """A listener that forgets its return value commits nothing."""
         steps, _ = self.send(unfenced)
         next(steps)
         steps.send(DURABLE)
@@ -450,7 +450,7 @@ class TestListenerStyle:
         assert isinstance(result.error, TransactionStateError)
 
     def test_a_fenced_listener_that_forgot_its_row_is_vouched_for(self, context, by_hand):
-        """The row is written in a transaction of its own before anything is published; the result reports it."""
+        """A row that the listener forgot is written in its own transaction before publishing; the result reports it."""
         steps, _ = self.send(context)
         half = wire.decode_half(next(steps).body)
         assert (False, True, NO_DATABASE) == (
@@ -477,7 +477,7 @@ class TestListenerStyle:
         ],
     )
     def test_vouching_that_fails_publishes_nothing(self, context, by_hand, error, is_vowed, state):
-        """A check that came first asks the listener, or is a conflict; one without an answer decides later."""
+        """If the forgotten row cannot be written, nothing is published, and the cause gives the state of the end."""
         context.listener_fences = is_vowed
         steps, _ = self.send(context)
         next(steps)
@@ -489,7 +489,7 @@ class TestListenerStyle:
 
 class TestDatabaseStyle:
     def test_entering_begins_with_the_fence_row(self, transaction, context, by_hand):
-        """The connection comes from the fence, in one call."""
+        """Entering the block gets the connection from the fence, with the fence row, in one call."""
         steps = flow.database_begin(transaction, "engine")
         begin = next(steps)
         assert (context.fence.begin, ("engine", transaction.transaction_id, "orders")) == (begin.function, begin.args)
@@ -497,7 +497,7 @@ class TestDatabaseStyle:
         assert transaction.fenced
 
     def test_it_needs_a_fence(self, transaction, context):
-        """The error names the parameter."""
+        """The database style without a fence raises an error that names the parameter."""
         context.fence = None
         with pytest.raises(TransactionStateError, match="fence=SqlFence"):
             next(flow.database_begin(transaction, "engine"))
@@ -511,7 +511,7 @@ class TestDatabaseStyle:
         return transaction
 
     def test_leaving_verifies_appends_commits_and_publishes_in_this_order(self, entered, by_hand):
-        """Fence row verified, half, database COMMIT, targets."""
+        """Leaving verifies the fence row, appends the half, commits the database and publishes, in this order."""
         steps = flow.database_finish(entered)
         verify = next(steps)
         half = steps.send(None)
@@ -524,7 +524,7 @@ class TestDatabaseStyle:
         assert EndState.ACCEPTED is by_hand.run_to_end(steps, DURABLE).state
 
     def test_a_block_that_published_nothing_withdraws_its_row(self, context, by_hand):
-        """No half is written; the database commits."""
+        """A block that published nothing withdraws its row, writes no half, and commits the database."""
         transaction = transactions.begin(context)
         transaction.connection, transaction.fenced = "connection", True
         steps = flow.database_finish(transaction)
@@ -535,7 +535,7 @@ class TestDatabaseStyle:
 
     @pytest.mark.parametrize(("outcome", "error"), [(REFUSED, HalfRefusedError), (UNKNOWN, HalfUnknownError)])
     def test_a_half_that_is_not_certain_rolls_back(self, entered, outcome, error):
-        """The database is not committed."""
+        """The database is rolled back if the half is not certain."""
         steps = flow.database_finish(entered)
         next(steps)
         steps.send(None)
@@ -545,7 +545,7 @@ class TestDatabaseStyle:
             steps.send(None)
 
     def test_an_error_of_the_commit_is_left_to_the_check(self, entered):
-        """It may have applied (R5): a NUDGE, no end, CommitUnknownError from the driver's error."""
+        """A failed database COMMIT may have applied (R5): it gives a NUDGE, no end, and CommitUnknownError."""
         steps = flow.database_finish(entered)
         next(steps)
         steps.send(None)
@@ -558,7 +558,7 @@ class TestDatabaseStyle:
         assert cause is caught.value.__cause__
 
     def test_a_failed_verification_sends_nothing(self, entered):
-        """It is rolled back, by the fence too where it was not interrupted."""
+        """A failed verification of the fence row rolls the connection back and sends no half."""
         steps = flow.database_finish(entered)
         next(steps)
         rollback = steps.throw(FenceMisuseError("savepoint"))
@@ -568,7 +568,7 @@ class TestDatabaseStyle:
         assert Phase.FAILED is entered.phase
 
     def test_an_error_in_the_block_rolls_back_once(self, entered, by_hand):
-        """The second abort finds nothing to do."""
+        """An error in the block rolls back once; a second abort does nothing."""
         steps = flow.database_abort(entered)
         rollback = next(steps)
         assert (entered.context.fence.rollback, ("connection",)) == (rollback.function, rollback.args)

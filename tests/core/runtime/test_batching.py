@@ -8,7 +8,7 @@ from txcore.runtime.batching import Group, Outbox, hand_over
 
 
 class Waiter:
-    """Keeps its outcomes."""
+    """A waiter that keeps its outcomes."""
 
     def __init__(self):
         self.outcomes = []
@@ -18,7 +18,7 @@ class Waiter:
 
 
 def test_each_waiter_gets_the_outcome_of_its_own_item():
-    """A batch may be settled in any order."""
+    """Each waiter gets the outcome of its own item, in whatever order the batch is settled."""
     waiters = [Waiter(), Waiter()]
     group, refused = Group("ab", waiters), Outcome(Status.REFUSED)
     group.settle(1, refused)
@@ -27,7 +27,7 @@ def test_each_waiter_gets_the_outcome_of_its_own_item():
 
 
 def test_a_backend_that_takes_nothing_refuses_each_item():
-    """The error of the submitting call is every item's reason."""
+    """If the submitting call raises, each item is refused with that error."""
     error = BackendUnavailableError("closed")
 
     def take(batch):

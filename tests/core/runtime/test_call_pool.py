@@ -48,7 +48,7 @@ def test_a_call_gives_its_value_or_its_error():
 
 
 def test_a_coroutine_is_refused():
-    """A checker's listener is not asynchronous; the coroutine is closed."""
+    """A coroutine is closed and refused, because a checker's listener is not asynchronous."""
 
     async def answer():
         raise AssertionError("never runs")
@@ -91,7 +91,7 @@ def test_stuck_calls_are_bounded(release):
 
 
 def test_a_call_abandoned_before_it_began_never_runs(release):
-    """It waited for a stuck call to end."""
+    """A call that was abandoned while it waited for a stuck call never runs."""
     pool = CallPool(threads_max=1)
     job = stuck_in(pool, release)
     ran = []
@@ -107,7 +107,7 @@ def test_a_call_abandoned_before_it_began_never_runs(release):
 
 
 def test_threads_are_bounded_and_reused():
-    """Never more than `threads_max` at a time, and none for calls that come one by one."""
+    """A pool never runs more than `threads_max` threads at a time, and uses them again."""
     pool = CallPool(threads_max=3)
     barrier = threading.Barrier(3)
     names = []
@@ -123,7 +123,7 @@ def test_threads_are_bounded_and_reused():
 
 
 def test_a_closed_pool_refuses():
-    """The Future holds the error; `submit` raises none."""
+    """A closed pool returns a Future that holds the error; `submit` raises none."""
     pool = CallPool()
     pool.close()
     assert isinstance(pool.submit(Call(str)).future.exception(WAIT_S), BusyError)

@@ -1,4 +1,4 @@
-"""The circuit breaker: opens after failures in a row, lets one probe through, closes after a success."""
+"""The circuit breaker opens after failures in a row, lets one probe through, and closes after a success."""
 
 from __future__ import annotations
 
@@ -33,12 +33,12 @@ def breaker(clock):
 
 
 def opened(breaker):
-    """Let it open."""
+    """Open the breaker by three failures, and return their results."""
     return [breaker.failed() for _ in range(3)]
 
 
 def test_it_opens_after_failures_in_a_row_and_says_so_once(breaker):
-    """A success in between starts the count anew."""
+    """The breaker opens after failures in a row and reports it once; a success before that resets the count."""
     breaker.failed()
     breaker.failed()
     assert (breaker.succeeded(), breaker.may_try(), breaker.is_open) == (None, True, False)
@@ -47,7 +47,7 @@ def test_it_opens_after_failures_in_a_row_and_says_so_once(breaker):
 
 
 def test_one_probe_at_a_time_is_made_after_the_pause(breaker, clock):
-    """The other transactions continue without the broker."""
+    """After the pause, one transaction at a time is a probe; the others continue without the broker."""
     opened(breaker)
     clock.now_s += 1.0
     assert [breaker.may_try() for _ in range(3)] == [True, False, False]
@@ -56,7 +56,7 @@ def test_one_probe_at_a_time_is_made_after_the_pause(breaker, clock):
 
 
 def test_pause_doubles_with_each_probe_that_fails(breaker, clock):
-    """It doubles up to its bound."""
+    """The pause doubles with each failed probe, up to its bound."""
     opened(breaker)
     for pause_s in (1.0, 2.0, 4.0, 5.0, 5.0):
         clock.now_s += pause_s - 0.1
@@ -67,7 +67,7 @@ def test_pause_doubles_with_each_probe_that_fails(breaker, clock):
 
 
 def test_failures_that_were_under_way_when_it_opened_lengthen_nothing(breaker, clock):
-    """Only the failure of a probe counts."""
+    """Only the failure of a probe lengthens the pause of an open breaker."""
     opened(breaker)
     for _ in range(20):
         breaker.failed()
@@ -76,7 +76,7 @@ def test_failures_that_were_under_way_when_it_opened_lengthen_nothing(breaker, c
 
 
 def test_probe_that_never_ends_is_replaced(breaker, clock):
-    """Its caller may have died."""
+    """A probe without a result is replaced after its time, because its caller may have died."""
     opened(breaker)
     clock.now_s += 1.0
     assert breaker.may_try()

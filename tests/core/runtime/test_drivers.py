@@ -22,7 +22,7 @@ RELEASE = Resolution(HALF, None)
 
 
 class Backend:
-    """Settles each item with the test's function."""
+    """A backend that settles each item with the test's function."""
 
     def __init__(self, capabilities, settle):
         self.capabilities = capabilities
@@ -66,7 +66,7 @@ async def answering():
 
 class TestBlocking:
     def test_everything_a_flow_may_yield(self, bridge):
-        """Halves, releases, calls, futures, delays and flows beside this one."""
+        """A flow may yield halves, releases, calls, Futures, delays, and flows that run beside it."""
         beside = []
 
         def spawned():
@@ -84,7 +84,7 @@ class TestBlocking:
         assert error is got[1]
 
     def test_what_the_flow_raises_reaches_the_caller(self, bridge):
-        """Unchanged."""
+        """The caller gets an error of the flow unchanged."""
 
         def flow():
             yield HALF
@@ -94,7 +94,7 @@ class TestBlocking:
             run_blocking(flow(), bridge)
 
     def test_asynchronous_user_code_is_refused_with_the_name_of_the_right_producer(self, bridge):
-        """Its coroutine is closed, so that no warning follows."""
+        """Asynchronous user code is refused, and its coroutine is closed, so that no warning follows."""
         (error,) = run_blocking(flow_of(Call(answering)), bridge)
         assert isinstance(error, TypeError)
         assert "AsyncTransactionProducer" in str(error)
@@ -116,7 +116,7 @@ class TestBlocking:
         assert isinstance(got[1], TypeError)
 
     def test_an_outcome_from_another_thread_wakes_the_caller(self, capabilities):
-        """Brokers settle from their own threads."""
+        """A broker's own thread wakes the caller when it settles an outcome."""
 
         def settle(batch, index, item):
             threading.Thread(target=batch.settle, args=(index, DURABLE)).start()
@@ -124,13 +124,13 @@ class TestBlocking:
         assert [DURABLE] == run_blocking(flow_of(HALF), BlockingBridge(Backend(capabilities(), settle)))
 
     def test_caller_whose_turn_was_forgotten_continues(self, bridge):
-        """A woken caller never left the turnstile: a bug, or an exception at the worst moment."""
+        """A caller continues even if woken callers never left the turnstile, for example because of an exception."""
         for _ in range(PASSING_MAX):
             bridge.turnstile.sit().settle(0, DURABLE)
         assert [DURABLE, DURABLE] == run_blocking(flow_of(HALF, RELEASE), bridge)
 
     def test_callers_without_number_all_get_their_outcomes(self, capabilities):
-        """Outcomes come in bursts from another thread, with user code between the waits."""
+        """All of 2,000 callers get their outcomes, which come in bursts from another thread."""
         held, stop = queue.SimpleQueue(), object()
         backend = Backend(capabilities(), lambda batch, index, item: held.put((batch, index)))
 
@@ -147,7 +147,7 @@ class TestBlocking:
         assert [[DURABLE, number, DURABLE] for number in range(2_000)] == got
 
     def test_caller_with_a_time_limit_gives_up_when_it_is_over(self, capabilities):
-        """Its outcome is UNKNOWN; the later outcome is ignored."""
+        """A caller with a time limit gets UNKNOWN at its end, and the later outcome is ignored."""
         held = []
         bridge = BlockingBridge(Backend(capabilities(), lambda batch, index, item: held.append((batch, index))))
         (outcome,) = run_blocking(flow_of(Timed(HALF, 0.01)), bridge)
@@ -167,7 +167,7 @@ class TestAsync:
         return asyncio.run(main())
 
     def test_everything_a_flow_may_yield(self, bridge):
-        """It does the same as the blocking driver, and its calls may be asynchronous."""
+        """The asynchronous driver does the same as the blocking one, and its calls may be asynchronous."""
         beside = []
 
         def spawned():
@@ -187,7 +187,7 @@ class TestAsync:
         assert error is got[1]
 
     def test_what_tasks_hand_over_in_one_go_of_the_loop_is_one_batch(self, capabilities):
-        """One call of the backend for all of them; halves and releases apart."""
+        """All tasks of one turn of the loop share a call of the backend, halves and releases apart."""
         batches = []
 
         def settle(batch, index, item):
@@ -203,7 +203,7 @@ class TestAsync:
         assert [20, 20, 10, 20, 20, 10] == sizes
 
     def test_what_tasks_that_take_long_hand_over_does_not_wait_for_them_all(self, capabilities, monkeypatch):
-        """A release is handed over in the time for which the clock was read: tasks may block the loop one by one."""
+        """A release does not wait for all tasks of a turn when each of them blocks the loop for long."""
         events = []
         backend = Backend(capabilities(), lambda batch, index, item: events.append(type(item)))
 
@@ -228,7 +228,7 @@ class TestAsync:
         assert ["blocked", "blocked", Resolution, Resolution, "blocked", Resolution] == events
 
     def test_a_burst_of_outcomes_wakes_the_loop_once(self, capabilities):
-        """However many items a batch holds (one wake-up per batch)."""
+        """A burst of outcomes wakes the loop once, however many items it has."""
         held = []
         backend = Backend(capabilities(), lambda batch, index, item: held.append((batch, index)))
         wakes = 0
@@ -257,7 +257,7 @@ class TestAsync:
         assert 1 == wakes
 
     def test_flow_is_notified_of_a_cancelled_caller(self, capabilities):
-        """The flow may still undo its work; the late outcome is ignored."""
+        """A flow may undo its work after its caller was cancelled, and the late outcome is ignored."""
         held, undone = [], []
         backend = Backend(capabilities(), lambda batch, index, item: held.append((batch, index)))
 
@@ -284,7 +284,7 @@ class TestAsync:
         assert ["awaited"] == undone
 
     def test_outcome_after_the_loop_has_closed_is_ignored(self, capabilities):
-        """A broker thread may settle at any time."""
+        """An outcome that a broker's thread settles after the loop has closed is ignored."""
         held = []
         backend = Backend(capabilities(), lambda batch, index, item: held.append((batch, index)))
 

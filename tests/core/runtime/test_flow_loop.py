@@ -16,12 +16,12 @@ from txcore.runtime.flow_loop import Loop
 
 
 def half(number=0):
-    """Return a half of its own."""
+    """Return a half with its own id."""
     return HalfRecord("g", 0, number.to_bytes(16, "big"), 0, b"", ())
 
 
 class Backend:
-    """Takes batches; the test settles them."""
+    """A backend that keeps its batches, which the test settles."""
 
     def __init__(self, capabilities, *, error=None):
         self.capabilities = capabilities
@@ -64,7 +64,7 @@ def ending(command, results):
 
 
 def test_what_is_ready_together_leaves_as_one_batch(loop, backend):
-    """Halves of many flows share a round trip, bounded by what the backend takes."""
+    """Halves of many flows share a batch, up to the size that the backend accepts."""
     results = []
     for number in range(5):
         loop.spawn(ending(half(number), results))
@@ -79,7 +79,7 @@ def test_what_is_ready_together_leaves_as_one_batch(loop, backend):
 
 
 def test_releases_carry_the_claim(loop, backend):
-    """A checker's writes are fenced."""
+    """A release of a checker carries its claim."""
     loop.spawn(ending(Resolution(half(), None), []))
     loop.turn()
     assert ["claim"] == backend.claims
@@ -109,7 +109,7 @@ class TestEach:
         assert [None] == ends
 
     def test_it_waits_for_the_flows_of_all_portions(self, loop, backend, clock):
-        """The flows run beside each other."""
+        """An `Each` ends after the flows of all portions, which run beside each other."""
         ends, beside = [], []
 
         def waiting(answered):
@@ -132,7 +132,7 @@ class TestEach:
         assert 0 == loop.task_count
 
     def test_a_wake_up_that_finds_nothing_does_nothing(self, loop, backend):
-        """An answer may be found before the thread that brought it says so."""
+        """A wake-up does nothing if the loop has found its answer before."""
         ends = []
         loop.spawn(ending(Each([half(0)], collecting([])), ends))
         loop.turn()
@@ -144,13 +144,13 @@ class TestEach:
         assert [None] == ends
 
     def test_releases_carry_the_claim(self, loop, backend):
-        """They do so like those of a single flow."""
+        """The releases of an `Each` carry the claim, like the release of a single flow."""
         loop.spawn(ending(Each([Resolution(half(), None)], collecting([])), []))
         loop.turn()
         assert ["claim"] == backend.claims
 
     def test_a_backend_that_takes_nothing_refuses_each_item(self, capabilities, clock):
-        """The portion has the reason for each."""
+        """If the backend raises, each item of an `Each` is refused."""
         error = BackendUnavailableError("down")
         loop, portions, ends = Loop(Backend(capabilities(), error=error), clock), [], []
         loop.spawn(ending(Each([half(0), half(1)], collecting(portions)), ends))
@@ -160,7 +160,7 @@ class TestEach:
 
 
 def test_a_backend_that_takes_nothing_refuses_each_item(capabilities, clock):
-    """The flows continue with REFUSED and the reason."""
+    """If the backend raises, the flows continue with REFUSED and the error."""
     error = BackendUnavailableError("down")
     loop, results = Loop(Backend(capabilities(), error=error), clock), []
     loop.spawn(ending(half(), results))
@@ -171,7 +171,7 @@ def test_a_backend_that_takes_nothing_refuses_each_item(capabilities, clock):
 
 
 def test_a_delay_ends_when_the_clock_says_so(loop, clock):
-    """It ends no turn earlier; timers fire in the order of their times."""
+    """A delay ends no turn before its time, and timers fire in the order of their times."""
     results = []
     for delay_s in (3.0, 1.0):
         loop.spawn(ending(delay_s, results), lambda task, delay_s=delay_s: results.append(delay_s))
@@ -190,7 +190,7 @@ def test_a_delay_ends_when_the_clock_says_so(loop, clock):
 
 
 def test_futures_and_calls_give_values_or_raise(loop):
-    """Without a pool calls run in the loop's own thread."""
+    """A Future or a call gives its value or raises; without a pool, calls run in the loop's own thread."""
     results = []
     error = OSError("x")
     for command in (resolved(1), failed(error), Call(len, ("ab",)), Call(int, ("x",))):
@@ -201,7 +201,7 @@ def test_futures_and_calls_give_values_or_raise(loop):
 
 
 def test_an_asynchronous_call_is_refused(loop):
-    """Its coroutine is closed, so that no warning follows."""
+    """An asynchronous call is refused, and its coroutine is closed, so that no warning follows."""
 
     async def answer():
         raise AssertionError("never runs")
@@ -213,7 +213,7 @@ def test_an_asynchronous_call_is_refused(loop):
 
 
 def test_a_spawned_flow_runs_beside_its_parent(loop):
-    """The parent does not wait for it."""
+    """A flow does not wait for a flow that it spawned."""
     order = []
 
     def child():
@@ -230,7 +230,7 @@ def test_a_spawned_flow_runs_beside_its_parent(loop):
 
 
 def test_what_spawned_flows_hand_over_leaves_as_one_batch(loop, backend):
-    """One flow's children share a round trip, as if each had been spawned by itself."""
+    """The items of one flow's children leave as one batch, like those of flows without a parent."""
 
     def parent():
         for number in range(3):
@@ -243,7 +243,7 @@ def test_what_spawned_flows_hand_over_leaves_as_one_batch(loop, backend):
 
 
 def test_error_reaches_the_spawner_of_the_flow(loop):
-    """It gets the error through the task; the loop serves the other flows."""
+    """The spawner of a flow gets its error through the task, and the loop serves the other flows."""
     ended, results = [], []
 
     def bad():
@@ -258,7 +258,7 @@ def test_error_reaches_the_spawner_of_the_flow(loop):
 
 
 def test_error_of_an_unwatched_flow_is_raised(loop):
-    """It is never lost."""
+    """The loop raises the error of a flow that has no watcher."""
 
     def bad():
         yield resolved(None)
@@ -270,7 +270,7 @@ def test_error_of_an_unwatched_flow_is_raised(loop):
 
 
 def test_a_call_past_its_deadline_is_given_up(backend, clock):
-    """Its late answer is not taken for another one's; the next call has a thread."""
+    """A call past its deadline is given up, its late answer is dropped, and the next call has a thread."""
     pool = CallPool(threads_max=1)
     loop, results, go_on, started = Loop(backend, clock, pool=pool), [], threading.Event(), threading.Event()
 
@@ -298,7 +298,7 @@ def test_a_call_past_its_deadline_is_given_up(backend, clock):
 
 
 def test_waiting_for_a_thread_uses_up_no_deadline(backend, clock):
-    """A long queue in front of slow but living user code is worked off; else each call in it would time out in vain."""
+    """A call's deadline does not count while it waits for a thread, so a queue of slow calls is worked off."""
     pool = CallPool(threads_max=1)
     loop, results, turns = Loop(backend, clock, pool=pool), [], [threading.Event() for _ in range(4)]
     started = [threading.Event() for _ in turns]
@@ -322,7 +322,7 @@ def test_waiting_for_a_thread_uses_up_no_deadline(backend, clock):
 
 
 def test_a_call_that_had_to_wait_has_its_whole_deadline_from_its_start_on(backend, clock):
-    """The wait neither shortens nor extends its deadline."""
+    """The wait for a thread neither shortens nor extends the deadline of a call."""
     pool = CallPool(threads_max=1)
     loop, results, go_on = Loop(backend, clock, pool=pool), [], threading.Event()
     first, started = threading.Event(), threading.Event()
@@ -352,7 +352,7 @@ def test_a_call_that_had_to_wait_has_its_whole_deadline_from_its_start_on(backen
 
 
 def test_call_queued_after_a_stuck_one_is_given_up_too(backend, clock):
-    """It is never run; else each of a long queue would take another thread that gets stuck."""
+    """A call in the queue after a stuck call is given up without a run, so that it takes no other thread."""
     pool = CallPool(threads_max=1)
     loop, results, go_on, started = Loop(backend, clock, pool=pool), [], threading.Event(), []
 
@@ -376,7 +376,7 @@ def test_call_queued_after_a_stuck_one_is_given_up_too(backend, clock):
 
 
 def test_a_call_in_time_is_not_disturbed_by_its_deadline(backend, clock):
-    """The timer fires into nothing."""
+    """The timer of a deadline does nothing after its call has ended."""
     pool = CallPool()
     loop, results = Loop(backend, clock, pool=pool), []
     loop.spawn(ending(Call(str, (1,), 5.0), results))
@@ -389,7 +389,7 @@ def test_a_call_in_time_is_not_disturbed_by_its_deadline(backend, clock):
 
 
 def test_waiting_polls_a_backend_that_makes_progress_only_then(capabilities, clock):
-    """It never waits longer than until the next timer."""
+    """The loop polls its backend for no longer than until the next timer."""
     backend = Backend(capabilities(polled=True))
     loop = Loop(backend, clock)
     loop.later(0.25, lambda: None)
@@ -399,7 +399,7 @@ def test_waiting_polls_a_backend_that_makes_progress_only_then(capabilities, clo
 
 
 def test_an_outcome_from_another_thread_ends_the_wait(loop, backend):
-    """After one wake-up the flow continues."""
+    """An outcome from another thread ends the loop's wait, and the flow continues."""
     results = []
     loop.spawn(ending(half(), results))
     loop.turn()

@@ -14,7 +14,7 @@ from txcore.runtime.instrumentation import Reporter
 
 
 class Observer:
-    """Keeps events and discards."""
+    """A plugin that keeps events and discards."""
 
     def __init__(self):
         self.events: list[Event] = []
@@ -30,7 +30,7 @@ class Observer:
 
 
 class Failing:
-    """Raises on every event."""
+    """A plugin that raises on every call."""
 
     @hookimpl
     def txcore_on_event(self, event):
@@ -47,14 +47,14 @@ class Undecided(TransactionListener):
 
 
 def test_an_event_reaches_every_plugin():
-    """The event has its name and facts."""
+    """Each plugin gets an event with its name and facts."""
     first, second = Observer(), Observer()
     Reporter("txcore.test", [first, second]).event(names.HALF_FINISHED, end="COMMIT")
     assert [Event("half.finished", {"end": "COMMIT"})] == first.events == second.events
 
 
 def test_failing_plugin_is_logged_and_stops_no_caller(caplog):
-    """Neither the caller is stopped nor, next time, the plugin itself."""
+    """A failing plugin is logged, does not stop the caller, and is called again the next time."""
     reporter = Reporter("txcore.test", [Failing()])
     with caplog.at_level(logging.WARNING, "txcore.test"):
         reporter.event(names.HALF_FINISHED)
@@ -68,14 +68,14 @@ def test_failing_plugin_is_logged_and_stops_no_caller(caplog):
     ("name", "level"), [(names.OP_CONFLICT, logging.WARNING), (names.HALF_FINISHED, logging.DEBUG)]
 )
 def test_alerts_are_warnings(caplog, name, level):
-    """The rest is for debugging; the message is the constant name, the facts travel beside it."""
+    """Alerts are warnings and the rest is for debugging; the message is the event's name, with the facts beside it."""
     with caplog.at_level(logging.DEBUG, "txcore.test"):
         Reporter("txcore.test").event(name, partition=3)
     assert [(name, level, {"partition": 3})] == [(each.message, each.levelno, each.txcore) for each in caplog.records]
 
 
 def test_event_names_are_dotted_and_different():
-    """One name, one meaning."""
+    """Each event name is dotted, in lower case, and used once."""
     made = [value for name, value in vars(names).items() if name.isupper() and isinstance(value, str)]
     assert len(set(made)) == len(made)
     assert all("." in name and name == name.lower() for name in made)

@@ -30,7 +30,7 @@ def settled(turnstile, count):
 
 
 def test_a_lone_caller_is_woken_at_once(turnstile):
-    """Its outcome wakes it."""
+    """The outcome of a lone caller wakes it at once."""
     seat = turnstile.sit()
     assert not is_woken(seat)
     seat.settle(0, DURABLE)
@@ -39,7 +39,7 @@ def test_a_lone_caller_is_woken_at_once(turnstile):
 
 
 def test_of_a_burst_a_few_are_woken_and_each_lets_one_more_through(turnstile):
-    """They are woken in the order of their outcomes."""
+    """A few callers of a burst are woken, in the order of their outcomes, and each that leaves wakes one more."""
     seats = settled(turnstile, PASSING_MAX + 2)
     assert [True] * PASSING_MAX + [False] * 2 == [is_woken(seat) for seat in seats]
     assert all(seat.is_settled() for seat in seats)
@@ -50,7 +50,7 @@ def test_of_a_burst_a_few_are_woken_and_each_lets_one_more_through(turnstile):
 
 
 def test_once_all_have_left_the_next_burst_wakes_as_many(turnstile):
-    """No place is lost, however callers leave: in turn, twice, or before theirs."""
+    """No place is lost, whether callers leave in turn, twice, or before their turn."""
     for _ in range(3):
         seats = settled(turnstile, PASSING_MAX + 3)
         for seat in (seats[-1], *seats, *seats):
@@ -59,7 +59,7 @@ def test_once_all_have_left_the_next_burst_wakes_as_many(turnstile):
 
 
 def test_caller_that_left_without_an_outcome_takes_no_place(turnstile):
-    """A caller whose time was up, or that was interrupted."""
+    """A caller whose time was up, or that was interrupted, takes no place in the turnstile."""
     gone = [turnstile.sit() for _ in range(PASSING_MAX + 1)]
     for seat in gone:
         seat.leave()
@@ -86,7 +86,7 @@ def test_a_caller_is_alone_until_another_one_waits(turnstile):
 
 
 def test_many_callers_and_outcomes_at_once_all_pass(turnstile):
-    """Each of them passes within its own time."""
+    """Each of many concurrent callers passes within its time limit."""
     count = 4 * PASSING_MAX
 
     def caller(_):

@@ -8,7 +8,7 @@ from txcore.clock import until_beat
 
 
 def test_idle_threads_wake_together(clock):
-    """They wake together at any distance of their starts; a longer period wakes with a shorter one that divides it."""
+    """Threads that begin to wait at different times wake together; a longer period that is a multiple joins them."""
     wakes_s = set()
     for asleep_s in (0.0, 0.01, 0.1, 0.2):
         clock.advance(asleep_s)
@@ -18,7 +18,7 @@ def test_idle_threads_wake_together(clock):
 
 
 def test_beat_that_is_too_near_is_skipped(clock):
-    """Its pause would not move the clock, and a thread that waits for it would wake again and again."""
+    """A beat that is too near is skipped: its pause would not move the clock, and the thread would spin."""
     for now_s in (8248.64, 0.3, 1000.0, 0.1 * 3):
         clock.now_s = now_s
         for period_s in (0.1, 0.2, 0.25, 1.0):

@@ -67,7 +67,7 @@ def test_an_id_is_a_uuid_of_version_7():
 
 @pytest.mark.parametrize("count", [2, 3, 4, 8, 13, 64])
 def test_ids_of_a_moment_share_few_partitions(clock, randomness, count):
-    """A quarter of them, rounded up; over time each gets its part."""
+    """Ids of a moment share a quarter of the partitions, rounded up; over time each partition gets its part."""
     factory = IdFactory(clock, randomness)
     seen = Counter()
     for _ in range(8 * count):
@@ -82,13 +82,13 @@ def test_ids_of_a_moment_share_few_partitions(clock, randomness, count):
 
 
 def test_factories_begin_with_partitions_of_their_own(clock, randomness):
-    """Otherwise all processes would send to the same partitions at a time."""
+    """Factories begin with different partitions, so that processes do not all send to the same ones at a time."""
     firsts = {partition_of(IdFactory(clock, randomness).new(64), 64) for _ in range(64)}
     assert len(firsts) > 16
 
 
 def test_ids_made_by_many_threads_are_different():
-    """The factory may be shared."""
+    """Threads that share a factory get different ids."""
     factory = IdFactory(SystemClock(), system_randomness())
     with ThreadPoolExecutor(8) as pool:
         ids = [each for made in pool.map(lambda _: [factory.new() for _ in range(500)], range(8)) for each in made]
@@ -96,20 +96,20 @@ def test_ids_made_by_many_threads_are_different():
 
 
 def test_text_and_bytes_are_two_forms_of_one_id(clock, randomness):
-    """The text is the canonical UUID form."""
+    """The text of an id is the canonical UUID form, and gives the same bytes when parsed."""
     identity = IdFactory(clock, randomness).new()
     assert str(uuid.UUID(bytes=identity)) == id_text(identity)
     assert identity == parse_id(id_text(identity))
 
 
 def test_text_that_is_no_id_is_refused_by_name():
-    """The error repeats what was given."""
+    """The error about a text that is no id repeats that text."""
     with pytest.raises(UsageError, match="'nonsense' is not a transaction id"):
         parse_id("nonsense")
 
 
 def test_the_first_id_of_a_time_is_below_every_id_made_then(clock, randomness):
-    """A horizon at a time keeps everything born at it or later."""
+    """The first id of a time is not above an id born at that time or later, and above one born before."""
     horizon = first_id_at(clock.wall_ms())
     factory = IdFactory(clock, randomness)
     assert horizon <= factory.new()
@@ -119,12 +119,12 @@ def test_the_first_id_of_a_time_is_below_every_id_made_then(clock, randomness):
 
 
 def test_the_partition_of_an_id_never_changes():
-    """Producers and checkers of all versions agree; these two are pinned."""
+    """Producers and checkers of all versions agree on the partition of an id; the test pins two."""
     assert [1, 2] == [partition_of(bytes(16), 4), partition_of(b"\xff" * 16, 8)]
 
 
 def test_partitions_share_the_ids_out():
-    """No partition starves."""
+    """Each partition gets a fair part of the ids."""
     factory = IdFactory(SystemClock(), system_randomness())
     counts = [0] * 4
     for _ in range(4_000):

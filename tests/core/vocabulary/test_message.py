@@ -38,7 +38,7 @@ def test_a_message_is_rejected_with_the_rule_it_breaks(what):
 
 
 def test_an_ordinary_message_is_taken():
-    """Any bytes, any key, text and binary headers."""
+    """A message may have any bytes, any key, and text and binary headers."""
     validate_message(Message("t", b"\x00\xff", key=b"", headers={"a": "text", "b": b"\xff", "x-ray": "1"}))
 
 
@@ -65,12 +65,12 @@ def test_a_policy_of_the_wrong_unit_is_refused_by_its_key(settings, key):
 
 
 def test_the_default_policy_is_rocketmqs():
-    """6 s, 30 s, 15 checks."""
+    """The default policy is RocketMQ's: immunity 6 s, interval 30 s, 15 checks."""
     assert CheckPolicy(6.0, 30.0, 15) == CheckPolicy()
 
 
 def test_an_immunity_shorter_than_the_delivery_time_is_refused(context):
-    """A producer that would always give way is a mistake in the settings, raised before anything is sent."""
+    """An immunity with which the producer would always give way is refused before anything is sent."""
     transaction = transactions.begin(context)
     with pytest.raises(ConfigError, match="choose an immunity above 2 s") as caught:
         transactions.publish(transaction, Message("t", b"", check_policy=CheckPolicy(immunity_s=2.0)))
@@ -85,7 +85,7 @@ def test_the_longest_policy_of_a_transaction_holds():
 
 
 def test_without_a_policy_of_its_own_the_checkers_interval_holds(context):
-    """0 on the wire leaves interval and count to the checker; immunity is the producer's."""
+    """A 0 in the half leaves interval and count to the checker; immunity is the producer's."""
     transaction = transactions.begin(context)
     transactions.publish(transaction, Message("t", b""))
     half = wire.decode_half(transactions.make_half(transaction).body)
@@ -94,7 +94,7 @@ def test_without_a_policy_of_its_own_the_checkers_interval_holds(context):
 
 
 def test_a_transaction_holds_a_bounded_number_of_messages(context):
-    """The first one too many is refused, the others stay."""
+    """The first message beyond the bound is refused."""
     transaction = transactions.begin(context)
     for _ in range(MESSAGE_COUNT_MAX):
         transactions.publish(transaction, Message("t", b""))
@@ -104,7 +104,7 @@ def test_a_transaction_holds_a_bounded_number_of_messages(context):
 
 
 def test_publishing_into_a_prepared_transaction_is_refused(context):
-    """One half holds all messages."""
+    """Publishing after prepare is refused, because one half holds all messages."""
     transaction = transactions.begin(context)
     transaction.phase = transactions.Phase.PREPARED
     with pytest.raises(TransactionStateError, match="publish before prepare"):
@@ -112,7 +112,7 @@ def test_publishing_into_a_prepared_transaction_is_refused(context):
 
 
 def test_headers_changed_after_publish_do_not_change_the_message(context):
-    """The transaction keeps a copy."""
+    """A transaction keeps a copy of a message's headers."""
     headers = {"a": "1"}
     transaction = transactions.begin(context)
     transactions.publish(transaction, Message("t", b"", headers=headers))
@@ -121,7 +121,7 @@ def test_headers_changed_after_publish_do_not_change_the_message(context):
 
 
 def test_headers_may_be_none(context):
-    """Messages of many clients have None as well."""
+    """The headers of a message may be None, as in messages of many clients."""
     transaction = transactions.begin(context)
     transactions.publish(transaction, Message("t", b"", headers=None))
     assert {} == transaction.messages[0].headers

@@ -109,19 +109,19 @@ SOME_PARKED = Parked(1, bytes(16), 4, "POISON", "r", 0, "c", 1, b"t" * 16, b"hal
 
 @given(halves)
 def test_a_half_is_read_back_as_it_was_written(half):
-    """Every field, payload bytes included."""
+    """Each field of a half is read back as it was written, payload bytes included."""
     assert half == wire.decode_half(wire.encode_half(half))
 
 
 @given(st.lists(ops, max_size=5))
 def test_merged_ops_are_read_back_in_order(written):
-    """One record, one or many ops."""
+    """The ops of a record, however many, are read back in their order."""
     assert written == wire.decode_ops(wire.encode_ops(written))
 
 
 @given(parked)
 def test_a_parked_record_is_read_back_as_it_was_written(record):
-    """The half inside stays bytes."""
+    """A parked record is read back as it was written, with its half as bytes."""
     assert record == wire.decode_parked(wire.encode_parked(record))
 
 
@@ -143,7 +143,7 @@ def test_random_bytes_are_a_wire_format_error(body):
 
 @given(st.sampled_from([wire.encode_half(SOME_HALF), wire.encode_ops(SOME_OPS)]), st.data())
 def test_damaged_records_are_read_or_refused(body, data):
-    """A record with changed, inserted or missing bytes never raises anything else."""
+    """A record with changed, inserted or missing bytes raises no error but WireFormatError."""
     place = data.draw(st.integers(0, len(body) - 1))
     cut = data.draw(st.integers(0, 8))
     decode_all(body[:place] + data.draw(st.binary(max_size=8)) + body[place + cut :])
@@ -158,20 +158,20 @@ def changed(body, change):
 
 @pytest.mark.parametrize("index", [2, 12])
 def test_a_field_of_another_type_is_refused(index):
-    """The error names the field's place."""
+    """A half with a field of another type is refused."""
     with pytest.raises(WireFormatError, match=r"half record"):
         wire.decode_half(changed(wire.encode_half(SOME_HALF), lambda fields: fields.__setitem__(index, 1.5)))
 
 
 def test_an_op_of_an_unknown_kind_is_the_work_of_a_newer_txcore():
-    """A later version's op is not skipped silently."""
+    """An op of an unknown kind raises NewerRecordError and is not skipped silently."""
     with pytest.raises(NewerRecordError, match="op kind 99 is unknown"):
         wire.decode_ops(wire.encode_ops([SOME_OPS[0], Op(99, bytes(16))]))
 
 
 @pytest.mark.parametrize("kind", [-1, 0, 128, 2**64 - 1])
 def test_an_op_of_an_impossible_kind_is_damage(kind):
-    """No version will ever write it."""
+    """An op kind that no version will ever write is damage."""
     with pytest.raises(WireFormatError, match=r"in `ops\[0\]\.kind`") as raised:
         wire.decode_ops(wire.encode_ops([Op(kind, bytes(16))]))
     assert not isinstance(raised.value, NewerRecordError)
@@ -189,7 +189,7 @@ NEWER = {
 @pytest.mark.parametrize("kind", NEWER)
 @pytest.mark.parametrize("last", [None, {"another": "shape"}])
 def test_a_record_of_a_higher_version_is_newer_whatever_it_holds(kind, last):
-    """Its last field may have another type by then; the first fields never change their places."""
+    """A record of a higher version is newer, whatever its last field holds; the first fields keep their places."""
     decode, body = NEWER[kind]
 
     def change(fields):
@@ -211,7 +211,7 @@ def test_a_record_of_a_higher_version_is_newer_whatever_it_holds(kind, last):
 @pytest.mark.parametrize("kind", NEWER)
 @pytest.mark.parametrize("version", [0, -1, wire.VERSION_MAX + 1, 2**63])
 def test_an_impossible_version_is_damage(kind, version):
-    """A flipped bit must not stop a partition."""
+    """A record with an impossible version is damaged, not newer: a flipped bit must not stop a partition."""
     decode, body = NEWER[kind]
     with pytest.raises(WireFormatError) as raised:
         decode(changed(body, lambda fields: fields.__setitem__(1, version)))
@@ -220,7 +220,7 @@ def test_an_impossible_version_is_damage(kind, version):
 
 @pytest.mark.parametrize(("index", "value"), [(2, b"short"), (2, "text"), (3, 7), (4, "first"), (5, None)], ids=str)
 def test_a_higher_version_with_a_damaged_beginning_is_damage(index, value):
-    """Its transaction and group cannot be known."""
+    """A record of a higher version is damaged if its transaction and group cannot be read."""
 
     def change(fields):
         fields[1], fields[index] = wire.VERSION + 1, value
@@ -232,7 +232,7 @@ def test_a_higher_version_with_a_damaged_beginning_is_damage(index, value):
 
 @pytest.mark.parametrize("length", [0, 15, 17])
 def test_an_id_of_another_length_is_refused(length):
-    """It is refused in every kind of record."""
+    """An id of another length is refused in every kind of record."""
     records = [
         (wire.decode_half, wire.encode_half(msgspec.structs.replace(SOME_HALF, transaction_id=bytes(length)))),
         (wire.decode_ops, wire.encode_ops([Op(OpKind.COMMIT, bytes(length))])),
@@ -264,7 +264,7 @@ RANGES = {
 
 
 def with_field(kind, name, value):
-    """Return (its decoder, a record of this kind with one field changed)."""
+    """Return the decoder of a kind, and a record of that kind with one field changed."""
     if kind == "op":
         merged = [SOME_OPS[0], msgspec.structs.replace(SOME_OPS[1], **{name: value})]
         return wire.decode_ops, wire.encode_ops(merged)
@@ -275,7 +275,7 @@ def with_field(kind, name, value):
 
 @pytest.mark.parametrize(("kind", "name"), [(kind, name) for kind, names in RANGES.items() for name in names])
 def test_a_number_out_of_range_is_refused_by_the_name_of_its_field(kind, name):
-    """Its first and last value are taken; an absurd one would blind lists and block a partition."""
+    """A number is accepted at both ends of its range, and refused beyond them by the name of its field."""
     low, high = RANGES[kind][name]
     for value in (low, high):
         decode, body = with_field(kind, name, value)
@@ -287,7 +287,7 @@ def test_a_number_out_of_range_is_refused_by_the_name_of_its_field(kind, name):
 
 
 def test_every_number_of_a_record_has_a_range():
-    """A new field is not forgotten; `version` and `kind` have rules of their own."""
+    """Each number of a record has a range in the table; `version` and `kind` have rules of their own."""
     for kind, record in (("half", Half), ("op", Op), ("parked", Parked)):
         numbers = {
             name for name, hint in get_type_hints(record).items() if hint is int and name not in {"version", "kind"}
@@ -297,13 +297,13 @@ def test_every_number_of_a_record_has_a_range():
 
 @pytest.mark.parametrize("missing", [[1], [-1], [0, 0], [5, -1, 2**40], [2**31]])
 def test_targets_that_the_half_does_not_have_are_refused(missing):
-    """Its owner would try to publish them for ever."""
+    """A half is refused if its missing targets do not exist, because its owner would retry them for ever."""
     with pytest.raises(WireFormatError, match="missing"):
         wire.decode_half(wire.encode_half(msgspec.structs.replace(SOME_HALF, missing=missing)))
 
 
 def test_an_absurd_field_inside_a_message_is_named():
-    """The error includes its place in the list."""
+    """The error about a field inside a message names the message's place in the list."""
     bad = [SOME_HALF.messages[0], TargetMessage(7, None, b"", {})]
     with pytest.raises(WireFormatError, match=r"in `messages\[1\]\.topic`"):
         wire.decode_half(wire.encode_half(msgspec.structs.replace(SOME_HALF, messages=bad)))
@@ -316,7 +316,7 @@ def test_an_absurd_field_inside_a_message_is_named():
     wall_ms=times,
 )
 def test_a_producer_writes_only_what_its_own_reader_takes(immunity_s, interval_s, check_max, wall_ms):
-    """This holds for any policy and any clock."""
+    """The reader accepts a producer's half with any policy and any clock."""
     policy = CheckPolicy(immunity_s, interval_s, check_max)
     half = msgspec.structs.replace(
         SOME_HALF,
@@ -330,14 +330,14 @@ def test_a_producer_writes_only_what_its_own_reader_takes(immunity_s, interval_s
 
 @pytest.mark.parametrize("value", [1, None, ["x"], 1.5, {"a": "b"}])
 def test_a_header_that_is_neither_text_nor_bytes_is_refused(value):
-    """It could not be published."""
+    """A header that is neither text nor bytes is refused, because it could not be published."""
     half = msgspec.structs.replace(SOME_HALF, messages=[TargetMessage("t", None, b"", {"a": value})])
     with pytest.raises(WireFormatError, match="neither str nor bytes"):
         wire.decode_half(wire.encode_half(half))
 
 
 def test_one_kind_of_record_is_not_taken_for_another():
-    """Tags distinguish them."""
+    """A tag distinguishes each kind of record from the others."""
     body = wire.encode_half(SOME_HALF)
     for decoder in (wire.decode_ops, wire.decode_parked):
         with pytest.raises(WireFormatError):
@@ -345,7 +345,7 @@ def test_one_kind_of_record_is_not_taken_for_another():
 
 
 def test_target_headers_are_the_users_then_ours():
-    """The key travels as a header only where records have none."""
+    """A target has the user's headers and ours; its key is a header only where records have no key."""
     message = TargetMessage("t", b"k", b"", {"a": "b"})
     with_key = wire.target_headers("orders", bytes(16), 2, message, "p:1", key_as_header=True)
     assert {

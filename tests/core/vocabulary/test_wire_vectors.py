@@ -54,26 +54,26 @@ def test_encoding_the_fields_gives_the_bytes(vector):
 
 @named("records")
 def test_decoding_the_bytes_gives_the_fields(vector):
-    """Every field is compared."""
+    """Decoding the bytes of a vector gives each of its fields."""
     assert record(vector["kind"], vector["fields"]) == DECODE[vector["kind"]](bytes.fromhex(vector["hex"]))
 
 
 @named("accepted")
 def test_elements_of_a_later_version_are_ignored(vector):
-    """Elements at the end are unknown and harmless; those with defaults may be missing."""
+    """Unknown elements at the end are ignored, and missing ones get their defaults."""
     assert record(vector["kind"], vector["fields"]) == DECODE[vector["kind"]](bytes.fromhex(vector["hex"]))
 
 
 @named("refused")
 def test_invalid_bytes_are_refused(vector):
-    """Other versions are refused as well."""
+    """Invalid bytes are refused, also those of other versions."""
     with pytest.raises(WireFormatError):
         DECODE[vector["kind"]](bytes.fromhex(vector["hex"]))
 
 
 @pytest.mark.parametrize("vector", VECTORS["target_headers"], ids=lambda vector: vector["name"])
 def test_target_headers(vector):
-    """They are the headers that an ordinary consumer sees beside the user's."""
+    """The target headers that an ordinary consumer sees are those of the vector."""
     half = record("half", VECTORS["records"][0]["fields"])
     made = wire.target_headers(
         vector["group"],
@@ -95,13 +95,13 @@ def test_partitions_and_text_forms(vector):
 
 @pytest.mark.parametrize("vector", VECTORS["notes"], ids=lambda vector: vector["name"])
 def test_checkpoint_notes(vector):
-    """They are encoded and decoded."""
+    """The notes of checkpoints are encoded and decoded as in the vectors."""
     entries = [NoteEntry(**each) for each in raw(vector["fields"])]
     assert vector["hex"] == msgspec.msgpack.encode(entries).hex()
     assert entries == msgspec.msgpack.decode(bytes.fromhex(vector["hex"]), type=list[NoteEntry])
 
 
 def test_every_kind_of_op_has_a_vector():
-    """A new kind is published with its bytes."""
+    """Each kind of op has a vector, so that a new kind is published with its bytes."""
     seen = {each["kind"] for vector in VECTORS["records"] if vector["kind"] == "op" for each in vector["fields"]}
     assert {int(kind) for kind in OpKind} == seen
